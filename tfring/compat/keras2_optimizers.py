@@ -42,7 +42,6 @@ def install(legacy: Iterable[ModuleType]) -> None:
     for name in _LACKING:
         setattr(base, name, _lacking(name))
     base._compute_gradients = _compute_gradients
-    base._agg_helper = property(_agg_helper)
 
 
 def _install_legacy(module: ModuleType) -> None:
@@ -168,6 +167,9 @@ def _compute_gradients(
     tape = tf.GradientTape() if tape is None else tape
     if callable(loss):
         with tape:
+            if not callable(var_list):
+                flat = tf.nest.flatten(var_list)
+                tape.watch([v.value if hasattr(v, "path") else v for v in flat])
             loss = loss()
     variables = tf.nest.flatten(var_list() if callable(var_list) else var_list)
     gradients = tape.gradient(loss, variables, grad_loss)
@@ -175,18 +177,6 @@ def _compute_gradients(
     if hook is not None and hook.optimizer is self:  # not that of an optimizer that it copies
         gradients = hook.reduce_early(gradients, variables)
     return list(zip(gradients, variables, strict=True))
-
-
-def _agg_helper(self: Any) -> Any:
-    """As `optimizer._agg_helper` of Horovod's optimizers; Horovod's tests read its counter."""
-    passes = self.gradient_accumulation_steps
-    if not passes:
-        raise AttributeError(f"{self.name} accumulates no gradients", name="_agg_helper")
-    warn_once("optimizer._agg_helper", "write optimizer._iterations % passes")
-    # Before Keras 3.5 `iterations` counts passes; from then on it counts updates.
-    counter = getattr(self, "_iterations", None)
-    counter = self.iterations if counter is None else counter
-    return types.SimpleNamespace(counter=tf.convert_to_tensor(counter) % passes)
 
 
 class _Legacy(type):

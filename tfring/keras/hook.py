@@ -66,9 +66,7 @@ def find_hook(optimizer: Any) -> Any:
 
 def steps_taken(optimizer: Any) -> int:
     """Returns how often an optimizer has been given gradients; needs eager mode."""
-    # Before Keras 3.5 `iterations` is that count; from then on it counts updates.
-    counter = getattr(optimizer, "_iterations", None)
-    return int(facts.number(optimizer.iterations if counter is None else counter))
+    return int(facts.number(_passes_of(optimizer)))
 
 
 @dataclasses.dataclass
@@ -115,7 +113,7 @@ class OptimizerHook:
         self._copies = Ordinals()
         self._calls: list[_Call] = []
         self._outer_reduced = False
-        self._early = EarlyReduction()
+        self._early = EarlyReduction(reducer.options, reducer.local)
         self._traced = False  # whether `apply` was called while a function was traced
         self._apply = replaceable(optimizer, "apply", _WHAT)
         self._clip_gradients = replaceable(optimizer, "_clip_gradients", _WHAT)
@@ -123,14 +121,17 @@ class OptimizerHook:
 
     def attach(self) -> None:
         """Puts the hook in place; not by setattr, with which Keras would track and save it."""
-        for name, value in {
+        methods: dict[str, Any] = {
             _ATTRIBUTE: self,
             "apply": self.apply,
             "_clip_gradients": self.clip_gradients,
             "_backend_update_step": self.update_step,
             "__deepcopy__": self.copy_optimizer,
             "register_local_var": self.register_local_var,
-        }.items():
+        }
+        if self.accumulates:
+            methods["_agg_helper"] = self
+        for name, value in methods.items():
             object.__setattr__(self.optimizer, name, value)
 
     def register_local_var(self, var: Any) -> None:
@@ -177,6 +178,14 @@ class OptimizerHook:
         return self._make_name(self)
 
     @property
+    def counter(self) -> Any:
+        """The number of accumulated passes; Horovod's optimizers have it in `_agg_helper`."""
+        steps = self.optimizer.gradient_accumulation_steps
+        if steps:
+            return tf.convert_to_tensor(_passes_of(self.optimizer)) % steps
+        return next(iter(self.accumulated()), tf.constant(0))
+
+    @property
     def accumulates(self) -> bool:
         """Whether `apply` accumulates gradients and updates in the last of several passes only."""
         return bool(self.optimizer.gradient_accumulation_steps) or self._accumulation.passes > 1
@@ -203,14 +212,13 @@ class OptimizerHook:
         self._traced = self._traced or not tf.executing_eagerly()
         if self._accumulation.passes > 1:
             return self._apply_in_last_pass(grads, variables)
-        if self._outer_reduced or self._early.covers(grads, variables, f"{self.name}."):
+        if self._outer_reduced:
             reduced, done = grads, True
         elif self.accumulates:
             self._refuse_reduced(grads, variables)
             reduced, done = self._reduce_overwrites(grads, variables), False
         else:
-            scale = self.optimizer.loss_scale_factor
-            reduced, done = self.reduce(grads, variables, unscale=scale), True
+            reduced, done = self._reduce_left(grads, variables), True
         live = [
             i
             for i, (gradient, variable) in enumerate(zip(grads, variables, strict=True))
@@ -282,12 +290,27 @@ class OptimizerHook:
             )
         return self._update_step(grads, trainable_variables, learning_rate)
 
-    def reduce(self, grads: Sequence[Any], variables: Sequence[Any], unscale: Any) -> list[Any]:
-        """Reduces one step's gradients; `unscale` is the loss scale in them, or None."""
+    def reduce(
+        self,
+        grads: Sequence[Any],
+        variables: Sequence[Any],
+        unscale: Any,
+        *,
+        early: bool = False,
+    ) -> list[Any]:
+        """Reduces one step's gradients.
+
+        Args:
+            grads: tf.Tensor, tf.IndexedSlices or None, one per variable.
+            variables: what they belong to.
+            unscale: the loss scale in them, or None.
+            early: the program gets them. `apply` may reduce those of these variables again in the
+                same step, by other collectives.
+        """
         self._refuse_reduced(grads, variables)
         plain = [None if _overwrites(v) else g for g, v in zip(grads, variables, strict=True)]
         reduced = self._reducer.reduce(
-            plain, variables, name=self._call_name(variables), unscale=unscale
+            plain, variables, name=self._call_name(variables, early), unscale=unscale
         )
         overwrites = self._reduce_overwrites(grads, variables)
         return [
@@ -303,8 +326,20 @@ class OptimizerHook:
         """
         if self.accumulates:
             return list(grads)
-        self._early.note(variables)
-        return self.reduce(grads, variables, unscale=self.optimizer.loss_scale_factor)
+        scale = self.optimizer.loss_scale_factor
+        reduced = self.reduce(grads, variables, scale, early=True)
+        return self._early.mark(reduced, variables)
+
+    def _reduce_left(self, grads: list[Any], variables: list[Any]) -> list[Any]:
+        """Reduces the gradients that `reduce_early` has not returned."""
+        left = self._early.left(grads, variables)
+        reduced = list(grads)
+        if left:
+            unscale = self.optimizer.loss_scale_factor
+            rest = self.reduce([grads[i] for i in left], [variables[i] for i in left], unscale)
+            for i, gradient in zip(left, rest, strict=True):
+                reduced[i] = gradient
+        return reduced
 
     def agree_finite(self, finite: Any) -> Any:
         """Returns, as a bool tensor, whether `finite` is true on every rank."""
@@ -363,13 +398,13 @@ class OptimizerHook:
             result[i] = gradient
         return result
 
-    def _call_name(self, variables: Sequence[Any]) -> str:
+    def _call_name(self, variables: Sequence[Any], early: bool = False) -> str:
         """Returns the name for a list of variables: `apply` may be called with several lists.
 
         They are numbered in the order of their first use. (The positions that Keras gives to
         variables will not do: it has none yet on a rank whose optimizer is not built.)
         """
-        return f"{self.name}.{self._lists_of_variables.number(_key_of(variables))}"
+        return f"{self.name}.{self._lists_of_variables.number((early, *_key_of(variables)))}"
 
     def _refuse_reduced(self, grads: Sequence[Any], variables: Sequence[Any]) -> None:
         members = self._reducer.options.members
@@ -396,6 +431,12 @@ class OptimizerHook:
             yield call
         finally:
             self._calls.pop()
+
+
+def _passes_of(optimizer: Any) -> Any:
+    # Before Keras 3.5 `iterations` is that count; from then on it counts updates.
+    counter = getattr(optimizer, "_iterations", None)
+    return optimizer.iterations if counter is None else counter
 
 
 def _key_of(variables: Sequence[Any]) -> tuple[Any, ...]:

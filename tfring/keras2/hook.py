@@ -72,8 +72,7 @@ class Keras2Hook:
         self._lists_of_variables = Ordinals()
         self._copies = Ordinals()
         self._calls: list[bool] = []  # of apply_gradients, under way: are the gradients reduced
-        self._early = EarlyReduction()
-        self._aggregated_in_eager = False
+        self._early = EarlyReduction(options.reduction, options.local)
         self._traced = False
 
     def attach(self) -> None:
@@ -113,8 +112,8 @@ class Keras2Hook:
 
     @property
     def counter(self) -> Any:
-        """The variable that counts passes; Horovod's optimizers have it in `_agg_helper`."""
-        return self.accumulated()[0]
+        """The number of accumulated passes; Horovod's optimizers have it in `_agg_helper`."""
+        return next(iter(self.accumulated()), tf.constant(0))
 
     @property
     def accumulates(self) -> bool:
@@ -164,37 +163,30 @@ class Keras2Hook:
                 "(mixed_float16), nor with gradients that are aggregated apart from "
                 "apply_gradients: leave it out, or use Keras 3"
             )
-        if not self._reduced_early(pairs):
+        gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
+        left = self._early.left(gradients, variables)
+        if left:
             # Outside of apply_gradients, a LossScaleOptimizer calls.
-            pairs = self._reduce(pairs, loss_scaled=not self._calls)
+            rest = self._reduce([pairs[i] for i in left], loss_scaled=not self._calls)
+            for i, pair in zip(left, rest, strict=True):
+                pairs[i] = pair
         if self._calls:
             self._calls[-1] = True
-        else:
-            self._aggregated_in_eager = tf.executing_eagerly()
-        return pairs
+            return pairs
+        return pairs if _keras_calls() else self._marked(pairs)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
         """Replaces `get_gradients` of legacy optimizers; returns reduced gradients."""
         variables = tf.nest.flatten(params)
         gradients = self._original("get_gradients")(loss, variables)
-        if self.accumulates:
-            return list(gradients)  # apply_gradients reduces their sum
-        self._early.note(variables)
-        return [g for g, _ in self._reduce(list(zip(gradients, variables, strict=True)))]
+        pairs = self._reduce_early(list(zip(gradients, variables, strict=True)))
+        return [gradient for gradient, _ in pairs]
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """Replaces `_compute_gradients` of legacy optimizers; returns pairs, reduced.
-
-        Not for `minimize` and LossScaleOptimizer, which apply what they get: that reduces them, of
-        the latter without the loss scale.
-        """
-        pairs = list(self._original("_compute_gradients")(*args, **kwargs))
-        if self.accumulates or _keras_calls():
-            return pairs
-        self._early.note([v for _, v in pairs])
-        return self._reduce(pairs)
+        """Replaces `_compute_gradients` of legacy optimizers; returns pairs, reduced."""
+        return self._reduce_early(list(self._original("_compute_gradients")(*args, **kwargs)))
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_new(
@@ -240,7 +232,7 @@ class Keras2Hook:
         pairs = list(grads_and_vars)
         self._traced = self._traced or not tf.executing_eagerly()
         if aggregated:
-            self._check_given(pairs)
+            aggregated = self._given_reduced(pairs)
         elif self.accumulates:
             return self._apply_in_last_pass(pairs, name)
         with self._call(reduced=aggregated):
@@ -280,40 +272,57 @@ class Keras2Hook:
             )
         return self._helpers[key]
 
-    def _reduce(self, pairs: list[Any], loss_scaled: bool = False) -> list[tuple[Any, Any]]:
+    def _reduce_early(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Reduces what a program asks for before it applies it.
+
+        Not where gradients are accumulated, where `apply_gradients` reduces their sum. Not for
+        Keras itself: `minimize` and LossScaleOptimizer apply what they get, the latter without the
+        loss scale, and that reduces it.
+        """
+        if self.accumulates or _keras_calls():
+            return pairs
+        return self._marked(self._reduce(pairs, early=True))
+
+    def _marked(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        variables = [v for _, v in pairs]
+        marked = self._early.mark([g for g, _ in pairs], variables)
+        return list(zip(marked, variables, strict=True))
+
+    def _reduce(
+        self, pairs: list[Any], loss_scaled: bool = False, early: bool = False
+    ) -> list[tuple[Any, Any]]:
         gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
         self._refuse_reduced(gradients, variables)
-        name = self._call_name(variables)
+        name = self._call_name(variables, early)
         reduced = self._reducer.reduce(gradients, variables, name=name, loss_scaled=loss_scaled)
         return list(zip(reduced, variables, strict=True))
 
-    def _call_name(self, variables: Sequence[Any]) -> str:
-        key = tuple(variable_key(v) for v in variables)
+    def _call_name(self, variables: Sequence[Any], early: bool = False) -> str:
+        # What is reduced early may be reduced again in the same step, by another collective.
+        key = (early, *(variable_key(v) for v in variables))
         return f"{self.name}.{self._lists_of_variables.number(key)}"
 
     def _refuse_reduced(self, gradients: list[Any], variables: list[Any]) -> None:
         members = self._reducer.options.members
         double_reduction.refuse_reduced(gradients, variables, members, self._wrapped_at)
 
-    def _reduced_early(self, pairs: list[Any]) -> bool:
-        """Returns whether the gradients come from this optimizer, reduced."""
-        gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
-        return self._early.covers(gradients, variables, f"{self.name}.")
+    def _given_reduced(self, pairs: list[Any]) -> bool:
+        """Returns whether gradients that are said to be aggregated are those that were reduced.
 
-    def _check_given(self, pairs: list[Any]) -> None:
-        """Raises RuntimeError if gradients that are said to be aggregated were not reduced."""
-        early = self._reduced_early(pairs)
+        Those that this optimizer reduced early and that were changed since are to be reduced again.
+
+        Raises:
+            RuntimeError: there was no reduction.
+        """
         local = self._reducer.local.positions([v for _, v in pairs])
-        shared = [g for i, (g, _) in enumerate(pairs) if g is not None and i not in local]
-        unmarked = [g for g in shared if not double_reduction.is_marked(g)]
+        shared = [(g, v) for i, (g, v) in enumerate(pairs) if g is not None and i not in local]
+        unmarked = [(g, v) for g, v in shared if not double_reduction.is_marked(g)]
         if not unmarked or not self._reducer.options.included:
-            return
-        if tf.executing_eagerly():
-            reduced, self._aggregated_in_eager = early or self._aggregated_in_eager, False
-        else:
-            parts = [double_reduction.symbolic_parts([g]) for g in unmarked]
-            reduced = all(double_reduction.comes_from(part, "tfring.") for part in parts)
-        if not reduced:
+            return True
+        if self._early.any_of(v for _, v in unmarked):
+            return False
+        parts = [double_reduction.symbolic_parts([g]) for g, _ in unmarked]
+        if not all(double_reduction.comes_from(part, "tfring.") for part in parts):
             raise RuntimeError(
                 f"{type(self.optimizer).__name__}.apply_gradients was told that its gradients are "
                 "aggregated (experimental_aggregate_gradients=False or "
@@ -321,6 +330,7 @@ class Keras2Hook:
                 "that argument out, or get them from this optimizer's aggregate_gradients or from "
                 "a DistributedGradientTape"
             )
+        return True
 
     def _check_reduced(self) -> None:
         if not self._calls or not self._calls[-1]:

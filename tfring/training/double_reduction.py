@@ -28,6 +28,7 @@ import tensorflow as tf
 from tfring import process_sets
 from tfring.training.graph_search import collectives_behind
 from tfring.training.reduction_record import REDUCED_MARK, reductions
+from tfring.training.value_names import variable_name
 
 TAPE_PREFIX = "tfring.tape."
 
@@ -46,7 +47,7 @@ def is_marked(gradient: Any) -> bool:
 def refuse_reduced(
     gradients: Sequence[Any], variables: Sequence[Any], members: Any, since: int
 ) -> None:
-    """Raises ValueError for gradients that a DistributedGradientTape has reduced already.
+    """Raises ValueError for gradients that have been reduced already.
 
     Args:
         gradients: what is about to be reduced, None where there is none.
@@ -56,17 +57,19 @@ def refuse_reduced(
     """
     set_id = process_sets.checked_id(members)
     present = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
-    found = any(getattr(g, REDUCED_MARK, None) == set_id for g, _ in present)
+    found = [v for g, v in present if getattr(g, REDUCED_MARK, None) == set_id]
     symbolic = symbolic_parts(g for g, _ in present)
-    if not found and symbolic:
-        found = _computed_from_reduced(symbolic, set_id)
+    if not found and symbolic and _computed_from_reduced(symbolic, set_id):
+        found = [v for g, v in present if _computed_from_reduced(symbolic_parts([g]), set_id)]
+        found = found or [v for _, v in present]
     if not found and not symbolic:
-        found = reductions.any_by_tape_since((v for _, v in present), set_id, since)
+        found = [v for _, v in present if reductions.any_by_tape_since([v], set_id, since)]
     if found:
         raise ValueError(
-            "these gradients were reduced by a DistributedGradientTape already, or hvd.reduced "
-            "says that they were, and would be reduced again by the DistributedOptimizer: wrap the "
-            "tape or the optimizer, not both"
+            f"The gradient of {variable_name(found[0])!r} was reduced already, by a "
+            "DistributedGradientTape, hvd.reduced or an optimizer's _compute_gradients, and would "
+            "be reduced again.\n"
+            "Reduce all gradients of a step in one place: wrap the tape or the optimizer, not both."
         )
 
 

@@ -1,45 +1,87 @@
-"""Remembers gradients that an optimizer has reduced before it is asked to apply them.
+"""Knows the gradients that an optimizer has reduced before it is asked to apply any.
 
-A program may change them in between, clip them for example. In a graph they are known again by the
-collectives from which they were computed. An eager value does not say what it was computed from;
-there the next call for the same variables counts as theirs.
+`_compute_gradients` and methods like it return reduced gradients. An optimizer applies these very
+objects as they are. It reduces all others, for nothing tells what they were computed from: a
+program may have clipped a reduced gradient, or thrown it away and computed another. A gradient that
+is equal on all ranks is its own average, so another reduction does no harm. Where it would do harm,
+as with op=Sum, an error says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tfring.ops import reduce_ops
 from tfring.training import double_reduction
-from tfring.training.local_variables import variable_key
+from tfring.training.local_variables import LocalVariables, variable_key
+from tfring.training.options import ReduceOptions
+from tfring.training.value_names import variable_name
+
+_MARK = "_tfring_reduced_early"
 
 
 class EarlyReduction:
     """What one optimizer has reduced early; for the thread that traces or runs its steps."""
 
-    def __init__(self) -> None:
-        self._in_graph = False
-        self._in_eager: set[Any] = set()  # keys of variables
+    def __init__(self, options: ReduceOptions, local: LocalVariables) -> None:
+        """Takes how the optimizer reduces, and the variables whose gradients it leaves alone."""
+        self._options = options
+        self._local = local
+        self._variables: set[Any] = set()  # keys of those whose gradients were returned
 
-    def note(self, variables: Sequence[Any]) -> None:
-        """Notes that the gradients of these variables were reduced just now."""
-        if tf.executing_eagerly():
-            self._in_eager = {variable_key(v) for v in variables}
-        else:
-            self._in_graph = True
+    def mark(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Returns reduced gradients as the program gets them: objects that are known again."""
+        marked = [g if g is None or double_reduction.is_marked(g) else _copy(g) for g in gradients]
+        for gradient in marked:
+            if gradient is not None:
+                setattr(gradient, _MARK, self)
+        self._variables.update(variable_key(v) for v in variables)
+        return marked
 
-    def covers(self, gradients: Sequence[Any], variables: Sequence[Any], prefix: str) -> bool:
-        """Tells whether these gradients were; in eager mode once after each `note`.
+    def any_of(self, variables: Iterable[Any]) -> bool:
+        """Returns whether a gradient of one of these variables was reduced early."""
+        return any(variable_key(v) in self._variables for v in variables)
 
-        Args:
-            gradients: what is about to be applied, None where there is none.
-            variables: their variables.
-            prefix: how the names of the optimizer's collectives begin.
+    def left(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[int]:
+        """Returns the positions of the gradients that are still to be reduced.
+
+        Raises:
+            ValueError: another reduction of a gradient that may be reduced would do harm.
         """
-        symbolic = double_reduction.symbolic_parts(g for g in gradients if g is not None)
-        if symbolic:
-            return self._in_graph and double_reduction.comes_from(symbolic, prefix)
-        noted, self._in_eager = self._in_eager, set()
-        return bool(noted) and noted >= {variable_key(v) for v in variables}
+        ours = {i for i, g in enumerate(gradients) if getattr(g, _MARK, None) is self}
+        others = [i for i, g in enumerate(gradients) if g is not None and i not in ours]
+        if ours and not others:
+            return []
+        local = self._local.positions(variables)
+        for i in others:
+            harm = self._harm(i in local)
+            if harm and self.any_of([variables[i]]):
+                name = variable_name(variables[i])
+                raise ValueError(
+                    f"The gradient of {name!r} is not the object that this optimizer has reduced "
+                    "and returned (_compute_gradients, get_gradients, _aggregate_gradients), and "
+                    f"may have been computed from it. Then {harm}.\n"
+                    "Apply what the optimizer returned, unchanged. To change reduced gradients, "
+                    "use a DistributedGradientTape and an optimizer that is not wrapped."
+                )
+        return [i for i in range(len(gradients)) if i not in ours]
+
+    def _harm(self, local: bool) -> str:
+        """Returns what another reduction would do to a reduced gradient; "" for nothing."""
+        options = self._options
+        if local:
+            divided = "this local gradient would be divided by the number of ranks twice"
+            return divided if self._local.scale else ""
+        if options.before_reduce is not None or options.after_reduce is not None:
+            return "before_reduce and after_reduce would change it twice"
+        if options.op in (reduce_ops.Sum, reduce_ops.Product):
+            return f"op={reduce_ops.name_of(options.op)} would count it more than once"
+        return ""
+
+
+def _copy(gradient: Any) -> Any:
+    """Returns a new object, for that of a local gradient may be in use elsewhere."""
+    return tf.nest.map_structure(tf.identity, gradient, expand_composites=True)

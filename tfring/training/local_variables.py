@@ -49,7 +49,7 @@ class LocalVariables:
                 raise TypeError(
                     f"local_layers takes Keras layers or tf.Modules, not {type(layer).__name__}"
                 )
-        self._scale = scale
+        self.scale = scale
         self._process_set = process_set or process_sets.global_process_set
         # Keeps the objects, too: the key of an object that is freed may be that of another one.
         self._registered: dict[Any, Any] = {}
@@ -73,7 +73,7 @@ class LocalVariables:
     def scaled(self, gradients: Sequence[Any]) -> list[Any]:
         """Returns local gradients as the optimizer should get them: divided, if that is wanted."""
         included = self._process_set.process_set_id == 0 or self._process_set.included()
-        if not self._scale or not gradients or not included:
+        if not self.scale or not gradients or not included:
             return list(gradients)
         size = topology_ops.size_op(process_sets.checked_id(self._process_set))
         share = 1.0 / tf.cast(size, tf.float64)

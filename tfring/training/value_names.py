@@ -16,6 +16,11 @@ _lock = threading.Lock()  # guards _told
 _told: dict[str, tuple[list[str], bool]] = {}  # by collective
 
 
+def variable_name(variable: Any) -> str:
+    """Returns what a variable is called in reports and messages."""
+    return str(getattr(variable, "path", None) or getattr(variable, "name", "?"))
+
+
 def name_gradients(collective: str, variables: Sequence[Any], *, loss_scaled: bool) -> None:
     """Makes reports call the tensors of a collective the gradients of these variables.
 
@@ -27,7 +32,7 @@ def name_gradients(collective: str, variables: Sequence[Any], *, loss_scaled: bo
         loss_scaled: the gradients are multiplied by a loss scale that is lowered when they are not
             finite, so that this is expected now and then.
     """
-    names = [str(getattr(v, "path", None) or getattr(v, "name", "?")) for v in variables]
+    names = [variable_name(v) for v in variables]
     with _lock:
         if _told.get(collective) == (names, loss_scaled):
             return

@@ -186,7 +186,7 @@ IDIOMS: dict[str, tuple[list[str], str]] = {
         """,
     ),
     "optimizer._agg_helper": (
-        ["optimizer._agg_helper"],
+        [],
         """
         v = keras.Variable([1.0])
         opt = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
