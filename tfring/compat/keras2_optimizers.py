@@ -108,7 +108,8 @@ def _refuse_methods(cls: Any) -> None:
     """Raises TypeError if a class has methods that would be ignored, or called otherwise."""
     methods = never_called(cls, keras.optimizers.Optimizer)
     if cls.update_step is _update_step and "_resource_apply_dense" in methods:
-        methods.remove("_resource_apply_dense")  # which that one calls
+        # That one calls it, and refuses what the other is for.
+        methods = [name for name in methods if not name.startswith("_resource_apply_")]
     if methods:
         raise TypeError(f"Keras 3 never calls {cls.__name__}.{methods[0]}: {USE_KERAS_2}")
     try:
@@ -145,6 +146,11 @@ def _update_step(self: Any, gradient: Any, variable: Any, learning_rate: Any) ->
     update = getattr(self, "_resource_apply_dense", None)
     if update is None:
         raise NotImplementedError(f"{type(self).__name__} has no update_step")
+    if isinstance(gradient, tf.IndexedSlices) and hasattr(self, "_resource_apply_sparse"):
+        raise TypeError(
+            f"{type(self).__name__}._resource_apply_sparse is of Keras 2 and not called for the "
+            f"gradient of {variable.name}, tf.IndexedSlices: {USE_KERAS_2}"
+        )
     warn_once("Optimizer._resource_apply_dense", "write update_step")
     # Keras 2 gives it a tf.Variable.
     update(

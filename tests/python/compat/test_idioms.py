@@ -224,7 +224,7 @@ REFUSED: dict[str, str] = {
         'type("Mine", (keras.optimizers.SGD,), {"_resource_apply_dense": len})()'
     ),
     "methods that only Keras 2 calls": """
-        names = "_compute_gradients get_gradients _resource_apply_sparse _prepare _prepare_local"
+        names = "_compute_gradients get_gradients _prepare _prepare_local"
         for name in names.split():
             for base in (keras.optimizers.SGD, keras.optimizers.Optimizer):
                 own = {"_resource_apply_dense": len} if base is keras.optimizers.Optimizer else {}
@@ -236,6 +236,19 @@ REFUSED: dict[str, str] = {
                 else:
                     raise AssertionError(name)
         raise found
+    """,
+    "_resource_apply_sparse": """
+        class Adds(keras.optimizers.Optimizer):
+            def _resource_apply_dense(self, grad, var, apply_state=None):
+                return var.assign_add(grad)
+
+            def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+                return var.scatter_add(tf.IndexedSlices(grad, indices))
+
+        opt, v = Adds(name="test"), keras.Variable([[1.0], [1.0]])
+        opt.apply_gradients([(tf.constant([[2.0], [1.0]]), v)])
+        assert float(v[0, 0]) == 3.0
+        opt.apply_gradients([(tf.IndexedSlices(tf.ones([1, 1]), tf.constant([1])), v)])
     """,
     "_set_hyper and slots": """
         names = "_set_hyper _get_hyper add_slot get_slot _build_learning_rate"
@@ -333,7 +346,7 @@ def test_idiom(name: str) -> None:
     assert all(any(expected in text for expected in allowed) for text in texts), texts
     for expected in IDIOMS[name][0]:
         assert len([text for text in texts if expected in text]) == 1, texts
-    assert {file for _, file in said} == {name}, said  # the program's, not one of tfring or Keras
+    assert {file for _, file in said} <= {name}, said  # the program's, not one of tfring or Keras
 
 
 @pytest.mark.parametrize("name", REFUSED)
