@@ -1,11 +1,13 @@
-"""Whether a host waits for a GPU on which every operation takes 20 ms: on the doubles, two ranks.
+"""What waits for what on a GPU: on the doubles, two ranks.
 
     python -m benchmarks.gpu_waits --json out.json
 
-Shows how long an eager allreduce keeps the program, and how long a step of four buckets takes
-beside one of a single bucket. On the doubles of the CUDA driver and NCCL (tests/doubles) an
-operation takes exactly that time, so the ratios say what waits for what; nothing here is a figure
-of a GPU's speed. It needs TensorFlow's GPU wheel: `make gpu-double`.
+Where every operation of the GPU takes 20 ms: how long an eager allreduce keeps the program, and how
+long a step of four buckets takes beside one of a single bucket. Where every operation of rank 0's
+GPU takes 2 ms and rank 1 is 50 ms late in each step: how long a step takes that XLA has compiled,
+beside the same step without the exchange. On the doubles of the CUDA driver and NCCL
+(tests/doubles) an operation takes exactly that time, so the ratios say what waits for what; nothing
+here is a figure of a GPU's speed. It needs TensorFlow's GPU wheel: `make gpu-double`.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ IN_JOB = "TFRING_TEST_GPU_WAITS"
 LIMIT_EAGER_MS = 2.0
 # Each bucket is one kernel of the NCCL double, and kernels of one stream follow one another.
 LIMIT_FOUR_BUCKETS = 4.2
+# The step with a late peer, over its own computing or the wait and the exchange, whichever is more.
+LIMIT_LATE_PEER = 1.1
+LAYERS, WIDTH, BATCH, BUCKETS = 30, 64, 512, 6  # XLA computes each weight's gradient in its turn
+STEP_DELAY_US, LATE_SECONDS, STEPS = 2000, 0.05, 20
 
 
 def job(path: str | None) -> int:
@@ -70,7 +76,9 @@ def job(path: str | None) -> int:
         for _ in range(5):
             time.sleep(0.2)
             steps[count].append(timed(step))
+    late = with_late_peer()
     row = {
+        **late,
         "delay_ms": DELAY_US / 1e3,
         "eager_ms": statistics.median(eager),
         "step_of_1_bucket_ms": statistics.median(steps[1]),
@@ -82,7 +90,70 @@ def job(path: str | None) -> int:
     report = common.Report("gpu_waits", hvd.size(), rows=[row])
     report.goals.append(common.Goal("ms of an eager call", row["eager_ms"], LIMIT_EAGER_MS))
     report.goals.append(common.Goal("four buckets over one", ratio, LIMIT_FOUR_BUCKETS))
+    least = max(late["computing_ms"], 1e3 * LATE_SECONDS + late["exchange_ms"])
+    ratio = late["step_with_a_late_peer_ms"] / least
+    report.goals.append(common.Goal("step with a late peer", ratio, LIMIT_LATE_PEER))
     return report.finish(path)
+
+
+def with_late_peer() -> dict[str, float]:
+    """Milliseconds of compiled steps on rank 0; on the other rank's GPU nothing takes time."""
+    import fake_cuda
+    import numpy as np
+    import tensorflow as tf
+
+    import tfring as hvd
+    from tfring.training.local_variables import LocalVariables
+    from tfring.training.options import ReduceOptions
+    from tfring.training.reducer import GradientReducer
+
+    with tf.device("CPU:0"):
+        host, small = np.ones((WIDTH, WIDTH), np.float32), np.ones((BATCH, WIDTH), np.float32)
+        host, small = tf.constant(host), tf.constant(small)
+    with tf.device("GPU:0"):
+        weights = [tf.Variable(host) for _ in range(LAYERS)]
+        x = tf.identity(small)
+    reducer = GradientReducer(ReduceOptions(op=hvd.Sum, groups=BUCKETS), LocalVariables())
+
+    def gradients() -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            y = x
+            for weight in weights:
+                y = tf.nn.relu(tf.matmul(y, weight))
+            loss = tf.reduce_sum(y * y)
+        return list(tape.gradient(loss, weights))
+
+    def compiled(computes: bool, reduces: bool) -> Callable[[], object]:
+        @tf.function(jit_compile=True, autograph=False)
+        def step() -> tf.Tensor:
+            found = gradients() if computes else [tf.identity(weight) for weight in weights]
+            if reduces:
+                found = reducer.reduce(found, weights, name=f"late.{computes}")
+            for weight, gradient in zip(weights, found, strict=True):
+                weight.assign_sub(0.1 * gradient)
+            return tf.reduce_sum(weights[0])
+
+        return step
+
+    def median_ms(step: Callable[[], tf.Tensor], late: float = 0.0) -> float:
+        fake_cuda.set_value("delay_us", 0)
+        step().numpy()  # compiles it
+        fake_cuda.set_value("delay_us", STEP_DELAY_US if hvd.rank() == 0 else 0)
+        seconds = []
+        for _ in range(STEPS):
+            hvd.barrier()
+            started = time.perf_counter()
+            if hvd.rank() == 1:
+                time.sleep(late)
+            step().numpy()
+            seconds.append(time.perf_counter() - started)
+        return 1e3 * statistics.median(seconds)
+
+    return {
+        "computing_ms": median_ms(compiled(True, False)),
+        "exchange_ms": median_ms(compiled(False, True)),
+        "step_with_a_late_peer_ms": median_ms(compiled(True, True), LATE_SECONDS),
+    }
 
 
 def main() -> int:
