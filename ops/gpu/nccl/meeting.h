@@ -21,7 +21,10 @@ struct MeetingRecord {
   uint8_t insists = 0;     // TFRING_GPU_OPERATIONS=nccl: it is an error if there is no NCCL
   uint8_t has_id = 0;      // the first member's alone is used
   uint8_t shares_gpu = 0;  // see NcclLibrary
+  uint8_t mig = 0;         // the GPU is an instance of a card
   char device[48] = {};    // UUID of the GPU, as text
+  char bus[16] = {};       // PCI bus id of its card, as text
+  char machine[128] = {};  // as NCCL tells machines apart
   char host[64] = {};      // name of the host, cut to what fits
   char reason[512] = {};   // why version is 0 or there is no id
   NcclUniqueId id = {};

@@ -84,6 +84,7 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
   void KeepPlaces(Item* item);
   Status Prepare(const Collective& collective);
   Status Meet(Item* item);
+  Status LoadAndTry();
   MeetingRecord OwnRecord(bool with_id);
   void Settle(Group* group, MeetingResult result);
   void EndWithout(Item* item);

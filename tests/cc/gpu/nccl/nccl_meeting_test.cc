@@ -70,6 +70,35 @@ TEST(MembersShareAGpuIfEachHasAnNcclThatMay) {
   EXPECT_CONTAINS(Conclude(records, kMembers).reason, "ranks 1 and 6 use the same GPU");
 }
 
+MeetingRecord InstanceOf(const std::string& bus, const std::string& machine) {
+  static int made = 0;
+  MeetingRecord record = RecordOf("MIG-" + std::to_string(made++));
+  record.mig = 1;
+  bus.copy(record.bus, sizeof(record.bus) - 1);
+  machine.copy(record.machine, sizeof(record.machine) - 1);
+  return record;
+}
+
+// NCCL compares bus ids before 2.30, on each machine.
+TEST(InstancesOfOneCardNeedAnNcclThatTellsThemApart) {
+  std::vector<MeetingRecord> records = {InstanceOf("0000:07:00.0", "a"),
+                                        InstanceOf("0000:08:00.0", "a"),
+                                        InstanceOf("0000:07:00.0", "a")};
+  std::strcpy(records[2].host, "node7");
+  const std::string reason = Conclude(records, kMembers).reason;
+  EXPECT_CONTAINS(reason,
+                  "ranks 1 and 6 use one card of host node7, PCI bus id 0000:07:00.0, by "
+                  "MIG instances; NCCL 2.27.7 takes them for one GPU");
+  EXPECT_CONTAINS(reason, "Install NCCL 2.30 or newer");
+  for (MeetingRecord& record : records) record.mig = 0;
+  EXPECT_CONTAINS(Conclude(records, kMembers).reason, "PCI bus id 0000:07:00.0; NCCL 2.27.7");
+  for (MeetingRecord& record : records) record.version = 23007;
+  EXPECT_EQ(Conclude(records, kMembers).reason, "");
+  records = {InstanceOf("0000:07:00.0", "a"), InstanceOf("0000:07:00.0", "b"), InstanceOf("", "a"),
+             InstanceOf("", "a")};
+  EXPECT_EQ(Conclude(records, {0, 1, 2, 3}).reason, "");
+}
+
 void Begin() {
   Fake().Reset();
   ResetNccl();
@@ -168,6 +197,56 @@ TEST(TwoRanksOnOneGpuWithAnNcclThatMay) {
     }
   }
   unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+}
+
+TEST(TwoInstancesOfOneCard) {
+  for (const int version : {22707, 23007}) {
+    Begin();
+    SetNccl("version", version);
+    Fake().Set("mig", 1);
+    GpuWorld world(2);
+    EXPECT_EQ(world.Check(Job(), FirstRanks(2), 1), "");
+    EXPECT_EQ(CountNccl("inits"), version < 23000 ? 0 : 2);
+  }
+  Begin();
+}
+
+GpuWorld::Change Operations(GpuOperations operations) {
+  return [=](NcclOptions* options) { options->config.gpu_operations = operations; };
+}
+
+// The first collective of each of the members, and a later one, are an error with these parts.
+void ExpectUnimplemented(GpuWorld* world, const std::vector<std::string>& parts) {
+  const std::vector<Rank> members = FirstRanks(world->size());
+  for (uint64_t sequence : {1, 2}) {
+    world->SubmitAll(Job(), members, sequence);
+    for (Rank rank : members) {
+      const Status status = world->Wait(rank, sequence).status;
+      EXPECT_EQ(StatusCodeName(status.code()), std::string("Unimplemented"));
+      for (const std::string& part : parts) EXPECT_CONTAINS(status.message(), part);
+      world->framework(rank).Wait();  // nothing else has waited for its stream
+      world->Free(rank, sequence);
+    }
+  }
+}
+
+// A driver that is too old for NCCL's CUDA lets it say its version, and fails at the first init.
+TEST(ARankWhoseNcclCannotInitializeSaysSoBeforeTheOthersWait) {
+  Begin();
+  SetNccl("fail_alone", 1);
+  SetNccl("error_code", 1);
+  {
+    GpuWorld world(3);
+    EXPECT_EQ(world.Check(Job(), FirstRanks(3), 1), "");
+    EXPECT_EQ(world.Check(Job(), {0, 2}, 2), "");  // the others are not concerned
+    EXPECT_EQ(CountNccl("inits"), 2);
+    EXPECT_EQ(CountNccl("alone"), 3);  // once a rank
+    EXPECT_EQ(CountNccl("communicators"), 2);
+  }
+  GpuWorld insists(2, Operations(GpuOperations::kNccl));
+  ExpectUnimplemented(&insists, {"rank 1: NCCL 2.27.7: a communicator of this rank alone",
+                                 "unhandled cuda error", "tfring doctor"});
+  Begin();
 }
 
 // A collective that NCCL does not run is staged at its place, before and after the members met.

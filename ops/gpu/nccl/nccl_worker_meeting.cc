@@ -1,0 +1,173 @@
+// How the members of a list find out whether they use NCCL, and make their communicator.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <utility>
+
+#include "ops/gpu/nccl/expendable_thread.h"
+#include "ops/gpu/nccl/nccl_worker.h"
+#include "ops/runtime/base/log.h"
+#include "ops/runtime/base/text.h"
+
+namespace tfring {
+namespace {
+
+constexpr auto kStopPeriod = std::chrono::milliseconds(100);  // how soon a failure is noticed
+
+// NCCL's own rule for which ranks share a machine.
+std::string MachineText() {
+  const char* given = std::getenv("NCCL_HOSTID");
+  if (given != nullptr) return given;
+  char name[65] = {};
+  (void)gethostname(name, sizeof(name) - 1);
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return name + boot;
+}
+
+// Makes a communicator of one rank: a driver that is too old for NCCL's CUDA shows only then.
+Status TryNccl(const std::shared_ptr<const NcclLibrary>& library,
+               const std::shared_ptr<CudaDevice>& device, const NcclUniqueId& id, Duration limit) {
+  const std::string what = "a communicator of this rank alone";
+  auto tried = std::make_shared<Status>();
+  Status status = RunWithin(limit, "NCCL: " + what, [=] {
+    const ScopedContext current(device.get());
+    *tried = current.status();
+    if (!tried->ok()) return;
+    NcclConfig config;
+    config.blocking = 1;
+    NcclComm handle = nullptr;
+    *tried = NcclStatus(*library, library->call.CommInitRankConfig(&handle, 1, id, 0, &config),
+                        what, nullptr);
+    if (tried->ok()) (void)library->call.CommDestroy(handle);
+  });
+  if (status.ok()) status = *tried;
+  if (status.ok()) return status;
+  return Unavailable(status.message() + "; `tfring doctor` shows the driver and the NCCL of a " +
+                     "host, NCCL_DEBUG=INFO what NCCL does");
+}
+
+}  // namespace
+
+// A new runtime in this process does it again: its GPU may have failed since.
+Status NcclWorker::LoadAndTry() {
+  auto loaded = LoadNccl(options_.config.nccl_library, options_.load_limit);
+  if (!loaded.ok()) return loaded.status();
+  const Result<NcclUniqueId> id = MakeNcclUniqueId(*loaded, options_.id_limit);
+  if (!id.ok()) return id.status();
+  TFRING_RETURN_IF_ERROR(TryNccl(*loaded, device_, *id, options_.load_limit));
+  library_ = std::move(*loaded);
+  return OkStatus();
+}
+
+MeetingRecord NcclWorker::OwnRecord(bool with_id) {
+  MeetingRecord record;
+  record.insists = options_.config.gpu_operations == GpuOperations::kNccl ? 1 : 0;
+  record.packs = launcher_->abilities().packs ? 1 : 0;
+  device_->uuid().copy(record.device, sizeof(record.device) - 1);
+  device_->bus_id().copy(record.bus, sizeof(record.bus) - 1);
+  record.mig = device_->mig() ? 1 : 0;
+  MachineText().copy(record.machine, sizeof(record.machine) - 1);
+  options_.host_name.copy(record.host, sizeof(record.host) - 1);
+  // Once: a library that does not return takes the whole limit, and a thread.
+  if (library_ == nullptr && no_library_.ok()) no_library_ = LoadAndTry();
+  if (library_ == nullptr) {
+    SetReason(no_library_.message(), &record);
+    return record;
+  }
+  record.version = library_->version;
+  record.shares_gpu = library_->shares_gpu ? 1 : 0;
+  if (!with_id) return record;
+  Result<NcclUniqueId> id = MakeNcclUniqueId(library_, options_.id_limit);
+  record.has_id = id.ok() ? 1 : 0;
+  if (id.ok()) {
+    record.id = *id;
+  } else {
+    SetReason(id.status().message(), &record);
+  }
+  return record;
+}
+
+// What a meeting uses, until its host collective has ended.
+struct Meeting {
+  MeetingRecord own;
+  std::vector<MeetingRecord> all;
+  std::mutex mutex;  // guards the two below
+  std::condition_variable changed;
+  std::optional<Completion> ended;
+};
+
+Status NcclWorker::Meet(Item* item) {
+  Group* const group = item->group.get();
+  const int self = item->collective.self;
+  if (group->members.size() == 1) {
+    MeetingResult alone;
+    alone.uses_nccl = true;
+    alone.abilities = launcher_->abilities();
+    Settle(group, std::move(alone));
+    return OkStatus();
+  }
+  if (item->meeting == nullptr) return Internal("the members did not meet");
+  auto meeting = std::make_shared<Meeting>();
+  meeting->own = OwnRecord(self == 0);
+  meeting->all.resize(group->members.size());
+  const int64_t bytes = sizeof(MeetingRecord);
+  Collective gather;
+  gather.sequence = item->collective.sequence;
+  gather.prepares = true;
+  gather.what = "preparation of " + item->collective.what;
+  gather.kind = CollectiveKind::kAllgather;
+  gather.self = self;
+  gather.members = group->members;
+  const int64_t size = static_cast<int64_t>(group->members.size());
+  gather.buffers = {{&meeting->own, meeting->all.data(), bytes, bytes * size}};
+  gather.block_bytes = {std::vector<int64_t>(group->members.size(), bytes)};
+  item->meeting->Run(std::move(gather), [meeting](Completion completion) {
+    std::lock_guard<std::mutex> lock(meeting->mutex);
+    meeting->ended = std::move(completion);
+    meeting->changed.notify_all();
+  });
+  std::unique_lock<std::mutex> lock(meeting->mutex);
+  while (!meeting->ended && !stopping()) meeting->changed.wait_for(lock, kStopPeriod);
+  if (!meeting->ended) return Cancelled("stopped");
+  const Completion& ended = *meeting->ended;
+  if (ended.status.code() == StatusCode::kUnimplemented) {
+    MeetingResult apart;
+    apart.reason = ended.status.message();
+    Settle(group, std::move(apart));
+  } else if (!ended.status.ok()) {
+    Fail(ended, false);
+    return ended.status;
+  } else {
+    Settle(group, Conclude(meeting->all, group->members));
+  }
+  return OkStatus();
+}
+
+void NcclWorker::Settle(Group* group, MeetingResult result) {
+  if (!result.uses_nccl && !result.insists) {
+    const bool first = group->members.front() == options_.self;
+    Log(first ? LogLevel::kWarning : LogLevel::kDebug,
+        RanksText(group->members) +
+            " copy tensors through host memory, without NCCL: " + result.reason);
+  }
+  group->result = std::move(result);
+  const bool uses = group->result.uses_nccl;
+  group->state.store(uses ? Group::State::kNccl : Group::State::kHost, std::memory_order_release);
+}
+
+Status NcclWorker::Connect(Group* group, int self) {
+  auto communicator = std::make_shared<NcclCommunicator>(library_, group->members, &stop_);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    communicators_.push_back(communicator);
+  }
+  group->communicator = communicator;
+  const ScopedContext current(device_.get());
+  TFRING_RETURN_IF_ERROR(current.status());
+  return communicator->Init(group->result.id, self, options_.init_limit);
+}
+
+}  // namespace tfring
