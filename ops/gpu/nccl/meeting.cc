@@ -55,8 +55,11 @@ std::string SharedCard(const std::vector<MeetingRecord>& records,
 
 std::string FindObstacle(const std::vector<MeetingRecord>& records,
                          const std::vector<Rank>& members) {
-  for (size_t m = 0; m < records.size(); ++m) {
-    if (records[m].version == 0) return RankText(members[m]) + ": " + records[m].reason;
+  for (const uint8_t followed : {0, 1}) {
+    for (size_t m = 0; m < records.size(); ++m) {
+      if (records[m].version != 0 || records[m].followed != followed) continue;
+      return RankText(members[m]) + ": " + records[m].reason;
+    }
   }
   for (size_t m = 1; m < records.size(); ++m) {
     if (records[m].version == records[0].version) continue;

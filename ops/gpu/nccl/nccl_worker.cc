@@ -57,7 +57,10 @@ void NcclWorker::Submit(Collective collective) {
   if (group == nullptr) {
     group = std::make_shared<Group>();
     group->members = collective.members;
-    if (collective.members.size() > 1) item.meeting = options_.host->Reserve();
+    if (collective.members.size() > 1) {
+      item.meeting = options_.host->Reserve();
+      item.confirmation = options_.host->Reserve();
+    }
   }
   item.group = group;
   const Group::State state = group->state.load(std::memory_order_acquire);
@@ -149,7 +152,7 @@ void NcclWorker::Loop() {
 // The other members may run there what this rank does not: what follows on its host would be taken
 // for that. The abort that comes with every failure ends the host's collectives.
 void NcclWorker::KeepPlaces(Item* item) {
-  for (std::unique_ptr<HostPlace>* place : {&item->meeting, &item->staging}) {
+  for (std::unique_ptr<HostPlace>* place : {&item->meeting, &item->confirmation, &item->staging}) {
     if (*place != nullptr) kept_places_.push_back(std::move(*place));
   }
 }
@@ -184,10 +187,8 @@ void NcclWorker::Handle(Item* item) {
   if (status.ok()) {
     // It is not staged, so the host's collectives need not wait for what NCCL takes now.
     item->meeting.reset();
+    item->confirmation.reset();
     item->staging.reset();
-  }
-  if (status.ok() && group->members.size() > 1 && group->communicator == nullptr) {
-    status = Connect(group, item->collective.self);
   }
   if (status.ok() && !WaitForRoom()) status = Cancelled("stopped");
   if (!status.ok()) {

@@ -1,6 +1,7 @@
 // How the members of a list find out whether they use NCCL, and make their communicator.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -90,7 +91,7 @@ MeetingRecord NcclWorker::OwnRecord(bool with_id) {
   return record;
 }
 
-// What a meeting uses, until its host collective has ended.
+// What an exchange uses, until its host collective has ended.
 struct Meeting {
   MeetingRecord own;
   std::vector<MeetingRecord> all;
@@ -99,32 +100,26 @@ struct Meeting {
   std::optional<Completion> ended;
 };
 
-Status NcclWorker::Meet(Item* item) {
-  Group* const group = item->group.get();
-  const int self = item->collective.self;
-  if (group->members.size() == 1) {
-    MeetingResult alone;
-    alone.uses_nccl = true;
-    alone.abilities = launcher_->abilities();
-    Settle(group, std::move(alone));
-    return OkStatus();
-  }
-  if (item->meeting == nullptr) return Internal("the members did not meet");
+// Gives all members the records of all; what they conclude.
+Result<MeetingResult> NcclWorker::Exchange(HostPlace* place, const MeetingRecord& own,
+                                           const Item& item) {
+  const std::vector<Rank>& members = item.group->members;
+  if (place == nullptr) return Internal("the members did not meet");
   auto meeting = std::make_shared<Meeting>();
-  meeting->own = OwnRecord(self == 0);
-  meeting->all.resize(group->members.size());
+  meeting->own = own;
+  meeting->all.resize(members.size());
   const int64_t bytes = sizeof(MeetingRecord);
   Collective gather;
-  gather.sequence = item->collective.sequence;
+  gather.sequence = item.collective.sequence;
   gather.prepares = true;
-  gather.what = "preparation of " + item->collective.what;
+  gather.what = "preparation of " + item.collective.what;
   gather.kind = CollectiveKind::kAllgather;
-  gather.self = self;
-  gather.members = group->members;
-  const int64_t size = static_cast<int64_t>(group->members.size());
+  gather.self = item.collective.self;
+  gather.members = members;
+  const int64_t size = static_cast<int64_t>(members.size());
   gather.buffers = {{&meeting->own, meeting->all.data(), bytes, bytes * size}};
-  gather.block_bytes = {std::vector<int64_t>(group->members.size(), bytes)};
-  item->meeting->Run(std::move(gather), [meeting](Completion completion) {
+  gather.block_bytes = {std::vector<int64_t>(members.size(), bytes)};
+  place->Run(std::move(gather), [meeting](Completion completion) {
     std::lock_guard<std::mutex> lock(meeting->mutex);
     meeting->ended = std::move(completion);
     meeting->changed.notify_all();
@@ -136,13 +131,39 @@ Status NcclWorker::Meet(Item* item) {
   if (ended.status.code() == StatusCode::kUnimplemented) {
     MeetingResult apart;
     apart.reason = ended.status.message();
-    Settle(group, std::move(apart));
-  } else if (!ended.status.ok()) {
+    return apart;
+  }
+  if (!ended.status.ok()) {
     Fail(ended, false);
     return ended.status;
-  } else {
-    Settle(group, Conclude(meeting->all, group->members));
   }
+  return Conclude(meeting->all, members);
+}
+
+Result<MeetingResult> NcclWorker::MeetOthers(Item* item) {
+  Group* const group = item->group.get();
+  const int self = item->collective.self;
+  MeetingRecord own = OwnRecord(self == 0);
+  Result<MeetingResult> before = Exchange(item->meeting.get(), own, *item);
+  if (!before.ok() || !before->uses_nccl) return before;
+  TFRING_RETURN_IF_ERROR(Connect(group, before->id, self, &own));
+  Result<MeetingResult> after = Exchange(item->confirmation.get(), own, *item);
+  if (after.ok() && !after->uses_nccl) Disconnect(group);
+  return after;
+}
+
+Status NcclWorker::Meet(Item* item) {
+  Group* const group = item->group.get();
+  MeetingResult result;
+  if (group->members.size() == 1) {
+    result.uses_nccl = true;
+    result.abilities = launcher_->abilities();
+  } else {
+    Result<MeetingResult> met = MeetOthers(item);
+    if (!met.ok()) return met.status();
+    result = std::move(*met);
+  }
+  Settle(group, std::move(result));
   return OkStatus();
 }
 
@@ -158,7 +179,8 @@ void NcclWorker::Settle(Group* group, MeetingResult result) {
   group->state.store(uses ? Group::State::kNccl : Group::State::kHost, std::memory_order_release);
 }
 
-Status NcclWorker::Connect(Group* group, int self) {
+// Makes the communicator, or notes in the record why there is none. Not ok if this rank has failed.
+Status NcclWorker::Connect(Group* group, const NcclUniqueId& id, int self, MeetingRecord* record) {
   auto communicator = std::make_shared<NcclCommunicator>(library_, group->members, &stop_);
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -167,7 +189,34 @@ Status NcclWorker::Connect(Group* group, int self) {
   group->communicator = communicator;
   const ScopedContext current(device_.get());
   TFRING_RETURN_IF_ERROR(current.status());
-  return communicator->Init(group->result.id, self, options_.init_limit);
+  const Status status = communicator->Init(id, self, options_.init_limit);
+  if (status.ok()) return status;
+  if (stopping()) return Cancelled("stopped");
+  const Status cause = CauseOf(status);
+  if (!device_->broken().ok()) return cause;
+  record->version = 0;
+  record->followed =
+      communicator->lost_peer() || status.code() == StatusCode::kDeadlineExceeded ? 1 : 0;
+  SetReason(status.message(), record);
+  // At once: that is how NCCL tells the members that still wait for this one.
+  Disconnect(group);
+  return OkStatus();
+}
+
+void NcclWorker::Disconnect(Group* group) {
+  const std::shared_ptr<NcclCommunicator> communicator = std::move(group->communicator);
+  if (communicator == nullptr) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto at = std::find(communicators_.begin(), communicators_.end(), communicator);
+    if (at != communicators_.end()) communicators_.erase(at);
+  }
+  const Status ended =
+      RunWithin(options_.abort_limit, "ncclCommAbort", [communicator, device = device_] {
+        const ScopedContext current(device.get());
+        communicator->Abort();
+      });
+  if (!ended.ok()) Log(LogLevel::kWarning, ended.message() + "; it is left alone");
 }
 
 }  // namespace tfring

@@ -45,6 +45,13 @@ TEST(WhatHindersOneHindersAll) {
   EXPECT_TRUE(!Conclude(records, kMembers).insists);
   records[2].insists = 1;
   EXPECT_TRUE(Conclude(records, kMembers).insists);
+  // That a peer failed, or did not come, is no reason as long as there is one.
+  records[0].version = 0;
+  records[0].followed = 1;
+  SetReason("a peer is gone", &records[0]);
+  EXPECT_EQ(Conclude(records, kMembers).reason, "rank 4: there is no NCCL");
+  records[1].version = 22707;
+  EXPECT_EQ(Conclude(records, kMembers).reason, "rank 1: a peer is gone");
   records = ThreeRecords();
   records[2].version = 23203;
   EXPECT_EQ(Conclude(records, kMembers).reason,
@@ -208,44 +215,6 @@ TEST(TwoInstancesOfOneCard) {
     EXPECT_EQ(world.Check(Job(), FirstRanks(2), 1), "");
     EXPECT_EQ(CountNccl("inits"), version < 23000 ? 0 : 2);
   }
-  Begin();
-}
-
-GpuWorld::Change Operations(GpuOperations operations) {
-  return [=](NcclOptions* options) { options->config.gpu_operations = operations; };
-}
-
-// The first collective of each of the members, and a later one, are an error with these parts.
-void ExpectUnimplemented(GpuWorld* world, const std::vector<std::string>& parts) {
-  const std::vector<Rank> members = FirstRanks(world->size());
-  for (uint64_t sequence : {1, 2}) {
-    world->SubmitAll(Job(), members, sequence);
-    for (Rank rank : members) {
-      const Status status = world->Wait(rank, sequence).status;
-      EXPECT_EQ(StatusCodeName(status.code()), std::string("Unimplemented"));
-      for (const std::string& part : parts) EXPECT_CONTAINS(status.message(), part);
-      world->framework(rank).Wait();  // nothing else has waited for its stream
-      world->Free(rank, sequence);
-    }
-  }
-}
-
-// A driver that is too old for NCCL's CUDA lets it say its version, and fails at the first init.
-TEST(ARankWhoseNcclCannotInitializeSaysSoBeforeTheOthersWait) {
-  Begin();
-  SetNccl("fail_alone", 1);
-  SetNccl("error_code", 1);
-  {
-    GpuWorld world(3);
-    EXPECT_EQ(world.Check(Job(), FirstRanks(3), 1), "");
-    EXPECT_EQ(world.Check(Job(), {0, 2}, 2), "");  // the others are not concerned
-    EXPECT_EQ(CountNccl("inits"), 2);
-    EXPECT_EQ(CountNccl("alone"), 3);  // once a rank
-    EXPECT_EQ(CountNccl("communicators"), 2);
-  }
-  GpuWorld insists(2, Operations(GpuOperations::kNccl));
-  ExpectUnimplemented(&insists, {"rank 1: NCCL 2.27.7: a communicator of this rank alone",
-                                 "unhandled cuda error", "tfring doctor"});
   Begin();
 }
 
