@@ -87,9 +87,11 @@ MeetingResult Conclude(const std::vector<MeetingRecord>& records,
                        const std::vector<Rank>& members) {
   MeetingResult result;
   result.abilities.packs = true;
+  std::map<std::string, int> machines;
   for (const MeetingRecord& record : records) {
     result.abilities.packs = result.abilities.packs && record.packs != 0;
     result.insists = result.insists || record.insists != 0;
+    result.of_a_machine = std::max(result.of_a_machine, ++machines[record.machine]);
   }
   result.reason = FindObstacle(records, members);
   result.uses_nccl = result.reason.empty();

@@ -40,6 +40,7 @@ struct MeetingResult {
   bool uses_nccl = false;
   NcclAbilities abilities;
   NcclUniqueId id = {};
+  int of_a_machine = 0;  // members, at most
   std::string reason;    // why NCCL is not used
   bool insists = false;  // then that is an error; else the collectives are staged
 };

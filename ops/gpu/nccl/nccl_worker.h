@@ -36,6 +36,7 @@ struct NcclOptions {
   Duration id_limit = 10 * kSecond;      // for a unique id
   Duration init_limit = 120 * kSecond;   // for a communicator
   Duration abort_limit = 3 * kSecond;    // until what is in flight has ended after a failure
+  int64_t shm_per_rank = 32 << 20;       // what NCCL may take of /dev/shm
   Duration destroy_limit = 2 * kSecond;  // for an orderly end of all communicators
 };
 
@@ -92,7 +93,7 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
   MeetingRecord OwnRecord(bool with_id);
   void Settle(Group* group, MeetingResult result);
   void EndWithout(Item* item);
-  Status Connect(Group* group, const NcclUniqueId& id, int self, MeetingRecord* record);
+  Status Connect(Group* group, const MeetingResult& met, int self, MeetingRecord* record);
   void Disconnect(Group* group);
   bool WaitForRoom();
   void Launch(Item* item);

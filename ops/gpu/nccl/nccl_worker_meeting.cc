@@ -1,4 +1,5 @@
 // How the members of a list find out whether they use NCCL, and make their communicator.
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,6 +27,21 @@ std::string MachineText() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   return name + boot;
+}
+
+// Empty if /dev/shm has room for what ranks of one machine exchange through it. A container has
+// 64 MiB unless told otherwise, and NCCL says only that the system failed.
+std::string SmallShmText(int64_t bytes_per_rank, int ranks) {
+  struct statvfs shm = {};
+  if (ranks < 2 || statvfs("/dev/shm", &shm) != 0) return "";
+  const int64_t mib = int64_t{1} << 20;
+  const int64_t free = static_cast<int64_t>(shm.f_bavail * shm.f_frsize) / mib;
+  const int64_t needed = bytes_per_rank / mib * ranks;
+  if (free > needed) return "";
+  return "; probably /dev/shm is too small: it has " + std::to_string(free) +
+         " MiB free, and NCCL takes up to " + std::to_string(needed) + " MiB for " +
+         std::to_string(ranks) +
+         " ranks of a host. Give it more, in a container with docker run --shm-size=1g";
 }
 
 // Makes a communicator of one rank: a driver that is too old for NCCL's CUDA shows only then.
@@ -146,7 +162,7 @@ Result<MeetingResult> NcclWorker::MeetOthers(Item* item) {
   MeetingRecord own = OwnRecord(self == 0);
   Result<MeetingResult> before = Exchange(item->meeting.get(), own, *item);
   if (!before.ok() || !before->uses_nccl) return before;
-  TFRING_RETURN_IF_ERROR(Connect(group, before->id, self, &own));
+  TFRING_RETURN_IF_ERROR(Connect(group, *before, self, &own));
   Result<MeetingResult> after = Exchange(item->confirmation.get(), own, *item);
   if (after.ok() && !after->uses_nccl) Disconnect(group);
   return after;
@@ -180,7 +196,8 @@ void NcclWorker::Settle(Group* group, MeetingResult result) {
 }
 
 // Makes the communicator, or notes in the record why there is none. Not ok if this rank has failed.
-Status NcclWorker::Connect(Group* group, const NcclUniqueId& id, int self, MeetingRecord* record) {
+Status NcclWorker::Connect(Group* group, const MeetingResult& met, int self,
+                           MeetingRecord* record) {
   auto communicator = std::make_shared<NcclCommunicator>(library_, group->members, &stop_);
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -189,7 +206,7 @@ Status NcclWorker::Connect(Group* group, const NcclUniqueId& id, int self, Meeti
   group->communicator = communicator;
   const ScopedContext current(device_.get());
   TFRING_RETURN_IF_ERROR(current.status());
-  const Status status = communicator->Init(id, self, options_.init_limit);
+  const Status status = communicator->Init(met.id, self, options_.init_limit);
   if (status.ok()) return status;
   if (stopping()) return Cancelled("stopped");
   const Status cause = CauseOf(status);
@@ -197,7 +214,9 @@ Status NcclWorker::Connect(Group* group, const NcclUniqueId& id, int self, Meeti
   record->version = 0;
   record->followed =
       communicator->lost_peer() || status.code() == StatusCode::kDeadlineExceeded ? 1 : 0;
-  SetReason(status.message(), record);
+  const std::string shm =
+      record->followed != 0 ? "" : SmallShmText(options_.shm_per_rank, met.of_a_machine);
+  SetReason(status.message() + shm, record);
   // At once: that is how NCCL tells the members that still wait for this one.
   Disconnect(group);
   return OkStatus();

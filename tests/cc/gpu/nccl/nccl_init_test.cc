@@ -117,6 +117,30 @@ TEST(ACommunicatorThatIsNeverMadeHasALimit) {
   Begin();
 }
 
+// NCCL says no more than that the system failed.
+TEST(ASmallDevShmIsNamed) {
+  for (const int64_t per_rank : {int64_t{1} << 50, int64_t{0}}) {
+    LetRank1Fail("fail_init");
+    GpuWorld world(3, [=](NcclOptions* options) {
+      Soon(GpuOperations::kNccl)(options);
+      options->shm_per_rank = per_rank;
+    });
+    world.SubmitAll(Job(), FirstRanks(3), 1);
+    for (Rank rank = 0; rank < 3; ++rank) {
+      const std::string message = world.Wait(rank, 1).status.message();
+      if (per_rank == 0) {
+        EXPECT_TRUE(message.find("/dev/shm") == std::string::npos);
+        continue;
+      }
+      EXPECT_CONTAINS(message, "fail_init); probably /dev/shm is too small: it has ");
+      EXPECT_CONTAINS(message,
+                      " MiB free, and NCCL takes up to 3221225472 MiB for 3 ranks of a "
+                      "host. Give it more, in a container with docker run --shm-size=1g");
+    }
+  }
+  Begin();
+}
+
 TEST(AnAbortThatHangsAfterAFailedInitIsLeftAlone) {
   LetRank1Fail("fail_late");
   SetNccl("hang_abort", 1);

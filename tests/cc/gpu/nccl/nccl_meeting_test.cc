@@ -104,6 +104,7 @@ TEST(InstancesOfOneCardNeedAnNcclThatTellsThemApart) {
   records = {InstanceOf("0000:07:00.0", "a"), InstanceOf("0000:07:00.0", "b"), InstanceOf("", "a"),
              InstanceOf("", "a")};
   EXPECT_EQ(Conclude(records, {0, 1, 2, 3}).reason, "");
+  EXPECT_EQ(Conclude(records, {0, 1, 2, 3}).of_a_machine, 3);
 }
 
 void Begin() {
