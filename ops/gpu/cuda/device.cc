@@ -59,11 +59,13 @@ Status CudaDevice::ReadFacts() {
   constexpr const char* doing = "asking the GPU what it is";
   CuDevice device = 0;
   CuUuid uuid = {};
+  char bus_id[32] = {};
   char name[256] = {};
   int major = 0;
   int minor = 0;
   TFRING_RETURN_IF_ERROR(Check(cu().CtxGetDevice(&device), doing));
   TFRING_RETURN_IF_ERROR(Check(cu().DeviceGetUuid(&uuid, device), doing));
+  TFRING_RETURN_IF_ERROR(Check(cu().DeviceGetPCIBusId(bus_id, sizeof(bus_id) - 1, device), doing));
   TFRING_RETURN_IF_ERROR(Check(cu().DeviceGetName(name, sizeof(name) - 1, device), doing));
   TFRING_RETURN_IF_ERROR(Check(cu().DeviceGetAttribute(&major, kCapabilityMajor, device), doing));
   TFRING_RETURN_IF_ERROR(Check(cu().DeviceGetAttribute(&minor, kCapabilityMinor, device), doing));
@@ -71,10 +73,14 @@ Status CudaDevice::ReadFacts() {
       Check(cu().DeviceGetAttribute(&multiprocessors_, kMultiprocessorCount, device), doing));
   ordinal_ = device;
   uuid_ = UuidText(uuid);
+  bus_id_ = bus_id;
   name_ = name;
   capability_ = 10 * major + minor;
   return OkStatus();
 }
+
+// The driver has no attribute for it: "NVIDIA A100-SXM4-40GB MIG 1g.5gb".
+bool CudaDevice::mig() const { return name_.find(" MIG ") != std::string::npos; }
 
 Result<CuStream> CudaDevice::MakeStream() {
   const ScopedContext current(this);

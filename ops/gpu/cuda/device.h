@@ -47,6 +47,8 @@ class CudaDevice : public std::enable_shared_from_this<CudaDevice> {
   CuContext context() const { return context_; }
   int ordinal() const { return ordinal_; }                  // in this process
   const std::string& uuid() const { return uuid_; }         // "GPU-" and 32 digits in five groups
+  const std::string& bus_id() const { return bus_id_; }     // "0000:07:00.0"
+  bool mig() const;                                         // a part of a card
   const std::string& name() const { return name_; }         // "NVIDIA H100 80GB HBM3"
   int compute_capability() const { return capability_; }    // 90: sm_90
   int multiprocessors() const { return multiprocessors_; }  // SMs
@@ -78,6 +80,7 @@ class CudaDevice : public std::enable_shared_from_this<CudaDevice> {
   const CuContext context_;
   int ordinal_ = 0;
   std::string uuid_;
+  std::string bus_id_;
   std::string name_;
   int capability_ = 0;
   int multiprocessors_ = 0;

@@ -37,6 +37,7 @@ std::string FindAll(void* handle, CudaFunctions* cu) {
       .Get("cuDeviceGet", &cu->DeviceGet)
       .Get("cuDeviceGetName", &cu->DeviceGetName)
       .Get("cuDeviceGetUuid_v2", &cu->DeviceGetUuid)
+      .Get("cuDeviceGetPCIBusId", &cu->DeviceGetPCIBusId)
       .Get("cuDeviceGetAttribute", &cu->DeviceGetAttribute)
       .Get("cuDevicePrimaryCtxRetain", &cu->DevicePrimaryCtxRetain)
       .Get("cuDevicePrimaryCtxRelease_v2", &cu->DevicePrimaryCtxRelease)

@@ -38,6 +38,7 @@ struct CudaFunctions {
   CuResult (*DeviceGet)(CuDevice*, int ordinal);
   CuResult (*DeviceGetName)(char* name, int length, CuDevice);
   CuResult (*DeviceGetUuid)(CuUuid*, CuDevice);
+  CuResult (*DeviceGetPCIBusId)(char* text, int length, CuDevice);
   CuResult (*DeviceGetAttribute)(int* value, int attribute, CuDevice);
   CuResult (*DevicePrimaryCtxRetain)(CuContext*, CuDevice);
   CuResult (*DevicePrimaryCtxRelease)(CuDevice);

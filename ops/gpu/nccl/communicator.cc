@@ -37,6 +37,7 @@ NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclLibrary> library,
     : library_(std::move(library)), members_(std::move(members)), stop_(stop) {}
 
 Status NcclCommunicator::Check(NcclResult result, const std::string& what) {
+  lost_peer_ = lost_peer_ || result == NcclResult::kRemoteError;
   return NcclStatus(*library_, result, what + " of " + RanksText(members_), handle_);
 }
 

@@ -46,6 +46,8 @@ class NcclCommunicator {
   void Destroy(TimePoint deadline);
 
   const std::vector<Rank>& members() const { return members_; }
+  // Whether NCCL has said that another member failed.
+  bool lost_peer() const { return lost_peer_; }
 
  private:
   Status Check(NcclResult result, const std::string& what);
@@ -57,6 +59,7 @@ class NcclCommunicator {
   const std::vector<Rank> members_;
   const std::atomic<bool>* const stop_;
   std::atomic<NcclComm> handle_{nullptr};
+  bool lost_peer_ = false;
 };
 
 }  // namespace tfring

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "ops/gpu/nccl/nccl_library.h"
 
@@ -31,10 +32,34 @@ std::string SharedGpu(const std::vector<MeetingRecord>& records, const std::vect
   return "";
 }
 
+// Before 2.30 NCCL takes GPUs of one machine with one bus id for one GPU, whatever their UUIDs say.
+std::string SharedCard(const std::vector<MeetingRecord>& records,
+                       const std::vector<Rank>& members) {
+  if (records[0].version >= kFirstToShareGpus) return "";
+  std::map<std::pair<std::string, std::string>, Rank> owners;
+  for (size_t m = 0; m < records.size(); ++m) {
+    const MeetingRecord& record = records[m];
+    const std::string bus = record.bus;
+    if (bus.empty()) continue;
+    const auto [it, first] = owners.emplace(std::pair(record.machine, bus), members[m]);
+    if (first) continue;
+    return "ranks " + std::to_string(it->second) + " and " + std::to_string(members[m]) +
+           " use one card" + HostText(record) + ", PCI bus id " + bus +
+           (record.mig != 0 ? ", by MIG instances" : "") + "; NCCL " +
+           NcclVersionText(record.version) +
+           " takes them for one GPU. Install NCCL 2.30 or newer on all ranks, or give each rank a "
+           "card of its own";
+  }
+  return "";
+}
+
 std::string FindObstacle(const std::vector<MeetingRecord>& records,
                          const std::vector<Rank>& members) {
-  for (size_t m = 0; m < records.size(); ++m) {
-    if (records[m].version == 0) return RankText(members[m]) + ": " + records[m].reason;
+  for (const uint8_t followed : {0, 1}) {
+    for (size_t m = 0; m < records.size(); ++m) {
+      if (records[m].version != 0 || records[m].followed != followed) continue;
+      return RankText(members[m]) + ": " + records[m].reason;
+    }
   }
   for (size_t m = 1; m < records.size(); ++m) {
     if (records[m].version == records[0].version) continue;
@@ -42,8 +67,10 @@ std::string FindObstacle(const std::vector<MeetingRecord>& records,
            RankText(members[m]) + " has NCCL " + NcclVersionText(records[m].version) +
            "; install the same version everywhere";
   }
-  const std::string shared = SharedGpu(records, members);
-  if (!shared.empty()) return shared;
+  for (const auto& find : {SharedGpu, SharedCard}) {
+    const std::string shared = find(records, members);
+    if (!shared.empty()) return shared;
+  }
   if (records[0].has_id == 0) return RankText(members[0]) + ": " + records[0].reason;
   return "";
 }
@@ -60,9 +87,11 @@ MeetingResult Conclude(const std::vector<MeetingRecord>& records,
                        const std::vector<Rank>& members) {
   MeetingResult result;
   result.abilities.packs = true;
+  std::map<std::string, int> machines;
   for (const MeetingRecord& record : records) {
     result.abilities.packs = result.abilities.packs && record.packs != 0;
     result.insists = result.insists || record.insists != 0;
+    result.of_a_machine = std::max(result.of_a_machine, ++machines[record.machine]);
   }
   result.reason = FindObstacle(records, members);
   result.uses_nccl = result.reason.empty();

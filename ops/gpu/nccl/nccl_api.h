@@ -8,7 +8,8 @@
 // numbers are those of NCCL 2.18; later versions accept them.
 namespace tfring {
 
-inline constexpr int kOldestNccl = 21800;  // 2.18.0
+inline constexpr int kOldestNccl = 21800;        // 2.18.0
+inline constexpr int kFirstToShareGpus = 23000;  // and to tell instances of a card apart
 
 struct NcclCommHandle;  // ours is only the pointer
 using NcclComm = NcclCommHandle*;

@@ -15,7 +15,6 @@ namespace {
 using Loaded = Result<std::shared_ptr<const NcclLibrary>>;
 
 constexpr const char* kName = "libnccl.so.2";
-constexpr int kFirstToShareGpus = 23000;
 
 std::string FileOf(void* handle, const std::string& name) {
   struct link_map* map = nullptr;

@@ -9,7 +9,6 @@
 #include "ops/gpu/cuda/stream.h"
 #include "ops/gpu/nccl/expendable_thread.h"
 #include "ops/runtime/base/clock.h"
-#include "ops/runtime/base/log.h"
 #include "ops/runtime/base/text.h"
 
 namespace tfring {
@@ -58,7 +57,10 @@ void NcclWorker::Submit(Collective collective) {
   if (group == nullptr) {
     group = std::make_shared<Group>();
     group->members = collective.members;
-    if (collective.members.size() > 1) item.meeting = options_.host->Reserve();
+    if (collective.members.size() > 1) {
+      item.meeting = options_.host->Reserve();
+      item.confirmation = options_.host->Reserve();
+    }
   }
   item.group = group;
   const Group::State state = group->state.load(std::memory_order_acquire);
@@ -150,7 +152,7 @@ void NcclWorker::Loop() {
 // The other members may run there what this rank does not: what follows on its host would be taken
 // for that. The abort that comes with every failure ends the host's collectives.
 void NcclWorker::KeepPlaces(Item* item) {
-  for (std::unique_ptr<HostPlace>* place : {&item->meeting, &item->staging}) {
+  for (std::unique_ptr<HostPlace>* place : {&item->meeting, &item->confirmation, &item->staging}) {
     if (*place != nullptr) kept_places_.push_back(std::move(*place));
   }
 }
@@ -185,10 +187,8 @@ void NcclWorker::Handle(Item* item) {
   if (status.ok()) {
     // It is not staged, so the host's collectives need not wait for what NCCL takes now.
     item->meeting.reset();
+    item->confirmation.reset();
     item->staging.reset();
-  }
-  if (status.ok() && group->members.size() > 1 && group->communicator == nullptr) {
-    status = Connect(group, item->collective.self);
   }
   if (status.ok() && !WaitForRoom()) status = Cancelled("stopped");
   if (!status.ok()) {
@@ -196,103 +196,6 @@ void NcclWorker::Handle(Item* item) {
     return table_.End(sequence, Completion());
   }
   Launch(item);
-}
-
-MeetingRecord NcclWorker::OwnRecord(bool with_id) {
-  MeetingRecord record;
-  record.insists = options_.config.gpu_operations == GpuOperations::kNccl ? 1 : 0;
-  record.packs = launcher_->abilities().packs ? 1 : 0;
-  device_->uuid().copy(record.device, sizeof(record.device) - 1);
-  options_.host_name.copy(record.host, sizeof(record.host) - 1);
-  // Once: a library that does not return takes the whole limit, and a thread.
-  if (library_ == nullptr && no_library_.ok()) {
-    auto loaded = LoadNccl(options_.config.nccl_library, options_.load_limit);
-    no_library_ = loaded.status();
-    if (loaded.ok()) library_ = std::move(*loaded);
-  }
-  if (library_ == nullptr) {
-    SetReason(no_library_.message(), &record);
-    return record;
-  }
-  record.version = library_->version;
-  record.shares_gpu = library_->shares_gpu ? 1 : 0;
-  if (!with_id) return record;
-  Result<NcclUniqueId> id = MakeNcclUniqueId(library_, options_.id_limit);
-  record.has_id = id.ok() ? 1 : 0;
-  if (id.ok()) {
-    record.id = *id;
-  } else {
-    SetReason(id.status().message(), &record);
-  }
-  return record;
-}
-
-// What a meeting uses, until its host collective has ended.
-struct Meeting {
-  MeetingRecord own;
-  std::vector<MeetingRecord> all;
-  std::mutex mutex;  // guards the two below
-  std::condition_variable changed;
-  std::optional<Completion> ended;
-};
-
-Status NcclWorker::Meet(Item* item) {
-  Group* const group = item->group.get();
-  const int self = item->collective.self;
-  if (group->members.size() == 1) {
-    MeetingResult alone;
-    alone.uses_nccl = true;
-    alone.abilities = launcher_->abilities();
-    Settle(group, std::move(alone));
-    return OkStatus();
-  }
-  if (item->meeting == nullptr) return Internal("the members did not meet");
-  auto meeting = std::make_shared<Meeting>();
-  meeting->own = OwnRecord(self == 0);
-  meeting->all.resize(group->members.size());
-  const int64_t bytes = sizeof(MeetingRecord);
-  Collective gather;
-  gather.sequence = item->collective.sequence;
-  gather.prepares = true;
-  gather.what = "preparation of " + item->collective.what;
-  gather.kind = CollectiveKind::kAllgather;
-  gather.self = self;
-  gather.members = group->members;
-  const int64_t size = static_cast<int64_t>(group->members.size());
-  gather.buffers = {{&meeting->own, meeting->all.data(), bytes, bytes * size}};
-  gather.block_bytes = {std::vector<int64_t>(group->members.size(), bytes)};
-  item->meeting->Run(std::move(gather), [meeting](Completion completion) {
-    std::lock_guard<std::mutex> lock(meeting->mutex);
-    meeting->ended = std::move(completion);
-    meeting->changed.notify_all();
-  });
-  std::unique_lock<std::mutex> lock(meeting->mutex);
-  while (!meeting->ended && !stopping()) meeting->changed.wait_for(lock, kWatchPeriod);
-  if (!meeting->ended) return Cancelled("stopped");
-  const Completion& ended = *meeting->ended;
-  if (ended.status.code() == StatusCode::kUnimplemented) {
-    MeetingResult apart;
-    apart.reason = ended.status.message();
-    Settle(group, std::move(apart));
-  } else if (!ended.status.ok()) {
-    Fail(ended, false);
-    return ended.status;
-  } else {
-    Settle(group, Conclude(meeting->all, group->members));
-  }
-  return OkStatus();
-}
-
-void NcclWorker::Settle(Group* group, MeetingResult result) {
-  if (!result.uses_nccl && !result.insists) {
-    const bool first = group->members.front() == options_.self;
-    Log(first ? LogLevel::kWarning : LogLevel::kDebug,
-        RanksText(group->members) +
-            " copy tensors through host memory, without NCCL: " + result.reason);
-  }
-  group->result = std::move(result);
-  const bool uses = group->result.uses_nccl;
-  group->state.store(uses ? Group::State::kNccl : Group::State::kHost, std::memory_order_release);
 }
 
 // A collective that NCCL does not run, which all members know by now.
@@ -308,18 +211,6 @@ void NcclWorker::EndWithout(Item* item) {
     return table_.End(sequence, std::move(completion));
   }
   if (table_.Release(sequence)) item->staging->Stage(std::move(item->collective));
-}
-
-Status NcclWorker::Connect(Group* group, int self) {
-  auto communicator = std::make_shared<NcclCommunicator>(library_, group->members, &stop_);
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    communicators_.push_back(communicator);
-  }
-  group->communicator = communicator;
-  const ScopedContext current(device_.get());
-  TFRING_RETURN_IF_ERROR(current.status());
-  return communicator->Init(group->result.id, self, options_.init_limit);
 }
 
 // False after a failure.

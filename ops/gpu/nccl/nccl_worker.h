@@ -36,6 +36,7 @@ struct NcclOptions {
   Duration id_limit = 10 * kSecond;      // for a unique id
   Duration init_limit = 120 * kSecond;   // for a communicator
   Duration abort_limit = 3 * kSecond;    // until what is in flight has ended after a failure
+  int64_t shm_per_rank = 32 << 20;       // what NCCL may take of /dev/shm
   Duration destroy_limit = 2 * kSecond;  // for an orderly end of all communicators
 };
 
@@ -72,7 +73,9 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
     Collective collective;
     std::shared_ptr<Group> group;
     std::optional<NcclProgram> program;
-    std::unique_ptr<HostPlace> meeting;  // the first collective of the members
+    // Of the first collective of the members: before and after they make a communicator.
+    std::unique_ptr<HostPlace> meeting;
+    std::unique_ptr<HostPlace> confirmation;
     std::unique_ptr<HostPlace> staging;  // submitted before it was known what runs it
   };
 
@@ -84,10 +87,14 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
   void KeepPlaces(Item* item);
   Status Prepare(const Collective& collective);
   Status Meet(Item* item);
+  Result<MeetingResult> MeetOthers(Item* item);
+  Result<MeetingResult> Exchange(HostPlace* place, const MeetingRecord& own, const Item& item);
+  Status LoadAndTry();
   MeetingRecord OwnRecord(bool with_id);
   void Settle(Group* group, MeetingResult result);
   void EndWithout(Item* item);
-  Status Connect(Group* group, int self);
+  Status Connect(Group* group, const MeetingResult& met, int self, MeetingRecord* record);
+  void Disconnect(Group* group);
   bool WaitForRoom();
   void Launch(Item* item);
   void Fail(Completion failure, bool abort);

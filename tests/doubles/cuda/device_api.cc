@@ -112,7 +112,8 @@ FAKE_CUDA_API Result cuDeviceGet(int* device, int number) {
 }
 
 FAKE_CUDA_API Result cuDeviceGetName(char* name, int bytes, int device) {
-  std::snprintf(name, static_cast<size_t>(bytes), "Fake GPU");
+  const char* kind = Get(Setting::kMig) != 0 ? "Fake GPU MIG 1g.10gb" : "Fake GPU";
+  std::snprintf(name, static_cast<size_t>(bytes), "%s", kind);
   return GateDevice(device);
 }
 
@@ -132,8 +133,10 @@ FAKE_CUDA_API Result cuDeviceGetUuid(void* uuid, int device) {
 }
 
 FAKE_CUDA_API Result cuDeviceGetPCIBusId(char* text, int bytes, int device) {
-  std::snprintf(text, static_cast<size_t>(bytes), "0000:00:%02x.0",
-                static_cast<unsigned>(Attribute(34, device)));
+  const int card = Get(Setting::kMig) != 0 ? 0 : device;
+  std::snprintf(text, static_cast<size_t>(bytes), "%04lx:00:%02x.0",
+                static_cast<unsigned long>(Get(Setting::kUuid)) & 0xffff,
+                static_cast<unsigned>(Attribute(34, card)));
   return GateDevice(device);
 }
 

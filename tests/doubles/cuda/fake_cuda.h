@@ -40,13 +40,16 @@ int FakeCudaEnqueue(void* stream, void (*function)(void*), void* argument);
 //   delay_us     how long copies, memsets and kernels take
 //   hold         1: streams start nothing new until this is 0 again
 //   devices      how many GPUs (1 to 16); before cuInit
-//   uuid         first 8 bytes of the UUIDs of this process's GPUs; the last byte is the GPU's
-//   number capability   compute capability, such as 90 memory_mib   memory of a GPU, in MiB
+//   uuid         first 8 bytes of the UUIDs of this process's GPUs, the last byte of which is the
+//                GPU's number; 2 bytes of it are also the domain of their PCI bus ids
+//   capability   compute capability, such as 90
+//   memory_mib   memory of a GPU, in MiB
 //   peer_access  whether GPUs can read each other's memory
 //   free_waits   1: cuMemFree waits for the device, as a real one does
 //   slow_event_us, hang_us   how long the faults of these names last; hang_us 0: for ever
 //   fault_device the GPU on which faults strike; -1: all
 //   log          1: a line on stderr per call that puts work on a stream
+//   mig          1: the GPUs of this process are MIG instances of one card, with one PCI bus id
 // An unknown name aborts with the list of names. FakeCudaGet returns a setting.
 void FakeCudaSet(const char* what, long value);
 long FakeCudaGet(const char* what);

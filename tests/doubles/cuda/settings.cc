@@ -20,10 +20,13 @@ struct Entry {
 
 // In the order of the enumerations.
 constexpr Entry kSettings[] = {
-    {"seed", 0},       {"delay_us", 0},           {"hold", 0},          {"devices", 1},
-    {"uuid", 0},       {"capability", 90},        {"memory_mib", 2048}, {"peer_access", 1},
-    {"free_waits", 0}, {"slow_event_us", 200000}, {"hang_us", 0},       {"fault_device", -1},
-    {"log", 0},
+    {"seed", 0},          {"delay_us", 0},
+    {"hold", 0},          {"devices", 1},
+    {"uuid", 0},          {"capability", 90},
+    {"memory_mib", 2048}, {"peer_access", 1},
+    {"free_waits", 0},    {"slow_event_us", 200000},
+    {"hang_us", 0},       {"fault_device", -1},
+    {"log", 0},           {"mig", 0},
 };
 constexpr Entry kCounters[] = {
     {"h2d_copies", 0},       {"h2d_bytes", 0},       {"d2h_copies", 0},

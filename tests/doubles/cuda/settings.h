@@ -22,6 +22,7 @@ enum class Setting {
   kHangUs,
   kFaultDevice,
   kLog,
+  kMig,
 };
 
 enum class Counter {

@@ -37,10 +37,25 @@ ncclResult_t Communicator::RunInit() {
   const auto end =
       std::chrono::steady_clock::now() + std::chrono::milliseconds(Setting("init_delay_ms"));
   Pause pause;
-  while (go_on() && (Setting("hang_init") != 0 || std::chrono::steady_clock::now() < end)) pause();
+  while (go_on() &&
+         ((nranks_ > 1 && Setting("hang_init") != 0) || std::chrono::steady_clock::now() < end)) {
+    pause();
+  }
   std::string why;
-  const ncclResult_t result = rendezvous_.Attach(device_.uuid, go_on, &why);
-  attached_ = result == ncclSuccess;
+  const auto fault = static_cast<ncclResult_t>(Setting("error_code"));
+  ncclResult_t result = fault;
+  if (nranks_ == 1 && Setting("fail_alone") == device_.ordinal) {
+    why = "fail_alone";
+  } else if (nranks_ > 1 && Strikes("fail_init", rank_)) {
+    why = "fail_init";
+  } else {
+    result = rendezvous_.Attach(device_, go_on, &why);
+    attached_ = result == ncclSuccess;
+  }
+  if (attached_ && nranks_ > 1 && Strikes("fail_late", rank_)) {
+    result = fault;
+    why = "fail_late";
+  }
   if (result != ncclSuccess) SetError(result, why);
   const std::lock_guard<std::mutex> lock(mutex_);
   init_done_ = true;
@@ -48,7 +63,7 @@ ncclResult_t Communicator::RunInit() {
 }
 
 ncclResult_t Communicator::Init() {
-  Count("inits");
+  Count(nranks_ == 1 ? "alone" : "inits");
   if (blocking_) return RunInit();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -170,7 +185,7 @@ ncclResult_t Communicator::Finalize() {
 }
 
 ncclResult_t Communicator::Destroy() {
-  Count("destroys");
+  if (nranks_ > 1) Count("destroys");
   Pause pause;
   while (queued_ > 0 && !aborted_) pause();
   if (init_.joinable()) init_.join();

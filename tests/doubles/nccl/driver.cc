@@ -15,6 +15,7 @@ struct Driver {
   int (*pop)(void**) = nullptr;
   int (*get_device)(int*) = nullptr;
   int (*get_uuid)(void*, int) = nullptr;
+  int (*get_bus)(char*, int, int) = nullptr;
   void* (*view)(unsigned long long, size_t) = nullptr;
   int (*enqueue)(void*, void (*)(void*), void*) = nullptr;
 };
@@ -48,6 +49,7 @@ const Driver& TheDriver() {
     Find(handle, "cuCtxPopCurrent_v2", &found.pop);
     Find(handle, "cuCtxGetDevice", &found.get_device);
     Find(handle, "cuDeviceGetUuid_v2", &found.get_uuid);
+    Find(handle, "cuDeviceGetPCIBusId", &found.get_bus);
     Find(handle, "FakeCudaView", &found.view);
     Find(handle, "FakeCudaEnqueue", &found.enqueue);
     return found;
@@ -59,7 +61,9 @@ const Driver& TheDriver() {
 
 bool CurrentDevice(Device* device) {
   return TheDriver().get_device(&device->ordinal) == 0 &&
-         TheDriver().get_uuid(device->uuid.data(), device->ordinal) == 0;
+         TheDriver().get_uuid(device->uuid.data(), device->ordinal) == 0 &&
+         TheDriver().get_bus(device->bus.data(), static_cast<int>(device->bus.size()),
+                             device->ordinal) == 0;
 }
 
 bool DeviceOfStream(void* stream, int* ordinal) {

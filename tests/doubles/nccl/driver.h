@@ -14,6 +14,7 @@ using Uuid = std::array<char, 16>;
 struct Device {
   int ordinal = -1;
   Uuid uuid{};
+  Uuid bus{};  // the PCI bus id, as text
 };
 
 // The device of the calling thread's context. False if the thread has none.

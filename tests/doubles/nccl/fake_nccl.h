@@ -21,11 +21,15 @@
 //   remote_error [1]         a peer's death or abort shows as ncclRemoteError; 0: it does not show
 //   wait_limit_ms [120000]   after this, init fails with ncclSystemError
 //   only_rank [-1]           the faults below hit only this rank of a communicator
+//   fail_init [0]            n: the n-th init from now on of several ranks gives error_code before
+//                            it has met the others, who wait for it
+//   fail_late [0]            n: the same, after it has met them: theirs is a success
 //   fail_call [0]            n: the n-th collective call from now on returns error_code
 //   error_at_kernel [0]      n: the n-th kernel from now on ends in the asynchronous error
 //                            error_code, and spins until abort as real ones do
 //   hang_kernel [0]          n: the n-th kernel from now on spins until abort, without any error
 //   error_code [2]           ncclSystemError
+//   fail_alone [-1]          d: a communicator of one rank on device d fails with error_code
 //   kill_rank [-1]           r: all communicators of which this process is rank r behave from now
 //   on
 //                            as if their process had died: nothing is said, kernels spin
@@ -38,8 +42,8 @@ void FakeNcclReset();
 
 // Since the beginning or the last reset: "kernels" started, "mismatches" (ranks that did not call
 // the same; each is also written to stderr), "bad_handles" (communicators used after their end),
-// "early_calls" (while ncclInProgress), "inits", "aborts", "destroys"; and now: "communicators"
-// and "running" kernels.
+// "early_calls" (while ncclInProgress), "aborts"; "inits" and "destroys" of communicators of
+// several ranks, "alone": inits of those of one; and now: "communicators" and "running" kernels.
 long FakeNcclCount(const char* what);
 
 }  // extern "C"

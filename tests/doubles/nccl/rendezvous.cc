@@ -46,6 +46,11 @@ bool MayShareDevices() {
   return Setting("version") >= 23000 && text != nullptr && std::atoi(text) != 0;
 }
 
+// Before 2.30 NCCL compares bus ids, so that two MIG instances of one card are one GPU to it.
+bool SameGpu(const Slot& a, const Slot& b) {
+  return a.uuid == b.uuid || (Setting("version") < 23000 && a.bus == b.bus);
+}
+
 std::string ErrnoText(const std::string& what) { return what + ": " + std::strerror(errno); }
 
 }  // namespace
@@ -134,7 +139,7 @@ ncclResult_t Rendezvous::Check(std::string* why) const {
       return ncclInvalidArgument;
     }
     for (int other = 0; other < r && !MayShareDevices(); ++other) {
-      if (slots_[r].uuid != slots_[other].uuid) continue;
+      if (!SameGpu(slots_[r], slots_[other])) continue;
       *why = "Duplicate GPU detected : rank " + std::to_string(other) + " and rank " +
              std::to_string(r) + " both on one CUDA device";
       return ncclInvalidUsage;
@@ -171,12 +176,13 @@ ncclResult_t Rendezvous::WaitForAll(Presence least, const std::function<bool()>&
   return ncclSuccess;
 }
 
-ncclResult_t Rendezvous::Attach(const Uuid& uuid, const std::function<bool()>& go_on,
+ncclResult_t Rendezvous::Attach(const Device& device, const std::function<bool()>& go_on,
                                 std::string* why) {
   if (!Open(why)) return ncclInvalidUsage;
   Slot& own = slots_[rank_];
   own.nranks = nranks_;
-  own.uuid = uuid;
+  own.uuid = device.uuid;
+  own.bus = device.bus;
   own.presence = static_cast<int>(Presence::kArrived);
   ncclResult_t result = WaitForAll(Presence::kArrived, go_on, why);
   if (result == ncclSuccess) result = Check(why);

@@ -41,6 +41,7 @@ struct alignas(64) Slot {
   std::atomic<int> presence{0};
   int nranks = 0;
   Uuid uuid{};
+  Uuid bus{};
   std::atomic<uint64_t> posted{0};  // rounds for which signature and data are there
   std::atomic<uint64_t> taken{0};   // rounds of which all data has been read
   Signature signature;
@@ -62,7 +63,7 @@ class Rendezvous {
   Rendezvous& operator=(const Rendezvous&) = delete;
 
   // Meets the others. `go_on` is asked while waiting. ncclSuccess, or what went wrong and why.
-  ncclResult_t Attach(const Uuid& uuid, const std::function<bool()>& go_on, std::string* why);
+  ncclResult_t Attach(const Device& device, const std::function<bool()>& go_on, std::string* why);
 
   // Tells the others that this rank goes.
   void Leave(Presence how);

@@ -31,14 +31,15 @@ const Numbers& Defaults() {
                   {"hang_abort", 0},   {"hang_unique_id", 0},    {"abort_in_progress", 0},
                   {"kernel_slots", 0}, {"remote_error", 1},      {"wait_limit_ms", 120000},
                   {"only_rank", -1},   {"fail_call", 0},         {"error_at_kernel", 0},
-                  {"hang_kernel", 0},  {"error_code", 2},        {"kill_rank", -1}};
+                  {"hang_kernel", 0},  {"error_code", 2},        {"kill_rank", -1},
+                  {"fail_alone", -1},  {"fail_init", 0},         {"fail_late", 0}};
   return *defaults;
 }
 
 const Numbers& NoCounts() {
   static const auto* zero =
       new Numbers{{"kernels", 0}, {"mismatches", 0}, {"bad_handles", 0}, {"early_calls", 0},
-                  {"inits", 0},   {"aborts", 0},     {"destroys", 0}};
+                  {"inits", 0},   {"aborts", 0},     {"destroys", 0},    {"alone", 0}};
   return *zero;
 }
 

@@ -45,6 +45,13 @@ TEST(WhatHindersOneHindersAll) {
   EXPECT_TRUE(!Conclude(records, kMembers).insists);
   records[2].insists = 1;
   EXPECT_TRUE(Conclude(records, kMembers).insists);
+  // That a peer failed, or did not come, is no reason as long as there is one.
+  records[0].version = 0;
+  records[0].followed = 1;
+  SetReason("a peer is gone", &records[0]);
+  EXPECT_EQ(Conclude(records, kMembers).reason, "rank 4: there is no NCCL");
+  records[1].version = 22707;
+  EXPECT_EQ(Conclude(records, kMembers).reason, "rank 1: a peer is gone");
   records = ThreeRecords();
   records[2].version = 23203;
   EXPECT_EQ(Conclude(records, kMembers).reason,
@@ -68,6 +75,36 @@ TEST(MembersShareAGpuIfEachHasAnNcclThatMay) {
   EXPECT_EQ(Conclude(records, kMembers).reason, "");
   records[1].shares_gpu = 0;  // it has a GPU of its own, but NCCL asks every member
   EXPECT_CONTAINS(Conclude(records, kMembers).reason, "ranks 1 and 6 use the same GPU");
+}
+
+MeetingRecord InstanceOf(const std::string& bus, const std::string& machine) {
+  static int made = 0;
+  MeetingRecord record = RecordOf("MIG-" + std::to_string(made++));
+  record.mig = 1;
+  bus.copy(record.bus, sizeof(record.bus) - 1);
+  machine.copy(record.machine, sizeof(record.machine) - 1);
+  return record;
+}
+
+// NCCL compares bus ids before 2.30, on each machine.
+TEST(InstancesOfOneCardNeedAnNcclThatTellsThemApart) {
+  std::vector<MeetingRecord> records = {InstanceOf("0000:07:00.0", "a"),
+                                        InstanceOf("0000:08:00.0", "a"),
+                                        InstanceOf("0000:07:00.0", "a")};
+  std::strcpy(records[2].host, "node7");
+  const std::string reason = Conclude(records, kMembers).reason;
+  EXPECT_CONTAINS(reason,
+                  "ranks 1 and 6 use one card of host node7, PCI bus id 0000:07:00.0, by "
+                  "MIG instances; NCCL 2.27.7 takes them for one GPU");
+  EXPECT_CONTAINS(reason, "Install NCCL 2.30 or newer");
+  for (MeetingRecord& record : records) record.mig = 0;
+  EXPECT_CONTAINS(Conclude(records, kMembers).reason, "PCI bus id 0000:07:00.0; NCCL 2.27.7");
+  for (MeetingRecord& record : records) record.version = 23007;
+  EXPECT_EQ(Conclude(records, kMembers).reason, "");
+  records = {InstanceOf("0000:07:00.0", "a"), InstanceOf("0000:07:00.0", "b"), InstanceOf("", "a"),
+             InstanceOf("", "a")};
+  EXPECT_EQ(Conclude(records, {0, 1, 2, 3}).reason, "");
+  EXPECT_EQ(Conclude(records, {0, 1, 2, 3}).of_a_machine, 3);
 }
 
 void Begin() {
@@ -168,6 +205,18 @@ TEST(TwoRanksOnOneGpuWithAnNcclThatMay) {
     }
   }
   unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+}
+
+TEST(TwoInstancesOfOneCard) {
+  for (const int version : {22707, 23007}) {
+    Begin();
+    SetNccl("version", version);
+    Fake().Set("mig", 1);
+    GpuWorld world(2);
+    EXPECT_EQ(world.Check(Job(), FirstRanks(2), 1), "");
+    EXPECT_EQ(CountNccl("inits"), version < 23000 ? 0 : 2);
+  }
+  Begin();
 }
 
 // A collective that NCCL does not run is staged at its place, before and after the members met.
