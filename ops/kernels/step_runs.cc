@@ -114,12 +114,13 @@ StepRuns& StepRuns::Get() {
   return *runs;
 }
 
-void StepRuns::Guard(tf::OpKernelContext* context, ProcessSetId process_set) {
-  Join(context, process_set, Caller::kGuard);
-}
-
 uint64_t StepRuns::Enter(tf::OpKernelContext* context, ProcessSetId process_set) {
   return Join(context, process_set, Caller::kCollective);
+}
+
+void StepRuns::Guard(tf::OpKernelContext* context, ProcessSetId process_set) {
+  // Whether an earlier run has failed may not have been known when it ended.
+  if (Join(context, process_set, Caller::kGuard) != 0) WaitForFailed();
 }
 
 uint64_t StepRuns::Join(tf::OpKernelContext* context, ProcessSetId process_set, Caller caller) {
@@ -239,9 +240,26 @@ void StepRuns::Leave(uint64_t run_number, const tf::OpKernelContext& context,
 }
 
 void StepRuns::OnCancelled(const std::shared_ptr<Run>& run) {
-  Alive alive;
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (run->state == Run::State::kOpen) CloseLocked(run, false, &alive);
+  {
+    Alive alive;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (run->state == Run::State::kOpen) CloseLocked(run, false, &alive);
+  }
+  WaitForFailed();  // the step ends after this
+}
+
+// Two threads may wait for one run: neither goes on before it is safe.
+void StepRuns::WaitForFailed() {
+  std::vector<uint64_t> failed;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    failed = unsafe_;
+  }
+  for (const uint64_t run : failed) {
+    ProcessRuntime::Get().WaitForRun(run);
+    std::lock_guard<std::mutex> lock(mutex_);
+    Remove(&unsafe_, run);
+  }
 }
 
 void StepRuns::CloseLocked(const std::shared_ptr<Run>& run, bool next, Alive* alive) {
@@ -312,6 +330,7 @@ void StepRuns::EndLocked(const std::shared_ptr<Run>& run, const absl::Status& ca
     while (!run->steps.empty()) ForgetStepLocked(run->steps.back());
   } else {
     ProcessRuntime::Get().FailRun(run->number, ShortCause(cause));
+    unsafe_.push_back(run->number);
     if (run->guarded) failed_ = run->number;
     failed_runs_.push_back(run);
     if (failed_runs_.size() > kMaxFailedRuns) {

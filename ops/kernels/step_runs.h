@@ -74,6 +74,8 @@ class StepRuns {
   void WaitLocked(const std::shared_ptr<Run>& run);
   // Tells the runtime how the run ended. Ok: well, unless calls wait.
   void EndLocked(const std::shared_ptr<Run>& run, const absl::Status& cause);
+  // Without the lock: blocks until no memory of programs of runs that have failed is in use.
+  void WaitForFailed();
   void ForgetStepLocked(Step* step);
   void SetSurroundingLocked();
   // Whether no executor runs a step of the failed run any more; then it surrounds nothing.
@@ -95,7 +97,8 @@ class StepRuns {
   std::vector<std::shared_ptr<Run>> closing_;
   // The latest runs that have failed: functions of theirs may just begin.
   std::deque<std::shared_ptr<Run>> failed_runs_;
-  bool watched_ = false;  // the thread runs
+  std::vector<uint64_t> unsafe_;  // failed, and WaitForFailed has not waited for them yet
+  bool watched_ = false;          // the thread runs
 };
 
 }  // namespace tfring

@@ -28,10 +28,10 @@ namespace {
 namespace ffi = ::xla::ffi;
 
 // Waits for the stream to wait for the results. After an error XLA frees the program's memory.
-Status Finish(void* stream, StartedCall* call) {
-  Status outcome = call->WaitForLaunch();
+Status Finish(void* stream, const StartedCall& call) {
+  Status outcome = call.WaitForLaunch();
   if (outcome.ok()) return outcome;
-  call->WaitForMemory();
+  call.WaitForMemory();
   StartedCalls::Get().AbandonAll(stream);
   return outcome;
 }
@@ -42,8 +42,9 @@ Status RunCollective(void* stream, const ffi::Dictionary& attributes,
   LocalCall call;
   TFRING_RETURN_IF_ERROR(CheckCount(arguments, results));
   TFRING_RETURN_IF_ERROR(ReadCall(attributes, arguments, results, &request, &call));
-  StartedCall started = StartedCall::Enqueue(stream, std::move(request), std::move(call));
-  return Finish(stream, &started);
+  StartedCalls::Get().AbandonEarlier(stream, request.process_set, request.name);
+  const StartedCall started = StartedCall::Enqueue(stream, std::move(request), std::move(call));
+  return Finish(stream, started);
 }
 
 Status StartCollective(void* stream, const ffi::Dictionary& attributes,
@@ -54,6 +55,7 @@ Status StartCollective(void* stream, const ffi::Dictionary& attributes,
   TFRING_RETURN_IF_ERROR(ReadCall(attributes, arguments, results, &request, &call));
   const ProcessSetId process_set = request.process_set;
   const std::string name = request.name;
+  StartedCalls::Get().AbandonEarlier(stream, process_set, name);
   StartedCalls::Get().Add(stream, process_set, name,
                           StartedCall::Enqueue(stream, std::move(request), std::move(call)));
   return OkStatus();
@@ -84,7 +86,7 @@ Status FinishCollective(void* stream, const ffi::Dictionary& attributes,
   if (call == nullptr) {
     return Internal("tensor " + std::string(name) + ": its reduction has not been started");
   }
-  TFRING_RETURN_IF_ERROR(Finish(stream, call.get()));
+  TFRING_RETURN_IF_ERROR(Finish(stream, *call));
   const Status in_place = CheckPlaces(std::string(name), *call, arguments, results);
   if (!in_place.ok()) StartedCalls::Get().AbandonAll(stream);
   return in_place;

@@ -1,15 +1,14 @@
 #include "ops/xla/started_calls.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <utility>
 
 #include "ops/runtime/base/log.h"
+#include "ops/runtime/base/text.h"
 
 namespace tfring {
 namespace {
-
-// The backend gives up a device that does not answer after 5 s; it never says so then.
-constexpr std::chrono::seconds kMemoryLimit(10);
 
 // Makes the call one on the stream; `shapes` and buffers are there.
 Status UseStream(void* stream, LocalCall* call) {
@@ -22,9 +21,9 @@ Status UseStream(void* stream, LocalCall* call) {
 }
 
 // Something to hold; `released` is told when nobody holds it any more.
-std::shared_ptr<void> Token(std::future<void>* released) {
+std::shared_ptr<void> Token(std::shared_future<void>* released) {
   auto promise = std::make_unique<std::promise<void>>();
-  *released = promise->get_future();
+  *released = promise->get_future().share();
   return std::shared_ptr<void>(promise.release(), [](void* held) {
     std::unique_ptr<std::promise<void>> last(static_cast<std::promise<void>*>(held));
     last->set_value();
@@ -32,6 +31,14 @@ std::shared_ptr<void> Token(std::future<void>* released) {
 }
 
 }  // namespace
+
+StartedCall::StartedCall(std::string what, uint64_t run, std::shared_ptr<DeviceStream> stream,
+                         std::shared_future<Status> launched, std::shared_future<void> unused)
+    : what_(std::move(what)),
+      run_(run),
+      stream_(std::move(stream)),
+      launched_(std::move(launched)),
+      unused_(std::move(unused)) {}
 
 StartedCall StartedCall::Enqueue(void* stream, Request request, LocalCall call) {
   StartedCall started;
@@ -46,13 +53,13 @@ StartedCall StartedCall::Enqueue(void* stream, Request request, LocalCall call) 
   call.keeps = Token(&started.unused_);
   started.stream_ = call.stream;
   auto launched = std::make_shared<std::promise<Status>>();
-  started.launched_ = launched->get_future();
+  started.launched_ = launched->get_future().share();
   call.done = [launched](const Status& outcome) { launched->set_value(outcome); };
   ProcessRuntime::Get().Enqueue(std::move(request), std::move(call));
   return started;
 }
 
-Status StartedCall::WaitForLaunch() {
+Status StartedCall::WaitForLaunch() const {
   Status outcome = launched_.get();
   if (outcome.ok()) outcome = stream_->WaitForResults();
   // A step that has failed may be over when the next program runs, and that may be part of none.
@@ -60,16 +67,35 @@ Status StartedCall::WaitForLaunch() {
   return outcome;
 }
 
-void StartedCall::WaitForMemory() {
-  if (unused_.wait_for(kMemoryLimit) == std::future_status::ready) return;
-  TFRING_LOG(kError)
-      << what_ << " failed, and after " << kMemoryLimit.count()
-      << " s the GPU may still use its memory, which XLA frees now: end this process";
+void StartedCall::WaitForMemory(Duration limit) const {
+  if (unused_.wait_for(std::chrono::nanoseconds(limit)) == std::future_status::ready) return;
+  Log(LogLevel::kError,
+      what_ + " failed, and the GPU still uses its memory " + SecondsText(limit) +
+          " later. XLA gives that memory to other tensors, so this process ends. " +
+          "Look for what keeps the GPU busy, or start the job again from its last checkpoint");
+  FlushLog(kSecond);
+  std::abort();
+}
+
+void StartedCall::WaitUntilSafe() const {
+  if (!WaitForLaunch().ok()) WaitForMemory();
 }
 
 StartedCalls& StartedCalls::Get() {
   static auto* const calls = new StartedCalls();
   return *calls;
+}
+
+StartedCalls::StartedCalls() {
+  ProcessRuntime::Get().SetRunWaiter([](uint64_t run) { StartedCalls::Get().WaitForRun(run); });
+}
+
+void StartedCalls::AbandonEarlier(void* stream, ProcessSetId process_set, const std::string& name) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (calls_.count(Key(Here(stream), process_set, name)) == 0) return;
+  }
+  AbandonAll(stream);
 }
 
 void StartedCalls::Add(void* stream, ProcessSetId process_set, const std::string& name,
@@ -101,9 +127,18 @@ void StartedCalls::AbandonAll(void* stream) {
       it = calls_.erase(it);
     }
   }
-  for (StartedCall& call : abandoned) {
-    if (!call.WaitForLaunch().ok()) call.WaitForMemory();
+  for (const StartedCall& call : abandoned) call.WaitUntilSafe();
+}
+
+void StartedCalls::WaitForRun(uint64_t run) {
+  std::vector<StartedCall> started;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [key, call] : calls_) {
+      if (call.run() == run) started.push_back(call);
+    }
   }
+  for (const StartedCall& call : started) call.WaitUntilSafe();
 }
 
 }  // namespace tfring

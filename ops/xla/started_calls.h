@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
 #include "ops/runtime/process/process_runtime.h"
 #include "ops/runtime/protocol/message/request.h"
 
@@ -20,31 +21,43 @@ namespace tfring {
 
 // A collective that a compiled program has handed to the runtime. Its memory is XLA's, which nobody
 // can hold: if the collective fails, the program must not end while the device may use the memory.
-// For one thread at a time; may be destroyed at any time.
+// A copy is the same call. Each copy is for one thread at a time; may be destroyed at any time.
 class StartedCall {
  public:
+  // `launched` has the outcome of the call, `unused` comes when nothing uses its memory.
+  StartedCall(std::string what, uint64_t run, std::shared_ptr<DeviceStream> stream,
+              std::shared_future<Status> launched, std::shared_future<void> unused);
+
   // Enqueues the call, whose tensors lie in device memory and belong to `stream` (a CUstream). If
   // that cannot be used, the call ends with the reason on all ranks.
   static StartedCall Enqueue(void* stream, Request request, LocalCall call);
 
   // Blocks until the device has all of the collective, then makes its stream wait for the results;
   // what XLA has put on the stream until now runs meanwhile. Or blocks until there will be none.
-  Status WaitForLaunch();
-  // After an error: blocks until nothing uses the memory, but not for ever.
-  void WaitForMemory();
+  Status WaitForLaunch() const;
+  // After an error: blocks until nothing uses the memory. Aborts the process after `limit`, because
+  // XLA gives the memory to other tensors.
+  void WaitForMemory(Duration limit = kMemoryLimit) const;
+  // Both, whatever the outcome: what the framework enqueues afterwards may use the memory.
+  void WaitUntilSafe() const;
 
   // Where the results will be.
   const std::vector<void*>& outputs() const { return outputs_; }
+  // The run that it belongs to, 0 if that is not known.
+  uint64_t run() const { return run_; }
 
  private:
+  // The backend gives up a device that does not answer after 5 s; it never says so then.
+  static constexpr Duration kMemoryLimit = 10 * kSecond;
+
   StartedCall() = default;
 
   std::string what_;
   uint64_t run_ = 0;
   std::vector<void*> outputs_;
   std::shared_ptr<DeviceStream> stream_;
-  std::future<Status> launched_;
-  std::future<void> unused_;
+  std::shared_future<Status> launched_;
+  std::shared_future<void> unused_;
 };
 
 // The calls of this process between their start and their done, which are two custom calls of one
@@ -54,7 +67,10 @@ class StartedCalls {
  public:
   static StartedCalls& Get();
 
-  // In place of an earlier one that a program has started and never asked for, because it failed.
+  // Before a call of that name. If an earlier program on this thread has started one and never
+  // asked for it, that program has failed: waits for all that it has started.
+  void AbandonEarlier(void* stream, ProcessSetId process_set, const std::string& name);
+
   void Add(void* stream, ProcessSetId process_set, const std::string& name, StartedCall call);
 
   // The call, which it forgets. Null if there is none.
@@ -64,7 +80,13 @@ class StartedCalls {
   // This thread's program on the stream is about to fail: waits for all that it has started.
   void AbandonAll(void* stream);
 
+  // The run has failed, whatever has failed in it: waits for all that its programs have started on
+  // any thread. They may still ask for it.
+  void WaitForRun(uint64_t run);
+
  private:
+  StartedCalls();
+
   using Place = std::pair<void*, std::thread::id>;  // a stream, and who runs the program
   using Key = std::tuple<Place, ProcessSetId, std::string>;
 

@@ -1,10 +1,7 @@
 #include "ops/gpu/cuda/device.h"
 
-#include <atomic>
 #include <cstdio>
 #include <utility>
-
-#include "ops/runtime/base/log.h"
 
 namespace tfring {
 namespace {
@@ -32,6 +29,16 @@ CudaEvent::CudaEvent(std::shared_ptr<CudaDevice> device, CuEvent event)
     : device_(std::move(device)), event_(event) {}
 
 CudaEvent::~CudaEvent() { device_->ReturnEvent(event_); }
+
+bool CudaEvent::Happened() const {
+  const ScopedContext current(device_.get());
+  if (current.status().ok()) {
+    const CuResult result = device_->cu().EventQuery(event_);
+    if (result == kCudaSuccess) return true;
+    if (result != kCudaNotReady) (void)device_->Check(result, "work on the GPU");
+  }
+  return !device_->broken().ok();
+}
 
 Result<std::shared_ptr<CudaDevice>> CudaDevice::Of(std::shared_ptr<const CudaDriver> driver,
                                                    CuContext context) {
@@ -179,24 +186,6 @@ ScopedContext::ScopedContext(CudaDevice* device) : device_(device) {
 ScopedContext::~ScopedContext() {
   CuContext popped = nullptr;
   if (status_.ok()) device_->cu().CtxPopCurrent(&popped);
-}
-
-void KeepForever(std::shared_ptr<void> kept) {
-  static std::mutex* const mutex = new std::mutex();  // guards all
-  static auto* const all = new std::vector<std::shared_ptr<void>>();
-  std::lock_guard<std::mutex> lock(*mutex);
-  all->push_back(std::move(kept));
-}
-
-void KeepMemoryForever(std::shared_ptr<void> memory) {
-  if (memory == nullptr) return;
-  static std::atomic<bool> said{false};
-  if (!said.exchange(true)) {
-    TFRING_LOG(kError)
-        << "a GPU did not finish in the time that was left to it; the memory that it "
-           "may still use is not freed before this process ends";
-  }
-  KeepForever(std::move(memory));
 }
 
 }  // namespace tfring

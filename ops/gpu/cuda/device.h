@@ -25,6 +25,9 @@ class CudaEvent {
   CudaEvent& operator=(const CudaEvent&) = delete;
 
   CuEvent get() const { return event_; }
+  // Whether it is over for the device: it has happened, or the device is broken. False if the
+  // driver does not say. Does not block.
+  bool Happened() const;
 
  private:
   const std::shared_ptr<CudaDevice> device_;
@@ -106,11 +109,6 @@ class ScopedContext {
   CudaDevice* const device_;
   Status status_;
 };
-
-// Keeps it until the process ends: what a device, or the driver, may still use after the time that
-// was left to it. KeepMemoryForever says so in the log, once.
-void KeepForever(std::shared_ptr<void> kept);
-void KeepMemoryForever(std::shared_ptr<void> memory);
 
 }  // namespace tfring
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "ops/gpu/cuda/kept_memory.h"
 #include "ops/runtime/base/clock.h"
 #include "ops/runtime/base/signals.h"
 
@@ -41,9 +42,10 @@ DeviceWaiter::~DeviceWaiter() {
   KeepForever(bell_);
 }
 
-void DeviceWaiter::After(CuStream stream, Then then) {
+void DeviceWaiter::After(CuStream stream, Then then, std::shared_ptr<void> keeps) {
   Wait wait;
   wait.then = std::move(then);
+  wait.keeps = std::move(keeps);
   Result<std::shared_ptr<CudaEvent>> event = device_->Record(stream);
   wait.failure = event.status();
   if (event.ok()) wait.event = std::move(*event);
@@ -51,7 +53,7 @@ void DeviceWaiter::After(CuStream stream, Then then) {
 }
 
 void DeviceWaiter::After(CuStream stream, std::shared_ptr<CudaEvent> event, Then then) {
-  Add(stream, Wait{std::move(event), OkStatus(), std::move(then)});
+  Add(stream, Wait{std::move(event), OkStatus(), std::move(then), nullptr});
 }
 
 void DeviceWaiter::Add(CuStream stream, Wait wait) {
@@ -200,7 +202,8 @@ void DeviceWaiter::Loop() {
     Sleep();
     for (Ended& end : Collect()) {
       // A device that may still come by the event must not find it recorded for something else.
-      if (end.outcome.in_use && end.wait.event != nullptr) KeepForever(end.wait.event);
+      if (end.outcome.in_use) KeepUntil(std::move(end.wait.event), std::move(end.wait.keeps));
+      end.wait.keeps.reset();
       end.wait.then(end.outcome);
     }
     std::lock_guard<std::mutex> lock(mutex_);

@@ -20,7 +20,7 @@
 namespace tfring {
 
 // How a wait for a device has ended. If `in_use`, the device may still read and write the memory of
-// the work: it must not be freed or used again before the process ends.
+// the work, which must not be used again.
 struct DeviceOutcome {
   Status status;
   bool in_use = false;
@@ -44,8 +44,9 @@ class DeviceWaiter {
 
   // Calls `then` once all that is on `stream` now has happened: exactly once, on the waiter's
   // thread, also when this call fails. `then` must not block. Use each stream from one thread at a
-  // time.
-  void After(CuStream stream, Then then);
+  // time. `keeps` is what the device uses: let go before `then`, or, if the device may still use it
+  // then, when it has finished, also when this waiter is gone by then.
+  void After(CuStream stream, Then then, std::shared_ptr<void> keeps = nullptr);
   // The same for an event that has just been recorded on `stream`.
   void After(CuStream stream, std::shared_ptr<CudaEvent> event, Then then);
 
@@ -61,6 +62,7 @@ class DeviceWaiter {
     std::shared_ptr<CudaEvent> event;  // null: never recorded, because of `failure`
     Status failure;
     Then then;
+    std::shared_ptr<void> keeps;
   };
   struct Lane {
     CuStream side = nullptr;

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "ops/gpu/cuda/device.h"
+#include "ops/gpu/cuda/kept_memory.h"
 
 namespace tfring {
 
@@ -60,18 +60,14 @@ void FlightTable::EndAll() {
   std::lock_guard<std::mutex> lock(mutex_);
   abandoned_ = true;
   if (!failure_) failure_ = Completion{0, Cancelled("the backend was closed")};
-  while (!flights_.empty()) AbandonLocked(flights_.begin()->first);
+  while (!flights_.empty()) EndLocked(flights_.begin()->first, *failure_);
 }
 
 void FlightTable::Abandon(uint64_t sequence) {
   std::lock_guard<std::mutex> lock(mutex_);
-  AbandonLocked(sequence);
-}
-
-void FlightTable::AbandonLocked(uint64_t sequence) {
   const auto it = flights_.find(sequence);
   if (it == flights_.end()) return;
-  for (const DeviceCall& call : it->second.calls) KeepMemoryForever(call.keeps);
+  for (const DeviceCall& call : it->second.calls) KeepForever(call.keeps);
   EndLocked(sequence, *failure_);
 }
 

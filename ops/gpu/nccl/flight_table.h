@@ -30,10 +30,11 @@ class FlightTable {
 
   // How all end from now on. The first failure counts, except that `abort` replaces another.
   void Fail(Completion failure, bool abort);
-  // Ends it, although the device may not be through: what holds the memory of its calls is kept for
-  // ever.
+  // Ends it, although the device may not be through, and nobody waits for that: what holds the
+  // memory of its calls is kept for ever.
   void Abandon(uint64_t sequence);
-  // Does that to all that is in flight, and ends what comes, with the failure.
+  // Ends all that is in flight, and what comes, with the failure. The launch thread or the waiter
+  // for the device still holds the memory of the calls.
   void EndAll();
 
   bool flying() const;   // something has not ended
@@ -47,7 +48,6 @@ class FlightTable {
     bool launched = false;
   };
   void EndLocked(uint64_t sequence, Completion completion);
-  void AbandonLocked(uint64_t sequence);
 
   mutable std::mutex mutex_;  // guards the rest
   const CompletionSink sink_;

@@ -244,15 +244,16 @@ void NcclWorker::Launch(Item* item) {
   };
   auto used = std::make_shared<InUse>(
       InUse{std::move(item->collective.device_calls), launcher_->scratch(), launcher_});
-  waiter_->After(launcher_->stream(),
-                 [self = shared_from_this(), sequence, used](const DeviceOutcome& outcome) {
-                   if (outcome.in_use) KeepMemoryForever(used);
-                   if (!outcome.status.ok()) self->Fail(FailureOf(outcome.status), false);
-                   self->table_.End(sequence, Completion());
-                   // Under the lock: the launch thread may be about to wait for room.
-                   std::lock_guard<std::mutex> lock(self->mutex_);
-                   self->changed_.notify_all();
-                 });
+  waiter_->After(
+      launcher_->stream(),
+      [self = shared_from_this(), sequence](const DeviceOutcome& outcome) {
+        if (!outcome.status.ok()) self->Fail(FailureOf(outcome.status), false);
+        self->table_.End(sequence, Completion());
+        // Under the lock: the launch thread may be about to wait for room.
+        std::lock_guard<std::mutex> lock(self->mutex_);
+        self->changed_.notify_all();
+      },
+      std::move(used));
 }
 
 }  // namespace tfring

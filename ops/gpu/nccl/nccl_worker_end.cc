@@ -2,6 +2,7 @@
 #include <chrono>
 #include <utility>
 
+#include "ops/gpu/cuda/kept_memory.h"
 #include "ops/gpu/nccl/expendable_thread.h"
 #include "ops/gpu/nccl/nccl_worker.h"
 #include "ops/runtime/base/clock.h"

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "ops/gpu/cuda/kept_memory.h"
+
 namespace tfring {
 namespace {
 

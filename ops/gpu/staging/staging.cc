@@ -111,8 +111,8 @@ void Staging::Abort(const Status& why) {
 // Staging thread.
 void Staging::Begin(const JobPtr& job) {
   std::vector<Lane*> used;
-  job->outcome.status = aborted();
-  if (job->outcome.status.ok()) {
+  job->status = aborted();
+  if (job->status.ok()) {
     Try(job, [&] { return CopyIn(job, &used); });
   }
   AfterAll(job, used, &Lane::in, &Staging::OnHost);
@@ -120,10 +120,10 @@ void Staging::Begin(const JobPtr& job) {
 
 void Staging::Try(const JobPtr& job, const std::function<Status()>& copy) {
   try {
-    job->outcome.status = copy();
+    job->status = copy();
   } catch (const std::exception& error) {
-    job->outcome.status = ResourceExhausted(std::string("no memory to copy it (") + error.what() +
-                                            "); use smaller tensors or buckets");
+    job->status = ResourceExhausted(std::string("no memory to copy it (") + error.what() +
+                                    "); use smaller tensors or buckets");
   }
 }
 
@@ -162,11 +162,11 @@ Status Staging::CopyIn(const JobPtr& job, std::vector<Lane*>* used) {
 // thread.
 void Staging::OnHost(const JobPtr& job) {
   progress_.Step();
-  if (job->outcome.status.ok()) job->outcome.status = aborted();
+  if (job->status.ok()) job->status = aborted();
   Explain(job.get());
-  if (!job->outcome.status.ok()) {
+  if (!job->status.ok()) {
     // First, or what comes after it would run where the other ranks run this.
-    host_.fail(job->outcome.status);
+    host_.fail(job->status);
     host_.give_up(job->place);
     return End(job);
   }
@@ -189,7 +189,7 @@ void Staging::OnRun(const JobPtr& job, Completion completion) {
 void Staging::Finish(const JobPtr& job) {
   std::vector<Lane*> used;
   Try(job, [&] { return CopyOut(job, &used); });
-  if (job->outcome.status.ok()) {
+  if (job->status.ok()) {
     Completion launched;
     launched.sequence = job->sequence;
     launched.stage = CompletionStage::kLaunched;
@@ -234,29 +234,30 @@ void Staging::AfterAll(const JobPtr& job, const std::vector<Lane*>& lanes, Direc
                        Then then) {
   if (lanes.empty()) return (this->*then)(job);
   job->waits = static_cast<int>(lanes.size());
+  struct InUse {
+    std::shared_ptr<void> memory;
+    std::vector<DeviceCall> calls;
+  };
+  const auto used = std::make_shared<InUse>(InUse{job->memory, job->calls});
   for (Lane* lane : lanes) {
-    lane->waiter.After(lane->*stream, [this, job, then](const DeviceOutcome& outcome) {
+    const auto answer = [this, job, then](const DeviceOutcome& outcome) {
       {
         std::lock_guard<std::mutex> lock(job->mutex);
-        if (job->outcome.status.ok()) job->outcome.status = outcome.status;
-        job->outcome.in_use = job->outcome.in_use || outcome.in_use;
+        if (job->status.ok()) job->status = outcome.status;
         if (--job->waits > 0) return;
       }
       (this->*then)(job);
-    });
+    };
+    lane->waiter.After(lane->*stream, answer, used);
   }
 }
 
-// No device uses the memory any more, or it never will end with it.
+// No device uses the memory any more, or its waiter keeps it.
 void Staging::End(const JobPtr& job) {
   Explain(job.get());
   Completion completion;
-  completion.status = job->outcome.status;
+  completion.status = job->status;
   completion.bad_values = std::move(job->bad_values);
-  if (job->outcome.in_use) {
-    KeepMemoryForever(job->memory);
-    for (const DeviceCall& call : job->calls) KeepMemoryForever(call.keeps);
-  }
   Report(job, std::move(completion));
 }
 
@@ -288,7 +289,7 @@ Result<Staging::Lane*> Staging::LaneOf(const Job& job, size_t call) {
 
 // A failure after an abort is one of its effects.
 void Staging::Explain(Job* job) const {
-  Status& status = job->outcome.status;
+  Status& status = job->status;
   if (status.ok()) return;
   const Status why = aborted();
   status = why.ok() ? Status(status.code(), job->who + ": " + status.message()) : why;

@@ -71,7 +71,7 @@ class Staging final : public DeviceStaging {
     std::shared_ptr<void> memory;       // on the host
     std::vector<BadValues> bad_values;  // for the first completion
     std::mutex mutex;                   // guards the two below
-    DeviceOutcome outcome;              // what has gone wrong so far
+    Status status;                      // what has gone wrong so far
     int waits = 0;                      // lanes that have not answered
   };
   using JobPtr = std::shared_ptr<Job>;

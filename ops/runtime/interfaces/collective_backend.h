@@ -53,7 +53,7 @@ struct DeviceCall {
   size_t count = 0;
   bool early = false;  // from kLaunched on the stream can be made to wait for the results
   // Holds the memory of the buffers. A backend that has to report kEnded while a device that does
-  // not answer may still use the memory leaks a reference to this.
+  // not answer may still use the memory keeps a reference to this until the device has finished.
   std::shared_ptr<void> keeps;
 };
 

@@ -149,6 +149,7 @@ struct ProcessRuntime::Impl {
   std::atomic<const Topology*> topology{nullptr};  // null when not initialized
   std::atomic<uint64_t> surrounding_run{0};
   std::atomic<bool (*)(uint64_t)> surrounding_is_over{nullptr};
+  std::atomic<void (*)(uint64_t)> run_waiter{nullptr};
 };
 
 ProcessRuntime& ProcessRuntime::Get() {
@@ -332,6 +333,13 @@ uint64_t ProcessRuntime::surrounding_run() const {
 void ProcessRuntime::SetSurroundingCheck(bool (*is_over)(uint64_t run)) {
   impl_->surrounding_is_over = is_over;
 }
+
+void ProcessRuntime::WaitForRun(uint64_t run) const {
+  void (*const wait)(uint64_t) = impl_->run_waiter;
+  if (wait != nullptr) wait(run);
+}
+
+void ProcessRuntime::SetRunWaiter(void (*wait)(uint64_t run)) { impl_->run_waiter = wait; }
 
 void ProcessRuntime::ClearSurroundingRun(uint64_t run) {
   impl_->surrounding_run.compare_exchange_strong(run, 0);

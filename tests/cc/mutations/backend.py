@@ -84,8 +84,13 @@ MUTATIONS = (
     # Memory that a hanging device may use goes when the call has ended.
     _rule(
         "freed_after_a_hanging_abort",
-        "MemoryThatAHangingDeviceMayUseIsNeverFreed",
-        Edit("gpu/nccl/nccl_worker.cc", "KeepMemoryForever(used);", "(void)used;"),
+        "MemoryThatAHangingDeviceUsesIsFreedWhenItHasFinished",
+        Edit(
+            "gpu/cuda/device_waiter.cc",
+            "std::move(end.wait.keeps));",
+            "nullptr);",
+            before="KeepUntil(std::move(end.wait.event), ",
+        ),
     ),
     # Only host functions say that the device is through.
     _rule(

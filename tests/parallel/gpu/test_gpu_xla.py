@@ -21,6 +21,7 @@ import tensorflow as tf
 import tfring
 import tfring.keras as hvd
 from tfring._native import core
+from tfring.ops import builders
 from tfring.training.local_variables import LocalVariables
 from tfring.training.options import ReduceOptions
 from tfring.training.reducer import GradientReducer
@@ -191,6 +192,37 @@ def test_an_error_is_that_of_the_collective(rank: int, several: int) -> None:
         pair(wrong, right)
     for result in pair(right, right):
         np.testing.assert_array_equal(result.numpy(), np.full(3, several))
+
+
+@pytest.mark.skipif(not ON_DOUBLE, reason="reads the log of the driver's double")
+def test_what_was_started_is_waited_for_when_something_else_fails(several: int, capfd: Any) -> None:
+    """The size of a process set that is gone, between a start and its done.
+
+    Its branch is chosen by a sum, so that the start has been launched by then.
+    """
+    gone = tfring.add_process_set([0])
+    number = gone.process_set_id
+
+    @compiled
+    def program(x: Any, one: Any) -> Any:
+        finish = builders.start_allreduce([x], name="gpu.xla.left", op=hvd.Sum)
+        ranks = hvd.allreduce(one, op=hvd.Sum, name="gpu.xla.ranks")
+        branches = [lambda: one, lambda: tfring.size_op(number)]
+        size = tf.switch_case(ranks, branches)
+        last = hvd.allreduce(size, op=hvd.Sum, name="gpu.xla.after")
+        return *finish(), last
+
+    step = tf.function(lambda x, one: program(x, one))
+    x, one = on_gpu(np.ones(1000, "float32")), on_gpu(np.int32(1))
+    np.testing.assert_array_equal(step(x, one)[0].numpy(), np.full(1000, several, "float32"))
+    tfring.remove_process_set(gone)
+    capfd.readouterr()
+    fake_cuda.set_value("log", 1)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="process set"):
+        step(x, one)
+    fake_cuda.set_value("log", 0)
+    waits, _ = places_of_waits(capfd.readouterr().err)
+    assert len(waits) == 2, "for the sum that was asked for, and for what was left"
 
 
 def test_two_threads_with_a_program_each(rank: int, several: int) -> None:

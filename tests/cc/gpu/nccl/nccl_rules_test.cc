@@ -100,6 +100,13 @@ struct HeldCall {
   std::weak_ptr<Memory> watch;
 };
 
+bool Becomes(const std::atomic<int>& value, int expected) {
+  for (int i = 0; i < 3000 && value != expected; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return value == expected;
+}
+
 CudaDevices Devices() {
   return CudaDevices(FakeDriver(), [](CollectiveKind, DataType, ReduceOp) { return true; });
 }
@@ -121,7 +128,7 @@ TEST(TheCallsMemoryIsHeldUntilTheDeviceIsThrough) {
   EXPECT_EQ(freed, 12);
 }
 
-TEST(MemoryThatAHangingDeviceMayUseIsNeverFreed) {
+TEST(MemoryThatAHangingDeviceUsesIsFreedWhenItHasFinished) {
   BeginHostile(0, 0);
   CudaDevices devices = Devices();
   std::atomic<int> freed{0};
@@ -138,9 +145,31 @@ TEST(MemoryThatAHangingDeviceMayUseIsNeverFreed) {
       EXPECT_TRUE(IsFromAbort(r, EndOf(world, r, 1, 10).status, LostRank()));
       EXPECT_TRUE(!calls[r].watch.expired());
     }
+    EXPECT_EQ(freed, 0);
+    SetNccl("hang_abort", 0);
+    EXPECT_TRUE(Becomes(freed, 2));
   }
-  EXPECT_EQ(freed, 0);
-  SetNccl("hang_abort", 0);
+}
+
+// The launch thread is in NCCL when its calls end without it.
+TEST(MemoryThatWasNotLaunchedIsFreedWhenTheLibraryReturns) {
+  BeginHostile(0, 0);
+  CudaDevices devices = Devices();
+  std::atomic<int> freed{0};
+  {
+    GpuWorld world(2, [](NcclOptions* options) {
+      options->abort_limit = 100 * kMillisecond;
+      options->id_limit = 3 * kSecond;
+      options->config.nccl_library = TFRING_DOUBLES_DIR "/libnccl_id_hangs.so";
+    });
+    std::vector<HeldCall> calls;
+    for (Rank r = 0; r < 2; ++r) calls.emplace_back(&world, &devices, r, 1, 2, &freed);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    world.AbortAll(LostRank());
+    for (Rank r = 0; r < 2; ++r) (void)EndOf(world, r, 1, 10);
+    EXPECT_TRUE(!calls[0].watch.expired());
+    EXPECT_TRUE(Becomes(freed, 2));
+  }
 }
 
 // Host functions are lost, or do not run after an error of the device.

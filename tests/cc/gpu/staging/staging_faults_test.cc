@@ -122,7 +122,7 @@ TEST(AnAbortWaitsForCopiesThatAreUnderWay) {
   }
 }
 
-TEST(ACopyThatHangsIsGivenUpAndItsMemoryKept) {
+TEST(ACopyThatHangsIsGivenUpAndItsMemoryKeptUntilItHasEnded) {
   Fake().Reset();
   auto keeps = std::make_shared<int>(0);
   {
@@ -130,7 +130,7 @@ TEST(ACopyThatHangsIsGivenUpAndItsMemoryKept) {
     Spec spec = Allreduce(1);
     auto part = OnGpu(&world, 0, spec, 0);
     world.gpu(0).Wait();
-    Fake().Set("hang_us", 8 * 1000 * 1000);
+    Fake().Set("hang_us", 7 * 1000 * 1000);
     Fake().Inject("hang", 1);
     Collective collective = part->collective();
     collective.device_calls[0].keeps = keeps;
@@ -141,11 +141,12 @@ TEST(ACopyThatHangsIsGivenUpAndItsMemoryKept) {
     const Completion end = world.Wait(0, 0);
     EXPECT_TRUE(std::chrono::steady_clock::now() - begin > std::chrono::seconds(4));
     EXPECT_EQ(end.status.ToString(), Unavailable("rank 1 was lost").ToString());
-    EXPECT_EQ(keeps.use_count(), 2L);  // for ever
-    Fake().Set("hang_us", 1);
-    world.gpu(0).Wait();
+    EXPECT_TRUE(keeps.use_count() > 1);
+    for (int i = 0; i < 3000 && keeps.use_count() > 1; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    EXPECT_EQ(keeps.use_count(), 1L);
   }
-  EXPECT_EQ(keeps.use_count(), 2L);
 }
 
 TEST(WhatComesAfterAnAbortEndsWithIt) {
