@@ -87,8 +87,8 @@ MUTATIONS = (
         "MemoryThatAHangingDeviceUsesIsFreedWhenItHasFinished",
         Edit(
             "gpu/cuda/device_waiter.cc",
-            "std::move(end.wait.keeps));",
-            "nullptr);",
+            "std::move(end.wait.keeps)",
+            "nullptr",
             before="KeepUntil(std::move(end.wait.event), ",
         ),
     ),
