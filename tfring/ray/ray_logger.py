@@ -9,6 +9,8 @@ from typing import Any
 
 from tfring import topology
 
+__all__ = ["log"]
+
 
 class _Process:
     """What `log` of this process uses."""

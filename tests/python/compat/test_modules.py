@@ -61,6 +61,15 @@ def test_module_is_an_attribute_of_its_parent(name: str) -> None:
     assert answers()[name] == "True" or (_without(name) and _without(name) in answers()[name])
 
 
+def test_each_module_of_tfring_lists_its_public_names() -> None:
+    """Also those that can be imported only beside Ray or Spark."""
+    targets = {target for target in shim._MODULES.values() if target is not None}
+    files = [tools.ROOT.joinpath(*target.split(".")) for target in targets]
+    files = [one / "__init__.py" if one.is_dir() else one.with_suffix(".py") for one in files]
+    assert len(files) > 10
+    assert [str(file) for file in files if "__all__" not in file.read_text()] == []
+
+
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_is_missing_says_what_to_use_at_the_access(name: str) -> None:
     parent_refused = _without(name) or any(name.startswith(f"{o}.") for o in REFUSED)
