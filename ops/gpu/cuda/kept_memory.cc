@@ -39,7 +39,7 @@ class KeptMemory {
       std::thread([this] { Loop(); }).detach();
       running_ = true;
     } catch (const std::system_error&) {
-      // The next one tries again.
+      running_ = false;  // the next one tries again
     }
   }
 
