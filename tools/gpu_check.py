@@ -100,7 +100,7 @@ THREADS = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
 # One GPU and the first NCCL that takes two ranks on it.
 DOUBLES = {"FAKE_CUDA_DEVICES": "1", "TFRING_FAKE_NCCL": "version=23007"}
 FIRST_TO_SHARE = (2, 30)
-# The variables of the tests, of which tfring would say that it knows none.
+# Variables of the tests: tfring would warn that it does not know them.
 NOT_OF_TFRING = ("TFRING_DOUBLES_DIR", "TFRING_GPU_WHEEL_SITE")
 
 

@@ -5,12 +5,9 @@ Written as Horovod's own tests of it are; one job of two ranks for each Keras.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 
-import launcher_tools as tools
-import pytest
+from keras_generations import GENERATIONS, run_on_two_ranks
 
 SCRIPT = """
     import numpy as np
@@ -93,20 +90,6 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize(
-    ("generation", "legacy"),
-    [
-        ("3", "0"),
-        pytest.param(
-            *("2", "1"),
-            marks=pytest.mark.skipif(
-                importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras"
-            ),
-        ),
-    ],
-)
+@GENERATIONS
 def test_reduced_gradients_can_be_clipped(generation: str, legacy: str, tmp_path: Path) -> None:
-    script = tools.write_script(tmp_path, SCRIPT)
-    done = tools.run("-np", 2, "--horovod", sys.executable, script, TF_USE_LEGACY_KERAS=legacy)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count(f"DONE {generation}") == 2, done.stdout
+    run_on_two_ranks(SCRIPT, generation, legacy, tmp_path)
