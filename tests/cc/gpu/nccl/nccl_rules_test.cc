@@ -67,6 +67,7 @@ struct HeldCall {
     Memory(const Memory&) = delete;
     Memory& operator=(const Memory&) = delete;
     ~Memory() {
+      framework->Wait();  // its own kernel fills the memory; nothing else waits for that
       framework->Free(data);
       ++*freed;
     }
