@@ -24,7 +24,7 @@ from tfring.config import SettingError, Settings, read_settings
 from tfring.environments import Given, Identity, Rendezvous, find_identity
 from tfring.environments.elastic import ElasticWorker, take_worker
 from tfring.exceptions import described
-from tfring.gpu.nccl import use_interface, with_nccl
+from tfring.gpu.nccl import fix_sums, use_interface, with_nccl
 from tfring.handshake.errors import BootstrapError
 from tfring.handshake.keepalive import break_when_unanswered
 from tfring.joining.elastic_process import CONNECT_SECONDS, ElasticProcess
@@ -231,6 +231,7 @@ def _start(membership: Membership, settings: Settings) -> None:
             wait=_state.elastic is None,
         )
     use_interface(membership.interface)
+    fix_sums(membership.runtime)
     config = with_nccl(membership.runtime)
     control_fds, data_fds = membership.release()
     try:

@@ -68,6 +68,12 @@ def test_placement_errors_and_training(operations: str) -> None:
     run_job(2, *files, operations=operations)
 
 
+def test_deterministic_sums_use_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TFRING_DETERMINISTIC", "1")
+    test = "tests/parallel/gpu/test_gpu_training.py"
+    run_job(3, test, "-k", "deterministic or counted", operations="nccl")
+
+
 @pytest.mark.parametrize("own_gpu", [True, False])
 def test_ranks_with_two_gpus_and_ranks_that_share_one(own_gpu: bool) -> None:
     test = "tests/parallel/gpu/test_gpu_users.py"

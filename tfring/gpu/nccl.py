@@ -128,3 +128,18 @@ def use_interface(name: str) -> None:
     """
     if name:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")  # =: no other that begins like it
+
+
+def fix_sums(runtime: Mapping[str, str]) -> None:
+    """With TFRING_DETERMINISTIC has NCCL use one algorithm and one protocol.
+
+    NCCL's own choice may be NVLS, whose sums have other bits from call to call
+    (https://github.com/NVIDIA/nccl/issues/1497). What the user has set stays. NCCL reads it when it
+    makes its first communicator.
+
+    Args:
+        runtime: The runtime's settings that are set, by name without prefix.
+    """
+    if runtime.get("DETERMINISTIC", "").lower() in ("1", "true", "yes", "on"):
+        os.environ.setdefault("NCCL_ALGO", "Ring")
+        os.environ.setdefault("NCCL_PROTO", "Simple")

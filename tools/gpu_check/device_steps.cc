@@ -53,7 +53,7 @@ void CheckBits(Gpu* gpu, PackKernels* kernels, DataType dtype, double factor, in
     items.push_back({src + src_offset + at * size, dst + at * size, next});
     at += next;
   }
-  Require(kernels->Launch(gpu->stream(), items, dtype, dtype, scale));
+  Require(kernels->Launch(gpu->stream(), items, dtype, scale));
   Require(gpu->Download(dst, elements * size) == expected, std::string(DataTypeName(dtype)) +
                                                                " times " + std::to_string(factor) +
                                                                ": other bits than the CPU's");
@@ -144,9 +144,8 @@ void PackSpeed(const Options& options, Report* report) {
       for (int count : {1, 300, 3000}) {
         const int64_t elements = total / DataTypeSize(dtype) / count / 64 * 64;
         const auto items = Items(src, dst, count, elements, DataTypeSize(dtype));
-        const double seconds = gpu.TimeOf(times, [&] {
-          Require(kernels->Launch(gpu.stream(), items, dtype, dtype, Scale{factor, 1}));
-        });
+        const double seconds = gpu.TimeOf(
+            times, [&] { Require(kernels->Launch(gpu.stream(), items, dtype, Scale{factor, 1})); });
         const double bytes = static_cast<double>(2 * count * elements * DataTypeSize(dtype));
         const std::string name = std::string(DataTypeName(dtype)) + "_x" +
                                  std::to_string(factor).substr(0, 4) + "_" + std::to_string(count);

@@ -51,7 +51,7 @@ Status NcclLauncher::Copy(const std::vector<NcclCopy>& copies, DataType dtype, c
   for (const NcclCopy& copy : copies) {
     items.push_back({at(copy.from), at(copy.to), copy.bytes / DataTypeSize(type)});
   }
-  return pack_.Launch(stream_, items, type, type, scale);
+  return pack_.Launch(stream_, items, type, scale);
 }
 
 Status NcclLauncher::SetResults(const Collective& collective) {

@@ -10,8 +10,7 @@ NcclBackend::NcclBackend(NcclOptions options, CompletionSink sink)
 NcclBackend::~NcclBackend() { worker_->Close(); }
 
 bool NcclBackend::Runs(const Config& config, CollectiveKind kind, DataType dtype, ReduceOp op) {
-  return config.gpu_operations != GpuOperations::kHost && !config.deterministic &&
-         NcclRuns(kind, dtype, op);
+  return config.gpu_operations != GpuOperations::kHost && NcclRuns(kind, dtype, op);
 }
 
 void NcclBackend::Submit(Collective collective) {

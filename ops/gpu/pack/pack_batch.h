@@ -17,7 +17,7 @@ struct PackEntry {
 };
 
 constexpr uint32_t kPackThreads = 256;       // of a block
-constexpr uint32_t kPackBlockBytes = 16384;  // of a block, in the wider of the two types
+constexpr uint32_t kPackBlockBytes = 16384;  // of a block
 constexpr uint32_t kPackInlineEntries = 120;
 
 // A kernel's parameters are at most 4,096 bytes: a batch of few entries travels in them, the
@@ -26,29 +26,24 @@ struct PackBatch {
   const PackEntry* table;  // null: `entries`
   double factor;           // as in Scale
   int64_t divisor;
-  float narrow;      // the factor as a float32
-  uint32_t exact;    // whether `narrow` is the factor
-  uint32_t scaling;  // 0: values are converted, not multiplied
-  uint32_t count;    // entries, at least 1
+  float narrow;    // the factor as a float32
+  uint32_t exact;  // whether `narrow` is the factor
+  uint32_t count;  // entries, at least 1
   PackEntry entries[kPackInlineEntries];
 };
 static_assert(sizeof(PackBatch) <= 4096, "a kernel takes no more");
 
 // For each kernel: its name (the function is tfring_pack_NAME) and what it runs, of pack_threads.h.
-#define TFRING_PACK_KERNELS(X)                                \
-  X(copy, PackCopy)                                           \
-  X(i8, PackConvert<PackPlain<int8_t>, PackPlain<int8_t>>)    \
-  X(u8, PackConvert<PackPlain<uint8_t>, PackPlain<uint8_t>>)  \
-  X(i32, PackConvert<PackPlain<int32_t>, PackPlain<int32_t>>) \
-  X(i64, PackConvert<PackPlain<int64_t>, PackPlain<int64_t>>) \
-  X(f16, PackConvert<PackFloat16, PackFloat16>)               \
-  X(bf16, PackConvert<PackBfloat16, PackBfloat16>)            \
-  X(f32, PackConvert<PackPlain<float>, PackPlain<float>>)     \
-  X(f64, PackConvert<PackPlain<double>, PackPlain<double>>)   \
-  X(f32_f16, PackConvert<PackPlain<float>, PackFloat16>)      \
-  X(f32_bf16, PackConvert<PackPlain<float>, PackBfloat16>)    \
-  X(f16_f32, PackConvert<PackFloat16, PackPlain<float>>)      \
-  X(bf16_f32, PackConvert<PackBfloat16, PackPlain<float>>)
+#define TFRING_PACK_KERNELS(X)          \
+  X(copy, PackCopy)                     \
+  X(i8, PackScale<PackPlain<int8_t>>)   \
+  X(u8, PackScale<PackPlain<uint8_t>>)  \
+  X(i32, PackScale<PackPlain<int32_t>>) \
+  X(i64, PackScale<PackPlain<int64_t>>) \
+  X(f16, PackScale<PackFloat16>)        \
+  X(bf16, PackScale<PackBfloat16>)      \
+  X(f32, PackScale<PackPlain<float>>)   \
+  X(f64, PackScale<PackPlain<double>>)
 
 }  // namespace tfring
 

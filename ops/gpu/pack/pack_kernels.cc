@@ -38,14 +38,6 @@ const char* ShortName(DataType dtype) {
   }
 }
 
-bool IsCopy(DataType in, DataType out, const Scale& scale) { return in == out && scale.identity(); }
-
-std::string KernelName(DataType in, DataType out, const Scale& scale) {
-  if (IsCopy(in, out, scale)) return "copy";
-  const std::string name = ShortName(in);
-  return in == out ? name : name + "_" + ShortName(out);
-}
-
 // Entries with elements, each with its first block; bytes where the kernel copies. The number of
 // blocks.
 Result<uint32_t> MakeEntries(const std::vector<PackItem>& items, int64_t unit,
@@ -109,23 +101,18 @@ Status PackKernels::Load(const std::vector<PackImage>& images) {
   return OkStatus();
 }
 
-bool PackKernels::Can(DataType in, DataType out, const Scale& scale) const {
-  return IsCopy(in, out, scale) || functions_.count(KernelName(in, out, scale)) != 0;
-}
-
-Status PackKernels::Launch(CuStream stream, const std::vector<PackItem>& items, DataType in,
-                           DataType out, const Scale& scale) {
-  const bool copies = IsCopy(in, out, scale);
-  const auto function = functions_.find(KernelName(in, out, scale));
+Status PackKernels::Launch(CuStream stream, const std::vector<PackItem>& items, DataType dtype,
+                           const Scale& scale) {
+  const bool copies = scale.identity();
+  const auto function = functions_.find(copies ? "copy" : ShortName(dtype));
   if (function == functions_.end() && !copies) {
-    return Unimplemented(std::string("no pack kernel scales or casts ") + DataTypeName(in) +
-                         " to " + DataTypeName(out) +
+    return Unimplemented(std::string("no pack kernel scales ") + DataTypeName(dtype) +
                          (status_.ok() ? "" : ": " + status_.message()));
   }
   const ScopedContext context(device_.get());
   TFRING_RETURN_IF_ERROR(context.status());
-  if (function == functions_.end()) return CopyEach(stream, items, DataTypeSize(in));
-  const int64_t width = std::max(DataTypeSize(in), DataTypeSize(out));
+  if (function == functions_.end()) return CopyEach(stream, items, DataTypeSize(dtype));
+  const int64_t width = DataTypeSize(dtype);
   std::vector<PackEntry> entries;
   const Result<uint32_t> blocks =
       MakeEntries(items, copies ? width : 1, kPackBlockBytes / (copies ? 1 : width), &entries);
@@ -136,7 +123,6 @@ Status PackKernels::Launch(CuStream stream, const std::vector<PackItem>& items, 
   batch.divisor = scale.divisor;
   batch.narrow = static_cast<float>(scale.factor);
   batch.exact = static_cast<double>(batch.narrow) == scale.factor ? 1 : 0;
-  batch.scaling = scale.identity() ? 0 : 1;
   return LaunchKernel(stream, function->second, entries, blocks.value(), &batch);
 }
 

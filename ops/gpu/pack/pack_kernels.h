@@ -18,19 +18,19 @@
 
 namespace tfring {
 
-// Contiguous elements in device memory. The addresses may be the same if the types are, and do not
-// overlap otherwise. They need no alignment; fastest are two multiples of 16 bytes.
+// Contiguous elements in device memory. The addresses are the same or do not overlap. They need no
+// alignment; fastest are two multiples of 16 bytes.
 struct PackItem {
   const void* src = nullptr;
   void* dst = nullptr;
   int64_t elements = 0;
 };
 
-// Moves, scales and casts many tensors of one dtype on a device: any number of them with one
-// launch, and one small copy if there are more than kPackInlineEntries. The results have the bits
-// of the CPU's kernels. Without a binary for this device each tensor is a copy of its own, and
-// there is neither scaling nor casting. For one thread at a time; nothing here waits for the
-// device. When it is destroyed, what was launched has been done, or the device is broken.
+// Moves and scales many tensors of one dtype on a device: any number of them with one launch, and
+// one small copy if there are more than kPackInlineEntries. The results have the bits of the CPU's
+// kernels. Without a binary for this device each tensor is a copy of its own, and nothing is
+// scaled. For one thread at a time; nothing here waits for the device. When it is destroyed, what
+// was launched has been done, or the device is broken.
 class PackKernels {
  public:
   // `images`: BuiltPackImages(), or those of a test. Loads the binary into the device's context.
@@ -43,13 +43,10 @@ class PackKernels {
   // Why there are no kernels; ok if there are.
   const Status& status() const { return status_; }
 
-  // Whether Launch can do it. Without kernels: copies. Else also the scaling of every dtype that is
-  // reducible, and casts between float32 and the 16-bit floats.
-  bool Can(DataType in, DataType out, const Scale& scale) const;
-
-  // Puts dst = scale * src of all items on the stream. Unimplemented if not Can(). After an error
-  // some of it may be on the stream.
-  Status Launch(CuStream stream, const std::vector<PackItem>& items, DataType in, DataType out,
+  // Puts dst = scale * src of all items on the stream. Without kernels only copies can be put
+  // there, with them also the scaling of every dtype that is reducible; all else is Unimplemented.
+  // After an error some of it may be on the stream.
+  Status Launch(CuStream stream, const std::vector<PackItem>& items, DataType dtype,
                 const Scale& scale);
 
  private:

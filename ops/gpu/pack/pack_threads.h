@@ -104,19 +104,18 @@ inline float PackScaled(float value, const PackBatch& batch) {
 }
 
 // One element, with the bits of the CPU.
-template <typename In, typename Out>
-typename Out::Stored PackConverted(typename In::Stored stored, const PackBatch& batch) {
-  const typename In::Value value = In::Load(stored);
-  if constexpr (In::kScales) {
-    if (batch.scaling != 0) {
-      const typename In::Value result = PackScaled(value, batch);
-      if constexpr (static_cast<typename In::Value>(0.5) != 0) {  // a type that has NaNs
-        if (result != result) return Out::Store(NanOfHost(value, batch));
-      }
-      return Out::Store(result);
+template <typename T>
+typename T::Stored PackElement(typename T::Stored stored, const PackBatch& batch) {
+  if constexpr (!T::kScales) {
+    return stored;
+  } else {
+    const typename T::Value value = T::Load(stored);
+    const typename T::Value result = PackScaled(value, batch);
+    if constexpr (static_cast<typename T::Value>(0.5) != 0) {  // a type that has NaNs
+      if (result != result) return T::Store(NanOfHost(value, batch));
     }
+    return T::Store(result);
   }
-  return Out::Store(value);
 }
 
 template <typename T, uint32_t kCount>
@@ -124,58 +123,44 @@ struct alignas(sizeof(T) * kCount) PackVector {
   T values[kCount];
 };
 
-// False if there is a NaN in it; the result may then have other bits than the CPU's.
-template <typename In, typename Out, uint32_t kCount>
-bool PackConvertVector(const PackVector<typename In::Stored, kCount>& from, const PackBatch& batch,
-                       PackVector<typename Out::Stored, kCount>* to) {
+// Scales a vector in place. False if there is a NaN in the result, which may then have other bits
+// than the CPU's.
+template <typename T, uint32_t kCount>
+bool PackWhole(PackVector<typename T::Stored, kCount>* vector, const PackBatch& batch) {
   bool numbers = true;
-  TFRING_PACK_UNROLLED
-  for (uint32_t i = 0; i < kCount; ++i) {
-    typename In::Value value = In::LoadFast(from.values[i]);
-    if constexpr (In::kScales) {
-      if (batch.scaling != 0) value = PackScaled(value, batch);
+  if constexpr (T::kScales) {
+    TFRING_PACK_UNROLLED
+    for (uint32_t i = 0; i < kCount; ++i) {
+      const typename T::Value value = PackScaled(T::LoadFast(vector->values[i]), batch);
+      numbers = numbers && value == value;
+      vector->values[i] = T::StoreFast(value);
     }
-    numbers = numbers && value == value;
-    to->values[i] = Out::StoreFast(value);
   }
   return numbers;
-}
-
-template <typename In, typename Out>
-constexpr uint32_t PackWidth() {
-  using From = typename In::Stored;
-  using To = typename Out::Stored;
-  return sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To);
-}
-
-// Elements of a block.
-template <typename In, typename Out>
-constexpr uint32_t PackBlockElements() {
-  return kPackBlockBytes / PackWidth<In, Out>();
 }
 
 // One thread's part of block `block` of the entry, in vectors of kCount elements that both
 // addresses can be aligned to. The elements before the first vector and after the last one are for
 // block 0. Loads come before stores, so that they overlap.
-template <typename In, typename Out, uint32_t kCount, uint32_t kUnrolled>
+template <typename T, uint32_t kCount, uint32_t kUnrolled>
 void PackVectors(const PackEntry& entry, uint32_t block, uint32_t thread, const PackBatch& batch) {
-  using From = PackVector<typename In::Stored, kCount>;
-  using To = PackVector<typename Out::Stored, kCount>;
-  constexpr uint32_t kPerBlock = PackBlockElements<In, Out>() / kCount;
-  const typename In::Stored* src = static_cast<const typename In::Stored*>(entry.src);
-  typename Out::Stored* dst = static_cast<typename Out::Stored*>(entry.dst);
+  using Stored = typename T::Stored;
+  using Vector = PackVector<Stored, kCount>;
+  constexpr uint32_t kPerBlock = kPackBlockBytes / sizeof(Vector);
+  const Stored* src = static_cast<const Stored*>(entry.src);
+  Stored* dst = static_cast<Stored*>(entry.dst);
   const uint32_t past =
-      static_cast<uint32_t>(reinterpret_cast<uintptr_t>(dst) % sizeof(To) / sizeof(*dst));
+      static_cast<uint32_t>(reinterpret_cast<uintptr_t>(dst) % sizeof(Vector) / sizeof(Stored));
   int64_t head = past == 0 ? 0 : kCount - past;
   if (head > entry.elements) head = entry.elements;
   const int64_t vectors = (entry.elements - head) / kCount;
   const int64_t first = static_cast<int64_t>(block) * kPerBlock;
   const int64_t last = vectors - first < kPerBlock ? vectors : first + kPerBlock;
-  const From* from = reinterpret_cast<const From*>(src + head);
-  To* to = reinterpret_cast<To*>(dst + head);
+  const Vector* from = reinterpret_cast<const Vector*>(src + head);
+  Vector* to = reinterpret_cast<Vector*>(dst + head);
   TFRING_PACK_ROLLED
   for (int64_t at = first + thread; at < last; at += kUnrolled * kPackThreads) {
-    From loaded[kUnrolled] = {};
+    Vector loaded[kUnrolled] = {};
     TFRING_PACK_UNROLLED
     for (uint32_t k = 0; k < kUnrolled; ++k) {
       if (at + k * kPackThreads < last) loaded[k] = from[at + k * kPackThreads];
@@ -184,15 +169,14 @@ void PackVectors(const PackEntry& entry, uint32_t block, uint32_t thread, const 
     for (uint32_t k = 0; k < kUnrolled; ++k) {
       const int64_t vector = at + k * kPackThreads;
       if (vector >= last) continue;
-      To converted;
-      if (PackConvertVector<In, Out, kCount>(loaded[k], batch, &converted)) {
-        to[vector] = converted;
+      if (PackWhole<T, kCount>(&loaded[k], batch)) {
+        to[vector] = loaded[k];
         continue;
       }
       const int64_t element = head + vector * kCount;
       TFRING_PACK_ROLLED
       for (uint32_t i = 0; i < kCount; ++i) {
-        dst[element + i] = PackConverted<In, Out>(src[element + i], batch);
+        dst[element + i] = PackElement<T>(src[element + i], batch);
       }
     }
   }
@@ -200,73 +184,69 @@ void PackVectors(const PackEntry& entry, uint32_t block, uint32_t thread, const 
   // At most 15 elements on each side.
   int64_t at = thread < head ? thread : entry.elements;
   if (thread >= 32) at = head + vectors * kCount + (thread - 32);
-  if (at < entry.elements) dst[at] = PackConverted<In, Out>(src[at], batch);
+  if (at < entry.elements) dst[at] = PackElement<T>(src[at], batch);
 }
 
 // The same for addresses that are no multiples of their elements.
-template <typename In, typename Out>
+template <typename T>
 void PackBytes(const PackEntry& entry, uint32_t block, uint32_t thread, const PackBatch& batch) {
-  using From = typename In::Stored;
-  using To = typename Out::Stored;
-  const int64_t first = static_cast<int64_t>(block) * PackBlockElements<In, Out>();
-  const int64_t end = first + PackBlockElements<In, Out>();
+  using Stored = typename T::Stored;
+  constexpr uint32_t kPerBlock = kPackBlockBytes / sizeof(Stored);
+  const int64_t first = static_cast<int64_t>(block) * kPerBlock;
+  const int64_t end = first + kPerBlock;
   const int64_t last = end < entry.elements ? end : entry.elements;
   TFRING_PACK_ROLLED
   for (int64_t at = first + thread; at < last; at += kPackThreads) {
-    const unsigned char* src = static_cast<const unsigned char*>(entry.src) + at * sizeof(From);
-    unsigned char* dst = static_cast<unsigned char*>(entry.dst) + at * sizeof(To);
+    const unsigned char* src = static_cast<const unsigned char*>(entry.src) + at * sizeof(Stored);
+    unsigned char* dst = static_cast<unsigned char*>(entry.dst) + at * sizeof(Stored);
     unsigned char bytes[8];
-    for (uint32_t b = 0; b < sizeof(From); ++b) bytes[b] = src[b];
-    From from;
-    std::memcpy(&from, bytes, sizeof(From));
-    const To to = PackConverted<In, Out>(from, batch);
-    std::memcpy(bytes, &to, sizeof(To));
-    for (uint32_t b = 0; b < sizeof(To); ++b) dst[b] = bytes[b];
+    for (uint32_t b = 0; b < sizeof(Stored); ++b) bytes[b] = src[b];
+    Stored stored;
+    std::memcpy(&stored, bytes, sizeof(Stored));
+    stored = PackElement<T>(stored, batch);
+    std::memcpy(bytes, &stored, sizeof(Stored));
+    for (uint32_t b = 0; b < sizeof(Stored); ++b) dst[b] = bytes[b];
   }
 }
 
 // Whether both addresses are the same number of whole elements past a multiple of a vector.
-template <typename In, typename Out, uint32_t kCount>
+template <typename T, uint32_t kCount>
 bool PackFits(const PackEntry& entry) {
-  using From = typename In::Stored;
-  using To = typename Out::Stored;
+  constexpr uint32_t kBytes = sizeof(typename T::Stored);
   const uintptr_t src = reinterpret_cast<uintptr_t>(entry.src);
   const uintptr_t dst = reinterpret_cast<uintptr_t>(entry.dst);
-  return src % sizeof(From) == 0 && dst % sizeof(To) == 0 &&
-         src / sizeof(From) % kCount == dst / sizeof(To) % kCount;
+  return src % kBytes == 0 && src % (kBytes * kCount) == dst % (kBytes * kCount);
 }
 
-// A kernel: moves and scales elements of one type into those of another.
-template <typename In, typename Out>
-struct PackConvert {
-  static constexpr uint32_t kSrcBytes = sizeof(typename In::Stored);  // of an element
-  static constexpr uint32_t kDstBytes = sizeof(typename Out::Stored);
+// A kernel: moves and scales elements.
+template <typename T>
+struct PackScale {
+  static constexpr uint32_t kElementBytes = sizeof(typename T::Stored);
 
   static void Run(const PackEntry& entry, uint32_t block, uint32_t thread, const PackBatch& batch) {
-    constexpr bool kInteger = static_cast<typename In::Value>(0.5) == 0;
-    constexpr uint32_t kCount = kInteger ? 1 : 16 / PackWidth<In, Out>();
-    if (PackFits<In, Out, kCount>(entry)) {
-      PackVectors<In, Out, kCount, kInteger ? 1 : 4>(entry, block, thread, batch);
-    } else if (kCount != 1 && PackFits<In, Out, 1>(entry)) {
-      PackVectors<In, Out, 1, 1>(entry, block, thread, batch);
+    constexpr bool kInteger = static_cast<typename T::Value>(0.5) == 0;
+    constexpr uint32_t kCount = kInteger ? 1 : 16 / kElementBytes;
+    if (PackFits<T, kCount>(entry)) {
+      PackVectors<T, kCount, kInteger ? 1 : 4>(entry, block, thread, batch);
+    } else if (kCount != 1 && PackFits<T, 1>(entry)) {
+      PackVectors<T, 1, 1>(entry, block, thread, batch);
     } else {
-      PackBytes<In, Out>(entry, block, thread, batch);
+      PackBytes<T>(entry, block, thread, batch);
     }
   }
 };
 
 // A kernel: moves bytes, in the widest units that both addresses can be aligned to.
 struct PackCopy {
-  static constexpr uint32_t kSrcBytes = 1;
-  static constexpr uint32_t kDstBytes = 1;
+  static constexpr uint32_t kElementBytes = 1;
 
   static void Run(const PackEntry& entry, uint32_t block, uint32_t thread, const PackBatch& batch) {
-    if (PackFits<PackByte, PackByte, 16>(entry)) {
-      PackVectors<PackByte, PackByte, 16, 4>(entry, block, thread, batch);
-    } else if (PackFits<PackByte, PackByte, 4>(entry)) {
-      PackVectors<PackByte, PackByte, 4, 4>(entry, block, thread, batch);
+    if (PackFits<PackByte, 16>(entry)) {
+      PackVectors<PackByte, 16, 4>(entry, block, thread, batch);
+    } else if (PackFits<PackByte, 4>(entry)) {
+      PackVectors<PackByte, 4, 4>(entry, block, thread, batch);
     } else {
-      PackVectors<PackByte, PackByte, 1, 4>(entry, block, thread, batch);
+      PackVectors<PackByte, 1, 4>(entry, block, thread, batch);
     }
   }
 };

@@ -77,7 +77,7 @@ constexpr Setting kSettings[] = {
     {"PIECE_BYTES", Unit::kBytes, &Config::piece_bytes, kMinPieceBytes, kMaxPieceBytes,
      "unit in which large collectives are pipelined"},
     {"DETERMINISTIC", Unit::kFlag, &Config::deterministic, 0, 1,
-     "use only algorithms that sum in one canonical order"},
+     "the same sums have the same bits each time: fixed orders, on GPUs no fusion of reductions"},
     {"HIERARCHICAL_ALLREDUCE", Unit::kHierarchy, &Config::hierarchical_allreduce, 0, 0,
      "allreduces over several hosts reduce within each first: 0, 1, or auto, where it is faster"},
     {"NETWORK_LATENCY_SECONDS", Unit::kSeconds, &Config::network_latency, 0, 10,

@@ -55,7 +55,7 @@ struct Config {
   int64_t autotune_warmup_samples = 3;     // AUTOTUNE_WARMUP_SAMPLES: first ones, not counted
   int64_t autotune_steps_per_sample = 10;  // AUTOTUNE_STEPS_PER_SAMPLE
   int64_t autotune_samples = 5;            // AUTOTUNE_SAMPLES: of each trial
-  bool deterministic = false;              // DETERMINISTIC: canonical order only
+  bool deterministic = false;              // DETERMINISTIC: the same bits each time
   Hierarchy hierarchical_allreduce = Hierarchy::kAuto;  // HIERARCHICAL_ALLREDUCE
   Duration network_latency = 30'000;  // NETWORK_LATENCY_SECONDS: a small message between hosts
   int64_t network_bytes_per_second = 1'250'000'000;  // NETWORK_BYTES_PER_SECOND: of a host

@@ -133,6 +133,22 @@ TEST(SixteenBitSumsAreRoundedAtEachStep) {
   });
 }
 
+// As in real rings: with other elements in front an element's sum has other bits.
+TEST(TheOrderOfASumDependsOnThePlaceInTheCall) {
+  RunNcclRanks(3, true, [](GpuRank& rank) {
+    const float value = std::vector<float>{1e8f, 1.0f, -1e8f}[static_cast<size_t>(rank.rank)];
+    const auto sums = [&](size_t count) {
+      const float* input = rank.Put(std::vector<float>(count, value));
+      void* output = rank.Allocate(4 * count);
+      EXPECT_EQ(nccl.AllReduce(input, output, count, ncclFloat32, ncclSum, rank.comm, rank.stream),
+                0);
+      return rank.Get<float>(output, count);
+    };
+    EXPECT_TRUE(sums(1) == (std::vector<float>{0}));
+    EXPECT_TRUE(sums(3) == (std::vector<float>{0, 1, 0}));
+  });
+}
+
 // More than one piece of the double's, an odd rest.
 TEST(LargeDataInPieces) {
   RunNcclRanks(3, true, [](GpuRank& rank) {

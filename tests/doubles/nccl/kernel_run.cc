@@ -129,22 +129,37 @@ class CollectiveRun {
       }
       return true;
     }
-    return Reduce(to, n);
+    return Reduce(to, first, n);
   }
 
-  bool Reduce(char* to, size_t n) {
-    const size_t bytes = n * element_;
-    const uint64_t offset =
-        call_.function == kReduceScatter ? static_cast<uint64_t>(meeting_.rank()) * bytes : 0;
+  // The sum of each of the ring's blocks begins at another rank.
+  bool Reduce(char* to, size_t first, size_t n) {
+    const size_t per_block = (call_.count + ranks_ - 1) / ranks_;
+    for (size_t at = first; at < first + n;) {
+      const size_t block = at / per_block;
+      const size_t end = std::min(first + n, (block + 1) * per_block);
+      const size_t skipped = (at - first) * element_;
+      if (!ReduceBlock(to + skipped, skipped, n, end - at, block + 1)) return false;
+      at = end;
+    }
+    return true;
+  }
+
+  // `count` of the piece's n elements, the sum from rank `begin` on.
+  bool ReduceBlock(char* to, size_t skipped, size_t n, size_t count, size_t begin) {
+    const size_t bytes = count * element_;
+    const uint64_t piece = call_.function == kReduceScatter
+                               ? static_cast<uint64_t>(meeting_.rank()) * n * element_
+                               : 0;
     std::vector<char> sum(bytes);
     std::vector<char> other(bytes);
-    // Each of the ring's pieces begins its sum at another rank.
     for (size_t i = 0; i < ranks_; ++i) {
-      const int from = static_cast<int>((i + 1) % ranks_);
-      if (!meeting_.Read(from, i == 0 ? sum.data() : other.data(), bytes, offset)) return false;
-      if (i > 0) Combine(call_.dtype, call_.op, sum.data(), other.data(), n);
+      const int from = static_cast<int>((begin + i) % ranks_);
+      char* const data = i == 0 ? sum.data() : other.data();
+      if (!meeting_.Read(from, data, bytes, piece + skipped)) return false;
+      if (i > 0) Combine(call_.dtype, call_.op, sum.data(), other.data(), count);
     }
-    if (call_.op == ncclAvg) DivideIntegers(call_.dtype, meeting_.nranks(), sum.data(), n);
+    if (call_.op == ncclAvg) DivideIntegers(call_.dtype, meeting_.nranks(), sum.data(), count);
     std::memcpy(View(to, bytes), sum.data(), bytes);
     return true;
   }

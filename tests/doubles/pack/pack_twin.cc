@@ -33,8 +33,8 @@ void Run(void** parameters, unsigned grid, unsigned threads) {
   }
   for (uint32_t block = 0; block < grid; ++block) {
     PackEntry entry = PackEntryOf(entries, batch.count, block);
-    entry.src = View(const_cast<void*>(entry.src), entry.elements * Kernel::kSrcBytes);
-    entry.dst = View(entry.dst, entry.elements * Kernel::kDstBytes);
+    entry.src = View(const_cast<void*>(entry.src), entry.elements * Kernel::kElementBytes);
+    entry.dst = View(entry.dst, entry.elements * Kernel::kElementBytes);
     for (uint32_t thread = 0; thread < threads; ++thread) {
       Kernel::Run(entry, block - entry.first_block, thread, batch);
     }

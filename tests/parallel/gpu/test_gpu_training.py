@@ -3,6 +3,7 @@ there, so this is about where tensors go and not about what is learnt."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 from typing import Any
 
@@ -18,11 +19,19 @@ from tfring.ops import library
 GPUS = tf.config.list_physical_devices("GPU")
 pytestmark = pytest.mark.skipif(not GPUS, reason="TensorFlow sees no GPU; see tests/gpu")
 NCCL = os.environ.get("TFRING_GPU_OPERATIONS") == "nccl"
+DETERMINISTIC = os.environ.get("TFRING_DETERMINISTIC") == "1"
 ON_DOUBLE = "FAKE_CUDA_UUID" in os.environ
 
 
 def copies() -> int:
     return fake_cuda.count("d2h_copies") + fake_cuda.count("h2d_copies")
+
+
+def nccl_calls() -> int:
+    """How often this rank has called the double of NCCL."""
+    library = ctypes.CDLL(os.environ["TFRING_NCCL_LIBRARY"])
+    library.FakeNcclCount.restype = ctypes.c_long
+    return int(library.FakeNcclCount(b"kernels"))
 
 
 @pytest.mark.skipif(not ON_DOUBLE, reason="counts what the double of the driver counts")
@@ -45,6 +54,28 @@ def test_a_reduction_copies_nothing_to_the_host_with_nccl(several: int) -> None:
         np.testing.assert_array_equal(result.numpy(), np.full(1000, several, "float32"))
     # Staged, a tensor is copied twice at least; an eager call may return before the second copy.
     assert made == 0 if NCCL else made >= len(results)
+
+
+@pytest.mark.skipif(not (DETERMINISTIC and NCCL), reason="see tests/gpu/test_jobs.py")
+def test_deterministic_sums_are_calls_of_nccl_of_their_own(several: int) -> None:
+    assert os.environ["NCCL_ALGO"] == "Ring" and os.environ["NCCL_PROTO"] == "Simple"
+    with tf.device("CPU:0"):
+        host = tf.fill([1], [1e8, 1.0, -1e8][hvd.rank()])
+    with tf.device("GPU:0"):
+        x = tf.identity(host)
+
+    @tf.function
+    def step(tensor: Any) -> Any:
+        return [hvd.allreduce(tensor, op=hvd.Sum, name=f"own.{i}") for i in range(6)]
+
+    step(x)
+    calls, moved = nccl_calls(), copies()
+    for _ in range(5):
+        results = step(x)
+    hvd.barrier()
+    assert (nccl_calls() - calls, copies() - moved) == (30, 0)
+    # The double's ring sums up the second third of a call in an order that gives 1.
+    assert [float(result[0]) for result in results] == [0.0] * 6
 
 
 def test_fit_reduces_gradients_in_place(several: int) -> None:

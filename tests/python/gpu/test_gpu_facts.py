@@ -111,6 +111,25 @@ def test_a_loaded_library_is_seen_in_the_memory_map(tmp_path):
     assert nccl.nccl_in_process(str(maps)) is None
 
 
+@pytest.mark.parametrize(
+    ("runtime", "given", "algorithm", "protocol"),
+    [
+        ({}, {}, None, None),
+        ({"DETERMINISTIC": "0"}, {}, None, None),
+        ({"DETERMINISTIC": "1"}, {}, "Ring", "Simple"),
+        ({"DETERMINISTIC": "True"}, {"NCCL_ALGO": "Tree"}, "Tree", "Simple"),
+        ({"DETERMINISTIC": "on"}, {"NCCL_PROTO": "LL"}, "Ring", "LL"),
+    ],
+)
+def test_deterministic_sums_take_one_algorithm_of_nccl_unless_told(
+    monkeypatch, runtime, given, algorithm, protocol
+):
+    monkeypatch.setattr(nccl.os, "environ", dict(given))
+    nccl.fix_sums(runtime)
+    assert nccl.os.environ.get("NCCL_ALGO") == algorithm
+    assert nccl.os.environ.get("NCCL_PROTO") == protocol
+
+
 def test_without_a_driver_the_doctor_says_so_and_nothing_is_wrong(tmp_path):
     missing = str(tmp_path / "libcuda.so.1")
     report = gpu_report({"CUDA_DRIVER": missing})

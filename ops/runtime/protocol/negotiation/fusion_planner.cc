@@ -11,18 +11,22 @@ constexpr size_t kMaxItems = 4096;
 }  // namespace
 
 FusionPlanner::FusionPlanner(const Config& config)
-    : threshold_(config.fusion_threshold_bytes), groups_alone_(config.disable_group_fusion) {}
+    : threshold_(config.fusion_threshold_bytes),
+      groups_alone_(config.disable_group_fusion),
+      deterministic_(config.deterministic) {}
 
-bool FusionPlanner::Alone(const Request& request) const {
+bool FusionPlanner::Alone(const Request& request, DataPath path) const {
   if (threshold_ <= 0 || (request.group && groups_alone_)) return true;
-  // What Adasum makes of a tensor must not depend on what it travels with.
-  return !Traits(request.kind).fuses ||
-         (Traits(request.kind).reduces && request.op == ReduceOp::kAdasum);
+  if (!Traits(request.kind).fuses) return true;
+  // What Adasum makes of a tensor must not depend on what it travels with. The bits of NCCL's sums
+  // do depend on that.
+  return Traits(request.kind).reduces &&
+         (request.op == ReduceOp::kAdasum || (deterministic_ && path == DataPath::kDevice));
 }
 
 void FusionPlanner::Add(uint64_t handle, const Request& request, const std::vector<Rank>& absent,
                         DataPath path) {
-  const bool alone = Alone(request);
+  const bool alone = Alone(request, path);
   const int64_t bytes = alone ? 0 : TotalBytes(request);
   if (alone || bytes > threshold_) {
     batches_.push_back({{handle}, bytes, false, {}});

@@ -43,10 +43,11 @@ class FusionPlanner {
     bool open = false;  // open_[key] points here
     FusionKey key;
   };
-  bool Alone(const Request& request) const;
+  bool Alone(const Request& request, DataPath path) const;
 
   int64_t threshold_;
   bool groups_alone_;
+  bool deterministic_;
   std::list<Batch> batches_;
   std::map<FusionKey, Batch*> open_;  // the last batch of each key, while it can grow
 };

@@ -31,10 +31,11 @@ TEST(FusionTakesLikeRequestsUpToTheThreshold) {
 }
 
 // How many batches two requests make.
-size_t Batches(const Config& config, const Request& a, const Request& b) {
+size_t Batches(const Config& config, const Request& a, const Request& b,
+               DataPath path = DataPath::kHost) {
   FusionPlanner planner(config);
-  planner.Add(1, a);
-  planner.Add(2, b);
+  planner.Add(1, a, {}, path);
+  planner.Add(2, b, {}, path);
   size_t batches = 0;
   for (; !planner.empty(); ++batches) planner.Take();
   return batches;
@@ -73,6 +74,19 @@ TEST(FusionSeparatesWhatDiffers) {
   EXPECT_EQ(Batches(config, base, base), size_t{1});
   config.fusion_threshold_bytes = 0;
   EXPECT_EQ(Batches(config, base, base), size_t{2});
+}
+
+// Where NCCL's sum of an element begins depends on the element's place in the call.
+TEST(DeterministicSumsOnDevicesTravelAlone) {
+  Config config;
+  const Request sum = Allreduce("a");
+  Request broadcast = sum;
+  broadcast.kind = CollectiveKind::kBroadcast;
+  EXPECT_EQ(Batches(config, sum, sum, DataPath::kDevice), size_t{1});
+  config.deterministic = true;
+  EXPECT_EQ(Batches(config, sum, sum, DataPath::kDevice), size_t{2});
+  EXPECT_EQ(Batches(config, sum, sum), size_t{1});
+  EXPECT_EQ(Batches(config, broadcast, broadcast, DataPath::kDevice), size_t{1});
 }
 
 }  // namespace
