@@ -30,6 +30,7 @@ from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[1]
 HELPERS = ROOT / "tests" / "helpers"
+JAX_PAIR = ROOT / "tools" / "gpu_check" / "jax" / "pair.py"
 TF_STEPS = ROOT / "tools" / "gpu_check" / "tf" / "steps.py"
 sys.path += [str(HELPERS), str(ROOT / "tools" / "gpu_check"), str(ROOT)]
 
@@ -73,6 +74,7 @@ STEPS = (
     Step("death", 20),
     Step("hang", 20, threads=True),
     Step("abort_queued", 40),
+    Step("jax_pair", 50),
     Step("threads", 60, threads=True),
     Step("compute_sanitizer", 40),
     Step("doctor", 40, "command"),
@@ -165,6 +167,8 @@ class Checks:
                 result: Line = {"ok": True, "skipped": skipped}
             elif step.name == "doctor":
                 result = self._doctor(limit)
+            elif step.name == "jax_pair":
+                result = self._jax_pair(limit)
             elif step.name == "compute_sanitizer":
                 result = self._compute_sanitizer(step, limit)
             else:
@@ -178,8 +182,11 @@ class Checks:
 
     def _reason_to_skip(self, step: Step) -> str:
         apart = self.gpus > 1 or self.nccl_version >= FIRST_TO_SHARE
-        if step.mode in ("nccl", "early") and step.name != "tf_import" and not apart:
+        uses_nccl = step.mode in ("nccl", "early") and step.name != "tf_import"
+        if (uses_nccl or step.name == "jax_pair") and not apart:
             return "two ranks on one GPU need NCCL 2.30 or newer"
+        if step.name == "jax_pair" and self.double:
+            return "JAX needs more of CUDA than there are doubles of"
         if step.name == "tf_speed_nccl" and self.gpus < 2:
             return "two processes take turns on one GPU"
         if step.name == "tf_equivalence" and self.double:
@@ -204,10 +211,17 @@ class Checks:
 
     def _program(self, step: Step, limit: float, *before: str, under: str = "") -> Line:
         env = {**os.environ, **self._shared(), **(THREADS if step.threads else {})}
-        nccl = self.nccl or nccl_of_package() or ""
-        arguments = [f"--driver={self.driver}", f"--nccl={nccl}"]
+        arguments = [f"--driver={self.driver}", f"--nccl={self._nccl()}"]
         arguments += ["--doubles"] if self.double else []
         return _json_of([*before, self.program, *arguments, under or step.name], limit, env)
+
+    def _nccl(self) -> str:
+        return self.nccl or nccl_of_package() or ""
+
+    def _jax_pair(self, limit: float) -> Line:
+        library = str(self.build / "tools/gpu_check/libtfring_jax.so")
+        command = [self.python, str(JAX_PAIR), library, self.driver, self._nccl()]
+        return _json_of(command, limit, {**os.environ, **self._shared()})
 
     def _compute_sanitizer(self, step: Step, limit: float) -> Line:
         found: Line = {}

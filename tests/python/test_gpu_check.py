@@ -33,9 +33,13 @@ case $step in
 \\"arguments\\": \\"$*\\", \\"kinds\\": 1, \\"ok\\": true}" | tr '\\n' ' ' ;;
 esac
 """
-# Plays `python -m tfring run` of a job with TensorFlow: of its steps one hangs, one fails and one
-# dies, and its end hangs.
+# Plays Python with JAX, and `python -m tfring run` of a job with TensorFlow: of its steps one
+# hangs, one fails and one dies, and its end hangs.
 JOB = """#!/bin/sh
+case $1 in *jax/pair.py)
+  echo "{\\"env\\": \\"$NCCL_MULTI_RANK_GPU_ENABLE\\",
+\\"arguments\\": \\"$*\\", \\"ok\\": true}" | tr '\\n' ' ' ;;
+esac
 [ "$3" = run ] && echo started >> "$0.starts"
 for item in "$@"; do
   step=${item#*:}
@@ -166,9 +170,19 @@ def test_two_ranks_of_one_gpu_have_the_settings_and_the_nccl_that_they_need(
     nccl.parent.mkdir(parents=True)
     nccl.touch()
     path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
-    lines, _, _ = machine.run("processes", "threads", PYTHONPATH=path)
+    new = {"nccl": "2.30.7"}
+    lines, _, _ = machine.run("processes", "threads", "jax_pair", PYTHONPATH=path, **new)
     assert lines["processes"]["env"] == "1 " and lines["threads"]["env"] == "1 32"
     assert f"--nccl={nccl}" in lines["processes"]["arguments"]
+    library = machine.folder / "tools" / "gpu_check" / "libtfring_jax.so"
+    assert lines["jax_pair"]["arguments"].endswith(f"pair.py {library} libcuda.so.1 {nccl}")
+    assert lines["jax_pair"]["env"] == "1"
+
+
+def test_the_step_with_jax_is_skipped_without_jax() -> None:
+    command = [sys.executable, str(FOLDER / "jax" / "pair.py"), "none", "none", "none"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert json.loads(result.stdout) == {"ok": True, "skipped": "there is no JAX for GPUs"}
 
 
 def without_network(command: list[str]) -> list[str]:
@@ -220,6 +234,20 @@ def test_all_is_played_from_its_parts_on_a_machine_without_network(
     assert (home / "site" / "tensorflow" / "weights").stat().st_size == 600_000
 
 
+# Loads the library for JAX: which custom calls it has, and from where its libraries come.
+HANDLERS = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+library.tfring_handler.restype = ctypes.c_void_p
+for platform in (b"CUDA", b"Host"):
+    names = (b"tfring_start", b"tfring_done", b"tfring_collective")
+    print(*[bool(library.tfring_handler(name, platform)) for name in names])
+maps = open("/proc/self/maps").read()
+print({line.split()[-1] for line in maps.splitlines() if "tfring_runtime" in line}.pop())
+print("tensorflow" in maps)
+"""
+
+
 @pytest.mark.slow
 def test_the_steps_of_slot_1_run_from_their_parts_on_the_doubles_though_some_hang(
     tmp_path: Path,
@@ -238,10 +266,16 @@ def test_the_steps_of_slot_1_run_from_their_parts_on_the_doubles_though_some_han
     ran = subprocess.run(
         without_network(command), env=env, capture_output=True, text=True, timeout=120
     )
-    lines = {line["step"]: line for line in map(json.loads, ran.stdout.splitlines()[:12])}
+    lines = {line["step"]: line for line in map(json.loads, ran.stdout.splitlines()[:13])}
     wrong = {step: line["error"] for step, line in lines.items() if not line["ok"]}
     assert wrong == {"processes": "killed after 10 s", "threads": "killed after 10 s"}, ran.stdout
     assert lines["launch"]["ok"] and "no time was left" not in ran.stdout
+    program = tmp_path / "home" / "tree" / "build" / "tools" / "gpu_check"
+    command = [sys.executable, "-c", HANDLERS, str(program / "libtfring_jax.so")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    runtime = str(program / "libtfring_runtime.so")
+    said = ["True True True", "False False True", runtime, "False"]
+    assert ran.stdout.splitlines() == said, ran
 
 
 def test_kernels_for_other_gpus_are_overwritten() -> None:

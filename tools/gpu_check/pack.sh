@@ -42,6 +42,10 @@ parts() {
 rm -f "$out"/first.* "$out"/tensorflow.*
 mkdir -p "$work/first/tree/build/$here"
 cp "$build/$here/tfring_gpu_check" "$work/first/tree/build/$here/"
+if [[ -f $build/$here/libtfring_jax.so ]]; then
+  cp "$build/$here/libtfring_jax.so" tfring/_lib/libtfring_{runtime,cuda}.so \
+    "$work/first/tree/build/$here/"
+fi
 git ls-files -z tools/gpu_check.py "$here/*.py" 'tests/helpers/*.py' tests/doubles/stub_libraries.py \
   'tfring/*.py' 'tfring/*.pyi' | tar -c --null -T - | tar -x -C "$work/first/tree"
 if [[ $double ]]; then

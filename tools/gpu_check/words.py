@@ -89,7 +89,7 @@ def _abort_queued(line: Line) -> str:
         f"ncclCommAbort took {line['nccl_abort_seconds']:.2f} s with "
         f"{line['nccl_queued_seconds']:.1f} s of work before it. With {line['queued_seconds']:.1f} "
         f"s {_error_after(line)}; the GPU worked after {line['gpu_seconds']:.1f} s; memory "
-        f"{'came back' if line['memory_back'] else 'did not come back'}"
+        f"came back {line['memory_seconds']:.1f} s later"
     )
 
 
