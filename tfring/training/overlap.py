@@ -46,7 +46,7 @@ def pin(begun: int) -> None:
     for op in operations:
         for tensor in op.outputs if op in buckets else ():
             # The last one belongs to the earliest layer.
-            if _is_computed(tensor) and _later(tensor, buckets):
+            if _is_activation(tensor) and _later(tensor, buckets):
                 found[buckets[op]] = tensor
     for bucket, tensor in found.items():
         _tie(starts[bucket], tensor, _later(tensor, buckets))
@@ -84,8 +84,9 @@ def _first_buckets(operations: Sequence[Any], starts: Sequence[Any]) -> dict[Any
     return buckets
 
 
-def _is_computed(tensor: Any) -> bool:
-    return bool(tensor.dtype.is_floating) and len(tensor.op.inputs) > 0
+def _is_activation(tensor: Any) -> bool:
+    """Tells whether a tensor may be the gradient of one: no constant, no scale."""
+    return bool(tensor.dtype.is_floating) and tensor.shape.rank != 0 and len(tensor.op.inputs) > 0
 
 
 def _later(tensor: Any, buckets: dict[Any, int]) -> list[Any]:
@@ -96,7 +97,7 @@ def _later(tensor: Any, buckets: dict[Any, int]) -> list[Any]:
 
 def _tie(start: Any, tensor: Any, consumers: Sequence[Any]) -> None:
     """Lets some consumers of a tensor wait for a start."""
-    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+    from tensorflow.compiler.tf2xla.ops import gen_xla_ops  # loads a library
 
     dones = [op for op in start.outputs[0].consumers() if op.type == _DONE]
     graph = start.graph
@@ -112,7 +113,7 @@ def _tie(start: Any, tensor: Any, consumers: Sequence[Any]) -> None:
                     op._update_input(place, behind_it)
 
 
-@tf.RegisterGradient(_GRADIENT)
+@tf.RegisterGradient(_GRADIENT)  # type: ignore[untyped-decorator]
 def _barrier_gradient(op: Any, *grads: Any) -> Any:
     """The gradients of a barrier's results are those of its operands."""
     del op
