@@ -226,7 +226,7 @@ def train(name: str, rank: int) -> tuple[list[Any], int]:
     return model.get_weights(), sum(node.op == "XlaOptimizationBarrier" for node in nodes)
 
 
-@pytest.mark.parametrize("name", cases(CASES, quick=["dense", "synchronized", "nested calls"]))
+@pytest.mark.parametrize("name", cases(CASES, quick=["dense", "synchronized"]))
 def test_weights_are_those_of_a_graph_that_was_left_alone(
     name: str, rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
