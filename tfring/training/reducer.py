@@ -28,7 +28,7 @@ import tensorflow as tf
 from tfring import process_sets, topology
 from tfring.collectives import allreduce, buckets, sparse
 from tfring.ops import arguments, reduce_ops, topology_ops, xla
-from tfring.training import double_reduction, gate
+from tfring.training import double_reduction, gate, overlap
 from tfring.training.local_variables import LocalVariables, variable_key
 from tfring.training.options import ReduceOptions, call_hook
 from tfring.training.reduction_record import reductions
@@ -189,6 +189,7 @@ class GradientReducer:
         layout = buckets.layout_hash(cut, kinds)
         results: list[Any] = [None] * len(gradients)
         begun: list[_Finish] = []
+        traced = overlap.begin()
         for bucket in cut:
             # Nothing of the step is left to be computed while the last bucket is reduced, so its op
             # need not wait for the results; behind a gate it has to have succeeded.
@@ -200,6 +201,7 @@ class GradientReducer:
         # XLA keeps the order: the first is waited for when all have been begun.
         for finish in begun:
             finish(results)
+        overlap.pin(traced)
         return results
 
     def _groups_by_position(self, variables: Sequence[Any]) -> buckets.Groups:
