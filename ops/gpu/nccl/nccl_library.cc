@@ -7,7 +7,7 @@
 #include <mutex>
 #include <utility>
 
-#include "ops/gpu/nccl/expendable_thread.h"
+#include "ops/gpu/cuda/expendable_thread.h"
 
 namespace tfring {
 namespace {

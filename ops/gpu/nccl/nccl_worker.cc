@@ -6,8 +6,8 @@
 #include <exception>
 #include <utility>
 
+#include "ops/gpu/cuda/expendable_thread.h"
 #include "ops/gpu/cuda/stream.h"
-#include "ops/gpu/nccl/expendable_thread.h"
 #include "ops/runtime/base/clock.h"
 #include "ops/runtime/base/text.h"
 

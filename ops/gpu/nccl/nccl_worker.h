@@ -100,6 +100,8 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
   void Fail(Completion failure, bool abort);
   void StopDevice();
   void AbortCommunicators(TimePoint deadline);
+  static void AbortAll(const std::vector<std::shared_ptr<NcclCommunicator>>& communicators,
+                       const std::shared_ptr<CudaDevice>& device, Duration limit);
   void DestroyCommunicators();
   bool stopping() const { return stop_.load(std::memory_order_acquire); }
 

@@ -1,9 +1,10 @@
 // How an NcclWorker ends: after a failure, and in an orderly shutdown.
 #include <chrono>
+#include <functional>
 #include <utility>
 
+#include "ops/gpu/cuda/expendable_thread.h"
 #include "ops/gpu/cuda/kept_memory.h"
-#include "ops/gpu/nccl/expendable_thread.h"
 #include "ops/gpu/nccl/nccl_worker.h"
 #include "ops/runtime/base/clock.h"
 #include "ops/runtime/base/log.h"
@@ -69,14 +70,22 @@ void NcclWorker::AbortCommunicators(TimePoint deadline) {
     communicators = communicators_;
     device = device_;
   }
+  AbortAll(communicators, device, deadline - MonotonicNow());
+}
+
+// All at once: an abort waits until the stream has come to the last kernel of its communicator, and
+// before that there may be kernels of another one, which spin until theirs is aborted.
+void NcclWorker::AbortAll(const std::vector<std::shared_ptr<NcclCommunicator>>& communicators,
+                          const std::shared_ptr<CudaDevice>& device, Duration limit) {
+  std::vector<std::function<void()>> aborts;
   for (const auto& communicator : communicators) {
-    const Duration left = deadline - MonotonicNow();
-    const Status ended = RunWithin(left, "ncclCommAbort", [communicator, device] {
+    aborts.emplace_back([communicator, device] {
       const ScopedContext current(device.get());
       communicator->Abort();
     });
-    if (!ended.ok()) Log(LogLevel::kWarning, ended.message() + "; it is left alone");
   }
+  const Status ended = RunAllWithin(limit, "ncclCommAbort", std::move(aborts));
+  if (!ended.ok()) Log(LogLevel::kWarning, ended.message() + "; it is left alone");
 }
 
 // On the launch thread. All members do this at about the same time.

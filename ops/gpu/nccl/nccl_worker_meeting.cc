@@ -8,7 +8,7 @@
 #include <fstream>
 #include <utility>
 
-#include "ops/gpu/nccl/expendable_thread.h"
+#include "ops/gpu/cuda/expendable_thread.h"
 #include "ops/gpu/nccl/nccl_worker.h"
 #include "ops/runtime/base/log.h"
 #include "ops/runtime/base/text.h"
@@ -230,12 +230,7 @@ void NcclWorker::Disconnect(Group* group) {
     const auto at = std::find(communicators_.begin(), communicators_.end(), communicator);
     if (at != communicators_.end()) communicators_.erase(at);
   }
-  const Status ended =
-      RunWithin(options_.abort_limit, "ncclCommAbort", [communicator, device = device_] {
-        const ScopedContext current(device.get());
-        communicator->Abort();
-      });
-  if (!ended.ok()) Log(LogLevel::kWarning, ended.message() + "; it is left alone");
+  AbortAll({communicator}, device_, options_.abort_limit);
 }
 
 }  // namespace tfring

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/cc/doubles/nccl_world.h"
+#include "tests/cc/gpu/cuda/fake_gpu.h"
 #include "tests/cc/test.h"
 
 namespace tfring::testing::nccl_behaviour_test {
@@ -226,6 +227,41 @@ TEST(WrongOrderOfCommunicatorsHangsWhereKernelsHaveFewSlots) {
       Abort(rank);
     });
   }
+}
+
+TEST(AbortWaitsForKernelsThatAreBehindOtherWork) {
+  const With with({});
+  RunNcclRanks(1, true, [](GpuRank& rank) {
+    void* data = rank.Put(std::vector<int32_t>{1});
+    Fake().Set("hold", 1);
+    EXPECT_EQ(AllReduceOne(data, rank.comm, rank.stream), ncclSuccess);
+    std::atomic<bool> ended{false};
+    std::thread aborting([&] {
+      EXPECT_EQ(nccl.CommAbort(rank.comm), ncclSuccess);
+      ended = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_TRUE(!ended);
+    Fake().Set("hold", 0);
+    aborting.join();
+    EXPECT_EQ(nccl.Count("kernels"), 0);
+    rank.comm = nullptr;
+  });
+}
+
+TEST(AbortDoesNotWaitForADeviceThatIsBroken) {
+  const With with({});
+  RunNcclRanks(1, true, [](GpuRank& rank) {
+    void* data = rank.Put(std::vector<int32_t>{1});
+    Fake().Set("hold", 1);
+    EXPECT_EQ(AllReduceOne(data, rank.comm, rank.stream), ncclSuccess);
+    Fake().Inject("sticky", 1);
+    Fake().Set("hold", 0);
+    EXPECT_EQ(nccl.CommAbort(rank.comm), ncclSuccess);
+    EXPECT_EQ(nccl.Count("kernels"), 0);
+    rank.comm = nullptr;
+    Fake().Reset();
+  });
 }
 
 TEST(AbortCanHangAndCanGoOnByItself) {

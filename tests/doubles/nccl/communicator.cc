@@ -163,6 +163,7 @@ ncclResult_t Communicator::Launch(std::vector<Call> calls) {
 ncclResult_t Communicator::Enqueue(std::vector<Call> calls) {
   void* stream = calls.front().stream;
   void* kernel = MakeKernel(shared_from_this(), std::move(calls));
+  stream_ = stream;
   ++queued_;
   if (fake_nccl::Enqueue(stream, RunKernel, kernel)) return ncclSuccess;
   --queued_;
@@ -199,8 +200,10 @@ void Communicator::Abort() {
   while (Setting("hang_abort") != 0) pause();  // and kernels spin on
   aborted_ = true;
   if (init_.joinable()) init_.join();
-  // Kernels that have not begun do nothing when they do.
-  while (running_ > 0) pause();
+  // As NCCL's own, which waits for its stream: kernels that have not begun do nothing, but only
+  // once the stream has come to them. After a sticky error it never does.
+  int ordinal = -1;
+  while (running_ > 0 || (queued_ > 0 && DeviceOfStream(stream_, &ordinal))) pause();
   if (!dead_) rendezvous_.Leave(Presence::kAborted);
 }
 

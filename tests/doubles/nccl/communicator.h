@@ -51,7 +51,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   ncclResult_t Finalize();
   // Waits for the kernels.
   ncclResult_t Destroy();
-  // Ends the kernels, waits for them; and for init.
+  // Ends the kernels, and waits for all, also for those that wait on the stream for other work; and
+  // for init.
   void Abort();
   void PlayDead();
 
@@ -92,7 +93,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<bool> dead_{false};
   std::atomic<bool> attached_{false};
   std::atomic<long> running_{0};
-  std::atomic<long> queued_{0};  // kernels that have not ended, running ones too
+  std::atomic<long> queued_{0};         // kernels that have not ended, running ones too
+  std::atomic<void*> stream_{nullptr};  // of the newest kernel
   std::thread init_;
 
   std::mutex mutex_;  // guards all below

@@ -76,6 +76,26 @@ TEST(AbortInEveryPhase) {
   RunPhase({"a kernel that does not even end with an abort", "hang_abort", 1, true});
 }
 
+// The collective of three ranks hangs, and on the stream behind it is one of two of them, whose
+// communicator is older. An abort waits for the kernels of its communicator.
+TEST(AnAbortDoesNotWaitForThatOfAnotherCommunicator) {
+  BeginHostile(0, 0);
+  GpuWorld world(3, [](NcclOptions* options) { options->abort_limit = 60 * kSecond; });
+  ASSERT_EQ(world.Check(SmallSum(), FirstRanks(2), 1), "");
+  ASSERT_EQ(world.Check(SmallSum(), FirstRanks(3), 2), "");
+  for (int self = 0; self < 2; ++self) {
+    world.Submit(SmallSum(), FirstRanks(3), self, 3);
+    world.Submit(SmallSum(), FirstRanks(2), self, 4);
+  }
+  for (Rank r = 0; r < 2; ++r) (void)world.Wait(r, 4, CompletionStage::kLaunched);
+  world.AbortAll(LostRank());
+  for (Rank r = 0; r < 2; ++r) {
+    for (uint64_t sequence : {3, 4}) {
+      EXPECT_TRUE(IsFromAbort(r, EndOf(world, r, sequence, 20).status, LostRank()));
+    }
+  }
+}
+
 // A thread that was left alone in a library comes back when everything around it is gone.
 TEST(ACallThatReturnsAfterTheEndHarmsNobody) {
   BeginHostile(0, 0);

@@ -152,6 +152,33 @@ TEST(MemoryThatAHangingDeviceUsesIsFreedWhenItHasFinished) {
   }
 }
 
+// NCCL's abort waits for what the GPU was given before; the calls end without it.
+TEST(MemoryBehindQueuedWorkIsFreedWhenThatIsDone) {
+  BeginHostile(0, 0);
+  CudaDevices devices = Devices();
+  std::atomic<int> freed{0};
+  {
+    GpuWorld world(2, [](NcclOptions* options) { options->abort_limit = 300 * kMillisecond; });
+    for (Rank r = 0; r < 2; ++r) HeldCall(&world, &devices, r, 1, 2, &freed);
+    ASSERT_TRUE(Becomes(freed, 2));
+    Fake().Set("hold", 1);
+    for (Rank r = 0; r < 2; ++r) HeldCall(&world, &devices, r, 2, 2, &freed);
+    for (Rank r = 0; r < 2; ++r) (void)world.Wait(r, 2, CompletionStage::kLaunched);
+    world.AbortAll(LostRank());
+    for (Rank r = 0; r < 2; ++r) {
+      EXPECT_TRUE(IsFromAbort(r, EndOf(world, r, 2, 10).status, LostRank()));
+    }
+    EXPECT_EQ(freed, 2);
+    EXPECT_EQ(CountNccl("communicators"), 2);  // their aborts wait
+    Fake().Set("hold", 0);
+    EXPECT_TRUE(Becomes(freed, 4));
+    for (int i = 0; i < 3000 && CountNccl("communicators") > 0; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    EXPECT_EQ(CountNccl("communicators"), 0);
+  }
+}
+
 // The launch thread is in NCCL when its calls end without it.
 TEST(MemoryThatWasNotLaunchedIsFreedWhenTheLibraryReturns) {
   BeginHostile(0, 0);

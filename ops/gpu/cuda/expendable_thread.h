@@ -1,8 +1,9 @@
-#ifndef TFRING_OPS_GPU_NCCL_EXPENDABLE_THREAD_H_
-#define TFRING_OPS_GPU_NCCL_EXPENDABLE_THREAD_H_
+#ifndef TFRING_OPS_GPU_CUDA_EXPENDABLE_THREAD_H_
+#define TFRING_OPS_GPU_CUDA_EXPENDABLE_THREAD_H_
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
@@ -17,6 +18,10 @@ Status StartExpendable(std::function<void()> work);
 // `what` did not end; Internal that the system has no thread left.
 Status RunWithin(Duration limit, const std::string& what, std::function<void()> work);
 
+// The same for several at once, each on a thread of its own.
+Status RunAllWithin(Duration limit, const std::string& what,
+                    std::vector<std::function<void()>> works);
+
 }  // namespace tfring
 
-#endif  // TFRING_OPS_GPU_NCCL_EXPENDABLE_THREAD_H_
+#endif  // TFRING_OPS_GPU_CUDA_EXPENDABLE_THREAD_H_
