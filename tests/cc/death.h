@@ -10,28 +10,39 @@
 
 namespace tfring::testing {
 
-// What `body` writes to stderr before it aborts; empty if it does not abort. Runs it in a forked
-// child, so that no other thread may run here.
-inline std::string AbortMessage(const std::function<void()>& body) {
+// What a process has written to stdout and stderr, and how it ended, as waitpid says.
+struct ChildEnd {
+  std::string text;
+  int status = 0;
+};
+
+// Runs `body` in a forked child, so that no other thread may run here.
+inline ChildEnd InChild(const std::function<void()>& body) {
   int ends[2] = {-1, -1};
-  if (pipe(ends) != 0) return "";
+  if (pipe(ends) != 0) return {};
   const pid_t child = fork();
   if (child == 0) {
     signal(SIGABRT, SIG_DFL);
+    dup2(ends[1], STDOUT_FILENO);
     dup2(ends[1], STDERR_FILENO);
     body();
     _exit(0);
   }
   close(ends[1]);
-  std::string text;
+  ChildEnd end;
   char buffer[512];
   for (ssize_t n = 0; (n = read(ends[0], buffer, sizeof(buffer))) > 0;) {
-    text.append(buffer, static_cast<size_t>(n));
+    end.text.append(buffer, static_cast<size_t>(n));
   }
   close(ends[0]);
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT ? text : "";
+  waitpid(child, &end.status, 0);
+  return end;
+}
+
+// What `body` writes before it aborts; empty if it does not abort.
+inline std::string AbortMessage(const std::function<void()>& body) {
+  const ChildEnd end = InChild(body);
+  return WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGABRT ? end.text : "";
 }
 
 }  // namespace tfring::testing

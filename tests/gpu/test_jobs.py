@@ -80,10 +80,19 @@ def test_ranks_with_two_gpus_and_ranks_that_share_one(own_gpu: bool) -> None:
     run_job(2, test, operations="auto", own_gpu=own_gpu, devices=2 if own_gpu else 1)
 
 
-def test_all_survivors_name_the_rank_that_was_killed(tmp_path: Path) -> None:
-    """While they wait for it in a kernel of NCCL, and in one call after the other."""
+@pytest.mark.parametrize("hangs", [False, True])
+def test_all_survivors_name_the_rank_that_was_killed(tmp_path: Path, hangs: bool) -> None:
+    """While they wait for it in a kernel of NCCL, and in one call after the other.
+
+    Also where NCCL hangs in its abort: its double would abort the process if static destructors ran
+    beside that.
+    """
     env = job_environment("nccl")
-    own_gpu = OWN_GPU.replace("OMPI_COMM_WORLD_RANK", "TFRING_RANK")
+    env["TFRING_FAKE_NCCL"] = f"hang_abort={hangs:d}"
+    own_gpu = OWN_GPU.replace("OMPI_COMM_WORLD_RANK", "TFRING_RANK").replace("exec ", "")
+    # tfring run gives them less time than the abort takes.
+    own_gpu = f"trap '' TERM; {own_gpu}"
+    own_gpu += '; code=$?; echo $code > "${@: -1}/code$TFRING_RANK"; exit $code'
     command = [sys.executable, "-m", "tfring", "run", "-np", "3", "bash", "-c", own_gpu, "_"]
     command += [sys.executable, str(PROGRAMS / "lost_rank.py"), str(tmp_path)]
     result = subprocess.run(
@@ -91,6 +100,9 @@ def test_all_survivors_name_the_rank_that_was_killed(tmp_path: Path) -> None:
     )
     ends = {path.name: json.loads(path.read_text()) for path in tmp_path.glob("rank*")}
     assert sorted(ends) == ["rank0", "rank2"], result.stdout + result.stderr
+    codes = {path.name: path.read_text().strip() for path in tmp_path.glob("code*")}
+    assert codes == {"code0": "3", "code1": "137", "code2": "3"}, result.stdout + result.stderr
+    assert all(f"rank {rank} ends" in result.stdout for rank in (0, 2)), result.stdout
     for kind, message, seconds, next_kind in ends.values():
         assert (kind, next_kind) == ("UnavailableError",) * 2, message
         assert "rank 1 (" in message and "was lost" in message

@@ -1,20 +1,27 @@
 #include "ops/gpu/cuda/expendable_thread.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "ops/runtime/base/log.h"
 #include "ops/runtime/base/signals.h"
 #include "ops/runtime/base/text.h"
 
 namespace tfring {
 namespace {
+
+std::atomic<int> running{0};  // expendable threads of the process
 
 struct Ending {
   std::mutex mutex;  // guards left
@@ -22,19 +29,37 @@ struct Ending {
   size_t left = 0;
 };
 
+// Called by exit(), before everything that was registered earlier.
+void EndAtOnce(int code, void* /*argument*/) {
+  if (running == 0) return;
+  (void)FlushLog(kSecond);
+  (void)std::fflush(nullptr);
+  _exit(code);
+}
+
 }  // namespace
 
 Status StartExpendable(std::function<void()> work) {
+  ++running;
   try {
     SignalsBlocked blocked;
     std::thread([work = std::move(work)]() mutable {
       pthread_setname_np(pthread_self(), "tfring-gpu-one");
       work();
+      work = nullptr;
+      --running;
     }).detach();
   } catch (const std::system_error& error) {
+    --running;
     return Internal(std::string("cannot start a thread for the GPU: ") + error.what());
   }
   return OkStatus();
+}
+
+void LeaveAlone() {
+  // Late, because what is registered last is called first.
+  static std::once_flag once;
+  std::call_once(once, [] { (void)on_exit(&EndAtOnce, nullptr); });
 }
 
 Status RunAllWithin(Duration limit, const std::string& what,
@@ -55,6 +80,7 @@ Status RunAllWithin(Duration limit, const std::string& what,
   if (ending->changed.wait_for(lock, limit_ns, [&] { return ending->left == 0; })) {
     return OkStatus();
   }
+  LeaveAlone();
   return DeadlineExceeded(what + " did not end within " + SecondsText(limit));
 }
 

@@ -13,6 +13,11 @@ namespace tfring {
 // Starts a thread that nobody waits for. Internal if the system has none left.
 Status StartExpendable(std::function<void()> work);
 
+// Says that an expendable thread is left alone, perhaps in NCCL or the driver. If one still runs
+// when the process exits, the process ends with its exit code and without static destructors: those
+// of the libraries that the thread is in would crash it, or it them. The first call counts.
+void LeaveAlone();
+
 // Runs `work` on a thread of its own and waits for it, but not beyond `limit`: then the thread is
 // left alone and may run on, so `work` has to own all that it uses. DeadlineExceeded says that
 // `what` did not end; Internal that the system has no thread left.

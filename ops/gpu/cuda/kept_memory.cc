@@ -4,13 +4,12 @@
 
 #include <chrono>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "ops/gpu/cuda/expendable_thread.h"
 #include "ops/runtime/base/log.h"
-#include "ops/runtime/base/signals.h"
 
 namespace tfring {
 namespace {
@@ -34,13 +33,8 @@ class KeptMemory {
     said_ = true;
     kept_.push_back({std::move(event), std::move(memory)});
     if (running_) return;
-    try {
-      const SignalsBlocked for_the_thread;
-      std::thread([this] { Loop(); }).detach();
-      running_ = true;
-    } catch (const std::system_error&) {
-      running_ = false;  // the next one tries again
-    }
+    running_ = StartExpendable([this] { Loop(); }).ok();  // if not, the next one tries again
+    LeaveAlone();
   }
 
  private:

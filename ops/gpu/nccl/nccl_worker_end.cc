@@ -119,6 +119,7 @@ void NcclWorker::Close() {
   waiter.reset();  // ends what the device still has
   table_.EndAll();
   if (ended) return;
+  LeaveAlone();
   Log(LogLevel::kWarning, "NCCL did not return; its thread is left alone");
   // The last reference must not be that of the waiter's own thread.
   KeepForever(shared_from_this());

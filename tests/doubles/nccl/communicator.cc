@@ -1,13 +1,27 @@
 #include "tests/doubles/nccl/communicator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <utility>
 
 #include "tests/doubles/nccl/kernel.h"
 #include "tests/doubles/nccl/settings.h"
 
 namespace fake_nccl {
+namespace {
+
+std::atomic<int> aborting{0};  // calls of ncclCommAbort that have not returned
+
+// At the exit of the process. The real libraries may crash under a thread that is still in them.
+__attribute__((destructor)) void AtUnload() {
+  if (aborting == 0) return;
+  Say("static destructors ran while a thread was in ncclCommAbort");
+  std::abort();
+}
+
+}  // namespace
 
 Communicator::Communicator(const ncclUniqueId& id, int nranks, int rank, bool blocking,
                            const Device& device)
@@ -196,6 +210,7 @@ ncclResult_t Communicator::Destroy() {
 
 void Communicator::Abort() {
   Count("aborts");
+  ++aborting;
   Pause pause;
   while (Setting("hang_abort") != 0) pause();  // and kernels spin on
   aborted_ = true;
@@ -205,6 +220,7 @@ void Communicator::Abort() {
   int ordinal = -1;
   while (running_ > 0 || (queued_ > 0 && DeviceOfStream(stream_, &ordinal))) pause();
   if (!dead_) rendezvous_.Leave(Presence::kAborted);
+  --aborting;
 }
 
 void Communicator::PlayDead() {
