@@ -133,13 +133,13 @@ void NcclCommunicator::Abort() {
   if (handle != nullptr) (void)library_->call.CommAbort(handle);
 }
 
-void NcclCommunicator::Destroy(TimePoint deadline) {
-  if (handle_ == nullptr) return;
-  const Status finalized =
-      Finish(library_->call.CommFinalize(handle_), "ncclCommFinalize", deadline);
-  if (!finalized.ok()) return Abort();
+Status NcclCommunicator::Destroy(TimePoint deadline) {
+  if (handle_ == nullptr) return OkStatus();
+  TFRING_RETURN_IF_ERROR(
+      Finish(library_->call.CommFinalize(handle_), "ncclCommFinalize", deadline));
   NcclComm const handle = handle_.exchange(nullptr);
   (void)library_->call.CommDestroy(handle);
+  return OkStatus();
 }
 
 }  // namespace tfring

@@ -42,8 +42,9 @@ class NcclCommunicator {
 
   // Ends what the device does for this communicator and frees it. May hang where NCCL does.
   void Abort();
-  // The orderly end, which waits for the other members up to `deadline`, then Abort.
-  void Destroy(TimePoint deadline);
+  // The orderly end: waits for its collectives and for the other members. Without effect if that
+  // takes until `deadline` or fails.
+  Status Destroy(TimePoint deadline);
 
   const std::vector<Rank>& members() const { return members_; }
   // Whether NCCL has said that another member failed.

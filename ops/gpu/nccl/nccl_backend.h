@@ -24,6 +24,7 @@ class NcclBackend final : public CollectiveBackend {
 
   const char* name() const override { return "nccl"; }
   void Submit(Collective collective) override;
+  void Disband(const std::vector<Rank>& members) override { worker_->Disband(members); }
   void Abort(Status why) override { worker_->Abort(std::move(why)); }
   int64_t bytes_sent() const override { return worker_->bytes(); }
   int64_t progress() const override { return worker_->progress(); }

@@ -73,6 +73,21 @@ void NcclWorker::Submit(Collective collective) {
   }
   table_.Add(collective);
   item.collective = std::move(collective);
+  Push(std::move(item));
+}
+
+// The next collective of these members makes a new group.
+void NcclWorker::Disband(const std::vector<Rank>& members) {
+  const auto it = groups_.find(members);
+  if (it == groups_.end()) return;
+  Item item;
+  item.group = std::move(it->second);
+  item.disbands = true;
+  groups_.erase(it);
+  Push(std::move(item));
+}
+
+void NcclWorker::Push(Item item) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     queue_.push_back(std::move(item));
@@ -173,6 +188,11 @@ Status NcclWorker::Prepare(const Collective& collective) {
 }
 
 void NcclWorker::Handle(Item* item) {
+  if (item->disbands) {
+    const Status status = Destroy(item->group.get());
+    if (!status.ok() && !table_.failure()) Fail(FailureOf(CauseOf(status)), false);
+    return;
+  }
   const uint64_t sequence = item->collective.sequence;
   Status status = table_.failure() ? Cancelled("stopped") : OkStatus();
   if (status.ok()) status = Prepare(item->collective);

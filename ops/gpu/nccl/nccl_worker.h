@@ -43,8 +43,9 @@ struct NcclOptions {
 // The state of an NcclBackend, shared with its threads, which may be left alone where NCCL does not
 // return. The launch thread does all with NCCL, in the order of Submit: it has the members of a new
 // list meet, makes their communicator, and enqueues programs. While something is in flight it asks
-// every 100 ms whether NCCL or the device noticed an error. At the first failure another thread
-// aborts the communicators. No call waits for the host's collectives, except for meetings, which
+// every 100 ms whether NCCL or the device noticed an error. Where a process set was removed it
+// destroys the communicator of its members. At the first failure another thread aborts the
+// communicators. No call waits for the host's collectives, except for meetings, which
 // have lower sequence numbers than what waits for them.
 class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
  public:
@@ -52,6 +53,7 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
 
   Status Start();  // the launch thread
   void Submit(Collective collective);
+  void Disband(const std::vector<Rank>& members);  // from the thread of Submit
   void Abort(Status why);
   // Ends all; nothing goes to the sink afterwards.
   void Close();
@@ -72,6 +74,7 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
   struct Item {
     Collective collective;
     std::shared_ptr<Group> group;
+    bool disbands = false;  // no collective: the group is at its end
     std::optional<NcclProgram> program;
     // Of the first collective of the members: before and after they make a communicator.
     std::unique_ptr<HostPlace> meeting;
@@ -79,6 +82,7 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
     std::unique_ptr<HostPlace> staging;  // submitted before it was known what runs it
   };
 
+  void Push(Item item);
   void Loop();
   bool Next(Item* item);
   void Watch();
@@ -95,6 +99,8 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
   void EndWithout(Item* item);
   Status Connect(Group* group, const MeetingResult& met, int self, MeetingRecord* record);
   void Disconnect(Group* group);
+  Status Destroy(Group* group);
+  void Forget(const std::shared_ptr<NcclCommunicator>& communicator);
   bool WaitForRoom();
   void Launch(Item* item);
   void Fail(Completion failure, bool abort);
@@ -110,7 +116,7 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
   std::atomic<bool> stop_{false};  // a failure: the launch thread leaves NCCL
   std::atomic<int64_t> bytes_{0};
   std::atomic<int64_t> wakeups_{0};
-  std::map<std::vector<Rank>, std::shared_ptr<Group>> groups_;  // Submit only
+  std::map<std::vector<Rank>, std::shared_ptr<Group>> groups_;  // Submit and Disband only
 
   // Launch thread only.
   std::shared_ptr<const NcclLibrary> library_;

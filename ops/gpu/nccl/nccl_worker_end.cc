@@ -1,4 +1,5 @@
 // How an NcclWorker ends: after a failure, and in an orderly shutdown.
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <utility>
@@ -93,8 +94,26 @@ void NcclWorker::DestroyCommunicators() {
   const TimePoint deadline = MonotonicNow() + options_.destroy_limit;
   for (const auto& communicator : communicators_) {
     const ScopedContext current(device_.get());
-    communicator->Destroy(deadline);
+    if (!communicator->Destroy(deadline).ok()) communicator->Abort();
   }
+}
+
+// On the launch thread, when all of the group is launched. NCCL waits for its last collective and
+// for the other members, who do this at the same place of the order: what each waits for comes
+// before it there. After a failure the communicator is aborted with the others.
+Status NcclWorker::Destroy(Group* group) {
+  const std::shared_ptr<NcclCommunicator> communicator = std::move(group->communicator);
+  if (communicator == nullptr || stopping()) return OkStatus();
+  const ScopedContext current(device_.get());
+  TFRING_RETURN_IF_ERROR(communicator->Destroy(kNever));
+  Forget(communicator);
+  return OkStatus();
+}
+
+void NcclWorker::Forget(const std::shared_ptr<NcclCommunicator>& communicator) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto at = std::find(communicators_.begin(), communicators_.end(), communicator);
+  if (at != communicators_.end()) communicators_.erase(at);
 }
 
 void NcclWorker::Close() {

@@ -2,7 +2,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -225,11 +224,7 @@ Status NcclWorker::Connect(Group* group, const MeetingResult& met, int self,
 void NcclWorker::Disconnect(Group* group) {
   const std::shared_ptr<NcclCommunicator> communicator = std::move(group->communicator);
   if (communicator == nullptr) return;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const auto at = std::find(communicators_.begin(), communicators_.end(), communicator);
-    if (at != communicators_.end()) communicators_.erase(at);
-  }
+  Forget(communicator);
   AbortAll({communicator}, device_, options_.abort_limit);
 }
 

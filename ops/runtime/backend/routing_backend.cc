@@ -94,6 +94,11 @@ void RoutingBackend::Submit(Collective collective) {
   Stage(places_.Take(), std::move(collective));
 }
 
+void RoutingBackend::Disband(const std::vector<Rank>& members) {
+  CollectiveBackend* const made = device();
+  if (made != nullptr) made->Disband(members);
+}
+
 void RoutingBackend::Abort(Status why) {
   DeviceStaging* staging = nullptr;
   CollectiveBackend* device = nullptr;

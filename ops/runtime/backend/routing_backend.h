@@ -34,6 +34,7 @@ class RoutingBackend final : public CollectiveBackend, private HostOrder {
 
   const char* name() const override { return host_->name(); }
   void Submit(Collective collective) override;
+  void Disband(const std::vector<Rank>& members) override;
   void Abort(Status why) override;
   int64_t bytes_sent() const override;
   int64_t progress() const override;

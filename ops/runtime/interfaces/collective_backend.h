@@ -143,6 +143,11 @@ class CollectiveBackend {
   // Takes the collective; the completion comes through the sink given at construction.
   virtual void Submit(Collective collective) = 0;
 
+  // The process set of exactly these members is removed: what the backend keeps for them may go
+  // once what was submitted before has ended. All ranks are told at the same place among the plans.
+  // From the thread of Submit.
+  virtual void Disband(const std::vector<Rank>& members) { (void)members; }
+
   // Ends everything in flight, and everything submitted later, with `why`. Asynchronous.
   virtual void Abort(Status why) = 0;
 

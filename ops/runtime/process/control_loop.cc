@@ -282,6 +282,7 @@ void ControlLoop::StartPlan(const PlanRun& run) {
     Count({}, calls.size());
     const LocalCall& call = calls.at(0)->call;
     if (call.announce) call.announce({run.plan.items[0].negotiated_values[0]});
+    if (!run.disbanded.empty()) backend_->Disband(run.disbanded);
     return OnCompletion({run.plan.sequence, OkStatus(), kNoRank});
   }
   Result<Collective> collective = BuildCollective(run, rank_, calls);

@@ -25,6 +25,14 @@ class Script {
     submitted_.push_back(std::move(collective));
     changed_.notify_all();
   }
+  void Disband(const std::vector<Rank>& members) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    disbanded_.push_back(members);
+  }
+  std::vector<std::vector<Rank>> Disbanded() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return disbanded_;
+  }
   void Abort(const Status& why) {
     std::deque<Collective> ended;
     {
@@ -60,9 +68,10 @@ class Script {
   }
 
  private:
-  std::mutex mutex_;  // guards submitted_
+  std::mutex mutex_;  // guards submitted_ and disbanded_
   std::condition_variable changed_;
   std::deque<Collective> submitted_;
+  std::vector<std::vector<Rank>> disbanded_;
   CompletionSink sink_;
 };
 
@@ -71,6 +80,7 @@ class ScriptedBackend : public CollectiveBackend {
   explicit ScriptedBackend(std::shared_ptr<Script> script) : script_(std::move(script)) {}
   const char* name() const override { return "scripted"; }
   void Submit(Collective collective) override { script_->Submit(std::move(collective)); }
+  void Disband(const std::vector<Rank>& members) override { script_->Disband(members); }
   void Abort(Status why) override { script_->Abort(why); }
   int64_t bytes_sent() const override { return 0; }
   int64_t wakeups() const override { return 0; }
@@ -236,6 +246,27 @@ TEST(AShutdownWaitsForWhatADeviceStillDoes) {
   for (Rank rank : {0, 1}) job.scripts[rank]->End(job.scripts[rank]->Next().sequence);
   for (auto& end : ending) end.get();
   for (Rank rank : {0, 1}) EXPECT_TRUE(calls[rank].kept.expired());
+}
+
+// Also those that are no members: they may have the same list of ranks for other calls.
+TEST(TheBackendsOfAllRanksAreToldOfARemovedSet) {
+  DeviceJob job;
+  const auto run = [&job](CollectiveKind kind) {
+    std::vector<std::unique_ptr<Call>> calls;
+    for (Rank rank : {0, 1}) {
+      calls.push_back(Bare(kind, "sets"));
+      if (kind == CollectiveKind::kAddProcessSet) calls.back()->request.set_ranks = {1};
+      if (kind == CollectiveKind::kRemoveProcessSet) calls.back()->request.removed_set = 1;
+      calls.back()->Start(job.ranks[rank].get());
+    }
+    for (auto& call : calls) EXPECT_EQ(call->Wait().ToString(), "Ok");
+  };
+  run(CollectiveKind::kAddProcessSet);
+  for (Rank rank : {0, 1}) EXPECT_TRUE(job.scripts[rank]->Disbanded().empty());
+  run(CollectiveKind::kRemoveProcessSet);
+  for (Rank rank : {0, 1}) {
+    EXPECT_TRUE(job.scripts[rank]->Disbanded() == std::vector<std::vector<Rank>>{{1}});
+  }
 }
 
 }  // namespace

@@ -121,7 +121,7 @@ Status Participant::OnPlan(PlanRun* run) {
     TFRING_RETURN_IF_ERROR(FindCall(*run, &item, &call));
     calls.push_back(call);
   }
-  if (plan.error.ok()) TFRING_RETURN_IF_ERROR(ChangeSets(plan));
+  if (plan.error.ok()) TFRING_RETURN_IF_ERROR(ChangeSets(run));
   if (plan.ends_attempt && calls[0]->attempt == AttemptOf(plan.process_set)) {
     Status error = plan.error;
     if (error.code() != StatusCode::kAborted) {
@@ -230,7 +230,8 @@ void Participant::TakeCall(WaitingCall* call) {
   waiting_.Erase(set, name);
 }
 
-Status Participant::ChangeSets(const Plan& plan) {
+Status Participant::ChangeSets(PlanRun* run) {
+  const Plan& plan = run->plan;
   const std::vector<int64_t>& values = plan.items[0].negotiated_values;
   Status status;
   if (plan.kind == CollectiveKind::kAddProcessSet) {
@@ -240,7 +241,10 @@ Status Participant::ChangeSets(const Plan& plan) {
     const auto set = static_cast<ProcessSetId>(values[0]);
     known_.ForgetSet(set);
     attempts_.erase(set);
+    const std::vector<Rank>* members = process_sets_->Find(set);
+    if (members != nullptr) run->disbanded = *members;
     status = process_sets_->Remove(set);
+    if (process_sets_->FindEqual(run->disbanded) >= 0) run->disbanded.clear();
   }
   return status.ok() ? status : Internal(PlanName(plan) + ": " + status.message());
 }

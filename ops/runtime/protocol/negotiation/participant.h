@@ -120,7 +120,7 @@ class Participant {
   Status FindCall(const PlanRun& run, PlanItem* item, WaitingCall** call);
   Status CheckItem(const PlanRun& run, const PlanItem& item, const Request& request) const;
   void TakeCall(WaitingCall* call);
-  Status ChangeSets(const Plan& plan);
+  Status ChangeSets(PlanRun* run);
   // participant_lock.cc
   bool Locked() const { return lock_ != nullptr && !lock_->frozen(); }
   Status CheckLock(const LockMessage& lock) const;

@@ -113,6 +113,10 @@ void GpuWorld::SubmitAll(const Job& job, const std::vector<Rank>& members, uint6
   }
 }
 
+void GpuWorld::Disband(const std::vector<Rank>& members) {
+  for (OneRank& rank : ranks_) rank.backend->Disband(members);
+}
+
 Completion GpuWorld::Wait(Rank rank, uint64_t sequence, CompletionStage stage) {
   std::unique_lock<std::mutex> lock(mutex_);
   std::vector<Completion>& list = completions_[{rank, sequence}];

@@ -60,6 +60,9 @@ class GpuWorld {
   // Aborts the backends of all ranks with this status, rank 0 first.
   void AbortAll(const Status& status);
 
+  // Tells all ranks that the process set of these members is removed.
+  void Disband(const std::vector<Rank>& members);
+
   // Frees the tensors of a collective, as the framework does after `done`.
   void Free(Rank rank, uint64_t sequence);
 
