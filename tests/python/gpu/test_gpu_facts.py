@@ -19,6 +19,9 @@ from tfring.gpu.report import gpu_report
 from tfring.gpu.toolkit import LIBDEVICE, PTXAS, find_toolkit
 
 ROOT = Path(__file__).resolve().parents[3]
+pytestmark = pytest.mark.skipif(
+    not (_native.library_dir() / "libtfring_cuda.so").exists(), reason="built without GPU code"
+)
 
 
 def library(path: Path, source: str) -> Path:
