@@ -16,7 +16,7 @@ std::string PlanName(const Plan& plan) { return "plan " + std::to_string(plan.se
 
 }  // namespace
 
-Status Participant::Submit(CallId id, Request request, uint64_t attempt) {
+Status Participant::Submit(CallId id, Request request, uint64_t attempt, TimePoint now) {
   const ProcessSetId set = request.process_set;
   if (attempt < AttemptOf(set)) return attempts_[set].error;
   TFRING_CHECK(waiting_.Find(set, request.name) == nullptr)
@@ -31,8 +31,8 @@ Status Participant::Submit(CallId id, Request request, uint64_t attempt) {
   ++cache_hits_;
   sent_ids_[cache_id] = call;
   if (in_lock) {
-    lock_->OnCall(cache_id);
-    EnterBatches();
+    lock_->OnCall(cache_id, now);
+    EnterBatches(now);
   } else {
     Batch()->cache_ids.push_back(cache_id);
   }
