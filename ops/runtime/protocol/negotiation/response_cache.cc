@@ -67,8 +67,13 @@ void ResponseCache::DropSet(ProcessSetId set) {
 
 uint32_t KnownIds::IdFor(const Request& request) {
   const uint32_t* id = by_name_.Find(request.process_set, request.name);
-  if (id == nullptr || !(by_id_.at(*id).request == request)) return 0;
-  return *id;
+  if (id == nullptr) return 0;
+  const Request& known = by_id_.at(*id).request;
+  if (known == request) return *id;
+  if (request.unnamed || known.call_site == request.call_site) return 0;
+  Request here = request;
+  here.call_site = known.call_site;
+  return here == known ? *id : 0;
 }
 
 const KnownIds::Known* KnownIds::Find(uint32_t id) const {
