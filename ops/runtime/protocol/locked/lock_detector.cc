@@ -111,14 +111,17 @@ std::vector<LockedBatch> LockDetector::Lock(size_t segments) {
   std::map<LockedBatch, std::vector<LockedBatch>> fused;
   const bool again = IsLastLock(segments);
   size_t count = 0;
-  for (size_t i = segments_.size() - segments; i < segments_.size(); ++i) {
+  const size_t first = segments_.size() - segments;
+  for (size_t i = first; i < segments_.size(); ++i) count += segments_[i].ids.size();
+  if (count > kMaxIds) return {};
+  for (size_t i = first; i < segments_.size(); ++i) {
     std::vector<LockedBatch> fusion = FusionOf(i, segments, again);
     batches.insert(batches.end(), fusion.begin(), fusion.end());
     ids.push_back(segments_[i].ids);
-    count += segments_[i].ids.size();
     fused[segments_[i].ids] = std::move(fusion);
   }
-  if (count > kMaxIds) return {};
+  const bool enough = again || matched_ >= (kFusedRounds - 1) * segments;
+  if (!enough && batches.size() < count) return {};
   std::sort(ids.begin(), ids.end());
   last_lock_ = std::move(ids);
   fused_ = std::move(fused);
@@ -132,7 +135,8 @@ std::vector<LockedBatch> LockDetector::FusionOf(size_t segment, size_t segments,
   const Segment& last = segments_[segment];
   if (again) return FuseAs(last.batches, {&fused_.at(last.ids)});
   std::vector<const std::vector<LockedBatch>*> fusions;
-  for (uint64_t round = 0; round < kRounds && segment >= round * segments; ++round) {
+  const uint64_t rounds = 1 + std::min<uint64_t>(matched_, segment) / segments;
+  for (uint64_t round = 0; round < std::min(rounds, kFusedRounds); ++round) {
     fusions.push_back(&segments_[segment - round * segments].batches);
   }
   return FuseAs(last.batches, fusions);

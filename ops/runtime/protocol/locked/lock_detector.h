@@ -13,14 +13,16 @@ namespace tfring {
 
 // Finds out, on rank 0, that plans repeat. What is planned between two moments at which nothing
 // waits is a segment. Two segments are equal if they hold the same cache ids, however they were
-// fused. A lock fuses what was fused in all of the last kRounds rounds: in a batch the first call
-// waits for the last one. The lock that was there before comes back with the fusion that it had.
+// fused. A lock fuses what was fused in all of the last kFusedRounds rounds: in a batch the first
+// call waits for the last one. The last lock comes back with the fusion that it had.
 // What it says is a guess: a lock that does not fit is slow, not wrong. Constant work per plan,
 // limited memory. Pure; part of the Sequencer.
 class LockDetector {
  public:
   // So many rounds in a row have to be equal.
   static constexpr uint64_t kRounds = 3;
+  // The same where some tensors were fused in all of them.
+  static constexpr uint64_t kFusedRounds = 5;
 
   // A plan that a lock may hold.
   void OnPlan(LockedBatch ids);

@@ -87,9 +87,10 @@ class KnownIds {
     std::vector<int64_t> negotiated_values;  // as in PlanItem
   };
 
-  // The id of this request, or 0. The call site of a call with a name may be another one: it is for
-  // messages only, which then name the first.
-  uint32_t IdFor(const Request& request);
+  // The id of exactly this request, call site included, or 0: a stall report names the line from
+  // which a call is made now. With `any_line` a call with a name may come from another line, which
+  // is for messages only.
+  uint32_t IdFor(const Request& request, bool any_line = false);
 
   const Known* Find(uint32_t id) const;
 

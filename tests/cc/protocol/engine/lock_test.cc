@@ -257,7 +257,7 @@ TEST(WhatWaitedIsNamed) {
 class FusedWorld : public Engines {
  public:
   FusedWorld() : Engines(2, Locking()) {
-    for (int round = 0; round < 4; ++round) Together();
+    for (int round = 0; round < 6; ++round) Together();
   }
   void Together() {
     for (Rank rank : {0, 1}) {
