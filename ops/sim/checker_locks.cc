@@ -31,6 +31,7 @@ bool Checker::IsTrue(Rank rank, const UnlockReason& reason) const {
     case UnlockCause::kWaited:
       return called([&](const Call& call) { return call.request.name == reason.text; });
     case UnlockCause::kIncomplete:
+    case UnlockCause::kApart:
       return !reason.text.empty();
     case UnlockCause::kJoin:
       return called([](const Call& call) { return call.request.kind == CollectiveKind::kJoin; });

@@ -80,6 +80,11 @@ void Cluster::PlanFault() {
     allowed.silent = options_.fault == Fault::kHang;
   }
   checker_.Allow(allowed);
+  // There locks are short, and seldom hold at a random moment.
+  if (options_.workload == "locked" && random_.Percent(75)) {
+    fault_in_lock_ = random_.Below(random_.Pick<int64_t>({4, 30}));
+    return;
+  }
   // Half the deaths happen in the middle of a step, when some of its frames have been sent.
   if (options_.fault == Fault::kDeath && random_.Percent(50)) {
     fault_step_ = random_.Below(workload_.fault_within_steps);
@@ -212,6 +217,9 @@ void Cluster::Step(Rank rank) {
         static_cast<size_t>(random_.Below(static_cast<int64_t>(effects.frames.size()) + 1)));
     for (auto& [to, frame] : effects.frames) network_.Send(rank, to, std::move(frame));
     return InjectFault();
+  }
+  if (rank == faulty_rank_ && node.engine->lock() != 0 && fault_in_lock_-- == 0) {
+    clock_.After(random_.Below(50 * kMicrosecond), [this] { InjectFault(); });
   }
   ++node.steps;
   Apply(rank, std::move(effects));

@@ -174,7 +174,8 @@ class Cluster {
   CallId next_id_ = 1;
 
   Rank faulty_rank_ = kNoRank;
-  int64_t fault_step_ = -1;  // the faulty rank dies in this step of its engine
+  int64_t fault_step_ = -1;     // the faulty rank dies in this step of its engine
+  int64_t fault_in_lock_ = -1;  // the fault happens after so many more of its steps in a lock
   bool faulted_ = false;
   TimePoint faulted_at_ = 0;
   bool closing_ = false;  // all ranks shut down now

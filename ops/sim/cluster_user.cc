@@ -39,7 +39,7 @@ void Cluster::StartPhase(Rank rank, size_t user) {
   self.awaited = phase.size();
   TimePoint when = clock_.Now();
   for (const Call& call : phase) {
-    when += random_.Below(200 * kMicrosecond) + call.pause;
+    when += random_.Below(workload_.between_calls) + call.pause;
     clock_.At(when, [this, rank, user, &call] { SubmitCall(rank, user, call); });
   }
 }

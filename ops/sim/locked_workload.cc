@@ -42,6 +42,8 @@ class LockedWorkload {
     workload_.config.lock_schedule = true;
     if (!random_.Percent(10)) workload_.config.cache_capacity = 1024;
     disturbed_ = random_.Pick<int>({5, 20, 50});
+    // Of calls that come at once several are fused, in a lock too.
+    if (random_.Percent(50)) workload_.between_calls = 2 * kMicrosecond;
     // Rounds take about a millisecond. Most faults happen in the first lock, or about it.
     workload_.fault_within = random_.Pick<int64_t>({20, 100}) * kMillisecond;
     workload_.fault_within_steps = workload_.fault_within / kMillisecond;
@@ -71,6 +73,7 @@ class LockedWorkload {
     present_.assign(static_cast<size_t>(ranks_), {});
     std::vector<Phase> none(static_cast<size_t>(ranks_));
     phases_ = none;
+    if (random_.Percent(30)) AddLateCalls();
     for (int64_t rounds = random_.Between(4, 24); rounds > 0; --rounds) AddRound();
     if (random_.Percent(20)) AddJoin();
     if (number < failures_) AddFailures();
@@ -148,6 +151,21 @@ class LockedWorkload {
   void AddPause() {
     Phase& phase = phases_[static_cast<size_t>(random_.Below(ranks_))];
     if (!phase.empty()) phase[0].pause = random_.Between(50, 400) * kMillisecond;
+  }
+
+  // After some equal rounds one rank computes for a few milliseconds before its last call.
+  void AddLateCalls() {
+    const Rank rank = random_.Pick(all_);
+    const std::string last = random_.Pick(step_)->request.name;
+    const int64_t late = random_.Between(4, 8);
+    for (int64_t round = 0; round < 16; ++round) {
+      for (const auto& op : step_) AddCalls(*op, Flaw::kNone);
+      for (Call& call : phases_[rank]) {
+        if (round >= late && call.request.name == last)
+          call.pause = random_.Between(10, 20) * kMillisecond;
+      }
+      Flush();
+    }
   }
 
   // Without failures it is known which sets there are.
@@ -242,6 +260,8 @@ class LockedWorkload {
 
   void Flush(Rank rank) {
     random_.Shuffle(&phases_[rank]);
+    std::stable_partition(phases_[rank].begin(), phases_[rank].end(),
+                          [](const Call& call) { return call.pause == 0; });
     if (!phases_[rank].empty()) present_[rank].phases.push_back(std::move(phases_[rank]));
     phases_[rank].clear();
   }

@@ -8,8 +8,9 @@ namespace tfring::sim {
 
 // Steps that repeat, so that rank 0 locks them, and then do not: a tensor is left out or new, a
 // shape changes, the order changes on one rank or on all, one rank waits for a result where the
-// others do not, a rank is slow, a metric or a wrong call comes in between, ranks join, a process
-// set is added, used and removed, a step fails on some ranks.
+// others do not, a rank is slow, once or before the last call of several rounds, a metric or a
+// wrong call comes in between, ranks join, a process set is added, used and removed, a step fails
+// on some ranks.
 Workload MakeLockedWorkload(int ranks, Random random);
 
 // Steps that repeat, and a lock that now and then something ends that wants to see requests: faults

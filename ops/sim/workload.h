@@ -57,6 +57,7 @@ struct Workload {
   std::vector<std::vector<UserScript>> users;  // by rank
   Config config;
   size_t largest_phase = 0;
+  Duration between_calls = 200 * kMicrosecond;  // at most, of one phase
   // From the begin of the run, a fault happens; or within so many steps of the engine.
   Duration fault_within = 60 * kMillisecond;
   int64_t fault_within_steps = 60;

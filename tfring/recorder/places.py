@@ -19,6 +19,8 @@ from tfring.recorder.reader import RecordError, own_boot, process_state, read_he
 _log = logging.getLogger("tfring")
 
 SUFFIX = ".record"
+# Files in it are in memory. On a disk they would make the ranks wait for that disk now and then.
+MEMORY = Path("/dev/shm")
 # Of jobs that are over, so many folders stay: those that failed or were killed.
 KEPT_JOBS = 3
 # Of those that one `tfring run` has had, also of those that ended well.
@@ -57,7 +59,7 @@ def record_options(
     base = Path(given) if given else default_folder()
     folder = base / job
     try:
-        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        base.mkdir(mode=0o700, parents=given is not None, exist_ok=True)
         if given is None:
             _check_own(base)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -89,7 +91,7 @@ def make_run_folder() -> Path | None:
     """
     base = default_folder()
     try:
-        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        base.mkdir(mode=0o700, exist_ok=True)
         _check_own(base)
         folder = Path(tempfile.mkdtemp(prefix=f"{_RUN}{os.getpid()}-", dir=base))
     except OSError:
@@ -104,18 +106,8 @@ def is_run_folder(path: Path) -> bool:
 
 
 def default_folder() -> Path:
-    """Returns where records are unless TFRING_RECORD_DIR says so: in memory, where there is some.
-
-    A file on a disk would make the ranks wait for that disk now and then.
-    """
-    return memory_folder() / f"tfring-{os.getuid()}"
-
-
-def memory_folder() -> Path:
-    """Returns a folder whose files are in memory; where there is none, that of temporary files."""
-    memory = Path("/dev/shm")
-    usable = memory.is_dir() and os.access(memory, os.W_OK)
-    return memory if usable else Path(tempfile.gettempdir())
+    """Returns where records are unless TFRING_RECORD_DIR says otherwise."""
+    return MEMORY / f"tfring-{os.getuid()}"
 
 
 def jobs(base: Path | None = None) -> list[Path]:

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "ops/runtime/base/clock.h"
 #include "ops/runtime/crew/roster.h"
 
 namespace tfring {
@@ -18,6 +19,9 @@ struct Crew::Shared {
     Work work;
   };
   void Run();
+  // Carries out a duty that was taken, and returns whether more of it is left. `lock` is of
+  // `mutex`.
+  bool Carry(size_t number, TimePoint until, std::unique_lock<std::mutex>* lock);
 
   std::mutex mutex;  // guards all below
   std::condition_variable changed;
@@ -49,18 +53,26 @@ void Crew::Shared::Run() {
       ++wakeups;
       continue;
     }
-    const bool wakes = roster.Wakes();
-    Duty& duty = duties[number];
-    lock.unlock();
-    if (wakes) changed.notify_one();
-    soon_free_in = duty.adds == Adds::kLast ? this : nullptr;
-    const bool more = duty.work(kNever);
-    soon_free_in = nullptr;
-    lock.lock();
-    roster.Carried(number, more);
-    if (roster.Closed(number)) closed.notify_all();
+    Carry(number, kNever, &lock);
   }
   changed.notify_all();  // the others end as well
+}
+
+// Whoever has a `done` may not come back soon: another thread sees to what else there is, and to
+// what the `done` adds. A guest, which is at other duties for a moment only, does both itself.
+bool Crew::Shared::Carry(size_t number, TimePoint until, std::unique_lock<std::mutex>* lock) {
+  Duty& duty = duties[number];
+  const bool last = duty.adds == Adds::kLast;
+  const bool wakes = (until == kNever || !last) && roster.Wakes();
+  lock->unlock();
+  if (wakes) changed.notify_one();
+  const void* const before = std::exchange(soon_free_in, last ? this : nullptr);
+  const bool more = duty.work(until);
+  soon_free_in = before;
+  lock->lock();
+  roster.Carried(number, more);
+  if (roster.Closed(number)) closed.notify_all();
+  return more;
 }
 
 Crew::Crew() : shared_(std::make_shared<Shared>()) {}
@@ -144,15 +156,11 @@ void Crew::Guest::CarryOut(TimePoint until) {
   std::fegetenv(&arithmetic);
   std::fesetenv(FE_DFL_ENV);  // sums have the bits that they have on threads of the crew
   std::unique_lock<std::mutex> lock(shared->mutex);
-  bool more = false;
-  for (size_t duty = shared->roster.Take(); duty != Roster::kNothing && !more;
-       duty = more ? Roster::kNothing : shared->roster.Take()) {
-    const Work& work = shared->duties[duty].work;
-    lock.unlock();
-    more = work(until);
-    lock.lock();
-    shared->roster.Carried(duty, more);
-    if (shared->roster.Closed(duty)) shared->closed.notify_all();
+  bool leaves = false;
+  while (!leaves) {
+    const size_t number = shared->roster.Take();
+    if (number == Roster::kNothing) break;
+    leaves = shared->Carry(number, until, &lock) || MonotonicNow() >= until;
   }
   const bool wakes = shared->roster.Wakes();
   lock.unlock();

@@ -48,8 +48,9 @@ class Crew {
   bool Join(TimePoint deadline = kNever);
 
   // A thread that is about to add work, and will see to it itself: between the two, Add wakes
-  // nobody for it. Carries out what nobody is at, and leaves what takes longer to the crew. A
-  // thread is a guest of one crew at a time; a second Guest does nothing.
+  // nobody for it. Carries out what nobody is at, begins nothing after `until` but its first duty,
+  // and leaves the rest to the crew. A thread is a guest of one crew at a time; a second Guest does
+  // nothing, but within a duty that may add work at any time.
   class Guest {
    public:
     explicit Guest(Crew* crew);

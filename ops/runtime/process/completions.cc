@@ -5,6 +5,8 @@
 #include <mutex>
 #include <utility>
 
+#include "ops/runtime/base/clock.h"
+
 namespace tfring {
 namespace {
 
@@ -14,18 +16,26 @@ thread_local const void* current_queue = nullptr;
 }  // namespace
 
 struct Completions::Queue {
-  // What is there now.
-  void RunAll() {
+  // What is there now, but nothing after `until` except the first. Returns whether it left some.
+  bool Run(TimePoint until) {
     std::vector<FinishedCall> taken;
     {
       std::lock_guard<std::mutex> lock(mutex);
       taken.swap(calls);
     }
-    for (FinishedCall& finished : taken) {
+    auto next = taken.begin();
+    bool in_time = true;
+    while (next != taken.end() && in_time) {
       // Destroyed, with all that it holds, before the next one begins.
-      const FinishedCall call = std::move(finished);
+      const FinishedCall call = std::move(*next++);
       if (call.call.done) call.call.done(call.status);
+      in_time = until == kNever || MonotonicNow() < until;
     }
+    if (next == taken.end()) return false;
+    std::lock_guard<std::mutex> lock(mutex);
+    calls.insert(calls.begin(), std::make_move_iterator(next),
+                 std::make_move_iterator(taken.end()));
+    return true;
   }
 
   std::mutex mutex;
@@ -35,16 +45,16 @@ struct Completions::Queue {
 Completions::Completions(Crew* crew)
     : queue_(std::make_shared<Queue>()),
       crew_(crew),
-      duty_(crew->Open(Crew::Adds::kAnyTime, [queue = queue_](TimePoint) {
+      duty_(crew->Open(Crew::Adds::kAnyTime, [queue = queue_](TimePoint until) {
         // This thread also adds up: what a `done` leaves of rounding or of flushing to zero would
         // change bits of later collectives.
         std::fenv_t arithmetic;
         std::fegetenv(&arithmetic);
-        current_queue = queue.get();
-        queue->RunAll();
-        current_queue = nullptr;
+        const void* const before = std::exchange(current_queue, queue.get());
+        const bool more = queue->Run(until);
+        current_queue = before;
         std::fesetenv(&arithmetic);
-        return false;
+        return more;
       })) {}
 
 void Completions::Push(std::vector<FinishedCall> calls) {
@@ -57,7 +67,7 @@ void Completions::Push(std::vector<FinishedCall> calls) {
       std::move(calls.begin(), calls.end(), std::back_inserter(queue_->calls));
     }
   }
-  if (!crew_->Add(duty_)) queue_->RunAll();
+  if (!crew_->Add(duty_)) queue_->Run(kNever);
 }
 
 bool Completions::Stop(TimePoint deadline) { return crew_->Close(duty_, deadline); }

@@ -38,7 +38,7 @@ struct RecordIdentity {
 // are for those who ask.
 //
 // The first four functions are for one thread at a time (the call table's lock sees to that),
-// PlanQueued for the control thread, the others thread-safe. Lives for one generation, longer than
+// PlanQueued for whoever takes a step of the engine, the others thread-safe. Lives for one generation, longer than
 // all that use it.
 class Recorder final : public TrafficSink {
  public:

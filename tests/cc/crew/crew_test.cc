@@ -84,7 +84,7 @@ TEST(AllIsDoneOnceInOrderAndOneAtATime) {
           } else {
             dones.Post(done);
           }
-          if (guest) guest->CarryOut(MonotonicNow());
+          if (guest) guest->CarryOut(MonotonicNow() + (i % 2 == 0 ? 0 : kSecond));
           if (random() % 16 == 0) std::this_thread::yield();
         }
       });
@@ -125,7 +125,7 @@ TEST(AGuestCarriesOutWhatItHasAdded) {
         both.set_value();
       });
     });
-    guest.CarryOut(MonotonicNow());
+    guest.CarryOut(kNever - 1);
     both.get_future().get();
     const bool alone = by == std::vector<std::thread::id>(2, self) && crew.wakeups() == wakeups;
     in_a_row = alone ? in_a_row + 1 : 0;
@@ -272,6 +272,88 @@ TEST(ADoneThatLastsHoldsUpNoCollective) {
   EXPECT_EQ(dones.ran, 12);
   EXPECT_TRUE(!dones.Post([] {}));
   EXPECT_TRUE(crew.Join());
+}
+
+// Posts `outer` as a `done` for a guest to carry out, again until the guest was faster than the
+// threads of the crew.
+void RunOnAGuest(Crew* crew, Tasks* dones, const std::function<void()>& outer) {
+  const std::thread::id self = std::this_thread::get_id();
+  bool on_guest = false;
+  for (int attempt = 0; attempt < 5000 && !on_guest; ++attempt) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until the others sleep
+    std::promise<void> ran;
+    Crew::Guest guest(crew);
+    dones->Post([&] {
+      on_guest = std::this_thread::get_id() == self;
+      if (on_guest) outer();
+      ran.set_value();
+    });
+    guest.CarryOut(kNever - 1);
+    ran.get_future().get();
+  }
+  EXPECT_TRUE(on_guest);
+}
+
+TEST(ADoneOnAGuestMayWaitForACollective) {
+  Crew crew;
+  Tasks dones(&crew, Crew::Adds::kAnyTime);
+  Tasks moves(&crew, Crew::Adds::kLast);
+  ASSERT_TRUE(crew.Start(2).ok());
+  RunOnAGuest(&crew, &dones, [&] {
+    std::promise<void> moved;
+    moves.Post([&] { moved.set_value(); });
+    moved.get_future().get();
+  });
+  EXPECT_TRUE(crew.Close(dones.duty) && crew.Close(moves.duty) && crew.Join());
+}
+
+// One that was there before the `done` began.
+TEST(ADoneOnAGuestThatLastsHoldsUpNoCollective) {
+  Crew crew;
+  Tasks dones(&crew, Crew::Adds::kAnyTime);
+  Tasks moves(&crew, Crew::Adds::kLast);
+  ASSERT_TRUE(crew.Start(2).ok());
+  const std::thread::id self = std::this_thread::get_id();
+  bool on_guest = false;
+  for (int attempt = 0; attempt < 5000 && !on_guest; ++attempt) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::promise<void> moved;
+    std::promise<void> ended;
+    Crew::Guest guest(&crew);
+    moves.Post([&] { moved.set_value(); });
+    dones.Post([&] {
+      on_guest = std::this_thread::get_id() == self;
+      moved.get_future().wait();
+      ended.set_value();
+    });
+    guest.CarryOut(kNever - 1);
+    ended.get_future().wait();
+  }
+  EXPECT_TRUE(on_guest);
+  EXPECT_TRUE(crew.Close(dones.duty) && crew.Close(moves.duty) && crew.Join());
+}
+
+// When its time is over it leaves to the crew what it has not begun.
+TEST(AGuestBeginsNothingAfterItsTime) {
+  Crew crew;
+  Tasks dones(&crew, Crew::Adds::kAnyTime);
+  Tasks moves(&crew, Crew::Adds::kLast);
+  ASSERT_TRUE(crew.Start(2).ok());
+  const std::thread::id self = std::this_thread::get_id();
+  bool moved_here = false;
+  for (int attempt = 0; attempt < 5000 && !moved_here; ++attempt) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::promise<std::thread::id> done;
+    Crew::Guest guest(&crew);
+    moves.Post([&] {
+      moved_here = std::this_thread::get_id() == self;
+      dones.Post([&] { done.set_value(std::this_thread::get_id()); });
+    });
+    guest.CarryOut(1);
+    EXPECT_TRUE(done.get_future().get() != self);
+  }
+  EXPECT_TRUE(moved_here);
+  EXPECT_TRUE(crew.Close(moves.duty) && crew.Close(dones.duty) && crew.Join());
 }
 
 TEST(AThreadThatDoesNotReturnOutlivesItsCrew) {

@@ -144,7 +144,7 @@ MUTATIONS = (
     _lock(
         "of_another_attempt",
         "FAILED",
-        "--ranks=2 --seeds=2500",
+        "--seeds=1200",
         Edit(
             "runtime/protocol/negotiation/participant_lock.cc",
             "lock.attempt != AttemptOf(kGlobalProcessSet)",
@@ -184,7 +184,7 @@ MUTATIONS = (
     _lock(
         "answers_goodbyes",
         "FAILED",
-        "--seeds=1000 --fault=goodbye",
+        "--workload=steady --seeds=500 --fault=goodbye",
         Edit("runtime/protocol/engine/engine_lock.cc", "type != FrameType::kGoodbye", "true"),
     ),
     # Rank 0 does not follow its own change of the pieces.

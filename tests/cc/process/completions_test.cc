@@ -50,6 +50,40 @@ TEST(DoneRunsOnTheCrewAndOnTheCallerWhereThereIsNone) {
   EXPECT_TRUE(crew.Join());
 }
 
+// The first at least, and the others on a thread of the crew, in their order.
+TEST(AGuestWhoseTimeIsOverLeavesDonesToTheCrew) {
+  Crew crew;
+  Completions completions(&crew);
+  ASSERT_TRUE(crew.Start(2).ok());
+  const std::thread::id self = std::this_thread::get_id();
+  bool first_here = false;
+  for (int attempt = 0; attempt < 5000 && !first_here; ++attempt) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until the crew's threads sleep
+    std::vector<std::thread::id> ran_on;
+    std::vector<FinishedCall> calls;
+    std::promise<void> ended;
+    for (int i = 0; i < 4; ++i) {
+      auto call = Finished([&, i] {
+        EXPECT_EQ(ran_on.size(), static_cast<size_t>(i));
+        ran_on.push_back(std::this_thread::get_id());
+        if (i == 3) ended.set_value();
+      });
+      calls.push_back(std::move(call[0]));
+    }
+    {
+      Crew::Guest guest(&crew);
+      completions.Push(std::move(calls));
+      guest.CarryOut(1);
+    }
+    ended.get_future().get();
+    first_here = ran_on[0] == self;
+    for (int i = 1; i < 4; ++i) EXPECT_TRUE(ran_on[i] != self);
+  }
+  EXPECT_TRUE(first_here);
+  EXPECT_TRUE(completions.Stop(kNever));
+  EXPECT_TRUE(crew.Join());
+}
+
 TEST(ADoneLeavesTheArithmeticOfItsThreadAsItWas) {
   Crew crew;
   Completions completions(&crew);

@@ -184,18 +184,20 @@ TEST(LocksReallyBeginAndAreReallyRecalled) {
   EXPECT_TRUE(total.locks > 160 && total.locked > 3200 && total.recalled > 400);
 }
 
-TEST(FaultsOfSteadyStepsHappenWithinLocks) {
-  for (Fault fault : {Fault::kDeath, Fault::kResize, Fault::kGoodbye}) {
-    SimOptions options;
-    options.workload = "steady";
-    options.fault = fault;
-    int in_lock = 0;
-    for (options.seed = 1; options.seed <= 100; ++options.seed) {
-      const SimReport report = Cluster(options).Run();
-      EXPECT_TRUE(report.failures.empty());
-      in_lock += report.in_lock;
+TEST(FaultsOfStepsThatRepeatHappenWithinLocks) {
+  for (const char* workload : {"steady", "locked"}) {
+    for (Fault fault : {Fault::kDeath, Fault::kHang, Fault::kResize, Fault::kGoodbye}) {
+      SimOptions options;
+      options.workload = workload;
+      options.fault = fault;
+      int in_lock = 0;
+      for (options.seed = 1; options.seed <= 100; ++options.seed) {
+        const SimReport report = Cluster(options).Run();
+        EXPECT_TRUE(report.failures.empty());
+        in_lock += report.in_lock;
+      }
+      EXPECT_TRUE(in_lock > 25);
     }
-    EXPECT_TRUE(in_lock > 25);
   }
 }
 

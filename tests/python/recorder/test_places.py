@@ -127,6 +127,19 @@ def test_a_folder_that_others_can_read_is_closed(base: Path) -> None:
     assert base.stat().st_mode & 0o777 == 0o700
 
 
+def test_without_shared_memory_there_is_a_file_only_where_one_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not on the disk of temporary files: a rank would wait for it."""
+    monkeypatch.setattr(places, "MEMORY", tmp_path / "missing", raising=False)
+    assert places.make_run_folder() is None
+    assert "path" not in places.record_options("job-1", 0, None, True)
+    assert "in its own memory" in caplog.text and "Set TFRING_RECORD_DIR" in caplog.text
+    assert not (tmp_path / "missing").exists()
+    given = tmp_path / "a" / "given"
+    assert places.record_options("job-1", 0, str(given), True)["path"].startswith(str(given))
+
+
 def test_where_nothing_can_be_made_the_record_is_in_memory(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()

@@ -13,12 +13,16 @@ namespace tfring {
 
 // Finds out, on rank 0, that plans repeat. What is planned between two moments at which nothing
 // waits is a segment. Two segments are equal if they hold the same cache ids, however they were
-// fused. What it says is a guess: a lock that does not fit is slow, not wrong. Constant work per
-// plan, limited memory. Pure; part of the Sequencer.
+// fused. A lock fuses what was fused in all of the last kFusedRounds rounds: in a batch the first
+// call waits for the last one. The last lock comes back with the fusion that it had.
+// What it says is a guess: a lock that does not fit is slow, not wrong. Constant work per plan,
+// limited memory. Pure; part of the Sequencer.
 class LockDetector {
  public:
   // So many rounds in a row have to be equal.
   static constexpr uint64_t kRounds = 3;
+  // The same where some tensors were fused in all of them.
+  static constexpr uint64_t kFusedRounds = 5;
 
   // A plan that a lock may hold.
   void OnPlan(LockedBatch ids);
@@ -31,8 +35,9 @@ class LockDetector {
   // Nothing waits. The batches of one round if it is time to lock them, else none.
   std::vector<LockedBatch> OnQuiet();
 
-  // The lock is over, after so many batches that all ranks have entered.
-  void OnUnlock(uint64_t entered);
+  // The lock is over, after so many batches that all ranks have entered. Calls of the ids `early`
+  // came before others of their batch: it is not to be fused like that again.
+  void OnUnlock(uint64_t entered, const LockedBatch& early = {});
 
   // How many equal rounds the next lock needs, unless it is the one that was there before.
   uint64_t needed() const { return needed_; }
@@ -49,6 +54,7 @@ class LockDetector {
   void Add(Segment segment);
   bool IsLastLock(size_t segments) const;
   std::vector<LockedBatch> Lock(size_t segments);
+  std::vector<LockedBatch> FusionOf(size_t segment, size_t segments, bool again) const;
   void Clear();
 
   std::vector<LockedBatch> present_;           // plans of the segment that is not complete
@@ -60,6 +66,7 @@ class LockDetector {
   size_t period_ = 0;                          // 0: unknown
   uint64_t matched_ = 0;                // so many of the last segments equal that one period before
   std::vector<LockedBatch> last_lock_;  // ids of its segments, sorted
+  std::map<LockedBatch, std::vector<LockedBatch>> fused_;  // by these: its batches
   size_t locked_batches_ = 0;
   uint64_t needed_ = kRounds;
 };

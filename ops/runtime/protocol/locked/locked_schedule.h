@@ -18,16 +18,25 @@ namespace tfring {
 // part of the Participant.
 class LockedSchedule {
  public:
+  // Calls of one batch are apart if half of this passes between some of them and the last one, ...
+  static constexpr Duration kApart = 5 * kMillisecond;
+  // ... in so many rounds in a row.
+  static constexpr int kApartRounds = 5;
+
   LockedSchedule(uint64_t id, std::vector<LockedBatch> batches);
 
   uint64_t id() const { return id_; }
   bool Has(uint32_t cache_id) const { return calls_.count(cache_id) > 0; }
 
   // The call of this id, which the lock has, waits from now on.
-  void OnCall(uint32_t cache_id);
+  void OnCall(uint32_t cache_id, TimePoint now);
 
   // Enters the next batch if its calls are there, and returns its number.
-  std::optional<uint64_t> Enter();
+  std::optional<uint64_t> Enter(TimePoint now);
+
+  // Of the batch that was entered last: the ids whose calls have come before the others, if they
+  // have for kApartRounds. Then the batch could have begun without the others.
+  LockedBatch Apart() const;
 
   // A batch that was entered has ended.
   void OnEnded() { --running_, ++activity_; }
@@ -48,11 +57,13 @@ class LockedSchedule {
 
  private:
   void CountMissing();
+  void WatchSpread(TimePoint first, TimePoint now);
 
   const uint64_t id_;
   const std::vector<LockedBatch> batches_;
   struct OfId {
     bool waits = false;
+    TimePoint since = 0;        // when it came
     uint64_t due = UINT64_MAX;  // entered_ if the next batch has it
   };
   std::unordered_map<uint32_t, OfId> calls_;  // by cache id
@@ -62,6 +73,12 @@ class LockedSchedule {
   size_t running_ = 0;
   uint64_t activity_ = 0;
   bool frozen_ = false;
+  TimePoint last_entry_ = 0;
+  struct Spread {
+    LockedBatch early;  // in all of the last `rounds`
+    int rounds = 0;
+  };
+  std::vector<Spread> spreads_;  // by batch of a round
 };
 
 // Says when something has waited in a lock for so long that the lock should end: without it rank 0

@@ -9,6 +9,22 @@
 namespace tfring {
 namespace {
 
+bool HasEarly(UnlockCause cause) {
+  return cause == UnlockCause::kApart || cause == UnlockCause::kIncomplete;
+}
+
+void WriteBatch(const LockedBatch& batch, WireWriter* out) {
+  out->Unsigned(batch.size());
+  for (uint32_t id : batch) out->Unsigned(id);
+}
+
+LockedBatch ReadBatch(WireReader* in) {
+  LockedBatch batch;
+  const size_t ids = in->Count(1);
+  for (size_t i = 0; i < ids && in->ok(); ++i) batch.push_back(in->Unsigned32());
+  return batch;
+}
+
 void WriteReason(const UnlockReason& reason, WireWriter* out) {
   out->Byte(static_cast<uint8_t>(reason.cause));
   out->String(reason.text);
@@ -29,7 +45,7 @@ UnlockReason ReadReason(WireReader* in) {
 }  // namespace
 
 bool operator==(const UnlockReason& a, const UnlockReason& b) {
-  return a.cause == b.cause && a.text == b.text;
+  return a.cause == b.cause && a.text == b.text && a.early == b.early;
 }
 
 bool operator==(const LockMessage& a, const LockMessage& b) {
@@ -43,14 +59,12 @@ void WriteLockMessage(FrameType type, const LockMessage& message, WireWriter* ou
   if (type == FrameType::kLock) {
     out->Unsigned(message.attempt);
     out->Unsigned(message.batches.size());
-    for (const LockedBatch& batch : message.batches) {
-      out->Unsigned(batch.size());
-      for (uint32_t id : batch) out->Unsigned(id);
-    }
+    for (const LockedBatch& batch : message.batches) WriteBatch(batch, out);
   } else if (type == FrameType::kFrozen) {
     out->Unsigned(message.entered);
     out->Byte(message.declined ? 1 : 0);
     WriteReason(message.reason, out);
+    if (HasEarly(message.reason.cause)) WriteBatch(message.reason.early, out);
   } else if (type == FrameType::kUnlock) {
     out->Unsigned(message.entered);
     out->Unsigned(message.high);
@@ -67,17 +81,15 @@ LockMessage ReadLockMessage(FrameType type, WireReader* in) {
     const size_t batches = in->Count(2);
     if (batches == 0) in->Fail();
     for (size_t i = 0; i < batches && in->ok(); ++i) {
-      LockedBatch batch;
-      const size_t ids = in->Count(1);
-      if (ids == 0) in->Fail();
-      for (size_t j = 0; j < ids && in->ok(); ++j) batch.push_back(in->Unsigned32());
-      message.batches.push_back(std::move(batch));
+      message.batches.push_back(ReadBatch(in));
+      if (message.batches.back().empty()) in->Fail();
     }
   } else if (type == FrameType::kFrozen) {
     message.entered = in->Unsigned();
     message.declined = in->Enum(2) != 0;
     if (message.declined && message.entered > 0) in->Fail();
     message.reason = ReadReason(in);
+    if (HasEarly(message.reason.cause)) message.reason.early = ReadBatch(in);
   } else if (type == FrameType::kUnlock) {
     message.entered = in->Unsigned();
     message.high = in->Unsigned();

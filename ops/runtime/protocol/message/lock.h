@@ -29,13 +29,17 @@ enum class UnlockCause : uint8_t {
   kIncomplete = 7,   // its calls of a batch waited for another of its own, which the text names
   kRequested = 8,    // something there wants to see requests
   kChangedCall = 9,  // a call of the lock came with another request; the text names the tensor
+  kApart = 10,       // its calls of a batch come apart again and again; the text names a late one
 };
-inline constexpr int kUnlockCauses = 10;
+inline constexpr int kUnlockCauses = 11;
 inline constexpr size_t kMaxUnlockTextBytes = 256;
 
 struct UnlockReason {
   UnlockCause cause = UnlockCause::kFollows;
   std::string text;  // at most kMaxUnlockTextBytes of UTF-8; empty if there is nothing to add
+  // kApart and kIncomplete: the ids of the batch that were there before the others. In kFrozen
+  // only.
+  LockedBatch early = {};
 };
 
 bool operator==(const UnlockReason& a, const UnlockReason& b);

@@ -28,6 +28,9 @@ std::string ReasonText(Rank rank, const UnlockReason& reason) {
     case UnlockCause::kIncomplete:
       return who + " had not called " + tensor +
              " 100 ms or longer after its call of another tensor";
+    case UnlockCause::kApart:
+      return who + " called " + tensor +
+             " 5 ms or longer after another tensor of its batch, in 5 rounds in a row";
     case UnlockCause::kRequested:
       return who + " was asked to show its calls";
     case UnlockCause::kFollows:
@@ -60,6 +63,8 @@ const char* UnlockCauseName(UnlockCause cause) {
       return "incomplete";
     case UnlockCause::kRequested:
       return "requested";
+    case UnlockCause::kApart:
+      return "apart";
   }
   return "unknown";
 }

@@ -108,7 +108,7 @@ void Negotiator::FailPeer(Rank from, const Status& why) {
 void Negotiator::Submit(CallId id, Request request, TimePoint now, uint64_t attempt) {
   now_ = now;
   // For TakeCalls, also after a fatal status.
-  Status submitted = participant_.Submit(id, std::move(request), attempt);
+  Status submitted = participant_.Submit(id, std::move(request), attempt, now);
   if (!submitted.ok()) out_.refused.emplace_back(id, std::move(submitted));
   if (sequencer_ && !dead_) PassOwnRequests();
 }

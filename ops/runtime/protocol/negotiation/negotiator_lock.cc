@@ -9,7 +9,7 @@ namespace tfring {
 void Negotiator::OnLockFrame(Rank from, FrameType type, const LockMessage& message) {
   switch (type) {
     case FrameType::kLock:
-      return FailPeer(from, participant_.OnLock(message));
+      return FailPeer(from, participant_.OnLock(message, now_));
     case FrameType::kStop:
       return FailPeer(from, participant_.OnStop(message));
     case FrameType::kUnlock:
@@ -23,7 +23,7 @@ void Negotiator::OnLockFrame(Rank from, FrameType type, const LockMessage& messa
 void Negotiator::StartLock(const LockMessage& lock) {
   coordinator_->Start(lock.id);
   SendToOthers(FrameType::kLock, lock);
-  FailPeer(0, participant_.OnLock(lock));
+  FailPeer(0, participant_.OnLock(lock, now_));
 }
 
 // Rank 0: with the first rank that freezes, all have to.

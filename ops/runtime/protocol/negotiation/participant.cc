@@ -16,12 +16,12 @@ std::string PlanName(const Plan& plan) { return "plan " + std::to_string(plan.se
 
 }  // namespace
 
-Status Participant::Submit(CallId id, Request request, uint64_t attempt) {
+Status Participant::Submit(CallId id, Request request, uint64_t attempt, TimePoint now) {
   const ProcessSetId set = request.process_set;
   if (attempt < AttemptOf(set)) return attempts_[set].error;
   TFRING_CHECK(waiting_.Find(set, request.name) == nullptr)
       << Describe(request) << " was submitted twice";
-  const uint32_t cache_id = known_.IdFor(request);
+  const uint32_t cache_id = known_.IdFor(request, Locked());
   const bool in_lock = Locked() && cache_id != 0 && lock_->Has(cache_id);
   if (Locked() && !in_lock) StopLock(WhyUnlockedBy(request));
   if (cache_id == 0) Batch()->requests.push_back(request);
@@ -31,8 +31,8 @@ Status Participant::Submit(CallId id, Request request, uint64_t attempt) {
   ++cache_hits_;
   sent_ids_[cache_id] = call;
   if (in_lock) {
-    lock_->OnCall(cache_id);
-    EnterBatches();
+    lock_->OnCall(cache_id, now);
+    EnterBatches(now);
   } else {
     Batch()->cache_ids.push_back(cache_id);
   }

@@ -51,7 +51,7 @@ class Participant {
 
   // `request` has passed AdmitRequest; no call of its name waits in its process set. Not ok, and
   // nothing is sent, if the attempt is over: the call ends with that.
-  Status Submit(CallId id, Request request, uint64_t attempt);
+  Status Submit(CallId id, Request request, uint64_t attempt, TimePoint now);
 
   // The step of this rank failed; `why` names the rank and the cause.
   void Withdraw(ProcessSetId set, uint64_t attempt, const std::string& why);
@@ -76,7 +76,7 @@ class Participant {
 
   // participant_lock.cc. A kLock frame: takes the lock, or declines it. Internal if the lock makes
   // no sense here.
-  Status OnLock(const LockMessage& lock);
+  Status OnLock(const LockMessage& lock, TimePoint now);
   // A kStop frame.
   Status OnStop(const LockMessage& stop);
   // A kUnlock frame. Adds the batches that this rank has not entered and others have to the runs,
@@ -128,7 +128,8 @@ class Participant {
   UnlockReason WhyUnlockedBy(const Request& request) const;
   LockNews News() const;
   void Freeze(bool declined, UnlockReason reason);
-  void EnterBatches();
+  void EnterBatches(TimePoint now);
+  UnlockReason WhyApart(LockedBatch early) const;
   PlanRun RunOf(uint64_t number, PlanEntry entry) const;
 
   const Rank rank_;

@@ -14,7 +14,7 @@ std::string LockName(uint64_t id) { return "lock " + std::to_string(id); }
 
 }  // namespace
 
-Status Participant::OnLock(const LockMessage& lock) {
+Status Participant::OnLock(const LockMessage& lock, TimePoint now) {
   if (lock_ != nullptr || lock.id <= last_sequence_) {
     return Internal(LockName(lock.id) + " came " +
                     (lock_ != nullptr ? "in " + LockName(lock_->id())
@@ -30,8 +30,8 @@ Status Participant::OnLock(const LockMessage& lock) {
     return OkStatus();
   }
   // Rank 0 drops the requests of these calls.
-  for (const auto& sent : sent_ids_) lock_->OnCall(sent.first);
-  EnterBatches();
+  for (const auto& sent : sent_ids_) lock_->OnCall(sent.first, now);
+  EnterBatches(now);
   return OkStatus();
 }
 
@@ -114,13 +114,26 @@ UnlockReason Participant::WhatWaits() const {
   if (!entered_.empty()) {
     return {UnlockCause::kWaited, entered_.begin()->second.front().request.name};
   }
+  UnlockReason incomplete{UnlockCause::kIncomplete, ""};
   for (uint32_t id : lock_->batch(lock_->entered())) {
     const KnownIds::Known* known = known_.Find(id);
-    if (sent_ids_.count(id) == 0 && known != nullptr) {
-      return {UnlockCause::kIncomplete, known->request.name};
+    if (sent_ids_.count(id) > 0) {
+      incomplete.early.push_back(id);
+    } else if (known != nullptr && incomplete.text.empty()) {
+      incomplete.text = known->request.name;
     }
   }
-  return {UnlockCause::kWaited, ""};
+  return incomplete.text.empty() ? UnlockReason{UnlockCause::kWaited, ""} : incomplete;
+}
+
+// The batch that was entered last has to be cut.
+UnlockReason Participant::WhyApart(LockedBatch early) const {
+  UnlockReason why{UnlockCause::kApart, ""};
+  for (uint32_t id : lock_->batch(lock_->entered() - 1)) {
+    if (std::count(early.begin(), early.end(), id) == 0) why.text = known_.Find(id)->request.name;
+  }
+  why.early = std::move(early);
+  return why;
 }
 
 // What this rank has held back goes out after that, as if there had been no lock.
@@ -141,8 +154,8 @@ void Participant::Freeze(bool declined, UnlockReason reason) {
   for (const auto& call : waiting) Batch()->cache_ids.push_back(call.second);
 }
 
-void Participant::EnterBatches() {
-  while (const auto number = lock_->Enter()) {
+void Participant::EnterBatches(TimePoint now) {
+  while (const auto number = lock_->Enter(now)) {
     PlanRun run = RunOf(*number, PlanEntry::kEntered);
     std::vector<WaitingCall>& calls = entered_[run.plan.sequence];
     for (const PlanItem& item : run.plan.items) {
@@ -153,6 +166,8 @@ void Participant::EnterBatches() {
       waiting_.Erase(kGlobalProcessSet, item.name);
     }
     entered_runs_.push_back(std::move(run));
+    LockedBatch early = lock_->Apart();
+    if (!early.empty()) Freeze(false, WhyApart(std::move(early)));
   }
 }
 

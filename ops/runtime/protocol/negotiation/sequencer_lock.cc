@@ -58,7 +58,7 @@ bool Sequencer::Quiet() const {
 Status Sequencer::OnUnlock(const LockMessage& unlock, const LockCoordinator& ranks, TimePoint now) {
   const LockMessage lock = std::move(*std::exchange(lock_, std::nullopt));
   last_sequence_ = lock.id + unlock.high;
-  detector_.OnUnlock(unlock.entered);
+  detector_.OnUnlock(unlock.entered, unlock.reason.early);
   for (Rank rank : *sets_.Find(kGlobalProcessSet)) {
     for (uint64_t number = unlock.entered; number < ranks.entered(rank); ++number) {
       const LockedBatch& batch = lock.batches[number % lock.batches.size()];

@@ -189,6 +189,16 @@ TEST(ACallThatHasChangedIsToldFromOneThatIsNew) {
   ExpectEnd(world, "rank 1 called 'x' with another shape or from another line than in it", 0);
 }
 
+TEST(TheLineOfACallWithANameEndsNoLock) {
+  LockedWorld world;
+  Request elsewhere = Allreduce("x");
+  elsewhere.call_site = "train.py:7";
+  for (Rank rank : {0, 1}) world.Submit(rank, 10, elsewhere);
+  world.CompleteLast();
+  for (Rank rank : {0, 1}) EXPECT_EQ(world.Text(rank, 10), "Ok");
+  EXPECT_EQ(world.locks(0).size(), size_t{1});
+}
+
 TEST(AllRanksLearnWhatElseEndedALock) {
   Request join;
   join.name = "join";
@@ -243,28 +253,80 @@ TEST(WhatWaitedIsNamed) {
   ExpectEnd(world, "rank 1 waited with 'x' for other ranks for 100 ms or longer", 0);
 }
 
-// A rank whose own calls are missing is told from one that waits for others.
-TEST(WhatIsMissingIsNamed) {
-  Engines world(2, Locking());
-  CallId id = 1;
-  for (int round = 0; round < 4; ++round, id += 2) {
+// Two ranks in a lock of one batch of two tensors.
+class FusedWorld : public Engines {
+ public:
+  FusedWorld() : Engines(2, Locking()) {
+    for (int round = 0; round < 6; ++round) Together();
+  }
+  void Together() {
     for (Rank rank : {0, 1}) {
       EngineEvents events;
-      events.submissions.emplace_back(id, Allreduce("x"));
-      events.submissions.emplace_back(id + 1, Allreduce("y"));
-      world.Step(rank, std::move(events));
+      events.submissions.emplace_back(next_id, Allreduce("x"));
+      events.submissions.emplace_back(next_id + 1, Allreduce("y"));
+      Step(rank, std::move(events));
     }
-    world.Deliver();
-    for (Rank rank : {0, 1}) world.Complete(rank, world.runs(rank).back().plan.sequence);
-    world.Deliver();
+    EndRound();
   }
-  ASSERT_EQ(world.locks(0).size(), size_t{1});
+  // Rank 1 calls 'y' so much later than 'x'.
+  void Apart(Duration pause) {
+    Submit(1, next_id, Allreduce("x"));
+    now += pause;
+    Submit(1, next_id + 1, Allreduce("y"));
+    Submit(0, next_id, Allreduce("x"));
+    Submit(0, next_id + 1, Allreduce("y"));
+    EndRound();
+  }
+  void EndRound() {
+    Deliver();
+    for (Rank rank : {0, 1}) {
+      for (; ended_[rank] < runs(rank).size(); ++ended_[rank]) {
+        Complete(rank, runs(rank)[ended_[rank]].plan.sequence);
+      }
+    }
+    Deliver();
+    next_id += 2;
+  }
+
+  CallId next_id = 1;
+
+ private:
+  size_t ended_[2] = {0, 0};
+};
+
+// A rank whose own calls are missing is told from one that waits for others.
+TEST(WhatIsMissingIsNamedAndNotFusedAgain) {
+  FusedWorld world;
+  ASSERT_TRUE(world.locks(0).size() == 1);
   EXPECT_EQ(NewsText(world.locks(0)[0]), "the schedule of 1 batch, 2 tensors is locked");
-  world.Submit(0, id, Allreduce("x"));
+  world.Submit(0, world.next_id, Allreduce("x"));
   world.At(world.deadline(0), 0);
   world.Deliver();
   EXPECT_CONTAINS(NewsText(world.locks(1).back()),
                   "rank 0 had not called 'y' 100 ms or longer after its call of another tensor");
+  world.Submit(0, world.next_id + 1, Allreduce("y"));
+  for (CallId i : {0, 1}) world.Submit(1, world.next_id + i, Allreduce(i == 0 ? "x" : "y"));
+  world.EndRound();
+  for (int i = 0; i < 3 && world.locks(0).size() < 3; ++i) world.Together();
+  EXPECT_EQ(NewsText(world.locks(0).back()), "the schedule of 2 batches, 2 tensors is locked");
+}
+
+TEST(ABatchWhoseCallsComeApartEndsTheLockAndIsCutInTheNext) {
+  FusedWorld world;
+  for (int i = 1; i < LockedSchedule::kApartRounds; ++i) world.Apart(LockedSchedule::kApart);
+  ASSERT_TRUE(world.locks(0).size() == 1);
+  world.Apart(LockedSchedule::kApart);
+  for (Rank rank : {0, 1}) {
+    ASSERT_TRUE(world.locks(rank).size() >= 2);
+    EXPECT_CONTAINS(NewsText(world.locks(rank)[1]),
+                    "rounds: rank 1 called 'y' 5 ms or longer after another tensor of its batch, "
+                    "in 5 rounds in a row");
+  }
+  for (int i = 0; i < 3 && world.locks(0).size() < 3; ++i) world.Together();
+  EXPECT_EQ(NewsText(world.locks(0).back()), "the schedule of 2 batches, 2 tensors is locked");
+  for (int i = 0; i < 20; ++i) world.Apart(LockedSchedule::kApart);
+  EXPECT_EQ(world.locks(0).size(), size_t{3});
+  EXPECT_TRUE(!world.doubled);
 }
 
 // Rank 0 has locked, and rank 1 makes a call before it hears of that: it never takes the lock.

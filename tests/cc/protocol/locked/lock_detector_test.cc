@@ -26,16 +26,59 @@ int RoundsUntilLocked(LockDetector* detector, const Batches& round, int limit = 
 
 TEST(ThreeEqualRoundsAreLocked) {
   LockDetector detector;
-  EXPECT_TRUE(Segment(&detector, {{1, 2}, {3}}).empty());
-  EXPECT_TRUE(Segment(&detector, {{1, 2}, {3}}).empty());
-  EXPECT_TRUE(Segment(&detector, {{1, 2}, {3}}) == (Batches{{1, 2}, {3}}));
+  EXPECT_TRUE(Segment(&detector, {{1}, {3}}).empty());
+  EXPECT_TRUE(Segment(&detector, {{1}, {3}}).empty());
+  EXPECT_TRUE(Segment(&detector, {{1}, {3}}) == (Batches{{1}, {3}}));
 }
 
-TEST(HowTensorsWereFusedDoesNotMatterAndTheLastRoundIsKept) {
+TEST(FiveAreWhereSomeAreFusedInAllOfThem) {
   LockDetector detector;
-  Segment(&detector, {{1, 2}, {3}});
-  Segment(&detector, {{2}, {1, 3}});
-  EXPECT_TRUE(Segment(&detector, {{3, 2, 1}}) == (Batches{{3, 2, 1}}));
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(Segment(&detector, {{1, 2}, {3}}).empty());
+  EXPECT_TRUE(Segment(&detector, {{1, 2}, {3}}) == (Batches{{1, 2}, {3}}));
+  LockDetector apart;
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Segment(&apart, {{1, 2}}).empty());
+  EXPECT_TRUE(Segment(&apart, {{1}, {2}}) == (Batches{{1}, {2}}));
+}
+
+TEST(ALockFusesWhatWasFusedInEachRound) {
+  LockDetector detector;
+  for (int i = 0; i < 3; ++i) Segment(&detector, {{1, 2}, {3, 4, 5}});
+  Segment(&detector, {{2}, {1, 3, 4}, {5}});
+  EXPECT_TRUE(Segment(&detector, {{3, 2, 1, 4}, {5}}) == (Batches{{2}, {1}, {3, 4}, {5}}));
+}
+
+TEST(RoundsBeforeThoseThatCountDoNotMatter) {
+  LockDetector detector;
+  for (int i = 0; i < 3; ++i) Segment(&detector, {{1}, {2}});
+  detector.OnUnlock(0);  // six are needed
+  EXPECT_TRUE(Segment(&detector, {{1}, {3}}).empty());
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(Segment(&detector, {{1, 3}}).empty());
+  EXPECT_TRUE(Segment(&detector, {{1, 3}}) == (Batches{{1, 3}}));
+}
+
+TEST(AnIdThatIsThereTwiceIsFusedInBothPlacesByItself) {
+  LockDetector detector;
+  for (int i = 0; i < 4; ++i) Segment(&detector, {{1, 2}, {3}, {1}});
+  EXPECT_TRUE(Segment(&detector, {{1, 2}, {3, 1}}) == (Batches{{1, 2}, {3}, {1}}));
+}
+
+// One round says little, and would take a fusion away for ever.
+TEST(TheLastLockComesBackFusedAsItWas) {
+  LockDetector detector;
+  for (int i = 0; i < 5; ++i) Segment(&detector, {{1, 2}, {3}});
+  detector.OnUnlock(100);
+  EXPECT_TRUE(Segment(&detector, {{3}, {1}, {2}}) == (Batches{{3}, {1, 2}}));
+  detector.OnUnlock(100);
+  EXPECT_TRUE(Segment(&detector, {{1, 3, 2}}) == (Batches{{3}, {1, 2}}));
+}
+
+TEST(ABatchWhoseCallsCameApartIsCut) {
+  LockDetector detector;
+  for (int i = 0; i < 5; ++i) Segment(&detector, {{1, 2, 4}, {3, 5}});
+  detector.OnUnlock(100, {2, 1});
+  EXPECT_TRUE(Segment(&detector, {{1, 2, 4}, {3, 5}}) == (Batches{{1, 2}, {4}, {3, 5}}));
+  detector.OnUnlock(100, {3});
+  EXPECT_TRUE(Segment(&detector, {{1, 2, 4}, {3, 5}}) == (Batches{{1, 2}, {4}, {3}, {5}}));
 }
 
 TEST(ARoundMayHaveSeveralSegmentsAndOneOfThemTwice) {

@@ -136,6 +136,9 @@ std::vector<Frame> OtherFrames() {
     frame.lock.reason = {UnlockCause::kOtherCall, "a metric \xc3\xa9"};
     frames.push_back(frame);
   }
+  frame.type = FrameType::kFrozen;
+  frame.lock.reason = {UnlockCause::kApart, "y", {1, 300}};
+  frames.push_back(frame);
   Frame pieces;
   pieces.type = FrameType::kPieces;
   pieces.piece_bytes = 1 << 16;

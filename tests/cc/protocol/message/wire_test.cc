@@ -164,6 +164,18 @@ TEST(PiecesOfAnImpossibleSizeAreRefused) {
   EXPECT_TRUE(DecodeFrame(EncodeFrame(frame)).ok());
 }
 
+TEST(AFrozenRankSaysWhichCallsCameEarly) {
+  Frame frame;
+  frame.type = FrameType::kFrozen;
+  for (UnlockCause cause : {UnlockCause::kApart, UnlockCause::kIncomplete, UnlockCause::kWaited}) {
+    frame.lock.reason = {cause, "y", {7, UINT32_MAX}};
+    const Result<Frame> decoded = DecodeFrame(EncodeFrame(frame));
+    ASSERT_TRUE(decoded.ok());
+    if (cause == UnlockCause::kWaited) frame.lock.reason.early.clear();
+    EXPECT_TRUE(decoded->lock == frame.lock);
+  }
+}
+
 TEST(AnUnlockSaysWhichRankEndedTheLockAndWhy) {
   Frame frame;
   frame.type = FrameType::kUnlock;
