@@ -13,6 +13,7 @@ from tfring.collectives.objects import broadcast_object as broadcast_object
 from tfring.collectives.objects import broadcast_object_fn as broadcast_object_fn
 from tfring.collectives.reducescatter import grouped_reducescatter as grouped_reducescatter
 from tfring.collectives.reducescatter import reducescatter as reducescatter
+from tfring.collectives.replicated import replicated as replicated
 from tfring.collectives.rooted import gather as gather
 from tfring.collectives.rooted import reduce as reduce
 from tfring.collectives.rooted import scatter as scatter

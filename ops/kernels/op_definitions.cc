@@ -110,8 +110,13 @@ TFRING_LIST_OP("TfringAllreduceDone", TFRING_REDUCIBLE_TYPES, "reduced")
     .SetShapeFn(SameShapes)
     .Doc("Gives the results of the TfringAllreduceStart of the same tensor_name.");
 
+// Which loss the gradient belongs to: tfring/ops/gradients.py says what the values mean. Graphs that
+// were saved before ops had the attribute have Horovod's.
+#define TFRING_GRADIENT "gradient: {'sum', 'mean', 'horovod'} = 'horovod'"
+
 TFRING_REDUCTION_OP("TfringReducescatter")
     .Attr("group: bool = false")
+    .Attr(TFRING_GRADIENT)
     .SetShapeFn(UnknownRows)
     .Doc("Reduces a list of tensors over all ranks and gives each rank its share of the rows.");
 
@@ -122,11 +127,13 @@ TFRING_REDUCTION_OP("TfringReduce")
 
 TFRING_LIST_OP("TfringAllgather", TFRING_MOVABLE_TYPES, "gathered")
     .Attr("group: bool = false")
+    .Attr(TFRING_GRADIENT)
     .SetShapeFn(UnknownRows)
     .Doc("Concatenates the tensors of all ranks along the first dimension, in order of rank.");
 
 TFRING_LIST_OP("TfringBroadcast", TFRING_MOVABLE_TYPES, "values")
     .Attr("root_rank: int")
+    .Attr(TFRING_GRADIENT)
     .SetShapeFn(SameShapes)
     .Doc("Gives every rank the tensors of the root rank.");
 
@@ -155,6 +162,7 @@ TFRING_COLLECTIVE_OP("TfringAlltoall")
     .Attr("T: " TFRING_MOVABLE_TYPES)
     .Attr("Tsplits: {int32, int64}")
     .Attr("equal_splits: bool = false")
+    .Attr(TFRING_GRADIENT)
     .Input("tensor: T")
     .Input("splits: Tsplits")
     .Input("channel: resource")

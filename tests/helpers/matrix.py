@@ -217,12 +217,13 @@ def want_reducescatter(op: int, factors: dict[str, float]) -> Callable[..., list
 
 
 def gradient_of_reducescatter(op: int, factors: dict[str, float]) -> Callable[..., list[Arrays]]:
-    """Of N times the sum of all losses."""
+    """Of the sum of all losses."""
 
     def gradient(xs: list[Arrays], gs: list[Arrays], team: Team) -> list[Arrays]:
+        del team
         return by_tensor(
             [
-                linear(x, np.concatenate(g) * team.size, op, factors)
+                linear(x, np.concatenate(g), op, factors)
                 for x, g in zip(by_tensor(xs), by_tensor(gs), strict=True)
             ]
         )

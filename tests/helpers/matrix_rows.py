@@ -127,9 +127,9 @@ def own_rows(xs: list[Arrays], wholes: Arrays) -> list[Arrays]:
 
 
 def gradient_of_allgather(xs: list[Arrays], gs: list[Arrays], team: Team) -> list[Arrays]:
-    """Of the mean of all losses."""
+    """Of the sum of all losses."""
     del team
-    return own_rows(xs, [np.mean(g, axis=0) for g in matrix.by_tensor(gs)])
+    return own_rows(xs, [np.sum(g, axis=0) for g in matrix.by_tensor(gs)])
 
 
 def want_broadcast(xs: list[Arrays], team: Team) -> list[Arrays]:
@@ -137,11 +137,11 @@ def want_broadcast(xs: list[Arrays], team: Team) -> list[Arrays]:
 
 
 def gradient_of_broadcast(xs: list[Arrays], gs: list[Arrays], team: Team) -> list[Arrays]:
-    """Of the mean of all losses, on the root."""
+    """Of the sum of all losses, on the root."""
     del xs
-    means = [np.mean(g, axis=0) for g in matrix.by_tensor(gs)]
-    zeros = [np.zeros_like(mean) for mean in means]
-    return [means if rank == team.root else zeros for rank in team.ranks]
+    totals = [np.sum(g, axis=0) for g in matrix.by_tensor(gs)]
+    zeros = [np.zeros_like(total) for total in totals]
+    return [totals if rank == team.root else zeros for rank in team.ranks]
 
 
 def want_gather(xs: list[Arrays], team: Team) -> list[Arrays]:

@@ -15,10 +15,20 @@ def allgather(
     name: str | None = None,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
+    *,
+    gradient: str = "sum",
 ) -> Any:
     """Concatenates the ranks' tensors along the first dimension, in order of rank.
 
-    Differentiable; tfring.ops.gradients says which loss the gradient belongs to.
+    Differentiable. With the loss L of each rank, the gradient that this rank's tensor gets is:
+
+        gradient=   of the tensor                 of Horovod's   use it where
+        "sum"       the sum of all ranks' dL/dx   N times        a tape or optimizer averages
+        "mean"      1/N of that sum               the same       nothing does, and all compute one L
+
+    With "sum", the default, and a DistributedOptimizer or DistributedGradientTape, N ranks get what
+    one process gets, whether each rank's loss is of its own rows against all, or of all rows.
+    Horovod's gradient, the default under `import horovod`, is "horovod".
 
     Args:
         tensor: tensor, variable or array with at least one dimension, of any number or bool dtype.
@@ -26,12 +36,13 @@ def allgather(
         name: the same on every rank; made up by default.
         ignore_name_scope: use `name` as it is, without the current name scope.
         process_set: the ranks that take part.
+        gradient: "sum", "mean" or "horovod", as above.
 
     Returns:
         A tensor whose first dimension is the sum over the ranks.
 
     Raises:
-        ValueError: the process set is unknown.
+        ValueError: the process set or the gradient is unknown.
         TypeError: the dtype is not supported.
         tf.errors.InvalidArgumentError: on every rank: some rank's tensor is a scalar.
         tf.errors.FailedPreconditionError: tfring is not initialized, or ranks disagree on dtype or
@@ -39,10 +50,13 @@ def allgather(
         tf.errors.UnavailableError: a rank was lost.
     """
     process_set_id = checked_id(process_set)
+    gradient = arguments.checked_gradient(gradient)
     arguments.require_init("allgather")
     value = arguments.checked_tensor(tensor, name, library.MOVABLE, "allgather")
     full_name = names.collective_name("allgather", name, ignore_name_scope, process_set)
-    return builders.allgather_op([value], name=full_name, process_set_id=process_set_id)[0]
+    return builders.allgather_op(
+        [value], name=full_name, process_set_id=process_set_id, gradient=gradient
+    )[0]
 
 
 @library.outside_autograph
@@ -51,6 +65,8 @@ def grouped_allgather(
     name: str | None = None,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
+    *,
+    gradient: str = "sum",
 ) -> list[Any]:
     """Gathers a list of tensors from all ranks, those of one dtype as one collective.
 
@@ -64,6 +80,7 @@ def grouped_allgather(
         Exception: what allgather raises.
     """
     process_set_id = checked_id(process_set)
+    gradient = arguments.checked_gradient(gradient)
     arguments.require_init("grouped_allgather")
     values = [arguments.checked_tensor(t, name, library.MOVABLE, "allgather") for t in tensors]
     if not values:
@@ -72,7 +89,11 @@ def grouped_allgather(
     results: list[Any] = [None] * len(values)
     for op_name, positions in arguments.by_dtype(values, full_name):
         gathered = builders.allgather_op(
-            [values[i] for i in positions], name=op_name, process_set_id=process_set_id, group=True
+            [values[i] for i in positions],
+            name=op_name,
+            process_set_id=process_set_id,
+            group=True,
+            gradient=gradient,
         )
         for i, result in zip(positions, gathered, strict=True):
             results[i] = result

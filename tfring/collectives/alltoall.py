@@ -15,10 +15,20 @@ def alltoall(
     name: str | None = None,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
+    *,
+    gradient: str = "sum",
 ) -> Any:
     """Sends rows to every rank and receives rows from every rank.
 
-    Differentiable; tfring.ops.gradients says which loss the gradient belongs to.
+    Differentiable. With the loss L of each rank, the gradient that this rank's tensor gets is:
+
+        gradient=   of the tensor                 of Horovod's   use it where
+        "sum"       the sum of all ranks' dL/dx   the same       a tape or optimizer averages
+        "mean"      1/N of that sum               1/N            nothing does, and all compute one L
+
+    With "sum", the default, and a DistributedOptimizer or DistributedGradientTape, N ranks get what
+    one process gets, whether each rank's loss is of its own rows against all, or of all rows.
+    Horovod's gradient, the default under `import horovod`, is "horovod".
 
     Args:
         tensor: tensor, variable or array with at least one dimension, of any number or bool dtype:
@@ -29,13 +39,14 @@ def alltoall(
         name: the same on every rank; made up by default.
         ignore_name_scope: use `name` as it is, without the current name scope.
         process_set: the ranks that take part.
+        gradient: "sum", "mean" or "horovod", as above.
 
     Returns:
         The rows from the first rank, then those from the second, and so on. With `splits` a pair:
         these rows, and a vector of how many came from each rank, of the dtype of `splits`.
 
     Raises:
-        ValueError: the process set is unknown.
+        ValueError: the process set or the gradient is unknown.
         TypeError: a dtype is not supported.
         tf.errors.InvalidArgumentError: on every rank: some rank's tensor is a scalar; its splits
             are no vector with a number of rows for each rank or do not add up to its rows; or,
@@ -45,12 +56,13 @@ def alltoall(
         tf.errors.UnavailableError: a rank was lost.
     """
     process_set_id = checked_id(process_set)
+    gradient = arguments.checked_gradient(gradient)
     arguments.require_init("alltoall")
     arguments.refuse_sparse([tensor], name, "alltoall")
     value = arguments.checked_tensor(tensor, name, library.MOVABLE, "alltoall")
     sizes = arguments.checked_splits(splits, name)
     full_name = names.collective_name("alltoall", name, ignore_name_scope, process_set)
     received, received_splits = builders.alltoall_op(
-        value, sizes, name=full_name, process_set_id=process_set_id
+        value, sizes, name=full_name, process_set_id=process_set_id, gradient=gradient
     )
     return received if splits is None else (received, received_splits)

@@ -16,10 +16,20 @@ def broadcast(
     name: str | None = None,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
+    *,
+    gradient: str = "sum",
 ) -> Any:
     """Gives every rank the root's tensor.
 
-    Differentiable; tfring.ops.gradients says which loss the gradient belongs to.
+    Differentiable. With the loss L of each rank, the gradient that the root's tensor gets is:
+
+        gradient=   of the tensor                 of Horovod's   use it where
+        "sum"       the sum of all ranks' dL/dx   N times        a tape or optimizer averages
+        "mean"      1/N of that sum               the same       nothing does, and all compute one L
+
+    With "sum", the default, and a DistributedOptimizer or DistributedGradientTape, N ranks get what
+    one process gets, whether each rank's loss is of its own rows against all, or of all rows.
+    Horovod's gradient, the default under `import horovod`, is "horovod".
 
     Args:
         tensor: tensor, variable, array or number of any number or bool dtype; on the other ranks
@@ -28,12 +38,13 @@ def broadcast(
         name: the same on every rank; made up by default.
         ignore_name_scope: use `name` as it is, without the current name scope.
         process_set: the ranks that take part.
+        gradient: "sum", "mean" or "horovod", as above.
 
     Returns:
         A tensor of the same shape and dtype.
 
     Raises:
-        ValueError: the process set is unknown.
+        ValueError: the process set or the gradient is unknown.
         TypeError: the dtype is not supported.
         tf.errors.InvalidArgumentError: there is no such rank.
         tf.errors.FailedPreconditionError: tfring is not initialized, or ranks disagree on dtype,
@@ -41,6 +52,7 @@ def broadcast(
         tf.errors.UnavailableError: a rank was lost.
     """
     process_set_id = checked_id(process_set)
+    gradient = arguments.checked_gradient(gradient)
     arguments.require_init("broadcast")
     root_rank = int(root_rank)
     value = arguments.checked_tensor(tensor, name, library.MOVABLE, "broadcast")
@@ -50,6 +62,7 @@ def broadcast(
         name=full_name,
         root_rank=root_rank,
         process_set_id=process_set_id,
+        gradient=gradient,
     )[0]
 
 

@@ -22,10 +22,20 @@ def reducescatter(
     ignore_name_scope: bool = False,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    *,
+    gradient: str = "sum",
 ) -> Any:
     """Reduces a tensor over all ranks and gives each rank its share of the rows.
 
-    Differentiable; tfring.ops.gradients says which loss the gradient belongs to.
+    Differentiable. With the loss L of each rank, the gradient that this rank's tensor gets is:
+
+        gradient=   of the tensor                 of Horovod's   use it where
+        "sum"       the sum of all ranks' dL/dx   1/N            a tape or optimizer averages
+        "mean"      1/N of that sum               1/N^2          nothing does, and all compute one L
+
+    With "sum", the default, and a DistributedOptimizer or DistributedGradientTape, N ranks get what
+    one process gets, whether each rank's loss is of its own rows against all, or of all rows.
+    Horovod's gradient, the default under `import horovod`, is "horovod".
 
     Args:
         tensor: tensor, variable or array with at least one dimension, of the same shape on every
@@ -38,13 +48,14 @@ def reducescatter(
         ignore_name_scope: use `name` as it is, without the current name scope.
         prescale_factor: multiplies every rank's tensor before the reduction.
         postscale_factor: multiplies the result.
+        gradient: "sum", "mean" or "horovod", as above.
 
     Returns:
         Consecutive rows of the result. Where they cannot be cut into equal parts, the first ranks
         have one row more than the last.
 
     Raises:
-        ValueError: op or the process set is unknown.
+        ValueError: op, the process set or the gradient is unknown.
         TypeError: the dtype is not supported.
         NotImplementedError: tf.IndexedSlices, or op is Adasum.
         tf.errors.InvalidArgumentError: on every rank: some rank's tensor is a scalar.
@@ -62,6 +73,7 @@ def reducescatter(
         process_set,
         ignore_name_scope,
         (prescale_factor, postscale_factor),
+        gradient,
     )[0]
 
 
@@ -76,6 +88,8 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
     name: str | None = None,
     ignore_name_scope: bool = False,
+    *,
+    gradient: str = "sum",
 ) -> list[Any]:
     """Reduces a list of tensors as reducescatter does, those of one dtype as one collective.
 
@@ -98,6 +112,7 @@ def grouped_reducescatter(
         process_set,
         ignore_name_scope,
         (prescale_factor, postscale_factor),
+        gradient,
     )
 
 
@@ -111,10 +126,12 @@ def _reducescatter(
     process_set: ProcessSet,
     ignore_name_scope: bool,
     factors: tuple[float, float],
+    gradient: str,
 ) -> list[Any]:
     """Builds one op per dtype."""
     op = arguments.checked_elementwise_op(op, "reducescatter")
     process_set_id = checked_id(process_set)
+    gradient = arguments.checked_gradient(gradient)
     arguments.require_init(kind)
     arguments.refuse_sparse(tensors, name, "reducescatter")
     if not tensors:
@@ -132,6 +149,7 @@ def _reducescatter(
                 postscale=factors[1],
                 process_set_id=process_set_id,
                 group=kind.startswith("grouped"),
+                gradient=gradient,
             )
             for i, wire in zip(positions, reduced, strict=True):
                 results[i] = compression.decompress(wire, wires[i][1])

@@ -33,6 +33,7 @@ import tensorflow as tf
 from tfring.collectives import buckets
 from tfring.collectives.compression import Compression
 from tfring.ops import arguments, builders, library, reduce_ops
+from tfring.ops.gradients import in_pairs
 from tfring.ops.reduce_ops import Average, Sum
 
 
@@ -178,11 +179,14 @@ class SparseReduction:
     def _densely(self, slices: Any, table: Any, name: str, compressor: Any) -> tuple[Any, Any]:
         dense = tf.math.unsorted_segment_sum(slices.values, slices.indices, table)
         wire, context = compressor.compress(dense)
-        [total] = builders.allreduce_op(
-            [arguments.checked_tensor(wire, name, library.REDUCIBLE, "allreduce")],
-            name=f"{name}.dense",
-            op=Sum,
-            process_set_id=self.process_set_id,
+        [total] = in_pairs(
+            [wire],
+            lambda tensors: builders.allreduce_op(
+                [arguments.checked_tensor(tensors[0], name, library.REDUCIBLE, "allreduce")],
+                name=f"{name}.dense",
+                op=Sum,
+                process_set_id=self.process_set_id,
+            ),
         )
         indices = tf.range(tf.cast(table, slices.indices.dtype))
         return compressor.decompress(total, context), indices

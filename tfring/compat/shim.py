@@ -31,8 +31,6 @@ SHIM_FOLDER = Path(__file__).resolve().parent / "import_path"
 # The release of Horovod whose names the shim has; scripts compare it.
 HOROVOD_VERSION = "0.28.1"
 
-_HAVE_RANK = {"tfring", "tfring.keras", "tfring.keras.horovod_keras"}
-
 # By the module below `horovod`: the module of tfring whose names it has; None: just a package.
 _MODULES: dict[str, str | None] = {
     "common": None,
@@ -72,8 +70,26 @@ _MODULES: dict[str, str | None] = {
 }
 
 # Names that do not come from those modules, and the modules that have them.
-_LIKELY = {"rank": "tfring.compat.likely", "size": "tfring.compat.likely"}
-_WITH_RANK = {name for name, target in _MODULES.items() if target in _HAVE_RANK}
+_LIKELY = dict.fromkeys(("rank", "size"), "tfring.compat.likely")
+_GROUPED = dict.fromkeys(
+    ("grouped_allgather", "grouped_reducescatter"), "tfring.collectives.horovod_gradients"
+)
+_GATHERS = ("allgather", "broadcast", "reducescatter")
+_KERAS = {
+    **_LIKELY,
+    **_GROUPED,
+    **dict.fromkeys(_GATHERS, "tfring.keras.horovod_gradients"),
+}
+_OTHERWISE: dict[str | None, dict[str, str]] = {
+    "tfring": {
+        **_LIKELY,
+        **_GROUPED,
+        **dict.fromkeys(_GATHERS, "tfring.collectives.horovod_gradients"),
+    },
+    "tfring.keras": _KERAS,
+    "tfring.keras.horovod_keras": _KERAS,
+    "tfring.keras.callbacks": {"MetricAverageCallback": "tfring.keras.callbacks.horovod_metrics"},
+}
 
 # Modules that cannot be imported, and what to do instead.
 _SERVICE = "the data service is not there yet: shard a tf.data.Dataset by rank()"
@@ -255,8 +271,7 @@ class _Loader(importlib.abc.InspectLoader):
         names = vars(module)
         get: Callable[[str], Any] = no_name
         if target is not None:
-            instead = _LIKELY if name in _WITH_RANK else None
-            get, names["__dir__"], public = reexport(target, instead=instead)
+            get, names["__dir__"], public = reexport(target, instead=_OTHERWISE.get(target))
             # A name that is a refused module below would make `from ... import *` fail.
             names["__all__"] = [n for n in public if f"{name}.{n}" not in _INSTEAD]
         names["__getattr__"] = with_modules_below(module.__name__, get)

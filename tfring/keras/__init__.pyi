@@ -8,6 +8,7 @@ from tfring.collectives.objects import allgather_object as allgather_object
 from tfring.collectives.objects import broadcast_object as broadcast_object
 from tfring.collectives.objects import broadcast_object_fn as broadcast_object_fn
 from tfring.collectives.reducescatter import grouped_reducescatter as grouped_reducescatter
+from tfring.collectives.replicated import replicated as replicated
 from tfring.collectives.sync import barrier as barrier
 from tfring.collectives.sync import join as join
 from tfring.collectives.variables import broadcast_variables as broadcast_variables

@@ -48,17 +48,22 @@ def allreduce(
     )
 
 
-def allgather(value: Any, name: str | None = None) -> Any:
-    """Returns the ranks' values joined along the first dimension, which may differ."""
-    return _allgather(tf.convert_to_tensor(value), name=name)
+def allgather(value: Any, name: str | None = None, *, gradient: str = "sum") -> Any:
+    """Returns the ranks' values joined along the first dimension, which may differ.
+
+    `gradient` is that of tfring.allgather.
+    """
+    return _allgather(tf.convert_to_tensor(value), name=name, gradient=gradient)
 
 
-def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """Returns the root's value."""
-    return _broadcast(tf.convert_to_tensor(value), root_rank, name=name)
+def broadcast(value: Any, root_rank: int, name: str | None = None, *, gradient: str = "sum") -> Any:
+    """Returns the root's value; `gradient` is that of tfring.broadcast."""
+    return _broadcast(tf.convert_to_tensor(value), root_rank, name=name, gradient=gradient)
 
 
-def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
+def reducescatter(
+    value: Any, name: str | None = None, op: int = Average, *, gradient: str = "sum"
+) -> Any:
     """Returns this rank's rows of the reduction of `value` over the ranks.
 
     Args:
@@ -66,8 +71,9 @@ def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any
             first ranks get one row more where rows and ranks do not divide evenly.
         name: the same on every rank; made up by default.
         op: Average, Sum, Min, Max or Product.
+        gradient: that of tfring.reducescatter.
 
     Raises:
         tf.errors.FailedPreconditionError: ranks disagree on dtype, shape or op.
     """
-    return _reducescatter(tf.convert_to_tensor(value), name=name, op=op)
+    return _reducescatter(tf.convert_to_tensor(value), name=name, op=op, gradient=gradient)

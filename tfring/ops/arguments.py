@@ -62,6 +62,16 @@ def checked_elementwise_op(op: int, kind: str) -> int:
     return chosen
 
 
+def checked_gradient(gradient: str) -> str:
+    """Returns the name of a gradient's convention; ValueError for one that does not exist."""
+    if gradient not in ("sum", "mean", "horovod"):
+        raise ValueError(
+            f'gradient={gradient!r}: there are "sum" (for tapes and optimizers that average), '
+            '"mean" and "horovod"'
+        )
+    return gradient
+
+
 def require_init(what: str) -> None:
     """Raises tf.errors.FailedPreconditionError, which says why, unless the runtime is running."""
     if _native.core.is_initialized():

@@ -64,17 +64,28 @@ def start_allreduce(
 
 
 def allgather_op(
-    tensors: Sequence[Any], *, name: str, process_set_id: int = 0, group: bool = False
+    tensors: Sequence[Any],
+    *,
+    name: str,
+    process_set_id: int = 0,
+    group: bool = False,
+    gradient: str = "sum",
 ) -> list[Any]:
     """Builds one TfringAllgather of tensors of one dtype; first dimensions become sums."""
-    return _build_list("allgather", tensors, name, process_set_id, group=group)
+    return _build_list("allgather", tensors, name, process_set_id, group=group, gradient=gradient)
 
 
 def broadcast_op(
-    tensors: Sequence[Any], *, name: str, root_rank: int, process_set_id: int = 0
+    tensors: Sequence[Any],
+    *,
+    name: str,
+    root_rank: int,
+    process_set_id: int = 0,
+    gradient: str = "sum",
 ) -> list[Any]:
     """Builds one TfringBroadcast of tensors of one dtype; returns tensors of the same shapes."""
-    return _build_list("broadcast", tensors, name, process_set_id, root_rank=root_rank)
+    attributes = {"root_rank": root_rank, "gradient": gradient}
+    return _build_list("broadcast", tensors, name, process_set_id, **attributes)
 
 
 def reducescatter_op(
@@ -86,19 +97,22 @@ def reducescatter_op(
     postscale: float = 1.0,
     process_set_id: int = 0,
     group: bool = False,
+    gradient: str = "sum",
 ) -> list[Any]:
     """Builds one TfringReducescatter of tensors of one dtype; returns this rank's rows."""
-    attributes = _reduction(op, prescale, postscale)
+    attributes = _reduction(op, prescale, postscale) | {"gradient": gradient}
     return _build_list("reducescatter", tensors, name, process_set_id, group=group, **attributes)
 
 
-def alltoall_op(tensor: Any, splits: Any, *, name: str, process_set_id: int = 0) -> tuple[Any, Any]:
+def alltoall_op(
+    tensor: Any, splits: Any, *, name: str, process_set_id: int = 0, gradient: str = "sum"
+) -> tuple[Any, Any]:
     """Builds one TfringAlltoall; returns rows and how many came from each rank.
 
     `tensor` has the rows for all ranks, in their order; `splits`, an int32 or int64 vector, says
     how many go to each rank, None in equal parts.
     """
-    inputs = {"tensor": tensor, **_splits(splits)}
+    inputs = {"tensor": tensor, "gradient": gradient, **_splits(splits)}
     received, received_splits = _build("alltoall", name, process_set_id, **inputs)
     return received, received_splits
 

@@ -1,9 +1,24 @@
 """Gradients of the collectives without a root.
 
 A rank differentiates its own loss, but its tensors reach the losses of others, so each gradient has
-to say which loss of the whole job it differentiates. For the collectives that Horovod has this is
-Horovod's choice, because scripts depend on it; a variant of one of them follows it. For all others,
-such as those with a root (tfring.ops.rooted_gradients), it is the sum of all ranks' losses.
+to say which loss of the whole job it differentiates. The parameter `gradient` of a call says it, as
+a factor of the gradient of the sum of all ranks' losses; N is the number of ranks:
+
+    gradient=        "sum"   "mean"   "horovod"
+    allgather          1      1/N        1/N
+    broadcast          1      1/N        1/N
+    alltoall           1      1/N         1
+    reducescatter      1      1/N         N
+
+- "sum", the default, is right where a tape or an optimizer averages the gradients of variables over
+  the ranks: together they give the gradient of the mean of all ranks' losses, which is the loss of
+  one process with all data.
+- "mean" is right where nothing averages them afterwards and all ranks compute one loss.
+- "horovod", the default under `import horovod`, is what Horovod does. Behind an averaging tape the
+  gradient through an allgather or broadcast counts 1/N.
+
+Collectives that are not in the table have no choice: an allreduce and those with a root
+(tfring.ops.rooted_gradients) have the gradient of the sum of all ranks' losses.
 
 Every gradient is a collective itself: all ranks must differentiate the same call. It is named after
 the call, with "grad." before it. Importing tfring.collectives registers the gradients.
@@ -20,6 +35,17 @@ from tfring.ops import builders, channels, library, names, reduce_ops, xla
 from tfring.ops.reduce_ops import Average, Max, Min, Product, Sum
 
 _Gradient = TypeVar("_Gradient", bound=Callable[[Any, list[Any], str], list[Any]])
+
+# By how many times N the gradient of the sum of all ranks' losses is divided; -1: it is multiplied.
+_DIVISIONS = {
+    "TfringAllgather": {"sum": 0, "mean": 1, "horovod": 1},
+    "TfringBroadcast": {"sum": 0, "mean": 1, "horovod": 1},
+    "TfringAlltoall": {"sum": 0, "mean": 1, "horovod": 0},
+    "TfringReducescatter": {"sum": 0, "mean": 1, "horovod": -1},
+}
+
+# Names of collectives in graphs that average the gradient of a gather or broadcast.
+averaging: set[str] = set()
 
 
 def gradient_of(op_type: str) -> Callable[[_Gradient], _Gradient]:
@@ -193,10 +219,10 @@ def _product_gradients(op: Any, tensors: list[Any], totals: list[Any], name: str
 
 @gradient_of("TfringAllgather")
 def allgather_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
-    """The gradient of TfringAllgather: of the mean of all ranks' losses.
+    """The gradient of TfringAllgather.
 
-    Average-allreduce of the outputs' gradients, of which each rank keeps its own rows. To find them
-    the ranks exchange their numbers of rows when it runs.
+    Allreduce of the outputs' gradients, of which each rank keeps its own rows. To find them the
+    ranks exchange their numbers of rows when it runs.
     """
     tensors = list(op.inputs[:-1])
     set_id = process_set(op)
@@ -206,63 +232,59 @@ def allgather_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
     [everybody] = builders.allgather_op([mine], name=f"{name}.rows", process_set_id=set_id)
     before = everybody[:, :1] < tf.cast(rank(), tf.int64)
     starts = tf.reduce_sum(tf.where(before, everybody, tf.zeros_like(everybody)), axis=0)[1:]
-    means = _average(grads, name, set_id)
+    totals = _over_ranks(op, grads, name)
     return [
-        tf.ensure_shape(_rows_from(mean, starts[i], tensor), tensor.shape)
-        for i, (mean, tensor) in enumerate(zip(means, tensors, strict=True))
+        tf.ensure_shape(_rows_from(total, starts[i], tensor), tensor.shape)
+        for i, (total, tensor) in enumerate(zip(totals, tensors, strict=True))
     ]
 
 
-def _rows_from(mean: Any, start: Any, tensor: Any) -> Any:
+def _rows_from(total: Any, start: Any, tensor: Any) -> Any:
     """As many rows as `tensor` has; written so that XLA sees that their number is fixed."""
     begin = tf.concat([[start], tf.zeros([tf.rank(tensor) - 1], tf.int64)], 0)
-    return tf.slice(mean, begin, tf.shape(tensor, out_type=tf.int64))
+    return tf.slice(total, begin, tf.shape(tensor, out_type=tf.int64))
 
 
 @gradient_of("TfringBroadcast")
 def broadcast_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
-    """The gradient of TfringBroadcast: of the mean of all ranks' losses.
-
-    Average-allreduce of the gradients on the root, zeros on the others.
-    """
+    """The gradient of TfringBroadcast: allreduce of the gradients on the root, zeros elsewhere."""
     is_root = tf.equal(rank(), int(op.get_attr("root_rank")))
-    means = _average(grads, name, process_set(op))
-    return [tf.where(is_root, mean, tf.zeros_like(mean)) for mean in means]
+    totals = _over_ranks(op, grads, name)
+    return [tf.where(is_root, total, tf.zeros_like(total)) for total in totals]
 
 
 @gradient_of("TfringAlltoall")
 def alltoall_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
-    """The gradient of TfringAlltoall: of the sum of all ranks' losses.
+    """The gradient of TfringAlltoall: each row's goes back to where the row came from.
 
-    The gradient of each row goes back to where the row came from: alltoall with the received
-    splits.
+    An alltoall with the received splits.
     """
     back, _ = builders.alltoall_op(
         grads[0], op.outputs[1], name=name, process_set_id=process_set(op)
     )
-    return [tf.ensure_shape(back, op.inputs[0].shape)]
+    return [tf.ensure_shape(_divided(op, back), op.inputs[0].shape)]
 
 
 @gradient_of("TfringReducescatter")
 def reducescatter_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
-    """The gradient of TfringReducescatter: of N times the sum of all ranks' losses.
+    """The gradient of TfringReducescatter: the allgather of the gradients.
 
-    N is the number of ranks. With this factor, Horovod's, an allgather of the result, whose
-    gradient is of the mean, has the gradient of an allreduce of the same operation.
+    With Horovod's factor an allgather of the result, in Horovod's convention, has the gradient of
+    an allreduce of the same operation.
 
-    - Sum: N times the allgather of the gradients.
-    - Average: the allgather of the gradients.
-    - Min, Max, Product: N times what allreduce_gradient says of the sum of all ranks' losses.
+    - Sum: the allgather of the gradients.
+    - Average: it, divided by the number of ranks.
+    - Min, Max, Product: what allreduce_gradient says.
 
     The factors of the call apply to the gradient as well.
     """
     tensors = list(op.inputs[:-1])
     set_id = process_set(op)
-    totals = builders.allgather_op(grads, name=name, process_set_id=set_id)
+    inner = "horovod" if convention(op) == "horovod" else "sum"
+    totals = builders.allgather_op(grads, name=name, process_set_id=set_id, gradient=inner)
     kind = reduction(op)
-    if kind != Average:
-        ranks = library.load().tfring_size(process_set_id=set_id)
-        totals = [total * tf.cast(ranks, total.dtype) for total in totals]
+    further = 1 if kind == Average else 0
+    totals = [_divided(op, total, further) for total in totals]
     if kind in (Sum, Average):
         scale = factor(op, "prescale_factor") * factor(op, "postscale_factor")
         results = [total * tf.constant(scale, total.dtype) for total in totals]
@@ -274,13 +296,48 @@ def reducescatter_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
     return [tf.ensure_shape(r, t.shape) for r, t in zip(results, tensors, strict=True)]
 
 
-def _average(grads: list[Any], name: str, process_set_id: int) -> list[Any]:
-    """Average-allreduce; complex gradients travel as pairs of numbers."""
-    if not grads[0].dtype.is_complex:
-        return builders.allreduce_op(grads, name=name, op=Average, process_set_id=process_set_id)
-    pairs = [tf.stack([tf.math.real(grad), tf.math.imag(grad)]) for grad in grads]
-    means = builders.allreduce_op(pairs, name=name, op=Average, process_set_id=process_set_id)
-    return [tf.complex(mean[0], mean[1]) for mean in means]
+def _over_ranks(op: Any, grads: list[Any], name: str) -> list[Any]:
+    """Allreduce of the gradients of a gather or broadcast, as its convention says."""
+    kind = Average if _DIVISIONS[op.type][convention(op)] else Sum
+    if kind == Average and not tf.executing_eagerly():
+        averaging.add(name)
+    return in_pairs(
+        grads,
+        lambda reals: builders.allreduce_op(
+            reals, name=name, op=kind, process_set_id=process_set(op)
+        ),
+    )
+
+
+def in_pairs(tensors: list[Any], reduce: Callable[[list[Any]], list[Any]]) -> list[Any]:
+    """Reduces tensors of one dtype; complex ones travel as pairs of numbers.
+
+    Args:
+        tensors: of any dtype.
+        reduce: takes and returns tensors of real dtypes.
+    """
+    if not tensors or not tensors[0].dtype.is_complex:
+        return reduce(tensors)
+    return [as_complex(pair) for pair in reduce([as_pair(tensor) for tensor in tensors])]
+
+
+def as_pair(tensor: Any) -> Any:
+    """Returns real and imaginary part of a complex tensor as one real tensor."""
+    return tf.stack([tf.math.real(tensor), tf.math.imag(tensor)])
+
+
+def as_complex(pair: Any) -> Any:
+    """Returns the complex tensor of which `as_pair` has made this."""
+    return tf.complex(pair[0], pair[1])
+
+
+def _divided(op: Any, total: Any, further: int = 0) -> Any:
+    """Divides a gradient of the sum of all losses by powers of N: the convention's, and more."""
+    power = _DIVISIONS[op.type][convention(op)] + further
+    if power == 0:
+        return total
+    ranks = tf.cast(library.load().tfring_size(process_set_id=process_set(op)), total.dtype)
+    return total * ranks if power < 0 else total / ranks**power
 
 
 def rank() -> Any:
@@ -306,3 +363,8 @@ def factor(op: Any, attribute: str) -> float:
 def process_set(op: Any) -> int:
     """The id of the process set."""
     return int(op.get_attr("process_set_id"))
+
+
+def convention(op: Any) -> str:
+    """The name of the convention: a column of the table above."""
+    return str(tf.compat.as_str(op.get_attr("gradient")))

@@ -7,7 +7,8 @@ What happens to a gradient, in this order:
 2. The user's before_reduce gets it.
 3. tf.IndexedSlices become dense, if sparse_as_dense is True, and always under XLA.
 4. The list of variables is cut into buckets (collectives/buckets.py).
-5. The gradients of a bucket are compressed, reduced by one collective and decompressed.
+5. The gradients of a bucket are compressed, reduced by one collective and decompressed. Complex
+   ones are pairs of real numbers meanwhile.
 6. The user's after_reduce gets it.
 7. It is multiplied by the loss scale, if step 1 divided it.
 
@@ -28,11 +29,12 @@ import tensorflow as tf
 from tfring import process_sets, topology
 from tfring.collectives import allreduce, buckets, sparse
 from tfring.ops import arguments, reduce_ops, topology_ops, xla
-from tfring.training import double_reduction, gate, overlap
+from tfring.ops.gradients import as_complex, as_pair
+from tfring.training import averaged_gathers, double_reduction, gate, overlap
 from tfring.training.local_variables import LocalVariables, variable_key
 from tfring.training.options import ReduceOptions, call_hook
 from tfring.training.reduction_record import reductions
-from tfring.training.value_names import name_gradients
+from tfring.training.value_names import name_gradients, variable_name
 
 _log = logging.getLogger("tfring")
 
@@ -136,6 +138,8 @@ class GradientReducer:
         options = self.options
         included = options.included
         variables = list(call.variables)
+        if included and options.op == reduce_ops.Average:
+            averaged_gathers.warn(gradients, variables, options.members)
         if call.postscale != 1.0 and (options.before_reduce is not None or not included):
             gradients = [sparse.times(gradient, call.postscale) for gradient in gradients]
             call = dataclasses.replace(call, postscale=1.0)
@@ -311,7 +315,8 @@ class _Reduction:
             wait = self._begin_allreduce([tf.zeros([1], bucket.dtype)], name, layout)
             return lambda results: wait()[0]
         compressors = [self._compressor(p) for p in positions]
-        sent = [c.compress(gradients[p]) for c, p in zip(compressors, positions, strict=True)]
+        real = [self._as_real(gradients[p], p) for p in positions]
+        sent = [c.compress(each) for c, each in zip(compressors, real, strict=True)]
         wires, contexts = zip(*sent, strict=True)
         agreed: list[Any] = []
         begun: list[tuple[list[int], Callable[[], list[Any]]]] = []
@@ -329,7 +334,9 @@ class _Reduction:
             waited = [(part, wait()) for part, wait in begun]
             for part, reduced in waited:
                 for i, tensor in zip(part, reduced, strict=True):
-                    results[positions[i]] = compressors[i].decompress(tensor, contexts[i])
+                    result = compressors[i].decompress(tensor, contexts[i])
+                    complex_ = gradients[positions[i]].dtype.is_complex
+                    results[positions[i]] = as_complex(result) if complex_ else result
             return waited[0][1][0]
 
         return finish
@@ -352,6 +359,17 @@ class _Reduction:
     def _reduced(self, tensors: list[Any], **options: Any) -> Callable[[], list[Any]]:
         reduced = allreduce.bucket_allreduce(tensors, early=self.early, **options)
         return lambda: reduced
+
+    def _as_real(self, gradient: Any, position: int) -> Any:
+        """Returns a gradient as it travels: a complex one as pairs of numbers."""
+        if not gradient.dtype.is_complex:
+            return gradient
+        if self.options.op not in (reduce_ops.Average, reduce_ops.Sum):
+            raise TypeError(
+                f"the gradient of {variable_name(self.variables[position])!r} is complex, which "
+                f"op={reduce_ops.name_of(self.options.op)} does not take; use op=Average or op=Sum"
+            )
+        return as_pair(gradient)
 
     def _compressor(self, position: int) -> Any:
         choose = getattr(self.options.compression, "for_variable", None)
@@ -395,7 +413,7 @@ def _spec_of(variable: Any) -> buckets.TensorSpec:
     elements = 1
     for dim in tf.TensorShape(variable.shape).as_list() if variable.shape is not None else []:
         elements *= dim if dim is not None else 1
-    return buckets.TensorSpec(dtype.name, elements * dtype.size)
+    return buckets.TensorSpec(dtype.real_dtype.name, elements * dtype.size)
 
 
 @functools.cache

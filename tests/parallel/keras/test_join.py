@@ -95,7 +95,7 @@ def test_metrics_and_validation_wait_for_all(first: bool) -> None:
     """Wherever JoinCallback is in the list, validation sees the weights that all end up with."""
     x, y = data_of(0)
     model = compiled(keras.optimizers.SGD(0.1))
-    join, mean = callbacks.JoinCallback(), callbacks.MetricAverageCallback(weighted=True)
+    join, mean = callbacks.JoinCallback(), callbacks.MetricAverageCallback()
     check = callbacks.ConsistencyCheckCallback(every=2, optimizer_state=True)
     used = [join, mean, check, broadcast()] if first else [broadcast(), check, mean, join]
     history = fit_own(model, *used, epochs=2, validation_data=(x[:9], y[:9])).history

@@ -39,7 +39,7 @@ def test_weighted_metrics_are_those_of_all_samples(together: int) -> None:
         epochs=2,
         verbose=0,
         validation_data=validation[hvd.rank()],
-        callbacks=[callbacks.MetricAverageCallback(weighted=True)],
+        callbacks=[callbacks.MetricAverageCallback()],
     ).history
 
     def of_all(parts: Any) -> float:
@@ -76,7 +76,7 @@ def test_without_counted_samples_the_weights_are_batches() -> None:
     optimizer.build(model.trainable_variables)
     steps = 1 + hvd.rank()
     x = np.full((steps, 1), float(hvd.rank()), dtype="float32")
-    mean = callbacks.MetricAverageCallback(weighted=True)
+    mean = callbacks.MetricAverageCallback()
     used = [callbacks.JoinCallback(), mean]
     history = model.fit(x, x, batch_size=1, verbose=0, callbacks=used).history
     ranks = np.arange(hvd.size())

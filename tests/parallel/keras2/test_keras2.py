@@ -107,7 +107,7 @@ def test_fit_equals_one_process(name: str, how: Any, rank: int, size: int) -> No
     optimizer = OPTIMIZERS[name]()
     assert hvd.DistributedOptimizer(optimizer) is optimizer
     model.compile(optimizer, "mse", **how)
-    metrics = hvd.callbacks.MetricAverageCallback(weighted=True)
+    metrics = hvd.callbacks.MetricAverageCallback()
     history = fit(model, rank, size, [begin(), metrics])
     # The EMA is written into the weights at the end of fit.
     if name != "adam":
@@ -115,6 +115,25 @@ def test_fit_equals_one_process(name: str, how: Any, rank: int, size: int) -> No
     assert_same_everywhere(model)
     losses = tfring.allgather_object(history.history["loss"])
     assert all(other == losses[0] for other in losses)
+
+
+def test_fit_reports_the_auc_of_all_data(rank: int, size: int) -> None:
+    model = build_model(0)
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"]())
+    model.compile(optimizer, "mse", metrics=[tfk.metrics.AUC(name="auc")])
+    parts = []
+    for r in range(size):
+        rng = np.random.default_rng(r)
+        x = rng.normal(size=(30 if r == 0 else 3, 6)).astype("f")
+        parts.append((x, (x[:, :1] + r > 0.5).astype("f")))
+    callbacks = [begin(), hvd.callbacks.MetricAverageCallback()]
+    history = fit(model, rank, size, callbacks, validation_data=parts[rank]).history
+    whole = [np.concatenate(values) for values in zip(*parts, strict=True)]
+    want = model.evaluate(*whole, batch_size=33, verbose=0, return_dict=True)
+    last = {name: history[f"val_{name}"][-1] for name in want}
+    assert last == pytest.approx(want, rel=1e-5)
+    got = hvd.evaluate(model, *parts[rank])
+    assert got == pytest.approx(want, rel=1e-5)
 
 
 @pytest.mark.parametrize(

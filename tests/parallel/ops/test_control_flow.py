@@ -239,10 +239,10 @@ def test_one_gradient_taken_twice_in_a_tf1_graph(rank: int, size: int) -> None:
         both = [tf.gradients(tf.reduce_sum(y * f), x)[0] for f in (1.0, 3.0)]
         for _ in range(5):
             one, two = session.run(both, {x: [rank, 1.0]})
-    np.testing.assert_allclose([one, two], [[1.0, 1.0], [3.0, 3.0]])
+    np.testing.assert_allclose([one, two], [[size, size], [3.0 * size, 3.0 * size]])
 
 
-def test_two_tapes_over_one_collective(rank: int) -> None:
+def test_two_tapes_over_one_collective(rank: int, size: int) -> None:
     """Each takes its gradient: of several tensors gathered together, and of rows of a table."""
 
     def run(x: Any, table: Any) -> Any:
@@ -259,8 +259,9 @@ def test_two_tapes_over_one_collective(rank: int) -> None:
     x, table = tf.constant([rank, 1.0]), tf.ones([3, 1])
     for mode in (run, tf.function(run)):
         (x1, t1), (x2, t2) = mode(x, table)
-        np.testing.assert_allclose([x1, x2], [[1.0, 1.0], [6.0, 6.0]])
-        np.testing.assert_allclose([t1[:, 0], t2[:, 0]], [[2.0, 1.0, 0.0], [10.0, 5.0, 0.0]])
+        np.testing.assert_allclose([x1, x2], size * np.array([[1.0, 1.0], [6.0, 6.0]]))
+        rows = size * np.array([[2.0, 1.0, 0.0], [10.0, 5.0, 0.0]])
+        np.testing.assert_allclose([t1[:, 0], t2[:, 0]], rows)
 
 
 def test_iterations_keep_their_order_on_skewed_ranks(rank: int, size: int) -> None:

@@ -81,7 +81,7 @@ def test_what_has_no_gradient_says_so(in_graph: bool, rank: int, size: int) -> N
 @both
 @pytest.mark.parametrize("op", [tfring.Min, tfring.Product])
 def test_a_scaled_reducescatter(op: int, in_graph: bool, rank: int, size: int) -> None:
-    """Of size times the sum of all losses; a negative factor turns the minimum into a maximum."""
+    """Of the sum of all losses; a negative factor turns the minimum into a maximum."""
     mine = np.arange(2.0 * size) * (rank + 1.0) + 1.0
     got = gradient_of(
         lambda x: tfring.reducescatter(x, op=op, prescale_factor=-0.3, postscale_factor=0.7),
@@ -90,7 +90,7 @@ def test_a_scaled_reducescatter(op: int, in_graph: bool, rank: int, size: int) -
         in_graph,
     )
     everybody = -0.3 * np.stack([np.arange(2.0 * size) * (r + 1.0) + 1.0 for r in range(size)])
-    weights = np.repeat(np.arange(size) + 1.0, 2) * size * 0.7
+    weights = np.repeat(np.arange(size) + 1.0, 2) * 0.7
     if op == tfring.Product:
         inner = np.prod(np.delete(everybody, rank, 0), axis=0)
     else:

@@ -296,6 +296,37 @@ HOROVOD_NAMES = {
 }
 
 
+def test_horovods_defaults_stay_where_those_of_tfring_are_others(tmp_path):
+    script = tools.write_script(
+        tmp_path,
+        """
+        import tfring, tfring.keras
+        import horovod.keras, horovod.tensorflow, horovod.tensorflow.keras
+        from horovod.tensorflow import mpi_ops
+        from horovod.tensorflow.keras.callbacks import MetricAverageCallback
+        from tfring.collectives import horovod_gradients
+        from tfring.keras import horovod_gradients as of_keras
+
+        for name in ("allgather", "broadcast", "reducescatter"):
+            theirs = getattr(horovod_gradients, name)
+            assert theirs is getattr(horovod.tensorflow, name) is getattr(mpi_ops, name)
+            assert theirs is not getattr(tfring, name)
+            theirs = getattr(of_keras, name)
+            assert theirs is getattr(horovod.keras, name)
+            assert theirs is getattr(horovod.tensorflow.keras, name)
+            assert theirs is not getattr(tfring.keras, name)
+        grouped = horovod.tensorflow.grouped_allgather
+        assert grouped is horovod_gradients.grouped_allgather
+        assert not MetricAverageCallback().exact
+        assert not horovod.keras.callbacks.MetricAverageCallback().exact
+        assert tfring.keras.callbacks.MetricAverageCallback().exact
+        print("DONE")
+        """,
+    )
+    done = _compat(script)
+    assert done.returncode == 0 and "DONE" in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("tf_keras", [False, pytest.param(True, marks=needs_tf_keras)])
 def test_every_public_name_is_there_or_says_what_to_use(tf_keras, tmp_path):
     script = tools.write_script(

@@ -25,7 +25,7 @@ def fit_callbacks(
        on with the epoch after it.
     2. All ranks get the weights and the optimizer's state of rank 0.
     3. With `warmup`: the learning rate rises.
-    4. Metrics become means over the ranks.
+    4. Metrics become those of the data of all ranks, as hvd.evaluate has them.
     5. Yours: all ranks see the same metrics, so EarlyStopping or ReduceLROnPlateau decide alike.
     6. With `log_dir`: rank 0 writes for TensorBoard.
     7. With `checkpoint`: rank 0 saves the state after each epoch.

@@ -128,7 +128,7 @@ def with_ours(callbacks: Any) -> list[Any]:
     given = [callback for callback in given if callback is not None]
     ours: list[tuple[type, Callable[[], Any]]] = [
         (BroadcastGlobalVariablesCallback, lambda: BroadcastGlobalVariablesCallback(0)),
-        (MetricAverageCallback, lambda: MetricAverageCallback(weighted=True)),
+        (MetricAverageCallback, lambda: MetricAverageCallback()),
     ]
     return [*(make() for kind, make in ours if not _any(given, kind)), *given]
 

@@ -112,7 +112,7 @@ class _Training:
         self._steps = CommitSteps(self.state, batches)
         self._callbacks = [
             self._steps,
-            MetricAverageCallback(weighted=True),
+            MetricAverageCallback(),
             *([] if validation[0] is None else [Validate(*validation, self._users)]),
             self._users,
             CommitEpochs(self.state, self._steps, self._checkpoints, self._wants_to_leave),
@@ -158,7 +158,7 @@ class _Training:
         """Lets Keras trace its step before this process joins: the others would wait for it."""
         state = self.state
         samples = state.data.few(_TRACED_SAMPLES)
-        averages = MetricAverageCallback(weighted=True)
+        averages = MetricAverageCallback()
         state.model.fit(samples, shuffle=False, verbose=0, callbacks=[averages])
         state.restore()
         state.model.reset_metrics()

@@ -76,7 +76,7 @@ def for_tfring(optimizer: Any, **compile_kwargs: Any) -> tuple[Any, Any]:
     model = build(hvd.DistributedOptimizer(optimizer), **compile_kwargs)
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        hvd.callbacks.MetricAverageCallback(weighted=True),
+        hvd.callbacks.MetricAverageCallback(),
     ]
     history = model.fit(
         mine, validation_data=mine, epochs=EPOCHS, verbose=0, callbacks=callbacks

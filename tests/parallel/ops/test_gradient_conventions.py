@@ -1,0 +1,269 @@
+"""The parameter `gradient` of gathers: the table of tfring.ops.gradients, and what it is for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfring as hvd
+from tfring.collectives import horovod_gradients as of_tensorflow
+from tfring.keras import fit_callbacks
+from tfring.keras import horovod_gradients as of_keras
+
+ROWS = 2
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "allgather": lambda x, **how: hvd.allgather(x, **how),
+    "grouped_allgather": lambda x, **how: hvd.grouped_allgather([x], **how)[0],
+    "broadcast": lambda x, **how: hvd.broadcast(x, 0, **how),
+    "alltoall": lambda x, **how: hvd.alltoall(x, **how),
+    "reducescatter": lambda x, **how: hvd.reducescatter(x, op=hvd.Sum, **how),
+    "grouped_reducescatter": lambda x, **how: hvd.grouped_reducescatter([x], op=hvd.Sum, **how)[0],
+}
+
+
+def factor(collective: str, gradient: str) -> float:
+    """By which the gradient of the sum of all losses is multiplied."""
+    size = hvd.size()
+    horovods = {"alltoall": 1.0, "reducescatter": size, "grouped_reducescatter": size}
+    return {"sum": 1.0, "mean": 1 / size, "horovod": horovods.get(collective, 1 / size)}[gradient]
+
+
+def gradient_of(call: Callable[[Any], Any], x: Any) -> Any:
+    """The gradient of (rank + 1) * sum(call(x)), as NumPy has it."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(call(x)) * tf.cast(hvd.rank() + 1.0, x.dtype)
+    return tape.gradient(loss, x).numpy()
+
+
+def of_all_losses(collective: str) -> Any:
+    """The gradient of the sum of all losses with regard to this rank's tensor, (rows, 3)."""
+    size = hvd.size()
+    everybody = np.arange(size) + 1.0
+    if collective.endswith("allgather"):
+        rows = np.full(ROWS * size, everybody.sum())
+    elif collective == "broadcast":
+        rows = np.full(ROWS * size, everybody.sum() if hvd.rank() == 0 else 0.0)
+    else:  # the rows go to the ranks in their order
+        rows = np.repeat(everybody, ROWS)
+    return np.repeat(rows[:, None], 3, axis=1)
+
+
+@pytest.mark.any_ranks
+@pytest.mark.parametrize("gradient", ["sum", "mean", "horovod"])
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("collective", CALLS)
+def test_the_table(collective: str, dtype: str, gradient: str) -> None:
+    if dtype == "complex64" and "scatter" in collective:
+        pytest.skip("a reduction takes no complex numbers")
+    x = tf.ones([ROWS * hvd.size(), 3], dtype)
+    got = gradient_of(lambda x: CALLS[collective](x, gradient=gradient), x)
+    want = of_all_losses(collective) * factor(collective, gradient)
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    if gradient == "sum":
+        np.testing.assert_allclose(gradient_of(CALLS[collective], x), want, rtol=1e-6)
+
+
+def test_another_word_is_refused() -> None:
+    with pytest.raises(ValueError, match="gradient='avg': there are \"sum\""):
+        hvd.allgather(tf.ones([1]), gradient="avg")
+
+
+@pytest.mark.any_ranks
+@pytest.mark.parametrize("horovod", [of_tensorflow, of_keras])
+def test_horovods_stay_under_horovods_names(horovod: Any) -> None:
+    """The shim has these; tests/python/compat looks there."""
+    x = tf.ones([ROWS * hvd.size(), 3])
+    calls = {
+        "allgather": lambda x: horovod.allgather(x),
+        "broadcast": lambda x: horovod.broadcast(x, 0),
+        "reducescatter": lambda x: horovod.reducescatter(x, op=hvd.Sum),
+    }
+    for collective, call in calls.items():
+        want = of_all_losses(collective) * factor(collective, "horovod")
+        np.testing.assert_allclose(gradient_of(call, x), want, rtol=1e-6, err_msg=collective)
+
+
+# What it is for: a loss of all ranks' embeddings, trained as one process trains it.
+
+
+def of_all(step: int) -> list[tuple[Any, Any]]:
+    return [pairs(step, rank) for rank in range(hvd.size())]
+
+
+def towers() -> list[tf.Variable]:
+    rng = np.random.default_rng(3)
+    return [tf.Variable(rng.normal(size=(5, 4)).astype("f")) for _ in range(2)]
+
+
+def pairs(step: int, rank: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng([step, rank])
+    a, b = rng.normal(size=(2, 4, 5)).astype("f")
+    return a, b
+
+
+def info_nce(anchors: Any, keys: Any, first: Any) -> Any:
+    logits = anchors @ tf.transpose(keys)
+    labels = first + tf.range(tf.shape(anchors)[0])
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+
+
+def loss_of(form: str, za: Any, zb: Any, **how: Any) -> Any:
+    keys = hvd.allgather(zb, **how)
+    if form == "all rows":
+        return info_nce(hvd.allgather(za, **how), keys, 0)
+    return info_nce(za, keys, hvd.rank() * tf.shape(za)[0])
+
+
+def train(variables: list[tf.Variable], gradients: Callable[[int], Any]) -> None:
+    for step in range(20):
+        for variable, gradient in zip(variables, gradients(step), strict=True):
+            variable.assign_sub(0.1 * gradient)
+
+
+@pytest.mark.any_ranks
+@pytest.mark.parametrize("form", ["all rows", "own anchors"])
+def test_contrastive_training_is_that_of_one_process(form: str) -> None:
+    ours, alone = towers(), towers()
+
+    @tf.function
+    def of_ranks(a: Any, b: Any) -> Any:
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = loss_of(form, a @ ours[0], b @ ours[1])
+        return tape.gradient(loss, ours)
+
+    def of_one(step: int) -> Any:
+        a, b = (np.concatenate(x) for x in zip(*of_all(step), strict=True))
+        with tf.GradientTape() as tape:
+            loss = info_nce(a @ alone[0], b @ alone[1], 0)
+        return tape.gradient(loss, alone)
+
+    train(ours, lambda step: of_ranks(*pairs(step, hvd.rank())))
+    train(alone, of_one)
+    for mine, want in zip(ours, alone, strict=True):
+        error = np.abs(mine.numpy() - want.numpy()).max() / np.abs(want.numpy()).max()
+        assert error < 1e-5
+
+
+class TwoTowers(keras.Model):  # type: ignore[misc]
+    """That of docs/recipes.md; gathers only if it is told to."""
+
+    def __init__(self, gathers: bool) -> None:
+        super().__init__()
+        self.gathers = gathers
+        seeded = [keras.initializers.GlorotUniform(seed=seed) for seed in (1, 2)]
+        self.towers = [keras.layers.Dense(4, kernel_initializer=each) for each in seeded]
+
+    def call(self, inputs: Any) -> Any:
+        return self.towers[0](inputs[0]), self.towers[1](inputs[1])
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        return loss_of("own anchors", *y_pred) if self.gathers else info_nce(*y_pred, 0)
+
+
+@pytest.mark.any_ranks
+def test_contrastive_training_in_fit_is_that_of_one_process() -> None:
+    ours, alone = TwoTowers(True), TwoTowers(False)
+    ours.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    alone.compile(keras.optimizers.SGD(0.1))
+    how = {"shuffle": False, "verbose": 0}
+    everything = [of_all(step) for step in range(20)]
+    mine = [np.concatenate([step[hvd.rank()][i] for step in everything]) for i in range(2)]
+    whole = [np.concatenate([pair[i] for step in everything for pair in step]) for i in range(2)]
+    ours.fit((mine[0], mine[1]), batch_size=4, callbacks=fit_callbacks(), **how)
+    alone.fit((whole[0], whole[1]), batch_size=4 * hvd.size(), **how)
+    for got, want in zip(ours.get_weights(), alone.get_weights(), strict=True):
+        assert np.abs(got - want).max() < 1e-5 * np.abs(want).max() + 1e-7
+
+
+def hints(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if "counts 1/" in r.getMessage()]
+
+
+def traced(wrap: str, **how: Any) -> None:
+    """Traces and runs a step whose loss is of gathered embeddings."""
+    variable = tf.Variable(tf.ones([3, 2]))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(hvd.allgather(tf.ones([1, 3]) @ variable, **how) ** 2)
+        op = {"op": hvd.Sum} if wrap == "Sum" else {}
+        if wrap == "optimizer":
+            optimizer.apply(tape.gradient(loss, [variable]), [variable])
+        else:
+            hvd.DistributedGradientTape(tape, **op).gradient(loss, variable)
+
+    step()
+
+
+@pytest.mark.parametrize("wrap", ["tape", "optimizer"])
+@pytest.mark.parametrize("gradient", ["mean", "horovod"])
+def test_an_average_of_an_average_is_named(
+    wrap: str, gradient: str, several: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "tfring"):
+        traced(wrap, gradient=gradient, name=f"embeddings.{wrap}.{gradient}")
+    said = hints(caplog)
+    assert len(said) == (1 if hvd.rank() == 0 else 0)
+    if said:
+        assert f"embeddings.{wrap}.{gradient}" in said[0] and 'gradient="sum"' in said[0]
+
+
+def test_nothing_is_said_where_it_is_right(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "tfring"):
+        traced("tape")
+        traced("optimizer")
+        traced("Sum", gradient="mean")
+    assert not hints(caplog)
+
+
+# replicated
+
+
+@pytest.mark.any_ranks
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_replicated_averages_the_gradient(dtype: str, in_graph: bool) -> None:
+    variable = tf.Variable(tf.constant([1.0, 2.0], dtype))
+    rank, size = hvd.rank(), hvd.size()
+
+    def step() -> Any:
+        with tf.GradientTape() as tape:
+            used = hvd.replicated(variable)
+            loss = tf.reduce_sum(used * tf.cast(rank + 1.0, dtype))
+        return used, tape.gradient(loss, variable)
+
+    used, gradient = (tf.function(step) if in_graph else step)()
+    np.testing.assert_array_equal(used, variable)
+    np.testing.assert_allclose(gradient, [(size + 1) / 2] * 2, rtol=1e-6)
+
+
+def test_replicated_in_the_tape_of_another_library(several: int) -> None:
+    """A solver that makes its own tape, and knows nothing of ranks, minimises the mean loss."""
+    variable = tf.Variable([0.0, 0.0])
+
+    def minimise(loss: Callable[[], Any], x: tf.Variable) -> None:
+        for _ in range(60):
+            with tf.GradientTape() as tape:
+                value = loss()
+            x.assign_sub(0.2 * tape.gradient(value, x))
+
+    target = tf.constant([float(hvd.rank()), 2.0])
+    minimise(lambda: tf.reduce_sum((hvd.replicated(variable) - target) ** 2), variable)
+    np.testing.assert_allclose(variable, [(several - 1) / 2, 2.0], rtol=1e-4)

@@ -1,0 +1,56 @@
+"""replicated: the same value on all ranks, whose gradient is averaged over them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfring.ops import arguments, builders, gradients, library, names
+from tfring.ops.reduce_ops import Average
+from tfring.process_sets import ProcessSet, checked_id, global_process_set
+
+
+@library.outside_autograph
+def replicated(
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Returns a value as it is; its gradient becomes the average over the ranks.
+
+    For libraries that make their own tape (natural gradients, L-BFGS): compute the loss from
+    `hvd.replicated(variable)` in place of the variable, and every rank gets the gradient that
+    DistributedGradientTape would give. All ranks must differentiate the same calls.
+
+    Args:
+        tensor: tensor or variable of a float or complex dtype, of the same value on all ranks.
+        name: of the gradient's collective, the same on every rank; made up by default.
+        ignore_name_scope: use `name` as it is, without the current name scope.
+        process_set: the ranks that take part.
+
+    Returns:
+        A tensor of the same value. Where the gradient is tf.IndexedSlices, it becomes dense.
+
+    Raises:
+        ValueError: the process set is unknown.
+        tf.errors.FailedPreconditionError: tfring is not initialized; or, when the gradient is
+            computed, ranks disagree on dtype or shape.
+    """
+    process_set_id = checked_id(process_set)
+    arguments.require_init("replicated")
+    full_name = names.collective_name("replicated", name, ignore_name_scope, process_set)
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def identity(value: Any) -> Any:
+        def average(gradient: Any) -> Any:
+            call = names.gradient_name(full_name)
+            reduce = lambda parts: builders.allreduce_op(  # noqa: E731
+                parts, name=call, op=Average, process_set_id=process_set_id
+            )
+            return gradients.in_pairs([tf.convert_to_tensor(gradient)], reduce)[0]
+
+        return tf.identity(value), average
+
+    return identity(tf.convert_to_tensor(tensor))
