@@ -129,8 +129,9 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
   std::deque<Item> queue_;
   bool started_ = false;
   bool closing_ = false;
-  bool parked_ = false;  // the launch thread will not use communicators any more
-  bool ended_ = false;   // nor anything else
+  bool parked_ = false;        // the launch thread will not use communicators any more
+  bool ended_ = false;         // nor anything else
+  bool device_stops_ = false;  // StopDevice has a thread, which aborts communicators
   std::vector<std::shared_ptr<NcclCommunicator>> communicators_;
   std::shared_ptr<CudaDevice> device_;
   std::unique_ptr<DeviceWaiter> waiter_;

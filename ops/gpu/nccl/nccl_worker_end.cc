@@ -38,11 +38,14 @@ void NcclWorker::Fail(Completion failure, bool abort) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (waiter_ != nullptr) waiter_->EndBy(MonotonicNow() + options_.abort_limit, why);
+    device_stops_ = StartExpendable([self = shared_from_this()] { self->StopDevice(); }).ok();
+    if (device_stops_) {
+      changed_.notify_all();
+      return;
+    }
   }
   changed_.notify_all();
-  if (!StartExpendable([self = shared_from_this()] { self->StopDevice(); }).ok()) {
-    table_.EndAll();
-  }
+  table_.EndAll();
 }
 
 // On a thread of its own: what NCCL does here may take any time.
@@ -61,6 +64,9 @@ void NcclWorker::StopDevice() {
   lock.unlock();
   // What was launched ends through the waiter, what was not through the launch thread.
   if (!through) table_.EndAll();
+  lock.lock();
+  device_stops_ = false;
+  changed_.notify_all();
 }
 
 void NcclWorker::AbortCommunicators(TimePoint deadline) {
@@ -129,8 +135,9 @@ void NcclWorker::Close() {
   std::deque<Item> dropped;  // gives its places up without the lock
   {
     std::unique_lock<std::mutex> lock(mutex_);
+    // Aborts end first: a process that exits meanwhile would run destructors beside them.
     ended = changed_.wait_until(lock, At(MonotonicNow() + limit),
-                                [this] { return ended_ || !started_; });
+                                [this] { return (ended_ || !started_) && !device_stops_; });
     if (ended) waiter = std::move(waiter_);
     dropped.swap(queue_);
   }
