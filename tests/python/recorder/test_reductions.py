@@ -50,7 +50,9 @@ def test_what_is_reduced_besides_gradients() -> None:
                 found.append(constant(names[0].values[-1]))
     assert set(found) == set(gradients.NO_GRADIENTS)
     exact = sum(
-        isinstance(node, ast.Attribute) and node.attr == "exact"
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "exact"
         for tree in trees()
         for node in ast.walk(tree)
     )

@@ -21,7 +21,7 @@ Status Participant::Submit(CallId id, Request request, uint64_t attempt, TimePoi
   if (attempt < AttemptOf(set)) return attempts_[set].error;
   TFRING_CHECK(waiting_.Find(set, request.name) == nullptr)
       << Describe(request) << " was submitted twice";
-  const uint32_t cache_id = known_.IdFor(request, Locked());
+  const uint32_t cache_id = known_.IdFor(request);
   const bool in_lock = Locked() && cache_id != 0 && lock_->Has(cache_id);
   if (Locked() && !in_lock) StopLock(WhyUnlockedBy(request));
   if (cache_id == 0) Batch()->requests.push_back(request);

@@ -65,15 +65,10 @@ void ResponseCache::DropSet(ProcessSetId set) {
   }
 }
 
-uint32_t KnownIds::IdFor(const Request& request, bool any_line) {
+uint32_t KnownIds::IdFor(const Request& request) {
   const uint32_t* id = by_name_.Find(request.process_set, request.name);
-  if (id == nullptr) return 0;
-  const Request& known = by_id_.at(*id).request;
-  if (known == request) return *id;
-  if (!any_line || request.unnamed) return 0;
-  Request here = request;
-  here.call_site = known.call_site;
-  return here == known ? *id : 0;
+  if (id == nullptr || !(by_id_.at(*id).request == request)) return 0;
+  return *id;
 }
 
 const KnownIds::Known* KnownIds::Find(uint32_t id) const {

@@ -88,9 +88,8 @@ class KnownIds {
   };
 
   // The id of exactly this request, call site included, or 0: a stall report names the line from
-  // which a call is made now. With `any_line` a call with a name may come from another line, which
-  // is for messages only.
-  uint32_t IdFor(const Request& request, bool any_line = false);
+  // which a call is made now.
+  uint32_t IdFor(const Request& request);
 
   const Known* Find(uint32_t id) const;
 

@@ -189,16 +189,6 @@ TEST(ACallThatHasChangedIsToldFromOneThatIsNew) {
   ExpectEnd(world, "rank 1 called 'x' with another shape or from another line than in it", 0);
 }
 
-TEST(TheLineOfACallWithANameEndsNoLock) {
-  LockedWorld world;
-  Request elsewhere = Allreduce("x");
-  elsewhere.call_site = "train.py:7";
-  for (Rank rank : {0, 1}) world.Submit(rank, 10, elsewhere);
-  world.CompleteLast();
-  for (Rank rank : {0, 1}) EXPECT_EQ(world.Text(rank, 10), "Ok");
-  EXPECT_EQ(world.locks(0).size(), size_t{1});
-}
-
 TEST(AllRanksLearnWhatElseEndedALock) {
   Request join;
   join.name = "join";

@@ -47,15 +47,6 @@ TEST(KnownIdsStandForEqualRequestsOnly) {
   Request elsewhere = Allreduce("a");
   elsewhere.call_site = "train.py:7";
   EXPECT_EQ(known.IdFor(elsewhere), 0u);
-  EXPECT_EQ(known.IdFor(elsewhere, true), 3u);
-  elsewhere.prescale = 0.5;
-  EXPECT_EQ(known.IdFor(elsewhere, true), 0u);
-  Request unnamed = Allreduce("allreduce.noname");
-  unnamed.unnamed = true;
-  known.Learn(4, unnamed, {});
-  unnamed.call_site = "train.py:7";
-  EXPECT_EQ(known.IdFor(unnamed, true), 0u);
-  known.Forget(4);
   known.Learn(9, Allreduce("a", {5}), {});
   EXPECT_EQ(known.IdFor(Allreduce("a", {5})), 9u);
   EXPECT_TRUE(known.Find(3) == nullptr);
