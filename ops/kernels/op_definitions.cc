@@ -110,8 +110,8 @@ TFRING_LIST_OP("TfringAllreduceDone", TFRING_REDUCIBLE_TYPES, "reduced")
     .SetShapeFn(SameShapes)
     .Doc("Gives the results of the TfringAllreduceStart of the same tensor_name.");
 
-// Which loss the gradient belongs to: tfring/ops/gradients.py says what the values mean. Graphs that
-// were saved before ops had the attribute have Horovod's.
+// Which loss the gradient belongs to: tfring/ops/gradients.py says what the values mean. Graphs
+// that were saved before ops had the attribute have Horovod's.
 #define TFRING_GRADIENT "gradient: {'sum', 'mean', 'horovod'} = 'horovod'"
 
 TFRING_REDUCTION_OP("TfringReducescatter")

@@ -164,13 +164,14 @@ class TFRING_EXPORT ProcessRuntime {
   // Of one of them. InvalidArgument for an unknown id.
   Result<std::vector<Rank>> Members(ProcessSetId id) const;
 
-  // Waits for no other rank. During a lock of the schedule this thread may take a step of the engine
-  // and then begin what follows: small collectives, and `done` of calls that have ended, of this
-  // call or of others. It begins none of these once 50 us have passed, and a collective that has
-  // not ended by then is left to other threads. All errors come through call.done. A call that cannot be matched with those of
-  // other ranks (not initialized, no name, a name that is in flight already, an unknown process
-  // set, this rank is not among the ranks of the call) ends alone, possibly before Enqueue returns;
-  // any other wrong call ends on all ranks with InvalidArgument once all have made it.
+  // Waits for no other rank. During a lock of the schedule this thread may take a step of the
+  // engine and then begin what follows: small collectives, and `done` of calls that have ended, of
+  // this call or of others. It begins none of these once 50 us have passed, and a collective that
+  // has not ended by then is left to other threads. All errors come through call.done. A call that
+  // cannot be matched with those of other ranks (not initialized, no name, a name that is in flight
+  // already, an unknown process set, this rank is not among the ranks of the call) ends alone,
+  // possibly before Enqueue returns; any other wrong call ends on all ranks with InvalidArgument
+  // once all have made it.
   void Enqueue(Request request, LocalCall call);
 
   // Runs: when an execution of a graph fails on this rank, the others must not wait for its

@@ -38,8 +38,8 @@ struct RecordIdentity {
 // are for those who ask.
 //
 // The first four functions are for one thread at a time (the call table's lock sees to that),
-// PlanQueued for whoever takes a step of the engine, the others thread-safe. Lives for one generation, longer than
-// all that use it.
+// PlanQueued for whoever takes a step of the engine, the others thread-safe. Lives for one
+// generation, longer than all that use it.
 class Recorder final : public TrafficSink {
  public:
   static Result<std::unique_ptr<Recorder>> Create(const RecordIdentity& identity);
