@@ -52,7 +52,7 @@ void LockedSchedule::WatchSpread(TimePoint first, TimePoint now) {
     return calls_.at(id).since < first + (now - first) / 2;
   };
   LockedBatch early;
-  LockedBatch before = spread.rounds == 0 ? batch(entered_) : std::move(spread.early);
+  const LockedBatch& before = spread.rounds == 0 ? batch(entered_) : spread.early;
   std::copy_if(before.begin(), before.end(), std::back_inserter(early), is_early);
   spread.rounds = early.empty() ? 0 : spread.rounds + 1;
   spread.early = std::move(early);
