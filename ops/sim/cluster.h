@@ -175,7 +175,7 @@ class Cluster {
 
   Rank faulty_rank_ = kNoRank;
   int64_t fault_step_ = -1;     // the faulty rank dies in this step of its engine
-  int64_t fault_in_lock_ = -1;  // the fault happens after so many more of its steps in a lock
+  int64_t fault_in_lock_ = -1;  // steps in a lock that the faulty rank still takes
   bool faulted_ = false;
   TimePoint faulted_at_ = 0;
   bool closing_ = false;  // all ranks shut down now

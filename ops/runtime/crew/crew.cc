@@ -58,8 +58,8 @@ void Crew::Shared::Run() {
   changed.notify_all();  // the others end as well
 }
 
-// Whoever has a `done` may not come back soon: another thread sees to what else there is, and to
-// what the `done` adds. A guest, which is at other duties for a moment only, does both itself.
+// A thread that runs a `done` may be away for long, so another one is woken for the other duties
+// and for what the `done` adds. A guest at any other duty is soon back and wakes nobody.
 bool Crew::Shared::Carry(size_t number, TimePoint until, std::unique_lock<std::mutex>* lock) {
   Duty& duty = duties[number];
   const bool last = duty.adds == Adds::kLast;

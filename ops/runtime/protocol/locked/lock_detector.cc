@@ -130,7 +130,7 @@ std::vector<LockedBatch> LockDetector::Lock(size_t segments) {
   return batches;
 }
 
-// How a segment of a lock of so many segments is fused.
+// Returns how a segment is to be fused in a lock that repeats the last `segments` of them.
 std::vector<LockedBatch> LockDetector::FusionOf(size_t segment, size_t segments, bool again) const {
   const Segment& last = segments_[segment];
   if (again) return FuseAs(last.batches, {&fused_.at(last.ids)});

@@ -35,8 +35,8 @@ class LockDetector {
   // Nothing waits. The batches of one round if it is time to lock them, else none.
   std::vector<LockedBatch> OnQuiet();
 
-  // The lock is over, after so many batches that all ranks have entered. Calls of the ids `early`
-  // came before others of their batch: it is not to be fused like that again.
+  // The lock is over; all ranks have entered `entered` batches of it. The calls of the ids `early`
+  // came long before others of their batches: the next lock has those batches in two parts.
   void OnUnlock(uint64_t entered, const LockedBatch& early = {});
 
   // How many equal rounds the next lock needs, unless it is the one that was there before.

@@ -18,9 +18,9 @@ namespace tfring {
 // part of the Participant.
 class LockedSchedule {
  public:
-  // Calls of one batch are apart if half of this passes between some of them and the last one, ...
+  // The calls of a batch are apart if the first comes kApart or longer before the last, in
+  // kApartRounds rounds in a row.
   static constexpr Duration kApart = 5 * kMillisecond;
-  // ... in so many rounds in a row.
   static constexpr int kApartRounds = 5;
 
   LockedSchedule(uint64_t id, std::vector<LockedBatch> batches);
