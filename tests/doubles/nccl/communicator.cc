@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <thread>
 #include <utility>
 
 #include "tests/doubles/nccl/kernel.h"
@@ -30,10 +31,6 @@ Communicator::Communicator(const ncclUniqueId& id, int nranks, int rank, bool bl
       blocking_(blocking),
       device_(device),
       rendezvous_(id, nranks, rank) {}
-
-Communicator::~Communicator() {
-  if (init_.joinable()) init_.join();
-}
 
 ncclResult_t Communicator::Fail(ncclResult_t error, const std::string& why) {
   SetLastError("rank " + std::to_string(rank_) + ": " + why);
@@ -84,7 +81,11 @@ ncclResult_t Communicator::Init() {
     job_ = Job::kInit;
     polls_left_ = Setting("in_progress_polls");
   }
-  init_ = std::thread([this] { RunInit(); });
+  in_init_ = true;
+  std::thread([self = shared_from_this()] {
+    self->RunInit();
+    self->in_init_ = false;
+  }).detach();
   return ncclInProgress;
 }
 
@@ -203,7 +204,7 @@ ncclResult_t Communicator::Destroy() {
   if (nranks_ > 1) Count("destroys");
   Pause pause;
   while (queued_ > 0 && !aborted_) pause();
-  if (init_.joinable()) init_.join();
+  while (in_init_) pause();
   rendezvous_.Leave(Presence::kLeft);
   return ncclSuccess;
 }
@@ -214,7 +215,7 @@ void Communicator::Abort() {
   Pause pause;
   while (Setting("hang_abort") != 0) pause();  // and kernels spin on
   aborted_ = true;
-  if (init_.joinable()) init_.join();
+  while (in_init_) pause();
   // As NCCL's own, which waits for its stream: kernels that have not begun do nothing, but only
   // once the stream has come to them. After a sticky error it never does.
   int ordinal = -1;

@@ -5,7 +5,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tests/doubles/nccl/nccl_api.h"
@@ -42,7 +41,6 @@ struct Call {
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   Communicator(const ncclUniqueId& id, int nranks, int rank, bool blocking, const Device& device);
-  ~Communicator();
 
   ncclResult_t Init();
   ncclResult_t AsyncError(ncclResult_t* error);
@@ -95,7 +93,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<long> running_{0};
   std::atomic<long> queued_{0};         // kernels that have not ended, running ones too
   std::atomic<void*> stream_{nullptr};  // of the newest kernel
-  std::thread init_;
+  std::atomic<bool> in_init_{false};    // its thread runs, and keeps the object alive
 
   std::mutex mutex_;  // guards all below
   Job job_ = Job::kNone;
