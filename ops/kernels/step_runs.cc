@@ -248,7 +248,9 @@ void StepRuns::OnCancelled(const std::shared_ptr<Run>& run) {
   WaitForFailed();  // the step ends after this
 }
 
-// Two threads may wait for one run: neither goes on before it is safe.
+// Two threads may wait for one run: neither goes on before it is safe. TensorFlow may cancel a run
+// in the `done` of a collective. What the run has started ends by a later `done`, so there the wait
+// is left to the guard of the next run.
 void StepRuns::WaitForFailed() {
   std::vector<uint64_t> failed;
   {
@@ -256,7 +258,7 @@ void StepRuns::WaitForFailed() {
     failed = unsafe_;
   }
   for (const uint64_t run : failed) {
-    ProcessRuntime::Get().WaitForRun(run);
+    if (!ProcessRuntime::Get().WaitForRun(run)) return;
     std::lock_guard<std::mutex> lock(mutex_);
     Remove(&unsafe_, run);
   }

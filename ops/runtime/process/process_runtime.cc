@@ -334,9 +334,12 @@ void ProcessRuntime::SetSurroundingCheck(bool (*is_over)(uint64_t run)) {
   impl_->surrounding_is_over = is_over;
 }
 
-void ProcessRuntime::WaitForRun(uint64_t run) const {
+bool ProcessRuntime::WaitForRun(uint64_t run) const {
   void (*const wait)(uint64_t) = impl_->run_waiter;
-  if (wait != nullptr) wait(run);
+  if (wait == nullptr) return true;
+  if (Completions::IsAny()) return false;
+  wait(run);
+  return true;
 }
 
 void ProcessRuntime::SetRunWaiter(void (*wait)(uint64_t run)) { impl_->run_waiter = wait; }

@@ -201,8 +201,8 @@ class TFRING_EXPORT ProcessRuntime {
   // Is asked, when a call wants the surrounding run, whether that is over; then there is none.
   void SetSurroundingCheck(bool (*is_over)(uint64_t run));
   // After FailRun: blocks until no call that programs of the run have started uses memory that XLA
-  // frees. Who starts such calls says how.
-  void WaitForRun(uint64_t run) const;
+  // frees. Who starts such calls says how. False, at once, in a `done`: those calls need others.
+  bool WaitForRun(uint64_t run) const;
   void SetRunWaiter(void (*wait)(uint64_t run));
   // This rank leaves the attempts of all process sets in which it has calls in flight: for Ctrl-C.
   void CancelCalls(const Status& cause);

@@ -8,7 +8,11 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "ops/runtime/base/clock.h"
+#include "ops/runtime/process/completions.h"
 #include "tests/cc/death.h"
 #include "tests/cc/process/fake_stream.h"
 #include "tests/cc/test.h"
@@ -102,6 +106,27 @@ TEST(TheEndOfARunWaitsForWhatItHasStartedOnAllThreads) {
   // A program that has not noticed yet finds its call.
   EXPECT_TRUE(calls.Take(place.stream(), 0, "b") != nullptr);
   EXPECT_TRUE(calls.Take(place.stream(), 0, "c") != nullptr);
+}
+
+// Where TensorFlow cancels a run in the `done` of a collective, what the run has started waits for
+// its own `done`, which comes after that one.
+TEST(ADoneDoesNotWaitForTheRun) {
+  Place place;
+  auto started = std::make_shared<Collective>(73);  // the threads of the crew may outlive the case
+  StartedCalls::Get().Add(place.stream(), 0, "x", started->Call());
+  Crew crew;
+  Completions completions(&crew);
+  ASSERT_TRUE(crew.Start(1).ok());
+  std::vector<FinishedCall> calls(2);
+  auto waited = std::make_shared<std::atomic<bool>>(true);
+  calls[0].call.done = [waited](const Status&) { *waited = ProcessRuntime::Get().WaitForRun(73); };
+  calls[1].call.done = [started](const Status&) { started->Launch(); };
+  completions.Push(std::move(calls));
+  ASSERT_TRUE(completions.Stop(MonotonicNow() + 10 * kSecond));
+  EXPECT_TRUE(!*waited);
+  EXPECT_TRUE(ProcessRuntime::Get().WaitForRun(73));
+  EXPECT_EQ(started->stream->waits.load(), 1);
+  EXPECT_TRUE(crew.Join());
 }
 
 TEST(MemoryThatStaysInUseEndsTheProcess) {
