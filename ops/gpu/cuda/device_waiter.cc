@@ -58,14 +58,15 @@ void DeviceWaiter::After(CuStream stream, std::shared_ptr<CudaEvent> event, Then
 
 void DeviceWaiter::Add(CuStream stream, Wait wait) {
   const std::shared_ptr<CudaEvent> event = wait.event;
+  bool first = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     lanes_[stream].waits.push_back(std::move(wait));
-    ++open_;
+    first = ++open_ == 1;
   }
-  // Without a bell the thread has to look now: it sleeps until something is open.
-  if (event == nullptr || !LaunchBell(stream, *event).ok()) return Ring();
-  Ring();
+  const bool rings = event != nullptr && LaunchBell(stream, *event).ok();
+  // While nothing is open the thread sleeps without a limit; without a bell it has to look now.
+  if (first || !rings) Ring();
 }
 
 Result<CuStream> DeviceWaiter::SideOf(CuStream stream) {

@@ -174,6 +174,22 @@ TEST(MemoryThatIsInUseIsFreedWhenTheDeviceHasFinished) {
   EXPECT_TRUE(watch.expired());
 }
 
+TEST(SleepsWhileMoreIsOpened) {
+  Fake().Reset();
+  Framework framework(0);
+  std::vector<Outcome> outcomes(50);
+  DeviceWaiter waiter(Device(framework));
+  Fake().Set("hold", 1);
+  for (Outcome& outcome : outcomes) {
+    Work(framework.stream());
+    waiter.After(framework.stream(), outcome.Then());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_TRUE(waiter.wakeups() < 25);  // once for the first, and each 100 ms
+  Fake().Set("hold", 0);
+  for (Outcome& outcome : outcomes) EXPECT_TRUE(outcome.Get().status.ok());
+}
+
 TEST(SleepsWhileNothingIsOpen) {
   Fake().Reset();
   Framework framework(0);
