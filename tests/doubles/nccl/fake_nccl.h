@@ -6,9 +6,9 @@
 // read, for programs that cannot call: TFRING_FAKE_NCCL="init_delay_ms=200,remote_error=0".
 //
 // Settings, of this process (in brackets: the default):
-//   version [22707]          what ncclGetVersion says. From 23000 on, several ranks of a
-//   communicator
-//                            may have one device where NCCL_MULTI_RANK_GPU_ENABLE is 1
+//   version [22707]          what ncclGetVersion says. From 23000 on, several ranks of
+//                            a communicator may have one device where
+//                            NCCL_MULTI_RANK_GPU_ENABLE is 1
 //   in_progress_polls [1]    non-blocking communicators: how many polls say ncclInProgress after
 //                            init, group end and finalize. What was asked for is done at the last
 //                            poll, so that a caller who does not poll gets nothing
@@ -31,8 +31,7 @@
 //   error_code [2]           ncclSystemError
 //   fail_alone [-1]          d: a communicator of one rank on device d fails with error_code
 //   kill_rank [-1]           r: all communicators of which this process is rank r behave from now
-//   on
-//                            as if their process had died: nothing is said, kernels spin
+//                            on as if their process had died: nothing is said, kernels spin
 extern "C" {
 
 void FakeNcclSet(const char* what, long value);
