@@ -215,7 +215,13 @@ bool Coordinator::EnoughReady() {
   const int needed = std::max(1, patient ? options_.np : options_.min_np);
   // Workers that were started beyond np take nobody's place in the first generation.
   const size_t count = CountReady(patient ? static_cast<size_t>(needed) : processes_.size());
-  if (count >= static_cast<size_t>(needed)) {
+  const bool settled =
+      next_worker_ > 1 && std::all_of(processes_.begin(), processes_.end(),
+                                      [](const auto& one) { return one.second.registered; });
+  // Who is kept gives its state to those that are there if no others are on their way: it does not
+  // wait for hosts that may never come.
+  const bool gives = kept_ != kNobody && settled && count > 0;
+  if (count >= static_cast<size_t>(needed) || gives) {
     short_since_ = kNever;
     return true;
   }
@@ -223,9 +229,6 @@ bool Coordinator::EnoughReady() {
     short_since_ = now_;
     short_told_ = false;
   }
-  const bool settled =
-      next_worker_ > 1 && std::all_of(processes_.begin(), processes_.end(),
-                                      [](const auto& one) { return one.second.registered; });
   if (!short_told_ && now_ >= After(short_since_, settled ? kSettled : kStarting)) {
     short_told_ = true;
     effects_.notes.push_back("the job waits: it has " + std::to_string(count) + " of " +
@@ -332,9 +335,12 @@ void Coordinator::WatchForChanges() {
   const bool room = member_ids_.size() < static_cast<size_t>(options_.max_np);
   wanted = wanted || (waiting && room && now_ >= last_join_ + options_.join_interval &&
                       (ResetsLeft() > 0 || !options_.count_changes));
-  if (!wanted || pending_) return;
+  // Not before rank 0 trains: in the store the order would replace GO, which it may not have read.
+  const WorkerId first = record_.members.front().worker;
+  const bool trains = processes_.at(first).last.state == WorkerState::kRunning;
+  if (!wanted || pending_ || !trains) return;
   pending_ = true;
-  Tell(record_.members.front().worker, CommandKind::kChangePending);
+  Tell(first, CommandKind::kChangePending);
 }
 
 void Coordinator::StartWorkers() {

@@ -62,6 +62,9 @@ void JobChecker::OnProposed(TimePoint now, const Record& record, const Standings
     const auto standing = standings.find(one.worker);
     return standing != standings.end() && standing->second.leaving;
   });
+  if (!handing_over_ && record.members.size() < static_cast<size_t>(options.min_np)) {
+    Fail(Name(record) + " has fewer members than min_np");
+  }
   if (options.reset_limit >= 0) {
     int64_t count = 0;
     for (TimePoint reset : resets_) {

@@ -142,6 +142,7 @@ TEST(WorkersOfAHostThatGoesLeaveAtACommit) {
   job.SetHosts({{"a", 1}, {"b", 1}});
   for (const auto& start : std::vector(job.starts)) job.Join(start.worker, start.place.first);
   EXPECT_TRUE(job.Runs(1));
+  job.Say(1);
   job.SetHosts({{"a", 1}});
   EXPECT_EQ(job.Said(CommandKind::kChangePending, 1), 1);
   job.Stop(1, true);

@@ -46,6 +46,20 @@ TEST(WhereAllHostsAreReplacedOneStaysUntilAnotherHasItsState) {
   EXPECT_TRUE(job.coordinator.record().position == (Position{20, 20}));
 }
 
+// An order replaces the one before it in the store, so one that comes too soon would take GO along.
+TEST(TheFirstRankIsToldOfAChangeWhenItTrains) {
+  SmallJob job = ReplacedJob(JobOf(2));
+  job.said.clear();
+  job.Join(3, "b");
+  ASSERT_TRUE(job.Runs(2));
+  EXPECT_EQ(job.Said(CommandKind::kGo, 1), 1);
+  EXPECT_EQ(job.Said(CommandKind::kChangePending, 1), 0);
+  job.Say(3);
+  EXPECT_EQ(job.Said(CommandKind::kChangePending, 1), 0);
+  job.Say(1);
+  EXPECT_EQ(job.Said(CommandKind::kChangePending, 1), 1);
+}
+
 TEST(ItStaysIfTheOtherFailsBeforeItHasTheState) {
   SmallJob job = ReplacedJob(JobOf(2));
   job.Join(3, "b");
@@ -75,6 +89,41 @@ TEST(ItDoesNotCountAsOneOfMinNp) {
   job.Stop(3, true);
   EXPECT_TRUE(job.Runs(3));
   EXPECT_TRUE(job.Members() == (Workers{3, 4}));
+}
+
+// Workers 1 on host a and 2 on host b. A failure ends their generation, and 2 is a commit ahead.
+// Host b is gone meanwhile.
+SmallJob JobWhoseLeaverIsAhead(CoordinatorOptions options) {
+  options.min_np = options.max_np;
+  SmallJob job(options);
+  job.SetHosts({{"a", 1}, {"b", 1}});
+  job.Join(1, "a");
+  job.Join(2, "b");
+  job.Pass(kSecond, true);
+  job.SetHosts({{"a", 1}});
+  job.workers.at(2).report.position = {11, 11};
+  job.Stop(1);
+  return job;
+}
+
+TEST(ItGivesItsStateToThoseThatStayThoughTheyAreFewerThanMinNp) {
+  SmallJob job = JobWhoseLeaverIsAhead(JobOf(2));
+  EXPECT_TRUE(job.Runs(2));
+  EXPECT_TRUE(job.Members() == (Workers{1, 2}));
+  EXPECT_TRUE(job.coordinator.record().position == (Position{11, 11}));
+  job.Pass(kSecond, true);
+  job.Stop(1, true);
+  job.Stop(2, true);
+  EXPECT_TRUE(job.workers.at(2).exit == 0);
+  EXPECT_EQ(job.generation(), Generation{2});
+  job.Pass(4 * kSecond);
+  EXPECT_TRUE(job.Noted("the job waits: it has 1 of 2 workers"));
+  job.SetHosts({{"a", 1}, {"c", 1}});
+  job.Pass(kSecond);
+  job.Join(3, "c");
+  EXPECT_TRUE(job.Runs(3));
+  EXPECT_TRUE(job.Members() == (Workers{1, 3}));
+  EXPECT_TRUE(job.coordinator.record().position == (Position{21, 21}));
 }
 
 TEST(AJobOfOneHasTwoMembersWhileTheStateIsTaken) {
