@@ -77,19 +77,34 @@ class Training:
 
     def train(self, record):
         """Returns why it has stopped."""
-        number, stop_at = record.generation, f"stop/{record.generation}"
-        while self.ended < number:
+        while self.ended < record.generation:
             if self.position.commit >= self.commits:
                 return {"done": True}
             time.sleep(COMMIT_SECONDS)
             self.position = Position(self.position.commit + 1, 2 * self.position.commit + 2)
             self.link.step(self.position.step)
             self.link.committed(self.position)
-            if self.link.change_pending:
-                self.store.set(stop_at, b"")
-            if self.position.commit % 4 == 0 and self.store.check([stop_at]):
+            if self.position.commit % 4 == 0 and self.all_stop(record):
                 return {"boundary": True}
         return {}
+
+    def all_stop(self, record):
+        """Whether all stop at this commit, as rank 0 says; the others wait until it has come here.
+
+        So members stop at one commit, as those of a training with collectives do.
+        """
+        commit, key = self.position.commit, f"rank0/{record.generation}"
+        if record.members[0].worker == self.worker:
+            stops = self.link.change_pending
+            self.store.set(key, f"{commit} {int(stops)}")
+            return stops
+        while self.ended < record.generation:
+            if self.store.check([key]):
+                at, stops = map(int, self.store.get(key).split())
+                if at >= commit:
+                    return at == commit and bool(stops)
+            time.sleep(COMMIT_SECONDS)
+        return False
 
 
 def run_worker(port, worker, host, slot, commits=1 << 60, patience=0):
