@@ -19,8 +19,7 @@ def no_actors_left(cluster):
 
 
 def test_a_node_is_killed_and_one_is_added(cluster, nodes, tmp_path):
-    settings = ElasticRayExecutor.create_settings(timeout_s=60)
-    executor = ElasticRayExecutor(settings, min_workers=2, num_workers=4)
+    executor = ElasticRayExecutor(min_workers=2, num_workers=4)
     executor.start()
     # Callbacks: their queue is not on the node that is killed.
     with Job(functools.partial(executor.run, callbacks=[print]), tmp_path) as job:
@@ -75,7 +74,7 @@ def test_the_error_of_a_worker():
         core.allreduce(np.zeros(4), name="waits", op=hvd.Sum)
         core.allreduce(np.zeros(4), name="waits again", op=hvd.Sum)
 
-    executor = ElasticRayExecutor(min_workers=2, elastic_timeout=5, reset_limit=1)
+    executor = ElasticRayExecutor(min_workers=2, elastic_timeout=300, reset_limit=1)
     executor.start()
     with pytest.raises(RuntimeError, match=r"the elastic job failed:(?s:.*)worker \d") as caught:
         executor.run(train)

@@ -19,7 +19,7 @@ def test_an_executor_is_killed(spark, tmp_path):
 
     def run(train):
         return tfring.spark.run_elastic(
-            train, num_proc=2, min_num_proc=1, start_timeout=120, stderr=output
+            train, num_proc=2, min_num_proc=1, start_timeout=300, stderr=output
         )
 
     with Job(run, tmp_path) as job:
@@ -42,7 +42,7 @@ def test_the_error_of_a_worker(spark):
         raise KeyError("the missing column")
 
     with pytest.raises(RuntimeError, match=r"the elastic job failed:(?s:.*)worker \d") as caught:
-        tfring.spark.run_elastic(train, num_proc=1, elastic_timeout=5, reset_limit=1)
+        tfring.spark.run_elastic(train, num_proc=1, elastic_timeout=300, reset_limit=1)
     assert "the elastic job failed: exit code" not in str(caught.value)
     assert isinstance(caught.value.__cause__, KeyError)
     assert "the missing column" in str(caught.value)
@@ -53,7 +53,7 @@ def test_spark_gives_the_job_up(spark, tmp_path):
     output = io.StringIO()
 
     def run(train):
-        return tfring.spark.run_elastic(train, num_proc=2, elastic_timeout=60, stderr=output)
+        return tfring.spark.run_elastic(train, num_proc=2, elastic_timeout=300, stderr=output)
 
     with Job(run, tmp_path) as job:
         wait_for(tmp_path, 2)

@@ -31,13 +31,13 @@ def tunnels():
     made.close()
 
 
-def _task(tunnels, attempt=1, *, secret=None, seconds=10):
+def _task(tunnels, attempt=1, *, secret=None, seconds=60):
     meeting = tunnels.meeting
     key = job_key(secret or meeting.secret, JOB_ID)
     hello = Hello(Role.TUNNEL, attempt, 0)
     deadline = time.monotonic() + seconds
     channel = connector.connect(meeting.address, meeting.port, key, hello, deadline)
-    channel.sock.settimeout(10)
+    channel.sock.settimeout(60)
     return channel
 
 
@@ -48,7 +48,7 @@ def _say(channel, attempt=1):
 
 
 def _until(condition):
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.01)
