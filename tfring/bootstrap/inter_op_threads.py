@@ -49,7 +49,8 @@ def ensure_inter_op_threads() -> None:
                 pass  # TensorFlow has made its threads already
     _log.warning(
         "TensorFlow has a single inter-op thread here, so collectives cannot overlap the backward "
-        "pass: call tfring.init() before the first TensorFlow operation, or set %s=%d",
+        "pass, and compiled functions that hold collectives wait for each other for ever if two "
+        "threads call them: call tfring.init() before the first TensorFlow operation, or set %s=%d",
         _VARIABLE,
         WANTED,
     )

@@ -5,10 +5,12 @@ To be run in a process of its own: a broken driver or library may crash or hang.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Mapping
 from typing import Any
 
+from tfring import _native
 from tfring.gpu import nccl
 from tfring.gpu.driver import DEFAULT_DRIVER, DriverError, Gpu, driver_version, list_gpus
 from tfring.gpu.toolkit import find_toolkit
@@ -40,7 +42,14 @@ def gpu_report(runtime: Mapping[str, str]) -> dict[str, list[Any]]:
     lines.append(("NCCL", found.text))
     if gpus and found.trouble and wanted == "nccl":
         problems.append(f"TFRING_GPU_OPERATIONS is nccl: {found.trouble}")
-    lines.append(("tensors on GPUs", _path_text(gpus, wanted, found)))
+    own = _own_code_trouble() if gpus else ""
+    path = f"an error: {own}" if own else _path_text(gpus, wanted, found)
+    lines.append(("tensors on GPUs", path))
+    if own:
+        problems.append(
+            f"tfring's code for GPUs cannot be loaded ({own}), so collectives of tensors in GPU "
+            "memory fail: install a tfring that has it, or hide the GPUs with CUDA_VISIBLE_DEVICES="
+        )
     if gpus:
         tools = find_toolkit(os.environ)
         lines += [(f"XLA: {name}", path or "none") for name, path in tools.items()]
@@ -52,6 +61,15 @@ def gpu_report(runtime: Mapping[str, str]) -> dict[str, list[Any]]:
                 "of a CUDA toolkit: XLA_FLAGS=--xla_gpu_cuda_data_dir=/path/of/cuda"
             )
     return {"lines": lines, "problems": problems}
+
+
+def _own_code_trouble() -> str:
+    """Returns why libtfring_cuda.so cannot be loaded; "" if it can."""
+    try:
+        ctypes.CDLL(str(_native.library_dir() / "libtfring_cuda.so"))
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def _path_text(gpus: list[Gpu], wanted: str, found: nccl.Found) -> str:

@@ -16,9 +16,11 @@ Result<const DeviceFunctions*> Load() {
   void* handle = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle == nullptr) {
     const char* error = dlerror();
-    return Unavailable(std::string("tfring's code for GPUs cannot be loaded (") +
-                       (error != nullptr ? error : kLibrary) +
-                       "): install a tfring that was built with it");
+    return Unavailable(
+        std::string("tfring's code for GPUs cannot be loaded (") +
+        (error != nullptr ? error : kLibrary) +
+        "): install a tfring that was built with it, or keep tensors on the CPU with "
+        "tf.device(\"CPU:0\") or CUDA_VISIBLE_DEVICES=");
   }
   const auto get = reinterpret_cast<GetDeviceFunctions>(dlsym(handle, kDeviceFunctionsSymbol));
   if (get == nullptr || get()->layout != kDeviceFunctionsLayout) {

@@ -198,6 +198,7 @@ def test_the_doctor_says_what_xla_lacks(tmp_path, monkeypatch):
         lambda _: [driver.Gpu(0, "Any", "GPU-a", (9, 0), 1 << 30, ())],
     )
     monkeypatch.setattr("tfring.gpu.report.driver_version", lambda _: "12.8")
+    monkeypatch.setattr("tfring.gpu.report._own_code_trouble", lambda: "")
     report = gpu_report({"NCCL_LIBRARY": str(nccl_of_version(tmp_path / "libnccl.so.2", 22707))})
     (problem,) = report["problems"]
     assert "XLA finds no ptxas and no libdevice. Install nvidia-cuda-nvcc-cu12" in problem
@@ -239,3 +240,14 @@ def test_the_doctor_says_what_becomes_of_tensors_without_nccl(tmp_path):
     lines, (problem,) = report_on_the_double(tools, NCCL_LIBRARY=missing, GPU_OPERATIONS="nccl")
     assert lines["tensors on GPUs"] == "an error, without NCCL"
     assert problem.count(missing) == 1 and "pip install nvidia-nccl-cu12" in problem
+
+
+@pytest.mark.parametrize("content", [None, b"no library"])
+def test_the_doctor_says_that_the_code_for_gpus_cannot_be_loaded(tmp_path, content):
+    if content is not None:
+        (tmp_path / "libtfring_cuda.so").write_bytes(content)
+    usable = str(nccl_of_version(tmp_path / "libnccl.so.2", 22707))
+    tools = {**toolkit(tmp_path), "TFRING_LIB_DIR": str(tmp_path)}
+    lines, (problem,) = report_on_the_double(tools, NCCL_LIBRARY=usable)
+    assert lines["tensors on GPUs"].startswith(f"an error: {tmp_path}/libtfring_cuda.so")
+    assert "collectives of tensors in GPU memory fail: install a tfring" in problem
