@@ -117,7 +117,7 @@ TEST(TwoRanksOnOneGpu) {
 }
 
 TEST(RanksThatCallDifferentThingsAreTold) {
-  const With with({});
+  const With with({{"remote_error", 1}});
   RunNcclRanks(2, true, [](GpuRank& rank) {
     void* data = rank.Put(std::vector<int32_t>{1, 2, 3});
     const size_t count = rank.rank == 0 ? 2 : 3;
@@ -138,7 +138,7 @@ TEST(RanksThatCallDifferentThingsAreTold) {
 }
 
 TEST(AbortOfAPeerIsARemoteErrorAndKernelsSpinUntilTheirOwnAbort) {
-  const With with({});
+  const With with({{"remote_error", 1}});
   RunNcclRanks(3, true, [](GpuRank& rank) {
     void* data = rank.Put(std::vector<int32_t>{1});
     if (rank.rank != 2) {

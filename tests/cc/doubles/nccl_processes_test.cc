@@ -28,6 +28,7 @@ int RunRank(int r) {
   ncclUniqueId id{};
   std::snprintf(id.internal, sizeof(id.internal), "%s", std::getenv(kIdVariable));
   const int victim = std::atoi(std::getenv(kVictimVariable));
+  nccl.Set("remote_error", 1);
   GpuRank rank(r, kRanks, r);
   if (rank.Init(id, false) != ncclSuccess) return 2;
   void* data = rank.Put(std::vector<int32_t>(70001, r + 1));

@@ -3,7 +3,7 @@
 
 // The double's own functions, beside NCCL's; exported by the fake libnccl.so.2. A test finds them
 // with dlsym. Before the first use of the library the environment variable TFRING_FAKE_NCCL is
-// read, for programs that cannot call: TFRING_FAKE_NCCL="init_delay_ms=200,remote_error=0".
+// read, for programs that cannot call: TFRING_FAKE_NCCL="init_delay_ms=200,remote_error=1".
 //
 // Settings, of this process (in brackets: the default):
 //   version [22707]          what ncclGetVersion says. From 23000 on, several ranks of
@@ -18,7 +18,7 @@
 //                            last two, until abort. While an abort hangs, kernels spin on
 //   abort_in_progress [0]    1: ncclCommAbort returns ncclInProgress and ends on its own thread
 //   kernel_slots [0]         how many kernels a device runs at a time; 0 is any number
-//   remote_error [1]         a peer's death or abort shows as ncclRemoteError; 0: it does not show
+//   remote_error [0]         1: a peer's death or abort shows as ncclRemoteError, as over sockets
 //   wait_limit_ms [120000]   after this, init fails with ncclSystemError
 //   only_rank [-1]           the faults below hit only this rank of a communicator
 //   fail_init [0]            n: the n-th init from now on of several ranks gives error_code before

@@ -29,7 +29,7 @@ const Numbers& Defaults() {
       new Numbers{{"version", 22707},  {"in_progress_polls", 1}, {"init_delay_ms", 0},
                   {"hang_init", 0},    {"hang_group", 0},        {"hang_finalize", 0},
                   {"hang_abort", 0},   {"hang_unique_id", 0},    {"abort_in_progress", 0},
-                  {"kernel_slots", 0}, {"remote_error", 1},      {"wait_limit_ms", 120000},
+                  {"kernel_slots", 0}, {"remote_error", 0},      {"wait_limit_ms", 120000},
                   {"only_rank", -1},   {"fail_call", 0},         {"error_at_kernel", 0},
                   {"hang_kernel", 0},  {"error_code", 2},        {"kill_rank", -1},
                   {"fail_alone", -1},  {"fail_init", 0},         {"fail_late", 0}};

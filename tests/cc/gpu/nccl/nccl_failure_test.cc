@@ -82,6 +82,7 @@ TEST(ARemoteErrorSuspectsAPeerOfUnknownName) {
   {
     GpuWorld world(2);
     ASSERT_EQ(world.Check(Job(), FirstRanks(2), 100), "");
+    SetNccl("remote_error", 1);
     SetNccl("only_rank", 0);
     SetNccl("error_code", 6);
     SetNccl("error_at_kernel", 1);

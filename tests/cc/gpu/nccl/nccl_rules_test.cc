@@ -236,6 +236,7 @@ TEST(TheEndIsSeenWithoutHostFunctions) {
 // NCCL says that a peer is gone, not which one; nobody else may be blamed for it.
 TEST(ARemoteErrorSuspectsAnUnknownPeer) {
   BeginHostile(0, 0);
+  SetNccl("remote_error", 1);
   GpuWorld world(3);
   ASSERT_EQ(world.Check(SmallSum(), FirstRanks(3), 1), "");
   SetNccl("kill_rank", 2);
