@@ -116,10 +116,18 @@ class Budget:
     """
 
     def __init__(self, in_all: float, of_call: float, used: float) -> None:
-        self._end = time.monotonic() + min(in_all - used, of_call)
+        self._end_of_all = time.monotonic() + in_all - used
+        self._end = min(self._end_of_all, time.monotonic() + of_call)
+        self._in_all = in_all
 
     def left(self) -> float:
         return self._end - time.monotonic()
+
+    def advice(self) -> str:
+        """How the steps for which no time was left get some."""
+        if self._end_of_all - time.monotonic() > LEAST:
+            return "go on with --resume"
+        return f"go on with --resume and a --budget of more than {self._in_all:g} s"
 
     def limit(self, wanted: float) -> float:
         return min(wanted, self.left())
@@ -440,16 +448,31 @@ def parse_arguments() -> argparse.Namespace:
     if unknown:
         names = " ".join(step.name for step in STEPS)
         parser.error(f"no step {', '.join(sorted(unknown))}; steps: {names}")
+    for name in ("budget", "call"):
+        if (seconds := getattr(options, name)) <= LEAST:
+            least = f"a step starts only with more than {LEAST:g} s"
+            parser.error(f"--{name} {seconds:g} is too small: {least}")
     if options.resume and not options.output:
         parser.error("--resume goes on after the lines in --output: name that file")
     return options
+
+
+def _lines_of(output: Path) -> list[Line]:
+    """The lines of earlier calls. Drops a last one that a cut has broken, also from the file."""
+    texts = output.read_text(errors="replace").splitlines()
+    if texts and _parse(texts[-1]) is None:
+        texts.pop()
+    whole = output.with_name(f"{output.name}.whole")
+    whole.write_text("".join(f"{text}\n" for text in texts))
+    whole.replace(output)  # at once: another cut must not lose lines
+    return [json.loads(text) for text in texts]
 
 
 def main() -> int:
     options = parse_arguments()
     lines: list[Line] = []
     if options.resume and options.output.is_file():
-        lines = [json.loads(line) for line in options.output.read_text().splitlines()]
+        lines = _lines_of(options.output)
     elif options.output:
         options.output.write_text("")
 
@@ -476,7 +499,7 @@ def main() -> int:
     while unstarted and budget.left() > LEAST:
         checks.run(unstarted.pop(0))
     unstarted += checks.tensorflow([step for step in chosen if step.mode])
-    print(words.table(lines, [step.name for step in unstarted]), flush=True)
+    print(words.table(lines, [step.name for step in unstarted], budget.advice()), flush=True)
     return 0 if all(line["ok"] for line in lines) and not unstarted else 1
 
 

@@ -127,7 +127,10 @@ def test_a_step_gets_what_is_left_of_the_budget_and_another_call_goes_on(machine
     lines, table, code = machine.run("--budget", "6", *CHOSEN, **new)
     assert list(lines) == ["facts", "pack_bits", "pack_speed"] and code == 1
     assert lines["pack_speed"]["error"] in ("killed after 5 s", "killed after 6 s")
-    left = "no time was left for launch hang tf_values_nccl: go on with --resume"
+    left = (
+        "no time was left for launch hang tf_values_nccl: "
+        "go on with --resume and a --budget of more than 6 s"
+    )
     assert table.splitlines()[-1].endswith(left)
     # What the calls before have taken counts.
     lines, table, _ = machine.run("--resume", "--budget", "6", *CHOSEN, **new)
@@ -136,6 +139,32 @@ def test_a_step_gets_what_is_left_of_the_budget_and_another_call_goes_on(machine
     lines, table, _ = machine.run("--resume", "--budget", "60", "--call", "30", *CHOSEN, **new)
     assert list(lines) == list(CHOSEN)
     assert table.splitlines()[-1] == "6 steps on the GPU: 3 failed, 0 skipped"
+
+
+def test_a_call_that_ends_before_the_budget_can_be_resumed_as_it_is(machine: Machine) -> None:
+    _, table, _ = machine.run("--call", "4", "pack_speed", "hang", nccl="2.30.7")
+    assert table.splitlines()[-1].endswith("no time was left for hang: go on with --resume")
+
+
+def test_a_budget_with_which_no_step_starts_is_an_error() -> None:
+    for option in ("--budget", "--call"):
+        result = subprocess.run(
+            [sys.executable, str(TOOL), option, "3"], capture_output=True, text=True, timeout=60
+        )
+        assert result.returncode == 2
+        assert f"{option} 3 is too small: a step starts only with more than 3 s" in result.stderr
+
+
+@pytest.mark.parametrize("cut", [20, -1])
+def test_a_last_line_that_was_cut_off_does_no_harm(machine: Machine, cut: int) -> None:
+    """The cut takes most of the line, or only its end of line."""
+    machine.run("facts", "hang")
+    whole = machine.output.read_text().splitlines(keepends=True)
+    machine.output.write_text(whole[0] + whole[1][:cut])
+    lines, table, code = machine.run("--resume", "facts", "hang", "threads")
+    assert list(lines) == ["facts", "hang", "threads"] and code == 0, table
+    assert machine.output.read_text().startswith(whole[0])
+    assert (whole[1] in machine.output.read_text()) == (cut == -1)
 
 
 def test_all_steps_without_tensorflow_fit_into_one_call_even_if_all_of_them_hang() -> None:
@@ -216,14 +245,19 @@ def test_all_is_played_from_its_parts_on_a_machine_without_network(
     for part in first:
         ran = bring(part, "--limit", "1", "facts", "pack_speed", "hang")
     assert "3 steps on the GPU: 1 failed" in ran.stdout, ran
+    # After a cut the same call goes on after the lines.
+    lines = (home / "lines.jsonl").read_text()
+    ran = bring(first[-1], "--limit", "1", "facts", "pack_speed", "hang")
+    assert "3 steps on the GPU: 1 failed" in ran.stdout, ran
+    assert (home / "lines.jsonl").read_text() == lines
     whole = tensorflow[1].read_bytes()
     tensorflow[1].write_bytes(whole[:1000])
     broken = bring(tensorflow[1])
-    assert broken.returncode == 1 and "tensorflow.01 is not what pack.sh has made" in broken.stderr
+    assert broken.returncode == 1 and "differs from SHA256SUMS: tensorflow.01" in broken.stderr
     tensorflow[1].write_bytes(whole)
     # In any order.
-    assert "tensorflow.00 is to come" in bring(tensorflow[2]).stdout
-    assert "tensorflow.01 is to come" in bring(tensorflow[0]).stdout
+    assert "to come: tensorflow.00 tensorflow.01\n" in bring(tensorflow[2]).stdout
+    assert "to come: tensorflow.01\n" in bring(tensorflow[0]).stdout
     library = tmp_path / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
     library.parent.mkdir(parents=True)
     library.touch()

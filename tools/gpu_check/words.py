@@ -143,8 +143,8 @@ def words_of(line: Line) -> str:
     return on_double(line) if on_double else "ran; no time of the double is a figure of speed"
 
 
-def table(lines: list[Line], unstarted: list[str]) -> str:
-    """All lines, and a last one with the sums and with the steps for which no time was left."""
+def table(lines: list[Line], unstarted: list[str], advice: str) -> str:
+    """All lines, and a last one with the sums, the steps for which no time was left, and advice."""
     rows = []
     for line in lines:
         result = "skipped" if "skipped" in line else "ok" if line["ok"] else "FAILED"
@@ -156,5 +156,5 @@ def table(lines: list[Line], unstarted: list[str]) -> str:
     on = lines[0]["on"] if lines else "GPU"
     last = f"{len(lines)} steps on the {on}: {failed} failed, {skipped} skipped"
     if unstarted:
-        last += f"; no time was left for {' '.join(unstarted)}: go on with --resume"
+        last += f"; no time was left for {' '.join(unstarted)}: {advice}"
     return "\n".join(["", *rows, last])
