@@ -42,6 +42,7 @@ from tfring.gpu.toolkit import find_toolkit  # noqa: E402
 
 Line = dict[str, Any]
 Emit = Callable[[Line], None]
+STARTED: list[subprocess.Popen[str]] = []
 
 
 @dataclass(frozen=True)
@@ -338,7 +339,7 @@ def _sanitizer() -> str | None:
 
 def _start(command: list[str], env: dict[str, str], errors: Any) -> subprocess.Popen[str]:
     """Starts a command in a session of its own: its processes end with it."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         command,
         env={name: value for name, value in env.items() if name not in NOT_OF_TFRING},
         stdin=subprocess.DEVNULL,
@@ -348,6 +349,16 @@ def _start(command: list[str], env: dict[str, str], errors: Any) -> subprocess.P
         errors="replace",
         start_new_session=True,
     )
+    STARTED.append(process)
+    return process
+
+
+def _end(number: int, _: object) -> None:
+    """Ends this program at a signal, and what it runs, which would hold the GPU."""
+    for process in STARTED:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    sys.exit(128 + number)
 
 
 def _killed(limit: float) -> str:
@@ -470,6 +481,9 @@ def _lines_of(output: Path) -> list[Line]:
 
 def main() -> int:
     options = parse_arguments()
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:  # which nohup makes of SIGHUP
+            signal.signal(number, _end)
     lines: list[Line] = []
     if options.resume and options.output.is_file():
         lines = _lines_of(options.output)

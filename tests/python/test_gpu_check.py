@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import select
+import signal
 import struct
 import subprocess
 import sys
@@ -26,7 +28,10 @@ case $step in
   launch) echo 'a library says {"so": '
     echo '{"step": "launch", "ok": false, "error": "there is no NCCL"}' ;;
   pack_bits) echo 'it crashes' >&2; kill -SEGV $$ ;;
-  pack_speed) sleep 1000 ;;
+  pack_speed)
+    # More than a pipe holds: what follows comes when the tool reads.
+    [ ! -p "$0.alive" ] || { head -c 1000000 /dev/zero; exec 9>"$0.alive"; }
+    sleep 1000 ;;
   hang) echo '{"step": "hang", "seconds_to_error": 0.5, "message": "ended", "ok": true}' ;;
   processes|threads)
     echo "{\\"env\\": \\"$NCCL_MULTI_RANK_GPU_ENABLE $CUDA_DEVICE_MAX_CONNECTIONS\\",
@@ -153,6 +158,21 @@ def test_a_budget_with_which_no_step_starts_is_an_error() -> None:
         )
         assert result.returncode == 2
         assert f"{option} 3 is too small: a step starts only with more than 3 s" in result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_ends_the_tool_ends_the_step_too(machine: Machine, number: int) -> None:
+    """What went on would hold the GPU while another call measures."""
+    alive = machine.folder / "tools" / "gpu_check" / "tfring_gpu_check.alive"
+    os.mkfifo(alive)
+    command = [sys.executable, str(TOOL), "--build", str(machine.folder), "pack_speed"]
+    tool = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, env={**os.environ, "NCCL_PLAYED": ""}
+    )
+    with alive.open("rb") as end:  # opens when the step does, ends when its last process has ended
+        tool.send_signal(number)
+        assert tool.wait(timeout=60) == 128 + number
+        assert select.select([end], [], [], 30)[0]
 
 
 @pytest.mark.parametrize("cut", [20, -1])
