@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -166,9 +167,10 @@ def test_a_signal_that_ends_the_tool_ends_the_step_too(machine: Machine, number:
     alive = machine.folder / "tools" / "gpu_check" / "tfring_gpu_check.alive"
     os.mkfifo(alive)
     command = [sys.executable, str(TOOL), "--build", str(machine.folder), "pack_speed"]
-    tool = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, env={**os.environ, "NCCL_PLAYED": ""}
-    )
+    env = {**os.environ, "NCCL_PLAYED": ""}
+    # A shell's background job ignores Ctrl-C, and so does all that it starts.
+    heed = functools.partial(signal.signal, number, signal.SIG_DFL)
+    tool = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=env, preexec_fn=heed)
     with alive.open("rb") as end:  # opens when the step does, ends when its last process has ended
         tool.send_signal(number)
         assert tool.wait(timeout=60) == 128 + number
