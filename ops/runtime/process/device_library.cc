@@ -20,7 +20,7 @@ Result<const DeviceFunctions*> Load() {
         std::string("tfring's code for GPUs cannot be loaded (") +
         (error != nullptr ? error : kLibrary) +
         "): install a tfring that was built with it, or keep tensors on the CPU with "
-        "tf.device(\"CPU:0\") or CUDA_VISIBLE_DEVICES=");
+        "tf.device('CPU:0') or CUDA_VISIBLE_DEVICES=");
   }
   const auto get = reinterpret_cast<GetDeviceFunctions>(dlsym(handle, kDeviceFunctionsSymbol));
   if (get == nullptr || get()->layout != kDeviceFunctionsLayout) {
