@@ -218,8 +218,8 @@ bool Coordinator::EnoughReady() {
   const bool settled =
       next_worker_ > 1 && std::all_of(processes_.begin(), processes_.end(),
                                       [](const auto& one) { return one.second.registered; });
-  // Who is kept gives its state to those that are there if no others are on their way: it does not
-  // wait for hosts that may never come.
+  // A kept worker does not wait for hosts that may never come. If no other worker is starting, it
+  // gives its state to those that are ready.
   const bool gives = kept_ != kNobody && settled && count > 0;
   if (count >= static_cast<size_t>(needed) || gives) {
     short_since_ = kNever;

@@ -31,7 +31,7 @@
 //   error_code [2]           ncclSystemError
 //   fail_alone [-1]          d: a communicator of one rank on device d fails with error_code
 //   kill_rank [-1]           r: all communicators of which this process is rank r behave from now
-//                            on as if their process had died: nothing is said, kernels spin
+//                            on as if their process had died: they answer no peer, and kernels spin
 extern "C" {
 
 void FakeNcclSet(const char* what, long value);
