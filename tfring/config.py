@@ -74,6 +74,8 @@ PYTHON_SETTINGS = {
     "STOPPED_EXIT_CODE": "what a rank exits with that SIGTERM has ended after its checkpoint, and "
     "tfring run after such a signal (default 0)",
     "DIVERGENCE_GUARD": "0: fit does not compare the ranks' weights after each epoch (default 1)",
+    "CHECK_START": "0: neither compares the weights that the ranks begin to train with, nor says "
+    "what else is wrong with the first steps (default 1)",
     "ENABLE_ASYNC_COMPLETION": "1: on a GPU an op is done when the GPU has its work, not when "
     "the results are there (default 0: eager calls and a step's last gradients only)",
     "STACKS": "0: this rank does not show its stacks, nor on SIGUSR1 (default 1)",
@@ -204,6 +206,7 @@ class Settings:
         job_id: Keeps jobs apart, or None: the environment decides.
         stopped_exit_code: What a rank exits with that was asked to end, and did in good order.
         divergence_guard: Whether `fit` compares the ranks' weights after each epoch.
+        check_start: Whether the first steps are looked at: equal weights, different batches.
         async_completion: Whether ops on a GPU are done before their results are there.
         stacks: Whether this rank says what its threads do when it is asked, or on SIGUSR1.
         record: Whether a record is kept of what this rank calls and runs.
@@ -234,6 +237,7 @@ class Settings:
     job_id: str | None = None
     stopped_exit_code: int = 0
     divergence_guard: bool = True
+    check_start: bool = True
     async_completion: bool = False
     stacks: bool = True
     record: bool = True
@@ -278,6 +282,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         job_id=values.get("JOB_ID") or None,
         stopped_exit_code=_integer("STOPPED_EXIT_CODE", values, 0, 0, 255),
         divergence_guard=_switch("DIVERGENCE_GUARD", values, default="1"),
+        check_start=_switch("CHECK_START", values, default="1"),
         async_completion=_switch("ENABLE_ASYNC_COMPLETION", values),
         stacks=_switch("STACKS", values, default="1"),
         record=_switch("RECORD", values, default="1"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 from tfring import _native
@@ -20,6 +21,9 @@ PARENT = "TFRING_PARENT"
 _kept: dict[str, int] = {}
 _slot: int | None = None
 _waits = False  # whether we are a job of our own only until the others take us into theirs
+
+# Called when a generation begins.
+_listeners: list[Callable[[], None]] = []
 
 _NUMBERS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 
@@ -65,8 +69,13 @@ def waiting() -> bool:
     return _waits and is_initialized()
 
 
+def on_generation(listener: Callable[[], None]) -> None:
+    """Has a function called whenever init, or a new generation of an elastic job, has begun."""
+    _listeners.append(listener)
+
+
 def announce(*, keep: bool = False) -> None:
-    """Leaves our numbers to the processes that this rank will start.
+    """Leaves our numbers to the processes that this rank will start, and tells listeners.
 
     Args:
         keep: They hold until the next init, also while this process is between two generations.
@@ -77,6 +86,8 @@ def announce(*, keep: bool = False) -> None:
     if keep:
         _kept.update(numbers)
     os.environ[PARENT] = json.dumps({"pid": os.getpid(), **numbers})
+    for listener in _listeners:
+        listener()
 
 
 def withdraw() -> None:

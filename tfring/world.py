@@ -33,7 +33,11 @@ from tfring.membership.errors import Dismissed
 from tfring.metrics import generation as metrics
 from tfring.observers.observers import Here
 from tfring.observers.ours import OBSERVERS
-from tfring.ops.early import register_where_loaded
+from tfring.ops.early import (
+    register_where_loaded,
+    say_what_was_not_reduced,
+    watch_optimizers,
+)
 from tfring.process_sets import ProcessSet, registry
 from tfring.process_sets.given import given_sets, job_and_sets
 from tfring.recorder.own import own_path
@@ -109,6 +113,7 @@ def init(
     given = Given(init_method, store is not None, rank, size, bool(comm))
     job, by_communicator = job_and_sets(comm)
     register_where_loaded()
+    watch_optimizers()
     with _lock:
         _refuse_in_forked_child()
         if is_initialized() or _started_by_a_rank():
@@ -363,6 +368,8 @@ def leave(error: str) -> None:
         if _state.pid != os.getpid() or not is_initialized():
             return
         afterwards.callback(OBSERVERS.afterwards)  # when the lock is free again
+        if not error:
+            say_what_was_not_reduced()
         interrupts.unwatch()
         path = own_path()
         with OBSERVERS.ending():

@@ -81,7 +81,16 @@ ARROWS: dict[str, set[str]] = {
         "ops",
     },
     "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},
-    "training": {"_native", "topology", "process_sets", "ops", "collectives"},
+    "comparison": {"_native", "exceptions", "topology", "collectives"},
+    "training": {
+        "config",
+        "_native",
+        "topology",
+        "process_sets",
+        "ops",
+        "collectives",
+        "comparison",
+    },
     "bench": {
         "version",
         "config",
@@ -94,7 +103,6 @@ ARROWS: dict[str, set[str]] = {
         "texts",
     },
     "sharding": {"topology", "collectives"},
-    "comparison": {"_native", "exceptions", "topology", "collectives"},
     "compat": {"config", "_native", "gpu", "bootstrap", "topology", "ops", "collectives"},
     "engines": {"compat"},
     "data": {"_native", "exceptions", "topology", "compat"},
@@ -196,6 +204,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "numpy": {
         "process_sets",
         "collectives",
+        "training",
         "sharding",
         "comparison",
         "data",

@@ -10,6 +10,7 @@ Distributed Training with Adaptive Summation, https://arxiv.org/abs/2006.02924).
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,16 @@ from tfring.collectives.compression import Compression
 from tfring.ops import arguments, builders, library, names
 from tfring.ops.reduce_ops import Average
 from tfring.process_sets import ProcessSet, checked_id, global_process_set
+
+_largest = [0]  # elements of the largest tensor that the program has reduced by calls of its own
+
+
+def largest() -> int:
+    """Returns how many elements the largest tensor had that the program has reduced itself.
+
+    That is, by allreduce or grouped_allreduce; a tensor of unknown shape counts as larger than all.
+    """
+    return _largest[0]
 
 
 @library.outside_autograph
@@ -73,6 +84,7 @@ def allreduce(
     options = _Options(op, compression, prescale_factor, postscale_factor, checked_id(process_set))
     arguments.require_init("allreduce")
     options.check([tensor], name)
+    _note([tensor])
     if isinstance(tensor, tf.IndexedSlices):
         full_name = names.collective_name("allreduce", name, ignore_name_scope, process_set)
         return options.reduce_sparse([tensor], full_name, device_sparse)[0]
@@ -113,6 +125,7 @@ def grouped_allreduce(
     if not tensors:
         return []
     options.check(tensors, name)
+    _note(tensors)
     sparse_at = [i for i, t in enumerate(tensors) if isinstance(t, tf.IndexedSlices)]
     dense_at = [i for i in range(len(tensors)) if i not in sparse_at]
     results: dict[int, Any] = {}
@@ -278,3 +291,10 @@ class _Options:
         """Reduces tf.IndexedSlices."""
         reduction = sparse.SparseReduction(self.op, self.process_set_id, device=device)
         return reduction.reduce(slices, name)
+
+
+def _note(tensors: Sequence[Any]) -> None:
+    for tensor in tensors:
+        shape = getattr(tensor, "shape", None)
+        elements = tf.TensorShape(shape).num_elements() if shape is not None else 0
+        _largest[0] = max(_largest[0], sys.maxsize if elements is None else elements)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfring import process_sets
 from tfring.collectives import allreduce, broadcast, buckets
+from tfring.collectives.assigned import finalize
 from tfring.ops import arguments, library, names, reduce_ops
 
 
@@ -127,6 +128,7 @@ def _assign(
             )
             for p, value in zip(positions, values, strict=True):
                 assigned[p] = variables[p].assign(value)
+    finalize(variables)
     return assigned
 
 

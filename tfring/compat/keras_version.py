@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import os
 import sys
 from typing import Any
 
 from tfring.compat.program_warnings import warn_program
+from tfring.compat.public_names import tf_keras_is_keras2
 
 # The newest is a nightly build until it is released; `make canary` tests with it.
 OLDEST_TESTED, NEWEST_TESTED = "3.0", "3.16"
@@ -32,6 +34,24 @@ def check_installed() -> None:
     """
     if found := installed():
         check_version(found)
+        check_backend()
+
+
+def check_backend() -> None:
+    """Raises ImportError if Keras computes with another backend than TensorFlow, or will.
+
+    Not where the program uses Keras 2, which has no other.
+    """
+    loaded = sys.modules.get("keras")
+    config = getattr(loaded, "config", None)  # none as long as Keras is being imported
+    backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
+    if config is not None:
+        backend = str(config.backend())
+    if backend != "tensorflow" and not tf_keras_is_keras2():
+        raise ImportError(
+            f"tfring works with Keras' TensorFlow backend, and this is {backend!r}: set "
+            "KERAS_BACKEND=tensorflow before keras is imported"
+        )
 
 
 def check_version(version: str) -> None:

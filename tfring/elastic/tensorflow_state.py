@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfring import _native
+from tfring.collectives.assigned import finalize
 from tfring.collectives.objects import broadcast_object
 from tfring.collectives.variables import broadcast_, describe_variables
 from tfring.elastic.state import ObjectState
@@ -46,6 +47,7 @@ class _VariablesState(ObjectState):
     def _restore_variables(self) -> None:
         for variable, value in self._saved_variables:
             variable.assign(value)
+        finalize(variable for variable, _ in self._saved_variables)
 
     def _describe(self) -> list[str]:
         described = enumerate(describe_variables(self._variables()))

@@ -35,6 +35,7 @@ from tfring.keras.collectives import reducescatter as reducescatter
 from tfring.keras.evaluation import evaluate as evaluate
 from tfring.keras.optimizer import DistributedOptimizer as DistributedOptimizer
 from tfring.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
+from tfring.keras.preprocessing import adapt as adapt
 from tfring.keras.saving import load_model as load_model
 from tfring.keras.seeds import set_seed as set_seed
 from tfring.keras.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization

@@ -260,8 +260,10 @@ class OptimizerHook:
     def clip_gradients(self, grads: Any) -> Any:
         """Replaces `optimizer._clip_gradients`; reduces first what was accumulated."""
         call = self._calls[-1] if self._calls else None
-        if call is None or call.reduced:
+        if call is None:
             return self._clip_gradients(grads)
+        if call.reduced:
+            return self._clip_apart(list(grads), call)
         if len(grads) != len(call.live):
             raise RuntimeError(
                 f"optimizer {self.optimizer.name!r} clips {len(grads)} gradients where "
@@ -277,7 +279,23 @@ class OptimizerHook:
             postscale=self._accumulation.factor,
         )
         call.reduced = True
-        return self._clip_gradients([reduced[position] for position in call.live])
+        return self._clip_apart([reduced[position] for position in call.live], call)
+
+    def _clip_apart(self, grads: list[Any], call: _Call) -> list[Any]:
+        """Clips shared and local gradients apart.
+
+        A norm over both would differ between ranks, and so would the factor for shared gradients.
+        """
+        variables = [call.variables[position] for position in call.live]
+        local = self._reducer.local.positions(variables)
+        if not local or len(grads) != len(variables):
+            return list(self._clip_gradients(grads))
+        clipped = list(grads)
+        for positions in (sorted(set(range(len(grads))) - local), sorted(local)):
+            part = self._clip_gradients([grads[i] for i in positions]) if positions else []
+            for i, gradient in zip(positions, part, strict=True):
+                clipped[i] = gradient
+        return clipped
 
     def update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> Any:
         """Replaces `optimizer._backend_update_step`; refuses gradients that were not reduced."""

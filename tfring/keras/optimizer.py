@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import keras
@@ -70,7 +71,8 @@ def DistributedOptimizer(
         scale_local_gradients: divide gradients of local variables by the number of these ranks.
         before_reduce: f(gradients, variables) -> gradients; is called before the reduction.
         after_reduce: likewise, called after it and before the optimizer clips.
-        resumed: the optimizer has taken steps, and none that was traced will run again.
+        resumed: the optimizer has taken steps, and no tf.function of yours that was traced then
+            will run again; models trace their training step anew.
 
     Returns:
         `optimizer`, with a method register_local_var(var) for a variable not to be reduced.
@@ -166,6 +168,8 @@ def wrap(optimizer: Any, options: OptimizerOptions, resumed: bool) -> Any:
     inner = innermost(optimizer)
     if not resumed:
         _refuse_used(inner)
+    else:
+        _trace_again(optimizer)
     accumulated = accumulation.set_up(inner, options.passes, options.average)
 
     def make_name(hook: OptimizerHook) -> str:
@@ -197,6 +201,18 @@ def _refuse_used(optimizer: Any) -> None:
             "or pass resumed=True if it was loaded (load_model does), or if you compile the model "
             "again and make your tf.functions anew"
         )
+
+
+def _trace_again(optimizer: Any) -> None:
+    """Makes models that have this optimizer trace their training step anew.
+
+    What was traced before would go on without reducing. An optimizer does not know its model.
+    """
+    for each in gc.get_objects():
+        if issubclass(type(each), keras.Model):
+            its = vars(each).get("optimizer")
+            if its is not None and innermost(its) is innermost(optimizer):
+                each.train_function = None
 
 
 def _check_optimizer(optimizer: Any) -> None:

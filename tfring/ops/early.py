@@ -10,6 +10,8 @@ import importlib
 import logging
 import sys
 
+_UNREDUCED = "tfring.training.unreduced"  # it loads TensorFlow
+
 _log = logging.getLogger("tfring")
 
 
@@ -25,6 +27,19 @@ def register_where_loaded() -> None:
         importlib.import_module("tfring.ops.library").register()
     except Exception as error:  # also TensorFlow's, of a library that cannot be loaded
         _warn(str(error))
+
+
+def watch_optimizers() -> None:
+    """Has optimizers of Keras looked at that reduce nothing, if this process has loaded Keras."""
+    keras = sys.modules.get("keras")
+    if "tensorflow" in sys.modules and hasattr(keras, "optimizers"):
+        importlib.import_module(_UNREDUCED).watch(keras)
+
+
+def say_what_was_not_reduced() -> None:
+    """Says at the end of a job what these optimizers have done."""
+    if _UNREDUCED in sys.modules:
+        sys.modules[_UNREDUCED].at_end()
 
 
 @functools.cache

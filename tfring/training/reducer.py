@@ -30,7 +30,14 @@ from tfring import process_sets, topology
 from tfring.collectives import allreduce, buckets, sparse
 from tfring.ops import arguments, reduce_ops, topology_ops, xla
 from tfring.ops.gradients import as_complex, as_pair
-from tfring.training import averaged_gathers, double_reduction, gate, overlap
+from tfring.training import (
+    averaged_gathers,
+    double_reduction,
+    first_steps,
+    gate,
+    overlap,
+    unreduced,
+)
 from tfring.training.local_variables import LocalVariables, variable_key
 from tfring.training.options import ReduceOptions, call_hook
 from tfring.training.reduction_record import reductions
@@ -58,6 +65,7 @@ class GradientReducer:
         """
         self.options = options
         self.local = LocalVariables() if local is None else local
+        unreduced.expect()
 
     def exact(self, op: int) -> GradientReducer:
         """Returns a reducer over the same ranks that applies `op` and no other option."""
@@ -106,7 +114,12 @@ class GradientReducer:
         call = _Reduction(
             self.options, name, postscale, [variables[i] for i in shared], loss_scaled
         )
-        reduced = self._reduce_shared(call, [gradients[i] for i in shared], unscale)
+        given = [gradients[i] for i in shared]
+        reduced = self._reduce_shared(call, given, unscale)
+        if self.options.included:
+            order = [p for bucket in self._cut(call.variables) for p in bucket.positions]
+            there = [reduced[p] for p in order if reduced[p] is not None]
+            first_steps.look(given, call.variables, there, name, self.options.members)
         own = [sparse.with_distinct_rows(gradients[i]) for i in sorted(local)]
         kept = self.local.scaled(own)
         for i, gradient in zip(shared, reduced, strict=True):
@@ -180,13 +193,7 @@ class GradientReducer:
 
     def _reduce_buckets(self, call: _Reduction, gradients: list[Any]) -> list[Any]:
         gradients = [call.as_dense(gradient) for gradient in gradients]
-        specs = tuple(_spec_of(variable) for variable in call.variables)
-        cut = buckets.cut_buckets(
-            specs,
-            self._groups_by_position(call.variables),
-            buckets.FIRST_BUCKET_BYTES,
-            buckets.BUCKET_BYTES,
-        )
+        cut = self._cut(call.variables)
         # "auto" runs other collectives for sparse gradients: ranks must agree on it, too.
         sparse_kind = "A" if self.options.sparse_as_dense == "auto" else "S"
         kinds = [_kind(gradient).replace("S", sparse_kind) for gradient in gradients]
@@ -207,6 +214,14 @@ class GradientReducer:
             finish(results)
         overlap.pin(traced)
         return results
+
+    def _cut(self, variables: Sequence[Any]) -> Sequence[buckets.Bucket]:
+        return buckets.cut_buckets(
+            tuple(_spec_of(variable) for variable in variables),
+            self._groups_by_position(variables),
+            buckets.FIRST_BUCKET_BYTES,
+            buckets.BUCKET_BYTES,
+        )
 
     def _groups_by_position(self, variables: Sequence[Any]) -> buckets.Groups:
         groups = self.options.groups

@@ -14,6 +14,7 @@ import pytest
 from keras_cases import assert_same_on_all_ranks, compiled, fit, my_data
 
 import tfring.keras as hvd
+from tfring.collectives.objects import allgather_object
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_own_callbacks_see_means_and_rank_0_writes(
     callbacks = hvd.fit_callbacks(seen, log_dir=logs, checkpoint=state, warmup=2)
     names = [type(callback).__name__ for callback in callbacks if not isinstance(callback, Board)]
     broadcast, average = "BroadcastGlobalVariablesCallback", "MetricAverageCallback"
-    assert names == ["Restore", broadcast, "_Warmup", average, "Seen", "Save"]
+    assert names == ["Restore", broadcast, "_Warmup", "Writers", average, "Seen", "Save"]
     model = compiled(momentum(), seed=hvd.rank())
     fit(model, *callbacks, epochs=3)
     assert len({tuple(each) for each in hvd.allgather_object(seen.losses)}) == 1
@@ -129,3 +130,35 @@ def test_a_state_that_does_not_fit_fails_on_every_rank(folder: Path) -> None:
 def test_a_wrong_warmup_is_refused() -> None:
     with pytest.raises(ValueError, match="warmup=-1"):
         hvd.fit_callbacks(warmup=-1)
+
+
+class Counted(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+    """Counts what it writes."""
+
+    written = 0
+
+    def _save_model(self, *args: Any, **kwargs: Any) -> Any:
+        self.written += 1
+        return super()._save_model(*args, **kwargs)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_one_rank_writes_a_file_that_several_have_named(
+    several: int, tmp_path: Path, own: bool
+) -> None:
+    folder = Path(allgather_object(str(tmp_path))[0])
+    name = f"-{hvd.rank()}" if own else ""
+    saver = Counted(str(folder / f"model{name}.weights.h5"), save_weights_only=True)
+    log = keras.callbacks.CSVLogger(str(folder / f"log{name}.csv"))
+    model = compiled(keras.optimizers.SGD(0.01))
+    fit(model, *hvd.fit_callbacks(saver, log), epochs=2)
+    assert saver.written == (2 if own or hvd.rank() == 0 else 0)
+    assert len(Path(log.filename).read_text().splitlines()) == 3
+
+
+def test_two_ranks_that_back_up_into_one_folder_are_named(several: int, tmp_path: Path) -> None:
+    folder = allgather_object(str(tmp_path))[0]
+    model = compiled(keras.optimizers.SGD(0.01))
+    text = "BackupAndRestore of ranks 0 and 1 would both write to "
+    with pytest.raises(RuntimeError, match=text):
+        fit(model, *hvd.fit_callbacks(keras.callbacks.BackupAndRestore(folder)), epochs=2)

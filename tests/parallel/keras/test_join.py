@@ -155,6 +155,7 @@ def test_sparse_gradients_count_the_ranks_that_take_part() -> None:
 def test_local_variables_are_not_taken_over(registered: bool) -> None:
     model = compiled(keras.optimizers.SGD(0.0, momentum=0.9), seed=hvd.rank())
     local = model.layers[0].kernel
+    hvd.broadcast_variables([w for w in model.weights if w is not local], root_rank=0)
     before = local.numpy()
     if registered:
         model.optimizer.register_local_var(local)

@@ -257,3 +257,14 @@ def test_a_model_that_only_rank_0_has_loaded(several: int, tmp_path: Path) -> No
     named = hvd.load_model(path, name="resumed") if hvd.rank() == 0 else named
     go_on(named)
     assert_same_on_all_ranks(named)
+
+
+def test_a_resumed_optimizer_reduces_in_steps_that_were_traced_before(several: int) -> None:
+    model = build_model(1)
+    model.compile(keras.optimizers.SGD(0.1), loss(), jit_compile=False)
+    x, y = whole_data(1)
+    model.train_on_batch(x, y)
+    hvd.DistributedOptimizer(model.optimizer, resumed=True)
+    part = slice(hvd.rank() * PER_RANK, (hvd.rank() + 1) * PER_RANK)
+    model.train_on_batch(x[part], y[part])
+    assert_same_on_all_ranks(model)

@@ -338,3 +338,22 @@ def test_sparse_here_and_dense_there_is_an_error(several: int) -> None:
         everywhere = hvd.allgather_object(failed)
         assert everywhere in ([True] * several, [False] * several)
     assert everywhere == [False] * several
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_global_norm_clips_shared_gradients_alike_on_all_ranks(several: int, passes: int) -> None:
+    """The norm of a rank's local gradients is no part of it: 100 times as large on rank 1."""
+    keras.utils.set_random_seed(5)
+    shared, head = keras.layers.Dense(3), keras.layers.Dense(1)
+    model = keras.Sequential([keras.Input((4,)), shared, head])
+    optimizer = hvd_keras.PartialDistributedOptimizer(
+        keras.optimizers.SGD(0.1, global_clipnorm=0.01),
+        local_layers=head,
+        backward_passes_per_step=passes,
+    )
+    variables = model.trainable_variables
+    for _ in range(2 * passes):
+        gradients = [tf.ones(v.shape) for v in shared.trainable_variables]
+        gradients += [tf.ones(v.shape) * 100.0 ** hvd.rank() for v in head.trainable_variables]
+        optimizer.apply(gradients, variables)
+    hvd_keras.assert_equal(shared.trainable_variables)

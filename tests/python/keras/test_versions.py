@@ -122,3 +122,10 @@ def test_checkpoints_without_resuming_need_no_newer_keras(tmp_path: Any) -> None
     callback.set_params({"epochs": 1})
     callback.on_train_begin()
     assert np.isfinite(model.evaluate(X, Y, verbose=0))
+
+
+@pytest.mark.parametrize("what", ["import tfring.keras", "import tfring; tfring.fit_callbacks"])
+def test_another_backend_of_keras_is_refused_at_the_import(what: str) -> None:
+    done = finish([sys.executable, "-c", what], KERAS_BACKEND="jax")
+    said = done.stderr.splitlines()[-1]
+    assert re.search(r"ImportError: tfring works .*'jax': set KERAS_BACKEND=tensorflow", said)

@@ -11,6 +11,7 @@ from tfring.keras import checks
 from tfring.keras.callbacks import state
 from tfring.keras.callbacks.fits import Fit, fit_of
 from tfring.keras2.facts import Keras2Callback
+from tfring.training import first_steps
 from tfring.training.reduction_record import reductions
 
 # By model: the JoinCallback of its fit, and the last epoch whose metrics have been averaged.
@@ -96,6 +97,7 @@ class LocalVariablesCallback(DistributedCallback):
     def set_params(self, params: Any) -> None:
         """As in keras.callbacks.Callback."""
         super().set_params(params)
+        first_steps.leave_out(self._local)
         if self._fit is not None:
             self._fit.local += self._local
 

@@ -7,10 +7,12 @@ from typing import Any
 
 from tfring.collectives import objects
 from tfring.collectives.variables import broadcast_variables, describe_variables
+from tfring.keras import preprocessing
 from tfring.keras.callbacks import fits, state
 from tfring.keras.callbacks.base import LocalVariablesCallback
 from tfring.keras.hook import find_hook, innermost
 from tfring.keras.model_optimizers import optimizers_of
+from tfring.training import first_steps
 
 _ONE_CLASS = (
     "compile the model with the same optimizer on every rank, that of the file where one has "
@@ -34,10 +36,11 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
     Broadcasts twice. Before the first batch, what exists by then, so that all ranks take their
     first step from the same weights and the same state; an optimizer that another rank has built,
     because it has loaded it, is built first. After the first batch, when every optimizer has its
-    state, all of it again; this is where Horovod broadcasts. All optimizers of the model take part,
-    those in its attributes and sub-models, too. Random seeds of layers stay each rank's own. Before
-    the first batch it also refuses ranks that differ in steps_per_execution or in the classes or
-    names of their optimizers, which would make them wait for each other.
+    state, all of it again; this is where Horovod broadcasts. Preprocessing layers get what those of
+    that rank have learnt: vocabularies, boundaries, statistics. All optimizers of the model take
+    part, those in its attributes and sub-models, too. Random seeds of layers stay each rank's own.
+    Before the first batch it also refuses ranks that differ in steps_per_execution or in the
+    classes or names of their optimizers, which would make them wait for each other.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
         """As in keras.callbacks.Callback."""
         super().on_train_begin(logs)
         self._pending = True
+        preprocessing.make_equal(self.model, self.root_rank)
         weights = state.shared_weights(self.model, self.local())
         mine = {
             "weights": describe_variables(weights),
@@ -87,7 +91,9 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
         self._refuse_different_ranks(everywhere)
         # Ranks may differ in what exists by now, for example if the root alone has built its model.
         # Then that is broadcast after the first step, for which the root uses its own.
-        if not _all_equal(each["weights"] for each in everywhere):
+        later = not _all_equal(each["weights"] for each in everywhere)
+        first_steps.broadcast_comes(later)
+        if later:
             self.fit.made_equal_later = True
             return
         built = [each["built"] for each in everywhere]
@@ -136,6 +142,7 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
             weights = state.shared_weights(self.model, self.local())
             slots = state.shared_state(self.model, self.local(), accumulators=False)
             self._broadcast([*weights, *slots])
+            first_steps.broadcast_comes(False)
             self.fit.made_equal(self.model)
 
     def _broadcast(self, variables: list[Any]) -> None:

@@ -12,6 +12,7 @@ from tfring.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from tfring.keras.callbacks.learning_rate import LearningRateWarmupCallback
 from tfring.keras.callbacks.metrics import MetricAverageCallback
 from tfring.keras.callbacks.resume import Restore, Save
+from tfring.keras.callbacks.writers import Writers
 from tfring.keras2 import facts
 from tfring.ops import arguments
 
@@ -34,8 +35,9 @@ def fit_callbacks(
     begins anew.
 
     Args:
-        callbacks: yours, the same on every rank; those that write files only on rank 0
-            (`*([keras.callbacks.CSVLogger(path)] if hvd.rank() == 0 else [])`).
+        callbacks: yours, the same on every rank. Where several ranks would write one file
+            (ModelCheckpoint, CSVLogger, TensorBoard), only the first of them does; others that
+            write files belong on rank 0 only (`*([Mine(path)] if hvd.rank() == 0 else [])`).
         log_dir: folder for TensorBoard's event files. With it the call is a collective.
         checkpoint: folder for the last state; only rank 0 needs to reach it. The model has to be
             built, and the same in every run.
@@ -57,6 +59,7 @@ def fit_callbacks(
         *([Restore(checkpoint)] if checkpoint is not None else []),
         BroadcastGlobalVariablesCallback(0),
         *([_Warmup(warmup)] if warmup else []),
+        Writers(callbacks),
         MetricAverageCallback(),
         *callbacks,
         *([keras.callbacks.TensorBoard(log_dir)] if log_dir is not None and first else []),

@@ -1,0 +1,65 @@
+"""A program on several ranks that has forgotten something; its argument says what."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfring.keras as hvd
+from tfring import DistributedGradientTape
+
+hvd.init()
+hvd.set_seed(3)
+WHAT = sys.argv[1]
+X = np.random.default_rng(hvd.rank()).normal(size=(16, 4)).astype(np.float32)
+Y = X.sum(axis=1, keepdims=True)
+
+
+def build(optimizer: Any) -> Any:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse", jit_compile=False)
+    return model
+
+
+def loop(reduce: str) -> None:
+    model, optimizer = build("sgd"), keras.optimizers.SGD(0.01)
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(X) - Y))
+        if reduce == "tape":
+            tape = DistributedGradientTape(tape)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        if reduce == "calls":
+            gradients = [hvd.allreduce(g) for g in gradients]
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    for _ in range(3):
+        step()
+
+
+if WHAT == "wrap":
+    build("sgd").fit(X, Y, batch_size=4, verbose=0)
+elif WHAT == "reload":
+    trained = build(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)))
+    trained.fit(X, Y, batch_size=4, verbose=0, callbacks=hvd.fit_callbacks())
+    path = f"{sys.argv[2]}/model-{hvd.rank()}.keras"
+    trained.save(path)
+    keras.saving.load_model(path).train_on_batch(X, Y)
+elif WHAT == "right":
+    fitted = build(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)))
+    fitted.fit(X, Y, batch_size=4, verbose=0, callbacks=hvd.fit_callbacks())
+    fitted.save(f"{sys.argv[2]}/model-{hvd.rank()}.keras")
+    loaded = hvd.load_model(f"{sys.argv[2]}/model-{hvd.rank()}.keras")
+    loaded.train_on_batch(X, Y)
+    loop("tape")
+    loop("calls")
+elif WHAT == "calls":
+    loop("calls")
+else:
+    loop("nothing")

@@ -1,0 +1,24 @@
+"""Programs that reduce nothing, or train with an optimizer that is not wrapped, are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from launcher_tools import run
+
+PROGRAM = Path(__file__).parents[2] / "helpers" / "forgotten.py"
+NAMED = "trains a model of its own"
+AT_END = "and reduced none: it trained a model of its own"
+EXPECTED = {"nothing": AT_END, "wrap": AT_END, "reload": NAMED, "right": "", "calls": ""}
+
+
+@pytest.mark.parametrize("what", EXPECTED)
+def test_what_was_forgotten_is_named(what: str, tmp_path: Path) -> None:
+    pytest.importorskip("tfring._native")
+    done = run("-np", "2", "python", str(PROGRAM), what, str(tmp_path))
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    said = NAMED in output or AT_END in output
+    assert said == bool(EXPECTED[what])
+    assert EXPECTED[what] in output

@@ -1,0 +1,85 @@
+"""Writers: of several ranks that would write one file, the first does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from tfring import topology
+from tfring.collectives import objects
+from tfring.keras.callbacks.base import DistributedCallback
+
+# Where Keras' callbacks write, by class: the attribute with the path.
+_WRITE = {
+    keras.callbacks.ModelCheckpoint: "filepath",
+    keras.callbacks.CSVLogger: "filename",
+    keras.callbacks.TensorBoard: "log_dir",
+}
+_BACKUP = keras.callbacks.BackupAndRestore  # which reads, too, and so has to be on all ranks
+
+
+class Writers(DistributedCallback):
+    """Keeps all ranks but the first from writing the files that the first one writes.
+
+    All ranks have the same weights and metrics, so one file says it all; two ranks that write it at
+    once destroy it. Files of other names are left alone. Comes before the callbacks that it is
+    given.
+    """
+
+    def __init__(self, callbacks: Sequence[Any]) -> None:
+        """Takes the callbacks of this rank, which may be none."""
+        super().__init__()
+        self._callbacks = list(callbacks)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback; a collective.
+
+        Raises:
+            RuntimeError: two ranks have a BackupAndRestore in the same folder; on every rank.
+        """
+        super().on_train_begin(logs)
+        files = [_file(each) for each in self._callbacks]
+        backups = [_path(b.backup_dir) for b in self._callbacks if isinstance(b, _BACKUP)]
+        mine = {"files": [each for each in files if each], "backups": backups}
+        everywhere = objects.allgather_json(mine, name="tfring.writers")
+        seen: dict[str, int] = {}
+        for rank, each in enumerate(everywhere):
+            for path in each["backups"]:
+                if path in seen:
+                    raise RuntimeError(
+                        f"rank {topology.rank()}: BackupAndRestore of ranks {seen[path]} and "
+                        f"{rank} would both write to {path}: give each rank a folder of its own, "
+                        "or use fit_callbacks(checkpoint=...) in its place"
+                    )
+                seen[path] = rank
+        before = {tuple(each) for other in everywhere[: topology.rank()] for each in other["files"]}
+        for callback, file in zip(self._callbacks, files, strict=True):
+            if file and tuple(file) in before:
+                _silence(callback)
+
+
+def _file(callback: Any) -> list[str] | None:
+    """Returns the kind of file that a callback writes, and its path."""
+    for kind, attribute in _WRITE.items():
+        if isinstance(callback, kind):
+            return [kind.__name__, _path(getattr(callback, attribute))]
+    return None
+
+
+def _path(path: Any) -> str:
+    text = str(os.fspath(path))
+    return text if "://" in text else os.path.abspath(text)
+
+
+def _silence(callback: Any) -> None:
+    """Makes a callback do nothing from now on."""
+    for name in dir(callback):
+        if name.startswith("on_"):
+            setattr(callback, name, _nothing)
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    pass

@@ -1,0 +1,321 @@
+"""Looks at the first steps of a job: do the ranks train the same weights, with different data?
+
+Ranks that begin with different weights train different models, and ranks that get the same batches
+do the same work N times. Neither is an error of a collective, so nothing else would say it.
+
+- At the second reduction of a list of variables each rank sends a hash and a few elements of each
+  variable. Different weights are an error on every rank. It is the second one because programs for
+  Horovod broadcast after their first step.
+- At the second, third and fourth reduction each rank sends a hash of some small gradients. If they
+  were equal on all ranks each time, rank 0 warns once.
+
+A traced function runs no Python in its later steps. There a counter, one per name of a reduction,
+stands in the graph, and a conditional whose branch is taken in these steps only. All ranks reduce
+under the same names, so they count alike; a new generation begins at 0 on all ranks, whichever are
+new. Functions that XLA compiles, TF1 graphs and tf.distribute strategies are left out.
+TFRING_CHECK_START=0 switches it off.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+from tfring import topology
+from tfring.collectives import allgather
+from tfring.comparison.hashes import name_of, value_of
+from tfring.config import read_settings
+from tfring.ops import xla
+from tfring.training.local_variables import variable_key
+
+_log = logging.getLogger("tfring")
+
+_COMPARED = 2  # the reduction at which weights are compared
+_LAST = 4  # the last reduction of which gradients are compared
+_ELEMENTS = 8  # elements of each variable that are sent
+_ROW = 1 + _ELEMENTS
+_ROUNDING = 1e-4  # relative to the largest element: processors of other kinds round differently
+_SMALL = 4096  # elements of a gradient that is hashed
+_GRADIENTS = 3  # gradients that are hashed
+_VARIED = 4  # different elements that they need: a single number may be equal by chance
+
+Judge = Callable[[Any], None]
+
+
+class _State:
+    """What this process has counted since its generation began."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # guards everything below
+        self.eager: dict[Any, int] = {}  # by the variables that are reduced
+        self.traced: dict[Any, Any] = {}  # by these and the reduction's name: tf.Variable
+        self.same: dict[Any, int] = {}  # likewise: successive steps with the same gradients
+        self.own: set[Any] = set()  # keys of variables that are this rank's own
+        self.broadcast_comes = False
+        self.warned = False
+
+    def begin(self) -> None:
+        """Begins to count anew: the ranks of a new generation have not counted alike."""
+        with self.lock:
+            self.eager.clear()
+            self.same.clear()
+            counters = list(self.traced.values())
+        with tf.init_scope():
+            for counter in counters:
+                counter.assign(0)
+
+
+_state = _State()
+topology.on_generation(_state.begin)
+
+
+def broadcast_comes(comes: bool) -> None:
+    """Says whether the program will give all ranks the same weights after its first batches."""
+    _state.broadcast_comes = comes
+
+
+def leave_out(variables: Iterable[Any]) -> None:
+    """Names variables that are each rank's own, though their gradients may be reduced."""
+    _state.own.update(variable_key(v) for v in variables)
+
+
+def look(
+    gradients: Sequence[Any],
+    variables: Sequence[Any],
+    reduced: Sequence[Any],
+    name: str,
+    members: Any,
+) -> None:
+    """Looks at one step's gradients and variables, if it is one of the first.
+
+    To be called between the reduction and the update. A reduction that fails on any rank is counted
+    on none, so that all count alike.
+
+    Args:
+        gradients: what this rank has reduced, None where there is none.
+        variables: what they belong to, in the same order on all ranks.
+        reduced: the results, in the order of buckets. The first one is there on all ranks or on
+            none; without any nothing is looked at.
+        name: what the collectives of this reduction are called.
+        members: the process set that reduces; this rank is in it.
+
+    Raises:
+        RuntimeError: in eager mode: the ranks have different weights. A graph raises, when it runs,
+            tf.errors.UnknownError with the same text, or AbortedError where another rank was first.
+    """
+    compared = [v for v in variables if not isinstance(v, tf.Tensor)]
+    if not compared or not reduced or not _wanted():
+        return
+    judge = _Weights(compared)
+    samples = _samples(gradients)
+    # In eager mode the calls of a tape have other names in every step.
+    key = tuple(variable_key(v) for v in variables)
+    if not tf.executing_eagerly():
+        batches = _Batches((name, key))
+        _look_in_graph(judge, batches, samples, reduced[0], name, members)
+        return
+    number = _state.eager[key] = _state.eager.get(key, 0) + 1
+    if number == _COMPARED:
+        mine = judge.describe(*map(value_of, compared))
+        judge.judge(_gathered(mine, f"{name}.start", members).numpy())
+    if _COMPARED <= number <= _LAST:
+        batches = _Batches(key)
+        mine = batches.describe(*(sample.numpy() for sample in samples))
+        batches.judge(_gathered(mine, f"{name}.batches", members).numpy())
+
+
+def _look_in_graph(
+    judge: _Weights,
+    batches: _Batches,
+    samples: Sequence[Any],
+    first: Any,
+    name: str,
+    members: Any,
+) -> None:
+    there = first.values if isinstance(first, tf.IndexedSlices) else first
+    counter = _counter(batches.key)
+    # The branch reads the variables, so that TensorFlow lets no later op update them before.
+    held = [v if isinstance(v, tf.Variable) else v.value for v in judge.variables]
+    with tf.device("CPU:0"):
+        number = counter.read_value() + 1
+        done = _in_graph(
+            tf.equal(number, _COMPARED),
+            judge,
+            lambda: [v.read_value() for v in held],
+            f"{name}.start",
+            members,
+        )
+        with tf.control_dependencies([there]):
+            counter.assign(number)
+        some = tf.logical_and(number >= _COMPARED, number <= _LAST)
+        # A rank that waited in this collective when another one raises would not say why.
+        with tf.control_dependencies([done]):
+            _in_graph(some, batches, lambda: samples, f"{name}.batches", members)
+
+
+def _wanted() -> bool:
+    try:
+        several = topology.size() > 1
+    except topology.NotInitializedError:  # the reduction says so
+        return False
+    if not several or not read_settings(os.environ).check_start:
+        return False
+    if tf.executing_eagerly():
+        return True
+    with tf.init_scope():
+        in_function = tf.executing_eagerly()
+    return in_function and not xla.compiling() and not tf.distribute.has_strategy()
+
+
+def _counter(key: Any) -> Any:
+    with _state.lock, tf.init_scope(), tf.device("CPU:0"):
+        if key not in _state.traced:
+            # Not tf.Variable(...): a tf.function that sees it made is traced a second time.
+            _state.traced[key] = ResourceVariable(0, trainable=False, dtype=tf.int64)
+        return _state.traced[key]
+
+
+def _gathered(mine: Any, name: str, members: Any) -> Any:
+    return allgather.allgather(mine, name=name, ignore_name_scope=True, process_set=members)
+
+
+def _in_graph(
+    condition: Any, what: Any, tensors: Callable[[], Sequence[Any]], name: str, members: Any
+) -> Any:
+    """Describes, gathers and judges in a branch that is taken where `condition` holds."""
+
+    def judge(everywhere: Any) -> Any:
+        what.judge(everywhere)
+        return np.bool_(True)
+
+    def taken() -> Any:
+        mine = tf.numpy_function(what.describe, tensors(), tf.int64)
+        everywhere = _gathered(tf.ensure_shape(mine, [None]), name, members)
+        return tf.ensure_shape(tf.numpy_function(judge, [everywhere], tf.bool), [])
+
+    return tf.cond(condition, taken, lambda: tf.constant(True))
+
+
+class _Weights:
+    """Compares the values of variables over the ranks."""
+
+    def __init__(self, variables: Sequence[Any]) -> None:
+        self.variables = list(variables)
+
+    def describe(self, *values: Any) -> Any:
+        """Returns this rank's part: who it is, a hash and some elements of each value."""
+        rows = [np.array([topology.rank(), _state.broadcast_comes], np.int64)]
+        for variable, given in zip(self.variables, values, strict=True):
+            if variable_key(variable) in _state.own:
+                rows.append(np.zeros(_ROW, np.int64))
+                continue
+            value = np.ascontiguousarray(given).reshape(-1)
+            elements = np.zeros(_ELEMENTS)
+            places = _places(value.size)
+            if value.dtype.kind != "c":
+                elements[: len(places)] = value[places].astype(np.float64)
+            crc = zlib.crc32(value.view(np.uint8).data)
+            rows += [np.array([crc], np.int64), elements.view(np.int64)]
+        return np.concatenate(rows)
+
+    def judge(self, everywhere: Any) -> None:
+        """Raises RuntimeError if the ranks' variables differ by more than rounding.
+
+        Ranks that have other variables, or that have joined, are left to the reduction itself.
+        """
+        each = 2 + _ROW * len(self.variables)
+        if everywhere.size % each:
+            return
+        parts = everywhere.reshape(-1, each)
+        if parts[:, 1].any():
+            return
+        rows = parts[:, 2:].reshape(len(parts), len(self.variables), _ROW)
+        found = [p for p in range(len(self.variables)) if _differ(rows[:, p])]
+        if not found:
+            return
+        position = found[0]
+        name = name_of(self.variables[position])
+        elements = rows[:, position, 1:].copy().view(np.float64)
+        other = next(i for i in range(len(rows)) if (elements[i] != elements[0]).any())
+        at = int(np.argmax(elements[other] != elements[0]))
+        shape = tf.TensorShape(self.variables[position].shape)
+        place = _places(shape.num_elements())[at]
+        ranks = parts[:, 0]
+        more = f" {len(found) - 1} more variables differ." if len(found) > 1 else ""
+        raise RuntimeError(
+            f"rank {topology.rank()}: the ranks train different weights: element {place} of "
+            f"'{name}' is {elements[0, at]:.9g} on rank {ranks[0]} and {elements[other, at]:.9g} "
+            f"on rank {ranks[other]}.{more}\nAdd callbacks=hvd.fit_callbacks() to model.fit, or "
+            "call hvd.broadcast_variables(model.weights, 0) before the first step. A variable that "
+            "is each rank's own goes into register_local_var. TFRING_CHECK_START=0 leaves this "
+            "check out."
+        )
+
+
+def _places(size: int) -> Any:
+    return np.unique(np.linspace(0, size - 1, min(size, _ELEMENTS)).astype(np.int64))
+
+
+def _differ(rows: Any) -> bool:
+    """Returns whether a variable has other bits on some rank, and not by rounding only."""
+    if (rows[:, 0] == rows[0, 0]).all():
+        return False
+    elements = rows[:, 1:].copy().view(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.abs(elements - elements[0]).max()
+        return bool(apart > _ROUNDING * max(np.abs(elements).max(), np.finfo(np.float64).tiny))
+
+
+def _samples(gradients: Sequence[Any]) -> list[Any]:
+    """Returns a few small gradients, the first that the backward pass computes."""
+    small = [
+        gradient
+        for gradient in reversed(gradients)
+        if isinstance(gradient, tf.Tensor)
+        and gradient.dtype.is_floating
+        and 1 <= (gradient.shape.num_elements() or 0) <= _SMALL
+    ]
+    return small[:_GRADIENTS]
+
+
+class _Batches:
+    """Notices that the ranks compute the same gradients, step after step."""
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+
+    def describe(self, *samples: Any) -> Any:
+        """Returns a hash of these gradients; 0 if they do not tell batches apart."""
+        crc, varied = 0, 0
+        for sample in samples:
+            values = np.ascontiguousarray(sample).reshape(-1)
+            crc = zlib.crc32(values.view(np.uint8).data, crc)
+            numbers = values.astype(np.float64)
+            varied += len(np.unique(numbers[np.isfinite(numbers) & (numbers != 0)]))
+        return np.array([crc if varied >= _VARIED else 0], np.int64)
+
+    def judge(self, everywhere: Any) -> None:
+        """Warns on rank 0 when all ranks had the same gradients each time so far."""
+        same = len(everywhere) > 1 and everywhere[0] != 0 and (everywhere == everywhere[0]).all()
+        with _state.lock:
+            seen = _state.same[self.key] = _state.same.get(self.key, 0) + 1 if same else 0
+            if seen < _LAST - _COMPARED + 1 or _state.warned:
+                return
+            _state.warned = True
+        if topology.rank() == 0:
+            _log.warning(
+                "all %d ranks compute the same gradients: they train on the same batches, so each "
+                "step is done %d times and training is not faster. Give each rank its own part of "
+                "the data: model.fit(hvd.shard((x, y), batch_size=32), ...), or "
+                "dataset.shard(hvd.size(), hvd.rank()).",
+                len(everywhere),
+                len(everywhere),
+            )

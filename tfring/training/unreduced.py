@@ -1,0 +1,136 @@
+"""Names Keras optimizers that apply gradients which nothing has reduced.
+
+A wrapped optimizer refuses them itself, and tfring's callbacks refuse an optimizer that is not
+wrapped. Elsewhere, in `fit` without callbacks, in train_on_batch and in a loop of one's own, each
+rank would train a model of its own without a word: after a forgotten tape, or with an optimizer
+that was loaded, which is a plain one. So `Optimizer.apply` of Keras is replaced in its class.
+
+A program may mean it: each rank tries other parameters, or the program averages weights. So it is
+said while it runs only in a program that has made a tape or wrapped an optimizer, or whose
+optimizer has taken steps before; and at the end, if the rank has reduced nothing. Gradients that
+the program has reduced by calls of its own are recognised in graphs; in eager mode any allreduce of
+as many elements as the largest variable has counts as one. TFRING_CHECK_START=0 switches it off.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfring import topology
+from tfring.collectives import allreduce
+from tfring.config import read_settings
+from tfring.training import double_reduction, graph_search
+from tfring.training.reduction_record import reductions
+from tfring.training.value_names import variable_name
+
+_log = logging.getLogger("tfring")
+
+_REMEDY = (
+    "Give compile() what hvd.DistributedOptimizer returns, or take gradients from a "
+    "hvd.DistributedGradientTape. keras.saving.load_model gives a plain optimizer: use "
+    "hvd.load_model, or wrap it with resumed=True"
+)
+
+
+class _State:
+    """Of this process. Written by the thread that trains."""
+
+    expected = False  # whether a tape or an optimizer has been made that reduces
+    warned = False
+    elements = 0  # of the largest variable that was updated without a reduction
+    name = ""  # of that variable
+
+
+def expect() -> None:
+    """Is told that the program has made something that reduces gradients."""
+    _State.expected = True
+
+
+def watch(keras: Any) -> None:
+    """Watches the optimizers of Keras 3, which is given; a second call changes nothing."""
+    owners = keras.optimizers.Optimizer.__mro__
+    owner: Any = next((kind for kind in owners if "apply" in vars(kind)), None)
+    if owner is None or hasattr(owner.apply, "tfring_watches"):
+        return
+    original = owner.apply
+
+    @functools.wraps(original)
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        grads = list(grads)
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        if not _State.warned:
+            _look(self, grads, trainable_variables)
+        return original(self, grads, trainable_variables)
+
+    wrapped = tf.autograph.experimental.do_not_convert(apply)
+    wrapped.tfring_watches = True
+    owner.apply = wrapped
+
+
+def _look(optimizer: Any, gradients: Sequence[Any], variables: Any) -> None:
+    if not topology.is_initialized() or topology.size() == 1 or _reduces(optimizer):
+        return
+    if variables is None:
+        variables = getattr(optimizer, "_trainable_variables", None) or []
+    if len(variables) != len(gradients):
+        return
+    pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
+    alone = [(g, v) for g, v in pairs if not reductions.covers(v, 0) and not reductions.is_local(v)]
+    symbolic = double_reduction.symbolic_parts(g for g, _ in alone)
+    if not alone or next(graph_search.collectives_behind(symbolic), None) is not None:
+        return
+    if not read_settings(os.environ).check_start:
+        return
+    largest = max((v for _, v in alone), key=_elements)
+    if _elements(largest) > _State.elements:
+        _State.elements, _State.name = _elements(largest), variable_name(largest)
+    if allreduce.largest() >= _State.elements:
+        return
+    if topology.rank() == 0 and (_State.expected or _has_trained(optimizer)):
+        _State.warned = True
+        _log.warning(
+            "optimizer %r (%s) applies gradients of %r and other variables that were not reduced: "
+            "each of the %d ranks trains a model of its own. %s. If that is meant, "
+            "TFRING_CHECK_START=0 leaves this out.",
+            optimizer.name,
+            type(optimizer).__name__,
+            _State.name,
+            topology.size(),
+            _REMEDY,
+        )
+
+
+def at_end() -> None:
+    """Says at the end of a job that this rank has trained, and reduced nothing."""
+    silent = _State.elements and not _State.warned and reductions.now() == 0
+    if silent and allreduce.largest() < _State.elements:
+        _log.warning(
+            "rank %d has applied gradients to %r and other variables, and reduced none: it trained "
+            "a model of its own. %s. If that is meant, nothing is wrong.",
+            topology.rank(),
+            _State.name,
+            _REMEDY,
+        )
+    _State.elements = 0
+
+
+def _reduces(optimizer: Any) -> bool:
+    """Returns whether an optimizer reduces, or holds one that does and gets the gradients."""
+    held = vars(optimizer).values()
+    return any(hasattr(each, "_tfring_hook") for each in (optimizer, *held))
+
+
+def _has_trained(optimizer: Any) -> bool:
+    with tf.init_scope():
+        return bool(optimizer.built) and int(optimizer.iterations) > 0
+
+
+def _elements(variable: Any) -> int:
+    return int(tf.TensorShape(variable.shape).num_elements() or 0)
