@@ -22,8 +22,7 @@ _kept: dict[str, int] = {}
 _slot: int | None = None
 _waits = False  # whether we are a job of our own only until the others take us into theirs
 
-# Called when a generation begins.
-_listeners: list[Callable[[], None]] = []
+_listeners: list[Callable[[int], None]] = []  # of begin_together
 
 _NUMBERS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 
@@ -69,9 +68,18 @@ def waiting() -> bool:
     return _waits and is_initialized()
 
 
-def on_generation(listener: Callable[[], None]) -> None:
-    """Has a function called whenever init, or a new generation of an elastic job, has begun."""
+def on_begin_together(listener: Callable[[int], None]) -> None:
+    """Has a function called whenever ranks begin together: with the number of the process set.
+
+    That is with 0 after init and in each new generation of an elastic job, and after a join.
+    """
     _listeners.append(listener)
+
+
+def begin_together(process_set_id: int) -> None:
+    """Tells the listeners; to be called on all ranks of the process set, 0 for all ranks."""
+    for listener in _listeners:
+        listener(process_set_id)
 
 
 def announce(*, keep: bool = False) -> None:
@@ -86,8 +94,7 @@ def announce(*, keep: bool = False) -> None:
     if keep:
         _kept.update(numbers)
     os.environ[PARENT] = json.dumps({"pid": os.getpid(), **numbers})
-    for listener in _listeners:
-        listener()
+    begin_together(0)
 
 
 def withdraw() -> None:

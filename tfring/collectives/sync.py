@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _native
+from tfring import _native, topology
 from tfring.exceptions import tf_errors
 from tfring.ops import arguments, builders, library, names
 from tfring.process_sets import ProcessSet, checked_id, global_process_set
@@ -39,7 +39,11 @@ def join(process_set: ProcessSet = global_process_set) -> Any:
     process_set_id = checked_id(process_set)
     arguments.require_init("join")
     last = builders.join_op(name=_JOIN_NAME, process_set_id=process_set_id)
-    return int(last) if tf.executing_eagerly() else last
+    if not tf.executing_eagerly():
+        return last
+    last = int(last)
+    topology.begin_together(process_set_id)
+    return last
 
 
 @library.outside_autograph

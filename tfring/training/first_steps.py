@@ -9,17 +9,19 @@ do the same work N times. Neither is an error of a collective, so nothing else w
 - At the second, third and fourth reduction each rank sends a hash of some small gradients. If they
   were equal on all ranks each time, rank 0 warns once.
 
-A traced function runs no Python in its later steps. There a counter, one per name of a reduction,
-stands in the graph, and a conditional whose branch is taken in these steps only. All ranks reduce
-under the same names, so they count alike; a new generation begins at 0 on all ranks, whichever are
-new. Functions that XLA compiles, TF1 graphs and tf.distribute strategies are left out.
-TFRING_CHECK_START=0 switches it off.
+A traced function runs no Python in its later steps. There a counter stands in the graph, and a
+conditional whose branch is taken in these steps only. All ranks count alike: by the name of the
+reduction and the shapes of its variables. They begin at 0 again in a new generation, which may have
+new ranks, and after a join, before which ranks took different numbers of steps. Functions that XLA
+compiles, TF1 graphs and tf.distribute strategies are left out. TFRING_CHECK_START=0 switches it
+off.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -29,7 +31,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from tfring import topology
+from tfring import process_sets, topology
 from tfring.collectives import allgather
 from tfring.comparison.hashes import name_of, value_of
 from tfring.config import read_settings
@@ -47,34 +49,38 @@ _SMALL = 4096  # elements of a gradient that is hashed
 _GRADIENTS = 3  # gradients that are hashed
 _VARIED = 4  # different elements that they need: a single number may be equal by chance
 
-Judge = Callable[[Any], None]
-
 
 class _State:
     """What this process has counted since its generation began."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # guards everything below
-        self.eager: dict[Any, int] = {}  # by the variables that are reduced
-        self.traced: dict[Any, Any] = {}  # by these and the reduction's name: tf.Variable
-        self.same: dict[Any, int] = {}  # likewise: successive steps with the same gradients
+        # By process set, name of the reduction ("" in eager mode), and the variables' kinds.
+        self.eager: dict[Any, int] = {}
+        self.traced: dict[Any, Any] = {}  # tf.Variable
+        self.same: dict[Any, int] = {}  # successive steps with the same gradients
         self.own: set[Any] = set()  # keys of variables that are this rank's own
         self.broadcast_comes = False
         self.warned = False
 
-    def begin(self) -> None:
-        """Begins to count anew: the ranks of a new generation have not counted alike."""
+    def begin(self, process_set_id: int = 0) -> None:
+        """Begins to count anew, for one process set or, with 0, for all."""
+
+        def begins(key: Any) -> bool:
+            return process_set_id in (0, key[0])
+
         with self.lock:
-            self.eager.clear()
-            self.same.clear()
-            counters = list(self.traced.values())
+            for counts in (self.eager, self.same):
+                for key in filter(begins, list(counts)):
+                    del counts[key]
+            counters = [each for key, each in self.traced.items() if begins(key)]
         with tf.init_scope():
             for counter in counters:
                 counter.assign(0)
 
 
 _state = _State()
-topology.on_generation(_state.begin)
+topology.on_begin_together(_state.begin)
 
 
 def broadcast_comes(comes: bool) -> None:
@@ -96,14 +102,13 @@ def look(
 ) -> None:
     """Looks at one step's gradients and variables, if it is one of the first.
 
-    To be called between the reduction and the update. A reduction that fails on any rank is counted
-    on none, so that all count alike.
+    To be called between the reduction and the update. A reduction that fails is counted on no rank,
+    so that all count alike.
 
     Args:
         gradients: what this rank has reduced, None where there is none.
         variables: what they belong to, in the same order on all ranks.
-        reduced: the results, in the order of buckets. The first one is there on all ranks or on
-            none; without any nothing is looked at.
+        reduced: the results; those that are None are None on all ranks.
         name: what the collectives of this reduction are called.
         members: the process set that reduces; this rank is in it.
 
@@ -111,37 +116,44 @@ def look(
         RuntimeError: in eager mode: the ranks have different weights. A graph raises, when it runs,
             tf.errors.UnknownError with the same text, or AbortedError where another rank was first.
     """
-    compared = [v for v in variables if not isinstance(v, tf.Tensor)]
-    if not compared or not reduced or not _wanted():
+    # Not a tensor: it is another one in every step.
+    compared = [v for v in variables if hasattr(v, "assign")]
+    results = [g.values if isinstance(g, tf.IndexedSlices) else g for g in reduced]
+    results = [result for result in results if result is not None]
+    if not compared or not results:
         return
-    judge = _Weights(compared)
-    samples = _samples(gradients)
-    # In eager mode the calls of a tape have other names in every step.
-    key = tuple(variable_key(v) for v in variables)
-    if not tf.executing_eagerly():
-        batches = _Batches((name, key))
-        _look_in_graph(judge, batches, samples, reduced[0], name, members)
-        return
+    eager = tf.executing_eagerly()
+    # Ranks agree on these. They need not on which objects have been reduced before: one of them may
+    # have loaded its model a second time. The calls of a tape in eager mode have new names each.
+    its = tuple((v.dtype, str(v.shape)) for v in compared)
+    key = (process_sets.checked_id(members), "" if eager else name, its)
+    if eager:
+        _look_now(key, _Weights(compared), gradients, name, members)
+    elif _wanted():
+        _look_in_graph(key, _Weights(compared), _samples(gradients), results, name, members)
+
+
+def _look_now(key: Any, judge: _Weights, gradients: Sequence[Any], name: str, members: Any) -> None:
     number = _state.eager[key] = _state.eager.get(key, 0) + 1
+    if not _COMPARED <= number <= _LAST or not _wanted():
+        return
     if number == _COMPARED:
-        mine = judge.describe(*map(value_of, compared))
+        mine = judge.describe(*map(value_of, judge.variables))
         judge.judge(_gathered(mine, f"{name}.start", members).numpy())
-    if _COMPARED <= number <= _LAST:
-        batches = _Batches(key)
-        mine = batches.describe(*(sample.numpy() for sample in samples))
-        batches.judge(_gathered(mine, f"{name}.batches", members).numpy())
+    batches = _Batches(key)
+    mine = batches.describe(*(sample.numpy() for sample in _samples(gradients)))
+    batches.judge(_gathered(mine, f"{name}.batches", members).numpy())
 
 
 def _look_in_graph(
+    key: Any,
     judge: _Weights,
-    batches: _Batches,
     samples: Sequence[Any],
-    first: Any,
+    results: Sequence[Any],
     name: str,
     members: Any,
 ) -> None:
-    there = first.values if isinstance(first, tf.IndexedSlices) else first
-    counter = _counter(batches.key)
+    counter = _counter(key)
     # The branch reads the variables, so that TensorFlow lets no later op update them before.
     held = [v if isinstance(v, tf.Variable) else v.value for v in judge.variables]
     with tf.device("CPU:0"):
@@ -153,12 +165,12 @@ def _look_in_graph(
             f"{name}.start",
             members,
         )
-        with tf.control_dependencies([there]):
+        with tf.control_dependencies(results):
             counter.assign(number)
         some = tf.logical_and(number >= _COMPARED, number <= _LAST)
         # A rank that waited in this collective when another one raises would not say why.
         with tf.control_dependencies([done]):
-            _in_graph(some, batches, lambda: samples, f"{name}.batches", members)
+            _in_graph(some, _Batches(key), lambda: samples, f"{name}.batches", members)
 
 
 def _wanted() -> bool:
@@ -166,13 +178,11 @@ def _wanted() -> bool:
         several = topology.size() > 1
     except topology.NotInitializedError:  # the reduction says so
         return False
-    if not several or not read_settings(os.environ).check_start:
+    if not several or tf.distribute.has_strategy() or xla.compiling():
         return False
-    if tf.executing_eagerly():
-        return True
     with tf.init_scope():
-        in_function = tf.executing_eagerly()
-    return in_function and not xla.compiling() and not tf.distribute.has_strategy()
+        in_graph = not tf.executing_eagerly()  # of TF1
+    return not in_graph and read_settings(os.environ).check_start
 
 
 def _counter(key: Any) -> Any:
@@ -230,6 +240,8 @@ class _Weights:
         """Raises RuntimeError if the ranks' variables differ by more than rounding.
 
         Ranks that have other variables, or that have joined, are left to the reduction itself.
+        Scripts of Horovod get a warning: they may broadcast later, after a first batch of which
+        they have made several steps.
         """
         each = 2 + _ROW * len(self.variables)
         if everywhere.size % each:
@@ -250,7 +262,7 @@ class _Weights:
         place = _places(shape.num_elements())[at]
         ranks = parts[:, 0]
         more = f" {len(found) - 1} more variables differ." if len(found) > 1 else ""
-        raise RuntimeError(
+        text = (
             f"rank {topology.rank()}: the ranks train different weights: element {place} of "
             f"'{name}' is {elements[0, at]:.9g} on rank {ranks[0]} and {elements[other, at]:.9g} "
             f"on rank {ranks[other]}.{more}\nAdd callbacks=hvd.fit_callbacks() to model.fit, or "
@@ -258,6 +270,10 @@ class _Weights:
             "is each rank's own goes into register_local_var. TFRING_CHECK_START=0 leaves this "
             "check out."
         )
+        if "horovod" not in sys.modules:
+            raise RuntimeError(text)
+        if topology.rank() == 0:
+            _log.warning("%s", text)
 
 
 def _places(size: int) -> Any:

@@ -117,9 +117,7 @@ class GradientReducer:
         given = [gradients[i] for i in shared]
         reduced = self._reduce_shared(call, given, unscale)
         if self.options.included:
-            order = [p for bucket in self._cut(call.variables) for p in bucket.positions]
-            there = [reduced[p] for p in order if reduced[p] is not None]
-            first_steps.look(given, call.variables, there, name, self.options.members)
+            first_steps.look(given, call.variables, reduced, name, self.options.members)
         own = [sparse.with_distinct_rows(gradients[i]) for i in sorted(local)]
         kept = self.local.scaled(own)
         for i, gradient in zip(shared, reduced, strict=True):
@@ -193,7 +191,13 @@ class GradientReducer:
 
     def _reduce_buckets(self, call: _Reduction, gradients: list[Any]) -> list[Any]:
         gradients = [call.as_dense(gradient) for gradient in gradients]
-        cut = self._cut(call.variables)
+        specs = tuple(_spec_of(variable) for variable in call.variables)
+        cut = buckets.cut_buckets(
+            specs,
+            self._groups_by_position(call.variables),
+            buckets.FIRST_BUCKET_BYTES,
+            buckets.BUCKET_BYTES,
+        )
         # "auto" runs other collectives for sparse gradients: ranks must agree on it, too.
         sparse_kind = "A" if self.options.sparse_as_dense == "auto" else "S"
         kinds = [_kind(gradient).replace("S", sparse_kind) for gradient in gradients]
@@ -214,14 +218,6 @@ class GradientReducer:
             finish(results)
         overlap.pin(traced)
         return results
-
-    def _cut(self, variables: Sequence[Any]) -> Sequence[buckets.Bucket]:
-        return buckets.cut_buckets(
-            tuple(_spec_of(variable) for variable in variables),
-            self._groups_by_position(variables),
-            buckets.FIRST_BUCKET_BYTES,
-            buckets.BUCKET_BYTES,
-        )
 
     def _groups_by_position(self, variables: Sequence[Any]) -> buckets.Groups:
         groups = self.options.groups

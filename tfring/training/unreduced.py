@@ -81,6 +81,8 @@ def _look(optimizer: Any, gradients: Sequence[Any], variables: Any) -> None:
         variables = getattr(optimizer, "_trainable_variables", None) or []
     if len(variables) != len(gradients):
         return
+    if any(map(double_reduction.is_marked, gradients)):
+        return
     pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
     alone = [(g, v) for g, v in pairs if not reductions.covers(v, 0) and not reductions.is_local(v)]
     symbolic = double_reduction.symbolic_parts(g for g, _ in alone)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import tfring.keras as hvd
-from tfring import DistributedGradientTape
+from tfring import DistributedGradientTape, join
 from tfring.training import first_steps
 
 WRONG = r"the ranks train different weights: element 0 of '\S*kernel\S*' is .* on rank 0 and .* "
@@ -172,6 +173,33 @@ def test_a_new_generation_compares_again(several: int) -> None:
 
 
 @pytest.mark.parametrize("traced", [False, True])
+def test_counts_begin_anew_after_a_join(several: int, traced: bool) -> None:
+    """Before it rank 1 has compared alone. Rank 0 would do so afterwards, and wait for ever."""
+    loop = Loop(odd_model(odd=False), traced=traced)
+    for _ in range(2):
+        for _ in range(1 + 2 * hvd.rank()):
+            loop.run()
+        hvd.broadcast_variables(loop.model.weights, root_rank=join())
+    kernel = loop.model.layers[0].kernel
+    kernel.assign(kernel + hvd.rank())
+    loop.run()
+    with refused():
+        loop.run()
+
+
+def test_scripts_of_horovod_get_a_warning(
+    several: int, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "horovod", sys)
+    loop = Loop(odd_model(), traced=True)
+    for _ in range(6):
+        loop.run()
+    texts = [record.getMessage() for record in caplog.records]
+    assert len(texts) == (hvd.rank() == 0)
+    assert all(re.search(WRONG, text) for text in texts)
+
+
+@pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("own", [False, True])
 def test_the_same_batches_are_a_warning_once(
     several: int, traced: bool, own: bool, caplog: Any
@@ -181,6 +209,7 @@ def test_the_same_batches_are_a_warning_once(
             loop = Loop(odd_model(odd=False), traced=traced, own_data=own)
             for _ in range(6):
                 loop.run()
+            first_steps._state.begin()
     texts = [record.getMessage() for record in caplog.records]
     assert len(texts) == (hvd.rank() == 0 and not own)
     assert all(SAME in text and "hvd.shard" in text for text in texts)

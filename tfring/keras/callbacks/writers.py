@@ -41,6 +41,8 @@ class Writers(DistributedCallback):
             RuntimeError: two ranks have a BackupAndRestore in the same folder; on every rank.
         """
         super().on_train_begin(logs)
+        for callback in self._callbacks:
+            _wake(callback)  # the first rank may be another one than in the last fit
         files = [_file(each) for each in self._callbacks]
         backups = [_path(b.backup_dir) for b in self._callbacks if isinstance(b, _BACKUP)]
         mine = {"files": [each for each in files if each], "backups": backups}
@@ -79,6 +81,12 @@ def _silence(callback: Any) -> None:
     for name in dir(callback):
         if name.startswith("on_"):
             setattr(callback, name, _nothing)
+
+
+def _wake(callback: Any) -> None:
+    """Takes back what _silence has done."""
+    for name in [name for name, value in vars(callback).items() if value is _nothing]:
+        delattr(callback, name)
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
