@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
+from tfring import topology
+from tfring.collectives import objects
+from tfring.comparison.assert_equal import first_difference
+from tfring.comparison.hashes import fingerprint
 from tfring.keras import metric_states
+from tfring.keras.callbacks import state
+from tfring.keras.callbacks.guard import ROUNDING
 
 
 def evaluate(model: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -16,6 +23,8 @@ def evaluate(model: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
     metrics of your own whose update_state only adds to their states (assign_add). Other results are
     means, weighted by the number of samples: those of other metrics, and of a model's own
     test_step. `fit(validation_data=...)` with `hvd.fit_callbacks()` reports the same.
+
+    Warns on rank 0 if the ranks' weights differ by more than rounding.
 
     Args:
         model: a compiled model, with the same weights on all ranks.
@@ -38,4 +47,22 @@ def evaluate(model: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
         what="evaluate different metrics",
         advice="compile the model alike on every rank",
     )
+    _compare_weights(model)
     return together
+
+
+def _compare_weights(model: Any) -> None:
+    weights = state.shared_weights(model, state.local_variables(model, ()))
+    hashes = objects.allgather_json(fingerprint(weights), name="tfring.evaluate.weights")
+    if len(set(hashes)) == 1:
+        return
+    found = first_difference(weights)
+    if topology.rank() == 0 and found.largest > ROUNDING:
+        more = f" ({found.others} more weights differ)" if found.others else ""
+        warnings.warn(
+            "tfring: hvd.evaluate averages results of different models, since the ranks' weights "
+            f"differ: {found.text}{more}. Broadcast them first: "
+            "hvd.broadcast_variables(model.weights, 0). The statistics of BatchNormalization are "
+            "each rank's own; hvd.SyncBatchNormalization keeps them equal",
+            stacklevel=3,
+        )

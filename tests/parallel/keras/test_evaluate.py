@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import keras
@@ -92,3 +93,17 @@ def test_ranks_with_other_metrics_are_refused(several: int) -> None:
     model.compile("sgd", "mse", metrics=["mae"] if hvd.rank() else [])
     with pytest.raises(RuntimeError, match=r"rank 0: loss; rank 1: loss, mae"):
         hvd.evaluate(model, np.ones((1, 1)), np.ones((1, 1)))
+
+
+@pytest.mark.parametrize("relative", [0.0, 1e-6, 1e-2])
+def test_different_weights_are_a_warning(several: int, relative: float) -> None:
+    model = keras.Sequential([keras.layers.Input((FEATURES,)), keras.layers.Dense(1)])
+    kernel = model.layers[0].kernel
+    kernel.assign(np.ones(kernel.shape) * (1.0 + relative * hvd.rank()))
+    model.compile("sgd", "mse")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        hvd.evaluate(model, *parts()[hvd.rank()])
+    texts = [str(w.message) for w in caught if "hvd.evaluate" in str(w.message)]
+    assert len(texts) == (hvd.rank() == 0 and relative == 1e-2)
+    assert all("kernel" in t and "hvd.broadcast_variables(model.weights, 0)" in t for t in texts)

@@ -162,3 +162,15 @@ def test_two_ranks_that_back_up_into_one_folder_are_named(several: int, tmp_path
     text = "BackupAndRestore of ranks 0 and 1 would both write to "
     with pytest.raises(RuntimeError, match=text):
         fit(model, *hvd.fit_callbacks(keras.callbacks.BackupAndRestore(folder)), epochs=2)
+
+
+@pytest.mark.any_ranks
+def test_a_loss_that_is_nan_is_said_once() -> None:
+    model = compiled(keras.optimizers.SGD(0.01))
+    x, y = my_data(3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(model, *hvd.fit_callbacks(), data=(x * np.nan, y), epochs=3)
+    texts = [str(w.message) for w in caught if "is nan" in str(w.message)]
+    assert len(texts) == (hvd.rank() == 0)
+    assert all("the loss of epoch 1 is nan. TFRING_CHECK_VALUES=warn" in text for text in texts)

@@ -263,7 +263,7 @@ def test_a_resumed_optimizer_reduces_in_steps_that_were_traced_before(several: i
     model = build_model(1)
     model.compile(keras.optimizers.SGD(0.1), loss(), jit_compile=False)
     x, y = whole_data(1)
-    model.train_on_batch(x, y)
+    model.train_on_batch(x[:PER_RANK], y[:PER_RANK])
     hvd.DistributedOptimizer(model.optimizer, resumed=True)
     part = slice(hvd.rank() * PER_RANK, (hvd.rank() + 1) * PER_RANK)
     model.train_on_batch(x[part], y[part])

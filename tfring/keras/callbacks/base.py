@@ -66,6 +66,7 @@ class DistributedCallback(Keras2Callback, keras.callbacks.Callback):  # type: ig
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
+        self.fit.look_at_loss(epoch, logs or {})
         self.fit.end_epoch(self.model, joins=find_join(self.model) is not None)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:

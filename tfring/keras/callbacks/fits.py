@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tfring import topology
@@ -59,6 +60,7 @@ class Fit:
         self._left = False
         self._meets = False  # at the end of this epoch, because a rank does not know its steps
         self._ended = False
+        self._nan = False  # the loss has been
 
     def begin_epoch(self, model: Any, epoch: int, *, joins: bool) -> None:
         """Compares epoch, learning rates and steps of all ranks; a collective.
@@ -116,6 +118,17 @@ class Fit:
             return
         self._left = True
         leave_epoch(model, self._batches, steps, _END_TOGETHER)
+
+    def look_at_loss(self, epoch: int, logs: Mapping[str, Any]) -> None:
+        """Warns on rank 0, once, if the loss of an epoch is no number."""
+        if not self._nan and math.isnan(float(logs.get("loss", 0.0))):
+            self._nan = True
+            if topology.rank() == 0:
+                warnings.warn(
+                    f"tfring: the loss of epoch {epoch + 1} is nan. TFRING_CHECK_VALUES=warn names "
+                    "the first gradients that are not finite, and their rank",
+                    stacklevel=3,
+                )
 
     def made_equal(self, model: Any) -> None:
         """Is called when all ranks have been given the same weights."""

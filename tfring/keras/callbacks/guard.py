@@ -19,7 +19,7 @@ from tfring.training.reduction_record import reductions
 
 # By so much, relative to the largest element, a difference can grow by rounding from one comparison
 # to the next: processors or numbers of threads of different kinds sum in another order.
-_ROUNDING = 1e-4
+ROUNDING = 1e-4
 _WARN_AGAIN = 10.0  # times the difference of which there was a warning
 
 
@@ -70,7 +70,7 @@ class DivergenceGuard:
         found = first_difference(_compared(model, local))
         more = f" ({found.others} more weights differ)" if found.others else ""
         text = f"rank {topology.rank()}: {when} the ranks' weights differ: {found.text}{more}."
-        if found.largest > self._largest + _ROUNDING:
+        if found.largest > self._largest + ROUNDING:
             raise RuntimeError(f"{text} {_ADVICE}")
         self._largest = found.largest
         if found.largest > self._warned_at * _WARN_AGAIN:
