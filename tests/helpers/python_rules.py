@@ -294,6 +294,7 @@ IMPORTS_BY_NAME = {
     "tfring/bootstrap/records.py",
     "tfring/compat/build_flags.py",
     "tfring/keras2/detect.py",
+    "tfring/training/first_steps.py",
     "tfring/launcher/doctor.py",
     "tfring/gpu/nccl.py",
     "tfring/gpu/toolkit.py",
