@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfring import topology
 from tfring.training.gradient_tape import DistributedGradientTape
 
 BATCH = 32
@@ -72,8 +73,9 @@ def training_step(kind: str, distributed: bool, strategy: Any = None) -> Callabl
     optimizer = keras.optimizers.SGD(0.01)
     optimizer.build(model.trainable_variables)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    images = tf.random.normal([BATCH, 28, 28, 1])
-    labels = tf.random.uniform([BATCH], maxval=10, dtype=tf.int32)
+    seed = topology.rank() if distributed else 0  # a batch of its own for each rank
+    images = tf.random.normal([BATCH, 28, 28, 1], seed=seed)
+    labels = tf.random.uniform([BATCH], maxval=10, dtype=tf.int32, seed=seed)
 
     def step(images: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:

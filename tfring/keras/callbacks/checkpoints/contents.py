@@ -10,7 +10,6 @@ import numpy as np
 
 from tfring import topology
 from tfring.checkpoint import CheckpointError
-from tfring.collectives.assigned import finalize
 from tfring.keras.callbacks import state
 from tfring.keras2 import detect, facts
 
@@ -121,7 +120,6 @@ class Contents:
                 )
         for _, variable, value in pairs:
             variable.assign(value)
-        finalize(variable for _, variable, _ in pairs)
 
     def seeds(self) -> list[list[int]]:
         """Returns the states of this rank's seed generators."""
