@@ -23,13 +23,13 @@ import logging
 import os
 import sys
 import threading
+import uuid
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from tfring import process_sets, topology
 from tfring.collectives import allgather
@@ -57,7 +57,7 @@ class _State:
         self.lock = threading.Lock()  # guards everything below
         # By process set, name of the reduction ("" in eager mode), and the variables' kinds.
         self.eager: dict[Any, int] = {}
-        self.traced: dict[Any, Any] = {}  # tf.Variable
+        self.traced: set[Any] = set()  # these have a _Counter
         self.same: dict[Any, int] = {}  # successive steps with the same gradients
         self.own: set[Any] = set()  # keys of variables that are this rank's own
         self.broadcast_comes = False
@@ -73,10 +73,10 @@ class _State:
             for counts in (self.eager, self.same):
                 for key in filter(begins, list(counts)):
                     del counts[key]
-            counters = [each for key, each in self.traced.items() if begins(key)]
+            traced = list(filter(begins, self.traced))
         with tf.init_scope():
-            for counter in counters:
-                counter.assign(0)
+            for key in traced:
+                _Counter(key).set(np.int64(0))
 
 
 _state = _State()
@@ -153,11 +153,15 @@ def _look_in_graph(
     name: str,
     members: Any,
 ) -> None:
-    counter = _counter(key)
+    with _state.lock, tf.init_scope():
+        if key not in _state.traced:
+            _state.traced.add(key)
+            _Counter(key).set(np.int64(0))
     # The branch reads the variables, so that TensorFlow lets no later op update them before.
     held = [v if isinstance(v, tf.Variable) else v.value for v in judge.variables]
     with tf.device("CPU:0"):
-        number = counter.read_value() + 1
+        counter = _Counter(key)
+        number = counter.get() + 1
         done = _in_graph(
             tf.equal(number, _COMPARED),
             judge,
@@ -166,7 +170,7 @@ def _look_in_graph(
             members,
         )
         with tf.control_dependencies(results):
-            counter.assign(number)
+            counter.set(number)
         some = tf.logical_and(number >= _COMPARED, number <= _LAST)
         # A rank that waited in this collective when another one raises would not say why.
         with tf.control_dependencies([done]):
@@ -185,12 +189,30 @@ def _wanted() -> bool:
     return not in_graph and read_settings(os.environ).check_start
 
 
-def _counter(key: Any) -> Any:
-    with _state.lock, tf.init_scope(), tf.device("CPU:0"):
-        if key not in _state.traced:
-            # Not tf.Variable(...): a tf.function that sees it made is traced a second time.
-            _state.traced[key] = ResourceVariable(0, trainable=False, dtype=tf.int64)
-        return _state.traced[key]
+class _Counter:
+    """A number in a table that the graph itself looks up.
+
+    A tf.Variable would be captured, and a function that captures a variable of nobody's cannot be
+    saved. Where one is loaded that another process has saved, its key is not in the table, and its
+    steps are not looked at: the Python of that look is not there.
+    """
+
+    _process = uuid.uuid4().hex
+
+    def __init__(self, key: Any) -> None:
+        self._key = f"{self._process} {key!r}"
+        with tf.device("CPU:0"):
+            self._table = tf.raw_ops.MutableHashTableV2(
+                key_dtype=tf.string, value_dtype=tf.int64, shared_name="tfring.first_steps"
+            )
+
+    def get(self) -> Any:
+        return tf.raw_ops.LookupTableFindV2(
+            table_handle=self._table, keys=self._key, default_value=np.int64(_LAST)
+        )
+
+    def set(self, value: Any) -> None:
+        tf.raw_ops.LookupTableInsertV2(table_handle=self._table, keys=self._key, values=value)
 
 
 def _gathered(mine: Any, name: str, members: Any) -> Any:
