@@ -65,6 +65,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     recorder = Recorder()
     monkeypatch.setattr(allreduce, "bucket_allreduce", recorder.bucket_allreduce)
     monkeypatch.setattr(topology, "is_initialized", lambda: True)
+    monkeypatch.setattr(topology, "size", lambda: 1)
     monkeypatch.setattr(wrapping, "_optimizers", Ordinals())
     yield recorder
     keras.mixed_precision.set_global_policy("float32")

@@ -8,7 +8,9 @@ package loads neither TensorFlow nor the compiled runtime.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -85,6 +87,22 @@ def lazy_names(
     return names, load, lambda: sorted({*vars(sys.modules[package]), *names})
 
 
+# What averages otherwise than Horovod where ranks differ: Horovod's ranks count alike.
+_AVERAGE = ("DistributedOptimizer", "PartialDistributedOptimizer", "load_model")
+
+
+@functools.cache
+def _alike(function: Any) -> Any:
+    if "weight_by" not in inspect.signature(function).parameters:
+        return function  # Keras 2, where ranks always count alike
+
+    @functools.wraps(function)
+    def with_plain_mean(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **{"weight_by": None, **kwargs})
+
+    return with_plain_mean
+
+
 def reexport(
     target: str, only: list[str] | None = None, instead: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
@@ -104,7 +122,8 @@ def reexport(
             no_name(name)
         if instead is not None and name in instead:
             return getattr(importlib.import_module(instead[name]), name)
-        return getattr(module, name)
+        value = getattr(module, name)
+        return _alike(value) if name in _AVERAGE else value
 
     return get, lambda: sorted({*names, *(dir(module) if only is None else ())}), names
 

@@ -88,10 +88,14 @@ class Part:
         indices: int64, the numbers of its samples; there may be none.
         weight: of this rank's mean over its samples, so that the average over the ranks of the
             weighted means is the mean over the batch: samples here * size / samples of the batch.
+        factor: for each of its samples, if the average itself is weighted by the ranks' numbers of
+            samples. 1, unless some ranks have no sample and load one: then that counts 0, and the
+            others more, for the weighted average counts it.
     """
 
     indices: Any
     weight: float
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,11 @@ class Pass:
         samples = self._samples(step)
         first = len(samples) * self.rank // self.size
         mine = samples[first : len(samples) * (self.rank + 1) // self.size]
-        return Part(mine.astype(np.int64), len(mine) * self.size / len(samples))
+        return Part(
+            mine.astype(np.int64),
+            weight=len(mine) * self.size / len(samples),
+            factor=max(1.0, self.size / len(samples)),
+        )
 
     def loadable(self, step: int) -> Part:
         """Returns `part(step)`; where that has no sample, one of another rank with weight 0.
@@ -147,7 +155,7 @@ class Pass:
         """
         part = self.part(step)
         if len(part.indices) == 0:
-            part = Part(self._samples(step)[:1].astype(np.int64), 0.0)
+            part = Part(self._samples(step)[:1].astype(np.int64), weight=0.0, factor=0.0)
         return part
 
     def after(self, steps: int) -> Cursor:

@@ -17,6 +17,14 @@ from tfring.data.policies import Policy, Ramp, fixed_global
 _SAME = ("samples", "seed", "shuffle")  # of a saved state and of the data it is loaded into
 _WHOLE = (*_SAME, "epoch", "consumed")
 
+PLAIN = "plain"  # weights for an average in which ranks count alike
+
+
+def check_weights(weights: Any) -> None:
+    """Raises ValueError for what is not the `weights` of ElasticDataset or index_dataset."""
+    if weights not in (None, True, False, PLAIN):
+        raise ValueError(f'weights must be True, False, None or "{PLAIN}", not {weights!r}')
+
 
 class DataCursor:
     """Deals the samples of every epoch out to the ranks, and knows which of them are trained on.

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from tfring.data.cursor import Pass
-from tfring.data.data_cursor import DataCursor
+from tfring.data.data_cursor import PLAIN, DataCursor, check_weights
 from tfring.data.policies import Policy
 
 _log = logging.getLogger("tfring")
@@ -28,11 +28,11 @@ class ElasticDataset(keras.utils.PyDataset):  # type: ignore[misc]
     `shuffle=False` to `fit`: Keras would change the order of the batches on each rank in another
     way, and is refused.
 
-    Where the ranks' parts of a batch differ by a sample, the average of their gradients would not
-    be the gradient of the batch. So batches come with sample weights (samples of this rank * size /
-    samples of the batch), which make it that. A rank that gets none of the last samples of an epoch
-    loads one of another rank with weight 0. Keras ignores sample weights in `metrics`, not in
-    `weighted_metrics`; a loss with the reduction "mean_with_sample_weight" cancels them out.
+    The ranks' parts of a batch may differ by a sample; DistributedOptimizer weights them by their
+    numbers of samples (weight_by), and a loop of your own says `weight_by=len(inputs)`. A rank that
+    gets none of the last samples of an epoch loads one of another rank. So batches come with sample
+    weights: 0 for that one, more than 1 for the others of that batch, 1 in all other batches. Keras
+    ignores sample weights in `metrics`, not in `weighted_metrics`.
 
     Where training is in the data is known by commits: put a CursorCallback among the callbacks of
     `fit`, or call `commit` after each step of a loop of your own. Without any, an epoch counts as
@@ -54,7 +54,7 @@ class ElasticDataset(keras.utils.PyDataset):  # type: ignore[misc]
         shuffle: bool = True,
         seed: int = 0,
         drop_remainder: bool = False,
-        weights: bool | None = None,
+        weights: bool | str | None = None,
         workers: int = 1,
         max_queue_size: int = 10,
         rank: int | None = None,
@@ -71,14 +71,16 @@ class ElasticDataset(keras.utils.PyDataset):  # type: ignore[misc]
             shuffle: whether to shuffle, in every epoch in another way.
             seed: of the shuffle.
             drop_remainder: leave out the last samples of an epoch if they fill no batch.
-            weights: whether batches get weights (see above); by default those with targets do.
+            weights: whether batches get weights (see above); by default those with targets do. With
+                "plain" they are those for an average in which ranks count alike (weight_by=None).
             workers: threads that load ahead; with 1 the thread that asks for a batch loads it.
             max_queue_size: how many batches they load ahead at most.
             rank: whose part of the data this is; by default this process's.
             size: the number of ranks; by default the job's.
 
         Raises:
-            ValueError: as DataCursor; or there is no worker or no place in the queue.
+            ValueError: as DataCursor; `weights` is none of these; or there is no worker or no
+                place in the queue.
             tfring.topology.NotInitializedError: no size was given, and tfring is not initialized.
         """
         # Keras is told of one worker: its own take batches in no order that could be checked.
@@ -87,6 +89,7 @@ class ElasticDataset(keras.utils.PyDataset):  # type: ignore[misc]
             raise ValueError(
                 f"workers and max_queue_size are at least 1, not {workers} and {max_queue_size}"
             )
+        check_weights(weights)
         self.cursor = DataCursor(
             samples,
             policy,
@@ -263,7 +266,8 @@ class ElasticDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
     def _loaded(self, passed: Pass, step: int) -> Any:
         part = passed.loadable(step)
-        return self._weighted(self._load(part.indices), part.weight)
+        weight = part.weight if self._weights == PLAIN else part.factor
+        return self._weighted(self._load(part.indices), weight)
 
     def _weighted(self, batch: Any, weight: float) -> Any:
         """The batch with sample weights, one number per sample in as many dimensions as targets.

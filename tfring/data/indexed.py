@@ -8,13 +8,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring.data.data_cursor import DataCursor
+from tfring.data.data_cursor import PLAIN, DataCursor, check_weights
 
 _log = logging.getLogger("tfring")
 
 
 def index_dataset(
-    load: Callable[[Any], Any], cursor: DataCursor, *, weights: bool | None = None
+    load: Callable[[Any], Any], cursor: DataCursor, *, weights: bool | str | None = None
 ) -> tf.data.Dataset:
     """Returns a dataset of this rank's batches, loaded by TensorFlow from the numbers of samples.
 
@@ -33,11 +33,13 @@ def index_dataset(
         cursor: of this data.
         weights: whether (inputs, targets) becomes (inputs, targets, sample_weights) as in
             ElasticDataset, and given sample_weights are multiplied; by default where there are
-            targets.
+            targets. "plain" for ranks that count alike, as with an optimizer of Keras 2.
 
     Raises:
+        ValueError: `weights` is none of these.
         TypeError: weights are asked for and there are no targets.
     """
+    check_weights(weights)
 
     def parts() -> Iterator[tuple[Any, float]]:
         current = cursor.begin()
@@ -45,7 +47,7 @@ def index_dataset(
             part = current.loadable(step)
             if step == current.steps - 1:
                 cursor.read_to_the_end(current)
-            yield part.indices, part.weight
+            yield part.indices, part.weight if weights == PLAIN else part.factor
 
     signature = (tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float32))
     batches = tf.data.Dataset.from_generator(parts, output_signature=signature).map(
@@ -84,7 +86,7 @@ def skip(dataset: tf.data.Dataset, consumed: int) -> tf.data.Dataset:
     return dataset.skip(consumed).with_options(options)
 
 
-def _weighted(batch: Any, weight: Any, weights: bool | None) -> Any:
+def _weighted(batch: Any, weight: Any, weights: bool | str | None) -> Any:
     with_targets = isinstance(batch, tuple) and len(batch) in (2, 3)
     if weights is False or (weights is None and not with_targets):
         return batch

@@ -21,11 +21,14 @@ class Accumulation:
         factor: multiplies what Keras has accumulated, which is the mean over the passes.
         passes: how many passes the hook itself accumulates; 1 if it does not.
         average: use the mean over these passes instead of their sum.
+        one_batch: the passes of an update count by their rows or tokens, as parts of one batch;
+            else passes and ranks count alike: Keras' own accumulation takes the mean of passes.
     """
 
     factor: float = 1.0
     passes: int = 1
     average: bool = False
+    one_batch: bool = False
 
     def helper(self, reduce: Any) -> LocalGradientAggregationHelper:
         """Returns what accumulates for a built optimizer and reduces by calling `reduce`."""
@@ -59,6 +62,6 @@ def set_up(inner: Any, passes: int, average: bool) -> Accumulation:
     if hasattr(inner, "optimizers"):
         raise NotImplementedError("backward_passes_per_step cannot be used with a MultiOptimizer")
     if inner.built:
-        return Accumulation(passes=passes, average=average)
+        return Accumulation(passes=passes, average=average, one_batch=True)
     inner.gradient_accumulation_steps = passes
-    return Accumulation(factor=1.0 if average else float(passes))
+    return Accumulation(factor=1.0 if average else float(passes), one_batch=True)

@@ -31,14 +31,17 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfring import process_sets
 from tfring.compat.keras_version import replaceable
+from tfring.keras import loss_weights
 from tfring.keras.accumulation import Accumulation
 from tfring.keras2 import facts
 from tfring.ops import reduce_ops
-from tfring.training import double_reduction, gate
+from tfring.training import double_reduction, gate, weights
 from tfring.training.accumulation import LocalGradientAggregationHelper
 from tfring.training.early_reduction import EarlyReduction
 from tfring.training.local_variables import variable_key
+from tfring.training.options import ReduceOptions
 from tfring.training.ordinals import Ordinals
 from tfring.training.reducer import GradientReducer
 from tfring.training.reduction_record import reductions
@@ -76,6 +79,7 @@ class _Call:
     variables: list[Any]
     live: list[int]  # positions whose gradient reaches `_clip_gradients`, in its order
     reduced: bool
+    passes: weights.PassWeights | None = None  # of the accumulated gradients, if ranks are weighted
 
 
 class OptimizerHook:
@@ -110,6 +114,7 @@ class OptimizerHook:
         self._helpers: dict[tuple[Any, ...], LocalGradientAggregationHelper] = {}
         self._wrapped_at = reductions.now()
         self._lists_of_variables = Ordinals()
+        self._pass_weights: dict[tuple[Any, ...], weights.PassWeights] = {}
         self._copies = Ordinals()
         self._calls: list[_Call] = []
         self._outer_reduced = False
@@ -178,12 +183,18 @@ class OptimizerHook:
         return self._make_name(self)
 
     @property
+    def options(self) -> ReduceOptions:
+        """How gradients are reduced."""
+        return self._reducer.options
+
+    @property
     def counter(self) -> Any:
         """The number of accumulated passes; Horovod's optimizers have it in `_agg_helper`."""
         steps = self.optimizer.gradient_accumulation_steps
         if steps:
             return tf.convert_to_tensor(_passes_of(self.optimizer)) % steps
-        return next(iter(self.accumulated()), tf.constant(0))
+        helper = next(iter(self._helpers.values()), None)
+        return next(iter(helper.variables if helper else ()), tf.constant(0))
 
     @property
     def accumulates(self) -> bool:
@@ -212,11 +223,13 @@ class OptimizerHook:
         self._traced = self._traced or not tf.executing_eagerly()
         if self._accumulation.passes > 1:
             return self._apply_in_last_pass(grads, variables)
+        passes = None
         if self._outer_reduced:
             reduced, done = grads, True
         elif self.accumulates:
             self._refuse_reduced(grads, variables)
-            reduced, done = self._reduce_overwrites(grads, variables), False
+            reduced, passes = self._weigh_pass(grads, variables)
+            reduced, done = self._reduce_overwrites(reduced, variables), False
         else:
             reduced, done = self._reduce_left(grads, variables), True
         live = [
@@ -225,7 +238,7 @@ class OptimizerHook:
             if gradient is not None and not _overwrites(variable)
         ]
         closed = gate.closed_until(reduced if done and not self._outer_reduced else ())
-        with self._call(_Call(variables, live, done)) as call, closed:
+        with self._call(_Call(variables, live, done, passes)) as call, closed:
             result = self._apply(reduced, trainable_variables)
         self._check_reduced(call)
         return result
@@ -239,11 +252,14 @@ class OptimizerHook:
             )
         self._refuse_reduced(grads, variables)
         key = _key_of(variables)
+        grads, passes = self._weigh_pass(grads, variables)
         helper = self._helpers.get(key)
         if helper is None:
 
             def reduce(gradients: list[Any], live: list[Any]) -> list[Any]:
-                return self._reducer.reduce(gradients, live, name=self._call_name(variables))
+                weight = None if passes is None else passes.take()
+                name = self._call_name(variables)
+                return self._reducer.reduce(gradients, live, name=name, weight=weight)
 
             helper = self._helpers.setdefault(key, self._accumulation.helper(reduce))
         reduced = helper.compute_gradients(grads, variables)
@@ -277,6 +293,7 @@ class OptimizerHook:
             call.variables,
             name=self._call_name(call.variables),
             postscale=self._accumulation.factor,
+            weight=None if call.passes is None else call.passes.take(),
         )
         call.reduced = True
         return self._clip_apart([reduced[position] for position in call.live], call)
@@ -327,8 +344,9 @@ class OptimizerHook:
         """
         self._refuse_reduced(grads, variables)
         plain = [None if _overwrites(v) else g for g, v in zip(grads, variables, strict=True)]
+        name = self._call_name(variables, early)
         reduced = self._reducer.reduce(
-            plain, variables, name=self._call_name(variables, early), unscale=unscale
+            plain, variables, name=name, unscale=unscale, weight=self._weight(variables, name)
         )
         overwrites = self._reduce_overwrites(grads, variables)
         return [
@@ -368,7 +386,8 @@ class OptimizerHook:
 
     def accumulated(self) -> list[Any]:
         """Returns the variables in which tfring itself accumulates gradients."""
-        return [v for helper in self._helpers.values() for v in helper.variables]
+        holders: list[Any] = [*self._helpers.values(), *self._pass_weights.values()]
+        return [v for holder in holders for v in holder.variables]
 
     def meet_after_early_stop(self) -> None:
         """Meets the other ranks in what their next training step calls first.
@@ -401,6 +420,50 @@ class OptimizerHook:
         if self.optimizer.built:
             self.optimizer._check_variables_are_known(variables)
         return variables
+
+    def _weight(self, variables: Sequence[Any], name: str) -> weights.Weight | None:
+        """Returns how much this rank counts in a step; None: all ranks count alike."""
+        given = self.options.weight_by
+        if not self.options.weighs or not self.options.included:
+            return None
+        step = loss_weights.current(self)
+        if isinstance(given, str):
+            given = None if step is None else step.of_loss()
+        elif callable(given):
+            if step is None:
+                raise RuntimeError(
+                    f"optimizer {self.optimizer.name!r} has a function for weight_by, and only "
+                    "Keras' own train_step (fit, train_on_batch) gives it the batch.\n"
+                    "In a step of your own use DistributedGradientTape(..., weight_by=number), or "
+                    "give the optimizer a tf.Variable, to which each step assigns the number."
+                )
+            given = step.of_batch(given)
+        if given is None:
+            return None
+        return weights.of_step(
+            given,
+            name,
+            process_set_id=process_sets.checked_id(self.options.members),
+            narrow=self.options.narrow(variables),
+        )
+
+    def _weigh_pass(
+        self, grads: list[Any], variables: list[Any]
+    ) -> tuple[list[Any], weights.PassWeights | None]:
+        """Returns what is to be accumulated of one pass, and what knows the weights of all."""
+        if not self._accumulation.one_batch:
+            return grads, None
+        weight = self._weight(variables, self._call_name(variables))
+        if weight is None:
+            return grads, None
+        passes = self._pass_weights.setdefault(_key_of(variables), weights.PassWeights())
+        plain = passes.add(
+            [None if _overwrites(v) else g for g, v in zip(grads, variables, strict=True)], weight
+        )
+        weighted = [
+            g if _overwrites(v) else p for g, p, v in zip(grads, plain, variables, strict=True)
+        ]
+        return weighted, passes
 
     def _reduce_overwrites(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         positions = [i for i, v in enumerate(variables) if _overwrites(v)]

@@ -27,6 +27,8 @@ def DistributedOptimizer(
     op: int = reduce_ops.Average,
     num_groups: int = 0,
     groups: Any = None,
+    *,
+    weight_by: Any = None,
     **more: Any,
 ) -> Any:
     """As tfring.keras.DistributedOptimizer, with horovod.keras' order of parameters."""

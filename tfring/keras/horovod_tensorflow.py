@@ -13,6 +13,7 @@ from tfring.ops import reduce_ops
 from tfring.training import tf1_optimizer
 from tfring.training.local_variables import LocalVariables
 from tfring.training.options import (
+    LOSS,
     GradientTransform,
     OptimizerOptions,
     ReduceOptions,
@@ -39,6 +40,7 @@ def DistributedOptimizer(
     *,
     before_reduce: GradientTransform | None = None,
     after_reduce: GradientTransform | None = None,
+    weight_by: Any = LOSS,
     resumed: bool = False,
 ) -> Any:
     """Makes an optimizer reduce gradients: tfring.keras.DistributedOptimizer describes it.
@@ -66,6 +68,7 @@ def DistributedOptimizer(
         device_sparse=device_sparse,
         before_reduce=before_reduce,
         after_reduce=after_reduce,
+        weight_by=weight_by,
     )
     local = LocalVariables(scale=scale_local_gradients, process_set=process_set)
     options = OptimizerOptions(
@@ -76,6 +79,7 @@ def DistributedOptimizer(
         average=average_aggregated_gradients,
     )
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        keras_optimizer.refuse_weight(options, "one of TensorFlow 1")
         return tf1_optimizer.wrap(optimizer, options, use_locking=use_locking)
     if use_locking:
         raise NotImplementedError("use_locking=True: Keras optimizers have no locks; omit it")

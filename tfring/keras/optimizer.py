@@ -10,13 +10,14 @@ import tensorflow as tf
 
 from tfring import process_sets
 from tfring.collectives.compression import Compression
-from tfring.keras import accumulation, loss_scale
+from tfring.keras import accumulation, loss_scale, loss_weights
 from tfring.keras.hook import OptimizerHook, find_hook, innermost, steps_taken
 from tfring.keras2 import detect
 from tfring.keras2 import optimizer as keras2_optimizer
 from tfring.ops import reduce_ops
 from tfring.training.local_variables import LocalVariables
 from tfring.training.options import (
+    LOSS,
     GradientTransform,
     OptimizerOptions,
     ReduceOptions,
@@ -46,6 +47,7 @@ def DistributedOptimizer(
     *,
     before_reduce: GradientTransform | None = None,
     after_reduce: GradientTransform | None = None,
+    weight_by: Any = LOSS,
     resumed: bool = False,
 ) -> Any:
     """Makes `optimizer` reduce gradients over the ranks before it applies them.
@@ -53,6 +55,9 @@ def DistributedOptimizer(
     Changes the object itself, so that saving sees a plain optimizer. Call it before the first step.
     Compression and hooks get gradients without a loss scale; hooks are traced with the step and,
     where gradients are accumulated, run once per update.
+
+    The average is `sum(weight * gradient) / sum(weight)`. weight_by="loss" takes what the loss was
+    divided by in Keras' own `train_step`; elsewhere ranks count alike, as with None.
 
     Args:
         optimizer: a keras.optimizers.Optimizer; of a LossScaleOptimizer the inner one is changed.
@@ -71,6 +76,7 @@ def DistributedOptimizer(
         scale_local_gradients: divide gradients of local variables by the number of these ranks.
         before_reduce: f(gradients, variables) -> gradients; is called before the reduction.
         after_reduce: likewise, called after it and before the optimizer clips.
+        weight_by: "loss", None, a number, variable or function of (x, y, sample_weight).
         resumed: the optimizer has taken steps, and no tf.function of yours that was traced then
             will run again; models trace their training step anew.
 
@@ -92,6 +98,7 @@ def DistributedOptimizer(
         device_sparse=device_sparse,
         before_reduce=before_reduce,
         after_reduce=after_reduce,
+        weight_by=weight_by,
     )
     local = LocalVariables(scale=scale_local_gradients, process_set=process_set)
     options = OptimizerOptions(
@@ -122,6 +129,7 @@ def PartialDistributedOptimizer(
     *,
     before_reduce: GradientTransform | None = None,
     after_reduce: GradientTransform | None = None,
+    weight_by: Any = LOSS,
     resumed: bool = False,
 ) -> Any:
     """Makes `optimizer` reduce gradients over the ranks, but not those of some layers.
@@ -148,6 +156,7 @@ def PartialDistributedOptimizer(
         device_sparse=device_sparse,
         before_reduce=before_reduce,
         after_reduce=after_reduce,
+        weight_by=weight_by,
     )
     local = LocalVariables(local_layers, scale=scale_local_gradients, process_set=process_set)
     options = OptimizerOptions(
@@ -163,6 +172,7 @@ def PartialDistributedOptimizer(
 def wrap(optimizer: Any, options: OptimizerOptions, resumed: bool) -> Any:
     """Does the work of DistributedOptimizer; returns `optimizer`."""
     if detect.is_optimizer(optimizer):
+        refuse_weight(options, "an optimizer of Keras 2")
         return keras2_optimizer.wrap(optimizer, options, resumed)
     _check_optimizer(optimizer)
     inner = innermost(optimizer)
@@ -185,7 +195,18 @@ def wrap(optimizer: Any, options: OptimizerOptions, resumed: bool) -> Any:
     if optimizer is not inner:
         object.__setattr__(optimizer, "register_local_var", hook.register_local_var)
     loss_scale.install()
+    loss_weights.install(find_hook)
     return optimizer
+
+
+def refuse_weight(options: OptimizerOptions, what: str) -> None:
+    """Raises NotImplementedError for a weight_by of which an optimizer would know nothing."""
+    given = options.reduction.weight_by
+    if given is not None and not isinstance(given, str):
+        raise NotImplementedError(
+            f"weight_by={given!r} needs an optimizer of Keras 3, and this is {what}.\n"
+            "Use DistributedGradientTape(..., weight_by=...) and an optimizer that is not wrapped."
+        )
 
 
 def _refuse_used(optimizer: Any) -> None:

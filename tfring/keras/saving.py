@@ -15,7 +15,7 @@ from tfring.keras import sync_batch_norm
 from tfring.keras.hook import innermost
 from tfring.keras.optimizer import wrap
 from tfring.training.local_variables import LocalVariables
-from tfring.training.options import OptimizerOptions, ReduceOptions
+from tfring.training.options import LOSS, OptimizerOptions, ReduceOptions
 
 
 def load_model(
@@ -28,6 +28,7 @@ def load_model(
     compile: bool = True,
     safe_mode: bool = True,
     name: str | None = None,
+    weight_by: Any = LOSS,
 ) -> Any:
     """Loads a model and wraps its optimizer in DistributedOptimizer, which keeps its state.
 
@@ -47,6 +48,7 @@ def load_model(
         compile: as in keras.saving.load_model; without it the model gets no optimizer.
         safe_mode: as in keras.saving.load_model: refuse files that hold Python code (lambdas).
         name: for DistributedOptimizer: needed where some ranks use other optimizers before this.
+        weight_by: for DistributedOptimizer: how much each rank counts.
 
     Returns:
         The model; compiled, with a distributed optimizer, if it was compiled when it was saved.
@@ -65,7 +67,8 @@ def load_model(
     )
     if getattr(model, "optimizer", None) is not None:
         _restore_optimizer(model, filepath)
-        options = OptimizerOptions(ReduceOptions(compression=compression), LocalVariables(), name)
+        reduction = ReduceOptions(compression=compression, weight_by=weight_by)
+        options = OptimizerOptions(reduction, LocalVariables(), name)
         wrap(model.optimizer, options, resumed=True)
     return model
 

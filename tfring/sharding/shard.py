@@ -32,8 +32,9 @@ def shard(
     collective: every rank calls it, with the same data.
 
     Where the number of samples is no multiple of `batch_size * size()`, the last batches are
-    smaller, by at most one sample on some ranks; gradients are averaged with equal weights. If
-    fewer are left than there are ranks, at most `size() - 1` samples come twice in an epoch.
+    smaller, by at most one sample on some ranks. `fit` weights the ranks by their samples; a loop
+    of your own says `weight_by=` to its tape. If fewer are left than there are ranks, at most
+    `size() - 1` samples come twice in an epoch.
 
     Args:
         data: Arrays or tensors with one row per sample, in a tuple or dict, nested or not; the

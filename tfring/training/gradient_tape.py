@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfring import process_sets
 from tfring.collectives.compression import Compression
 from tfring.ops import names, reduce_ops
-from tfring.training import double_reduction
+from tfring.training import double_reduction, weights
 from tfring.training.local_variables import LocalVariables
 from tfring.training.options import GradientTransform, ReduceOptions, resolve_groups
 from tfring.training.reducer import GradientReducer
@@ -57,6 +57,10 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
             compression, with lists of what this rank is about to reduce; returns as many gradients.
             It is traced with the step; all ranks must return gradients of the same kind.
         after_reduce: called likewise with the reduced gradients.
+        weight_by: what this rank's loss was divided by, for example its number of rows or of valid
+            tokens: a number or a scalar tensor. With Average the result is then the gradient of the
+            mean over all ranks' rows or tokens, `sum(weight * gradient) / sum(weight)`. A rank with
+            0 counts as nothing, even if its gradient is NaN. All ranks give it, or none.
 
     Raises:
         ValueError: `gradtape` is wrapped already, options contradict each other, or the process set
@@ -80,11 +84,16 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         *,
         before_reduce: GradientTransform | None = None,
         after_reduce: GradientTransform | None = None,
+        weight_by: Any = None,
     ) -> None:
         if isinstance(gradtape, DistributedGradientTape):
             raise ValueError("this tape is a DistributedGradientTape already; wrap it once")
         if not isinstance(gradtape, tf.GradientTape):
             raise TypeError(f"need a tf.GradientTape to wrap, not {type(gradtape).__name__}")
+        if isinstance(weight_by, str) or callable(weight_by):
+            raise TypeError(
+                f"weight_by must be a number or a tensor, not {weight_by!r}: a tape knows no batch"
+            )
         self._wrapped = gradtape
         options = ReduceOptions(
             op=op,
@@ -97,6 +106,7 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
             device_sparse=device_sparse,
             before_reduce=before_reduce,
             after_reduce=after_reduce,
+            weight_by=weight_by,
         )
         local = LocalVariables(scale=scale_local_gradients, process_set=process_set)
         self._reducer = GradientReducer(options, local)
@@ -183,7 +193,14 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
             return local
         members = self._reducer.options.members
         flat = tf.nest.flatten(local)
-        reduced = self._reducer.reduce(flat, flat_sources, name=_name_of(members))
+        name, weight = _name_of(members), self._reducer.options.weight_by
+        if weight is not None:
+            narrow = self._reducer.options.narrow(flat_sources)
+            # Eager calls take turns with some numbers.
+            key = name.rstrip("0123456789") if tf.executing_eagerly() else name
+            set_id = process_sets.checked_id(members)
+            weight = weights.of_step(weight, key, process_set_id=set_id, narrow=narrow)
+        reduced = self._reducer.reduce(flat, flat_sources, name=name, weight=weight)
         _, shared = self._split(flat, flat_sources)
         reductions.add_by_tape((v for _, v in shared), process_sets.checked_id(members))
         return tf.nest.pack_sequence_as(local, reduced)
@@ -241,6 +258,7 @@ def PartialDistributedGradientTape(
     *,
     before_reduce: GradientTransform | None = None,
     after_reduce: GradientTransform | None = None,
+    weight_by: Any = None,
 ) -> DistributedGradientTape:
     """Wraps a tape and leaves the gradients of some layers local.
 
@@ -267,6 +285,7 @@ def PartialDistributedGradientTape(
         process_set,
         before_reduce=before_reduce,
         after_reduce=after_reduce,
+        weight_by=weight_by,
     )
     local = LocalVariables(local_layers, scale=scale_local_gradients, process_set=process_set)
     tape._reducer.local = local

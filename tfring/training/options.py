@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tfring import process_sets
 from tfring.collectives.compression import Compression
 from tfring.ops import reduce_ops
@@ -13,6 +15,9 @@ from tfring.training.local_variables import LocalVariables
 
 GradientTransform = Callable[[list[Any], list[Any]], Sequence[Any]]
 """Takes gradients and their variables, returns as many gradients."""
+
+LOSS = "loss"
+"""For weight_by: what the losses of `compile` divide by."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +38,7 @@ class ReduceOptions:
     device_sparse: str = ""
     before_reduce: GradientTransform | None = None
     after_reduce: GradientTransform | None = None
+    weight_by: Any = None
 
     def __post_init__(self) -> None:
         name = reduce_ops.name_of(self.op)
@@ -58,6 +64,33 @@ class ReduceOptions:
         for hook in (self.before_reduce, self.after_reduce):
             if hook is not None and not callable(hook):
                 raise TypeError(f"before_reduce and after_reduce must be callable, not {hook!r}")
+        self._check_weight(name)
+
+    def _check_weight(self, op: str) -> None:
+        weight = self.weight_by
+        if isinstance(weight, str) and weight != LOSS:
+            raise ValueError(f'weight_by must be "loss", None, a number or a function: {weight!r}')
+        if weight is None or isinstance(weight, str):
+            return
+        if self.op != reduce_ops.Average:
+            raise ValueError(
+                f"weight_by makes a weighted average, so it needs op=Average, not op={op}"
+            )
+        if not callable(weight) and tf.TensorShape(getattr(weight, "shape", ())).rank not in (
+            0,
+            None,
+        ):
+            raise ValueError(f"weight_by must be one number for this rank, not {weight!r}")
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the ranks may count differently."""
+        return self.weight_by is not None and self.op == reduce_ops.Average
+
+    def narrow(self, variables: Sequence[Any]) -> bool:
+        """Whether gradients of these variables may have no more than the range of float16."""
+        narrow = any(tf.as_dtype(v.dtype) == tf.float16 for v in variables)
+        return narrow or self.compression is not Compression.none
 
     @property
     def members(self) -> process_sets.ProcessSet:

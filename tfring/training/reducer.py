@@ -5,12 +5,14 @@ What happens to a gradient, in this order:
 1. It is divided by the loss scale, if it has one: the ranks' scales may differ, for example if one
    rank alone has loaded its state; and hooks and compression must see its own magnitude.
 2. The user's before_reduce gets it.
-3. tf.IndexedSlices become dense, if sparse_as_dense is True, and always under XLA.
-4. The list of variables is cut into buckets (collectives/buckets.py).
-5. The gradients of a bucket are compressed, reduced by one collective and decompressed. Complex
+3. It is multiplied by this rank's weight (weights.py), if the ranks do not count alike.
+4. tf.IndexedSlices become dense, if sparse_as_dense is True, and always under XLA.
+5. The list of variables is cut into buckets (collectives/buckets.py).
+6. The gradients of a bucket are compressed, reduced by one collective and decompressed. Complex
    ones are pairs of real numbers meanwhile.
-6. The user's after_reduce gets it.
-7. It is multiplied by the loss scale, if step 1 divided it.
+7. It is divided by the mean weight of the ranks, which has travelled with the gradients.
+8. The user's after_reduce gets it.
+9. It is multiplied by the loss scale, if step 1 divided it.
 
 An optimizer's own clipping comes after all that. Gradients of local variables (local_variables.py)
 go through none of these steps; they are divided by the number of ranks, if the user wants that.
@@ -28,6 +30,7 @@ import tensorflow as tf
 
 from tfring import process_sets, topology
 from tfring.collectives import allreduce, buckets, sparse
+from tfring.collectives.compression import Compression
 from tfring.ops import arguments, reduce_ops, topology_ops, xla
 from tfring.ops.gradients import as_complex, as_pair
 from tfring.training import (
@@ -37,6 +40,7 @@ from tfring.training import (
     gate,
     overlap,
     unreduced,
+    weights,
 )
 from tfring.training.local_variables import LocalVariables, variable_key
 from tfring.training.options import ReduceOptions, call_hook
@@ -80,6 +84,7 @@ class GradientReducer:
         unscale: Any = None,
         postscale: float = 1.0,
         loss_scaled: bool = False,
+        weight: weights.Weight | None = None,
     ) -> list[Any]:
         """Returns the reduced gradients, None where there was none.
 
@@ -95,6 +100,8 @@ class GradientReducer:
             postscale: factor for the result; before_reduce gets gradients with it.
             loss_scaled: an optimizer looks for inf and nan in the result and lowers its loss scale;
                 with an `unscale` that is no plain number that is known.
+            weight: how much this rank counts; None for as much as each other rank. Local gradients
+                are multiplied by it, too.
 
         Raises:
             tf.errors.FailedPreconditionError: tfring is not initialized; or, when the operation
@@ -115,11 +122,12 @@ class GradientReducer:
             self.options, name, postscale, [variables[i] for i in shared], loss_scaled
         )
         given = [gradients[i] for i in shared]
-        reduced = self._reduce_shared(call, given, unscale)
+        weight = weight if self.options.included else None
+        reduced = self._reduce_shared(call, given, unscale, weight)
         if self.options.included:
             first_steps.look(given, call.variables, reduced, name, self.options.members)
         own = [sparse.with_distinct_rows(gradients[i]) for i in sorted(local)]
-        kept = self.local.scaled(own)
+        kept = self.local.scaled(own if weight is None else weight.scaled_here(own))
         for i, gradient in zip(shared, reduced, strict=True):
             results[i] = gradient
         for i, gradient in zip(sorted(local), kept, strict=True):
@@ -145,7 +153,13 @@ class GradientReducer:
                 process_set=self.options.members,
             )
 
-    def _reduce_shared(self, call: _Reduction, gradients: list[Any], unscale: Any) -> list[Any]:
+    def _reduce_shared(
+        self,
+        call: _Reduction,
+        gradients: list[Any],
+        unscale: Any,
+        weight: weights.Weight | None,
+    ) -> list[Any]:
         options = self.options
         included = options.included
         variables = list(call.variables)
@@ -159,7 +173,7 @@ class GradientReducer:
             gradients = [_divided(gradient, divisor) for gradient in gradients]
         gradients = call_hook(options.before_reduce, gradients, variables)
         if included:
-            gradients = gate.behind_all(self._reduce_buckets(call, gradients))
+            gradients = self._reduce_weighted(call, gradients, weight)
         else:
             gradients = [sparse.with_distinct_rows(gradient) for gradient in gradients]
             gradients = _while_outside(gradients, process_sets.checked_id(options.members))
@@ -188,6 +202,16 @@ class GradientReducer:
         scale = tf.cast(unscale, tf.float32)
         [smallest] = self.exact(reduce_ops.Min).reduce([scale], [scale], name=f"{name}.scale")
         return scale / smallest
+
+    def _reduce_weighted(
+        self, call: _Reduction, gradients: list[Any], weight: weights.Weight | None
+    ) -> list[Any]:
+        if weight is None:
+            return gate.behind_all(self._reduce_buckets(call, gradients))
+        sent = [*weight.applied_to(gradients), weight.wire()]
+        call = dataclasses.replace(call, variables=[*call.variables, weights.WIRE])
+        *reduced, wire = gate.behind_all(self._reduce_buckets(call, sent))
+        return weight.divide(reduced, wire / call.postscale)
 
     def _reduce_buckets(self, call: _Reduction, gradients: list[Any]) -> list[Any]:
         gradients = [call.as_dense(gradient) for gradient in gradients]
@@ -383,6 +407,8 @@ class _Reduction:
         return as_pair(gradient)
 
     def _compressor(self, position: int) -> Any:
+        if self.variables[position] is weights.WIRE:
+            return Compression.none
         choose = getattr(self.options.compression, "for_variable", None)
         return self.options.compression if choose is None else choose(self.variables[position])
 

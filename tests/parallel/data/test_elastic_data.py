@@ -103,7 +103,7 @@ def test_a_loop_of_ones_own_with_index_dataset() -> None:
     def train(inputs: Any, targets: Any, weights: Any) -> None:
         with tf.GradientTape() as tape:
             error = loss(targets, model(inputs, training=True), weights)
-        tape = hvd.DistributedGradientTape(tape)
+        tape = hvd.DistributedGradientTape(tape, weight_by=tf.shape(inputs)[0])
         gradients = tape.gradient(error, model.trainable_variables)
         sgd.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 

@@ -15,10 +15,13 @@ import tfring.keras as hvd
 from tfring.keras import callbacks
 from tfring.keras.callbacks.observing.communication import NAMES
 from tfring.recorder import own
+from tfring.training.weights import WIRE
 
 
 def gradient_bytes(model: Any) -> float:
-    return float(sum(4 * math.prod(v.shape) for v in model.trainable_variables))
+    """With Keras 3 the weight of the rank travels with the gradients."""
+    sent = [*model.trainable_variables, *([WIRE] if isinstance(model, keras.Model) else [])]
+    return float(sum(4 * math.prod(v.shape) for v in sent))
 
 
 def check(history: dict[str, list[float]], model: Any, epochs: int) -> None:

@@ -88,3 +88,27 @@ def test_hasattr_of_a_missing_module_is_false() -> None:
         ),
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_ranks_count_alike_under_the_shim() -> None:
+    """tfring itself weights them by what their losses divide by."""
+    script = """
+        import importlib, keras, tfring
+
+        tfring.init()
+        for name in ("tensorflow", "tensorflow.keras", "keras", None):
+            hvd = importlib.import_module(f"horovod.{name}" if name else "tfring.keras")
+            wrap = [hvd.DistributedOptimizer]
+            if hasattr(hvd, "PartialDistributedOptimizer"):
+                wrap.append(hvd.PartialDistributedOptimizer)
+            hooks = [make(keras.optimizers.SGD())._tfring_hook for make in wrap]
+            print(f"WEIGHT {name}: {[hook.options.weight_by for hook in hooks]}")
+    """
+    done = tools.run_python("-c", _with_shim(script))
+    found = dict(re.findall(r"^WEIGHT (\S+): (.*)$", done.stdout, re.MULTILINE))
+    assert found == {
+        "tensorflow": "[None]",
+        "tensorflow.keras": "[None, None]",
+        "keras": "[None, None]",
+        "None": "['loss', 'loss']",
+    }, done.stderr

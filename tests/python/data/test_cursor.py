@@ -144,6 +144,9 @@ def test_the_weighted_means_of_the_ranks_average_to_the_mean_of_the_batch() -> N
             means = [part.weight * values[part.indices].mean() for part in parts]
             batch = order[8 * step : 8 * (step + 1)]
             assert np.mean(means) == pytest.approx(values[batch].mean())
+            rows = [len(part.indices) for part in parts]
+            means = [part.factor * values[part.indices].mean() for part in parts]
+            assert np.average(means, weights=rows) == pytest.approx(values[batch].mean())
 
 
 def test_orders_are_permutations_that_no_version_changes() -> None:

@@ -149,13 +149,16 @@ def test_steps_per_epoch_shorter_than_an_epoch() -> None:
     assert model.flat() == orders(0, 1)
 
 
-def test_weights_make_the_average_of_unequal_parts_the_mean() -> None:
+@pytest.mark.parametrize("weights", [None, "plain"])
+def test_weights_make_the_average_of_unequal_parts_the_mean(weights: Any) -> None:
+    """The average is weighted by the numbers of samples, or ranks count alike."""
     for size in (1, 3, 5):
-        ranks = [dataset(rank, size) for rank in range(size)]
+        ranks = [dataset(rank, size, weights=weights) for rank in range(size)]
         for step in range(7):
             batches = [rank[step] for rank in ranks]
             assert all(w.shape == (len(x), 1) and w.dtype == np.float32 for x, _, w in batches)
-            mean = np.mean([np.mean(x * w) for x, _, w in batches])
+            rows = [1 if weights else len(x) for x, _, _ in batches]
+            mean = np.average([np.mean(x * w) for x, _, w in batches], weights=rows)
             assert mean == pytest.approx(np.mean(orders(0)[4 * step : 4 * (step + 1)]), rel=1e-6)
 
 
@@ -168,11 +171,14 @@ def test_weights_have_the_dimensions_of_targets() -> None:
 
         return dataset(rank=1, size=3, load=nested, **more)[0]
 
-    _, _, weights = of(lambda i: (X[i], {name: t[i] for name, t in targets.items()}))
+    plain = {"weights": "plain"}
+    _, _, weights = of(lambda i: (X[i], {name: t[i] for name, t in targets.items()}), **plain)
     assert {name: w.shape for name, w in weights.items()} == {"a": (1, 1, 1), "b": (1,)}
     assert weights["b"][0] == pytest.approx(1 * 3 / 4)
-    _, _, weights = of(lambda i: (X[i], X[i], np.full(len(i), 2)))
+    _, _, weights = of(lambda i: (X[i], X[i], np.full(len(i), 2)), **plain)
     np.testing.assert_allclose(weights, [2 * 3 / 4])
+    with pytest.raises(ValueError, match="'plane'"):
+        of(lambda i: (X[i], X[i]), weights="plane")
     assert len(of(lambda i: (X[i], X[i]), weights=False)) == 2
     assert of(lambda i: X[i]).shape == (1, 1)
     with pytest.raises(TypeError, match=r"rank 1: load returned a dict that is not \(inputs"):
@@ -185,7 +191,9 @@ def test_keras_takes_the_weights_of_targets_of_any_shape(shape: tuple[int, ...])
     rng = np.random.default_rng(0)
     targets = rng.integers(0, 2, (SAMPLES, *shape)).astype(np.float32)
     guesses = rng.random((SAMPLES, *shape, 2)).astype(np.float32)
-    data = dataset(rank=1, size=3, load=lambda i: (guesses[i], targets[i]), policy=10)
+    data = dataset(
+        rank=1, size=3, load=lambda i: (guesses[i], targets[i]), policy=10, weights="plain"
+    )
     guess, target, weight = data[0]
     loss = keras.losses.SparseCategoricalCrossentropy()
     expected = float(loss(target, guess)) * (3 * len(guess) / 10)
@@ -292,8 +300,8 @@ def test_index_dataset_goes_on_where_the_cursor_is() -> None:
         for step in zip(*[index_batches(cursor) for cursor in cursors], strict=True):
             samples += [int(x) for xs, _, w in step if w[0] > 0 for x in np.ravel(xs)]
             rows = sum(len(x) for x, _, w in step if w[0] > 0)
-            for x, _, w in step:
-                assert float(w[0]) in (0, pytest.approx(len(cursors) * len(x) / rows))
+            for _, _, w in step:
+                assert float(w[0]) in (0, pytest.approx(max(1.0, len(cursors) / rows)))
             for cursor in cursors if len(samples) <= 12 or epoch else []:
                 cursor.commit()
         if epoch == 0:  # what was read and not committed comes again, for two ranks
@@ -313,7 +321,9 @@ def test_index_dataset_without_weights_and_with_others() -> None:
     assert len(next(iter(index_batches(cursor(), weights=False)))) == 2
     inputs = tfring_data.index_dataset(lambda i: {"x": i}, cursor())
     assert next(iter(inputs))["x"].dtype == tf.int64
-    given = tfring_data.index_dataset(lambda i: (i, i, tf.fill([tf.size(i)], 2)), cursor())
+    given = tfring_data.index_dataset(
+        lambda i: (i, i, tf.fill([tf.size(i)], 2)), cursor(), weights="plain"
+    )
     np.testing.assert_allclose(next(iter(given))[2], [2 * 3 / 4])
     with pytest.raises(TypeError, match="load returned a dict"):
         tfring_data.index_dataset(lambda i: {"x": i}, cursor(), weights=True)

@@ -1,0 +1,165 @@
+"""What the losses of a training step divide by: the weight of this rank in that step.
+
+Keras' losses are means: over all elements, over those that a mask leaves, or, with the reduction
+"mean_with_sample_weight", over the sum of the sample weights. All of them are reduced by one
+function of Keras. It is replaced, so that what it divides by is known while Keras' own `train_step`
+runs, which is replaced, too, in the class: it hands the batch to `weight_by` functions. Both do
+nothing new for an optimizer that is not wrapped.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.losses import loss as _losses
+
+from tfring import topology
+from tfring.compat.keras_version import replaceable
+from tfring.ops import reduce_ops
+from tfring.training.options import ReduceOptions
+
+_WHAT = "tfring.keras.DistributedOptimizer"
+_trainer = next(cls for cls in keras.Model.__mro__ if "train_step" in vars(cls))
+_original_reduce = replaceable(_losses, "reduce_weighted_values", _WHAT)
+_original_step = replaceable(_trainer, "train_step", _WHAT)
+
+
+class _Steps(threading.local):
+    """The training step that this thread is in, or traces."""
+
+    now: TrainStep | None = None
+
+
+_steps = _Steps()
+
+
+class TrainStep:
+    """One step of Keras' own `train_step`, while it runs or is traced."""
+
+    def __init__(self, hook: Any, data: Any) -> None:
+        """Takes the hook of the model's optimizer, and the batch."""
+        self.hook = hook
+        self._batch = keras.utils.unpack_x_y_sample_weight(data)
+        self._sums = 0  # losses that are sums
+        self._counts: list[tuple[tuple[Any, ...], Any]] = []  # of the others: kind, divisor
+
+    def add(self, values: Any, sample_weight: Any, mask: Any, reduction: Any) -> None:
+        """Notes what one loss was divided by; the arguments are Keras'."""
+        if reduction in ("sum", "none", None):
+            self._sums += 1
+        elif values.shape.rank == 0:  # a function that has reduced its loss itself
+            self._counts.append((("rows",), self._rows()))
+        elif reduction == "mean_with_sample_weight" and not (sample_weight is mask is None):
+            kind = ("weights", id(sample_weight), id(mask))
+            factors = [None if f is None else tf.cast(f, tf.float32) for f in (sample_weight, mask)]
+            given = _losses.apply_mask(*factors, dtype=tf.float32, reduction=reduction)
+            self._counts.append((kind, tf.reduce_sum(given)))
+        elif mask is not None:
+            valid = tf.reduce_sum(tf.cast(mask, tf.float32))
+            each = _size(values) / tf.maximum(_size(mask), 1.0)
+            self._counts.append((("mask", id(mask)), valid * each))
+        else:
+            self._counts.append((("rows",), _size(values)))
+
+    def of_batch(self, function: Callable[[Any, Any, Any], Any]) -> Any:
+        """Returns what a function of (x, y, sample_weight) makes of the batch."""
+        return function(*self._batch)
+
+    def of_loss(self) -> Any:
+        """Returns what the first loss that is a mean was divided by; None if all are sums."""
+        if self._counts:
+            return self._counts[0][1]
+        return None if self._sums else self._rows()
+
+    def warn(self, model: Any, options: ReduceOptions) -> None:
+        """Warns of a model whose losses cannot be averaged over the ranks as they are."""
+        by_loss = isinstance(options.weight_by, str)
+        if topology.size() == 1 or topology.rank() != 0 or not by_loss:
+            return
+        if options.op == reduce_ops.Sum and model.losses:
+            _say(
+                f"op=Sum adds up the gradients of all {topology.size()} ranks, and with them those "
+                f"of regularisers and add_loss, which then count {topology.size()} times.\n"
+                "Divide their factors by hvd.size(), or use losses that are means and op=Average."
+            )
+        if options.op != reduce_ops.Average:
+            return
+        if self._sums:
+            _say(
+                f"a loss of this model is a sum (its reduction is 'sum' or None), and op=Average "
+                f"divides its gradients by the {topology.size()} ranks, so they are "
+                f"1/{topology.size()} of those that one process would have.\n"
+                "Use DistributedOptimizer(..., op=hvd.Sum), or the reduction 'sum_over_batch_size'."
+            )
+        if len({kind for kind, _ in self._counts}) > 1:
+            _say(
+                "the losses of this model divide by different numbers (masks, sample weights, "
+                "rows), and all gradients of a rank are weighted by that of the first loss.\n"
+                "Use DistributedOptimizer(..., weight_by=f), where f(x, y, sample_weight) returns "
+                "the number that shall count, or weight_by=None for ranks that count alike."
+            )
+
+    def _rows(self) -> Any:
+        """Returns the number of rows: of the targets, if there are any."""
+        x, y, _ = self._batch
+        first = next(t for t in (*tf.nest.flatten(y), *tf.nest.flatten(x)) if t is not None)
+        return tf.cast(tf.shape(first)[0], tf.float32)
+
+
+def current(hook: Any) -> TrainStep | None:
+    """Returns the step that this thread is in, if it is one of the model of this hook."""
+    step = _steps.now
+    return step if step is not None and step.hook is hook else None
+
+
+def install(find_hook: Callable[[Any], Any]) -> None:
+    """Replaces the two functions; a second call changes nothing.
+
+    Args:
+        find_hook: returns the hook of an optimizer.
+    """
+
+    @functools.wraps(_original_step)
+    def train_step(self: Any, data: Any) -> Any:
+        hook = None if self.optimizer is None else find_hook(self.optimizer)
+        if hook is None or hook.options.weight_by is None:
+            return _original_step(self, data)
+        before, _steps.now = _steps.now, TrainStep(hook, data)
+        try:
+            result = _original_step(self, data)
+            _steps.now.warn(self, hook.options)
+            return result
+        finally:
+            _steps.now = before
+
+    _trainer.train_step = train_step
+    _losses.reduce_weighted_values = _reduce
+
+
+@functools.wraps(_original_reduce)
+def _reduce(
+    values: Any,
+    sample_weight: Any = None,
+    mask: Any = None,
+    reduction: Any = "sum_over_batch_size",
+    dtype: Any = None,
+) -> Any:
+    step = _steps.now
+    if step is not None:
+        step.add(values, sample_weight, mask, reduction)
+    return _original_reduce(values, sample_weight, mask, reduction, dtype)
+
+
+def _size(tensor: Any) -> Any:
+    return tf.cast(tf.size(tensor, out_type=tf.int64), tf.float32)
+
+
+@functools.cache
+def _say(text: str) -> None:
+    warnings.warn(f"tfring: {text}", stacklevel=2)
