@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Protocol
 
-from tfring import _native, world
+from tfring import _native, topology, world
 from tfring.elastic import state as states
 from tfring.elastic.errors import HorovodInternalError
 from tfring.elastic.state import State
@@ -202,6 +202,7 @@ def _end_reset() -> None:
     as one that has joined (`tfring.join`) it stays out of what the others call meanwhile.
     """
     _native.core.join(name="tfring.elastic.end_reset")
+    topology.begin_together(0)
 
 
 def _health() -> dict[str, Any]:

@@ -179,7 +179,8 @@ def _look_in_graph(
 
 def _wanted() -> bool:
     try:
-        several = topology.size() > 1
+        # A rank may be alone in an elastic job when it traces a step, and later not.
+        several = topology.size() > 1 or topology.slot() is not None
     except topology.NotInitializedError:  # the reduction says so
         return False
     if not several or tf.distribute.has_strategy() or xla.compiling():

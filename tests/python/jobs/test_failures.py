@@ -134,7 +134,8 @@ TRAINING = """
     model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.001)), loss="mse")
     rows = np.ones((1 << 20, 8), np.float32)
     try:
-        model.fit(rows, rows[:, :1], batch_size=8, verbose=0, callbacks=[Report()])
+        callbacks = hvd.fit_callbacks(Report())
+        model.fit(rows, rows[:, :1], batch_size=8, verbose=0, callbacks=callbacks)
     except tf.errors.OpError as error:
         now = time.monotonic()
         report(f"end.{rank}", json.dumps([now, error.error_code, error.message]))
