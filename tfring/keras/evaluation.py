@@ -63,6 +63,6 @@ def _compare_weights(model: Any) -> None:
             "tfring: hvd.evaluate averages results of different models, since the ranks' weights "
             f"differ: {found.text}{more}. Broadcast them first: "
             "hvd.broadcast_variables(model.weights, 0). The statistics of BatchNormalization are "
-            "each rank's own; hvd.SyncBatchNormalization keeps them equal",
+            "each rank's own; hvd.callbacks.BatchNormAverageCallback averages them",
             stacklevel=3,
         )

@@ -26,6 +26,12 @@ def is_model(value: Any) -> bool:
     return package is not None and isinstance(value, package.Model)
 
 
+def is_batch_norm(value: Any) -> bool:
+    """Returns whether a value is a BatchNormalization layer of Keras 2."""
+    package = sys.modules.get("tf_keras")
+    return package is not None and isinstance(value, package.layers.BatchNormalization)
+
+
 def model_class() -> Any:
     """Returns tf_keras.Model, of a program that has imported it."""
     return sys.modules["tf_keras"].Model

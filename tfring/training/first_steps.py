@@ -289,9 +289,9 @@ class _Weights:
             f"rank {topology.rank()}: the ranks train different weights: element {place} of "
             f"'{name}' is {elements[0, at]:.9g} on rank {ranks[0]} and {elements[other, at]:.9g} "
             f"on rank {ranks[other]}.{more}\nAdd callbacks=hvd.fit_callbacks() to model.fit, or "
-            "call hvd.broadcast_variables(model.weights, 0) before the first step. A variable that "
-            "is each rank's own goes into register_local_var. TFRING_CHECK_START=0 leaves this "
-            "check out."
+            "call hvd.broadcast_variables(model.weights, 0) before the first step; all ranks need "
+            "the same learning rate, too. A variable that is each rank's own goes into "
+            "register_local_var. TFRING_CHECK_START=0 leaves this check out."
         )
         if "horovod" not in sys.modules:
             raise RuntimeError(text)

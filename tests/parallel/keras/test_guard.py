@@ -81,6 +81,61 @@ def test_a_difference_that_is_no_rounding_is_found_beside_rounding(several: int)
         train(small, Changes(0.1, number=2), epochs=2)
 
 
+class Codebook(keras.layers.Layer):  # type: ignore[misc]
+    """Subtracts a moving average of its inputs: of this rank's, or of all ranks'."""
+
+    def __init__(self, together: bool) -> None:
+        super().__init__(name="codebook")
+        self.together = together
+
+    def build(self, shape: Any) -> None:
+        self.centre = self.add_weight(
+            shape=(shape[-1],), initializer="zeros", trainable=False, name="centre"
+        )
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            found = tf.reduce_mean(x, axis=0)
+            found = hvd.allreduce(found) if self.together else found
+            self.centre.assign(0.9 * self.centre + 0.1 * found)
+        return x - self.centre
+
+
+def test_state_that_is_learnt_from_one_ranks_batches_is_named_once(several: int) -> None:
+    def texts(together: bool, local: bool = False) -> list[str]:
+        layer = Codebook(together)
+        model = compiled(keras.optimizers.SGD(0.01), middle=(layer,))
+        own = [layer.centre] if local else None
+        first = hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=own)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fit(model, first, epochs=3)
+        return [str(w.message) for w in caught if "no gradient trains" in str(w.message)]
+
+    found = texts(together=False)
+    assert len(found) == (hvd.rank() == 0)
+    for text in found:
+        assert "after epoch 1" in text and "centre" in text and "hvd.allreduce" in text
+    assert not texts(together=True) and not texts(together=False, local=True)
+
+
+def test_statistics_of_batch_normalization_are_averaged(several: int) -> None:
+    def statistics(*callbacks: Any) -> Any:
+        model = compiled(
+            keras.optimizers.SGD(0.01), middle=(keras.layers.BatchNormalization(name="norm"),)
+        )
+        fit(model, broadcast(), *callbacks, epochs=2)
+        layer = model.get_layer("norm")
+        return np.stack([layer.moving_mean, layer.moving_variance])
+
+    own = hvd.allgather(statistics()[None]).numpy()
+    assert (own[0] != own[-1]).any()
+    together = hvd.allgather(statistics(hvd.callbacks.BatchNormAverageCallback())[None]).numpy()
+    assert (together == together[0]).all()
+    # The statistics of an epoch do not depend on those of the one before.
+    assert np.abs(together[0] - own.mean(axis=0)).max() < 1e-6
+
+
 def test_what_is_no_business_of_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     train(Changes(0.1, trainable=False), middle=(keras.layers.BatchNormalization(),))
     averages = hvd.callbacks.BroadcastGlobalVariablesCallback(0, reduced_by_user=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfring.compat.public_names import missing
+from tfring.keras.callbacks.batch_norm import BatchNormAverageCallback
 from tfring.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from tfring.keras.callbacks.checkpoint import BestModelCheckpoint
 from tfring.keras.callbacks.checkpoints.callback import CheckpointCallback
@@ -19,6 +20,7 @@ from tfring.keras.callbacks.observing.communication import CommunicationMetrics
 from tfring.keras.callbacks.observing.stragglers import StragglerCallback
 
 __all__ = [
+    "BatchNormAverageCallback",
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
     "CheckpointCallback",

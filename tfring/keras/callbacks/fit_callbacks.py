@@ -8,6 +8,7 @@ import keras
 
 from tfring import topology
 from tfring.collectives import objects
+from tfring.keras.callbacks.batch_norm import BatchNormAverageCallback
 from tfring.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from tfring.keras.callbacks.learning_rate import LearningRateWarmupCallback
 from tfring.keras.callbacks.metrics import MetricAverageCallback
@@ -26,7 +27,8 @@ def fit_callbacks(
        on with the epoch after it.
     2. All ranks get the weights and the optimizer's state of rank 0.
     3. With `warmup`: the learning rate rises.
-    4. Metrics become those of the data of all ranks, as hvd.evaluate has them.
+    4. Metrics become those of the data of all ranks, as hvd.evaluate has them, and the statistics
+       of BatchNormalization their mean.
     5. Yours: all ranks see the same metrics, so EarlyStopping or ReduceLROnPlateau decide alike.
     6. With `log_dir`: rank 0 writes for TensorBoard.
     7. With `checkpoint`: rank 0 saves the state after each epoch.
@@ -61,6 +63,7 @@ def fit_callbacks(
         *([_Warmup(warmup)] if warmup else []),
         Writers(callbacks),
         MetricAverageCallback(),
+        BatchNormAverageCallback(),
         *callbacks,
         *([keras.callbacks.TensorBoard(log_dir)] if log_dir is not None and first else []),
         *([Save(checkpoint)] if checkpoint is not None else []),

@@ -154,7 +154,7 @@ class Fit:
         compares = self._batch_seen and not self.reduced_by_user
         begins = self._epoch is None and epoch is not None
         mine: dict[str, Any] = {
-            "weights": self._guard.fingerprint(model, self.local) if compares else None,
+            "weights": self._guard.hashes(model, self.local) if compares else None,
             "epoch": epoch,
             "steps": self.params.get("steps") if alike and self.params else None,
             "meets": alike and knows_next_collective(model),

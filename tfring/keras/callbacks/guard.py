@@ -24,12 +24,16 @@ _WARN_AGAIN = 10.0  # times the difference of which there was a warning
 
 
 class DivergenceGuard:
-    """Compares the trainable weights of all ranks between the epochs of one `fit`.
+    """Compares the weights of all ranks between the epochs of one `fit`.
 
-    Each rank sends a hash of eight bytes with what the ranks exchange anyway. Only if hashes differ
-    are variables compared one by one. A difference that can come from rounding is a warning. It
-    grows as long as training goes on, slowly, because all ranks apply the same gradients; so what
-    counts is by how much it grew since the last comparison. More is an error on all ranks.
+    Each rank sends two hashes of eight bytes with what the ranks exchange anyway: of the weights
+    that gradients train, and of others (state.moving_weights), which layers may learn from their
+    batches. Only if hashes differ are variables compared one by one.
+
+    Other weights that differ are one warning. Of trained ones, a difference that can come from
+    rounding is a warning. It grows as long as training goes on, slowly, because all ranks apply the
+    same gradients; so what counts is by how much it grew since the last comparison. More is an
+    error on all ranks.
     TFRING_DIVERGENCE_GUARD=0 switches the guard off.
     """
 
@@ -38,9 +42,10 @@ class DivergenceGuard:
         self._wanted = read_settings(os.environ).divergence_guard
         self._largest = 0.0  # difference at the last comparison
         self._warned_at = 0.0
+        self._moving = True  # whether other weights are compared
 
-    def fingerprint(self, model: Any, local: Sequence[Any]) -> int | None:
-        """Returns the hash of this rank's weights, or None if there is nothing to compare.
+    def hashes(self, model: Any, local: Sequence[Any]) -> list[int] | None:
+        """Returns the two hashes of this rank's weights, or None if there is nothing to compare.
 
         Args:
             model: the model that is trained.
@@ -48,26 +53,33 @@ class DivergenceGuard:
         """
         if not self._wanted or not train_together(model):
             return None
-        return fingerprint(_compared(model, local))
+        return [fingerprint(_trained(model, local)), fingerprint(_moving(model, local))]
 
     def compare(
-        self, model: Any, local: Sequence[Any], hashes: Sequence[int | None], when: str
+        self, model: Any, local: Sequence[Any], hashes: Sequence[list[int] | None], when: str
     ) -> None:
         """Looks for the first variable that differs, if hashes do; a collective then.
 
         Args:
             model: the model that is trained.
             local: variables that are this rank's own.
-            hashes: what `fingerprint` returned on each rank.
+            hashes: what `hashes` returned on each rank.
             when: for the message.
 
         Raises:
-            RuntimeError: weights differ; on every rank.
+            RuntimeError: trained weights differ; on every rank.
         """
-        if len(set(hashes)) == 1 or None in hashes:
+        known = [each for each in hashes if each is not None]
+        if len(known) < len(hashes):
             self._largest = 0.0
             return
-        found = first_difference(_compared(model, local))
+        trained, moving = (set(column) for column in zip(*known, strict=True))
+        if self._moving and len(moving) > 1:
+            self._moving = self._warn_of_moving(_moving(model, local), when)
+        if len(trained) == 1:
+            self._largest = 0.0
+            return
+        found = first_difference(_trained(model, local))
         more = f" ({found.others} more weights differ)" if found.others else ""
         text = f"rank {topology.rank()}: {when} the ranks' weights differ: {found.text}{more}."
         if found.largest > self._largest + ROUNDING:
@@ -78,11 +90,31 @@ class DivergenceGuard:
             if topology.rank() == 0:
                 warnings.warn(f"{text} {_MAY_BE_ROUNDING}", stacklevel=2)
 
+    def _warn_of_moving(self, weights: Sequence[Any], when: str) -> bool:
+        """Warns on rank 0 unless it is rounding; returns whether they are compared again."""
+        found = first_difference(weights)
+        if found.largest <= ROUNDING:
+            return True
+        if topology.rank() == 0:
+            more = f" ({found.others} more of them differ)" if found.others else ""
+            warnings.warn(
+                f"tfring: {when} weights that no gradient trains differ: {found.text}{more}. "
+                f"{_LEARNT}",
+                stacklevel=3,
+            )
+        return False
+
 
 _ADVICE = (
     "Something changed them on some ranks only: a callback, a state that one rank loaded during "
     "fit, gradients that were not reduced. Weights that are one rank's own go into local_variables "
     "of BroadcastGlobalVariablesCallback. TFRING_DIVERGENCE_GUARD=0 switches this check off"
+)
+_LEARNT = (
+    "So each rank trains the others with a state of its own, if a layer learns it from its batches "
+    "(codebooks, queues, normalisers). Average in the layer what it takes from a batch, by "
+    "hvd.allreduce, or gather the batch by hvd.allgather. Weights that are one rank's own go into "
+    "local_variables of BroadcastGlobalVariablesCallback"
 )
 _MAY_BE_ROUNDING = (
     "The difference is small and may come from rounding, where ranks have other processors or "
@@ -90,9 +122,13 @@ _MAY_BE_ROUNDING = (
 )
 
 
-def _compared(model: Any, local: Sequence[Any]) -> list[Any]:
+def _trained(model: Any, local: Sequence[Any]) -> list[Any]:
     left_out = state.local_variables(model, local)
     return [v for v in state.shared_weights(model, left_out) if v.trainable]
+
+
+def _moving(model: Any, local: Sequence[Any]) -> list[Any]:
+    return state.moving_weights(model, state.local_variables(model, local))
 
 
 def train_together(model: Any) -> bool:

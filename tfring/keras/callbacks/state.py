@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import keras
+
 from tfring.keras.hook import find_hook, innermost
-from tfring.keras.model_optimizers import optimizers_of
+from tfring.keras.model_optimizers import optimizers_of, reachable
 from tfring.keras2 import detect, facts
 from tfring.training.local_variables import variable_key
 from tfring.training.reduction_record import reductions
@@ -35,6 +37,23 @@ def shared_weights(model: Any, local: Iterable[Any] = ()) -> list[Any]:
     left_out = _keys(local)
     weights = facts.weights_of(model)
     return [variable for variable in weights if variable_key(variable) not in left_out]
+
+
+def batch_norms(model: Any) -> list[Any]:
+    """Returns the BatchNormalization layers of a model."""
+    kind = keras.layers.BatchNormalization
+    found = reachable(model).values()
+    return [layer for layer in found if isinstance(layer, kind) or detect.is_batch_norm(layer)]
+
+
+def moving_weights(model: Any, local: Iterable[Any] = ()) -> list[Any]:
+    """Returns the weights that no gradient trains, without the local ones.
+
+    The statistics of BatchNormalization are left out, too: they are each rank's own.
+    """
+    statistics = [weight for layer in batch_norms(model) for weight in layer.weights]
+    weights = shared_weights(model, [*local, *statistics])
+    return [weight for weight in weights if not weight.trainable]
 
 
 def shared_state(model: Any, local: Iterable[Any] = (), *, accumulators: bool = True) -> list[Any]:
