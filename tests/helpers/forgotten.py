@@ -61,5 +61,14 @@ elif WHAT == "right":
     loop("calls")
 elif WHAT == "calls":
     loop("calls")
+elif WHAT in ("keras2", "keras2 legacy", "keras2 right"):
+    import tf_keras
+
+    hvd.init()  # Keras 2 has been loaded since
+    kinds = tf_keras.optimizers.legacy if WHAT == "keras2 legacy" else tf_keras.optimizers
+    plain = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(4,))])
+    rate = kinds.SGD(0.01)
+    plain.compile(hvd.DistributedOptimizer(rate) if WHAT == "keras2 right" else rate, "mse")
+    plain.fit(X, Y, batch_size=4, verbose=0)
 else:
     loop("nothing")

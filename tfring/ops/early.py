@@ -31,9 +31,12 @@ def register_where_loaded() -> None:
 
 def watch_optimizers() -> None:
     """Has optimizers of Keras looked at that reduce nothing, if this process has loaded Keras."""
-    keras = sys.modules.get("keras")
-    if "tensorflow" in sys.modules and hasattr(keras, "optimizers"):
-        importlib.import_module(_UNREDUCED).watch(keras)
+    if "tensorflow" not in sys.modules:
+        return
+    for package, watch in (("keras", "watch"), ("tf_keras", "watch_keras2")):
+        loaded = sys.modules.get(package)
+        if hasattr(loaded, "optimizers"):
+            getattr(importlib.import_module(_UNREDUCED), watch)(loaded)
 
 
 def say_what_was_not_reduced() -> None:

@@ -3,7 +3,8 @@
 A wrapped optimizer refuses them itself, and tfring's callbacks refuse an optimizer that is not
 wrapped. Elsewhere, in `fit` without callbacks, in train_on_batch and in a loop of one's own, each
 rank would train a model of its own without a word: after a forgotten tape, or with an optimizer
-that was loaded, which is a plain one. So `Optimizer.apply` of Keras is replaced in its class.
+that was loaded, which is a plain one. So the methods of Keras that apply are replaced in their
+classes: `apply` of Keras 3, `apply_gradients` of Keras 2.
 
 A program may mean it: each rank tries other parameters, or the program averages weights. So it is
 said while it runs only in a program that has made a tape or wrapped an optimizer, or whose
@@ -17,7 +18,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -54,28 +55,50 @@ def expect() -> None:
 
 def watch(keras: Any) -> None:
     """Watches the optimizers of Keras 3, which is given; a second call changes nothing."""
-    owners = keras.optimizers.Optimizer.__mro__
-    owner: Any = next((kind for kind in owners if "apply" in vars(kind)), None)
-    if owner is None or hasattr(owner.apply, "tfring_watches"):
-        return
-    original = owner.apply
 
-    @functools.wraps(original)
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        grads = list(grads)
-        if trainable_variables is not None:
-            trainable_variables = list(trainable_variables)
-        if not _State.warned:
+    def make(original: Any) -> Any:
+        def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+            grads = list(grads)
+            if trainable_variables is not None:
+                trainable_variables = list(trainable_variables)
             _look(self, grads, trainable_variables)
-        return original(self, grads, trainable_variables)
+            return original(self, grads, trainable_variables)
 
-    wrapped = tf.autograph.experimental.do_not_convert(apply)
+        return apply
+
+    _replace(keras.optimizers.Optimizer, "apply", make)
+
+
+def watch_keras2(tf_keras: Any) -> None:
+    """Watches the optimizers of Keras 2, new and legacy ones; as `watch`."""
+
+    def make(original: Any) -> Any:
+        def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+            pairs = list(grads_and_vars)
+            _look(self, [g for g, _ in pairs], [v for _, v in pairs])
+            return original(self, pairs, *args, **kwargs)
+
+        return apply_gradients
+
+    for kind in (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer):
+        _replace(kind, "apply_gradients", make)
+
+
+def _replace(kind: Any, method: str, make: Callable[[Any], Any]) -> None:
+    owner: Any = next((each for each in kind.__mro__ if method in vars(each)), None)
+    if owner is None or hasattr(getattr(owner, method), "tfring_watches"):
+        return
+    original = getattr(owner, method)
+    wrapped = functools.wraps(original)(make(original))
+    wrapped = tf.autograph.experimental.do_not_convert(wrapped)
     wrapped.tfring_watches = True
-    owner.apply = wrapped
+    setattr(owner, method, wrapped)
 
 
 def _look(optimizer: Any, gradients: Sequence[Any], variables: Any) -> None:
-    if not topology.is_initialized() or topology.size() == 1 or _reduces(optimizer):
+    if _State.warned or not topology.is_initialized() or topology.size() == 1:
+        return
+    if _reduces(optimizer):
         return
     if variables is None:
         variables = getattr(optimizer, "_trainable_variables", None) or []
@@ -101,7 +124,7 @@ def _look(optimizer: Any, gradients: Sequence[Any], variables: Any) -> None:
             "optimizer %r (%s) applies gradients of %r and other variables that were not reduced: "
             "each of the %d ranks trains a model of its own. %s. If that is meant, "
             "TFRING_CHECK_START=0 leaves this out.",
-            optimizer.name,
+            getattr(optimizer, "name", None) or optimizer._name,
             type(optimizer).__name__,
             _State.name,
             topology.size(),
@@ -130,8 +153,9 @@ def _reduces(optimizer: Any) -> bool:
 
 
 def _has_trained(optimizer: Any) -> bool:
+    steps = getattr(optimizer, "_iterations", None)  # a legacy optimizer makes it when used
     with tf.init_scope():
-        return bool(optimizer.built) and int(optimizer.iterations) > 0
+        return steps is not None and int(steps) > 0
 
 
 def _elements(variable: Any) -> int:

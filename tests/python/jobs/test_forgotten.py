@@ -10,12 +10,23 @@ from launcher_tools import run
 PROGRAM = Path(__file__).parents[2] / "helpers" / "forgotten.py"
 NAMED = "trains a model of its own"
 AT_END = "and reduced none: it trained a model of its own"
-EXPECTED = {"nothing": AT_END, "wrap": AT_END, "reload": NAMED, "right": "", "calls": ""}
+EXPECTED = {
+    "nothing": AT_END,
+    "wrap": AT_END,
+    "reload": NAMED,
+    "right": "",
+    "calls": "",
+    "keras2": AT_END,
+    "keras2 legacy": AT_END,
+    "keras2 right": "",
+}
 
 
 @pytest.mark.parametrize("what", EXPECTED)
 def test_what_was_forgotten_is_named(what: str, tmp_path: Path) -> None:
     pytest.importorskip("tfring._native")
+    if "keras2" in what:
+        pytest.importorskip("tf_keras")
     done = run("-np", "2", "python", str(PROGRAM), what, str(tmp_path))
     output = done.stdout + done.stderr
     assert done.returncode == 0, output
