@@ -49,6 +49,7 @@ from tfring.process_sets import ProcessSet as ProcessSet
 from tfring.process_sets import add_process_set as add_process_set
 from tfring.process_sets import global_process_set as global_process_set
 from tfring.process_sets import remove_process_set as remove_process_set
+from tfring.sharding.batches import shard_batches as shard_batches
 from tfring.sharding.shard import shard as shard
 from tfring.timeline.session import start_timeline as start_timeline
 from tfring.timeline.session import stop_timeline as stop_timeline

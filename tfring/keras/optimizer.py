@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfring import process_sets
 from tfring.collectives.compression import Compression
-from tfring.keras import accumulation, loss_scale, loss_weights
+from tfring.keras import accumulation, loss_scale, loss_weights, validation_split
 from tfring.keras.hook import OptimizerHook, find_hook, innermost, steps_taken
 from tfring.keras2 import detect
 from tfring.keras2 import optimizer as keras2_optimizer
@@ -196,6 +196,7 @@ def wrap(optimizer: Any, options: OptimizerOptions, resumed: bool) -> Any:
         object.__setattr__(optimizer, "register_local_var", hook.register_local_var)
     loss_scale.install()
     loss_weights.install(find_hook)
+    validation_split.install()
     return optimizer
 
 

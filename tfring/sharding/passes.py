@@ -39,7 +39,7 @@ class Passes:
         """Returns the dataset whose iterations are counted.
 
         Args:
-            samples: how many it has.
+            samples: how many elements it has; negative as in tf.data if that is not known.
         """
 
         def begin(_: Any) -> tf.data.Dataset:
@@ -47,7 +47,8 @@ class Passes:
             return self._shuffled
 
         counted = tf.data.Dataset.range(1).flat_map(begin)
-        counted = counted.apply(tf.data.experimental.assert_cardinality(samples))
+        if samples != tf.data.UNKNOWN_CARDINALITY:
+            counted = counted.apply(tf.data.experimental.assert_cardinality(samples))
         counted._tfring_passes = self
         with _lock:
             _alive[self.number] = self
@@ -68,6 +69,15 @@ class Passes:
 _lock = threading.Lock()  # guards what follows
 _alive: weakref.WeakValueDictionary[int, Passes] = weakref.WeakValueDictionary()  # by number
 _numbers = itertools.count()
+
+
+def options() -> tf.data.Options:
+    """Returns the options of data that ranks iterate in the same order."""
+    options = tf.data.Options()
+    options.deterministic = True
+    # An iterator can be saved though the count of iterations is no part of it.
+    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.WARN
+    return options
 
 
 def next_number() -> int:

@@ -8,10 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfring import topology
-from tfring.collectives import objects
-from tfring.sharding import passes
+from tfring.sharding import batches, passes, same_data
 
 _DATASET_BUFFER = 10_000
+_COMPARED = 8  # rows of arrays
 _ORDER = "order by tf.data's shuffle, which depends on tf.random.set_seed"
 
 
@@ -22,6 +22,7 @@ def shard(
     *,
     drop_remainder: bool = False,
     shuffle_buffer: int | None = None,
+    check: bool = True,
 ) -> tf.data.Dataset:
     """Returns a dataset of this rank's batches; all ranks get the same number of them.
 
@@ -33,32 +34,50 @@ def shard(
 
     Where the number of samples is no multiple of `batch_size * size()`, the last batches are
     smaller, by at most one sample on some ranks. `fit` weights the ranks by their samples; a loop
-    of your own says `weight_by=` to its tape. If fewer are left than there are ranks, at most
-    `size() - 1` samples come twice in an epoch.
+    of your own says `weight_by=` to its tape. If fewer are left than there are ranks, each rank
+    takes all of them, so the average over the ranks is right; of a tf.data.Dataset at most
+    `size() - 1` samples come twice instead.
 
     Args:
-        data: Arrays or tensors with one row per sample, in a tuple or dict, nested or not; the
-            dataset gives batches of the same structure. Or a tf.data.Dataset of single samples with
-            known cardinality. What shuffles or augments it before has to give the same on all
-            ranks: with a seed; what shall differ between ranks comes after `shard`.
+        data: Arrays, tensors (also ragged ones) or pandas objects with one row per sample, in a
+            tuple or dict, nested or not, or None in their place; the dataset gives batches of the
+            same structure, with tuples for lists. Or a tf.data.Dataset of single samples with known
+            cardinality. What shuffles or augments it before has to give the same on all ranks: with
+            a seed; what shall differ between ranks comes after `shard`. Data in batches goes to
+            `shard_batches`.
         batch_size: samples per rank and step.
         seed: of the shuffle, the same on all ranks; None keeps the order.
         drop_remainder: leave out the samples that do not fill a batch on every rank, others in
             every epoch.
         shuffle_buffer: for a tf.data.Dataset: among how many samples the next one is chosen;
             all of them, at most 10,000, by default. Arrays are shuffled as a whole.
+        check: refuse a dataset that was made by `batch`, and compare some rows of all ranks, of a
+            dataset the first sample, which is read for that.
 
     Raises:
-        ValueError: the arrays differ in their number of rows; a dataset is infinite or does not
-            know its cardinality; there are too few samples; or the ranks differ in the number of
-            samples, batch_size, seed or the rest (on all ranks).
+        ValueError: the arrays differ in their number of rows; a dataset is infinite, does not know
+            its cardinality or was made by `batch`; there are too few samples; or the ranks differ
+            in the samples or their number, batch_size, seed or the rest (on all ranks).
         TypeError: the data is of another kind.
         tf.errors.FailedPreconditionError: tfring is not initialized.
     """
+    if check and isinstance(data, tf.data.Dataset):
+        _refuse_batches(data)
     rows, samples, count = _samples(data)
     buffer = count if rows is not None else shuffle_buffer or min(count, _DATASET_BUFFER)
-    number = _refuse_different_ranks(count, batch_size, seed, drop_remainder, buffer)
-    size = topology.size()
+    mine = {
+        "samples": count,
+        "batch_size": batch_size,
+        "seed": seed,
+        "drop_remainder": drop_remainder,
+        "shuffle_buffer": buffer,
+        "element_spec": str(samples.element_spec if rows is None else _specs(rows)),
+        _ORDER: _probe(seed),
+        "data (hash of some rows)": _digest(rows, samples) if check and count > 0 else "",
+    }
+    number = same_data.require("shard", mine)
+    _require(batch_size >= 1 and count >= 1, count, batch_size)
+    rank, size = topology.rank(), topology.size()
     rest = count % (batch_size * size)
     chosen = samples
     if seed is not None:
@@ -66,26 +85,29 @@ def shard(
     if drop_remainder:
         _require(count >= batch_size * size, count, batch_size)
         chosen = chosen.take(count - rest)
-    elif 0 < rest < size:
+    elif rows is None and 0 < rest < size:
         chosen = chosen.concatenate(samples.repeat().take(size - rest))
+    if rows is not None:
+        chosen = chosen.batch(batch_size * size)
     if seed is not None:
         chosen = passes.Passes(chosen, number).count(int(chosen.cardinality()))
-    batches = chosen.shard(size, topology.rank()).batch(batch_size)
-    return _loaded(batches, rows)
+    parts = chosen.shard(size, rank).batch(batch_size) if rows is None else _rows_of(chosen, rows)
+    return parts.prefetch(tf.data.AUTOTUNE).with_options(passes.options())
 
 
-def _loaded(batches: tf.data.Dataset, rows: Any) -> tf.data.Dataset:
-    """Returns batches of rows for batches of their numbers, if there are rows; ahead of use."""
-    if rows is not None:
-        batches = batches.map(
-            lambda numbers: tf.nest.map_structure(lambda values: tf.gather(values, numbers), rows),
-            num_parallel_calls=tf.data.AUTOTUNE,
-        )
-    options = tf.data.Options()
-    options.deterministic = True  # the ranks count on the same order
-    # An iterator can be saved though the count of iterations is no part of it.
-    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.WARN
-    return batches.prefetch(tf.data.AUTOTUNE).with_options(options)
+def _rows_of(numbers: tf.data.Dataset, rows: Any) -> tf.data.Dataset:
+    """Returns this rank's batches for the numbers of rows of all ranks' batches."""
+    rank, size = topology.rank(), topology.size()
+    return numbers.map(
+        lambda batch: _gather(rows, batches.part(batch, rank, size)),
+        num_parallel_calls=tf.data.AUTOTUNE,
+    )
+
+
+def _gather(rows: Any, numbers: Any) -> Any:
+    return tf.nest.map_structure(
+        lambda values: None if values is None else tf.gather(values, numbers), rows
+    )
 
 
 def _samples(data: Any) -> tuple[Any, tf.data.Dataset, int]:
@@ -95,7 +117,7 @@ def _samples(data: Any) -> tuple[Any, tf.data.Dataset, int]:
     """
     if isinstance(data, tf.data.Dataset):
         return None, data, _cardinality(data)
-    rows = tf.nest.map_structure(_tensor, _without_lists(data))
+    rows = tf.nest.map_structure(_tensor, _tuples(data))
     count = _rows(rows)
     return rows, tf.data.Dataset.range(count), count
 
@@ -111,60 +133,87 @@ def _cardinality(dataset: tf.data.Dataset) -> int:
         )
     raise ValueError(
         "the dataset does not know its cardinality, so the ranks cannot take equally many steps: "
-        "say it with dataset.apply(tf.data.experimental.assert_cardinality(samples)). A dataset "
-        "of batches is taken apart by unbatch()"
+        "say it with dataset.apply(tf.data.experimental.assert_cardinality(samples)). Batches need "
+        "none: hvd.shard_batches(dataset)"
     )
 
 
-def _without_lists(data: Any) -> Any:
-    """Refuses lists: TensorFlow takes them for tensors in one place and for tuples in another."""
-    if isinstance(data, list):
-        raise TypeError("shard got a list: give it a tuple of arrays, or one array")
+def _refuse_batches(dataset: tf.data.Dataset) -> None:
+    """Raises ValueError if the elements are batches; samples may be made by `batch`, too.
+
+    Those are windows of numbers or tokens, all of one length, so without a second dimension.
+    """
+    shapes = [getattr(spec, "shape", None) for spec in tf.nest.flatten(dataset.element_spec)]
+    ranked = [shape for shape in shapes if shape is not None and shape.rank]
+    firsts = {shape[0] for shape in ranked}
+    windows = None not in firsts and all(shape.rank == 1 for shape in ranked)
+    if len(ranked) == len(shapes) and len(firsts) == 1 and not windows and _batched(dataset):
+        raise ValueError(
+            f"shard got a dataset of batches, not of samples: {dataset.element_spec}.\n"
+            "Use hvd.shard_batches(dataset), which takes this rank's rows of each batch, or leave "
+            "out batch(). If each element is one sample, say check=False."
+        )
+
+
+def _batched(dataset: Any) -> bool:
+    """Whether `batch` or its like made the elements, or what they were mapped from."""
+    name = type(dataset).__name__
+    if any(part in name for part in ("Unbatch", "FlatMap", "Interleave", "Window", "Generator")):
+        return "GroupByWindow" in name
+    return "Batch" in name or any(map(_batched, dataset._inputs()))
+
+
+def _tuples(data: Any, inner: bool = False) -> Any:
+    """Returns tuples for lists of arrays, as Keras does; TensorFlow takes them for tensors."""
     if isinstance(data, dict):
-        return {key: _without_lists(value) for key, value in data.items()}
-    return tuple(map(_without_lists, data)) if isinstance(data, tuple) else data
+        return {key: _tuples(value, True) for key, value in data.items()}
+    arrays = isinstance(data, list) and inner and all(hasattr(each, "shape") for each in data)
+    if isinstance(data, list) and not arrays:
+        raise TypeError(
+            "shard got a list: give it (x, y) for inputs and targets, ([a, b], y) for several "
+            "inputs, np.array(values) for a list of numbers or texts"
+        )
+    return tuple(_tuples(each, True) for each in data) if isinstance(data, (tuple, list)) else data
 
 
 def _tensor(values: Any) -> Any:
+    if values is None:
+        return None
+    if hasattr(values, "to_numpy"):  # of pandas
+        values = values.to_numpy()
+        values = values[:, None] if values.ndim == 1 else values  # as Keras does
+    if isinstance(values, tf.RaggedTensor):
+        return values
     if isinstance(values, (np.ndarray, tf.Tensor)) and len(values.shape):
         return tf.convert_to_tensor(values)
     raise TypeError(
         "shard needs a tf.data.Dataset, or arrays or tensors with one row per sample, not "
-        f"{type(values).__module__}.{type(values).__name__}"
+        f"{type(values).__module__}.{type(values).__name__}.\n"
+        "For tf.SparseTensor use shard(tf.data.Dataset.from_tensor_slices(data), ...). For what "
+        "gives batches, such as a PyDataset or a generator, use hvd.shard_batches(data)."
     )
 
 
 def _rows(rows: Any) -> int:
-    counts = [int(values.shape[0]) for values in tf.nest.flatten(rows)]
+    counts = [int(values.shape[0]) for values in tf.nest.flatten(rows) if values is not None]
     if len(set(counts)) != 1:
         raise ValueError(f"shard needs arrays with the same number of rows, at least one: {counts}")
     return counts[0]
 
 
-def _refuse_different_ranks(
-    count: int, batch_size: int, seed: int | None, drop_remainder: bool, buffer: int
-) -> int:
-    """Compares; returns the number of this call, the same on all ranks."""
-    mine = {
-        "samples": count,
-        "batch_size": batch_size,
-        "seed": seed,
-        "drop_remainder": drop_remainder,
-        "shuffle_buffer": buffer,
-        _ORDER: _probe(seed),
-    }
-    everywhere = objects.allgather_json([passes.next_number(), mine], name="tfring.shard")
-    for what in mine:
-        values = [each[what] for _, each in everywhere]
-        if any(value != values[0] for value in values):
-            listed = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
-            raise ValueError(
-                f"rank {topology.rank()}: shard got another {what} on some ranks ({listed}): give "
-                "it the whole data, the same arguments and the same tf.random.set_seed on every "
-                "rank; hvd.set_seed(seed) sets that"
-            )
-    _require(batch_size >= 1 and count >= 1, count, batch_size)
-    return passes.agree_on([number for number, _ in everywhere])
+def _specs(rows: Any) -> list[str]:
+    return [f"{r.shape} {r.dtype.name}" for r in tf.nest.flatten(rows) if r is not None]
+
+
+def _digest(rows: Any, samples: tf.data.Dataset) -> str:
+    """Returns a hash of some rows, or of the first sample.
+
+    Also where one rank is all: a look at a dataset moves a shuffle on.
+    """
+    if rows is None:
+        return same_data.digest(list(samples.take(1)))
+    numbers = np.linspace(0, _rows(rows) - 1, _COMPARED).astype(np.int64)
+    return same_data.digest(_gather(rows, numbers))
 
 
 def _probe(seed: int | None) -> list[int]:

@@ -354,7 +354,7 @@ class _Batches:
                 "all %d ranks compute the same gradients: they train on the same batches, so each "
                 "step is done %d times and training is not faster. Give each rank its own part of "
                 "the data: model.fit(hvd.shard((x, y), batch_size=32), ...), or "
-                "dataset.shard(hvd.size(), hvd.rank()).",
+                "hvd.shard_batches(dataset) of batches.",
                 len(everywhere),
                 len(everywhere),
             )
