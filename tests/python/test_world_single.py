@@ -163,3 +163,23 @@ def test_second_inter_op_thread(tmp_path, given, expected):
     )
     assert done.stdout.strip() == expected
     assert ("single inter-op thread" in done.stderr) == (expected == "1")
+
+
+def test_init_leaves_threads_and_processors_as_they_are(tmp_path):
+    done = python(
+        tmp_path,
+        """
+    import os
+    import tensorflow as tf
+    import tfring as hvd
+    def found():
+        threads = tf.config.threading
+        counts = threads.get_intra_op_parallelism_threads(), os.environ.get("OMP_NUM_THREADS")
+        return sorted(os.sched_getaffinity(0)), counts
+    before = found()
+    hvd.init()
+    hvd.allreduce(tf.ones([1000]))
+    print(before == found())
+    """,
+    )
+    assert done.stdout.strip() == "True"

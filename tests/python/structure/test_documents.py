@@ -190,6 +190,18 @@ def test_a_wrong_row_is_found() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tests_that_are_named_exist(page: Path) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)", page.read_text("utf-8"))
+    gone = [
+        f"{path}::{name}"
+        for path, name in named
+        if f"def {name}("
+        not in ((ROOT / path).read_text("utf-8") if (ROOT / path).exists() else "")
+    ]
+    assert not gone
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text("utf-8"))
     dead = [
