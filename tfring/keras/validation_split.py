@@ -6,15 +6,19 @@ import functools
 from typing import Any
 
 import tensorflow as tf
-from keras.src.trainers.data_adapters import array_slicing as _slicing
 
-_original_split = getattr(_slicing, "train_validation_split", None)
+try:
+    from keras.src.trainers.data_adapters import array_slicing
+except ImportError:  # of an early Keras 3
+    array_slicing = None
+
+_original_split = getattr(array_slicing, "train_validation_split", None)
 
 
 def install() -> None:
     """Adds to Keras' refusal what to write; a second call changes nothing."""
     if _original_split is not None:  # Keras' message alone does, too
-        _slicing.train_validation_split = _split
+        array_slicing.train_validation_split = _split
 
 
 @functools.wraps(_original_split or (lambda: None))
