@@ -48,6 +48,10 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
 }
 
 
+# Ftrl divides differences of square roots that hardly differ.
+TOLERANCE = {"Ftrl": 3e-4}
+
+
 @dataclasses.dataclass(frozen=True)
 class Way:
     """A way to train.

@@ -102,7 +102,7 @@ def fit(case: Case, model: Any, optimizer: Any, x: Any, y: Any, batch: int, **ho
     if case.built:
         optimizer.build(model.trainable_variables)
     model.compile(optimizer, case.loss, **{"jit_compile": False, **case.options, **how})
-    model.fit(batches(x, y, batch), verbose=0, callbacks=callbacks)
+    model.fit(batches(x, y, batch), shuffle=False, verbose=0, callbacks=callbacks)
     return model
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import pytest
 from tiers import slow
-from zoo_optimizers import OPTIMIZERS, WAYS, case
+from zoo_optimizers import OPTIMIZERS, TOLERANCE, WAYS, case
 from zoo_training import alone, by_fit, by_tape, difference, policy, values_of
 
 import tfring.keras as hvd
@@ -44,4 +44,5 @@ def test_an_optimizer(name: str, way: str) -> None:
         ours = by_tape(what) if way == "tape" else by_fit(what, **chosen.compile)
     plain = way in ("tape", "fit", "jit_compile")
     apart, where = difference(values_of(ours), expected(name, "fit" if plain else way))
-    assert apart <= chosen.tolerance, f"rank {hvd.rank()}: {where} differs by {apart:.3g}"
+    tolerance = max(chosen.tolerance, TOLERANCE.get(name, 0.0))
+    assert apart <= tolerance, f"rank {hvd.rank()}: {where} differs by {apart:.3g}"
