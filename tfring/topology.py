@@ -128,9 +128,8 @@ def started_by() -> str:
 def _number(name: str) -> int:
     if name in _kept and (name == "local_rank" or not is_initialized()):
         return _kept[name]
-    if not is_initialized() and (numbers := parent()):
-        return numbers[name]
-    return int(_ask(name))
+    numbers = {} if is_initialized() else parent()
+    return int(numbers[name] if numbers else _ask(name))
 
 
 def slot() -> int | None:

@@ -421,10 +421,11 @@ class OptimizerHook:
             self.optimizer._check_variables_are_known(variables)
         return variables
 
-    def _weight(self, variables: Sequence[Any], name: str) -> weights.Weight | None:
-        """Returns how much this rank counts in a step; None: all ranks count alike."""
+    def count(self) -> Any:
+        """Returns what this rank's loss was divided by in a step; None: all ranks count alike."""
         given = self.options.weight_by
-        if not self.options.weighs or not self.options.included:
+        alike = self.accumulates and not self._accumulation.one_batch
+        if alike or not self.options.weighs or not self.options.included:
             return None
         step = loss_weights.current(self)
         if isinstance(given, str):
@@ -438,10 +439,15 @@ class OptimizerHook:
                     "give the optimizer a tf.Variable, to which each step assigns the number."
                 )
             given = step.of_batch(given)
-        if given is None:
+        return given
+
+    def _weight(self, variables: Sequence[Any], name: str) -> weights.Weight | None:
+        """Returns how much this rank counts in a step; None: all ranks count alike."""
+        count = self.count()
+        if count is None:
             return None
         return weights.of_step(
-            given,
+            count,
             name,
             process_set_id=process_sets.checked_id(self.options.members),
             narrow=self.options.narrow(variables),
@@ -451,8 +457,6 @@ class OptimizerHook:
         self, grads: list[Any], variables: list[Any]
     ) -> tuple[list[Any], weights.PassWeights | None]:
         """Returns what is to be accumulated of one pass, and what knows the weights of all."""
-        if not self._accumulation.one_batch:
-            return grads, None
         weight = self._weight(variables, self._call_name(variables))
         if weight is None:
             return grads, None

@@ -182,12 +182,13 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
                 the list of sources, about which gradients exist or about their shapes.
         """
         del use_generic_names
-        local = self._wrapped.gradient(
-            target,
-            sources,
-            output_gradients=output_gradients,
-            unconnected_gradients=unconnected_gradients,
-        )
+        with weights.backward(lambda: self._reducer.options.weight_by):
+            local = self._wrapped.gradient(
+                target,
+                sources,
+                output_gradients=output_gradients,
+                unconnected_gradients=unconnected_gradients,
+            )
         flat_sources = tf.nest.flatten(sources)
         if not flat_sources:
             return local

@@ -7,7 +7,8 @@ the mean is large against the deviation. All ranks compute from the same rows, s
 statistics are equal to the last bit.
 
 The gradient is that of the sum of all ranks' losses, so averaging the gradients of the weights, as
-tfring does, gives what one process gets from the mean loss of the whole batch.
+tfring does, gives what one process gets from the mean loss of the whole batch. Where ranks are
+weighted, rank i's gradients are multiplied by its d later. So here each loss j counts d_j / d_i.
 """
 
 from __future__ import annotations
@@ -20,20 +21,21 @@ import tensorflow as tf
 from tfring import process_sets
 from tfring.collectives import allgather, allreduce
 from tfring.ops import names, reduce_ops
+from tfring.training import weights
 
 
 def local_statistics(values: Any, mask: Any, axes: Sequence[int]) -> Any:
     """Returns count, mean and variance of this rank's samples, of shape [3, channels]."""
     if mask is None:
-        weights = tf.ones_like(values)
+        counted = tf.ones_like(values)
     else:
         present = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(values))
         # What is masked may be inf or nan, which a factor of zero would not remove.
         values = tf.where(present, values, tf.zeros_like(values))
-        weights = tf.cast(present, values.dtype)
-    count = tf.reduce_sum(weights, axes, keepdims=True)
+        counted = tf.cast(present, values.dtype)
+    count = tf.reduce_sum(counted, axes, keepdims=True)
     mean = tf.math.divide_no_nan(tf.reduce_sum(values, axes, keepdims=True), count)
-    squares = weights * tf.math.squared_difference(values, mean)
+    squares = counted * tf.math.squared_difference(values, mean)
     variance = tf.math.divide_no_nan(tf.reduce_sum(squares, axes, keepdims=True), count)
     return tf.stack([tf.reshape(part, [-1]) for part in (count, mean, variance)])
 
@@ -55,12 +57,17 @@ def statistics_of_all(local: Any, process_set: Any) -> tuple[Any, Any]:
         variance = tf.reduce_sum(shares * (variances + tf.math.squared_difference(means, mean)), 0)
 
         def gradient(mean_gradient: Any, variance_gradient: Any) -> Any:
+            count = weights.of_backward()
+            own = [mean_gradient, variance_gradient]
+            if count is not None:
+                count = tf.cast(tf.reshape(tf.convert_to_tensor(count), []), local.dtype)
+                own = [tf.math.multiply_no_nan(part, count) for part in own]
             by_mean, by_variance = allreduce.bucket_allreduce(
-                [mean_gradient, variance_gradient],
-                name=f"grad.{name}",
-                op=reduce_ops.Sum,
-                process_set=process_set,
+                own, name=f"grad.{name}", op=reduce_ops.Sum, process_set=process_set
             )
+            if count is not None:
+                by_mean = tf.math.divide_no_nan(by_mean, count)
+                by_variance = tf.math.divide_no_nan(by_variance, count)
             share = tf.math.divide_no_nan(local[0], total)
             to_mean = share * (by_mean + 2.0 * (local[1] - mean) * by_variance)
             return tf.stack([tf.zeros_like(share), to_mean, share * by_variance])

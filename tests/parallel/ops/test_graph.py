@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,21 @@ def test_autograph_loops_and_conditions(rank: int, size: int) -> None:
 
     got = step(tf.fill([2], rank + 1.0), tf.constant(3))
     np.testing.assert_array_equal(got, size * size)
+
+
+def test_rank_and_size_in_a_function(rank: int, size: int) -> None:
+    """AutoGraph converts them, and would warn of a syntax that it does not know."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("tensorflow")
+    logger.addHandler(handler)
+    try:
+        both = tf.function(lambda: [tfring.rank(), tfring.size(), tfring.local_size()])()
+    finally:
+        logger.removeHandler(handler)
+    assert [int(n) for n in both[:2]] == [rank, size]
+    assert said == []
 
 
 def test_nested_functions(rank: int, size: int) -> None:

@@ -1,0 +1,70 @@
+"""Every family of Keras' layers: ranks make what one process makes, or the table says why not."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import types
+from typing import Any
+
+import keras
+import pytest
+from keras_cases import assert_same_on_all_ranks
+from tiers import cases
+from zoo_layers import FAMILIES
+from zoo_training import alone, by_fit, by_tape, difference, values_of
+
+import tfring.keras as hvd
+
+# Layers with weights that no family has, and why.
+LEFT_OUT = {"STFTSpectrogram": "its weights are constants, which need SciPy"}
+QUICK = [
+    "attention",
+    "float8",
+    "LoRA",
+    "masked loss",
+    "normalization",
+    "several inputs and outputs",
+    "synchronized batch normalization",
+    "text",
+]
+
+
+@pytest.mark.slow
+def test_no_layer_with_weights_is_left_out() -> None:
+    kind = keras.layers.Layer
+
+    def has_weights(layer: Any) -> bool:
+        own = [c for c in layer.__mro__ if issubclass(c, kind) and c is not kind]
+        return any("add_weight(" in inspect.getsource(c) for c in own if "layers" in c.__module__)
+
+    named = vars(keras.layers).values()
+    known = {c.__name__ for c in named if isinstance(c, type) and issubclass(c, kind)}
+    found: set[str] = set()
+    for family in FAMILIES.values():
+        for layer in family.make()._flatten_layers():
+            found.update(c.__name__ for c in type(layer).__mro__)
+    classes = {c for c in named if isinstance(c, type) and c.__name__ in known}
+    assert {c.__name__ for c in classes if has_weights(c)} - found == set(LEFT_OUT)
+
+
+@functools.cache
+def expected(name: str) -> dict[str, Any]:
+    family = FAMILIES[name]
+    case = dataclasses.replace(family.case(), make=family.alone or family.make)
+    return values_of(alone(case))
+
+
+@pytest.mark.any_ranks
+@pytest.mark.parametrize("name", cases(FAMILIES, quick=QUICK))
+@pytest.mark.parametrize("way", ["tape", pytest.param("fit", marks=pytest.mark.slow)])
+def test_a_family(name: str, way: str) -> None:
+    family = FAMILIES[name]
+    model = (by_tape if way == "tape" else by_fit)(family.case())
+    assert_same_on_all_ranks(types.SimpleNamespace(weights=model.trainable_weights))
+    apart, where = difference(values_of(model), expected(name))
+    if family.differs and hvd.size() > 1:
+        assert apart > 0.01, f"{name}: no longer differs, although {family.differs}"
+    elif not family.differs:
+        assert apart <= family.tolerance, f"rank {hvd.rank()}: {where} differs by {apart:.3g}"
