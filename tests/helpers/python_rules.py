@@ -117,7 +117,7 @@ ARROWS: dict[str, set[str]] = {
         "collectives",
         "compat",
     },
-    "keras2": {"process_sets", "collectives", "training", "compat"},
+    "keras2": {"process_sets", "training", "compat"},
     "keras": {
         "config",
         "_native",

@@ -136,7 +136,8 @@ PARAMETERS = {
 def test_parameters_are_horovods(module: str, name: str) -> None:
     function = getattr(importlib.import_module(module), name)
     signature = inspect.signature(function).parameters.values()
-    parameters = [p.name for p in signature if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    parameters = [p.name for p in signature if p.kind not in by_name]
     assert parameters == PARAMETERS[module, name].split()
 
 

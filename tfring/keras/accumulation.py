@@ -1,8 +1,7 @@
-"""backward_passes_per_step, by Keras' own accumulation or, for a built optimizer, by ours.
+"""backward_passes_per_step: the hook accumulates gradients before the optimizer gets them.
 
-Keras makes its accumulators when it builds an optimizer, as part of the state that is saved. An
-optimizer that is built already keeps its state as it is: the hook accumulates gradients before it
-hands them to the optimizer.
+Keras' own gradient_accumulation_steps is a part of the optimizer, and takes the mean of the passes.
+A saved model would have it, and would mean something else than the sum of the passes.
 """
 
 from __future__ import annotations
@@ -15,30 +14,26 @@ from tfring.training.accumulation import LocalGradientAggregationHelper
 
 @dataclasses.dataclass(frozen=True)
 class Accumulation:
-    """How the hook accumulates gradients, or scales those that Keras has accumulated.
+    """How the hook accumulates gradients.
 
     Attributes:
-        factor: multiplies what Keras has accumulated, which is the mean over the passes.
-        passes: how many passes the hook itself accumulates; 1 if it does not.
+        passes: backward_passes_per_step: the passes of an update count by their rows or tokens, as
+            parts of one batch. 1: the hook does not accumulate.
         average: use the mean over these passes instead of their sum.
-        one_batch: the passes of an update count by their rows or tokens, as parts of one batch;
-            else passes and ranks count alike: Keras' own accumulation takes the mean of passes.
     """
 
-    factor: float = 1.0
     passes: int = 1
     average: bool = False
-    one_batch: bool = False
 
     def helper(self, reduce: Any) -> LocalGradientAggregationHelper:
-        """Returns what accumulates for a built optimizer and reduces by calling `reduce`."""
+        """Returns what accumulates, and reduces by calling `reduce`."""
         return LocalGradientAggregationHelper(
             self.passes, reduce, average_aggregated_gradients=self.average
         )
 
 
-def set_up(inner: Any, passes: int, average: bool) -> Accumulation:
-    """Makes an optimizer accumulate over so many passes.
+def of(inner: Any, passes: int, average: bool) -> Accumulation:
+    """Returns how an optimizer accumulates over so many passes.
 
     Args:
         inner: the innermost optimizer.
@@ -61,7 +56,4 @@ def set_up(inner: Any, passes: int, average: bool) -> Accumulation:
         )
     if hasattr(inner, "optimizers"):
         raise NotImplementedError("backward_passes_per_step cannot be used with a MultiOptimizer")
-    if inner.built:
-        return Accumulation(passes=passes, average=average, one_batch=True)
-    inner.gradient_accumulation_steps = passes
-    return Accumulation(factor=1.0 if average else float(passes), one_batch=True)
+    return Accumulation(passes, average)

@@ -37,11 +37,11 @@ from tfring.keras import loss_weights
 from tfring.keras.accumulation import Accumulation
 from tfring.keras2 import facts
 from tfring.ops import reduce_ops
-from tfring.training import double_reduction, gate, weights
+from tfring.training import double_reduction, gate, saved_options, weights
 from tfring.training.accumulation import LocalGradientAggregationHelper
 from tfring.training.early_reduction import EarlyReduction
 from tfring.training.local_variables import variable_key
-from tfring.training.options import ReduceOptions
+from tfring.training.options import OptimizerOptions, ReduceOptions
 from tfring.training.ordinals import Ordinals
 from tfring.training.reducer import GradientReducer
 from tfring.training.reduction_record import reductions
@@ -79,7 +79,6 @@ class _Call:
     variables: list[Any]
     live: list[int]  # positions whose gradient reaches `_clip_gradients`, in its order
     reduced: bool
-    passes: weights.PassWeights | None = None  # of the accumulated gradients, if ranks are weighted
 
 
 class OptimizerHook:
@@ -133,6 +132,7 @@ class OptimizerHook:
             "_backend_update_step": self.update_step,
             "__deepcopy__": self.copy_optimizer,
             "register_local_var": self.register_local_var,
+            "save_assets": self.save_assets,
         }
         if self.accumulates:
             methods["_agg_helper"] = self
@@ -156,6 +156,17 @@ class OptimizerHook:
                 "local variables before the first training step, or wrap another optimizer"
             )
         self._reducer.local.register(var)
+
+    def save_assets(self, folder: str) -> None:
+        """Is called by Keras, which saves a model; keeps the options in a file beside it."""
+        own = getattr(type(self.optimizer), "save_assets", None)
+        if own is not None:
+            own(self.optimizer, folder)
+        passes = self._accumulation
+        options = OptimizerOptions(
+            self.options, self._reducer.local, passes=passes.passes, average=passes.average
+        )
+        saved_options.write(folder, options, getattr(self.optimizer, "_trainable_variables", []))
 
     def local_among(self, variables: Sequence[Any]) -> list[Any]:
         """Returns those of `variables` whose gradients stay this rank's own."""
@@ -223,13 +234,11 @@ class OptimizerHook:
         self._traced = self._traced or not tf.executing_eagerly()
         if self._accumulation.passes > 1:
             return self._apply_in_last_pass(grads, variables)
-        passes = None
         if self._outer_reduced:
             reduced, done = grads, True
         elif self.accumulates:
             self._refuse_reduced(grads, variables)
-            reduced, passes = self._weigh_pass(grads, variables)
-            reduced, done = self._reduce_overwrites(reduced, variables), False
+            reduced, done = self._reduce_overwrites(grads, variables), False
         else:
             reduced, done = self._reduce_left(grads, variables), True
         live = [
@@ -238,19 +247,23 @@ class OptimizerHook:
             if gradient is not None and not _overwrites(variable)
         ]
         closed = gate.closed_until(reduced if done and not self._outer_reduced else ())
-        with self._call(_Call(variables, live, done, passes)) as call, closed:
+        with self._call(_Call(variables, live, done)) as call, closed:
             result = self._apply(reduced, trainable_variables)
         self._check_reduced(call)
         return result
 
     def _apply_in_last_pass(self, grads: list[Any], variables: list[Any]) -> Any:
-        """Accumulates here, for an optimizer that was built without accumulators."""
+        """Accumulates for backward_passes_per_step."""
         if any(_overwrites(v) for v in variables):
             raise NotImplementedError(
-                "backward_passes_per_step for an optimizer that is built already cannot be used "
-                "with overwrite_with_gradient variables: wrap the optimizer before it is built"
+                "backward_passes_per_step cannot be used with overwrite_with_gradient variables "
+                "(scales of float8).\nUse gradient_accumulation_steps of Keras, which takes "
+                "the mean of the passes."
             )
         self._refuse_reduced(grads, variables)
+        with tf.init_scope():  # an update in a branch could not make its state
+            if not self.optimizer.built:
+                self.optimizer.build(variables)
         key = _key_of(variables)
         grads, passes = self._weigh_pass(grads, variables)
         helper = self._helpers.get(key)
@@ -292,8 +305,6 @@ class OptimizerHook:
             full,
             call.variables,
             name=self._call_name(call.variables),
-            postscale=self._accumulation.factor,
-            weight=None if call.passes is None else call.passes.take(),
         )
         call.reduced = True
         return self._clip_apart([reduced[position] for position in call.live], call)
@@ -461,13 +472,7 @@ class OptimizerHook:
         if weight is None:
             return grads, None
         passes = self._pass_weights.setdefault(_key_of(variables), weights.PassWeights())
-        plain = passes.add(
-            [None if _overwrites(v) else g for g, v in zip(grads, variables, strict=True)], weight
-        )
-        weighted = [
-            g if _overwrites(v) else p for g, p, v in zip(grads, plain, variables, strict=True)
-        ]
-        return weighted, passes
+        return passes.add(grads, weight), passes
 
     def _reduce_overwrites(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         positions = [i for i, v in enumerate(variables) if _overwrites(v)]

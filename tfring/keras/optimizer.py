@@ -52,9 +52,9 @@ def DistributedOptimizer(
 ) -> Any:
     """Makes `optimizer` reduce gradients over the ranks before it applies them.
 
-    Changes the object itself, so that saving sees a plain optimizer. Call it before the first step.
-    Compression and hooks get gradients without a loss scale; hooks are traced with the step and,
-    where gradients are accumulated, run once per update.
+    Changes the object itself, so that saving sees a plain optimizer, with the options beside it.
+    Call it before the first step. Compression and hooks get gradients without a loss scale; hooks
+    are traced with the step and, where gradients are accumulated, run once per update.
 
     The average is `sum(weight * gradient) / sum(weight)`. weight_by="loss" takes what the loss was
     divided by in Keras' own `train_step`; elsewhere ranks count alike, as with None.
@@ -180,7 +180,7 @@ def wrap(optimizer: Any, options: OptimizerOptions, resumed: bool) -> Any:
         _refuse_used(inner)
     else:
         _trace_again(optimizer)
-    accumulated = accumulation.set_up(inner, options.passes, options.average)
+    accumulated = accumulation.of(inner, options.passes, options.average)
 
     def make_name(hook: OptimizerHook) -> str:
         if options.name is not None:

@@ -10,48 +10,50 @@ import h5py
 import keras
 import numpy as np
 
-from tfring.collectives.compression import Compression
 from tfring.keras import sync_batch_norm
 from tfring.keras.hook import innermost
 from tfring.keras.optimizer import wrap
-from tfring.training.local_variables import LocalVariables
-from tfring.training.options import LOSS, OptimizerOptions, ReduceOptions
+from tfring.training import saved_options
+from tfring.training.saved_options import SAVED
 
 
 def load_model(
     filepath: Any,
     custom_optimizers: Iterable[type] | None = None,
     custom_objects: Mapping[str, Any] | None = None,
-    compression: Any = Compression.none,
+    compression: Any = SAVED,
     legacy_opts: bool = False,
     *,
     compile: bool = True,
     safe_mode: bool = True,
-    name: str | None = None,
-    weight_by: Any = LOSS,
+    weight_by: Any = SAVED,
+    **options: Any,
 ) -> Any:
     """Loads a model and wraps its optimizer in DistributedOptimizer, which keeps its state.
 
     A saved model contains the plain optimizer, even if it was wrapped when the model was saved. So
     this works for any model that Keras saved, and keras.saving.load_model loads it without tfring.
-    Options of DistributedOptimizer are not saved. If you need others than `compression`, load the
-    model with keras.saving.load_model and wrap `model.optimizer` before the first training step.
-    (backward_passes_per_step is saved as gradient_accumulation_steps, which updates by the mean
-    over the passes.)
+    A .keras file has the options of DistributedOptimizer beside the model, but `name` and devices;
+    an HDF5 file has none. What passes of an unfinished update have accumulated is in no file.
 
     Args:
         filepath: a .keras or .h5 file.
         custom_optimizers: classes of optimizers that Keras does not know, if the model has one.
         custom_objects: as in keras.saving.load_model: objects by name.
-        compression: for DistributedOptimizer: what is done to gradients on the wire.
+        compression: for DistributedOptimizer; by default what the file says.
         legacy_opts: without effect: Keras 3 has no legacy optimizers and loads its own instead.
         compile: as in keras.saving.load_model; without it the model gets no optimizer.
         safe_mode: as in keras.saving.load_model: refuse files that hold Python code (lambdas).
-        name: for DistributedOptimizer: needed where some ranks use other optimizers before this.
-        weight_by: for DistributedOptimizer: how much each rank counts.
+        weight_by: likewise.
+        **options: others of PartialDistributedOptimizer, in place of those of the file. `name` is
+            needed where some ranks use other optimizers before this.
 
     Returns:
         The model; compiled, with a distributed optimizer, if it was compiled when it was saved.
+
+    Raises:
+        ValueError: the optimizer had a function, a compression of your own or a process set that
+            cannot be made again from the file: give that option.
     """
     if legacy_opts:
         warnings.warn(
@@ -67,9 +69,9 @@ def load_model(
     )
     if getattr(model, "optimizer", None) is not None:
         _restore_optimizer(model, filepath)
-        reduction = ReduceOptions(compression=compression, weight_by=weight_by)
-        options = OptimizerOptions(reduction, LocalVariables(), name)
-        wrap(model.optimizer, options, resumed=True)
+        options.update(compression=compression, weight_by=weight_by)
+        variables = getattr(innermost(model.optimizer), "_trainable_variables", [])
+        wrap(model.optimizer, saved_options.of_file(filepath, options, variables), resumed=True)
     return model
 
 

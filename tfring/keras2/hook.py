@@ -29,7 +29,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfring.keras2 import detect
-from tfring.training import double_reduction, gate
+from tfring.training import double_reduction, gate, saved_options
 from tfring.training.accumulation import LocalGradientAggregationHelper
 from tfring.training.early_reduction import EarlyReduction
 from tfring.training.local_variables import variable_key
@@ -82,6 +82,7 @@ class Keras2Hook:
             "aggregate_gradients": self.aggregate_gradients,
             "_aggregate_gradients": self.aggregate_gradients,
             "register_local_var": self.register_local_var,
+            "save_assets": self.save_assets,
         }
         if self.accumulates:
             methods["_agg_helper"] = self
@@ -136,6 +137,11 @@ class Keras2Hook:
                 "gradient: register local variables before the first training step"
             )
         self._reducer.local.register(var)
+
+    def save_assets(self, folder: str) -> None:
+        """Is called by Keras, which saves a model; keeps the options in a file beside it."""
+        variables = getattr(self.optimizer, "_trainable_variables", [])
+        saved_options.write(folder, self._options, variables)
 
     def local_among(self, variables: Sequence[Any]) -> list[Any]:
         """Returns those of `variables` whose gradients stay this rank's own."""

@@ -82,7 +82,6 @@ class GradientReducer:
         *,
         name: str,
         unscale: Any = None,
-        postscale: float = 1.0,
         loss_scaled: bool = False,
         weight: weights.Weight | None = None,
     ) -> list[Any]:
@@ -97,7 +96,6 @@ class GradientReducer:
             name: the collectives are called `name`.0, `name`.1 and so on.
             unscale: the loss scale by which the gradients are multiplied; hooks and compression
                 get them without it.
-            postscale: factor for the result; before_reduce gets gradients with it.
             loss_scaled: an optimizer looks for inf and nan in the result and lowers its loss scale;
                 with an `unscale` that is no plain number that is known.
             weight: how much this rank counts; None for as much as each other rank. Local gradients
@@ -118,9 +116,7 @@ class GradientReducer:
         reductions.add((variables[i] for i in shared if gradients[i] is not None), members)
         reductions.add_local(variables[i] for i in local)
         results: list[Any] = list(gradients)
-        call = _Reduction(
-            self.options, name, postscale, [variables[i] for i in shared], loss_scaled
-        )
+        call = _Reduction(self.options, name, [variables[i] for i in shared], loss_scaled)
         given = [gradients[i] for i in shared]
         weight = weight if self.options.included else None
         reduced = self._reduce_shared(call, given, unscale, weight)
@@ -131,7 +127,7 @@ class GradientReducer:
         for i, gradient in zip(shared, reduced, strict=True):
             results[i] = gradient
         for i, gradient in zip(sorted(local), kept, strict=True):
-            results[i] = gradient if postscale == 1.0 else sparse.times(gradient, postscale)
+            results[i] = gradient
         return results
 
     def meet(self, name: str, why: str) -> None:
@@ -165,9 +161,6 @@ class GradientReducer:
         variables = list(call.variables)
         if included and options.op == reduce_ops.Average:
             averaged_gathers.warn(gradients, variables, options.members)
-        if call.postscale != 1.0 and (options.before_reduce is not None or not included):
-            gradients = [sparse.times(gradient, call.postscale) for gradient in gradients]
-            call = dataclasses.replace(call, postscale=1.0)
         divisor = self._divisor(variables, unscale, call.name)
         if divisor is not None:
             gradients = [_divided(gradient, divisor) for gradient in gradients]
@@ -211,7 +204,7 @@ class GradientReducer:
         sent = [*weight.applied_to(gradients), weight.wire()]
         call = dataclasses.replace(call, variables=[*call.variables, weights.WIRE])
         *reduced, wire = gate.behind_all(self._reduce_buckets(call, sent))
-        return weight.divide(reduced, wire / call.postscale)
+        return weight.divide(reduced, wire)
 
     def _reduce_buckets(self, call: _Reduction, gradients: list[Any]) -> list[Any]:
         gradients = [call.as_dense(gradient) for gradient in gradients]
@@ -266,7 +259,6 @@ class _Reduction:
 
     options: ReduceOptions
     name: str
-    postscale: float
     variables: Sequence[Any]
     loss_scaled: bool = False
     early: bool = False
@@ -325,7 +317,7 @@ class _Reduction:
             device=self.options.device_sparse,
             layout=layout,
             prescale=1.0 / self.options.gradient_predivide_factor,
-            postscale=self.options.gradient_predivide_factor * self.postscale,
+            postscale=self.options.gradient_predivide_factor,
         )
         reduced = reduction.reduce(
             [gradients[p] for p in positions], name, [self._compressor(p) for p in positions]
@@ -386,7 +378,7 @@ class _Reduction:
             name=name,
             op=self.options.op,
             prescale_factor=1.0 / factor,
-            postscale_factor=factor * self.postscale,
+            postscale_factor=factor,
             layout_hash=layout,
             process_set=self.options.members,
         )

@@ -254,6 +254,22 @@ def test_load_model_goes_on(name: str, suffix: str, rank: int, size: int, tmp_pa
     assert_same_everywhere(loaded)
 
 
+def test_load_model_keeps_options(rank: int, size: int, tmp_path: Path) -> None:
+    model = build_model(0)
+    options = {"op": hvd.Sum, "backward_passes_per_step": STEPS}
+    model.compile(hvd.DistributedOptimizer(tfk.optimizers.SGD(0.01), **options), "mse")
+    fit(model, rank, size, [begin()])
+    model.save(tmp_path / "model.keras")
+    loaded = keras2.load_model(tmp_path / "model.keras")
+    averaged = keras2.load_model(tmp_path / "model.keras", op=hvd.Average)
+    for each in (model, loaded, averaged):
+        fit(each, rank, size, [])
+        assert int(each.optimizer.iterations) == 2
+    assert_close(loaded, model.get_weights())
+    with pytest.raises(AssertionError):
+        assert_close(averaged, model.get_weights())
+
+
 def test_learning_rate_callbacks(rank: int, size: int) -> None:
     for name in ("sgd", "legacy_sgd"):
         model = build_model(0)

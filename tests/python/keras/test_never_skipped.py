@@ -122,7 +122,7 @@ class OwnAccumulation(keras.optimizers.SGD):
 
 @pytest.mark.parametrize("in_function", [False, True])
 def test_accumulation_past_the_hook_is_refused(recorder: Recorder, in_function: bool) -> None:
-    optimizer = DistributedOptimizer(OwnAccumulation(0.1), backward_passes_per_step=2)
+    optimizer = DistributedOptimizer(OwnAccumulation(0.1, gradient_accumulation_steps=2))
     variable = keras.Variable([1.0])
 
     def steps() -> None:

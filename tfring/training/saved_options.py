@@ -1,0 +1,172 @@
+"""Options of DistributedOptimizer in the archive of a saved model, and back.
+
+A saved model holds the optimizer that was wrapped, as it was given, so Keras loads it without
+tfring. Keras also lets an optimizer write files beside the model, and does not look at them when it
+loads a plain optimizer. The options that are not the defaults are in one, as JSON. Variables are in
+it by their positions, by which Keras keeps the optimizer's state, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import types
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfring import process_sets
+from tfring.collectives.compression import Compression
+from tfring.ops import reduce_ops
+from tfring.training.local_variables import LocalVariables, variable_key
+from tfring.training.options import LOSS, OptimizerOptions, ReduceOptions
+
+SAVED: Any = "saved"
+"""For arguments of load_model: what the file says, or the default if it says nothing."""
+
+FILE = "tfring.json"
+_PLACES = [f"assets/optimizer/{FILE}", f"assets/optimizer/inner_optimizer/{FILE}"]
+_COMPRESSIONS = {"none": Compression.none, "fp16": Compression.fp16, "bf16": Compression.bf16}
+
+
+_INSTEAD = {
+    "groups": "Give load_model groups=None, or a number.",
+    "local_layers": "Give load_model local_layers=None, and then call "
+    "model.optimizer.register_local_var(variable) for each variable.",
+}
+
+
+def write(folder: str, options: OptimizerOptions, variables: Sequence[Any]) -> None:
+    """Writes a file into `folder`, unless all options are the defaults.
+
+    Args:
+        folder: where Keras keeps the optimizer's files of the archive that it writes.
+        options: those of an optimizer.
+        variables: those that the optimizer was built for, in its order; [] before it is built.
+    """
+    defaults = OptimizerOptions(ReduceOptions(weight_by=LOSS), LocalVariables())
+    of_defaults = _values(defaults, [])
+    kept = {k: v for k, v in _values(options, variables).items() if v != of_defaults[k]}
+    if kept:
+        with tf.io.gfile.GFile(os.path.join(folder, FILE), "w") as file:
+            file.write(json.dumps(kept))
+
+
+def read(filepath: Any) -> dict[str, Any]:
+    """Returns what `write` has written into a saved model; {} for a file without options."""
+    path = str(filepath)
+    if tf.io.gfile.isdir(path):
+        for place in _PLACES:
+            if tf.io.gfile.exists(inside := os.path.join(path, place)):
+                with tf.io.gfile.GFile(inside) as file:
+                    return dict(json.loads(file.read()))
+    elif path.endswith(".keras"):
+        with tf.io.gfile.GFile(path, "rb") as file, zipfile.ZipFile(file) as archive:
+            for place in set(_PLACES).intersection(archive.namelist()):
+                return dict(json.loads(archive.read(place)))
+    return {}
+
+
+def of_file(filepath: Any, given: Mapping[str, Any], variables: Sequence[Any]) -> OptimizerOptions:
+    """Returns the options for an optimizer that was loaded from a file.
+
+    Args:
+        filepath: of the saved model.
+        given: arguments of PartialDistributedOptimizer, which win; those that are SAVED are not
+            given.
+        variables: those that the loaded optimizer was built for, in its order.
+
+    Raises:
+        ValueError: an option cannot be made again from the file.
+        TypeError: there is no such option.
+    """
+    asked = {name: value for name, value in given.items() if value is not SAVED}
+    for name, value in read(filepath).items():
+        if name not in asked:
+            asked[name] = _argument(name, value, variables)
+    process_set = asked.get("process_set")
+    scale = asked.pop("scale_local_gradients", True)
+    return OptimizerOptions(
+        local=LocalVariables(asked.pop("local_layers", None), scale=scale, process_set=process_set),
+        name=asked.pop("name", None),
+        passes=asked.pop("backward_passes_per_step", 1),
+        average=asked.pop("average_aggregated_gradients", False),
+        reduction=ReduceOptions(**{"weight_by": LOSS, **asked}),
+    )
+
+
+def _values(options: OptimizerOptions, variables: Sequence[Any]) -> dict[str, Any]:
+    """Returns all options that are kept, by the names of parameters, as JSON can hold them."""
+    reduction, local = options.reduction, options.local
+    positions = {variable_key(v): i for i, v in enumerate(variables)}
+    groups: Any = reduction.groups
+    if groups is not None and not isinstance(groups, int):
+        groups = [[positions.get(variable_key(v)) for v in group] for group in groups]
+        if any(None in group for group in groups):
+            groups = {"lost": "lists of variables"}
+    layers: Any = sorted(local.positions(variables))
+    if local and not layers:
+        layers = {"lost": "layers without weights"}
+    weight = reduction.weight_by
+    if isinstance(weight, (int, float, np.number)):
+        weight = float(weight)
+    compression = [name for name, c in _COMPRESSIONS.items() if c is reduction.compression]
+    return {
+        "op": reduce_ops.name_of(reduction.op),
+        "compression": compression[0] if compression else _lost(reduction.compression),
+        "sparse_as_dense": reduction.sparse_as_dense,
+        "gradient_predivide_factor": float(reduction.gradient_predivide_factor),
+        "groups": groups,
+        "process_set": reduction.members.ranks if _is_part(reduction.process_set) else None,
+        "before_reduce": reduction.before_reduce and _lost(reduction.before_reduce),
+        "after_reduce": reduction.after_reduce and _lost(reduction.after_reduce),
+        "weight_by": weight if isinstance(weight, (str, float, type(None))) else _lost(weight),
+        "backward_passes_per_step": options.passes,
+        "average_aggregated_gradients": options.average,
+        "local_layers": layers,
+        "scale_local_gradients": local.scale,
+    }
+
+
+def _is_part(process_set: Any) -> bool:
+    return process_set is not None and process_sets.checked_id(process_set) != 0
+
+
+def _lost(value: Any) -> dict[str, str]:
+    """Returns what stands in the file for an object that no file can hold."""
+    return {"lost": getattr(value, "__name__", None) or type(value).__name__}
+
+
+def _argument(name: str, value: Any, variables: Sequence[Any]) -> Any:
+    """Returns the argument of PartialDistributedOptimizer that a saved option stands for."""
+    if isinstance(value, dict):
+        again = f"Write load_model(path, {name}={value['lost']}), or give another {name}."
+        raise _error(name, value["lost"], _INSTEAD.get(name, again))
+    if name == "op":
+        return {known: number for number, known in reduce_ops.NAMES.items()}[value]
+    if name == "compression":
+        return _COMPRESSIONS[value]
+    if name == "process_set":
+        for each in process_sets.registered().values():
+            if each.ranks == value:
+                return each
+        add = f"Call hvd.add_process_set({value}) on all ranks before, or give process_set=."
+        raise _error(name, value, add)
+    if isinstance(value, list):
+        try:
+            if name == "groups":
+                return [[variables[i] for i in group] for group in value]
+            return types.SimpleNamespace(trainable_weights=[variables[i] for i in value])
+        except IndexError:
+            raise _error(name, "variables of a model that is not built", _INSTEAD[name]) from None
+    return value
+
+
+def _error(name: str, text: Any, instead: str) -> ValueError:
+    return ValueError(
+        f"The optimizer of this model had {name}={text}, which load_model cannot make from the "
+        f"file.\n{instead}"
+    )
