@@ -435,8 +435,7 @@ class OptimizerHook:
     def count(self) -> Any:
         """Returns what this rank's loss was divided by in a step; None: all ranks count alike."""
         given = self.options.weight_by
-        alike = self.accumulates and not self._accumulation.one_batch
-        if alike or not self.options.weighs or not self.options.included:
+        if self.accumulates or not self.options.weighs or not self.options.included:
             return None
         step = loss_weights.current(self)
         if isinstance(given, str):
