@@ -6,7 +6,12 @@ import functools
 from typing import Any
 
 import tensorflow as tf
-from keras.src.trainers.data_adapters import array_slicing as _slicing
+
+_slicing: Any
+try:
+    from keras.src.trainers.data_adapters import array_slicing as _slicing
+except ImportError:  # of an early Keras 3
+    _slicing = None
 
 _original_split = getattr(_slicing, "train_validation_split", None)
 
