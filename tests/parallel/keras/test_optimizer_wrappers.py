@@ -98,7 +98,7 @@ def test_ranks_with_unequal_batches_count_by_their_rows() -> None:
 
 def test_both_cannot_be_wrapped() -> None:
     inner = Lookahead(hvd.DistributedOptimizer(sgd()))
-    with pytest.raises(ValueError, match=r"holds 'sgd', which is wrapped.*\n.*outermost"):
+    with pytest.raises(ValueError, match=r"holds 'sgd.*', which is wrapped.*\n.*outermost"):
         hvd.DistributedOptimizer(inner)
 
 

@@ -92,7 +92,7 @@ class ReductionWatch:
         """Returns what is trained and not known to be reduced, in the same order on all ranks."""
         trained = facts.weights_of(model, trainable=True)
         for optimizer in optimizers_of(model).values():
-            trained += getattr(optimizer, "_trainable_variables", None) or []
+            trained = [*trained, *(getattr(optimizer, "_trainable_variables", None) or ())]
         left_out = {variable_key(v) for v in state.local_variables(model, local)}
         found = {variable_key(v): v for v in trained}
         return {
