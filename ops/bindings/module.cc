@@ -19,6 +19,7 @@
 #include "ops/runtime/base/log.h"
 #include "ops/runtime/base/types.h"
 #include "ops/runtime/process/device_library.h"
+#include "ops/runtime/process/layout_texts.h"
 #include "ops/runtime/process/process_runtime.h"
 #include "ops/runtime/process/value_reports.h"
 
@@ -249,6 +250,8 @@ void DefineRecord(py::module_& m) {
   m.def("name_tensors", &NameGradients, arg("collective"), arg("variables"), arg("loss_scaled"),
         "Reports of NaN and Inf name the tensors of this collective as gradients of these "
         "variables.");
+  m.def("describe_layout", &DescribeLayout, arg("hash"), arg("text"),
+        "What is said where another rank has another layout of gradients than that of this hash.");
   m.def(
       "note_errors",
       [](std::string note, std::string stall, uint64_t generation) {

@@ -78,16 +78,17 @@ def cut_buckets(
     return _number(specs, parts)
 
 
-def layout_hash(buckets: Sequence[Bucket], kinds: Sequence[str]) -> int:
+def layout_hash(buckets: Sequence[Bucket], kinds: Sequence[str], more: str = "") -> int:
     """Returns a number in [1, 2**63) that is equal on two ranks only if they cut alike.
 
     Args:
         buckets: what `cut_buckets` returned.
         kinds: one letter per variable: how its gradient travels here ("D" dense, "S" sparse, "N"
             there is none).
+        more: what else has to be equal.
     """
     text = ";".join(f"{b.index}:{b.dtype}:{','.join(map(str, b.positions))}" for b in buckets)
-    return text_hash(f"{text}|{''.join(kinds)}")
+    return text_hash(f"{text}|{''.join(kinds)}{more}")
 
 
 def text_hash(text: str) -> int:

@@ -30,7 +30,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring.collectives import buckets
 from tfring.collectives.compression import Compression
 from tfring.ops import arguments, builders, library, reduce_ops
 from tfring.ops.gradients import in_pairs
@@ -78,8 +77,8 @@ class SparseReduction:
         process_set_id: the ranks that take part.
         choose: choose between gathering and the dense way in every step.
         device: where, "" for TensorFlow's choice.
-        layout: a number that is the same on ranks that reduce the same list of tensors; 0 without
-            one, and then without `choose` and factors.
+        layout: a number that is the same on ranks that reduce the same list of tensors with the
+            same options; 0 without one, and then without `choose` and factors.
         prescale: factor before the reduction.
         postscale: factor after it.
     """
@@ -125,13 +124,12 @@ class SparseReduction:
 
     def _allreduce_counts(self, rows: Any, name: str) -> tuple[Any, Any, Any]:
         """Returns the number of ranks, all ranks' rows, and what to wait for before results."""
-        options = f"{self.layout} {self.op} {self.prescale} {self.postscale} {self.choose}"
         [counts] = builders.allreduce_op(
             [tf.concat([[tf.constant(1, tf.int64)], rows], 0)],
             name=name,
             op=Sum,
             process_set_id=self.process_set_id,
-            layout_hash=buckets.text_hash(options),
+            layout_hash=self.layout,
         )
         return counts[0], counts[1:], counts
 

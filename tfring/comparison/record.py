@@ -11,6 +11,7 @@ import numpy as np
 
 from tfring import topology
 from tfring.comparison.hashes import name_of, value_of
+from tfring.comparison.runs import BATCH_NORMS
 
 
 class StepRecord:
@@ -37,11 +38,12 @@ class StepRecord:
         """Whether the weights before the first step are recorded, or need not be."""
         return self._folder is None or self._next > 0
 
-    def add(self, variables: Sequence[Any]) -> bool:
+    def add(self, variables: Sequence[Any], batch_norms: Sequence[str]) -> bool:
         """Records one more step.
 
         Args:
             variables: the weights after it.
+            batch_norms: names of layers that normalize with each rank's own batch.
 
         Returns:
             Whether all steps have been recorded, so that training can end.
@@ -58,6 +60,7 @@ class StepRecord:
             }
             self._folder.mkdir(parents=True, exist_ok=True)
             np.savez(self._folder / f"step-{self._next:06d}.npz", **values)
+            (self._folder / BATCH_NORMS).write_text("\n".join(batch_norms))
         self._next += 1
         return self._next > self._steps
 

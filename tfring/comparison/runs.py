@@ -7,9 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-# The largest difference, relative to the largest element of a variable, that is taken for rounding:
-# the ranks' sums are added in another order than those of one process.
+# The largest difference that is taken for rounding: the ranks' sums are added in another order than
+# those of one process. It is relative to the larger of two: the variable's largest element, and the
+# largest change of any weight since the start. (A bias before a batch normalization is all noise.)
 TOLERANCE = 1e-3
+# But at most to this multiple of that change: a wrong rate must show where weights hardly change.
+_CHANGES = 50
+_ROUNDINGS = 4  # by so many times its precision a weight may differ even then
+# A file in the folder of a run: the layers that normalize with each rank's own batch.
+BATCH_NORMS = "batch_norms"
+_LISTED = 3  # layers in a message
 
 
 class Outcome(NamedTuple):
@@ -41,19 +48,23 @@ def compare_runs(first: Path, second: Path, names: tuple[str, str]) -> Outcome:
                 "(hvd.fit_callbacks())",
             )
     worst = 0.0
+    start: dict[str, np.ndarray] = {}
     for step, (a, b) in enumerate(zip(*files, strict=False)):
         with np.load(a) as mine, np.load(b) as theirs:
             when = f"after step {step}" if step else "before the first step"
             shapes = [[(key, each[key].shape) for key in each.files] for each in (mine, theirs)]
             if [s for _, s in shapes[0]] != [s for _, s in shapes[1]]:
                 return Outcome(False, f"{when} the runs have weights of other numbers or shapes")
+            start = start or dict(mine)
+            change = max((_largest(mine[key] - start[key]) for key in start), default=0.0)
             for key, other in zip(mine.files, theirs.files, strict=True):
-                at, relative = _difference(mine[key], theirs[other])
+                at, relative = _difference(mine[key], theirs[other], change)
                 worst = max(worst, relative)
                 if not relative <= TOLERANCE:
                     values = [float(mine[key][at]), float(theirs[other][at])]
                     name = key.partition(" ")[2].replace("|", "/")
-                    return Outcome(False, _text(when, name, at, values, names, step))
+                    text = _text(when, name, at, values, names, step)
+                    return Outcome(False, text + (_batch_norms(first) if step else ""))
     if len(files[0]) != len(files[1]):
         counts = [len(found) - 1 for found in files]
         return Outcome(
@@ -65,17 +76,31 @@ def compare_runs(first: Path, second: Path, names: tuple[str, str]) -> Outcome:
     return Outcome(True, f"{steps} steps: equal weights (largest relative difference {worst:.1e})")
 
 
-def _difference(a: np.ndarray, b: np.ndarray) -> tuple[tuple[int, ...], float]:
-    """Returns where two arrays differ most, and by how much relative to the largest element."""
+def _largest(a: np.ndarray) -> float:
+    return float(np.max(np.abs(a.astype(np.float64)), initial=0.0))
+
+
+def _difference(a: np.ndarray, b: np.ndarray, change: float) -> tuple[tuple[int, ...], float]:
+    """Returns where two arrays differ most, and by how much: see TOLERANCE.
+
+    Args:
+        a: of one run.
+        b: of the other.
+        change: the largest of any weight since the start; 0 before the first step.
+    """
     if a.size == 0 or np.array_equal(a, b):
         return (), 0.0
+    precision = float(np.finfo(a.dtype).eps) if a.dtype.kind == "f" else 0.0
     a, b = a.astype(np.float64), b.astype(np.float64)
     distance = np.abs(a - b)
     distance[np.isnan(distance)] = np.inf
     index = np.unravel_index(int(np.argmax(distance)), distance.shape)
     at = tuple(int(i) for i in index)
-    largest = max(float(np.max(np.abs(a))), np.finfo(np.float64).tiny)
-    return at, float(distance[at]) / largest
+    scale = max(_largest(a), change, np.finfo(np.float64).tiny)
+    if change:
+        scale = min(scale, change * _CHANGES)
+        scale = max(scale, _ROUNDINGS * precision * _largest(a) / TOLERANCE)
+    return at, float(distance[at]) / scale
 
 
 def _text(
@@ -96,4 +121,17 @@ def _text(
     return (
         f"{when} {name}{element} is {values[0]:.7g} with {names[0]} and {values[1]:.7g} with "
         f"{names[1]}: {advice}"
+    )
+
+
+def _batch_norms(folder: Path) -> str:
+    """Returns what to say of layers that are different for any other number of ranks."""
+    names = (folder / BATCH_NORMS).read_text().splitlines()
+    if not names:
+        return ""
+    listed = ", ".join(map(repr, names[:_LISTED]))
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return (
+        f". The model has BatchNormalization ({listed}{more}), which normalizes with each rank's "
+        "own batch; that alone makes such a difference: use hvd.SyncBatchNormalization"
     )

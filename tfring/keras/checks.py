@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from tfring import topology
-from tfring.keras.hook import find_hook
+from tfring.keras.hook import find_hook, innermost
 from tfring.keras.model_optimizers import optimizers_of, reachable
 from tfring.keras2 import detect, facts
 from tfring.ops import library
@@ -121,6 +121,17 @@ def warn_of_untracked(model: Any, local: Sequence[Any]) -> None:
         )
 
 
+def own_batch_norms(model: Any) -> list[str]:
+    """Returns the names of layers that normalize with the statistics of each rank's own batch."""
+    found = []
+    for value in reachable(model).values():
+        kinds = [kind.__name__ for kind in type(value).__mro__]
+        plain = "BatchNormalization" in kinds and "SyncBatchNormalization" not in kinds
+        if plain and value.trainable:
+            found.append(str(value.name))
+    return found
+
+
 def settled(model: Any) -> set[Any]:
     """Returns the keys of variables whose gradients the present train function reduces."""
     known = _verified.get(model)
@@ -131,6 +142,17 @@ def settle(model: Any, reduced: set[Any]) -> None:
     """Keeps what `settled` returns in the next `fit`, if it uses the same train function."""
     known = _remember(model)
     known.reduced = set(reduced)
+
+
+def may_skip_reduction(model: Any) -> bool:
+    """Returns whether a step may apply gradients that were not reduced.
+
+    That depends on the code of the user, in train_step or in an optimizer that holds the one that
+    is wrapped: it may call that optimizer's `apply`, or only take its settings.
+    """
+    hook = _hook_of(model)
+    own = hook is not None and hook.optimizer is not innermost(model.optimizer)
+    return own or has_own_train_step(model)
 
 
 def has_own_train_step(model: Any) -> bool:

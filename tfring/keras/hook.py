@@ -58,13 +58,20 @@ def innermost(optimizer: Any) -> Any:
 
 
 def find_hook(optimizer: Any) -> Any:
-    """Returns the hook of an optimizer of either Keras, or of the one inside it, or None."""
-    inner = innermost(optimizer)
-    hook: Any = getattr(inner, _ATTRIBUTE, None)
-    # An attribute that was copied along with __dict__ still belongs to the original optimizer.
-    if not isinstance(hook, OptimizerHook) and not facts.is_hook(hook):
-        return None
-    return hook if hook.optimizer is inner else None
+    """Returns the hook of an optimizer of either Keras, or of one inside it, or None.
+
+    A custom optimizer may hold the one that is wrapped in any attribute (Lookahead, averages).
+    """
+    waiting, seen = [innermost(optimizer)], set()
+    for inner in waiting:
+        hook: Any = getattr(inner, _ATTRIBUTE, None)
+        # An attribute that was copied along with __dict__ still belongs to the original optimizer.
+        if isinstance(hook, OptimizerHook) or facts.is_hook(hook):
+            return hook if hook.optimizer is inner else None
+        seen.add(id(inner))
+        held = [value for value in vars(inner).values() if hasattr(value, "apply_gradients")]
+        waiting += [innermost(each) for each in held if id(innermost(each)) not in seen]
+    return None
 
 
 def steps_taken(optimizer: Any) -> int:
@@ -435,7 +442,8 @@ class OptimizerHook:
     def count(self) -> Any:
         """Returns what this rank's loss was divided by in a step; None: all ranks count alike."""
         given = self.options.weight_by
-        if self.accumulates or not self.options.weighs or not self.options.included:
+        alike = self.optimizer.gradient_accumulation_steps  # Keras takes the mean of the passes
+        if alike or not self.options.weighs or not self.options.included:
             return None
         step = loss_weights.current(self)
         if isinstance(given, str):

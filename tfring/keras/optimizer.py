@@ -248,11 +248,17 @@ def _check_optimizer(optimizer: Any) -> None:
             "DistributedOptimizer needs a Keras optimizer object, keras.optimizers.SGD(...), "
             f"not {optimizer!r} of type {type(optimizer).__module__}.{type(optimizer).__name__}"
         )
-    if find_hook(optimizer) is not None:
+    hook, inner = find_hook(optimizer), innermost(optimizer)
+    if hook is not None and hook.optimizer is inner:
         raise ValueError(
             f"optimizer {optimizer.name!r} is wrapped by DistributedOptimizer already; wrap it once"
         )
-    inner = innermost(optimizer)
+    if hook is not None:
+        raise ValueError(
+            f"optimizer {optimizer.name!r} holds {hook.optimizer.name!r}, which is wrapped by "
+            "DistributedOptimizer already, so gradients would be reduced twice.\n"
+            "Wrap the outermost optimizer alone."
+        )
     for part in getattr(inner, "optimizers", ()):
         if find_hook(part) is not None:
             raise ValueError(

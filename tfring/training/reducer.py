@@ -45,7 +45,7 @@ from tfring.training import (
 from tfring.training.local_variables import LocalVariables, variable_key
 from tfring.training.options import ReduceOptions, call_hook
 from tfring.training.reduction_record import reductions
-from tfring.training.value_names import name_gradients, variable_name
+from tfring.training.value_names import describe_layout, name_gradients, variable_name
 
 _log = logging.getLogger("tfring")
 
@@ -218,7 +218,7 @@ class GradientReducer:
         # "auto" runs other collectives for sparse gradients: ranks must agree on it, too.
         sparse_kind = "A" if self.options.sparse_as_dense == "auto" else "S"
         kinds = [_kind(gradient).replace("S", sparse_kind) for gradient in gradients]
-        layout = buckets.layout_hash(cut, kinds)
+        layout = call.layout(cut, kinds)
         results: list[Any] = [None] * len(gradients)
         begun: list[_Finish] = []
         traced = overlap.begin()
@@ -262,6 +262,14 @@ class _Reduction:
     variables: Sequence[Any]
     loss_scaled: bool = False
     early: bool = False
+
+    def layout(self, cut: Sequence[buckets.Bucket], kinds: Sequence[str]) -> int:
+        """Returns the layout hash; tells the runtime what to say where another rank has another."""
+        specs = [_text_of(variable) for variable in self.variables]
+        options = (self.options.op, self.options.gradient_predivide_factor, self.postscale)
+        found = buckets.layout_hash(cut, kinds, f"{specs}{options}")
+        describe_layout(found, kinds, self.variables, specs)
+        return found
 
     def as_dense(self, gradient: Any) -> Any:
         if not isinstance(gradient, tf.IndexedSlices):
@@ -435,6 +443,12 @@ def _kind(gradient: Any) -> str:
         f"cannot reduce a gradient of type {type(gradient).__name__}; tf.Tensor and "
         "tf.IndexedSlices can be reduced"
     )
+
+
+def _text_of(variable: Any) -> str:
+    """Returns dtype and shape; of a tensor the shape may be known on some ranks only."""
+    shape = "" if isinstance(variable, tf.Tensor) else f", shape {variable.shape}"
+    return f"({tf.as_dtype(variable.dtype).name}{shape})"
 
 
 def _spec_of(variable: Any) -> buckets.TensorSpec:

@@ -1,7 +1,7 @@
 """Tells the runtime which variables a bucket's gradients belong to.
 
-The runtime looks for NaN and Inf in what each rank gives to a reduction; it knows collectives by
-their names only.
+The runtime looks for NaN and Inf in what each rank gives to a reduction, and finds the first
+variable whose gradient is another one on some ranks; it knows collectives by their names only.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from typing import Any
 
 from tfring import _native
 
-_lock = threading.Lock()  # guards _told
+_SPACES = str.maketrans("\t\n", "  ")
+
+_lock = threading.Lock()  # guards the two below
 _told: dict[str, tuple[list[str], bool]] = {}  # by collective
+_described: set[int] = set()  # hashes of layouts
 
 
 def variable_name(variable: Any) -> str:
@@ -38,3 +41,25 @@ def name_gradients(collective: str, variables: Sequence[Any], *, loss_scaled: bo
             return
         _told[collective] = (names, loss_scaled)
     _native.core.name_tensors(collective, names, loss_scaled)
+
+
+def describe_layout(
+    layout: int, kinds: Sequence[str], variables: Sequence[Any], specs: Sequence[str]
+) -> None:
+    """Tells the runtime what a layout hash of gradients stands for.
+
+    Args:
+        layout: the hash.
+        kinds: one letter per variable, as for buckets.layout_hash.
+        variables: whose gradients they are.
+        specs: the dtype and shape of each.
+    """
+    with _lock:
+        if layout in _described:
+            return
+        _described.add(layout)
+    lines = [
+        f"{kind}{variable_name(variable).translate(_SPACES)}\t{spec}"
+        for kind, variable, spec in zip(kinds, variables, specs, strict=True)
+    ]
+    _native.core.describe_layout(layout, "\n".join(lines))

@@ -14,6 +14,7 @@
 #include "ops/runtime/process/completions.h"
 #include "ops/runtime/process/control_loop.h"
 #include "ops/runtime/process/error_notes.h"
+#include "ops/runtime/process/layout_texts.h"
 #include "ops/runtime/process/run_table.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/runtime/protocol/negotiation/admission.h"
@@ -78,6 +79,7 @@ struct RankRuntime::Core {
   const std::shared_ptr<WarningBell> bell = std::make_shared<WarningBell>();
   CallTable table;
   RunTable runs;
+  LayoutTexts layouts;
   Crew crew;
   Completions completions{&crew};
   ErrorNotes notes;
@@ -143,6 +145,7 @@ Status RankRuntime::Admit(Request* request, LocalCall* call) {
     const Status fits = CheckBuffers(*request, *call, rank_);
     if (!fits.ok()) Refuse(fits, request);
   }
+  if (request->refusal.empty()) core_->layouts.AddTo(request);
   const bool on_device = call->stream != nullptr && request->refusal.empty() &&
                          call->stream->RunsOnDevice(request->kind, request->dtype, request->op);
   request->path = on_device ? DataPath::kDevice : DataPath::kHost;

@@ -53,3 +53,64 @@ def test_what_cannot_be_compared(tmp_path):
         np.savez(tmp_path / folder / "step-000000.npz", **{"000000 d|kernel": np.array(values)})
     outcome = compare_runs(tmp_path / "a", tmp_path / "b", names)
     assert not outcome.equal and "before the first step d/kernel at [1]" in outcome.text
+
+
+BATCH_NORM = """
+    import keras, numpy as np
+    import tfring.keras as hvd
+
+    hvd.init()
+    hvd.set_seed(1)
+    x = np.random.normal(size=(96, 4)).astype("float32")
+    norm = (keras.layers if "plain" in sys.argv else hvd).{layer}
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(8, name="before"), norm(name="n"),
+         keras.layers.Dense(3)]
+    )
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    data = hvd.shard((x, x[:, :3] + 1), 24 // hvd.size(), seed=3)
+    model.fit(data, epochs=9, verbose=0, callbacks=hvd.fit_callbacks())
+"""
+
+
+@pytest.mark.parametrize("layer", ["SyncBatchNormalization", "BatchNormalization"])
+@pytest.mark.parametrize("ranks", [2, slow(3)])
+def test_batch_normalization(tmp_path, layer, ranks):
+    """The gradient of a bias before it is all rounding; with each rank's own batch it is named."""
+    program = BATCH_NORM.replace("{layer}", layer)
+    script = tools.write_script(tmp_path, program, header="import sys\n")
+    plain = ["plain"] if layer == "BatchNormalization" else []
+    options = ["--compare", f"1,{ranks}", "--compare-steps", 6, sys.executable, script, *plain]
+    done = tools.run(*options)
+    last = done.stdout.splitlines()[-1]
+    if plain:
+        assert done.returncode == 1
+        assert "BatchNormalization ('n')" in last and "use hvd.SyncBatchNormalization" in last
+    else:
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        assert f"1 rank and {ranks} ranks: 6 steps: equal weights" in last
+
+
+def write_runs(folder, start, ends):
+    names = ("1 rank", "2 ranks")
+    for name, end in zip(names, ends, strict=True):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "batch_norms").write_text("")
+        for step, values in enumerate((start, end)):
+            arrays = {
+                f"{i:06d} v{i}": np.asarray(each, np.float32) for i, each in enumerate(values)
+            }
+            np.savez(folder / name / f"step-{step:06d}.npz", **arrays)
+    return compare_runs(folder / names[0], folder / names[1], names)
+
+
+def test_differences_are_relative_to_what_the_model_changes(tmp_path):
+    """Noise in one weight is none of the model's; a wrong rate is one where weights are large."""
+    noise = write_runs(tmp_path / "noise", [[0.5], [0.0]], [[[0.51], [1e-9]], [[0.51], [-1e-9]]])
+    assert noise.equal, noise.text
+    wrong = write_runs(tmp_path / "wrong", [[0.5], [0.0]], [[[0.51], [1e-3]], [[0.51], [2e-3]]])
+    assert not wrong.equal and "after step 1 v1 at [0] is 0.001" in wrong.text
+    rate = write_runs(tmp_path / "rate", [[1.0]], [[[1.0001]], [[1.0002]]])
+    assert not rate.equal and "after step 1 v0 at [0] is 1.0001" in rate.text
+    rounding = write_runs(tmp_path / "rounding", [[1.0]], [[[1.000001]], [[1.0000011]]])
+    assert rounding.equal, rounding.text

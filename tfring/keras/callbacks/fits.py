@@ -11,6 +11,7 @@ from typing import Any
 from tfring import topology
 from tfring.collectives import objects
 from tfring.comparison.record import record
+from tfring.keras import checks
 from tfring.keras.callbacks.early_stop import (
     knows_next_collective,
     leave_epoch,
@@ -18,7 +19,6 @@ from tfring.keras.callbacks.early_stop import (
 )
 from tfring.keras.callbacks.guard import DivergenceGuard, train_together
 from tfring.keras.callbacks.watch import ReductionWatch
-from tfring.keras.checks import warn_of_untracked
 from tfring.keras.model_optimizers import optimizers_of, parts_of, remembered
 from tfring.keras2 import facts
 from tfring.sharding import passes
@@ -78,7 +78,7 @@ class Fit:
         if self._epoch is None and not self.reduced_by_user:
             self._watch.start(model, self.local)
         if not record.begun:
-            record.add(facts.weights_of(model, trainable=True))
+            _record(model)
         self._meet(model, epoch, joins)
         self._epoch, self._batches = epoch, 0
 
@@ -89,11 +89,11 @@ class Fit:
         different numbers of batches.
         """
         first = batch + 1 > self._batches  # of several callbacks that say so
-        if first and record.active and record.add(facts.weights_of(model, trainable=True)):
+        if first and record.active and _record(model):
             model.stop_training = True
         self._batches = batch + 1
         if not self._batch_seen and not self.reduced_by_user and topology.size() > 1:
-            warn_of_untracked(model, self.local)
+            checks.warn_of_untracked(model, self.local)
         self._batch_seen = True
         if first and self._look and not self.reduced_by_user:
             when = f"after batch {self._batches}"
@@ -259,3 +259,8 @@ def _rates(model: Any) -> dict[str, float]:
         for number, part in enumerate(parts_of(optimizer)):
             rates[f"{path}.optimizers[{number}]" if number else path] = facts.rate_of(part)
     return rates
+
+
+def _record(model: Any) -> bool:
+    weights = facts.weights_of(model, trainable=True)
+    return record.add(weights, checks.own_batch_norms(model))

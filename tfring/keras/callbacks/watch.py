@@ -22,12 +22,13 @@ _UNKNOWN = None  # the hash of a variable that did not exist yet
 class ReductionWatch:
     """Watches the weights of a model with a train_step of its own during one `fit`.
 
-    Such a step may reduce gradients by a tape, by an optimizer that is wrapped, or by itself, each
-    for some of the weights; so no optimizer or tape can be refused by its looks. After the first
-    batch (once more after the second if the first has made weights) and then between epochs, the
-    ranks tell each other of every weight whose gradient was not
-    seen to be reduced during this `fit` (the step may have been traced before) a hash of its value.
-    Weights that were equal before and are not any more were trained by each rank on its own.
+    Also those of a model whose optimizer holds the one that is wrapped. Such a step may reduce
+    gradients by a tape, by an optimizer that is wrapped, or by itself, each for some of the
+    weights; so no optimizer or tape can be refused by its looks. After the first batch (once more
+    after the second if the first has made weights) and then between epochs, the ranks tell each
+    other of every weight whose gradient was not seen to be reduced during this `fit` (the step may
+    have been traced before) a hash of its value. Weights that were equal before and are not any
+    more were trained by each rank on its own.
     """
 
     def __init__(self, model: Any) -> None:
@@ -39,7 +40,7 @@ class ReductionWatch:
         self._since = reductions.now()
         self._hashes: dict[Any, int] = {}  # by variable, when the ranks last compared it
         self._settled: set[Any] = set()  # variables whose gradients all ranks have reduced
-        self._wanted = topology.size() > 1 and checks.has_own_train_step(model)
+        self._wanted = topology.size() > 1 and checks.may_skip_reduction(model)
 
     def start(self, model: Any, local: Sequence[Any]) -> None:
         """Takes the values from which the first step starts, or those that ranks were given."""
@@ -91,7 +92,7 @@ class ReductionWatch:
         """Returns what is trained and not known to be reduced, in the same order on all ranks."""
         trained = facts.weights_of(model, trainable=True)
         for optimizer in optimizers_of(model).values():
-            trained += getattr(optimizer, "_trainable_variables", None) or []
+            trained = [*trained, *(getattr(optimizer, "_trainable_variables", None) or ())]
         left_out = {variable_key(v) for v in state.local_variables(model, local)}
         found = {variable_key(v): v for v in trained}
         return {
@@ -107,9 +108,9 @@ def _message(variables: Sequence[Any], when: str) -> str:
     return (
         f"rank {topology.rank()}: {when} these weights differ between the ranks, and no gradient "
         f"was reduced for them: {names}{more}. Wrap the optimizer that trains them in "
-        "DistributedOptimizer, or the tape in DistributedGradientTape. If your train_step reduces "
-        "gradients itself, pass them through hvd.reduced(gradients, variables); if it trains on "
-        "every rank alone and you average weights later, say reduced_by_user=True to "
-        "BroadcastGlobalVariablesCallback; weights that belong to one rank go into its "
-        "local_variables"
+        "DistributedOptimizer (the outermost, if one holds another), or the tape in "
+        "DistributedGradientTape. If your train_step reduces gradients itself, pass them through "
+        "hvd.reduced(gradients, variables); if it trains on every rank alone and you average "
+        "weights later, say reduced_by_user=True to BroadcastGlobalVariablesCallback; weights that "
+        "belong to one rank go into its local_variables"
     )

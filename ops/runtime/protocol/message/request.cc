@@ -254,6 +254,10 @@ Status CheckRouting(const Request& request, const std::vector<Rank>& members, Ra
     return InvalidArgument(Describe(request) + ": a call site of " +
                            std::to_string(request.call_site.size()) + " bytes is too long");
   }
+  if (request.layout.size() > kMaxLayoutBytes) {
+    return InvalidArgument(Describe(request) + ": a layout of " +
+                           std::to_string(request.layout.size()) + " bytes is too long");
+  }
   if (ChangesProcessSets(request.kind) && request.process_set != kGlobalProcessSet) {
     return InvalidArgument(Describe(request) + ": all ranks have to take part, not only those of " +
                            "process set " + std::to_string(request.process_set));

@@ -1,6 +1,7 @@
 #ifndef TFRING_OPS_RUNTIME_PROTOCOL_MESSAGE_REQUEST_H_
 #define TFRING_OPS_RUNTIME_PROTOCOL_MESSAGE_REQUEST_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -8,6 +9,8 @@
 #include "ops/runtime/base/types.h"
 
 namespace tfring {
+
+constexpr size_t kMaxLayoutBytes = 1 << 20;
 
 // "My tensor `name` is ready": what a rank sends to the sequencer, and all that the sequencer needs
 // to check that the ranks agree. One Request is one call, which may carry a list of tensors that
@@ -23,6 +26,9 @@ struct Request {
   Rank root = 0;             // see KindTraits::has_root: world rank
   Rank peer = kNoRank;       // send/recv only: the receiver's world rank
   uint64_t layout_hash = 0;  // of the bucket layout, where Python cut buckets; else 0
+  // What the hash stands for, for messages: see LayoutTexts in process/layout_texts.h. Only in the
+  // first request of a rank with this hash, and not compared.
+  std::string layout;
   // kDevice: the tensors are in device memory and this rank can run the collective there.
   DataPath path = DataPath::kHost;
   bool group = false;    // planned alone when group fusion is disabled

@@ -26,7 +26,9 @@ constexpr uint8_t kHasCallSite = 1;
 constexpr uint8_t kIsUnnamed = 2;
 constexpr uint8_t kIsInRun = 4;
 constexpr uint8_t kAsksForDevice = 8;
-constexpr uint8_t kMoreRequestFlags = kHasCallSite | kIsUnnamed | kIsInRun | kAsksForDevice;
+constexpr uint8_t kHasLayout = 16;
+constexpr uint8_t kMoreRequestFlags =
+    kHasCallSite | kIsUnnamed | kIsInRun | kAsksForDevice | kHasLayout;
 constexpr uint8_t kHasError = 4;
 constexpr uint8_t kHasEvicted = 8;
 constexpr uint8_t kHasAbsent = 16;
@@ -136,7 +138,8 @@ void WriteRequest(const Request& request, WireWriter* out) {
   out->Byte(flags);
   out->Byte(static_cast<uint8_t>(
       (request.call_site.empty() ? 0 : kHasCallSite) | (request.unnamed ? kIsUnnamed : 0) |
-      (request.in_run ? kIsInRun : 0) | (request.path == DataPath::kDevice ? kAsksForDevice : 0)));
+      (request.in_run ? kIsInRun : 0) | (request.layout.empty() ? 0 : kHasLayout) |
+      (request.path == DataPath::kDevice ? kAsksForDevice : 0)));
   out->Signed(request.process_set);
   out->Signed(request.root);
   if (flags & kHasPeer) out->Signed(request.peer);
@@ -145,6 +148,7 @@ void WriteRequest(const Request& request, WireWriter* out) {
   if (flags & kHasSplits) WriteList(request.splits, out);
   if (flags & kHasRefusal) out->String(request.refusal);
   if (!request.call_site.empty()) out->String(request.call_site);
+  if (!request.layout.empty()) out->String(request.layout);
   if (request.kind == CollectiveKind::kAddProcessSet) WriteList(request.set_ranks, out);
   if (request.kind == CollectiveKind::kRemoveProcessSet) out->Signed(request.removed_set);
   out->Unsigned(request.shapes.size());
@@ -183,6 +187,10 @@ Request ReadRequest(WireReader* in) {
   if (more & kHasCallSite) {
     request.call_site = in->String();
     if (request.call_site.empty()) in->Fail();
+  }
+  if (more & kHasLayout) {
+    request.layout = in->String();
+    if (request.layout.empty()) in->Fail();
   }
   if (request.kind == CollectiveKind::kAddProcessSet) request.set_ranks = ReadRanks(in);
   if (request.kind == CollectiveKind::kRemoveProcessSet) request.removed_set = in->Signed32();
@@ -366,7 +374,8 @@ Result<Frame> DecodeFrame(std::string_view bytes) {
 
 size_t MaxEncodedBytes(const Request& request) {
   size_t bytes = 96 + request.name.size() + 10 * request.splits.size() +
-                 5 * request.set_ranks.size() + request.refusal.size() + request.call_site.size();
+                 5 * request.set_ranks.size() + request.refusal.size() + request.call_site.size() +
+                 request.layout.size();
   for (const Shape& shape : request.shapes) bytes += 5 + 10 * shape.size();
   return bytes;
 }

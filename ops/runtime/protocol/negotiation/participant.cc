@@ -24,7 +24,10 @@ Status Participant::Submit(CallId id, Request request, uint64_t attempt, TimePoi
   const uint32_t cache_id = known_.IdFor(request);
   const bool in_lock = Locked() && cache_id != 0 && lock_->Has(cache_id);
   if (Locked() && !in_lock) StopLock(WhyUnlockedBy(request));
-  if (cache_id == 0) Batch()->requests.push_back(request);
+  if (cache_id == 0) {
+    Batch()->requests.push_back(request);
+    request.layout.clear();  // rank 0 keeps it
+  }
   const std::string name = request.name;
   WaitingCall* call = waiting_.Put(set, name, {id, std::move(request), attempt, cache_id});
   if (cache_id == 0) return OkStatus();

@@ -18,6 +18,8 @@ namespace {
 
 // Ranks that wait for each other for so long are reported.
 constexpr Duration kCircleWarning = 3 * kSecond;
+// All are forgotten when there are so many.
+constexpr size_t kMaxLayouts = 64;
 
 }  // namespace
 
@@ -90,6 +92,10 @@ Status Sequencer::OnRequest(Rank from, Request request, uint64_t made_at, TimePo
   }
   const Status checked = CheckRequest(request, *members, from);
   if (!checked.ok()) return Internal("an impossible request: " + checked.message());
+  if (!request.layout.empty()) {
+    if (layouts_.size() >= kMaxLayouts) layouts_.clear();
+    layouts_.emplace(request.layout_hash, std::exchange(request.layout, ""));
+  }
   if (RejectIfOver(from, request, made_at)) return OkStatus();
   if (!check_call_sites_) request.unnamed = false;
   RankRequest rank_request;
@@ -228,7 +234,7 @@ void Sequencer::ValidateAndQueue(PendingTensor* pending, TimePoint now) {
 }
 
 // Checks that the requests agree, and computes the values that no rank knows alone.
-Status Sequencer::Validate(PendingTensor* pending) {
+Status Sequencer::Validate(PendingTensor* pending) const {
   if (pending->CommonAgreement() != nullptr) return OkStatus();  // valid the first time, so again
   std::vector<std::unique_ptr<Request>> expanded;
   std::vector<const Request*> requests;
@@ -242,7 +248,7 @@ Status Sequencer::Validate(PendingTensor* pending) {
     requests.push_back(rank_request.cached ? expanded.back().get() : rank_request.full.get());
   }
   const std::vector<Rank> ranks = pending->ReadyRanks();
-  TFRING_RETURN_IF_ERROR(ValidateAgreement(ranks, requests));
+  TFRING_RETURN_IF_ERROR(ValidateAgreement(ranks, requests, layouts_));
   pending->negotiated_values = NegotiatedValuesOf(ranks, requests);
   return ValidateValues(ranks, pending->negotiated_values, *requests[0]);
 }

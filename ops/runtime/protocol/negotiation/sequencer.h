@@ -24,6 +24,7 @@
 #include "ops/runtime/protocol/negotiation/readiness.h"
 #include "ops/runtime/protocol/negotiation/response_cache.h"
 #include "ops/runtime/protocol/negotiation/stall_inspector.h"
+#include "ops/runtime/protocol/negotiation/validation.h"
 #include "ops/runtime/protocol/tuning/autotuner.h"
 
 namespace tfring {
@@ -116,7 +117,7 @@ class Sequencer {
   void CompleteWithout(Rank joined, TimePoint now);
   void TryComplete(PendingTensor* pending, TimePoint now);
   void ValidateAndQueue(PendingTensor* pending, TimePoint now);
-  static Status Validate(PendingTensor* pending);
+  Status Validate(PendingTensor* pending) const;
   void RejectRequest(Rank from, const Request& request, Status error, bool ends_attempt = false);
   std::vector<Rank> DepartedOf(const std::vector<Rank>& members) const;
   void CancelFor(std::vector<Rank> departed, PendingTensor* pending);
@@ -157,6 +158,7 @@ class Sequencer {
   const Duration stall_shutdown_;
   const bool check_call_sites_;
   const size_t max_pending_bytes_;
+  Layouts layouts_;
   Readiness readiness_;
   Joins joins_;
   Attempts attempts_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
+#include <sstream>
 #include <string>
 #include <utility>
 
@@ -111,7 +113,7 @@ const Property kProperties[] = {
      [](const Request& a, const Request& b) { return a.layout_hash == b.layout_hash; },
      [](const Request& r) { return "layout " + HashText(r.layout_hash); },
      "The ranks cut their gradients into different buckets: build the same model with the same "
-     "settings on every rank, and look for a gradient that is None on some ranks only."},
+     "settings (op, groups, sparse_as_dense) on every rank."},
     {"being a group", [](const Request& a, const Request& b) { return a.group == b.group; },
      [](const Request& r) { return std::string(r.group ? "a grouped call" : "a single call"); },
      kSameCall},
@@ -176,6 +178,87 @@ Status ShapeMismatch(const std::vector<Rank>& members, const std::vector<const R
                             ". " + advice);
 }
 
+using Lines = std::vector<std::string>;
+
+// What another rank sends is not trusted to have a kind, a name and a tab in each line.
+Lines LinesOf(const std::string& layout) {
+  Lines lines;
+  std::istringstream text(layout);
+  for (std::string line; std::getline(text, line);) {
+    const size_t tab = line.find('\t');
+    if (tab != 0 && tab != std::string::npos) lines.push_back(line);
+  }
+  return lines;
+}
+
+std::string GradientText(const Lines& lines, size_t variable) {
+  if (variable >= lines.size()) return "no variable " + std::to_string(variable + 1);
+  const std::string& line = lines[variable];
+  const size_t tab = line.find('\t');
+  const std::string name = "'" + line.substr(1, tab - 1) + "' " + line.substr(tab + 1);
+  switch (line[0]) {
+    case 'N':
+      return name + " has no gradient";
+    case 'D':
+      return name + " has a dense gradient";
+    case 'A':
+      return name + " has a sparse gradient with sparse_as_dense='auto'";
+    default:
+      return name + " has a sparse gradient";
+  }
+}
+
+const char* GradientAdvice(const std::string& kinds) {
+  const bool everywhere = kinds.find('-') == std::string::npos;
+  if (everywhere && kinds.find('N') != std::string::npos) {
+    return "Compute this part of the model on every rank. Or make its gradient zeros where it is "
+           "not used: tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO), or "
+           "in fit add 0 * tf.reduce_sum(its output) to the loss.";
+  }
+  if (everywhere && kinds.find_first_not_of(kinds[0]) != std::string::npos) {
+    return "Give DistributedOptimizer or DistributedGradientTape sparse_as_dense=True on every "
+           "rank, or use the variable in the same way on every rank.";
+  }
+  return "Build the same model on every rank: the same layers, sizes, dtypes and trainable "
+         "variables, in the same order.";
+}
+
+// Not ok if the ranks' lists of gradients differ, with the first variable of which that is true.
+// Names are compared only where a variable is missing: Keras numbers them as it makes them.
+Status CompareGradients(const std::vector<Rank>& members,
+                        const std::vector<const Request*>& requests, const Layouts& layouts) {
+  std::map<uint64_t, Lines> lines;
+  size_t most = 0;
+  size_t fewest = SIZE_MAX;
+  for (const Request* request : requests) {
+    const auto layout = layouts.find(request->layout_hash);
+    if (layout == layouts.end()) return OkStatus();
+    Lines& own = lines[request->layout_hash];
+    if (own.empty()) own = LinesOf(layout->second);
+    most = std::max(most, own.size());
+    fewest = std::min(fewest, own.size());
+  }
+  const auto compared = [&](const Lines& of, size_t i) {
+    if (i >= of.size()) return std::string();
+    return most == fewest ? of[i][0] + of[i].substr(of[i].find('\t')) : of[i];
+  };
+  for (size_t i = 0; i < most; ++i) {
+    std::string kinds;
+    bool same = true;
+    for (const auto& [hash, of] : lines) {
+      same = same && compared(of, i) == compared(lines.begin()->second, i);
+      kinds += i < of.size() ? of[i][0] : '-';
+    }
+    if (same) continue;
+    return FailedPrecondition(
+        Beginning(*requests[0]) + "their gradients: " +
+        ValuesByRank(members, requests,
+                     [&](const Request& r) { return GradientText(lines[r.layout_hash], i); }) +
+        ". " + GradientAdvice(kinds));
+  }
+  return OkStatus();
+}
+
 // Not ok if some ranks refused their own calls: the first reason, and the ranks that gave it.
 Status Refusals(const std::vector<Rank>& members, const std::vector<const Request*>& requests) {
   const Request* refused = nullptr;
@@ -192,8 +275,9 @@ Status Refusals(const std::vector<Rank>& members, const std::vector<const Reques
 }  // namespace
 
 Status ValidateAgreement(const std::vector<Rank>& members,
-                         const std::vector<const Request*>& requests) {
+                         const std::vector<const Request*>& requests, const Layouts& layouts) {
   TFRING_RETURN_IF_ERROR(Refusals(members, requests));
+  TFRING_RETURN_IF_ERROR(CompareGradients(members, requests, layouts));
   const Request& first = *requests[0];
   std::vector<const Request*> others;
   for (const Request* request : requests) {

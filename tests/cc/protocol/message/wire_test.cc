@@ -32,6 +32,7 @@ Frame RequestsFrame() {
   odd.in_run = true;
   odd.path = DataPath::kDevice;
   odd.call_site = "train.py:40";
+  odd.layout = "Dhead/kernel\t(float32)";
   Request& add = frame.requests.emplace_back();
   add.kind = CollectiveKind::kAddProcessSet;
   add.set_ranks = {0, 7, INT32_MAX};
@@ -211,6 +212,9 @@ TEST(EveryFrameTypeComesBack) {
     ASSERT_TRUE(back.ok());
     EXPECT_TRUE(back->type == frame.type);
     EXPECT_TRUE(back->requests == frame.requests);
+    for (size_t i = 0; i < frame.requests.size(); ++i) {  // which == leaves out
+      EXPECT_EQ(back->requests[i].layout, frame.requests[i].layout);
+    }
     EXPECT_TRUE(back->cache_ids == frame.cache_ids);
     EXPECT_EQ(back->rank, frame.rank);
     EXPECT_TRUE(back->lock == frame.lock);

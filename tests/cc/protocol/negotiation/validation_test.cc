@@ -56,6 +56,32 @@ TEST(ValidationNamesBothValues) {
   EXPECT_CONTAINS(Disagreement(broadcast, other), "root 0 on ranks 0, 2; root 2 on rank 1");
 }
 
+std::string GradientsDiffer(const std::string& layout, const std::string& of_rank_1) {
+  Request base = Allreduce("x");
+  base.layout_hash = 1;
+  Request other = Allreduce("x", {7});  // whatever else follows from it
+  other.dtype = DataType::kInt64;
+  other.layout_hash = 2;
+  const Layouts layouts = {{1, layout}, {2, of_rank_1}};
+  return ValidateAgreement(kThree, {&base, &other, &base}, layouts).message();
+}
+
+TEST(ValidationNamesTheFirstGradientThatDiffers) {
+  EXPECT_CONTAINS(GradientsDiffer("Da\t(x)\nDb\t(y)", "Dc\t(x)\nNd\t(y)"),
+                  "gradients: 'b' (y) has a dense gradient on ranks 0, 2; 'd' (y) has no gradient "
+                  "on rank 1. Compute this part of the model on every rank");
+  EXPECT_CONTAINS(GradientsDiffer("Da\t(x)", "Sa\t(x)"), "sparse_as_dense=True");
+  EXPECT_CONTAINS(GradientsDiffer("Da\t(x)", "Da\t(y)"), "'a' (y) has a dense gradient on rank 1");
+  // A name counts where a variable is missing.
+  EXPECT_CONTAINS(GradientsDiffer("Da\t(x)\nDb\t(x)\nDc\t(x)", "Da\t(x)\nDc\t(x)"),
+                  "'b' (x) has a dense gradient on ranks 0, 2; 'c' (x)");
+  EXPECT_CONTAINS(GradientsDiffer("Da\t(x)\nNb\t(x)", "Da\t(x)"),
+                  "'b' (x) has no gradient on ranks 0, 2; no variable 2 on rank 1. Build the same");
+  // Equal gradients, and lines that no rank writes: the other checks say more.
+  EXPECT_CONTAINS(GradientsDiffer("Da\t(x)", "De\t(x)"), "the dtype");
+  EXPECT_CONTAINS(GradientsDiffer("\n\t\nD", ""), "the dtype");
+}
+
 TEST(UnnamedCallsHaveToStandOnOneLineWhereDataWouldBeMixed) {
   Request base = Allreduce("x");
   base.call_site = "train.py:40";

@@ -1,0 +1,41 @@
+#include "ops/runtime/process/layout_texts.h"
+
+#include <unordered_map>
+#include <utility>
+
+namespace tfring {
+namespace {
+
+struct LayoutRegistry {
+  std::mutex mutex;  // guards texts
+  std::unordered_map<uint64_t, std::string> texts;
+};
+
+LayoutRegistry& TheLayouts() {
+  // Calls may be made while the process ends.
+  static LayoutRegistry* const registry = new LayoutRegistry();
+  return *registry;
+}
+
+}  // namespace
+
+void DescribeLayout(uint64_t hash, std::string text) {
+  if (text.size() > kMaxLayoutBytes) return;
+  LayoutRegistry& registry = TheLayouts();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  registry.texts[hash] = std::move(text);
+}
+
+void LayoutTexts::AddTo(Request* request) {
+  if (request->layout_hash == 0) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!told_.insert(request->layout_hash).second) return;
+  }
+  LayoutRegistry& registry = TheLayouts();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  const auto found = registry.texts.find(request->layout_hash);
+  if (found != registry.texts.end()) request->layout = found->second;
+}
+
+}  // namespace tfring
