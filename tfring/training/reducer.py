@@ -266,7 +266,7 @@ class _Reduction:
     def layout(self, cut: Sequence[buckets.Bucket], kinds: Sequence[str]) -> int:
         """Returns the layout hash; tells the runtime what to say where another rank has another."""
         specs = [_text_of(variable) for variable in self.variables]
-        options = (self.options.op, self.options.gradient_predivide_factor, self.postscale)
+        options = (self.options.op, self.options.gradient_predivide_factor)
         found = buckets.layout_hash(cut, kinds, f"{specs}{options}")
         describe_layout(found, kinds, self.variables, specs)
         return found
