@@ -165,7 +165,7 @@ def batches_of_unequal_size_in_a_loop():
 def batches_of_unequal_size_in_a_train_step():
     class Mine(keras.Sequential):
         def train_step(self, data):
-            x, y = data
+            x, y = data[:2]
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
             gradients = tape.gradient(loss, self.trainable_variables)

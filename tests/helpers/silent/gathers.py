@@ -90,9 +90,9 @@ def contrastive_loss_in_fit():
     return model.get_weights()
 
 
-@wrong("gradient|allgather", "averag|gradient")
+@wrong()
 def gather_without_a_gradient():
-    """Keys are gathered through numpy, so nothing flows back to them."""
+    """Keys are gathered without a gradient: nothing flows back to them in one process either."""
 
     def gather(x):
         return hvd.allgather(tf.stop_gradient(x))

@@ -124,11 +124,12 @@ def two_models_and_one_wrapped():
     critic.compile(wrapped(), "binary_crossentropy")
     keras.utils.set_random_seed(2)
     generator = keras.Sequential([keras.Input((4,)), LAYERS.Dense(4)])
-    critic.trainable = False
     both = keras.Sequential([generator, critic])
     both.compile(sgd(), "binary_crossentropy")
-    for x, y in batches(X, Y > 0):
+    for x, y in batches(X, (Y > 0).astype("float32")):
+        critic.trainable = True
         critic.train_on_batch(x, y)
+        critic.trainable = False
         both.train_on_batch(x, y)
     return [*generator.get_weights(), *critic.get_weights()]
 

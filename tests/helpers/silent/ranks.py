@@ -37,6 +37,8 @@ class Ranks:
                 "PYTHONPATH": os.pathsep.join(sys.path),
                 "CUDA_VISIBLE_DEVICES": "-1",
                 "TF_CPP_MIN_LOG_LEVEL": "3",
+                "TF_NUM_INTRAOP_THREADS": "1",
+                "TF_NUM_INTEROP_THREADS": "2",
             },
         )
 
