@@ -172,8 +172,8 @@ def make_equal(model: Any, root: int) -> None:
     odd = [p for p in differ if any(s.get(p) not in (None, states[root][p]) for s in states)]
     if odd and topology.rank() == 0:
         warnings.warn(
-            f"tfring: ranks have adapted {_names(model, odd)} to different data. All go on with what "
-            f"rank {root} has. hvd.adapt(layer, data) adapts a layer to the data of all ranks",
+            f"tfring: ranks have adapted {_names(model, odd)} to different data. All go on with "
+            f"what rank {root} has. hvd.adapt(layer, data) adapts a layer to the data of all ranks",
             stacklevel=2,
         )
 

@@ -96,7 +96,7 @@ def a_new_program_reloads_by_keras_and_fits():
     return model.get_weights()
 
 
-@wrong(WRAP)
+@wrong(WRAP, silent="a variable that a wrapped optimizer has reduced counts as reduced for ever")
 def compiled_again_with_a_plain_optimizer():
     model = net(1)
     model.compile(wrapped(), "mse")
@@ -179,7 +179,7 @@ def updates_written_by_hand_in_a_train_step():
     return model.get_weights()
 
 
-@wrong("resumed|made anew|trace", "tf.function|step")
+@wrong("reduced none", "DistributedGradientTape", at_end=True)
 def resumed_with_a_step_that_was_traced_before():
     model = net(1)
     optimizer = sgd()
@@ -205,12 +205,12 @@ def resumed_with_a_train_function_that_was_traced_before():
     return model.get_weights()
 
 
-@wrong()
+@wrong(silent="options of DistributedOptimizer are not saved")
 def options_survive_load_model_sum():
     return _saved_and_continued(op=hvd.Sum)
 
 
-@wrong()
+@wrong(silent="options of DistributedOptimizer are not saved")
 def options_survive_load_model_passes():
     return _saved_and_continued(backward_passes_per_step=2)
 
@@ -268,7 +268,7 @@ def gradients_averaged_by_hand_and_by_the_optimizer():
     return model.get_weights()
 
 
-@wrong()
+@wrong(silent="refused with a reason that is not so: it does reduce")
 def optimizer_around_a_wrapped_one():
     class Lookahead(keras.optimizers.Optimizer):
         def __init__(self, inner):
@@ -303,7 +303,11 @@ def learning_rates_differ_in_a_loop():
     return model.get_weights()
 
 
-@wrong("learning.rate|(hidden|head)/(kernel|bias)", "broadcast|same")
+@wrong(
+    "learning.rate|(hidden|head)/(kernel|bias)",
+    "broadcast|same",
+    silent="learning rates are compared by callbacks of tfring only",
+)
 def schedules_differ_in_train_on_batch():
     """Each rank computes its decay from the length of its own data."""
     model = net(1)

@@ -139,8 +139,12 @@ def _leave(code: int) -> None:
 
 def main() -> None:
     """Forks for each line of the input."""
+    import tfring.keras as hvd
+
     from . import programs  # noqa: F401
 
+    for name in dir(hvd):  # loads what ranks would load otherwise, each by itself
+        getattr(hvd, name, None)
     for line in sys.stdin:
         program, ranks, folder = json.loads(line)
         _fork(program, ranks, Path(folder))

@@ -446,3 +446,32 @@ def rows_counted_by_an_elastic_dataset():
     callbacks = [*hvd.fit_callbacks(), hvd.data.CursorCallback(rows)]
     model.fit(rows, shuffle=False, verbose=0, callbacks=callbacks)
     return model.get_weights()
+
+
+@right(quick=True)
+def recurrent_states_of_each_ranks_sequences():
+    keras.utils.set_random_seed(1)
+    cell = LAYERS.SimpleRNN(3, stateful=True)
+    model = keras.Sequential([keras.Input(batch_shape=(6, 2, 2)), cell, LAYERS.Dense(1)])
+    model.compile(wrapped(), "mse")
+    mine = slice(48 * hvd.rank(), 48 * hvd.rank() + 48)
+    fit(model, X[mine].reshape(-1, 2, 2), Y[mine], batch_size=6, epochs=2)
+
+
+@right()
+def state_that_ranks_average():
+    class Centre(LAYERS.Layer):
+        def build(self, shape):
+            self.centre = self.add_weight(shape=shape[1:], initializer="zeros", trainable=False)
+
+        def call(self, x, training=False):
+            if training:
+                mean = keras.ops.mean(x, axis=0)
+                self.centre.assign(0.9 * self.centre + 0.1 * hvd.allreduce(mean))
+            return x - self.centre
+
+    first, last = net(1).layers
+    model = keras.Sequential([keras.Input((4,)), first, Centre(), last])
+    model.compile(wrapped(), "mse")
+    fit(model, epochs=2)
+    return model.get_weights()

@@ -21,7 +21,7 @@ _OTHERS = (
 
 def words(text: str) -> str:
     """What a reader is told: without frames, lines of source and places."""
-    lines = (line for line in text.splitlines() if line and not line[0].isspace())
+    lines = (line for line in text.splitlines() if re.match(r"\S|\s+\w*Error: ", line))
     lines = (re.sub(r"^\S+:\d+: ", "", line) for line in lines)
     return "\n".join(line for line in lines if not any(other in line for other in _OTHERS))
 
