@@ -52,7 +52,7 @@ def _slower(model):
     model.optimizer.learning_rate = 0.001
 
 
-@wrong("learning.rate|hidden/kernel", "callback|all ranks|every rank", quick=True)
+@wrong("learning.rate|hidden/kernel", "callback|all ranks|every rank")
 def callback_sets_the_learning_rate_on_rank_0():
     return _fitted(*hvd.fit_callbacks(OnRank0(_slower, 4)))
 
@@ -109,7 +109,7 @@ def _labels(values):
     return (values > 0).astype("float32")
 
 
-@wrong(quick=True)
+@wrong()
 def auc_and_precision_that_fit_reports():
     model = net(1, activation="sigmoid")
     metrics = [keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision")]

@@ -142,7 +142,7 @@ def _uneven(values: np.ndarray) -> np.ndarray:
     return values[:9] if hvd.rank() == 0 else values[9:]
 
 
-@wrong(quick=True)
+@wrong()
 def batches_of_unequal_size_in_fit():
     model = net(1)
     model.compile(wrapped(), "mse")

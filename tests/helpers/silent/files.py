@@ -73,7 +73,7 @@ def log_beside_the_broadcast():
     fit(model, callbacks=[first, keras.callbacks.CSVLogger("log.csv")])
 
 
-@wrong("BackupAndRestore", "folder", quick=True)
+@wrong("BackupAndRestore", "folder")
 def backup_in_one_folder():
     model = net(1)
     model.compile(wrapped(), "mse")

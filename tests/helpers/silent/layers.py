@@ -74,7 +74,7 @@ def normalization_adapted_on_rank_0_in_train_on_batch():
     return model.get_weights()
 
 
-@wrong(quick=True)
+@wrong()
 def normalization_adapted_on_rank_0_and_broadcast():
     layer = LAYERS.Normalization(name="norm")
     layer.build((None, 4))
@@ -231,7 +231,7 @@ def queue_of_negatives_in_fit():
     return model.get_weights()
 
 
-@wrong("batch_norm.*moving|moving_", "SyncBatchNormalization|broadcast|average", quick=True)
+@wrong("batch_norm.*moving|moving_", "SyncBatchNormalization|broadcast|average")
 def evaluate_with_statistics_of_each_rank():
     first, last = net(1).layers
     norm = LAYERS.BatchNormalization(name="batch_norm", momentum=0.1)

@@ -154,7 +154,7 @@ def masked_mean_as_a_loss_function_in_fit():
     return model.get_weights()
 
 
-@wrong(quick=True)
+@wrong()
 def sums_of_sample_weights():
     model = net(1)
     loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")

@@ -21,7 +21,7 @@ def plain_optimizer_in_fit():
     return model.get_weights()
 
 
-@wrong(WRAP, quick=True)
+@wrong(WRAP)
 def plain_optimizer_in_fit_with_callbacks():
     model = net(1)
     model.compile(sgd(), "mse")

@@ -36,7 +36,7 @@ def readme():
     model.fit(data, epochs=2, verbose=0, callbacks=hvd.fit_callbacks())
 
 
-@right(quick=True)
+@right()
 def plain_fit_of_own_rows():
     model = net()
     model.compile(wrapped(), "mse")
@@ -126,7 +126,7 @@ def reloaded_by_load_model():
     return model.get_weights()
 
 
-@right(quick=True)
+@right()
 def fine_tuning_in_two_stages():
     model = net(1)
     model.layers[0].trainable = False
@@ -194,7 +194,7 @@ def spectral_normalization():
     fit(model, epochs=2)
 
 
-@right(quick=True)
+@right()
 def normalization_adapted_to_the_same_data():
     layer = LAYERS.Normalization()
     layer.adapt(X)
@@ -204,7 +204,7 @@ def normalization_adapted_to_the_same_data():
     return model.get_weights()
 
 
-@right(quick=True)
+@right()
 def normalization_adapted_to_all_ranks_data():
     layer = LAYERS.Normalization()
     hvd.adapt(layer, part(X))
@@ -356,7 +356,7 @@ def distillation_from_a_frozen_teacher():
     return model.get_weights()
 
 
-@right(quick=True)
+@right()
 def only_predicts_and_evaluates():
     model = net(1)
     model.compile("sgd", "mse")
@@ -375,7 +375,7 @@ def samples_that_are_right_already():
     return model.get_weights()
 
 
-@right(quick=True)
+@right()
 def adapters_that_begin_at_zero():
     """LoRA: one factor is 0, so the other one's gradient is 0 on all ranks at first."""
     keras.utils.set_random_seed(1)

@@ -19,7 +19,7 @@ def the_usual_loop():
     loop(model, optimizer)
 
 
-@right(quick=True)
+@right()
 def loop_with_equal_seeds_and_no_broadcast():
     return loop(net(1), sgd())
 
@@ -118,7 +118,7 @@ def clipped_after_the_reduction():
     return model.get_weights()
 
 
-@right(quick=True)
+@right()
 def uneven_batches_with_weight_by():
     model, optimizer = net(1), sgd()
     broadcast(model, optimizer)
@@ -159,7 +159,7 @@ def process_sets_of_single_ranks():
         optimizer.apply(gradients, model.trainable_variables)
 
 
-@right(quick=True)
+@right()
 def local_variables_on_a_tape():
     model, optimizer = net(), sgd()
     own = model.layers[0]
@@ -188,7 +188,7 @@ def moving_average_of_the_model():
     return slow.get_weights()
 
 
-@right(quick=True)
+@right()
 def two_models_of_different_size_alternate():
     models = [net(1), net(2, outputs=2)]
     optimizers = [sgd(), sgd()]
@@ -204,7 +204,7 @@ def two_models_of_different_size_alternate():
     return [*models[0].get_weights(), *models[1].get_weights()]
 
 
-@right(quick=True)
+@right()
 def gradients_that_do_not_depend_on_the_data():
     """A policy gradient with sparse rewards: no reward yet, so no gradient on any rank."""
     model, optimizer = net(1, outputs=2), sgd()
@@ -299,7 +299,7 @@ def passes_are_accumulated_by_hand():
     return model.get_weights()
 
 
-@right(quick=True)
+@right()
 def a_model_that_only_rank_0_trains():
     """Rank 0 fits a small scaler by itself, before the ranks train together."""
     scale = 1.0

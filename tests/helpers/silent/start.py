@@ -54,7 +54,7 @@ def eager_loop_without_broadcast():
     return model.get_weights()
 
 
-@wrong(NAME, BROADCAST, quick=True)
+@wrong(NAME, BROADCAST)
 def train_on_batch_without_broadcast():
     model = net()
     model.compile(wrapped(), "mse")
@@ -94,7 +94,7 @@ def states_of_an_unbuilt_optimizer_are_all_that_is_sent():
     return loop(model, optimizer)
 
 
-@wrong("dense(_1)?/(kernel|bias)", BROADCAST, quick=True)
+@wrong("dense(_1)?/(kernel|bias)", BROADCAST)
 def broadcast_before_the_model_is_built():
     keras.utils.set_random_seed(hvd.rank())
     model = keras.Sequential([LAYERS.Dense(6, activation="tanh"), LAYERS.Dense(1)])
