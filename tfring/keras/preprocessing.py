@@ -172,10 +172,19 @@ def make_equal(model: Any, root: int) -> None:
     odd = [p for p in differ if any(s.get(p) not in (None, states[root][p]) for s in states)]
     if odd and topology.rank() == 0:
         warnings.warn(
-            f"tfring: ranks have adapted {', '.join(odd)} to different data. All go on with what "
-            f"rank {root} has. hvd.adapt(layer, data) adapts a layer to the data of all ranks",
+            f"tfring: ranks have adapted {_names(model, odd)} to different data. All go on with "
+            f"what rank {root} has. hvd.adapt(layer, data) adapts a layer to the data of all ranks",
             stacklevel=2,
         )
+
+
+def _names(model: Any, paths: list[str]) -> str:
+    """Returns the names of layers as the program gave them: that of the owner of a lookup."""
+    found = reachable(model)
+    inner = [layer for layer in found.values() if hasattr(layer, "_lookup_layer")]
+    owners = {id(layer._lookup_layer): layer for layer in inner}
+    layers = [owners.get(id(found[path]), found[path]) if path in found else path for path in paths]
+    return ", ".join(repr(getattr(layer, "name", layer)) for layer in layers)
 
 
 def layers_of(model: Any) -> dict[str, Any]:

@@ -1,0 +1,332 @@
+"""State of layers that is learnt without gradients, and variables that are a rank's own."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfring.keras as hvd
+
+from .common import (
+    LAYERS,
+    X,
+    Y,
+    batches,
+    broadcast,
+    fit,
+    net,
+    part,
+    sgd,
+    tape_step,
+    wrapped,
+)
+from .table import wrong
+
+WORDS = np.array([f"w{number}" for number in np.random.default_rng(2).integers(0, 12, 96)])
+
+
+def _half(values: np.ndarray) -> np.ndarray:
+    """One end of the data for each rank: sorted by the first column."""
+    order = np.argsort(values[:, 0] if values.ndim > 1 else values)
+    return values[np.array_split(order, hvd.size())[hvd.rank()]]
+
+
+def _normalized(adapted_to: np.ndarray) -> keras.Model:
+    layer = LAYERS.Normalization(name="norm")
+    layer.adapt(adapted_to)
+    return keras.Sequential([keras.Input((4,)), layer, *net(1).layers])
+
+
+@wrong("norm", r"hvd\.adapt", quick=True)
+def normalization_adapted_to_own_data_in_fit():
+    model = _normalized(_half(X))
+    model.compile(wrapped(), "mse")
+    fit(model)
+    return model.get_weights()
+
+
+@wrong("norm", r"hvd\.adapt|broadcast", silent="a tape compares what it trains only")
+def normalization_adapted_to_own_data_in_a_loop():
+    model, optimizer = _normalized(_half(X)), sgd()
+    optimizer.build(model.trainable_variables)
+    hvd.broadcast_variables([*model.trainable_variables, *optimizer.variables], root_rank=0)
+    step = tape_step(model, optimizer)
+    for x, y in batches(X, Y):
+        step(x, y)
+    return model.get_weights()
+
+
+@wrong(
+    "norm",
+    r"hvd\.adapt|broadcast",
+    silent="the look at the first steps compares what is trained only",
+)
+def normalization_adapted_on_rank_0_in_train_on_batch():
+    layer = LAYERS.Normalization(name="norm")
+    layer.build((None, 4))
+    if hvd.rank() == 0:
+        layer.adapt(X)
+    model = keras.Sequential([keras.Input((4,)), layer, *net(1).layers])
+    model.compile(wrapped(), "mse")
+    for x, y in batches(X, Y):
+        model.train_on_batch(x, y)
+    return model.get_weights()
+
+
+@wrong()
+def normalization_adapted_on_rank_0_and_broadcast():
+    layer = LAYERS.Normalization(name="norm")
+    layer.build((None, 4))
+    if hvd.rank() == 0:
+        layer.adapt(3.0 + 2.0 * X)
+    model = keras.Sequential([keras.Input((4,)), layer, *net(1).layers])
+    broadcast(model)
+    return [model.predict(X[:5], verbose=0), *model.get_weights()]
+
+
+def _lookup(layer: keras.layers.Layer) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    words = keras.Input((1,), dtype="string")
+    hidden = LAYERS.Flatten()(LAYERS.Embedding(20, 4, name="embedding")(layer(words)))
+    return keras.Model(words, LAYERS.Dense(1, name="head")(hidden))
+
+
+@wrong("lookup", r"hvd\.adapt", quick=True)
+def vocabulary_of_own_data_in_fit():
+    layer = LAYERS.StringLookup(name="lookup")
+    layer.adapt(_half(WORDS))
+    model = _lookup(layer)
+    model.compile(wrapped(), "mse")
+    rows = tf.data.Dataset.from_tensor_slices((part(WORDS)[:, None], part(Y)))
+    model.fit(rows.batch(6), verbose=0, callbacks=hvd.fit_callbacks())
+    return [model.predict(tf.constant(WORDS[:9, None]), verbose=0)]
+
+
+@wrong("text", r"hvd\.adapt")
+def vocabulary_of_texts_of_own_data_in_fit():
+    layer = LAYERS.TextVectorization(name="text", output_sequence_length=1)
+    layer.adapt(_half(WORDS))
+    model = _lookup(layer)
+    model.compile(wrapped(), "mse")
+    rows = tf.data.Dataset.from_tensor_slices((part(WORDS)[:, None], part(Y)))
+    model.fit(rows.batch(6), verbose=0, callbacks=hvd.fit_callbacks())
+    return [model.predict(tf.constant(WORDS[:9, None]), verbose=0)]
+
+
+@wrong("lookup", r"hvd\.adapt", silent="a vocabulary is no variable")
+def vocabulary_of_own_data_in_a_loop():
+    layer = LAYERS.StringLookup(name="lookup")
+    layer.adapt(_half(WORDS))
+    model, optimizer = _lookup(layer), sgd()
+    broadcast(model, optimizer)
+    step = tape_step(model, optimizer)
+    for x, y in batches(WORDS[:, None], Y):
+        step(tf.constant(x), y)
+    return [model(tf.constant(WORDS[:9, None])).numpy()]
+
+
+@wrong("lookup", r"hvd\.adapt", silent="nothing sees a layer outside of the model")
+def vocabulary_of_own_data_in_the_input_pipeline():
+    layer = LAYERS.StringLookup(name="lookup")
+    layer.adapt(_half(WORDS))
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [
+            keras.Input((1,), dtype="int64"),
+            LAYERS.Embedding(20, 4),
+            LAYERS.Flatten(),
+            LAYERS.Dense(1),
+        ]
+    )
+    model.compile(wrapped(), "mse")
+    rows = tf.data.Dataset.from_tensor_slices((part(WORDS)[:, None], part(Y)))
+    rows = rows.map(lambda word, y: (layer(word), y)).batch(6)
+    model.fit(rows, verbose=0, callbacks=hvd.fit_callbacks())
+    return [layer(tf.constant(WORDS[:9])).numpy(), *model.get_weights()]
+
+
+@wrong("bins", r"hvd\.adapt")
+def boundaries_of_own_data_in_fit():
+    layer = LAYERS.Discretization(num_bins=4, name="bins", output_mode="one_hot")
+    layer.adapt(_half(X)[:, :1])
+    model = keras.Sequential([keras.Input((1,)), layer, LAYERS.Dense(1, name="head")])
+    model.compile(wrapped(), "mse")
+    fit(model, part(X[:, :1]))
+    return [model.predict(X[:9, :1], verbose=0)]
+
+
+class Codebook(LAYERS.Layer):
+    """Two codes that follow the inputs by moving averages, as in VQ-VAE."""
+
+    def build(self, shape):
+        self.codes = self.add_weight(
+            shape=(2, shape[-1]), initializer="ones", trainable=False, name="codes"
+        )
+
+    def call(self, x, training=False):
+        if training:
+            self.codes.assign(0.5 * self.codes + 0.5 * keras.ops.mean(x, axis=0))
+        return x + keras.ops.mean(self.codes, axis=0)
+
+
+def _with_codebook() -> keras.Model:
+    first, last = net(1).layers
+    return keras.Sequential([keras.Input((4,)), first, Codebook(name="book"), last])
+
+
+@wrong("book/codes|codes", "allreduce|average|broadcast", quick=True)
+def codebook_by_moving_averages_in_fit():
+    model = _with_codebook()
+    model.compile(wrapped(), "mse")
+    fit(model)
+    return model.get_weights()
+
+
+@wrong(
+    "book/codes|codes", "allreduce|average|broadcast", silent="a tape compares what it trains only"
+)
+def codebook_by_moving_averages_in_a_loop():
+    model, optimizer = _with_codebook(), sgd()
+    broadcast(model, optimizer)
+    step = tape_step(model, optimizer)
+    for x, y in batches(X, Y):
+        step(x, y)
+    return model.get_weights()
+
+
+@wrong(
+    "book/codes|codes",
+    "allreduce|average|broadcast",
+    silent="the look at the first steps compares what is trained only",
+)
+def codebook_by_moving_averages_in_train_on_batch():
+    model = _with_codebook()
+    model.compile(wrapped(), "mse")
+    for x, y in batches(X, Y):
+        model.train_on_batch(x, y)
+    return model.get_weights()
+
+
+@wrong("queue", "allgather|allreduce|broadcast|average")
+def queue_of_negatives_in_fit():
+    """A queue of past keys, as in MoCo."""
+
+    class Queue(LAYERS.Layer):
+        def build(self, shape):
+            self.queue = self.add_weight(
+                shape=(3, shape[-1]), initializer="zeros", trainable=False, name="queue"
+            )
+
+        def call(self, x, training=False):
+            scores = x @ keras.ops.transpose(self.queue)
+            if training:
+                self.queue.assign(keras.ops.concatenate([x[:1], self.queue[:2]], axis=0))
+            return keras.ops.concatenate([x, scores], axis=-1)
+
+    first = net(1).layers[0]
+    model = keras.Sequential([keras.Input((4,)), first, Queue(name="past"), LAYERS.Dense(1)])
+    model.compile(wrapped(), "mse")
+    fit(model)
+    return model.get_weights()
+
+
+@wrong("batch_norm.*moving|moving_", "SyncBatchNormalization|broadcast|average")
+def evaluate_with_statistics_of_each_rank():
+    first, last = net(1).layers
+    norm = LAYERS.BatchNormalization(name="batch_norm", momentum=0.1)
+    model = keras.Sequential([keras.Input((4,)), first, norm, last])
+    model.compile(wrapped(), "mse")
+    broadcast(model)
+    order = np.argsort(X[:, 0])
+    for x, y in batches(X[order], Y[order], batch=96):
+        model.train_on_batch(x, y)
+    return [hvd.evaluate(model, part(X), part(Y), verbose=0)["loss"]]
+
+
+@wrong("(hidden|head)/kernel", "broadcast")
+def evaluate_with_weights_of_each_rank():
+    model = net()
+    model.compile("sgd", "mse")
+    return [hvd.evaluate(model, part(X), part(Y), verbose=0)["loss"]]
+
+
+def _with_own_layer(optimizer_of):
+    """Returns the shared weights after training with a first layer that is each rank's own."""
+    model = net(1)
+    own = model.layers[0]
+    keras.utils.set_random_seed(10 + hvd.rank())
+    own.set_weights([np.random.normal(size=w.shape) for w in own.get_weights()])
+    optimizer = optimizer_of(own)
+    optimizer.build(model.trainable_variables)
+    for x, y in batches(X, 9.0 * Y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x) - y) ** 2)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+    return _rank_0s(model.layers[1].get_weights())
+
+
+def _rank_0s(arrays):
+    """What this rank has, and what rank 0 has, which has to be the same."""
+    return arrays, hvd.broadcast_object(arrays, root_rank=0, name="of_rank_0")
+
+
+@wrong(quick=True)
+def global_clip_beside_a_local_layer():
+    def optimizer(own):
+        return hvd.PartialDistributedOptimizer(sgd(global_clipnorm=0.1), local_layers=[own])
+
+    return _with_own_layer(optimizer)
+
+
+@wrong("head/kernel", "register_local_var")
+def global_clip_by_hand_beside_a_local_layer():
+    model = net(1)
+    own = model.layers[0]
+    keras.utils.set_random_seed(10 + hvd.rank())
+    own.set_weights([np.random.normal(size=w.shape) for w in own.get_weights()])
+    optimizer = sgd()
+    optimizer.build(model.trainable_variables)
+    for x, y in batches(X, 9.0 * Y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x) - y) ** 2)
+        tape = hvd.PartialDistributedGradientTape(tape, local_layers=[own])
+        gradients = tape.gradient(loss, model.trainable_variables)
+        gradients, _ = tf.clip_by_global_norm(gradients, 0.1)
+        optimizer.apply(gradients, model.trainable_variables)
+    return _rank_0s(model.layers[1].get_weights())
+
+
+@wrong(
+    "right/(kernel|bias)",
+    "unconnected_gradients|every rank|all ranks",
+    silent="the message does not name the variable",
+)
+def head_without_a_gradient_on_one_rank():
+    keras.utils.set_random_seed(1)
+    x = keras.Input((4,))
+    left, right = LAYERS.Dense(1, name="left"), LAYERS.Dense(1, name="right")
+    model, optimizer = keras.Model(x, [left(x), right(x)]), sgd()
+    broadcast(model, optimizer)
+    for x, y in batches(X, Y):
+        with tf.GradientTape() as tape:
+            one, two = model(x)
+            loss = tf.reduce_mean((one - y) ** 2)
+            if hvd.rank() == 0:
+                loss += tf.reduce_mean((two - y) ** 2)
+        tape = hvd.DistributedGradientTape(tape)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        pairs = zip(gradients, model.trainable_variables, strict=True)
+        optimizer.apply_gradients([(g, v) for g, v in pairs if g is not None])
+
+
+@wrong(
+    "hidden/(kernel|bias)",
+    "trainable|same model|every rank|all ranks",
+    silent="the message does not name the variable",
+)
+def layer_frozen_on_one_rank():
+    model = net(1)
+    model.layers[0].trainable = hvd.rank() != 0
+    model.compile(wrapped(), "mse")
+    fit(model)

@@ -1,0 +1,316 @@
+"""Loops of one's own that are right: tfring says nothing."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfring.keras as hvd
+
+from .common import LAYERS, X, Y, batches, broadcast, loop, net, plain, sgd, tape_step, wrapped
+from .table import right
+
+
+@right(quick=True)
+def the_usual_loop():
+    model, optimizer = net(), keras.optimizers.Adam(0.01)
+    broadcast(model, optimizer)
+    loop(model, optimizer)
+
+
+@right()
+def loop_with_equal_seeds_and_no_broadcast():
+    return loop(net(1), sgd())
+
+
+@right()
+def loop_with_a_wrapped_optimizer():
+    model, optimizer = net(1), wrapped()
+    broadcast(model, optimizer)
+    return loop(model, optimizer, wrap=plain)
+
+
+@right(quick=True)
+def broadcast_after_the_first_step():
+    """As Horovod's examples have it: the optimizer has no state before."""
+    model, optimizer = net(), keras.optimizers.Adam(0.01)
+    step = tape_step(model, optimizer)
+    for number, (x, y) in enumerate(batches(X, Y)):
+        step(x, y)
+        if number == 0:
+            hvd.broadcast_variables([*model.weights, *optimizer.variables], root_rank=0)
+    hvd.assert_equal(model.weights)
+
+
+@right()
+def eager_loop():
+    model, optimizer = net(1), sgd()
+    broadcast(model, optimizer)
+    for x, y in batches(X, Y):
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            value = tf.reduce_mean((model(x) - y) ** 2)
+        gradients = tape.gradient(value, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        hvd.allreduce(value)
+    return model.get_weights()
+
+
+@right(quick=True)
+def weights_averaged_now_and_then():
+    """Local SGD: a plain optimizer, and an average of the weights after every fourth step."""
+    model, optimizer = net(1), sgd()
+    broadcast(model, optimizer)
+    step = tape_step(model, optimizer, wrap=plain)
+    for number, (x, y) in enumerate(batches(X, Y)):
+        step(x, y)
+        if number % 4 == 3:
+            for index, variable in enumerate(model.trainable_variables):
+                variable.assign(hvd.allreduce(variable.value, name=f"w{index}"))
+
+
+@right(quick=True)
+def gradients_reduced_by_hand():
+    model, optimizer = net(1), sgd()
+    broadcast(model, optimizer)
+    for x, y in batches(X, Y):
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean((model(x) - y) ** 2)
+        gradients = tape.gradient(value, model.trainable_variables)
+        gradients = hvd.grouped_allreduce(gradients)
+        optimizer.apply(gradients, model.trainable_variables)
+    return model.get_weights()
+
+
+@right()
+def gradients_reduced_by_hand_in_a_function():
+    model, optimizer = net(1), sgd()
+    broadcast(model, optimizer)
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean((model(x) - y) ** 2)
+        gradients = tape.gradient(value, model.trainable_variables)
+        gradients = [hvd.allreduce(g) for g in gradients]
+        optimizer.apply(gradients, model.trainable_variables)
+
+    for x, y in batches(X, Y):
+        step(x, y)
+    return model.get_weights()
+
+
+@right()
+def clipped_after_the_reduction():
+    model, optimizer = net(1), sgd()
+    broadcast(model, optimizer)
+
+    @tf.function
+    def step(x, y):
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            value = tf.reduce_mean((model(x) - y) ** 2)
+        gradients = tape.gradient(value, model.trainable_variables)
+        gradients, _ = tf.clip_by_global_norm(gradients, 0.1)
+        optimizer.apply(gradients, model.trainable_variables)
+
+    for x, y in batches(X, Y):
+        step(x, y)
+    return model.get_weights()
+
+
+@right()
+def uneven_batches_with_weight_by():
+    model, optimizer = net(1), sgd()
+    broadcast(model, optimizer)
+    mine = slice(None) if hvd.size() == 1 else (slice(9) if hvd.rank() == 0 else slice(9, None))
+    for begin in range(0, len(X), 12):
+        x, y = X[begin : begin + 12][mine], Y[begin : begin + 12][mine]
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean((model(x) - y) ** 2)
+        tape = hvd.DistributedGradientTape(tape, weight_by=len(x))
+        gradients = tape.gradient(value, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+    return model.get_weights()
+
+
+@right(quick=True)
+def data_that_runs_out_earlier_on_one_rank():
+    model, optimizer = net(1), sgd()
+    broadcast(model, optimizer)
+    step = tape_step(model, optimizer)
+    for number, (x, y) in enumerate(batches(X, Y)):
+        if number < 5 + 2 * hvd.rank():
+            step(x, y)
+    last = hvd.join()
+    hvd.broadcast_variables([*model.weights, *optimizer.variables], root_rank=last)
+
+
+@right()
+def process_sets_of_single_ranks():
+    """Each rank trains a model of its own, on purpose, in a process set of its own."""
+    sets = [hvd.add_process_set([rank]) for rank in range(hvd.size())]
+    model, optimizer = net(), sgd()
+    mine = sets[hvd.rank()]
+    for x, y in batches(X, Y):
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean((model(x) - y) ** 2)
+        tape = hvd.DistributedGradientTape(tape, process_set=mine)
+        gradients = tape.gradient(value, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+
+
+@right()
+def local_variables_on_a_tape():
+    model, optimizer = net(), sgd()
+    own = model.layers[0]
+    hvd.broadcast_variables(model.layers[1].weights, root_rank=0)
+    for x, y in batches(X, Y):
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean((model(x) - y) ** 2)
+        tape = hvd.PartialDistributedGradientTape(tape, local_layers=[own])
+        gradients = tape.gradient(value, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+
+
+@right()
+def moving_average_of_the_model():
+    """A momentum encoder: computed from weights that are equal, so equal."""
+    model, optimizer = net(1), sgd()
+    broadcast(model, optimizer)
+    slow = keras.models.clone_model(model)
+    slow.set_weights(model.get_weights())
+    step = tape_step(model, optimizer)
+    for x, y in batches(X, Y):
+        step(x, y)
+        pairs = zip(slow.weights, model.weights, strict=True)
+        for old, new in pairs:
+            old.assign(0.9 * old + 0.1 * new)
+    return slow.get_weights()
+
+
+@right()
+def two_models_of_different_size_alternate():
+    models = [net(1), net(2, outputs=2)]
+    optimizers = [sgd(), sgd()]
+    for model, optimizer in zip(models, optimizers, strict=True):
+        broadcast(model, optimizer)
+    for number, (x, y) in enumerate(batches(X, Y)):
+        model, optimizer = models[number % 2], optimizers[number % 2]
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean((model(x) - y) ** 2)
+        tape = hvd.DistributedGradientTape(tape)
+        gradients = tape.gradient(value, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+    return [*models[0].get_weights(), *models[1].get_weights()]
+
+
+@right()
+def gradients_that_do_not_depend_on_the_data():
+    """A policy gradient with sparse rewards: no reward yet, so no gradient on any rank."""
+    model, optimizer = net(1, outputs=2), sgd()
+    broadcast(model, optimizer)
+    rewards = np.zeros((len(X),), "float32")
+    rewards[-12:] = Y[-12:, 0]
+
+    def loss(reward, p):
+        return -tf.reduce_mean(tf.nn.log_softmax(p)[:, 0] * reward)
+
+    step = tape_step(model, optimizer, loss=loss)
+    for x, reward in batches(X, rewards):
+        step(x, reward)
+    return model.get_weights()
+
+
+@right()
+def a_constant_is_learnt_first():
+    """The small variables have gradients that no data changes; the large one's differ."""
+    offset = tf.Variable(0.0)
+    kernel = tf.Variable(tf.zeros([4, 1]))
+    optimizer = sgd()
+    optimizer.build([offset, kernel])
+    for x, y in batches(X, Y):
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean(x @ kernel * y) + (offset - 1.0) ** 2
+        tape = hvd.DistributedGradientTape(tape)
+        optimizer.apply(tape.gradient(value, [offset, kernel]), [offset, kernel])
+    return [offset.numpy(), kernel.numpy()]
+
+
+@right()
+def plain_variables():
+    position = tf.Variable([0.0, 0.0])
+    optimizer = sgd()
+    for x, _ in batches(X, Y):
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean((position - x[:, :2]) ** 2)
+        tape = hvd.DistributedGradientTape(tape)
+        optimizer.apply([tape.gradient(value, position)], [position])
+    return [position.numpy()]
+
+
+@right()
+def solver_that_makes_its_own_tape():
+    position = tf.Variable([0.0, 0.0])
+    for x, _ in batches(X, Y):
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean((hvd.replicated(position) - x[:, :2]) ** 2)
+        position.assign_sub(0.1 * tape.gradient(value, position))
+    return [position.numpy()]
+
+
+@right()
+def embeddings_with_sparse_gradients():
+    keras.utils.set_random_seed(1)
+    layers = [LAYERS.Embedding(9, 3), LAYERS.Flatten(), LAYERS.Dense(1)]
+    model = keras.Sequential([keras.Input((2,), dtype="int32"), *layers])
+    optimizer = sgd()
+    broadcast(model, optimizer)
+    step = tape_step(model, optimizer)
+    for x, y in batches((10 * abs(X[:, :2])).astype("int32") % 9, Y):
+        step(x, y)
+    return model.get_weights()
+
+
+@right()
+def a_dummy_step_builds_the_model():
+    """The first step is on zeros, on all ranks, and at a rate of 0."""
+    model, optimizer = net(1), sgd()
+    optimizer.learning_rate.assign(0.0)
+    step = tape_step(model, optimizer)
+    step(np.zeros((6, 4), "float32"), np.zeros((6, 1), "float32"))
+    optimizer.learning_rate.assign(0.1)
+    broadcast(model)
+    for x, y in batches(X, Y):
+        step(x, y)
+    return model.get_weights()
+
+
+@right()
+def passes_are_accumulated_by_hand():
+    model, optimizer = net(1), sgd()
+    broadcast(model, optimizer)
+    every = list(batches(X, Y))
+    for first, second in zip(every[::2], every[1::2], strict=True):
+        with tf.GradientTape() as tape:
+            value = sum(tf.reduce_mean((model(x) - y) ** 2) for x, y in (first, second)) / 2.0
+        tape = hvd.DistributedGradientTape(tape)
+        gradients = tape.gradient(value, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+    return model.get_weights()
+
+
+@right()
+def a_model_that_only_rank_0_trains():
+    """Rank 0 fits a small scaler by itself, before the ranks train together."""
+    scale = 1.0
+    if hvd.rank() == 0:
+        small = keras.Sequential([keras.Input((1,)), LAYERS.Dense(1, use_bias=False)])
+        small.compile(sgd(), "mse")
+        small.fit(X[:, :1], Y, verbose=0)
+        scale = float(small.get_weights()[0][0, 0])
+    scale = hvd.broadcast_object(scale, root_rank=0)
+    model, optimizer = net(1), sgd()
+    broadcast(model, optimizer)
+    step = tape_step(model, optimizer)
+    for x, y in batches(X, Y):
+        step(x, np.float32(scale) * y)

@@ -1,0 +1,63 @@
+"""The table of programs, and what each has to show."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+PROGRAMS: dict[str, Program] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A program for any number of ranks.
+
+    `run` returns what it trained, as arrays, or (arrays, what they have to be). Without the latter
+    one process that has all data says what they have to be.
+    """
+
+    name: str
+    run: Callable[[], Any]
+    is_right: bool
+    # Regular expressions; what tfring says has to match all of them. Without any, the program has
+    # to be equal to one process.
+    words: tuple[str, ...] = ()
+    # Only the end of the process can say so: nothing was wrong before.
+    at_end: bool = False
+    quick: bool = False
+    # Why tfring stays silent, where it does.
+    silent: str = ""
+
+    @property
+    def theme(self) -> str:
+        """The file that the program stands in."""
+        return self.run.__module__.rpartition(".")[2]
+
+
+def wrong(
+    *words: str, at_end: bool = False, quick: bool = False, silent: str = ""
+) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+    """A program that ranks train wrongly: tfring makes it right, or says `words`."""
+
+    def enter(run: Callable[[], Any]) -> Callable[[], Any]:
+        _enter(Program(run.__name__, run, False, words, at_end, quick, silent))
+        return run
+
+    return enter
+
+
+def right(*, quick: bool = False) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+    """A program that is right: tfring says nothing of it."""
+
+    def enter(run: Callable[[], Any]) -> Callable[[], Any]:
+        _enter(Program(run.__name__, run, True, quick=quick))
+        return run
+
+    return enter
+
+
+def _enter(program: Program) -> None:
+    if program.name in PROGRAMS:
+        raise ValueError(f"two programs are called {program.name}")
+    PROGRAMS[program.name] = program
