@@ -199,7 +199,8 @@ def _weak(value: Any) -> Callable[[], Any]:
 
 
 def _hook_of(model: Any) -> Any:
-    return find_hook(model.optimizer) if model.optimizer is not None else None
+    optimizer = getattr(model, "optimizer", None)  # a model that was never compiled has none
+    return None if optimizer is None else find_hook(optimizer)
 
 
 def _may_train(model: Any) -> bool:

@@ -47,13 +47,16 @@ class DivergenceGuard:
     def hashes(self, model: Any, local: Sequence[Any]) -> list[int] | None:
         """Returns the two hashes of this rank's weights, or None if there is nothing to compare.
 
+        The second is 0 after the warning.
+
         Args:
             model: the model that is trained.
             local: variables that are this rank's own.
         """
         if not self._wanted or not train_together(model):
             return None
-        return [fingerprint(_trained(model, local)), fingerprint(_moving(model, local))]
+        moving = fingerprint(_moving(model, local)) if self._moving else 0
+        return [fingerprint(_trained(model, local)), moving]
 
     def compare(
         self, model: Any, local: Sequence[Any], hashes: Sequence[list[int] | None], when: str
@@ -74,7 +77,8 @@ class DivergenceGuard:
             self._largest = 0.0
             return
         trained, moving = (set(column) for column in zip(*known, strict=True))
-        if self._moving and len(moving) > 1:
+        # A rank that has joined an elastic job has not given the warning of the others.
+        if 0 not in moving and len(moving) > 1:
             self._moving = self._warn_of_moving(_moving(model, local), when)
         if len(trained) == 1:
             self._largest = 0.0
