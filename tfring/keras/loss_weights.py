@@ -21,8 +21,7 @@ from keras.src.losses import loss as _losses
 
 from tfring import topology
 from tfring.compat.keras_version import replaceable
-from tfring.ops import reduce_ops
-from tfring.training import weights
+from tfring.ops import backward, reduce_ops
 from tfring.training.options import ReduceOptions
 
 _WHAT = "tfring.keras.DistributedOptimizer"
@@ -133,7 +132,7 @@ def install(find_hook: Callable[[Any], Any]) -> None:
             return _original_step(self, data)
         before, _steps.now = _steps.now, TrainStep(hook, data)
         try:
-            with weights.backward(hook.count):
+            with backward.counted(hook.count):
                 result = _original_step(self, data)
             _steps.now.warn(self, hook.options)
             return result

@@ -20,6 +20,9 @@ a factor of the gradient of the sum of all ranks' losses; N is the number of ran
 Collectives that are not in the table have no choice: an allreduce and those with a root
 (tfring.ops.rooted_gradients) have the gradient of the sum of all ranks' losses.
 
+Where ranks count by what their losses divide by, the losses are those times that: see
+tfring.ops.backward.
+
 Every gradient is a collective itself: all ranks must differentiate the same call. It is named after
 the call, with "grad." before it. Importing tfring.collectives registers the gradients.
 """
@@ -31,7 +34,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from tfring.ops import builders, channels, library, names, reduce_ops, xla
+from tfring.ops import backward, builders, channels, library, names, reduce_ops, xla
 from tfring.ops.reduce_ops import Average, Max, Min, Product, Sum
 
 _Gradient = TypeVar("_Gradient", bound=Callable[[Any, list[Any], str], list[Any]])
@@ -67,7 +70,8 @@ def gradient_of(op_type: str) -> Callable[[_Gradient], _Gradient]:
                 else tf.cast(tf.convert_to_tensor(grad), out.dtype)
                 for grad, out in zip(grads, op.outputs, strict=True)
             ]
-            found = gradient(op, dense, names.gradient_name(tensor_name(op)))
+            name = names.gradient_name(tensor_name(op))
+            found = backward.weighted(dense, lambda own: gradient(op, own, name))
             return [*found, *[None] * (len(op.inputs) - len(found))]
 
         tf.RegisterGradient(op_type)(xla.compiled_gradient(of_all_inputs, channels.in_chain))
@@ -155,6 +159,7 @@ def gradients_of_selection(
     Raises:
         NotImplementedError: the operation is Adasum.
     """
+    totals = [tf.cast(total, tensor.dtype) for total, tensor in zip(totals, tensors, strict=True)]
     if reduction(op) in (Min, Max):
         return _extremum_gradients(op, tensors, results, totals, name)
     if reduction(op) == Product:

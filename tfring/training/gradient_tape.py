@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfring import process_sets
 from tfring.collectives.compression import Compression
-from tfring.ops import names, reduce_ops
+from tfring.ops import backward, names, reduce_ops
 from tfring.training import double_reduction, weights
 from tfring.training.local_variables import LocalVariables
 from tfring.training.options import GradientTransform, ReduceOptions, resolve_groups
@@ -182,7 +182,7 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
                 the list of sources, about which gradients exist or about their shapes.
         """
         del use_generic_names
-        with weights.backward(lambda: self._reducer.options.weight_by):
+        with backward.counted(lambda: self._reducer.options.weight_by):
             local = self._wrapped.gradient(
                 target,
                 sources,

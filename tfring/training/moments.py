@@ -20,8 +20,7 @@ import tensorflow as tf
 
 from tfring import process_sets
 from tfring.collectives import allgather, allreduce
-from tfring.ops import names, reduce_ops
-from tfring.training import weights
+from tfring.ops import backward, names, reduce_ops
 
 
 def local_statistics(values: Any, mask: Any, axes: Sequence[int]) -> Any:
@@ -57,17 +56,12 @@ def statistics_of_all(local: Any, process_set: Any) -> tuple[Any, Any]:
         variance = tf.reduce_sum(shares * (variances + tf.math.squared_difference(means, mean)), 0)
 
         def gradient(mean_gradient: Any, variance_gradient: Any) -> Any:
-            count = weights.of_backward()
-            own = [mean_gradient, variance_gradient]
-            if count is not None:
-                count = tf.cast(tf.reshape(tf.convert_to_tensor(count), []), local.dtype)
-                own = [tf.math.multiply_no_nan(part, count) for part in own]
-            by_mean, by_variance = allreduce.bucket_allreduce(
-                own, name=f"grad.{name}", op=reduce_ops.Sum, process_set=process_set
+            by_mean, by_variance = backward.weighted(
+                [mean_gradient, variance_gradient],
+                lambda own: allreduce.bucket_allreduce(
+                    own, name=f"grad.{name}", op=reduce_ops.Sum, process_set=process_set
+                ),
             )
-            if count is not None:
-                by_mean = tf.math.divide_no_nan(by_mean, count)
-                by_variance = tf.math.divide_no_nan(by_variance, count)
             share = tf.math.divide_no_nan(local[0], total)
             to_mean = share * (by_mean + 2.0 * (local[1] - mean) * by_variance)
             return tf.stack([tf.zeros_like(share), to_mean, share * by_variance])

@@ -20,10 +20,9 @@ count alike.
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -53,34 +52,6 @@ def _forget(process_set_id: int) -> None:
 
 
 topology.on_begin_together(_forget)
-
-
-class _Backward(threading.local):
-    """The backward pass that this thread runs or traces."""
-
-    count: Callable[[], Any] | None = None
-
-
-_backward = _Backward()
-
-
-@contextlib.contextmanager
-def backward(count: Callable[[], Any]) -> Iterator[None]:
-    """Tells the layers whose gradients cross ranks what the losses were divided by.
-
-    Args:
-        count: returns d of this rank, or None where ranks count alike; called if a layer asks.
-    """
-    before, _backward.count = _backward.count, count
-    try:
-        yield
-    finally:
-        _backward.count = before
-
-
-def of_backward() -> Any:
-    """Returns d of the backward pass that this thread is in, or None where ranks count alike."""
-    return None if _backward.count is None else _backward.count()
 
 
 @dataclasses.dataclass

@@ -152,6 +152,35 @@ def test_contrastive_training_is_that_of_one_process(form: str) -> None:
         assert error < 1e-5
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("form", ["all rows", "own anchors"])
+def test_contrastive_training_with_unequal_rows(form: str, dtype: str) -> None:
+    """Ranks count by their rows, also in the gradients of what they have gathered."""
+    rows = [3 + 2 * (rank % 3) for rank in range(hvd.size())]
+    first = sum(rows[: hvd.rank()])
+    rng = np.random.default_rng(5)
+    a, b = rng.normal(size=(2, sum(rows), 5)).astype(dtype)
+    mine = slice(first, first + rows[hvd.rank()])
+    variables = [tf.Variable(tower.numpy().astype(dtype)) for tower in towers()]
+
+    @tf.function
+    def of_ranks() -> Any:
+        tape = hvd.DistributedGradientTape(tf.GradientTape(), weight_by=rows[hvd.rank()])
+        with tape:
+            za, keys = a[mine] @ variables[0], hvd.allgather(b[mine] @ variables[1])
+            if form == "all rows":
+                loss = info_nce(hvd.allgather(za), keys, 0)
+            else:
+                loss = info_nce(za, keys, first)
+        return tape.gradient(loss, variables)
+
+    with tf.GradientTape() as tape:
+        loss = info_nce(a @ variables[0], b @ variables[1], 0)
+    tolerance = 2e-3 if dtype == "float16" else 1e-5
+    for got, want in zip(of_ranks(), tape.gradient(loss, variables), strict=True):
+        np.testing.assert_allclose(got, want, atol=tolerance * np.abs(want).max())
+
+
 class TwoTowers(keras.Model):  # type: ignore[misc]
     """That of docs/recipes.md; gathers only if it is told to."""
 
