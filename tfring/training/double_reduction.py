@@ -76,7 +76,7 @@ def refuse_reduced(
 def symbolic_parts(gradients: Iterable[Any]) -> list[Any]:
     """Returns the graph's tensors that gradients consist of; none in eager mode."""
     values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
-    return [t for t in values if t is not None and not hasattr(t, "numpy")]
+    return [t for t in values if isinstance(t, tf.Tensor) and not hasattr(t, "numpy")]
 
 
 def comes_from(tensors: Sequence[Any], prefix: str) -> bool:

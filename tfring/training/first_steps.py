@@ -5,7 +5,8 @@ do the same work N times. Neither is an error of a collective, so nothing else w
 
 - At the second reduction of a list of variables each rank sends a hash and a few elements of each
   variable. Different weights are an error on every rank. It is the second one because programs for
-  Horovod broadcast after their first step.
+  Horovod broadcast after their first step. The same at the tenth and the hundredth: a rank alone
+  may have loaded a state, or have left out a step.
 - At the second, third and fourth reduction each rank sends a hash of some small gradients. If they
   were equal on all ranks each time, rank 0 warns once.
 
@@ -40,11 +41,13 @@ from tfring.training.local_variables import variable_key
 
 _log = logging.getLogger("tfring")
 
-_COMPARED = 2  # the reduction at which weights are compared
-_LAST = 4  # the last reduction of which gradients are compared
+_COMPARED = (2, 10, 100)  # the reductions at which weights are compared
+_GRADIENTS_OF = (2, 3, 4)  # those of which gradients are compared
+_UNKNOWN = 1000  # what a counter that is not in the table has counted
 _ELEMENTS = 8  # elements of each variable that are sent
-_ROW = 1 + _ELEMENTS
-_ROUNDING = 1e-4  # relative to the largest element: processors of other kinds round differently
+_HEAD, _ROW = 3, 1 + _ELEMENTS
+# Relative to the largest element: processors of other kinds round differently, and it grows.
+_ROUNDING, _LATER = 1e-4, 1e-3
 _SMALL = 4096  # elements of a gradient that is hashed
 _GRADIENTS = 3  # gradients that are hashed
 _VARIED = 4  # different elements that they need: a single number may be equal by chance
@@ -135,11 +138,13 @@ def look(
 
 def _look_now(key: Any, judge: _Weights, gradients: Sequence[Any], name: str, members: Any) -> None:
     number = _state.eager[key] = _state.eager.get(key, 0) + 1
-    if not _COMPARED <= number <= _LAST or not _wanted():
+    if number not in {*_COMPARED, *_GRADIENTS_OF} or not _wanted():
         return
-    if number == _COMPARED:
-        mine = judge.describe(*map(value_of, judge.variables))
+    if number in _COMPARED:
+        mine = judge.describe(number, *map(value_of, judge.variables))
         judge.judge(_gathered(mine, f"{name}.start", members).numpy())
+    if number not in _GRADIENTS_OF:
+        return
     batches = _Batches(key)
     mine = batches.describe(*(sample.numpy() for sample in _samples(gradients)))
     batches.judge(_gathered(mine, f"{name}.batches", members).numpy())
@@ -163,18 +168,22 @@ def _look_in_graph(
         counter = _Counter(key)
         number = counter.get() + 1
         done = _in_graph(
-            tf.equal(number, _COMPARED),
+            _is_one_of(number, _COMPARED),
             judge,
-            lambda: [v.read_value() for v in held],
+            lambda: [number, *(v.read_value() for v in held)],
             f"{name}.start",
             members,
         )
         with tf.control_dependencies(results):
             counter.set(number)
-        some = tf.logical_and(number >= _COMPARED, number <= _LAST)
+        some = _is_one_of(number, _GRADIENTS_OF)
         # A rank that waited in this collective when another one raises would not say why.
         with tf.control_dependencies([done]):
             _in_graph(some, _Batches(key), lambda: samples, f"{name}.batches", members)
+
+
+def _is_one_of(number: Any, numbers: Sequence[int]) -> Any:
+    return tf.reduce_any(tf.equal(number, np.array(numbers, np.int64)))
 
 
 def _wanted() -> bool:
@@ -209,7 +218,7 @@ class _Counter:
 
     def get(self) -> Any:
         return tf.raw_ops.LookupTableFindV2(
-            table_handle=self._table, keys=self._key, default_value=np.int64(_LAST)
+            table_handle=self._table, keys=self._key, default_value=np.int64(_UNKNOWN)
         )
 
     def set(self, value: Any) -> None:
@@ -243,9 +252,14 @@ class _Weights:
     def __init__(self, variables: Sequence[Any]) -> None:
         self.variables = list(variables)
 
-    def describe(self, *values: Any) -> Any:
-        """Returns this rank's part: who it is, a hash and some elements of each value."""
-        rows = [np.array([topology.rank(), _state.broadcast_comes], np.int64)]
+    def describe(self, number: Any, *values: Any) -> Any:
+        """Returns this rank's part: who it is, and a hash and some elements of each value.
+
+        Args:
+            number: of the reduction.
+            values: of the variables.
+        """
+        rows = [np.array([topology.rank(), _state.broadcast_comes, number], np.int64)]
         for variable, given in zip(self.variables, values, strict=True):
             if variable_key(variable) in _state.own:
                 rows.append(np.zeros(_ROW, np.int64))
@@ -266,14 +280,16 @@ class _Weights:
         Scripts of Horovod get a warning: they may broadcast later, after a first batch of which
         they have made several steps.
         """
-        each = 2 + _ROW * len(self.variables)
+        each = _HEAD + _ROW * len(self.variables)
         if everywhere.size % each:
             return
         parts = everywhere.reshape(-1, each)
         if parts[:, 1].any():
             return
-        rows = parts[:, 2:].reshape(len(parts), len(self.variables), _ROW)
-        found = [p for p in range(len(self.variables)) if _differ(rows[:, p])]
+        later = parts[0, 2] > _COMPARED[0]
+        rows = parts[:, _HEAD:].reshape(len(parts), len(self.variables), _ROW)
+        rounding = _LATER if later else _ROUNDING
+        found = [p for p in range(len(self.variables)) if _differ(rows[:, p], rounding)]
         if not found:
             return
         position = found[0]
@@ -288,10 +304,9 @@ class _Weights:
         text = (
             f"rank {topology.rank()}: the ranks train different weights: element {place} of "
             f"'{name}' is {elements[0, at]:.9g} on rank {ranks[0]} and {elements[other, at]:.9g} "
-            f"on rank {ranks[other]}.{more}\nAdd callbacks=hvd.fit_callbacks() to model.fit, or "
-            "call hvd.broadcast_variables(model.weights, 0) before the first step; all ranks need "
-            "the same learning rate, too. A variable that is each rank's own goes into "
-            "register_local_var. TFRING_CHECK_START=0 leaves this check out."
+            f"on rank {ranks[other]}.{more}\n{_CHANGED if later else _BEGUN} A variable that is "
+            "each rank's own goes into register_local_var. TFRING_CHECK_START=0 leaves this check "
+            "out."
         )
         if "horovod" not in sys.modules:
             raise RuntimeError(text)
@@ -299,18 +314,28 @@ class _Weights:
             _log.warning("%s", text)
 
 
+_BEGUN = (
+    "Add callbacks=hvd.fit_callbacks() to model.fit, or call "
+    "hvd.broadcast_variables(model.weights, 0) before the first step."
+)
+_CHANGED = (
+    "They were equal at first. What changes weights or the learning rate (a callback, a state that "
+    "is loaded, a step that is left out) must do so on all ranks."
+)
+
+
 def _places(size: int) -> Any:
     return np.unique(np.linspace(0, size - 1, min(size, _ELEMENTS)).astype(np.int64))
 
 
-def _differ(rows: Any) -> bool:
+def _differ(rows: Any, rounding: float) -> bool:
     """Returns whether a variable has other bits on some rank, and not by rounding only."""
     if (rows[:, 0] == rows[0, 0]).all():
         return False
     elements = rows[:, 1:].copy().view(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         apart = np.abs(elements - elements[0]).max()
-        return bool(apart > _ROUNDING * max(np.abs(elements).max(), np.finfo(np.float64).tiny))
+        return bool(apart > rounding * max(np.abs(elements).max(), np.finfo(np.float64).tiny))
 
 
 def _samples(gradients: Sequence[Any]) -> list[Any]:
@@ -346,7 +371,7 @@ class _Batches:
         same = len(everywhere) > 1 and everywhere[0] != 0 and (everywhere == everywhere[0]).all()
         with _state.lock:
             seen = _state.same[self.key] = _state.same.get(self.key, 0) + 1 if same else 0
-            if seen < _LAST - _COMPARED + 1 or _state.warned:
+            if seen < len(_GRADIENTS_OF) or _state.warned:
                 return
             _state.warned = True
         if topology.rank() == 0:

@@ -76,6 +76,20 @@ def test_different_weights_are_named_in_the_second_step(several: int, traced: bo
         loop.run()
 
 
+@pytest.mark.parametrize("traced", [False, True])
+def test_weights_that_one_rank_changes_later_are_named(several: int, traced: bool) -> None:
+    loop = Loop(odd_model(odd=False), traced=traced)
+    for _ in range(9):
+        loop.run()
+    if hvd.rank() == several - 1:
+        kernel = loop.model.trainable_variables[0]
+        kernel.assign(1.1 * kernel)
+    with pytest.raises((RuntimeError, tf.errors.OpError), match=WRONG) as caught:
+        loop.run()
+    aborted = isinstance(caught.value, tf.errors.AbortedError)
+    assert aborted or "must do so on all ranks" in str(caught.value)
+
+
 def test_fit_without_a_broadcast_is_an_error(several: int) -> None:
     model = odd_model()
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse", jit_compile=False)
