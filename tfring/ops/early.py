@@ -11,6 +11,7 @@ import logging
 import sys
 
 _UNREDUCED = "tfring.training.unreduced"  # it loads TensorFlow
+_KERAS = {"keras": "watch", "tf_keras": "watch_keras2"}
 
 _log = logging.getLogger("tfring")
 
@@ -31,18 +32,20 @@ def register_where_loaded() -> None:
 
 def watch_optimizers() -> None:
     """Has optimizers of Keras looked at that reduce nothing, if this process has loaded Keras."""
-    if "tensorflow" not in sys.modules:
-        return
-    for package, watch in (("keras", "watch"), ("tf_keras", "watch_keras2")):
-        loaded = sys.modules.get(package)
-        if hasattr(loaded, "optimizers"):
-            getattr(importlib.import_module(_UNREDUCED), watch)(loaded)
+    for package, watch in _KERAS.items():
+        if _loaded(package):
+            getattr(importlib.import_module(_UNREDUCED), watch)(sys.modules[package])
 
 
 def say_what_was_not_reduced() -> None:
     """Says at the end of a job what these optimizers have done."""
-    if _UNREDUCED in sys.modules:
-        sys.modules[_UNREDUCED].at_end()
+    kinds = [sys.modules[name].optimizers.Optimizer for name in _KERAS if _loaded(name)]
+    if kinds:
+        importlib.import_module(_UNREDUCED).at_end(kinds)
+
+
+def _loaded(package: str) -> bool:
+    return "tensorflow" in sys.modules and hasattr(sys.modules.get(package), "optimizers")
 
 
 @functools.cache

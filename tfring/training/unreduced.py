@@ -16,6 +16,7 @@ as many elements as the largest variable has counts as one. TFRING_CHECK_START=0
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -113,9 +114,8 @@ def _look(optimizer: Any, gradients: Sequence[Any], variables: Any) -> None:
         return
     if not read_settings(os.environ).check_start:
         return
-    largest = max((v for _, v in alone), key=_elements)
-    if _elements(largest) > _State.elements:
-        _State.elements, _State.name = _elements(largest), variable_name(largest)
+    for _, variable in alone:
+        _note(variable)
     if allreduce.largest() >= _State.elements:
         return
     if topology.rank() == 0 and (_State.expected or _has_trained(optimizer)):
@@ -132,8 +132,17 @@ def _look(optimizer: Any, gradients: Sequence[Any], variables: Any) -> None:
         )
 
 
-def at_end() -> None:
-    """Says at the end of a job that this rank has trained, and reduced nothing."""
+def at_end(kinds: Sequence[type]) -> None:
+    """Says at the end of a job that this rank has trained, and reduced nothing.
+
+    Args:
+        kinds: classes of optimizers; they may have been loaded too late to be watched.
+    """
+    wanted = topology.size() > 1 and read_settings(os.environ).check_start
+    for optimizer in gc.get_objects() if wanted and not _State.elements else []:
+        if issubclass(type(optimizer), tuple(kinds)) and _has_trained(optimizer):
+            for variable in getattr(optimizer, "_trainable_variables", None) or []:
+                _note(variable)
     silent = _State.elements and not _State.warned and reductions.now() == 0
     if silent and allreduce.largest() < _State.elements:
         _log.warning(
@@ -144,6 +153,11 @@ def at_end() -> None:
             _REMEDY,
         )
     _State.elements = 0
+
+
+def _note(variable: Any) -> None:
+    if _elements(variable) > _State.elements:
+        _State.elements, _State.name = _elements(variable), variable_name(variable)
 
 
 def _reduces(optimizer: Any) -> bool:

@@ -205,12 +205,12 @@ def resumed_with_a_train_function_that_was_traced_before():
     return model.get_weights()
 
 
-@wrong(silent="options of DistributedOptimizer are not saved")
+@wrong()
 def options_survive_load_model_sum():
     return _saved_and_continued(op=hvd.Sum)
 
 
-@wrong(silent="options of DistributedOptimizer are not saved")
+@wrong()
 def options_survive_load_model_passes():
     return _saved_and_continued(backward_passes_per_step=2)
 
@@ -268,7 +268,7 @@ def gradients_averaged_by_hand_and_by_the_optimizer():
     return model.get_weights()
 
 
-@wrong(silent="refused with a reason that is not so: it does reduce")
+@wrong()
 def optimizer_around_a_wrapped_one():
     class Lookahead(keras.optimizers.Optimizer):
         def __init__(self, inner):

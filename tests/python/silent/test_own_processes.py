@@ -41,13 +41,11 @@ def _job(program: str, *options: str) -> tuple[int, str]:
     "entry",
     [
         "import tfring.keras",
-        pytest.param("import tfring as h; h.init(); h.keras", marks=pytest.mark.slow),
         pytest.param(
             "import tfring as h; h.init(); h.DistributedOptimizer(None)", marks=pytest.mark.slow
         ),
         pytest.param(
-            "import tfring as h, keras; h.init(); h.SyncBatchNormalization()",
-            marks=pytest.mark.slow,
+            "import tfring as h; h.init(); h.SyncBatchNormalization()", marks=pytest.mark.slow
         ),
     ],
 )
