@@ -320,7 +320,8 @@ _BEGUN = (
 )
 _CHANGED = (
     "They were equal at first. What changes weights or the learning rate (a callback, a state that "
-    "is loaded, a step that is left out) must do so on all ranks."
+    "is loaded, a step that is left out) must do so on all ranks, or "
+    "hvd.broadcast_variables(model.weights, 0) has to follow."
 )
 
 

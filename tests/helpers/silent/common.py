@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tfring.keras as hvd
 
-STEPS = 8
+STEPS = 12
 GLOBAL_BATCH = 12
 LAYERS = keras.layers
 _NUMBERS = np.random.default_rng(5)
