@@ -22,6 +22,7 @@ from keras.src.losses import loss as _losses
 from tfring import topology
 from tfring.compat.keras_version import replaceable
 from tfring.ops import backward, reduce_ops
+from tfring.training import unreduced
 from tfring.training.options import ReduceOptions
 
 _WHAT = "tfring.keras.DistributedOptimizer"
@@ -128,7 +129,10 @@ def install(find_hook: Callable[[Any], Any]) -> None:
     @functools.wraps(_original_step)
     def train_step(self: Any, data: Any) -> Any:
         hook = None if self.optimizer is None else find_hook(self.optimizer)
-        if hook is None or hook.options.weight_by is None:
+        if hook is None:
+            with unreduced.taking_gradients():
+                return _original_step(self, data)
+        if hook.options.weight_by is None:
             return _original_step(self, data)
         before, _steps.now = _steps.now, TrainStep(hook, data)
         try:

@@ -15,11 +15,13 @@ as many elements as the largest variable has counts as one. TFRING_CHECK_START=0
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import logging
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -47,6 +49,25 @@ class _State:
     warned = False
     elements = 0  # of the largest variable that was updated without a reduction
     name = ""  # of that variable
+
+
+class _Thread(threading.local):
+    """What this thread is in."""
+
+    takes_gradients = False
+
+
+_thread = _Thread()
+
+
+@contextlib.contextmanager
+def taking_gradients() -> Iterator[None]:
+    """Within this context a step of Keras' own takes gradients by a tape that is not wrapped."""
+    before, _thread.takes_gradients = _thread.takes_gradients, True
+    try:
+        yield
+    finally:
+        _thread.takes_gradients = before
 
 
 def expect() -> None:
@@ -108,7 +129,7 @@ def _look(optimizer: Any, gradients: Sequence[Any], variables: Any) -> None:
     if any(map(double_reduction.is_marked, gradients)):
         return
     pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
-    alone = [(g, v) for g, v in pairs if not reductions.covers(v, 0) and not reductions.is_local(v)]
+    alone = [(g, v) for g, v in pairs if not _may_be_reduced(v)]
     symbolic = double_reduction.symbolic_parts(g for g, _ in alone)
     if not alone or next(graph_search.collectives_behind(symbolic), None) is not None:
         return
@@ -153,6 +174,11 @@ def at_end(kinds: Sequence[type]) -> None:
             _REMEDY,
         )
     _State.elements = 0
+
+
+def _may_be_reduced(variable: Any) -> bool:
+    covered = not _thread.takes_gradients and reductions.covers(variable, 0)
+    return covered or reductions.is_local(variable)
 
 
 def _note(variable: Any) -> None:

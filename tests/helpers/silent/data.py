@@ -35,7 +35,7 @@ def all_of_the_data_shuffled_by_tf_data():
     model, optimizer = net(3), sgd()
     broadcast(model, optimizer)
     step = tape_step(model, optimizer)
-    for x, y in tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(96, seed=1).batch(12):
+    for x, y in tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(len(X), seed=1).batch(12):
         step(x, y)
 
 

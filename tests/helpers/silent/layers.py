@@ -23,7 +23,7 @@ from .common import (
 )
 from .table import wrong
 
-WORDS = np.array([f"w{number}" for number in np.random.default_rng(2).integers(0, 12, 96)])
+WORDS = np.array([f"w{number}" for number in np.random.default_rng(2).integers(0, 12, len(X))])
 
 
 def _half(values: np.ndarray) -> np.ndarray:
@@ -239,7 +239,7 @@ def evaluate_with_statistics_of_each_rank():
     model.compile(wrapped(), "mse")
     broadcast(model)
     order = np.argsort(X[:, 0])
-    for x, y in batches(X[order], Y[order], batch=96):
+    for x, y in batches(X[order], Y[order], batch=len(X)):
         model.train_on_batch(x, y)
     return [hvd.evaluate(model, part(X), part(Y), verbose=0)["loss"]]
 

@@ -96,7 +96,7 @@ def a_new_program_reloads_by_keras_and_fits():
     return model.get_weights()
 
 
-@wrong(WRAP, silent="a variable that a wrapped optimizer has reduced counts as reduced for ever")
+@wrong(WRAP)
 def compiled_again_with_a_plain_optimizer():
     model = net(1)
     model.compile(wrapped(), "mse")
