@@ -194,8 +194,9 @@ def _reduces(optimizer: Any) -> bool:
 
 def _has_trained(optimizer: Any) -> bool:
     steps = getattr(optimizer, "_iterations", None)  # a legacy optimizer makes it when used
-    with tf.init_scope():
+    with tf.init_scope(), contextlib.suppress(Exception):  # it may be in a TF1 graph
         return steps is not None and int(steps) > 0
+    return False
 
 
 def _elements(variable: Any) -> int:
