@@ -101,15 +101,22 @@ test-build: build $(TEST_READY) ## Compile the C++ tests
 PYTHON_TESTS := $(PY) -m pytest -q --durations=15 tests/python
 BESIDE_EACH_OTHER := -n $(PYTEST_JOBS) --dist loadfile --max-worker-restart 0
 QUICK_PYTHON := $(PYTHON_TESTS) $(BESIDE_EACH_OTHER) -m "not (slow or wheel)"
-QUICK_PARALLEL := tools/parallel_tests.sh "not slow" $(RANKS)
+QUICK_PARALLEL := tools/parallel_tests.sh "not slow"
+WITH_TWO := $(or $(filter 2,$(RANKS)),$(RANKS))
+WITH_OTHERS := $(filter-out $(WITH_TWO),$(RANKS))
 
 test: test-cc python-and-parallel ## The tests: nearly all that a change can break
 
-# At the same time, because both wait for processes half of the time.
-.PHONY: python-and-parallel
+# At the same time, because both wait for processes half of the time. With two ranks all tests run,
+# with other numbers few: these come after the Python tests, so that both sides take equally long.
+.PHONY: python-and-parallel other-ranks
 python-and-parallel: test-build
 	@echo "== Python tests; those under mpirun run meanwhile, and what they print comes at the end"
-	@$(PY) tools/side_by_side.py "$(BUILD)/test-parallel.log" $(QUICK_PARALLEL) -- $(QUICK_PYTHON)
+	@$(PY) tools/side_by_side.py "$(BUILD)/test-parallel.log" $(QUICK_PARALLEL) $(WITH_TWO) -- \
+	  $(MAKE) --no-print-directory --keep-going test-python $(if $(WITH_OTHERS),other-ranks)
+
+other-ranks: | test-build
+	$(QUICK_PARALLEL) $(WITH_OTHERS)
 
 test-cc: test-build ## C++ tests
 	tools/cc_tests.sh "$(BUILD)"
@@ -118,7 +125,7 @@ test-python: test-build ## Python tests of one process, and of jobs that they st
 	$(QUICK_PYTHON)
 
 test-parallel: test-build ## Python tests under mpirun (RANKS="2 3")
-	$(QUICK_PARALLEL)
+	$(QUICK_PARALLEL) $(RANKS)
 
 .PHONY: slow-build test-slow test-slow-cc test-slow-python test-slow-parallel test-slow-alone
 # With the plug-in for MPICH. The group `wheels` has NVRTC, with which a test compiles the kernels for
