@@ -9,7 +9,7 @@ from tfring import topology
 from tfring.collectives import objects
 from tfring.comparison.assert_equal import first_difference
 from tfring.comparison.hashes import fingerprint
-from tfring.keras import metric_states
+from tfring.keras import metric_states, preprocessing
 from tfring.keras.callbacks import state
 from tfring.keras.callbacks.guard import ROUNDING
 
@@ -24,7 +24,8 @@ def evaluate(model: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
     means, weighted by the number of samples: those of other metrics, and of a model's own
     test_step. `fit(validation_data=...)` with `hvd.fit_callbacks()` reports the same.
 
-    Warns on rank 0 if the ranks' weights differ by more than rounding.
+    Warns on rank 0 if the ranks' weights differ by more than rounding, or what preprocessing layers
+    have learnt.
 
     Args:
         model: a compiled model, with the same weights on all ranks.
@@ -53,7 +54,17 @@ def evaluate(model: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
 
 def _compare_weights(model: Any) -> None:
     weights = state.shared_weights(model, state.local_variables(model, ()))
-    hashes = objects.allgather_json(fingerprint(weights), name="tfring.evaluate.weights")
+    learnt = preprocessing.digests(model)
+    everywhere = objects.allgather_json([fingerprint(weights), learnt], name="tfring.evaluate")
+    odd = [path for path in learnt if any(each.get(path) != learnt[path] for _, each in everywhere)]
+    if odd and topology.rank() == 0:
+        warnings.warn(
+            "tfring: hvd.evaluate averages results of different models, since ranks have adapted "
+            f"{preprocessing.names_of(model, odd)} to different data. hvd.adapt(layer, data) "
+            "adapts a layer to the data of all ranks",
+            stacklevel=3,
+        )
+    hashes = [each for each, _ in everywhere]
     if len(set(hashes)) == 1:
         return
     found = first_difference(weights)

@@ -172,13 +172,13 @@ def make_equal(model: Any, root: int) -> None:
     odd = [p for p in differ if any(s.get(p) not in (None, states[root][p]) for s in states)]
     if odd and topology.rank() == 0:
         warnings.warn(
-            f"tfring: ranks have adapted {_names(model, odd)} to different data. All go on with "
+            f"tfring: ranks have adapted {names_of(model, odd)} to different data. All go on with "
             f"what rank {root} has. hvd.adapt(layer, data) adapts a layer to the data of all ranks",
             stacklevel=2,
         )
 
 
-def _names(model: Any, paths: list[str]) -> str:
+def names_of(model: Any, paths: list[str]) -> str:
     """Returns the names of layers as the program gave them: that of the owner of a lookup."""
     found = reachable(model)
     inner = [layer for layer in found.values() if hasattr(layer, "_lookup_layer")]
