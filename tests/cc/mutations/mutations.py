@@ -19,6 +19,7 @@ from pathlib import Path
 
 import backend
 import protocol
+import threads
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ROOT / "ops"
@@ -26,7 +27,7 @@ SOURCES = ROOT / "ops"
 LIMIT_SECONDS = 60
 # The exit status of a test program that has no such case, and of a simulator with a wrong option.
 NOT_RUN = 2
-MUTATIONS = (*backend.MUTATIONS, *protocol.MUTATIONS)
+MUTATIONS = (*backend.MUTATIONS, *protocol.MUTATIONS, *threads.MUTATIONS)
 
 
 def _mutated(text: str, file: str) -> str:
