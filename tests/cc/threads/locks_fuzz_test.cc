@@ -1,5 +1,5 @@
-// Threads in locks of the schedule, in random orders: see job.h. With `0` and further options it
-// runs so many seeds; a seed repeats a run exactly.
+// Threads in locks of the schedule, in random orders: see job.h. A program of its own. The same
+// options with `--seed` of a seed that has failed repeat it exactly.
 #include <getopt.h>
 #include <sched.h>
 
