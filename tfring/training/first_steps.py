@@ -11,15 +11,17 @@ do the same work N times. Neither is an error of a collective, so nothing else w
   were equal on all ranks each time, rank 0 warns once.
 
 A traced function runs no Python in its later steps. There a counter stands in the graph, and a
-conditional whose branch is taken in these steps only. All ranks count alike: by the name of the
-reduction and the shapes of its variables. They begin at 0 again in a new generation, which may have
-new ranks, and after a join, before which ranks took different numbers of steps. Functions that XLA
-compiles, TF1 graphs and tf.distribute strategies are left out. TFRING_CHECK_START=0 switches it
-off.
+conditional whose branch is taken in these steps only. Ranks count by the name of the reduction and
+the shapes of its variables, from 0 again in a new generation, which may have new ranks, and after a
+join. Each rank says in the reduction itself whether it is to look, and all look if all have said
+so: a rank never waits for one that has counted otherwise. Functions that XLA compiles, TF1 graphs
+and tf.distribute strategies say no. TFRING_CHECK_START=0 switches it off.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import logging
 import os
 import sys
@@ -36,7 +38,7 @@ from tfring import process_sets, topology
 from tfring.collectives import allgather
 from tfring.comparison.hashes import name_of, value_of
 from tfring.config import read_settings
-from tfring.ops import xla
+from tfring.ops import reduce_ops, xla
 from tfring.training.local_variables import variable_key
 
 _log = logging.getLogger("tfring")
@@ -45,7 +47,9 @@ _COMPARED = (2, 10, 100)  # the reductions at which weights are compared
 _GRADIENTS_OF = (2, 3, 4)  # those of which gradients are compared
 _UNKNOWN = 1000  # what a counter that is not in the table has counted
 _ELEMENTS = 8  # elements of each variable that are sent
-_HEAD, _ROW = 3, 1 + _ELEMENTS
+# What each rank says in the reduction; it stands among the variables.
+WIRE = tf.TensorSpec([2], tf.float32, "look_at_first_steps")
+_HEAD, _ROW = 3, 1 + _ELEMENTS + 2  # a hash, elements, their sum, that of absolute values
 # Relative to the largest element: processors of other kinds round differently, and it grows.
 _ROUNDING, _LATER = 1e-4, 1e-3
 _SMALL = 4096  # elements of a gradient that is hashed
@@ -57,7 +61,7 @@ class _State:
     """What this process has counted since its generation began."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()  # guards everything below
+        self.lock = threading.Lock()  # guards `traced`, `same` and `warned`
         # By process set, name of the reduction ("" in eager mode), and the variables' kinds.
         self.eager: dict[Any, int] = {}
         self.traced: set[Any] = set()  # these have a _Counter
@@ -72,6 +76,7 @@ class _State:
         def begins(key: Any) -> bool:
             return process_set_id in (0, key[0])
 
+        self.broadcast_comes = False
         with self.lock:
             for counts in (self.eager, self.same):
                 for key in filter(begins, list(counts)):
@@ -96,90 +101,141 @@ def leave_out(variables: Iterable[Any]) -> None:
     _state.own.update(variable_key(v) for v in variables)
 
 
-def look(
-    gradients: Sequence[Any],
-    variables: Sequence[Any],
-    reduced: Sequence[Any],
-    name: str,
-    members: Any,
-) -> None:
-    """Looks at one step's gradients and variables, if it is one of the first.
-
-    To be called between the reduction and the update. A reduction that fails is counted on no rank,
-    so that all count alike.
+def ask(variables: Sequence[Any], name: str, members: Any, op: int) -> Asked | None:
+    """Returns what this rank says in a reduction, or None if none says anything.
 
     Args:
-        gradients: what this rank has reduced, None where there is none.
-        variables: what they belong to, in the same order on all ranks.
-        reduced: the results; those that are None are None on all ranks.
+        variables: of the gradients, in the same order on all ranks.
         name: what the collectives of this reduction are called.
         members: the process set that reduces; this rank is in it.
-
-    Raises:
-        RuntimeError: in eager mode: the ranks have different weights. A graph raises, when it runs,
-            tf.errors.UnknownError with the same text, or AbortedError where another rank was first.
+        op: the reduce operation.
     """
     # Not a tensor: it is another one in every step.
     compared = [v for v in variables if hasattr(v, "assign")]
-    results = [g.values if isinstance(g, tf.IndexedSlices) else g for g in reduced]
-    results = [result for result in results if result is not None]
-    if not compared or not results:
-        return
-    eager = tf.executing_eagerly()
+    if not compared or op not in (reduce_ops.Average, reduce_ops.Sum):
+        return None
     # Ranks agree on these. They need not on which objects have been reduced before: one of them may
     # have loaded its model a second time. The calls of a tape in eager mode have new names each.
-    its = tuple((v.dtype, str(v.shape)) for v in compared)
+    its = hashlib.sha1(repr([(v.dtype, str(v.shape)) for v in compared]).encode()).hexdigest()
+    eager = tf.executing_eagerly()
     key = (process_sets.checked_id(members), "" if eager else name, its)
+    if not _wanted():
+        return Asked(key, compared, name, members, None, tf.zeros([2]))
     if eager:
-        _look_now(key, _Weights(compared), gradients, name, members)
-    elif _wanted():
-        _look_in_graph(key, _Weights(compared), _samples(gradients), results, name, members)
-
-
-def _look_now(key: Any, judge: _Weights, gradients: Sequence[Any], name: str, members: Any) -> None:
-    number = _state.eager[key] = _state.eager.get(key, 0) + 1
-    if number not in {*_COMPARED, *_GRADIENTS_OF} or not _wanted():
-        return
-    if number in _COMPARED:
-        mine = judge.describe(number, *map(value_of, judge.variables))
-        judge.judge(_gathered(mine, f"{name}.start", members).numpy())
-    if number not in _GRADIENTS_OF:
-        return
-    batches = _Batches(key)
-    mine = batches.describe(*(sample.numpy() for sample in _samples(gradients)))
-    batches.judge(_gathered(mine, f"{name}.batches", members).numpy())
-
-
-def _look_in_graph(
-    key: Any,
-    judge: _Weights,
-    samples: Sequence[Any],
-    results: Sequence[Any],
-    name: str,
-    members: Any,
-) -> None:
+        number = _state.eager.get(key, 0) + 1
+        said = [float(number in _COMPARED), float(number in _GRADIENTS_OF)]
+        return Asked(key, compared, name, members, number, tf.constant(said))
     with _state.lock, tf.init_scope():
         if key not in _state.traced:
             _state.traced.add(key)
             _Counter(key).set(np.int64(0))
-    # The branch reads the variables, so that TensorFlow lets no later op update them before.
-    held = [v if isinstance(v, tf.Variable) else v.value for v in judge.variables]
     with tf.device("CPU:0"):
-        counter = _Counter(key)
-        number = counter.get() + 1
-        done = _in_graph(
-            _is_one_of(number, _COMPARED),
-            judge,
-            lambda: [number, *(v.read_value() for v in held)],
-            f"{name}.start",
-            members,
+        number = _Counter(key).get() + 1
+        said = tf.stack([_is_one_of(number, _COMPARED), _is_one_of(number, _GRADIENTS_OF)])
+        return Asked(key, compared, name, members, number, tf.cast(said, tf.float32))
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """Whether this rank is to look at one reduction.
+
+    Attributes:
+        key: by which it counts.
+        variables: what the gradients belong to.
+        name: of the reduction.
+        members: the process set that reduces.
+        number: of the reduction; None if this rank does not look.
+        said: what it says: whether it compares weights, and gradients, as 1.0 or 0.0.
+    """
+
+    key: Any
+    variables: Sequence[Any]
+    name: str
+    members: Any
+    number: Any
+    said: Any
+
+    def look(self, gradients: Sequence[Any], reduced: Sequence[Any], answers: Any) -> None:
+        """Looks at one step's gradients and variables, if all ranks are to.
+
+        To be called between the reduction and the update. A reduction that fails is not counted.
+
+        Args:
+            gradients: what this rank has reduced, None where there is none.
+            reduced: the results; those that are None are None on all ranks.
+            answers: what the ranks have said, averaged.
+
+        Raises:
+            RuntimeError: in eager mode: the ranks have different weights. A graph raises, when it
+                runs, tf.errors.UnknownError with the same text, or AbortedError where another rank
+                was first.
+        """
+        if self.number is None:
+            return
+        judge, batches = _Weights(self.variables), _Batches(self.key)
+        if tf.executing_eagerly():
+            _state.eager[self.key] = self.number
+            if self.number in _COMPARED and _all(answers[0]):
+                mine = judge.describe(self.number, *map(value_of, self.variables))
+                judge.judge(self._gathered(mine, "start").numpy())
+            if self.number in _GRADIENTS_OF and _all(answers[1]):
+                mine = batches.describe(*(sample.numpy() for sample in _samples(gradients)))
+                batches.judge(self._gathered(mine, "batches").numpy())
+            return
+        # The branch reads the variables, so that TensorFlow lets no later op update them before.
+        held = [v if isinstance(v, tf.Variable) else v.value for v in self.variables]
+        samples = _samples(gradients)
+        results = [g.values if isinstance(g, tf.IndexedSlices) else g for g in reduced]
+        with tf.device("CPU:0"):
+            done = self._in_graph(
+                _is_one_of(self.number, _COMPARED),
+                lambda: answers[0],
+                judge,
+                lambda: [self.number, *(v.read_value() for v in held)],
+                "start",
+            )
+            with tf.control_dependencies([result for result in results if result is not None]):
+                _Counter(self.key).set(self.number)
+            # A rank that waited in this collective when another one raises would not say why.
+            with tf.control_dependencies([done]):
+                some = _is_one_of(self.number, _GRADIENTS_OF)
+                self._in_graph(some, lambda: answers[1], batches, lambda: samples, "batches")
+
+    def _gathered(self, mine: Any, what: str) -> Any:
+        name = f"{self.name}.{what}"
+        return allgather.allgather(
+            mine, name=name, ignore_name_scope=True, process_set=self.members
         )
-        with tf.control_dependencies(results):
-            counter.set(number)
-        some = _is_one_of(number, _GRADIENTS_OF)
-        # A rank that waited in this collective when another one raises would not say why.
-        with tf.control_dependencies([done]):
-            _in_graph(some, _Batches(key), lambda: samples, f"{name}.batches", members)
+
+    def _in_graph(
+        self,
+        condition: Any,
+        answer: Callable[[], Any],
+        judge: Any,
+        tensors: Callable[[], Sequence[Any]],
+        what: str,
+    ) -> Any:
+        """Describes, gathers and judges where `condition` holds and all ranks have said so."""
+
+        def judged(everywhere: Any) -> Any:
+            judge.judge(everywhere)
+            return np.bool_(True)
+
+        def taken() -> Any:
+            mine = tf.numpy_function(judge.describe, tensors(), tf.int64)
+            everywhere = self._gathered(tf.ensure_shape(mine, [None]), what)
+            return tf.ensure_shape(tf.numpy_function(judged, [everywhere], tf.bool), [])
+
+        def nothing() -> Any:
+            return tf.constant(True)
+
+        # The answer may be in a GPU's memory: it is read in these steps only.
+        return tf.cond(condition, lambda: tf.cond(_all(answer()), taken, nothing), nothing)
+
+
+def _all(answer: Any) -> Any:
+    """Returns whether all ranks have said yes, going by the average."""
+    return tf.abs(answer - 1.0) < 1e-3
 
 
 def _is_one_of(number: Any, numbers: Sequence[int]) -> Any:
@@ -202,9 +258,9 @@ def _wanted() -> bool:
 class _Counter:
     """A number in a table that the graph itself looks up.
 
-    A tf.Variable would be captured, and a function that captures a variable of nobody's cannot be
-    saved. Where one is loaded that another process has saved, its key is not in the table, and its
-    steps are not looked at: the Python of that look is not there.
+    A tf.Variable would be captured, and a function that captures a variable that no object tracks
+    cannot be saved. Where one is loaded that another process has saved, its key is not in the
+    table, and its steps are not looked at: the Python of that look is not there.
     """
 
     _process = uuid.uuid4().hex
@@ -223,27 +279,6 @@ class _Counter:
 
     def set(self, value: Any) -> None:
         tf.raw_ops.LookupTableInsertV2(table_handle=self._table, keys=self._key, values=value)
-
-
-def _gathered(mine: Any, name: str, members: Any) -> Any:
-    return allgather.allgather(mine, name=name, ignore_name_scope=True, process_set=members)
-
-
-def _in_graph(
-    condition: Any, what: Any, tensors: Callable[[], Sequence[Any]], name: str, members: Any
-) -> Any:
-    """Describes, gathers and judges in a branch that is taken where `condition` holds."""
-
-    def judge(everywhere: Any) -> Any:
-        what.judge(everywhere)
-        return np.bool_(True)
-
-    def taken() -> Any:
-        mine = tf.numpy_function(what.describe, tensors(), tf.int64)
-        everywhere = _gathered(tf.ensure_shape(mine, [None]), name, members)
-        return tf.ensure_shape(tf.numpy_function(judge, [everywhere], tf.bool), [])
-
-    return tf.cond(condition, taken, lambda: tf.constant(True))
 
 
 class _Weights:
@@ -265,12 +300,13 @@ class _Weights:
                 rows.append(np.zeros(_ROW, np.int64))
                 continue
             value = np.ascontiguousarray(given).reshape(-1)
-            elements = np.zeros(_ELEMENTS)
+            numbers = np.zeros(_ROW - 1)
             places = _places(value.size)
             if value.dtype.kind != "c":
-                elements[: len(places)] = value[places].astype(np.float64)
+                numbers[: len(places)] = value[places].astype(np.float64)
+                numbers[-2:] = value.sum(dtype=np.float64), np.abs(value).sum(dtype=np.float64)
             crc = zlib.crc32(value.view(np.uint8).data)
-            rows += [np.array([crc], np.int64), elements.view(np.int64)]
+            rows += [np.array([crc], np.int64), numbers.view(np.int64)]
         return np.concatenate(rows)
 
     def judge(self, everywhere: Any) -> None:
@@ -294,19 +330,21 @@ class _Weights:
             return
         position = found[0]
         name = name_of(self.variables[position])
-        elements = rows[:, position, 1:].copy().view(np.float64)
-        other = next(i for i in range(len(rows)) if (elements[i] != elements[0]).any())
-        at = int(np.argmax(elements[other] != elements[0]))
+        numbers = rows[:, position, 1:].copy().view(np.float64)
+        other = next(i for i in range(len(rows)) if (numbers[i] != numbers[0]).any())
+        at = int(np.argmax(numbers[other] != numbers[0]))
         shape = tf.TensorShape(self.variables[position].shape)
-        place = _places(shape.num_elements())[at]
+        where = "the sum"
+        if at < _ELEMENTS:
+            where = f"element {_places(shape.num_elements())[at]}"
         ranks = parts[:, 0]
         more = f" {len(found) - 1} more variables differ." if len(found) > 1 else ""
         text = (
-            f"rank {topology.rank()}: the ranks train different weights: element {place} of "
-            f"'{name}' is {elements[0, at]:.9g} on rank {ranks[0]} and {elements[other, at]:.9g} "
-            f"on rank {ranks[other]}.{more}\n{_CHANGED if later else _BEGUN} A variable that is "
-            "each rank's own goes into register_local_var. TFRING_CHECK_START=0 leaves this check "
-            "out."
+            f"rank {topology.rank()}: the ranks train different weights: {where} of "
+            f"'{name}' is {numbers[0, at]:.9g} on rank {ranks[0]} and {numbers[other, at]:.9g} on "
+            f"rank {ranks[other]}.{more}\n{_CHANGED if later else _BEGUN} A variable that is each "
+            "rank's own goes into register_local_var of the optimizer, or register_local_source of "
+            "the tape. TFRING_CHECK_START=0 leaves this check out."
         )
         if "horovod" not in sys.modules:
             raise RuntimeError(text)
@@ -333,10 +371,13 @@ def _differ(rows: Any, rounding: float) -> bool:
     """Returns whether a variable has other bits on some rank, and not by rounding only."""
     if (rows[:, 0] == rows[0, 0]).all():
         return False
-    elements = rows[:, 1:].copy().view(np.float64)
+    numbers = rows[:, 1:].copy().view(np.float64)
+    elements, sums = numbers[:, :_ELEMENTS], numbers[:, _ELEMENTS]
+    smallest = np.finfo(np.float64).tiny
     with np.errstate(invalid="ignore", over="ignore"):
-        apart = np.abs(elements - elements[0]).max()
-        return bool(apart > rounding * max(np.abs(elements).max(), np.finfo(np.float64).tiny))
+        apart = np.abs(elements - elements[0]).max() / max(np.abs(elements).max(), smallest)
+        in_sum = np.abs(sums - sums[0]).max() / max(numbers[:, -1].max(), smallest)
+    return bool(apart > rounding or in_sum > rounding)
 
 
 def _samples(gradients: Sequence[Any]) -> list[Any]:

@@ -119,9 +119,12 @@ class GradientReducer:
         call = _Reduction(self.options, name, [variables[i] for i in shared], loss_scaled)
         given = [gradients[i] for i in shared]
         weight = weight if self.options.included else None
-        reduced = self._reduce_shared(call, given, unscale, weight)
+        asked = None
         if self.options.included:
-            first_steps.look(given, call.variables, reduced, name, self.options.members)
+            asked = first_steps.ask(call.variables, name, self.options.members, self.options.op)
+        reduced, answers = self._reduce_shared(call, given, unscale, weight, asked)
+        if asked is not None:
+            asked.look(given, reduced, answers)
         own = [sparse.with_distinct_rows(gradients[i]) for i in sorted(local)]
         kept = self.local.scaled(own if weight is None else weight.scaled_here(own))
         for i, gradient in zip(shared, reduced, strict=True):
@@ -155,8 +158,9 @@ class GradientReducer:
         gradients: list[Any],
         unscale: Any,
         weight: weights.Weight | None,
-    ) -> list[Any]:
-        options = self.options
+        asked: first_steps.Asked | None,
+    ) -> tuple[list[Any], Any]:
+        options, answers = self.options, None
         included = options.included
         variables = list(call.variables)
         if included and options.op == reduce_ops.Average:
@@ -166,7 +170,7 @@ class GradientReducer:
             gradients = [_divided(gradient, divisor) for gradient in gradients]
         gradients = call_hook(options.before_reduce, gradients, variables)
         if included:
-            gradients = self._reduce_weighted(call, gradients, weight)
+            gradients, answers = self._reduce_counted(call, gradients, weight, asked)
         else:
             gradients = [sparse.with_distinct_rows(gradient) for gradient in gradients]
             gradients = _while_outside(gradients, process_sets.checked_id(options.members))
@@ -176,7 +180,7 @@ class GradientReducer:
         if included:
             for gradient in gradients:
                 double_reduction.mark(gradient, options.members)
-        return gradients
+        return gradients, answers
 
     def _divisor(self, variables: Sequence[Any], unscale: Any, name: str) -> Any:
         """Returns what the gradients are divided by before they are reduced; None for nothing.
@@ -196,15 +200,29 @@ class GradientReducer:
         [smallest] = self.exact(reduce_ops.Min).reduce([scale], [scale], name=f"{name}.scale")
         return scale / smallest
 
-    def _reduce_weighted(
-        self, call: _Reduction, gradients: list[Any], weight: weights.Weight | None
-    ) -> list[Any]:
-        if weight is None:
-            return gate.behind_all(self._reduce_buckets(call, gradients))
-        sent = [*weight.applied_to(gradients), weight.wire()]
-        call = dataclasses.replace(call, variables=[*call.variables, weights.WIRE])
-        *reduced, wire = gate.behind_all(self._reduce_buckets(call, sent))
-        return weight.divide(reduced, wire)
+    def _reduce_counted(
+        self,
+        call: _Reduction,
+        gradients: list[Any],
+        weight: weights.Weight | None,
+        asked: first_steps.Asked | None,
+    ) -> tuple[list[Any], Any]:
+        """Reduces gradients, and with them this rank's weight and what it asks of the others."""
+        sent = list(gradients) if weight is None else weight.applied_to(gradients)
+        more: list[tuple[Any, Any]] = []
+        if weight is not None:
+            more.append((weights.WIRE, weight.wire()))
+        if asked is not None:
+            more.append((first_steps.WIRE, asked.said))
+        specs, values = [spec for spec, _ in more], [value for _, value in more]
+        call = dataclasses.replace(call, variables=[*call.variables, *specs])
+        reduced = gate.behind_all(self._reduce_buckets(call, [*sent, *values]))
+        results, counted = reduced[: len(gradients)], reduced[len(gradients) :]
+        answers = counted.pop() if asked is not None else None
+        if answers is not None and self.options.op == reduce_ops.Sum:
+            members = process_sets.checked_id(self.options.members)
+            answers = answers / tf.cast(topology_ops.size_op(members), answers.dtype)
+        return (results if weight is None else weight.divide(results, counted[0])), answers
 
     def _reduce_buckets(self, call: _Reduction, gradients: list[Any]) -> list[Any]:
         gradients = [call.as_dense(gradient) for gradient in gradients]
@@ -407,7 +425,7 @@ class _Reduction:
         return as_pair(gradient)
 
     def _compressor(self, position: int) -> Any:
-        if self.variables[position] is weights.WIRE:
+        if isinstance(self.variables[position], tf.TensorSpec):  # no gradient
             return Compression.none
         choose = getattr(self.options.compression, "for_variable", None)
         return self.options.compression if choose is None else choose(self.variables[position])

@@ -15,12 +15,13 @@ import tfring.keras as hvd
 from tfring.keras import callbacks
 from tfring.keras.callbacks.observing.communication import NAMES
 from tfring.recorder import own
-from tfring.training.weights import WIRE
+from tfring.training import first_steps, weights
 
 
 def gradient_bytes(model: Any) -> float:
     """With Keras 3 the weight of the rank travels with the gradients."""
-    sent = [*model.trainable_variables, *([WIRE] if isinstance(model, keras.Model) else [])]
+    more = [weights.WIRE] if isinstance(model, keras.Model) else []
+    sent = [*model.trainable_variables, *more, first_steps.WIRE]
     return float(sum(4 * math.prod(v.shape) for v in sent))
 
 
