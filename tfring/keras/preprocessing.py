@@ -121,7 +121,7 @@ def _elements(data: Any, steps: int | None) -> int:
 def _merge(layer: Any, found: list[Any]) -> None:
     """Gives a layer what it would have counted in the data of all ranks."""
     if isinstance(layer, keras.layers.Normalization):
-        parts = [(count, np.array(mean), np.array(variance)) for count, mean, variance in found]
+        parts = [(c, np.array(mean), np.array(variance)) for c, mean, variance in found if c]
         total = sum(count for count, _, _ in parts)
         mean = sum(count * m for count, m, _ in parts) / total
         spread = sum(count * (v + np.square(m - mean)) for count, m, v in parts) / total

@@ -58,7 +58,7 @@ def shard_batches(batches: Any, *, for_evaluation: bool = False, check: bool = T
     data = batches if isinstance(batches, tf.data.Dataset) else _dataset(batches)
     _refuse_samples(data)
     # Also where one rank is all: a look moves a shuffle on, and ranks of any number train alike.
-    number = _compare(data.element_spec, list(data.take(1)) if check else [], for_evaluation)
+    number = _compare(data.element_spec, passes.first(data) if check else [], for_evaluation)
     options = passes.options()
     whole = isinstance(data.element_spec, tuple)
 

@@ -80,6 +80,16 @@ def options() -> tf.data.Options:
     return options
 
 
+def first(data: tf.data.Dataset) -> list[Any]:
+    """Returns the first element of a dataset, in a list, or [].
+
+    Without the thread that tunes an iterator, for whose end its destructor may wait for seconds.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return list(data.take(1).with_options(options))
+
+
 def next_number() -> int:
     """Returns a number that this process has given to no data yet."""
     with _lock:

@@ -39,7 +39,7 @@ def require(caller: str, mine: dict[str, Any]) -> int:
         if any(value != values[0] for value in values):
             listed = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
             raise ValueError(
-                f"rank {topology.rank()}: {caller} got another {what} on some ranks ({listed}).\n"
+                f"rank {topology.rank()}: {caller} got different {what} on some ranks ({listed}).\n"
                 "Give it the whole data, the same arguments and the same tf.random.set_seed on "
                 "every rank; hvd.set_seed(seed) sets that. A shuffle before it needs a seed, and "
                 "what shall differ between ranks comes after it. check=False compares no rows."

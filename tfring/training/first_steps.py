@@ -418,10 +418,11 @@ class _Batches:
             _state.warned = True
         if topology.rank() == 0:
             _log.warning(
-                "all %d ranks compute the same gradients: they train on the same batches, so each "
-                "step is done %d times and training is not faster. Give each rank its own part of "
-                "the data: model.fit(hvd.shard((x, y), batch_size=32), ...), or "
-                "hvd.shard_batches(dataset) of batches.",
+                "all %d ranks have computed the same gradients in their first steps, as ranks do "
+                "that train on the same batches. If so, each step is done %d times and training is "
+                "not faster.\nGive each rank its own part of the data: "
+                "model.fit(hvd.shard((x, y), batch_size=32), ...), or hvd.shard_batches(dataset) "
+                "of batches. TFRING_CHECK_START=0 leaves this out.",
                 len(everywhere),
                 len(everywhere),
             )

@@ -21,6 +21,7 @@ import gc
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -49,6 +50,7 @@ class _State:
     warned = False
     elements = 0  # of the largest variable that was updated without a reduction
     name = ""  # of that variable
+    seen: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers that have applied
 
 
 class _Thread(threading.local):
@@ -139,7 +141,9 @@ def _look(optimizer: Any, gradients: Sequence[Any], variables: Any) -> None:
         _note(variable)
     if allreduce.largest() >= _State.elements:
         return
-    if topology.rank() == 0 and (_State.expected or _has_trained(optimizer)):
+    loaded = optimizer not in _State.seen and _has_trained(optimizer)
+    _State.seen.add(optimizer)
+    if topology.rank() == 0 and (_State.expected or loaded):
         _State.warned = True
         _log.warning(
             "optimizer %r (%s) applies gradients of %r and other variables that were not reduced: "
@@ -159,13 +163,14 @@ def at_end(kinds: Sequence[type]) -> None:
     Args:
         kinds: classes of optimizers; they may have been loaded too late to be watched.
     """
-    wanted = topology.size() > 1 and read_settings(os.environ).check_start
-    for optimizer in gc.get_objects() if wanted and not _State.elements else []:
+    if reductions.now() or _State.warned or topology.size() == 1:
+        return
+    wanted = not _State.elements and read_settings(os.environ).check_start
+    for optimizer in gc.get_objects() if wanted else []:
         if issubclass(type(optimizer), tuple(kinds)) and _has_trained(optimizer):
             for variable in getattr(optimizer, "_trainable_variables", None) or []:
                 _note(variable)
-    silent = _State.elements and not _State.warned and reductions.now() == 0
-    if silent and allreduce.largest() < _State.elements:
+    if allreduce.largest() < _State.elements:
         _log.warning(
             "rank %d has applied gradients to %r and other variables, and reduced none: it trained "
             "a model of its own. %s. If that is meant, nothing is wrong.",

@@ -16,7 +16,8 @@ _SPACES = str.maketrans("\t\n", "  ")
 
 _lock = threading.Lock()  # guards the two below
 _told: dict[str, tuple[list[str], bool]] = {}  # by collective
-_described: set[int] = set()  # hashes of layouts
+_described: set[int] = set()  # hashes of layouts, at most so many
+_MOST_DESCRIBED = 1000
 
 
 def variable_name(variable: Any) -> str:
@@ -55,7 +56,7 @@ def describe_layout(
         specs: the dtype and shape of each.
     """
     with _lock:
-        if layout in _described:
+        if layout in _described or len(_described) >= _MOST_DESCRIBED:
             return
         _described.add(layout)
     lines = [

@@ -28,14 +28,14 @@ void DescribeLayout(uint64_t hash, std::string text) {
 
 void LayoutTexts::AddTo(Request* request) {
   if (request->layout_hash == 0) return;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!told_.insert(request->layout_hash).second) return;
-  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (told_.count(request->layout_hash) > 0) return;
   LayoutRegistry& registry = TheLayouts();
-  std::lock_guard<std::mutex> lock(registry.mutex);
+  std::lock_guard<std::mutex> registry_lock(registry.mutex);
   const auto found = registry.texts.find(request->layout_hash);
-  if (found != registry.texts.end()) request->layout = found->second;
+  if (found == registry.texts.end()) return;
+  request->layout = found->second;
+  told_.insert(request->layout_hash);
 }
 
 }  // namespace tfring

@@ -145,13 +145,13 @@ Status RankRuntime::Admit(Request* request, LocalCall* call) {
     const Status fits = CheckBuffers(*request, *call, rank_);
     if (!fits.ok()) Refuse(fits, request);
   }
-  if (request->refusal.empty()) core_->layouts.AddTo(request);
   const bool on_device = call->stream != nullptr && request->refusal.empty() &&
                          call->stream->RunsOnDevice(request->kind, request->dtype, request->op);
   request->path = on_device ? DataPath::kDevice : DataPath::kHost;
   request->in_run = request->in_run || core_->runs.InRun(request->process_set);
   Result<uint64_t> attempt = core_->runs.Admit(call->run, request->process_set);
   if (!attempt.ok()) return attempt.status();
+  if (request->refusal.empty()) core_->layouts.AddTo(request);
   return core_->table.Add(request, call, *attempt);
 }
 

@@ -67,7 +67,7 @@ def test_own_callbacks_see_means_and_rank_0_writes(
     callbacks = hvd.fit_callbacks(seen, log_dir=logs, checkpoint=state, warmup=2)
     names = [type(callback).__name__ for callback in callbacks if not isinstance(callback, Board)]
     broadcast, average = "BroadcastGlobalVariablesCallback", "MetricAverageCallback"
-    ours = [broadcast, "_Warmup", "Writers", average, "BatchNormAverageCallback"]
+    ours = [broadcast, "_Warmup", "Writers", "BatchNormAverageCallback", average]
     assert names == ["Restore", *ours, "Seen", "Save"]
     model = compiled(momentum(), seed=hvd.rank())
     fit(model, *callbacks, epochs=3)
@@ -155,6 +155,22 @@ def test_one_rank_writes_a_file_that_several_have_named(
     fit(model, *hvd.fit_callbacks(saver, log), epochs=2)
     assert saver.written == (2 if own or hvd.rank() == 0 else 0)
     assert len(Path(log.filename).read_text().splitlines()) == 3
+
+
+class Meets(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+    """Does what all ranks have to do."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if hvd.rank() == 0:
+            super().on_epoch_end(epoch, logs)
+        hvd.barrier()
+
+
+def test_a_callback_with_a_method_of_its_own_is_left_alone(several: int, tmp_path: Path) -> None:
+    path = Path(allgather_object(str(tmp_path))[0]) / "model.weights.h5"
+    model = compiled(keras.optimizers.SGD(0.01))
+    fit(model, *hvd.fit_callbacks(Meets(str(path), save_weights_only=True)), epochs=2)
+    assert path.exists()
 
 
 def test_two_ranks_that_back_up_into_one_folder_are_named(several: int, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_cases import broadcast, compiled, fit
+from keras_cases import broadcast, compiled, fit, my_data
 
 import tfring.keras as hvd
 
@@ -134,6 +134,15 @@ def test_statistics_of_batch_normalization_are_averaged(several: int) -> None:
     assert (together == together[0]).all()
     # The statistics of an epoch do not depend on those of the one before.
     assert np.abs(together[0] - own.mean(axis=0)).max() < 1e-6
+
+
+def test_validation_uses_the_averaged_statistics(several: int) -> None:
+    norm = keras.layers.BatchNormalization(momentum=0.5)
+    model = compiled(keras.optimizers.SGD(0.01), middle=(norm,))
+    x, y = my_data(3)
+    data = (x + 3.0 * hvd.rank(), y)
+    history = fit(model, *hvd.fit_callbacks(), data=data, validation_data=data, epochs=2).history
+    assert history["val_loss"][-1] == pytest.approx(hvd.evaluate(model, *data)["loss"], rel=1e-4)
 
 
 def test_what_is_no_business_of_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,7 +220,7 @@ def test_sparse_tensors_are_refused_with_what_works() -> None:
 @pytest.mark.any_ranks
 def test_ranks_that_differ_are_refused(several: int) -> None:
     rank = hvd.rank()
-    with pytest.raises(ValueError, match=r"another samples on some ranks \(rank 0: 4, rank 1: 5"):
+    with pytest.raises(ValueError, match=r"different samples on some ranks \(rank 0: 4, rank 1: 5"):
         hvd.shard(np.arange(4 + rank), 1)
     mine = np.arange(8.0) + 100 * rank  # each rank has loaded a part of its own
     with pytest.raises(

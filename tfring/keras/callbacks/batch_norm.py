@@ -20,12 +20,32 @@ class BatchNormAverageCallback(LocalVariablesCallback):
 
     Each rank moves them by its own batches, so without this a saved model has those of one rank.
     The variance of one process is larger by that of the ranks' means; SyncBatchNormalization has
-    that, too. Put this callback before those that save.
+    that, too. Put this callback before those that save or average metrics.
     """
+
+    def __init__(self, local_variables: Any = None) -> None:
+        """Sets what to leave out, as for other callbacks: variables that are this rank's own."""
+        super().__init__(local_variables)
+        self._due = False
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        super().on_epoch_begin(epoch, logs)
+        self._due = True
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback: before the validation at the end of an epoch."""
+        self._average()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
         super().on_epoch_end(epoch, logs)
+        self._average()
+
+    def _average(self) -> None:
+        if not self._due:
+            return
+        self._due = False
         wait_for_all(self.model)
         own = set(map(variable_key, self.local()))
         layers = [layer for layer in state.batch_norms(self.model) if layer.built]

@@ -11,9 +11,11 @@ import keras
 from tfring import topology
 from tfring.collectives import objects
 from tfring.keras.callbacks.base import DistributedCallback
+from tfring.keras.callbacks.checkpoint import BestModelCheckpoint
 
 # Where Keras' callbacks write, by class: the attribute with the path.
 _WRITE = {
+    BestModelCheckpoint: "filepath",
     keras.callbacks.ModelCheckpoint: "filepath",
     keras.callbacks.CSVLogger: "filename",
     keras.callbacks.TensorBoard: "log_dir",
@@ -25,8 +27,9 @@ class Writers(DistributedCallback):
     """Keeps all ranks but the first from writing the files that the first one writes.
 
     All ranks have the same weights and metrics, so one file says it all; two ranks that write it at
-    once destroy it. Files of other names are left alone. Comes before the callbacks that it is
-    given.
+    once destroy it. Files of other names are left alone, and so are subclasses with an on_epoch_end
+    or the like of their own: it may do what all ranks have to do. Comes before the callbacks that
+    it is given.
     """
 
     def __init__(self, callbacks: Sequence[Any]) -> None:
@@ -64,11 +67,15 @@ class Writers(DistributedCallback):
 
 
 def _file(callback: Any) -> list[str] | None:
-    """Returns the kind of file that a callback writes, and its path."""
-    for kind, attribute in _WRITE.items():
-        if isinstance(callback, kind):
-            return [kind.__name__, _path(getattr(callback, attribute))]
-    return None
+    """Returns the kind of file that a callback writes, and its path; None for one left alone."""
+    kind = next((kind for kind in _WRITE if isinstance(callback, kind)), None)
+    if kind is None:
+        return None
+    mro = type(callback).__mro__
+    own = mro[: mro.index(kind)]
+    if any(name.startswith("on_") for each in own for name in vars(each)):
+        return None
+    return [kind.__name__, _path(getattr(callback, _WRITE[kind]))]
 
 
 def _path(path: Any) -> str:
