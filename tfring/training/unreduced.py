@@ -50,7 +50,9 @@ class _State:
     warned = False
     elements = 0  # of the largest variable that was updated without a reduction
     name = ""  # of that variable
-    seen: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers that have applied
+
+
+_seen: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers that have applied
 
 
 class _Thread(threading.local):
@@ -141,8 +143,8 @@ def _look(optimizer: Any, gradients: Sequence[Any], variables: Any) -> None:
         _note(variable)
     if allreduce.largest() >= _State.elements:
         return
-    loaded = optimizer not in _State.seen and _has_trained(optimizer)
-    _State.seen.add(optimizer)
+    loaded = optimizer not in _seen and _has_trained(optimizer)
+    _seen.add(optimizer)
     if topology.rank() == 0 and (_State.expected or loaded):
         _State.warned = True
         _log.warning(
