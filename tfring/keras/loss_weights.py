@@ -3,12 +3,15 @@
 Keras' losses are means: over all elements, over those that a mask leaves, or, with the reduction
 "mean_with_sample_weight", over the sum of the sample weights. All of them are reduced by one
 function of Keras. It is replaced, so that what it divides by is known while Keras' own `train_step`
-runs, which is replaced, too, in the class: it hands the batch to `weight_by` functions. Both do
+runs, which is replaced, too, in the class: it hands the batch to `weight_by` functions. Two more
+methods are replaced: that of the losses given to `compile`, which count before all others, and
+`scale_loss` of optimizers, which Keras calls between the loss and the backward pass. All of them do
 nothing new for an optimizer that is not wrapped.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 import warnings
@@ -18,6 +21,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.losses import loss as _losses
+from keras.src.trainers import compile_utils as _compile_utils
 
 from tfring import topology
 from tfring.compat.keras_version import replaceable
@@ -29,6 +33,9 @@ _WHAT = "tfring.keras.DistributedOptimizer"
 _trainer = next(cls for cls in keras.Model.__mro__ if "train_step" in vars(cls))
 _original_reduce = replaceable(_losses, "reduce_weighted_values", _WHAT)
 _original_step = replaceable(_trainer, "train_step", _WHAT)
+_CompileLoss = replaceable(_compile_utils, "CompileLoss", _WHAT)
+_original_compiled = replaceable(_CompileLoss, "__call__", _WHAT)
+replaceable(keras.optimizers.Optimizer, "scale_loss", _WHAT)  # see _tell_of_loss
 
 
 class _Steps(threading.local):
@@ -40,6 +47,15 @@ class _Steps(threading.local):
 _steps = _Steps()
 
 
+@dataclasses.dataclass
+class _Noted:
+    """What losses of one step were divided by."""
+
+    sums: int = 0  # losses that are sums
+    # Of the others: kind, divisor.
+    counts: list[tuple[tuple[Any, ...], Any]] = dataclasses.field(default_factory=list)
+
+
 class TrainStep:
     """One step of Keras' own `train_step`, while it runs or is traced."""
 
@@ -47,36 +63,55 @@ class TrainStep:
         """Takes the hook of the model's optimizer, and the batch."""
         self.hook = hook
         self._batch = keras.utils.unpack_x_y_sample_weight(data)
-        self._sums = 0  # losses that are sums
-        self._counts: list[tuple[tuple[Any, ...], Any]] = []  # of the others: kind, divisor
+        self._graph = _graph()
+        self._others = _Noted()  # losses that layers or a compute_loss call
+        self._compiled: _Noted | None = None  # those given to `compile`, if they ran
+        self._noting = self._others
+        self.has_loss = False  # whether the backward pass of this step may begin
+
+    def compiled(self, call: Callable[[], Any]) -> Any:
+        """Calls the losses given to `compile`, and notes them apart from all others."""
+        before = self._noting
+        self._noting = self._compiled = self._compiled or _Noted()
+        try:
+            return call()
+        finally:
+            self._noting = before
 
     def add(self, values: Any, sample_weight: Any, mask: Any, reduction: Any) -> None:
         """Notes what one loss was divided by; the arguments are Keras'."""
+        if _graph() is not self._graph:
+            return  # within a tf.cond, tf.map_fn or tf.function, whose tensors stay inside
+        counts = self._noting.counts
         if reduction in ("sum", "none", None):
-            self._sums += 1
+            self._noting.sums += 1
         elif values.shape.rank == 0:  # a function that has reduced its loss itself
-            self._counts.append((("rows",), self._rows()))
+            counts.append((("rows",), self._rows()))
         elif reduction == "mean_with_sample_weight" and not (sample_weight is mask is None):
             kind = ("weights", id(sample_weight), id(mask))
             factors = [None if f is None else tf.cast(f, tf.float32) for f in (sample_weight, mask)]
             given = _losses.apply_mask(*factors, dtype=tf.float32, reduction=reduction)
-            self._counts.append((kind, tf.reduce_sum(given)))
+            counts.append((kind, tf.reduce_sum(given)))
         elif mask is not None:
             valid = tf.reduce_sum(tf.cast(mask, tf.float32))
             each = _size(values) / tf.maximum(_size(mask), 1.0)
-            self._counts.append((("mask", id(mask)), valid * each))
+            counts.append((("mask", id(mask)), valid * each))
         else:
-            self._counts.append((("rows",), _size(values)))
+            counts.append((("rows",), _size(values)))
 
     def of_batch(self, function: Callable[[Any, Any, Any], Any]) -> Any:
         """Returns what a function of (x, y, sample_weight) makes of the batch."""
         return function(*self._batch)
 
     def of_loss(self) -> Any:
-        """Returns what the first loss that is a mean was divided by; None if all are sums."""
-        if self._counts:
-            return self._counts[0][1]
-        return None if self._sums else self._rows()
+        """Returns what the first loss that is a mean was divided by; None if all are sums.
+
+        Only the losses given to `compile` count, if they ran: a layer's own come before them.
+        """
+        noted = self._compiled or self._others
+        if noted.counts:
+            return noted.counts[0][1]
+        return None if noted.sums else self._rows()
 
     def warn(self, model: Any, options: ReduceOptions) -> None:
         """Warns of a model whose losses cannot be averaged over the ranks as they are."""
@@ -91,17 +126,19 @@ class TrainStep:
             )
         if options.op != reduce_ops.Average:
             return
-        if self._sums:
+        noted = (self._compiled or _Noted(), self._others)
+        if any(each.sums for each in noted):
             _say(
                 f"a loss of this model is a sum (its reduction is 'sum' or None), and op=Average "
                 f"divides its gradients by the {topology.size()} ranks, so they are "
                 f"1/{topology.size()} of those that one process would have.\n"
                 "Use DistributedOptimizer(..., op=hvd.Sum), or the reduction 'sum_over_batch_size'."
             )
-        if len({kind for kind, _ in self._counts}) > 1:
+        if len({kind for each in noted for kind, _ in each.counts}) > 1:
             _say(
                 "the losses of this model divide by different numbers (masks, sample weights, "
-                "rows), and all gradients of a rank are weighted by that of the first loss.\n"
+                "rows), and all gradients of a rank are weighted by that of the first loss that "
+                "compile was given.\n"
                 "Use DistributedOptimizer(..., weight_by=f), where f(x, y, sample_weight) returns "
                 "the number that shall count, or weight_by=None for ranks that count alike."
             )
@@ -120,7 +157,7 @@ def current(hook: Any) -> TrainStep | None:
 
 
 def install(find_hook: Callable[[Any], Any]) -> None:
-    """Replaces the two functions; a second call changes nothing.
+    """Replaces the functions; a second call changes nothing.
 
     Args:
         find_hook: returns the hook of an optimizer.
@@ -134,17 +171,21 @@ def install(find_hook: Callable[[Any], Any]) -> None:
                 return _original_step(self, data)
         if hook.options.weight_by is None:
             return _original_step(self, data)
-        before, _steps.now = _steps.now, TrainStep(hook, data)
+        _tell_of_loss(next(c for c in type(self.optimizer).__mro__ if "scale_loss" in vars(c)))
+        step = TrainStep(hook, data)
+        before, _steps.now = _steps.now, step
         try:
-            with backward.counted(hook.count):
+            # A tape within the forward pass does not take gradients of the loss.
+            with backward.counted(lambda: hook.count() if step.has_loss else None):
                 result = _original_step(self, data)
-            _steps.now.warn(self, hook.options)
+            step.warn(self, hook.options)
             return result
         finally:
             _steps.now = before
 
     _trainer.train_step = train_step
     _losses.reduce_weighted_values = _reduce
+    _CompileLoss.__call__ = _compiled
 
 
 @functools.wraps(_original_reduce)
@@ -159,6 +200,33 @@ def _reduce(
     if step is not None:
         step.add(values, sample_weight, mask, reduction)
     return _original_reduce(values, sample_weight, mask, reduction, dtype)
+
+
+@functools.wraps(_original_compiled)
+def _compiled(self: Any, *args: Any, **kwargs: Any) -> Any:
+    call = functools.partial(_original_compiled, self, *args, **kwargs)
+    step = _steps.now
+    return call() if step is None else step.compiled(call)
+
+
+@functools.cache
+def _tell_of_loss(optimizer: Any) -> None:
+    """Makes the `scale_loss` of a class of optimizers tell the step that it has its loss."""
+    original = optimizer.scale_loss
+
+    @functools.wraps(original)
+    def scale_loss(self: Any, loss: Any) -> Any:
+        scaled = original(self, loss)
+        if _steps.now is not None:
+            _steps.now.has_loss = True
+        return scaled
+
+    optimizer.scale_loss = scale_loss
+
+
+def _graph() -> Any:
+    """Returns the graph that this thread traces; None if it computes eagerly."""
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 def _size(tensor: Any) -> Any:
