@@ -10,6 +10,9 @@ updates the weights in `_backend_update_step`. The hook replaces these three met
   pass, before it accumulates. So there every pass is reduced, and clipped as Keras does there.)
 - `_backend_update_step` raises if the gradients have been reduced in neither place.
 
+It also replaces `scale_loss`, which `train_step` calls before it differentiates: there gradients of
+collectives get to know how much this rank counts.
+
 A MultiOptimizer hands the gradients on to its parts, so there it is always `apply` that reduces,
 and accumulation inside it costs one reduction per pass. Gradients of `overwrite_with_gradient`
 variables (float8 scales) become the variable's next value without an update step; they are reduced
@@ -36,7 +39,7 @@ from tfring.compat.keras_version import replaceable
 from tfring.keras import loss_weights
 from tfring.keras.accumulation import Accumulation
 from tfring.keras2 import facts
-from tfring.ops import reduce_ops
+from tfring.ops import backward, reduce_ops
 from tfring.training import double_reduction, gate, saved_options, weights
 from tfring.training.accumulation import LocalGradientAggregationHelper
 from tfring.training.early_reduction import EarlyReduction
@@ -129,6 +132,7 @@ class OptimizerHook:
         self._apply = replaceable(optimizer, "apply", _WHAT)
         self._clip_gradients = replaceable(optimizer, "_clip_gradients", _WHAT)
         self._update_step = replaceable(optimizer, "_backend_update_step", _WHAT)
+        self._scale_loss = replaceable(optimizer, "scale_loss", _WHAT)
 
     def attach(self) -> None:
         """Puts the hook in place; not by setattr, with which Keras would track and save it."""
@@ -140,6 +144,7 @@ class OptimizerHook:
             "__deepcopy__": self.copy_optimizer,
             "register_local_var": self.register_local_var,
             "save_assets": self.save_assets,
+            "scale_loss": lambda loss: self.announced(self._scale_loss(loss)),
         }
         if self.accumulates:
             methods["_agg_helper"] = self
@@ -364,7 +369,7 @@ class OptimizerHook:
         plain = [None if _overwrites(v) else g for g, v in zip(grads, variables, strict=True)]
         name = self._call_name(variables, early)
         reduced = self._reducer.reduce(
-            plain, variables, name=name, unscale=unscale, weight=self._weight(variables, name)
+            plain, variables, name=name, unscale=unscale, weight=self._weight(grads, variables, name)
         )
         overwrites = self._reduce_overwrites(grads, variables)
         return [
@@ -459,11 +464,19 @@ class OptimizerHook:
             given = step.of_batch(given)
         return given
 
-    def _weight(self, variables: Sequence[Any], name: str) -> weights.Weight | None:
+    def announced(self, loss: Any) -> Any:
+        """Returns the loss of Keras' own train_step; its gradients count this rank."""
+        step = loss_weights.current(self)
+        return loss if step is None else backward.announced(loss, self.count)
+
+    def _weight(
+        self, grads: Sequence[Any], variables: Sequence[Any], name: str
+    ) -> weights.Weight | None:
         """Returns how much this rank counts in a step; None: all ranks count alike."""
         count = self.count()
         if count is None:
             return None
+        backward.over(grads)
         return weights.of_step(
             count,
             name,
@@ -475,7 +488,7 @@ class OptimizerHook:
         self, grads: list[Any], variables: list[Any]
     ) -> tuple[list[Any], weights.PassWeights | None]:
         """Returns what is to be accumulated of one pass, and what knows the weights of all."""
-        weight = self._weight(variables, self._call_name(variables))
+        weight = self._weight(grads, variables, self._call_name(variables))
         if weight is None:
             return grads, None
         passes = self._pass_weights.setdefault(_key_of(variables), weights.PassWeights())

@@ -11,7 +11,9 @@ in a collective. To prevent that:
   all ranks accumulate or all skip. The same where some variables are local, because only this rank
   has their gradients.
 
-The two methods are replaced in the class, because the object is made later, by `compile`. They do
+`scale_loss` is replaced as OptimizerHook does in an optimizer.
+
+The methods are replaced in the class, because the object is made later, by `compile`. They do
 nothing new for an optimizer that is not wrapped.
 """
 
@@ -30,12 +32,14 @@ _Scaling = keras.optimizers.LossScaleOptimizer
 _WHAT = "tfring.keras.DistributedOptimizer"
 _original_apply = replaceable(_Scaling, "apply", _WHAT)
 _original_check_finite = replaceable(_Scaling, "check_finite", _WHAT)
+_original_scale_loss = replaceable(_Scaling, "scale_loss", _WHAT)
 
 
 def install() -> None:
-    """Replaces the two methods; a second call changes nothing."""
+    """Replaces the methods; a second call changes nothing."""
     _Scaling.apply = _apply
     _Scaling.check_finite = _check_finite
+    _Scaling.scale_loss = _scale_loss
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -62,3 +66,10 @@ def _check_finite(self: Any, grads: Any) -> Any:
     if hook is None or not hook.finite_here_only:
         return finite
     return hook.agree_finite(finite)
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def _scale_loss(self: Any, loss: Any) -> Any:
+    hook = find_hook(self)
+    scaled = _original_scale_loss(self, loss)
+    return scaled if hook is None else hook.announced(scaled)

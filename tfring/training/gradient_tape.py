@@ -182,19 +182,22 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
                 the list of sources, about which gradients exist or about their shapes.
         """
         del use_generic_names
-        with backward.counted(lambda: self._reducer.options.weight_by):
+        weight = self._reducer.options.weight_by
+        targets = tf.nest.flatten(target)
+        with backward.counted(lambda: weight), backward.announce(weight, targets):
             local = self._wrapped.gradient(
                 target,
                 sources,
                 output_gradients=output_gradients,
                 unconnected_gradients=unconnected_gradients,
             )
+        backward.over(tf.nest.flatten(local))
         flat_sources = tf.nest.flatten(sources)
         if not flat_sources:
             return local
         members = self._reducer.options.members
         flat = tf.nest.flatten(local)
-        name, weight = _name_of(members), self._reducer.options.weight_by
+        name = _name_of(members)
         if weight is not None:
             narrow = self._reducer.options.narrow(flat_sources)
             # Eager calls take turns with some numbers.

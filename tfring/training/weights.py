@@ -19,7 +19,6 @@ count alike.
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import threading
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfring import topology
-from tfring.ops import xla
+from tfring.ops import kept_number, xla
 
 FIRST = 1024.0  # c of a first step
 CHANGED = 4.0
@@ -40,15 +39,16 @@ _ROUNDING = 1e-6  # a factor that is so close to 1 is 1
 WIRE = tf.TensorSpec([4], tf.float32, "weight_of_rank")
 
 _lock = threading.Lock()
-_scales: dict[tuple[int, str], Any] = {}  # by process set and name of the reduction
+# c, by process set and name of the reduction.
+_scales: dict[tuple[int, str], kept_number.KeptNumber] = {}
 
 
 def _forget(process_set_id: int) -> None:
     """Lets scales begin anew; 0 stands for all process sets."""
-    with _lock, tf.init_scope():
+    with _lock:
         for (members, _), scale in _scales.items():
             if process_set_id in (0, members):
-                scale.assign(0.0)
+                scale.forget()
 
 
 topology.on_begin_together(_forget)
@@ -61,14 +61,14 @@ class Weight:
     Attributes:
         share: d/c.
         known: c of earlier steps, or 0: then FIRST was used.
-        variable: where c is kept; None if it is not.
+        scale: where c is kept; None if it is not.
         applied: the gradients have been multiplied by their shares.
         mean: of all ranks' shares, after the reduction.
     """
 
     share: Any
     known: Any
-    variable: Any
+    scale: kept_number.KeptNumber | None
     applied: bool = False
     mean: Any = None
 
@@ -90,11 +90,11 @@ class Weight:
             wire: the mean over the ranks of what `wire` returned.
         """
         self.mean, count, known, inverse = tf.unstack(wire, num=4)
-        if self.variable is not None:
+        if self.scale is not None:
             apart = tf.abs(known * inverse - 1.0) > 1e-4
             moved = (count > CHANGED * self.known) | (CHANGED * count < self.known)
             new = tf.where((apart | moved) & (count > 0.0), count, self.known)
-            self.variable.assign(new)
+            self.scale.set(new)
         return scaled(gradients, tf.math.divide_no_nan(1.0, self.mean))
 
     def scaled_here(self, gradients: Sequence[Any]) -> list[Any]:
@@ -114,36 +114,21 @@ def of_step(count: Any, name: str, *, process_set_id: int, narrow: bool) -> Weig
     """
     count = tf.cast(tf.reshape(tf.convert_to_tensor(count), []), tf.float32)
     plain = tf.compat.v1.executing_eagerly_outside_functions() and not tf.distribute.has_strategy()
-    variable = _scale((process_set_id, name)) if plain else None
-    known = tf.constant(0.0) if variable is None else variable.read_value()
+    scale = _scale((process_set_id, name)) if plain else None
+    known = tf.constant(0.0) if scale is None else scale.get()
     share = count / _used(known)
-    return Weight(tf.minimum(share, NARROW_LIMIT) if narrow else share, known, variable)
+    return Weight(tf.minimum(share, NARROW_LIMIT) if narrow else share, known, scale)
 
 
 def _used(known: Any) -> Any:
     return tf.where(known > 0.0, known, FIRST)
 
 
-def _scale(key: tuple[int, str]) -> Any:
+def _scale(key: tuple[int, str]) -> kept_number.KeptNumber:
     with _lock:
         if key not in _scales:
-            _scales[key] = _variable(0.0)
+            _scales[key] = kept_number.KeptNumber(f"{key[0]} {key[1]}", 0.0)
         return _scales[key]
-
-
-def _variable(value: Any) -> Any:
-    """Returns a new variable, made in a thread of its own.
-
-    A tf.function in which a variable is made traces itself again, even if tf.init_scope is around.
-    """
-    device = None if xla.compiling() else "CPU:0"
-
-    def make() -> Any:
-        with tf.device(device):
-            return tf.Variable(value, trainable=False, name="weights_of_ranks")
-
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        return thread.submit(make).result()
 
 
 def scaled(gradients: Sequence[Any], factor: Any) -> list[Any]:
@@ -207,7 +192,8 @@ class PassWeights:
     def add(self, gradients: Sequence[Any], weight: Weight) -> list[Any]:
         """Returns what is to be accumulated of one pass with this weight."""
         if self._state is None:
-            self._state = _variable([0.0, 0.0, 0.0])
+            device = None if xla.compiling() else "CPU:0"
+            self._state = kept_number.new_variable([0.0, 0.0, 0.0], device)
         known, total, passes = tf.unstack(self._state.read_value())
         # c may begin anew between two passes of an update.
         known = tf.where(passes > 0.0, known, weight.known)

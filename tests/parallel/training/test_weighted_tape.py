@@ -116,10 +116,10 @@ def expected_mean() -> float:
 def test_a_rank_that_has_missed_steps() -> None:
     """After one step all have the same scale again, and the average is right."""
     for scale in weights._scales.values():
-        scale.assign(2.0 + hvd.rank())
+        scale.set(2.0 + hvd.rank())
     mean_by_rank(weight=hvd.rank() + 1)
     assert mean_by_rank(weight=hvd.rank() + 1) == pytest.approx(expected_mean(), rel=1e-6)
-    mine = [float(scale) for (_, name), scale in weights._scales.items() if ".eager." in name]
+    mine = [float(scale.get()) for (_, name), scale in weights._scales.items() if ".eager." in name]
     assert mine and hvd.allgather_object(mine) == [mine] * hvd.size()
 
 

@@ -1,0 +1,82 @@
+"""A number that graphs keep from step to step, and that any of them may look up."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from typing import Any
+
+import tensorflow as tf
+
+from tfring.ops import xla
+
+
+class KeptNumber:
+    """A float32 scalar of this process, by a key.
+
+    It is in a table that the graph itself looks up. A graph would capture a tf.Variable, and a
+    function that captures a variable of nobody's cannot be saved. XLA has no tables: compiled
+    functions have a variable, with a value of its own.
+    """
+
+    def __init__(self, key: str, default: float) -> None:
+        """Takes the value that there is before one is set."""
+        self._key = key
+        self._default = default
+        self._lock = threading.Lock()  # guards the variable's making
+        self._variable: Any = None
+
+    def get(self) -> Any:
+        """Returns the value at the time when this runs."""
+        if xla.compiling():
+            return self.variable().read_value()
+        with tf.device("CPU:0"):
+            return tf.raw_ops.LookupTableFindV2(
+                table_handle=_table(), keys=self._key, default_value=self._default
+            )
+
+    def set(self, value: Any) -> Any:
+        """Sets it; the op that is returned is ordered like any other by what it depends on."""
+        value = tf.cast(value, tf.float32)
+        if xla.compiling():
+            return self.variable().assign(value)
+        with tf.device("CPU:0"):
+            return tf.raw_ops.LookupTableInsertV2(
+                table_handle=_table(), keys=self._key, values=value
+            )
+
+    def variable(self) -> Any:
+        """Returns the variable of compiled functions."""
+        with self._lock:
+            if self._variable is None:
+                device = None if xla.compiling() else "CPU:0"
+                self._variable = new_variable(self._default, device)
+            return self._variable
+
+    def forget(self) -> None:
+        """Sets it to what it was at first, everywhere."""
+        with tf.init_scope():
+            self.set(self._default)
+        with self._lock, tf.init_scope():
+            if self._variable is not None:
+                self._variable.assign(self._default)
+
+
+def _table() -> Any:
+    return tf.raw_ops.MutableHashTableV2(
+        key_dtype=tf.string, value_dtype=tf.float32, shared_name="tfring.kept_numbers"
+    )
+
+
+def new_variable(value: Any, device: str | None) -> Any:
+    """Returns a new variable, made in a thread of its own.
+
+    A tf.function in which a variable is made traces itself again, even if tf.init_scope is around.
+    """
+
+    def make() -> Any:
+        with tf.device(device):
+            return tf.Variable(value, trainable=False, name="weights_of_ranks")
+
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(make).result()
