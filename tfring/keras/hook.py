@@ -369,7 +369,11 @@ class OptimizerHook:
         plain = [None if _overwrites(v) else g for g, v in zip(grads, variables, strict=True)]
         name = self._call_name(variables, early)
         reduced = self._reducer.reduce(
-            plain, variables, name=name, unscale=unscale, weight=self._weight(grads, variables, name)
+            plain,
+            variables,
+            name=name,
+            unscale=unscale,
+            weight=self._weight(grads, variables, name),
         )
         overwrites = self._reduce_overwrites(grads, variables)
         return [

@@ -20,7 +20,7 @@ from tfring.training import first_steps
 
 WRONG = r"the ranks train different weights: element 0 of '\S*kernel\S*' is .* on rank 0 and .* "
 REMEDY = r"hvd.broadcast_variables\(model.weights, 0\).*TFRING_CHECK_START=0"
-SAME = "they train on the same batches"
+SAME = "train on the same batches"
 
 
 @pytest.fixture(autouse=True)
