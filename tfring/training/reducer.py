@@ -282,11 +282,13 @@ class _Reduction:
     early: bool = False
 
     def layout(self, cut: Sequence[buckets.Bucket], kinds: Sequence[str]) -> int:
-        """Returns the layout hash; tells the runtime what to say where another rank has another."""
+        """Returns the layout hash; tells the runtime what to say where ranks differ."""
         specs = [_text_of(variable) for variable in self.variables]
         options = (self.options.op, self.options.gradient_predivide_factor)
         found = buckets.layout_hash(cut, kinds, f"{specs}{options}")
-        describe_layout(found, kinds, self.variables, specs)
+        # What travels with the gradients comes last, and is nobody's variable.
+        own = [v for v in self.variables if not isinstance(v, tf.TensorSpec)]
+        describe_layout(found, kinds[: len(own)], own, specs[: len(own)])
         return found
 
     def as_dense(self, gradient: Any) -> Any:
