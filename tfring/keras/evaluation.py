@@ -24,6 +24,10 @@ def evaluate(model: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
     means, weighted by the number of samples: those of other metrics, and of a model's own
     test_step. `fit(validation_data=...)` with `hvd.fit_callbacks()` reports the same.
 
+    `loss` is Keras' mean over batches, weighted by rows. It is that of one process if the loss
+    divides by rows. A loss that divides by what a mask leaves or by sample weights is a mean of the
+    ranks' means of a batch, and one with the reduction "sum" is 1/size() of the sum.
+
     Warns on rank 0 if the ranks' weights differ by more than rounding, or what preprocessing layers
     have learnt.
 
