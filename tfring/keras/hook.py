@@ -471,7 +471,10 @@ class OptimizerHook:
     def announced(self, loss: Any) -> Any:
         """Returns the loss of Keras' own train_step; its gradients count this rank."""
         step = loss_weights.current(self)
-        return loss if step is None else backward.announced(loss, self.count)
+        if step is None:
+            return loss
+        step.has_loss = True
+        return backward.announced(loss, self.count)
 
     def _weight(
         self, grads: Sequence[Any], variables: Sequence[Any], name: str

@@ -3,9 +3,8 @@
 Keras' losses are means: over all elements, over those that a mask leaves, or, with the reduction
 "mean_with_sample_weight", over the sum of the sample weights. All of them are reduced by one
 function of Keras. It is replaced, so that what it divides by is known while Keras' own `train_step`
-runs, which is replaced, too, in the class: it hands the batch to `weight_by` functions. Two more
-methods are replaced: that of the losses given to `compile`, which count before all others, and
-`scale_loss` of optimizers, which Keras calls between the loss and the backward pass. All of them do
+runs, which is replaced, too, in the class: it hands the batch to `weight_by` functions. The
+call of the losses given to `compile` is replaced, too: they count before all others. All of them do
 nothing new for an optimizer that is not wrapped.
 """
 
@@ -35,7 +34,6 @@ _original_reduce = replaceable(_losses, "reduce_weighted_values", _WHAT)
 _original_step = replaceable(_trainer, "train_step", _WHAT)
 _CompileLoss = replaceable(_compile_utils, "CompileLoss", _WHAT)
 _original_compiled = replaceable(_CompileLoss, "__call__", _WHAT)
-replaceable(keras.optimizers.Optimizer, "scale_loss", _WHAT)  # see _tell_of_loss
 
 
 class _Steps(threading.local):
@@ -67,7 +65,7 @@ class TrainStep:
         self._others = _Noted()  # losses that layers or a compute_loss call
         self._compiled: _Noted | None = None  # those given to `compile`, if they ran
         self._noting = self._others
-        self.has_loss = False  # whether the backward pass of this step may begin
+        self.has_loss = False  # set by the hook, before the backward pass
 
     def compiled(self, call: Callable[[], Any]) -> Any:
         """Calls the losses given to `compile`, and notes them apart from all others."""
@@ -171,7 +169,6 @@ def install(find_hook: Callable[[Any], Any]) -> None:
                 return _original_step(self, data)
         if hook.options.weight_by is None:
             return _original_step(self, data)
-        _tell_of_loss(next(c for c in type(self.optimizer).__mro__ if "scale_loss" in vars(c)))
         step = TrainStep(hook, data)
         before, _steps.now = _steps.now, step
         try:
@@ -207,21 +204,6 @@ def _compiled(self: Any, *args: Any, **kwargs: Any) -> Any:
     call = functools.partial(_original_compiled, self, *args, **kwargs)
     step = _steps.now
     return call() if step is None else step.compiled(call)
-
-
-@functools.cache
-def _tell_of_loss(optimizer: Any) -> None:
-    """Makes the `scale_loss` of a class of optimizers tell the step that it has its loss."""
-    original = optimizer.scale_loss
-
-    @functools.wraps(original)
-    def scale_loss(self: Any, loss: Any) -> Any:
-        scaled = original(self, loss)
-        if _steps.now is not None:
-            _steps.now.has_loss = True
-        return scaled
-
-    optimizer.scale_loss = scale_loss
 
 
 def _graph() -> Any:
