@@ -129,7 +129,16 @@ def _count(gradients: Sequence[Any]) -> Any:
     if _pass.count is None and not getattr(graph, "name", "").startswith(_BACKWARD):
         return None
     _State.looked_up = True
-    _State.compiled = _State.compiled or xla.compiling()
+    if xla.compiling():
+        outer = graph.outer_graph
+        while outer is not None:
+            if isinstance(outer, xla.CONTROL_FLOW_GRAPHS):
+                # The gradient of a branch can capture no variable of eager mode.
+                return None if _pass.count is None else _pass.count()
+            outer = getattr(outer, "outer_graph", None)
+        _State.compiled = True
+        with graph.as_default():
+            return _kept.get()
     # What runs in a function that TensorFlow inlines waits for its own inputs only.
     with tf.control_dependencies(gradients):
         return _kept.get()

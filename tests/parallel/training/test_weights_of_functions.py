@@ -139,6 +139,7 @@ def test_a_weighted_step_can_be_saved(tmp_path: pathlib.Path) -> None:
     own, x = batch(0, "function")
     step.gradient(own)
     tf.saved_model.save(step, str(tmp_path))
-    found = tf.saved_model.load(str(tmp_path)).gradient(own)
+    loaded = tf.saved_model.load(str(tmp_path))
+    found = loaded.gradient(own)
     expected = one_process(step.model.kernel, x, rows_of(0), rows_of(0))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
