@@ -13,9 +13,9 @@ do the same work N times. Neither is an error of a collective, so nothing else w
 A traced function runs no Python in its later steps. There a counter stands in the graph, and a
 conditional whose branch is taken in these steps only. Ranks count by the name of the reduction and
 the shapes of its variables, from 0 again in a new generation, which may have new ranks, and after a
-join. Each rank says in the reduction itself whether it is to look, and all look if all have said
+join. Each rank says in the reduction itself whether it does not look, and all look if none has said
 so: a rank never waits for one that has counted otherwise. Functions that XLA compiles, TF1 graphs
-and tf.distribute strategies say no. TFRING_CHECK_START=0 switches it off.
+and tf.distribute strategies do not look. TFRING_CHECK_START=0 switches it off.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _COMPARED = (2, 10, 100)  # the reductions at which weights are compared
 _GRADIENTS_OF = (2, 3, 4)  # those of which gradients are compared
 _UNKNOWN = 1000  # what a counter that is not in the table has counted
 _ELEMENTS = 8  # elements of each variable that are sent
-# What each rank says in the reduction; it stands among the variables.
+# What each rank says in the reduction; it stands among the variables. 16 bits are enough for it.
 WIRE = tf.TensorSpec([2], tf.float32, "look_at_first_steps")
 _HEAD, _ROW = 3, 1 + _ELEMENTS + 2  # a hash, elements, their sum, that of absolute values
 # Relative to the largest element: processors of other kinds round differently, and it grows.
@@ -120,10 +120,10 @@ def ask(variables: Sequence[Any], name: str, members: Any, op: int) -> Asked | N
     eager = tf.executing_eagerly()
     key = (process_sets.checked_id(members), "" if eager else name, its)
     if not _wanted():
-        return Asked(key, compared, name, members, None, tf.zeros([2]))
+        return Asked(key, compared, name, members, None, tf.ones([2]))
     if eager:
         number = _state.eager.get(key, 0) + 1
-        said = [float(number in _COMPARED), float(number in _GRADIENTS_OF)]
+        said = [float(number not in _COMPARED), float(number not in _GRADIENTS_OF)]
         return Asked(key, compared, name, members, number, tf.constant(said))
     with _state.lock, tf.init_scope():
         if key not in _state.traced:
@@ -131,7 +131,7 @@ def ask(variables: Sequence[Any], name: str, members: Any, op: int) -> Asked | N
             _Counter(key).set(np.int64(0))
     with tf.device("CPU:0"):
         number = _Counter(key).get() + 1
-        said = tf.stack([_is_one_of(number, _COMPARED), _is_one_of(number, _GRADIENTS_OF)])
+        said = ~tf.stack([_is_one_of(number, _COMPARED), _is_one_of(number, _GRADIENTS_OF)])
         return Asked(key, compared, name, members, number, tf.cast(said, tf.float32))
 
 
@@ -145,7 +145,7 @@ class Asked:
         name: of the reduction.
         members: the process set that reduces.
         number: of the reduction; None if this rank does not look.
-        said: what it says: whether it compares weights, and gradients, as 1.0 or 0.0.
+        said: 1.0 if it does not compare weights, else 0.0; the same for gradients.
     """
 
     key: Any
@@ -163,7 +163,7 @@ class Asked:
         Args:
             gradients: what this rank has reduced, None where there is none.
             reduced: the results; those that are None are None on all ranks.
-            answers: what the ranks have said, averaged.
+            answers: what the ranks have said, reduced.
 
         Raises:
             RuntimeError: in eager mode: the ranks have different weights. A graph raises, when it
@@ -175,10 +175,10 @@ class Asked:
         judge, batches = _Weights(self.variables), _Batches(self.key)
         if tf.executing_eagerly():
             _state.eager[self.key] = self.number
-            if self.number in _COMPARED and _all(answers[0]):
+            if self.number in _COMPARED and answers[0] == 0:
                 mine = judge.describe(self.number, *map(value_of, self.variables))
                 judge.judge(self._gathered(mine, "start").numpy())
-            if self.number in _GRADIENTS_OF and _all(answers[1]):
+            if self.number in _GRADIENTS_OF and answers[1] == 0:
                 mine = batches.describe(*(sample.numpy() for sample in _samples(gradients)))
                 batches.judge(self._gathered(mine, "batches").numpy())
             return
@@ -215,7 +215,7 @@ class Asked:
         tensors: Callable[[], Sequence[Any]],
         what: str,
     ) -> Any:
-        """Describes, gathers and judges where `condition` holds and all ranks have said so."""
+        """Describes, gathers and judges where `condition` holds and no rank has said no."""
 
         def judged(everywhere: Any) -> Any:
             judge.judge(everywhere)
@@ -230,12 +230,7 @@ class Asked:
             return tf.constant(True)
 
         # The answer may be in a GPU's memory: it is read in these steps only.
-        return tf.cond(condition, lambda: tf.cond(_all(answer()), taken, nothing), nothing)
-
-
-def _all(answer: Any) -> Any:
-    """Returns whether all ranks have said yes, going by the average."""
-    return tf.abs(answer - 1.0) < 1e-3
+        return tf.cond(condition, lambda: tf.cond(tf.equal(answer(), 0), taken, nothing), nothing)
 
 
 def _is_one_of(number: Any, numbers: Sequence[int]) -> Any:

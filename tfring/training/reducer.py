@@ -219,9 +219,6 @@ class GradientReducer:
         reduced = gate.behind_all(self._reduce_buckets(call, [*sent, *values]))
         results, counted = reduced[: len(gradients)], reduced[len(gradients) :]
         answers = counted.pop() if asked is not None else None
-        if answers is not None and self.options.op == reduce_ops.Sum:
-            members = process_sets.checked_id(self.options.members)
-            answers = answers / tf.cast(topology_ops.size_op(members), answers.dtype)
         return (results if weight is None else weight.divide(results, counted[0])), answers
 
     def _reduce_buckets(self, call: _Reduction, gradients: list[Any]) -> list[Any]:
@@ -427,8 +424,11 @@ class _Reduction:
         return as_pair(gradient)
 
     def _compressor(self, position: int) -> Any:
-        if isinstance(self.variables[position], tf.TensorSpec):  # no gradient
+        if self.variables[position] is weights.WIRE:
             return Compression.none
+        if self.variables[position] is first_steps.WIRE:
+            known = self.options.compression in (Compression.fp16, Compression.bf16)
+            return self.options.compression if known else Compression.none
         choose = getattr(self.options.compression, "for_variable", None)
         return self.options.compression if choose is None else choose(self.variables[position])
 

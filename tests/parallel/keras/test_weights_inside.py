@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfring
 import tfring.keras as hvd
 
 FEATURES, STEPS, TOKENS = 4, 3, 5
@@ -144,7 +145,11 @@ class Penalty(keras.layers.Layer):  # type: ignore[misc]
         with tf.GradientTape() as tape:
             tape.watch(x)
             own = tf.tanh(self.dense(x))
-            everyone = hvd.allgather(own, gradient="sum", name="all") if self.ranks else own
+            everyone = (
+                tfring.allgather(own, gradient="sum", name="all", ignore_name_scope=True)
+                if self.ranks
+                else own
+            )
             spread = tf.reduce_sum(tf.square(own - tf.reduce_mean(everyone, 0)), 1)
         gradient = tape.gradient(spread, x)
         return tf.reduce_sum(gradient**2, 1, keepdims=True) + tf.reduce_sum(own, 1, keepdims=True)

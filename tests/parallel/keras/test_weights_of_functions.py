@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfring
 import tfring.keras as hvd
 
 WIDTH, STEPS = 3, 5
@@ -29,7 +30,11 @@ class Centred(keras.layers.Layer):
     @tf.function(input_signature=[tf.TensorSpec([None, WIDTH])])
     def embed(self, x: Any) -> Any:
         own = tf.tanh(x @ self.kernel.value)
-        whole = own if self.alone else hvd.allgather(own, gradient="sum", name="embeddings")
+        whole = (
+            own
+            if self.alone
+            else tfring.allgather(own, gradient="sum", name="embeddings", ignore_name_scope=True)
+        )
         return own - tf.reduce_mean(whole, 0)
 
     def call(self, x: Any) -> Any:
