@@ -92,6 +92,7 @@ def test_without_a_record_values_are_unknown(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_models_of_keras_2_have_them_too() -> None:
     tf_keras = pytest.importorskip("tf_keras")
+    tf_keras.utils.set_random_seed(1)
     model = tf_keras.Sequential([tf_keras.layers.Dense(3, input_shape=(FEATURES,))])
     optimizer = hvd.DistributedOptimizer(tf_keras.optimizers.SGD(0.1))
     model.compile(optimizer, loss=tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True))
