@@ -11,7 +11,6 @@ import json
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -69,26 +68,18 @@ class Outcome:
         self.result: Any = pickle.loads(result.read_bytes()) if result.exists() else None
 
 
-def _free_port() -> int:
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return int(place.getsockname()[1])
-
-
-def _rank(program: str, rank: int, ranks: int, port: int, folder: Path) -> None:
+def _rank(program: str, rank: int, ranks: int, folder: Path) -> None:
     """Is a rank: runs the program and ends as a Python program ends."""
     output = os.open(folder / "stderr", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.chdir(folder.parent)
-    place = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
-    os.environ.update({name: str(value) for name, value in place.items()})
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     import tfring.keras as hvd
 
     from .table import PROGRAMS
 
-    hvd.init()
+    # By a file: a port could be that of another test's job, which would be told.
+    hvd.init(init_method=f"file://{folder.parent}/meeting", rank=rank, size=ranks)
     result = PROGRAMS[program].run()
     if result is not None:
         (folder / "result").write_bytes(pickle.dumps(result))
@@ -98,7 +89,6 @@ def _rank(program: str, rank: int, ranks: int, port: int, folder: Path) -> None:
 
 def _fork(program: str, ranks: int, folder: Path) -> None:
     """Forks the ranks and waits for them."""
-    port = _free_port()
     children = {}
     for rank in range(ranks):
         mine = folder / str(rank)
@@ -107,7 +97,7 @@ def _fork(program: str, ranks: int, folder: Path) -> None:
         if child == 0:
             code = 1
             try:
-                _rank(program, rank, ranks, port, mine)
+                _rank(program, rank, ranks, mine)
                 code = 0
             except BaseException:
                 traceback.print_exc()
