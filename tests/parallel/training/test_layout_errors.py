@@ -19,7 +19,8 @@ def others() -> str:
     """The ranks that do not differ, as messages list them."""
     if hvd.size() == 1:
         pytest.skip("one rank agrees with itself")
-    return {2: "rank 0", 3: "ranks 0, 2"}.get(hvd.size(), f"ranks 0, 2-{hvd.size() - 1}")
+    ranks = [rank for rank in range(hvd.size()) if rank != 1]
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def error_of(loss: Callable[[], Any], variables: list[Any], graph: bool) -> str:
