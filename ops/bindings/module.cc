@@ -251,7 +251,7 @@ void DefineRecord(py::module_& m) {
         "Reports of NaN and Inf name the tensors of this collective as gradients of these "
         "variables.");
   m.def("describe_layout", &DescribeLayout, arg("hash"), arg("text"),
-        "What is said where another rank has another layout of gradients than that of this hash.");
+        "Tells what a layout hash stands for, for the error where the ranks' gradients differ.");
   m.def(
       "note_errors",
       [](std::string note, std::string stall, uint64_t generation) {

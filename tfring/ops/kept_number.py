@@ -15,8 +15,8 @@ class KeptNumber:
     """A float32 scalar of this process, by a key.
 
     It is in a table that the graph itself looks up. A graph would capture a tf.Variable, and a
-    function that captures a variable of nobody's cannot be saved. XLA has no tables: compiled
-    functions have a variable, with a value of its own.
+    function that captures a variable that no object tracks cannot be saved. XLA has no tables:
+    compiled functions have a variable, with a value of its own.
     """
 
     def __init__(self, key: str, default: float) -> None:

@@ -39,13 +39,15 @@ from tfring.collectives import allgather
 from tfring.comparison.hashes import name_of, value_of
 from tfring.config import read_settings
 from tfring.ops import reduce_ops, xla
+from tfring.ops.kept_number import KeptNumber
 from tfring.training.local_variables import variable_key
 
 _log = logging.getLogger("tfring")
 
 _COMPARED = (2, 10, 100)  # the reductions at which weights are compared
 _GRADIENTS_OF = (2, 3, 4)  # those of which gradients are compared
-_UNKNOWN = 1000  # what a counter that is not in the table has counted
+_UNKNOWN = 1000.0  # what a counter whose key is not known has counted
+_PROCESS = uuid.uuid4().hex
 _ELEMENTS = 8  # elements of each variable that are sent
 # What each rank says in the reduction; it stands among the variables. 16 bits are enough for it.
 WIRE = tf.TensorSpec([2], tf.float32, "look_at_first_steps")
@@ -64,7 +66,7 @@ class _State:
         self.lock = threading.Lock()  # guards `traced`, `same` and `warned`
         # By process set, name of the reduction ("" in eager mode), and the variables' kinds.
         self.eager: dict[Any, int] = {}
-        self.traced: set[Any] = set()  # these have a _Counter
+        self.traced: set[Any] = set()  # these have a _counter
         self.same: dict[Any, int] = {}  # successive steps with the same gradients
         self.own: set[Any] = set()  # keys of variables that are this rank's own
         self.broadcast_comes = False
@@ -84,7 +86,7 @@ class _State:
             traced = list(filter(begins, self.traced))
         with tf.init_scope():
             for key in traced:
-                _Counter(key).set(np.int64(0))
+                _counter(key).set(0.0)
 
 
 _state = _State()
@@ -119,18 +121,19 @@ def ask(variables: Sequence[Any], name: str, members: Any, op: int) -> Asked | N
     its = hashlib.sha1(repr([(v.dtype, str(v.shape)) for v in compared]).encode()).hexdigest()
     eager = tf.executing_eagerly()
     key = (process_sets.checked_id(members), "" if eager else name, its)
-    if not _wanted():
-        return Asked(key, compared, name, members, None, tf.ones([2]))
     if eager:
         number = _state.eager.get(key, 0) + 1
-        said = [float(number not in _COMPARED), float(number not in _GRADIENTS_OF)]
+        looks = (number in _COMPARED, number in _GRADIENTS_OF)
+        said = [float(not each) for each in looks] if any(looks) and _wanted() else [1.0, 1.0]
         return Asked(key, compared, name, members, number, tf.constant(said))
+    if not _wanted():
+        return Asked(key, compared, name, members, None, tf.ones([2]))
     with _state.lock, tf.init_scope():
         if key not in _state.traced:
             _state.traced.add(key)
-            _Counter(key).set(np.int64(0))
+            _counter(key).set(0.0)
     with tf.device("CPU:0"):
-        number = _Counter(key).get() + 1
+        number = _counter(key).get() + 1
         said = ~tf.stack([_is_one_of(number, _COMPARED), _is_one_of(number, _GRADIENTS_OF)])
         return Asked(key, compared, name, members, number, tf.cast(said, tf.float32))
 
@@ -195,7 +198,7 @@ class Asked:
                 "start",
             )
             with tf.control_dependencies([result for result in results if result is not None]):
-                _Counter(self.key).set(self.number)
+                _counter(self.key).set(self.number)
             # A rank that waited in this collective when another one raises would not say why.
             with tf.control_dependencies([done]):
                 some = _is_one_of(self.number, _GRADIENTS_OF)
@@ -234,7 +237,7 @@ class Asked:
 
 
 def _is_one_of(number: Any, numbers: Sequence[int]) -> Any:
-    return tf.reduce_any(tf.equal(number, np.array(numbers, np.int64)))
+    return tf.reduce_any(tf.equal(number, np.array(numbers, np.float32)))
 
 
 def _wanted() -> bool:
@@ -250,30 +253,13 @@ def _wanted() -> bool:
     return not in_graph and read_settings(os.environ).check_start
 
 
-class _Counter:
-    """A number in a table that the graph itself looks up.
+def _counter(key: Any) -> KeptNumber:
+    """Returns how many reductions graphs have counted under a key.
 
-    A tf.Variable would be captured, and a function that captures a variable that no object tracks
-    cannot be saved. Where one is loaded that another process has saved, its key is not in the
-    table, and its steps are not looked at: the Python of that look is not there.
+    Where a function is loaded that another process has saved, its key is not known, and its steps
+    are not looked at: the Python of that look is not there.
     """
-
-    _process = uuid.uuid4().hex
-
-    def __init__(self, key: Any) -> None:
-        self._key = f"{self._process} {key!r}"
-        with tf.device("CPU:0"):
-            self._table = tf.raw_ops.MutableHashTableV2(
-                key_dtype=tf.string, value_dtype=tf.int64, shared_name="tfring.first_steps"
-            )
-
-    def get(self) -> Any:
-        return tf.raw_ops.LookupTableFindV2(
-            table_handle=self._table, keys=self._key, default_value=np.int64(_UNKNOWN)
-        )
-
-    def set(self, value: Any) -> None:
-        tf.raw_ops.LookupTableInsertV2(table_handle=self._table, keys=self._key, values=value)
+    return KeptNumber(f"{_PROCESS} {key!r}", _UNKNOWN)
 
 
 class _Weights:

@@ -127,9 +127,7 @@ class GradientReducer:
             asked.look(given, reduced, answers)
         own = [sparse.with_distinct_rows(gradients[i]) for i in sorted(local)]
         kept = self.local.scaled(own if weight is None else weight.scaled_here(own))
-        for i, gradient in zip(shared, reduced, strict=True):
-            results[i] = gradient
-        for i, gradient in zip(sorted(local), kept, strict=True):
+        for i, gradient in zip([*shared, *sorted(local)], [*reduced, *kept], strict=True):
             results[i] = gradient
         return results
 

@@ -194,7 +194,7 @@ def plain_variable_in_a_layer():
 
 @wrong(NAME, BROADCAST)
 def one_layer_is_initialised_anew_on_rank_0():
-    """Dead units are reinitialised by whoever sees them, in the fifth step."""
+    """Rank 0 alone gives dead units new weights, in the fifth step."""
     model, optimizer = net(1), sgd()
     broadcast(model, optimizer)
     step = tape_step(model, optimizer)

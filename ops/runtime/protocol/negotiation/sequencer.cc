@@ -18,7 +18,7 @@ namespace {
 
 // Ranks that wait for each other for so long are reported.
 constexpr Duration kCircleWarning = 3 * kSecond;
-// All are forgotten when there are so many.
+// When there are so many, all are forgotten.
 constexpr size_t kMaxLayouts = 64;
 
 }  // namespace

@@ -223,7 +223,7 @@ const char* GradientAdvice(const std::string& kinds) {
          "variables, in the same order.";
 }
 
-// Not ok if the ranks' lists of gradients differ, with the first variable of which that is true.
+// Not ok if the ranks' gradients differ; the message names the first variable that does.
 // Names are compared only where a variable is missing: Keras numbers them as it makes them.
 Status CompareGradients(const std::vector<Rank>& members,
                         const std::vector<const Request*>& requests, const Layouts& layouts) {
