@@ -279,7 +279,7 @@ def global_clip_beside_a_local_layer():
     return _with_own_layer(optimizer)
 
 
-@wrong("head/kernel", "register_local_var")
+@wrong("head/(kernel|bias)", "register_local_var")
 def global_clip_by_hand_beside_a_local_layer():
     model = net(1)
     own = model.layers[0]

@@ -303,11 +303,7 @@ def learning_rates_differ_in_a_loop():
     return model.get_weights()
 
 
-@wrong(
-    "learning.rate|(hidden|head)/(kernel|bias)",
-    "broadcast|same",
-    silent="learning rates are compared by callbacks of tfring only",
-)
+@wrong("learning.rate|(hidden|head)/(kernel|bias)", "broadcast|same")
 def schedules_differ_in_train_on_batch():
     """Each rank computes its decay from the length of its own data."""
     model = net(1)
