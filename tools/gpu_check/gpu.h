@@ -16,12 +16,17 @@ namespace tfring::gpu_check {
 // What the steps were started with.
 struct Options {
   std::string driver = "libcuda.so.1";
-  std::string nccl;      // empty: found as the runtime finds it
-  bool doubles = false;  // the driver and NCCL are doubles, which compute on the processor
+  std::string nccl;           // empty: found as the runtime finds it
+  bool doubles = false;       // the driver and NCCL are doubles, which compute on the processor
+  int64_t largest_bytes = 0;  // of a tensor; 0: what suits a GPU or the doubles
+  double limit = 20.0;        // seconds that a step with Phases takes at most
 };
 
 // The largest tensor.
-inline int64_t LargestBytes(const Options& options) { return options.doubles ? 1 << 18 : 1 << 30; }
+inline int64_t LargestBytes(const Options& options) {
+  if (options.largest_bytes > 0) return options.largest_bytes;
+  return options.doubles ? 1 << 18 : 1 << 30;
+}
 
 // Functions of the driver that the runtime does not use, and the checks do.
 struct MoreCudaFunctions {

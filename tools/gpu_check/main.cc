@@ -1,5 +1,6 @@
-// tfring_gpu_check STEP [--driver=FILE] [--nccl=FILE] [--doubles]: runs one step without TensorFlow
-// and prints one line of JSON. tools/gpu_check.py runs them all, each with its own time limit.
+// tfring_gpu_check STEP [--driver=FILE] [--nccl=FILE] [--doubles] [--largest=BYTES]
+// [--limit=SECONDS]: runs one step without TensorFlow and prints one line of JSON.
+// tools/gpu_check.py runs them all, each with its own time limit.
 
 #include <cstring>
 #include <exception>
@@ -51,6 +52,10 @@ int Main(int argc, char** argv) {
       options.nccl = argument.substr(std::strlen("--nccl="));
     } else if (argument == "--doubles") {
       options.doubles = true;
+    } else if (argument.rfind("--largest=", 0) == 0) {
+      options.largest_bytes = std::stoll(argument.substr(std::strlen("--largest=")));
+    } else if (argument.rfind("--limit=", 0) == 0) {
+      options.limit = std::stod(argument.substr(std::strlen("--limit=")));
     } else {
       wanted = argument;
     }
@@ -58,7 +63,8 @@ int Main(int argc, char** argv) {
   for (const Step& step : kSteps) {
     if (wanted == step.name) return RunStep(step, options);
   }
-  std::cerr << "usage: tfring_gpu_check STEP [--driver=FILE] [--nccl=FILE] [--doubles]; steps:";
+  std::cerr << "usage: tfring_gpu_check STEP [--driver=FILE] [--nccl=FILE] [--doubles] "
+               "[--largest=BYTES] [--limit=SECONDS]; steps:";
   for (const Step& step : kSteps) std::cerr << " " << step.name;
   std::cerr << "\n";
   return 2;

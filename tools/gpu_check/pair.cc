@@ -190,9 +190,9 @@ void GpuRank::CheckSums(int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     float got = 0.0f;
     std::memcpy(&got, bytes.data() + 4 * i, 4);
-    Require(got == expected, "element " + std::to_string(i) + " of " + std::to_string(count) +
-                                 " is " + std::to_string(got) + ", not " +
-                                 std::to_string(expected));
+    if (got == expected) continue;  // no text for each of millions
+    Require(false, "element " + std::to_string(i) + " of " + std::to_string(count) + " is " +
+                       std::to_string(got) + ", not " + std::to_string(expected));
   }
 }
 

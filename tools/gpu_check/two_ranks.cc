@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include <exception>
-#include <mutex>
-#include <thread>
+#include <iostream>
+#include <utility>
 
 #include "tools/gpu_check/pair.h"
 
@@ -40,6 +40,40 @@ void OnThreads(const Sockets& checks, const std::function<void(Rank)>& rank) {
   run(0);
   other.join();
   if (first) std::rethrow_exception(first);
+}
+
+Phases::Phases(const Options& options, const Report& report)
+    : limit_(options.limit), line_(report), watch_([this] { Watch(); }) {}
+
+Phases::~Phases() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    over_ = true;
+  }
+  changed_.notify_all();
+  watch_.join();
+}
+
+void Phases::Begin(Rank self, std::string what) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  phases_[self] = {std::move(what), Seconds()};
+}
+
+void Phases::Watch() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto limit = std::chrono::duration<double>(limit_);
+  if (changed_.wait_for(lock, limit, [this] { return over_; })) return;
+  char seconds[40];
+  std::snprintf(seconds, sizeof(seconds), "%g s", limit_);
+  std::string error = std::string("not over after ") + seconds;
+  for (Rank rank : {0, 1}) {
+    std::snprintf(seconds, sizeof(seconds), " (%.1f s)", Seconds() - phases_[rank].since);
+    error += "; rank " + std::to_string(rank) + " " + phases_[rank].what + seconds;
+  }
+  line_.Add("error", error);
+  line_.Raw("ok", "false");
+  std::cout << line_.Line() << std::endl;
+  _exit(1);
 }
 
 pid_t Fork(const std::function<void()>& rank) {

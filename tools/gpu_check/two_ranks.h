@@ -3,9 +3,14 @@
 
 #include <sys/types.h>
 
+#include <condition_variable>
 #include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
 
 #include "tools/gpu_check/gpu.h"
+#include "tools/gpu_check/report.h"
 
 namespace tfring::gpu_check {
 
@@ -28,6 +33,32 @@ void Meet(int socket);
 
 // Runs `rank` as two threads; the first error of either, which ends the other's Meet.
 void OnThreads(const Sockets& checks, const std::function<void(Rank)>& rank);
+
+// What each of two ranks on threads is doing. A step that is not over after its limit ends here,
+// with the whole process and a line that says it: nothing else ends a thread that waits for a GPU.
+class Phases {
+ public:
+  // `report` is not written to while this exists.
+  Phases(const Options& options, const Report& report);
+  ~Phases();
+
+  void Begin(Rank self, std::string what);
+
+ private:
+  struct Phase {
+    std::string what = "begins";
+    double since = Seconds();
+  };
+  void Watch();
+
+  const double limit_;
+  Report line_;
+  std::mutex mutex_;  // guards the two below
+  Phase phases_[2];
+  bool over_ = false;
+  std::condition_variable changed_;
+  std::thread watch_;
+};
 
 // Starts rank 1 as a process of its own, before this one has used the driver.
 pid_t Fork(const std::function<void()>& rank);
