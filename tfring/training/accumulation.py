@@ -121,7 +121,7 @@ class LocalGradientAggregationHelper:
         added = []
         for i, gradient in enumerate(given):
             if gradient is not None:
-                added.append(self._sum(state, i, gradient, vars[i]).assign_add(gradient))
+                added.append(_add(self._sum(state, i, gradient, vars[i]), gradient))
         live = sorted(state.sums)
         with tf.control_dependencies(added):
             count = state.counter.assign_add(1)
@@ -228,6 +228,17 @@ class LocalGradientAggregationHelper:
                     tf.zeros(shape, dtype), trainable=False, name=f"accumulated_{position}"
                 )
         return state.sums[position]
+
+
+def _add(total: Any, gradient: Any) -> Any:
+    """Adds to a variable.
+
+    TensorFlow's kernel that adds to complex variables is one of the host's, which it also takes for
+    those in GPU memory: the process would end with SIGSEGV.
+    """
+    if gradient.dtype.is_complex:
+        return total.assign(total + gradient)
+    return total.assign_add(gradient)
 
 
 def _operations(results: Any) -> list[Any]:

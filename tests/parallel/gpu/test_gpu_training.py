@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import tfring.keras as hvd
 from tfring.ops import library
+from tfring.training.accumulation import LocalGradientAggregationHelper
 
 GPUS = tf.config.list_physical_devices("GPU")
 pytestmark = pytest.mark.skipif(not GPUS, reason="TensorFlow sees no GPU; see tests/gpu")
@@ -120,3 +121,23 @@ def test_fit_reduces_gradients_in_place(several: int, monkeypatch: pytest.Monkey
         assert variable.value.device.endswith("GPU:0")
     gradients = 4 * len(model.trainable_variables)
     assert library.output_counters()["forwarded"] - forwarded >= gradients
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_gradients_are_accumulated(size: int, dtype: str, in_graph: bool) -> None:
+    """TensorFlow adds to a complex variable on a GPU by the host's kernel, which crashes."""
+    values = np.array([1 + 2j, -3j], dtype)
+    with tf.device("GPU:0"):
+        variable, gradient = tf.Variable(values), tf.Variable(values)
+    helper = LocalGradientAggregationHelper(2, name=f"complex.{dtype}.{in_graph}")
+
+    def step() -> Any:
+        return helper.compute_gradients([gradient * (hvd.rank() + 1.0)], [variable])[0]
+
+    run = tf.function(step) if in_graph else step
+    run()
+    result = run()
+    assert result.dtype == dtype
+    if not ON_DOUBLE:  # its kernels of TensorFlow compute nothing
+        np.testing.assert_allclose(result, values * (size + 1), rtol=1e-6)
