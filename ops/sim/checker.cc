@@ -198,7 +198,10 @@ void Checker::CheckCalls(Rank rank, const PlanRun& run) {
 void Checker::CheckPath(const std::string& who, const PlanRun& run, const Request& request,
                         SeenPlan* seen) {
   const bool on_device = run.plan.path == DataPath::kDevice;
-  if (request.path == DataPath::kHost) seen->for_host.insert(request.name);
+  if (request.path != DataPath::kDevice) seen->for_host.insert(request.name);
+  if (run.entry == PlanEntry::kEntered && request.path != DataPath::kHost) {
+    Fail(who + "'" + request.name + "' is in a lock, but not in host memory");
+  }
   const bool possible =
       run.uses_backend() && run.plan.absent.empty() && seen->for_host.count(request.name) == 0;
   if (on_device && !possible) {

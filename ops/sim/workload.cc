@@ -204,10 +204,13 @@ Config RandomConfig(Random* random) {
 }
 
 std::vector<DataPath> RandomPaths(int ranks, Random* random) {
-  const int on_device = random->Pick<int>({0, 0, 50, 100, 100});
+  const int64_t choice = random->Below(5);
+  const int on_device = choice < 2 ? 0 : choice == 2 ? 50 : 100;
   std::vector<DataPath> paths;
   for (int rank = 0; rank < ranks; ++rank) {
-    paths.push_back(random->Percent(on_device) ? DataPath::kDevice : DataPath::kHost);
+    const bool staged = choice == 1 || (choice == 2 && rank % 2 == 0);
+    const DataPath other = staged ? DataPath::kStaged : DataPath::kHost;
+    paths.push_back(random->Percent(on_device) ? DataPath::kDevice : other);
   }
   return paths;
 }
@@ -215,7 +218,8 @@ std::vector<DataPath> RandomPaths(int ranks, Random* random) {
 DataPath RandomPath(const std::vector<DataPath>& paths, Rank rank, Random* random) {
   const DataPath usual = paths[static_cast<size_t>(rank)];
   if (!random->Percent(2)) return usual;
-  return usual == DataPath::kHost ? DataPath::kDevice : DataPath::kHost;
+  if (usual != DataPath::kHost) return DataPath::kHost;
+  return rank % 2 == 0 ? DataPath::kStaged : DataPath::kDevice;
 }
 
 std::vector<Rank> AllRanks(int ranks) {

@@ -169,7 +169,7 @@ def calls_of(entries: np.ndarray[Any, Any]) -> list[Call]:
                 shapes=_shapes(tuple(shapes))[: plain["tensors"]],
                 status=layout.STATUSES.get(status, "") if plain["ended"] else "",
                 flags=_flags(flags),
-                on_device=bool(path),
+                on_device=path == layout.ON_DEVICE,
             )
         )
     return calls

@@ -205,6 +205,7 @@ DTYPES = (
     "complex64",
     "complex128",
 )
+ON_DEVICE = 1  # the path of calls that a device can run and of plans that devices run
 REDUCE_OPS = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
 STATUSES = {
     0: "OK",

@@ -43,6 +43,12 @@ Status StartBackend(const RankRuntimeParts& parts, Crew* crew, ControlLoop* loop
   }
 }
 
+DataPath PathOf(const Request& request, const LocalCall& call) {
+  if (call.stream == nullptr || !request.refusal.empty()) return DataPath::kHost;
+  return call.stream->RunsOnDevice(request.kind, request.dtype, request.op) ? DataPath::kDevice
+                                                                            : DataPath::kStaged;
+}
+
 }  // namespace
 
 // What the control thread uses. Shared with it, because it may outlive the RankRuntime if it does
@@ -145,9 +151,7 @@ Status RankRuntime::Admit(Request* request, LocalCall* call) {
     const Status fits = CheckBuffers(*request, *call, rank_);
     if (!fits.ok()) Refuse(fits, request);
   }
-  const bool on_device = call->stream != nullptr && request->refusal.empty() &&
-                         call->stream->RunsOnDevice(request->kind, request->dtype, request->op);
-  request->path = on_device ? DataPath::kDevice : DataPath::kHost;
+  request->path = PathOf(*request, *call);
   request->in_run = request->in_run || core_->runs.InRun(request->process_set);
   Result<uint64_t> attempt = core_->runs.Admit(call->run, request->process_set);
   if (!attempt.ok()) return attempt.status();

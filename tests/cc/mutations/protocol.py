@@ -140,6 +140,17 @@ MUTATIONS = (
         "--seeds=150",
         Edit("runtime/protocol/engine/engine_lock.cc", "kept.early", "false"),
     ),
+    # What a rank copies from its device to the host is locked.
+    _lock(
+        "of_what_is_staged",
+        "cannot be locked",
+        "--seeds=300",
+        Edit(
+            "runtime/protocol/negotiation/sequencer_lock.cc",
+            "agreement->request.path == DataPath::kHost",
+            "agreement->request.path != DataPath::kDevice",
+        ),
+    ),
     # A rank takes a lock of another attempt.
     _lock(
         "of_another_attempt",

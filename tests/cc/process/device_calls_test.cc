@@ -240,6 +240,39 @@ TEST(CallsOnAGpuAndOnTheHostAreFusedIntoOnePlan) {
   }
 }
 
+// What repeats would be locked if it were in host memory. Rank 0 has begun a call when rank 1
+// joins.
+TEST(ARankJoinsWhileAnotherGoesOnWithACallThatRepeats) {
+  Config config;
+  config.lock_schedule = true;
+  for (Link link : {Link::kInProcess, Link::kSharedMemory}) {
+    for (bool both : {true, false}) {
+      Fake().Reset();
+      Ranks ranks(2);
+      Job job(2, link, config, kNoRank, WithDevices);
+      for (int round = 0; round < 10; ++round) {
+        ranks.Run(
+            &job, [&](int rank) { return both || rank == 0; }, true,
+            [](int rank) { return Allreduce("x", {100}, static_cast<float>(rank + 1)); },
+            [](const std::vector<float>& values, int) { EXPECT_TRUE(AllEqual(values, 3.0f)); });
+      }
+      auto alone = Allreduce("x", {100}, 1.0f);
+      GpuCall on_gpu(alone.get(), ranks.gpus[0].get(), true);
+      on_gpu.Start(&job[0]);
+      Calls joins;
+      for (int rank : {1, 0}) {
+        joins.push_back(Bare(CollectiveKind::kJoin, "join"));
+        joins.back()->Start(&job[rank]);
+        if (rank == 0) continue;
+        EXPECT_EQ(alone->Wait().ToString(), OkStatus().ToString());
+        EXPECT_TRUE(AllEqual(on_gpu.Output(0), 1.0f));
+      }
+      for (auto& join : joins) EXPECT_EQ(join->Wait().ToString(), OkStatus().ToString());
+      while (on_gpu.keepers() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+}
+
 TEST(ShutdownWaitsForCopiesThatAreUnderWay) {
   Fake().Reset();
   Ranks ranks(2);

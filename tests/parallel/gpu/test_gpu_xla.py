@@ -288,6 +288,25 @@ def test_a_failed_step_ends_on_all_ranks(rank: int, several: int) -> None:
         np.testing.assert_array_equal(result.numpy(), np.full(3, several, "float32"))
 
 
+def test_a_rank_joins_while_another_goes_on(rank: int, several: int) -> None:
+    """With a call that has repeated for long enough to be locked, were it in host memory."""
+
+    @compiled
+    def step(x: Any) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum, name="gpu.xla.join")
+
+    x = np.arange(1000, dtype="float32") + rank
+    everybody = sum(np.arange(1000, dtype="float32") + r for r in range(several))
+    for _ in range(8):
+        np.testing.assert_array_equal(step(on_gpu(x)).numpy(), everybody)
+    if rank == 0:
+        np.testing.assert_array_equal(step(on_gpu(x)).numpy(), x)
+    else:
+        time.sleep(0.2)  # rank 0 has made its call
+    hvd.join()
+    np.testing.assert_array_equal(step(on_gpu(x)).numpy(), everybody)
+
+
 def test_fit_with_the_default_jit_compile(several: int) -> None:
     """Which is True on a GPU. Gradients do not leave it, but in the staged way."""
     layers = [keras.layers.Input((8,)), keras.layers.Dense(16384), keras.layers.Dense(1)]

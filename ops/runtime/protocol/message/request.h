@@ -29,7 +29,8 @@ struct Request {
   // What the hash stands for, for messages: see LayoutTexts in process/layout_texts.h. Only in the
   // first request of a rank with this hash, and not compared.
   std::string layout;
-  // kDevice: the tensors are in device memory and this rank can run the collective there.
+  // kDevice: the tensors are in device memory and this rank can run the collective there. kStaged:
+  // it cannot.
   DataPath path = DataPath::kHost;
   bool group = false;    // planned alone when group fusion is disabled
   bool resent = false;   // in full, as rank 0 did not know the cache id; not compared

@@ -27,8 +27,9 @@ constexpr uint8_t kIsUnnamed = 2;
 constexpr uint8_t kIsInRun = 4;
 constexpr uint8_t kAsksForDevice = 8;
 constexpr uint8_t kHasLayout = 16;
+constexpr uint8_t kIsStaged = 32;
 constexpr uint8_t kMoreRequestFlags =
-    kHasCallSite | kIsUnnamed | kIsInRun | kAsksForDevice | kHasLayout;
+    kHasCallSite | kIsUnnamed | kIsInRun | kAsksForDevice | kHasLayout | kIsStaged;
 constexpr uint8_t kHasError = 4;
 constexpr uint8_t kHasEvicted = 8;
 constexpr uint8_t kHasAbsent = 16;
@@ -123,6 +124,19 @@ uint8_t ReadFlags(uint8_t known, WireReader* in) {
   return flags;
 }
 
+uint8_t PathFlag(DataPath path) {
+  if (path == DataPath::kHost) return 0;
+  return path == DataPath::kDevice ? kAsksForDevice : kIsStaged;
+}
+
+DataPath ReadPath(uint8_t flags, WireReader* in) {
+  const bool on_device = (flags & kAsksForDevice) != 0;
+  const bool staged = (flags & kIsStaged) != 0;
+  if (on_device && staged) in->Fail();
+  if (on_device) return DataPath::kDevice;
+  return staged ? DataPath::kStaged : DataPath::kHost;
+}
+
 void WriteRequest(const Request& request, WireWriter* out) {
   auto flags = ScaleFlags(request.prescale, request.postscale);
   if (request.layout_hash != 0) flags |= kHasLayoutHash;
@@ -136,10 +150,10 @@ void WriteRequest(const Request& request, WireWriter* out) {
   out->Byte(static_cast<uint8_t>(request.dtype));
   out->Byte(static_cast<uint8_t>(request.op));
   out->Byte(flags);
-  out->Byte(static_cast<uint8_t>(
-      (request.call_site.empty() ? 0 : kHasCallSite) | (request.unnamed ? kIsUnnamed : 0) |
-      (request.in_run ? kIsInRun : 0) | (request.layout.empty() ? 0 : kHasLayout) |
-      (request.path == DataPath::kDevice ? kAsksForDevice : 0)));
+  out->Byte(
+      static_cast<uint8_t>((request.call_site.empty() ? 0 : kHasCallSite) |
+                           (request.unnamed ? kIsUnnamed : 0) | (request.in_run ? kIsInRun : 0) |
+                           (request.layout.empty() ? 0 : kHasLayout) | PathFlag(request.path)));
   out->Signed(request.process_set);
   out->Signed(request.root);
   if (flags & kHasPeer) out->Signed(request.peer);
@@ -167,7 +181,7 @@ Request ReadRequest(WireReader* in) {
   request.resent = (flags & kIsResent) != 0;
   request.unnamed = (more & kIsUnnamed) != 0;
   request.in_run = (more & kIsInRun) != 0;
-  request.path = (more & kAsksForDevice) != 0 ? DataPath::kDevice : DataPath::kHost;
+  request.path = ReadPath(more, in);
   request.process_set = in->Signed32();
   request.root = in->Signed32();
   request.peer = ReadPeer(flags, in);

@@ -43,7 +43,8 @@ Status Participant::CheckLock(const LockMessage& lock) const {
     for (uint32_t id : batch) {
       const KnownIds::Known* known = known_.Find(id);
       if (known == nullptr || known->request.process_set != kGlobalProcessSet ||
-          known->request.kind != CollectiveKind::kAllreduce || !ids.insert(id).second) {
+          known->request.kind != CollectiveKind::kAllreduce ||
+          known->request.path != DataPath::kHost || !ids.insert(id).second) {
         return Internal(LockName(lock.id) + " has cache id " + std::to_string(id) +
                         ", which is unknown, twice in a batch, or cannot be locked");
       }

@@ -73,7 +73,7 @@ std::vector<DataPath> PendingTensor::DifferentPaths() const {
 DataPath PendingTensor::CommonPath() const {
   if (ready < members.size() || !Traits(AnyRequest().kind).uses_backend) return DataPath::kHost;
   for (size_t i = 0; i < members.size(); ++i) {
-    if (PathOf(i) == DataPath::kHost) return DataPath::kHost;
+    if (PathOf(i) != DataPath::kDevice) return DataPath::kHost;
   }
   return DataPath::kDevice;
 }

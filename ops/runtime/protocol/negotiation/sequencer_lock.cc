@@ -15,7 +15,8 @@ void Sequencer::NotePlan(const Plan& plan) {
   bool has_bytes = false;
   for (const PlanItem& item : plan.items) {
     const auto agreement = cache_.Find(item.cache_id);
-    // Named, it is new to some rank. What is staged for a device could not be recalled.
+    // Named, it is new to some rank. What is staged for a device is not recalled: it would be
+    // copied back, and its results are used at its launch.
     fits = fits && item.name.empty() && agreement != nullptr && agreement->paths.empty() &&
            agreement->request.path == DataPath::kHost;
     if (!fits) break;

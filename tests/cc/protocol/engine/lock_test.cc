@@ -319,6 +319,42 @@ TEST(ABatchWhoseCallsComeApartEndsTheLockAndIsCutInTheNext) {
   EXPECT_TRUE(!world.doubled);
 }
 
+// What one rank copies from its device to the host is not locked, whatever the others do.
+TEST(NothingIsLockedThatARankStages) {
+  for (const Rank staging : {0, 1}) {
+    Engines world(2, Locking());
+    for (CallId id = 1; id <= 20; ++id) {
+      for (Rank rank : {0, 1}) {
+        Request request = Allreduce("x");
+        if (rank == staging) request.path = DataPath::kStaged;
+        world.Submit(rank, id, request);
+      }
+      world.Deliver();
+      for (Rank rank : {0, 1}) world.Complete(rank, world.runs(rank).back().plan.sequence);
+      world.Deliver();
+      EXPECT_EQ(world.Text(1, id), "Ok");
+    }
+    EXPECT_EQ(world.Sent(0, 1, FrameType::kLock), 0);
+  }
+}
+
+TEST(ACallThatIsStagedNowEndsTheLock) {
+  LockedWorld world;
+  world.Submit(0, 10, Allreduce("x"));
+  const uint64_t batch = world.runs(0).back().plan.sequence;
+  Request staged = Allreduce("x");
+  staged.path = DataPath::kStaged;
+  world.Submit(1, 10, staged);
+  world.Deliver();
+  EXPECT_TRUE(world.runs(1).back().plan.sequence > batch);
+  for (Rank rank : {0, 1}) world.Recall(rank, batch);
+  world.Deliver();
+  EXPECT_TRUE(world.runs(0).back().entry == PlanEntry::kPlanned);
+  world.CompleteLast();
+  for (Rank rank : {0, 1}) EXPECT_EQ(world.Text(rank, 10), "Ok");
+  EXPECT_TRUE(!world.doubled);
+}
+
 // Rank 0 has locked, and rank 1 makes a call before it hears of that: it never takes the lock.
 TEST(ACallThatCrossesALockEndsIt) {
   Engines world(2, Locking());

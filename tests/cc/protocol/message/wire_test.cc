@@ -33,6 +33,7 @@ Frame RequestsFrame() {
   odd.path = DataPath::kDevice;
   odd.call_site = "train.py:40";
   odd.layout = "Dhead/kernel\t(float32)";
+  frame.requests.emplace_back().path = DataPath::kStaged;
   Request& add = frame.requests.emplace_back();
   add.kind = CollectiveKind::kAddProcessSet;
   add.set_ranks = {0, 7, INT32_MAX};

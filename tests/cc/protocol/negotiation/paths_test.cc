@@ -12,6 +12,7 @@ namespace {
 
 constexpr DataPath kHost = DataPath::kHost;
 constexpr DataPath kDevice = DataPath::kDevice;
+constexpr DataPath kStaged = DataPath::kStaged;
 
 Request On(DataPath path, Request request) {
   request.path = path;
@@ -49,6 +50,7 @@ TEST(OnDevicesOnlyIfEveryMemberAsksForIt) {
       {{kHost, kDevice, kDevice}, kHost},     {{kHost, kDevice, kDevice}, kHost},
       {{kDevice, kDevice, kDevice}, kDevice}, {{kDevice, kDevice, kHost}, kHost},
       {{kHost, kHost, kHost}, kHost},         {{kHost, kHost, kHost}, kHost},
+      {{kDevice, kStaged, kDevice}, kHost},   {{kStaged, kStaged, kStaged}, kHost},
       {{kDevice, kDevice, kDevice}, kDevice}};
   ExpectRounds(Allreduce("x"), rounds);
   ExpectRounds(Allgather("x", {2, 3}), rounds);
@@ -159,7 +161,7 @@ TEST(PathsAreFusedApart) {
 
 // The backend would read host memory as device memory.
 TEST(ADevicePlanThatThisRankDidNotAskForIsFatal) {
-  for (DataPath asked : {kHost, kDevice}) {
+  for (DataPath asked : {kHost, kDevice, kStaged}) {
     for (const std::vector<Rank>& absent : {std::vector<Rank>{}, {2}}) {
       ProcessSets sets(3);
       Negotiator negotiator(1, 3, Config(), &sets);
