@@ -187,6 +187,21 @@ def test_last_partial_batch_of_shard() -> None:
     check(ours, alone)
 
 
+CASES = {
+    "masked language model": lambda: test_masked_language_model(rows_of),
+    "unequal batches": lambda: test_unequal_batches("graph"),
+    "last partial batch": lambda: test_last_partial_batch_of_shard(),
+    "class weights": lambda: test_class_weights(),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.any_ranks
+@pytest.mark.parametrize("case", CASES)
+def test_with_any_number_of_ranks(case: str) -> None:
+    CASES[case]()
+
+
 @pytest.mark.parametrize("how", ["mean", "sum", "mean, built", "sum, built"])
 def test_accumulation_with_unequal_passes(how: str) -> None:
     """Two passes of different numbers of rows, on each rank others, are parts of one batch."""
