@@ -13,6 +13,7 @@
 #include "tests/doubles/cuda/device.h"
 #include "tests/doubles/cuda/driver_types.h"
 #include "tests/doubles/cuda/fake_cuda.h"
+#include "tests/doubles/cuda/memory.h"
 #include "tests/doubles/cuda/settings.h"
 #include "tests/doubles/cuda/stream.h"
 
@@ -157,6 +158,41 @@ Result Launch(Handle function, unsigned grid, unsigned block, Handle handle, voi
   return kSuccess;
 }
 
+// The global variables of modules, made when somebody asks for them.
+class Globals {
+ public:
+  static constexpr size_t kBytes = 256;
+
+  static Globals& Get() {
+    static auto* globals = new Globals;
+    return *globals;
+  }
+
+  Result Find(const Device* device, Handle module, const std::string& name, Address* address) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::map<std::string, Address>& known = modules_[{device, module}];
+    const auto found = known.find(name);
+    if (found != known.end()) {
+      *address = found->second;
+      return kSuccess;
+    }
+    const Result result = fake_cuda::Memory::Get().Allocate(device->number(), kBytes, address);
+    if (result == kSuccess) known[name] = *address;
+    return result;
+  }
+  void Free(const Device* device, Handle module) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [name, address] : modules_[{device, module}]) {
+      fake_cuda::Memory::Get().Free(address);
+    }
+    modules_.erase({device, module});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<const Device*, Handle>, std::map<std::string, Address>> modules_;
+};
+
 }  // namespace
 
 FAKE_CUDA_API void FakeCudaRegisterKernel(const char* name, Twin twin) {
@@ -192,6 +228,7 @@ FAKE_CUDA_API Result cuModuleUnload(Handle module) {
   if (!open.empty()) {
     fake_cuda::Die("a module is unloaded while its kernel %s has not ended", open.c_str());
   }
+  Globals::Get().Free(device, module);
   return kSuccess;
 }
 
@@ -204,10 +241,19 @@ FAKE_CUDA_API Result cuModuleGetFunction(Handle* function, Handle module, const 
   return result;
 }
 
-FAKE_CUDA_API Result cuModuleGetGlobal_v2(Address* address, size_t* bytes, Handle, const char*) {
-  if (address != nullptr) *address = 0;
-  if (bytes != nullptr) *bytes = 0;
-  return fake_cuda::kNotFound;
+// Any name is that of a global variable, because the double does not read images. XLA has small
+// constants there; what they are is as unknown as what its kernels compute.
+FAKE_CUDA_API Result cuModuleGetGlobal_v2(Address* address, size_t* bytes, Handle module,
+                                          const char* name) {
+  Device* device = nullptr;
+  Result result = Gate(&device);
+  if (result != kSuccess) return result;
+  Address found = 0;
+  result = Globals::Get().Find(device, module, name, &found);
+  if (result != kSuccess) return result;
+  if (address != nullptr) *address = found;
+  if (bytes != nullptr) *bytes = Globals::kBytes;
+  return kSuccess;
 }
 
 FAKE_CUDA_API Result cuFuncGetAttribute(int* value, int attribute, Handle) {
