@@ -68,6 +68,11 @@ def test_placement_errors_and_training(operations: str) -> None:
     run_job(2, *files, operations=operations)
 
 
+def test_compiled_functions_can_read_the_variables_of_every_option() -> None:
+    """Of one rank: on others the conditions of steps, which nothing computes, might differ."""
+    run_job(1, "tests/parallel/training/test_variables.py", operations="host")
+
+
 def test_deterministic_sums_use_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFRING_DETERMINISTIC", "1")
     test = "tests/parallel/gpu/test_gpu_training.py"

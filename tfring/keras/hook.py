@@ -217,7 +217,7 @@ class OptimizerHook:
         if steps:
             return tf.convert_to_tensor(_passes_of(self.optimizer)) % steps
         helper = next(iter(self._helpers.values()), None)
-        return next(iter(helper.variables if helper else ()), tf.constant(0))
+        return next(iter(helper.variables if helper else ()), tf.constant(0, tf.int64))
 
     @property
     def accumulates(self) -> bool:

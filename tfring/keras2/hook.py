@@ -114,7 +114,7 @@ class Keras2Hook:
     @property
     def counter(self) -> Any:
         """The number of accumulated passes; Horovod's optimizers have it in `_agg_helper`."""
-        return next(iter(self.accumulated()), tf.constant(0))
+        return next(iter(self.accumulated()), tf.constant(0, tf.int64))
 
     @property
     def accumulates(self) -> bool:

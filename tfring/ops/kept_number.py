@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context as eager_context
 
 from tfring.ops import xla
 
@@ -49,8 +50,7 @@ class KeptNumber:
         """Returns the variable of compiled functions."""
         with self._lock:
             if self._variable is None:
-                device = None if xla.compiling() else "CPU:0"
-                self._variable = new_variable(self._default, device)
+                self._variable = new_variable(self._default)
             return self._variable
 
     def forget(self) -> None:
@@ -68,11 +68,13 @@ def _table() -> Any:
     )
 
 
-def new_variable(value: Any, device: str | None) -> Any:
-    """Returns a new variable, made in a thread of its own.
+def new_variable(value: Any) -> Any:
+    """Returns a new variable where functions that XLA compiles read it: on a GPU if there is one.
 
-    A tf.function in which a variable is made traces itself again, even if tf.init_scope is around.
+    Made in a thread of its own. A tf.function in which a variable is made traces itself again, even
+    if tf.init_scope is around. Around the call of a tf.function a tf.device chooses another device.
     """
+    device = eager_context.context().device_name or None
 
     def make() -> Any:
         with tf.device(device):

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from tfring import process_sets
 from tfring.collectives import sparse
-from tfring.ops import xla
 from tfring.training.local_variables import LocalVariables, variable_key
 from tfring.training.options import ReduceOptions
 from tfring.training.reducer import GradientReducer
@@ -205,14 +204,14 @@ class LocalGradientAggregationHelper:
 
     def _state(self, variables: Sequence[Any]) -> _State:
         keys = tuple(variable_key(v) for v in variables)
-        # TensorFlow keeps int32 in the host's memory, where a function compiled for a GPU does not
-        # find it, and all others need it: they would wait for the GPU.
-        dtype = tf.int64 if xla.compiling() else tf.int32
         with tf.init_scope():
             graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
             state = self._eager if graph is None else self._graphs.get(graph)
             if state is None:
-                state = _State(tf.Variable(0, trainable=False, name="passes", dtype=dtype), keys)
+                # On a GPU variables of int32 are in host memory, where XLA does not read them. It
+                # compiles no TF1 graph, and there a Saver keeps this one: its files stay valid.
+                dtype = tf.int64 if graph is None else tf.int32
+                state = _State(tf.Variable(0, trainable=False, dtype=dtype, name="passes"), keys)
                 if graph is None:
                     self._eager = state
                 else:

@@ -192,8 +192,7 @@ class PassWeights:
     def add(self, gradients: Sequence[Any], weight: Weight) -> list[Any]:
         """Returns what is to be accumulated of one pass with this weight."""
         if self._state is None:
-            device = None if xla.compiling() else "CPU:0"
-            self._state = kept_number.new_variable([0.0, 0.0, 0.0], device)
+            self._state = kept_number.new_variable([0.0, 0.0, 0.0])
         known, total, passes = tf.unstack(self._state.read_value())
         # c may begin anew between two passes of an update.
         known = tf.where(passes > 0.0, known, weight.known)
