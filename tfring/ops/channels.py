@@ -226,10 +226,13 @@ def _channels_inside(op: Any, reads: Any, writes: Any) -> bool:
     _order_gradient(op, keys)
     for process_set_id in frozenset().union(*keys.values()):
         step_guard.ensure_around(library.load(), op, process_set_id)
+    compiled = xla.in_compiled(op.graph)
     for key in keys:
         if key == _CHAIN:
             _check_call(op)
-        chained = key == _CHAIN and xla.in_compiled(op.graph)
+        elif compiled:
+            xla.refuse_traced_before(key[0])
+        chained = key == _CHAIN and compiled
         handle = _chain_of(op.graph) if chained else _in_graph(op.graph, key)
         if handle not in writes:
             writes.add(handle)

@@ -116,6 +116,23 @@ def refuse(name: str, kind: str) -> None:
         )
 
 
+def refuse_traced_before(name: str) -> None:
+    """Raises NotImplementedError for a call that a function with jit_compile=True makes.
+
+    The library refuses it as well, but only after TensorFlow has looked for other ops that XLA does
+    not know, such as those that compare the ranks in their first steps.
+
+    Args:
+        name: of a tensor in the function that is called, which was traced for TensorFlow.
+    """
+    raise NotImplementedError(
+        f"tensor '{name}' is in a function that was traced without jit_compile=True and is now "
+        "called by one with it: give each its own tf.function, or use jit_compile=False, in "
+        'tf.function or in compile() (where "auto", the default, means True as soon as there is a '
+        "GPU)"
+    )
+
+
 def outside_clusters() -> Any:
     """A context for building a collective without jit_compile=True: XLA must not compile it.
 

@@ -168,4 +168,6 @@ def test_a_tape_within_the_forward_pass(eager: bool, sgd: Any) -> None:
     def make(ranks: bool) -> Any:
         return keras.Sequential([keras.Input((FEATURES,)), Penalty(ranks)])
 
-    compare(make, *data(FEATURES), sgd=sgd, loss="mse", run_eagerly=eager)
+    # Ranks have unequal rows, and XLA compiles no allgather of these.
+    how = {"run_eagerly": eager, "jit_compile": False}
+    compare(make, *data(FEATURES), sgd=sgd, loss="mse", **how)

@@ -304,10 +304,21 @@ def test_what_cannot_be_compiled_says_so(call: Callable[[Any], Any], what: str) 
         compiled(call)(tf.ones(2))
 
 
-def test_a_function_traced_without_xla_is_refused_inside_one_with() -> None:
-    plain = tf.function(lambda x: hvd.allreduce(x, name="xla.plain.first"))
+@pytest.mark.parametrize("takes", ["a sum", "a tape"])
+def test_a_function_traced_without_xla_is_refused_inside_one_with(takes: str) -> None:
+    """A tape adds ops that XLA does not know, of which it would speak instead."""
+    variable = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def plain(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            y = tf.reduce_sum(x * variable)
+        if takes == "a sum":
+            return hvd.allreduce(x, name="xla.plain.first")
+        return hvd.DistributedGradientTape(tape).gradient(y, [variable])
+
     plain(tf.ones(2))
-    with pytest.raises(tf.errors.FailedPreconditionError, match="give each its own"):
+    with pytest.raises(NotImplementedError, match=r"give each its own.*jit_compile=False"):
         compiled(lambda x: plain(x))(tf.ones(2))
 
 
