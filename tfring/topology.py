@@ -137,6 +137,11 @@ def slot() -> int | None:
     return _slot
 
 
+def always_alone() -> bool:
+    """Whether this rank is the only one, now and in all generations of the job."""
+    return size() == 1 and slot() is None
+
+
 def rank() -> int:
     """Our rank in the job, from 0 to size() - 1."""
     return _number("rank")

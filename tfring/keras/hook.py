@@ -477,7 +477,7 @@ class OptimizerHook:
         return backward.announced(loss, self.count)
 
     def _weight(
-        self, grads: Sequence[Any], variables: Sequence[Any], name: str
+        self, grads: Sequence[Any], variables: Sequence[Any], name: str, is_pass: bool = False
     ) -> weights.Weight | None:
         """Returns how much this rank counts in a step; None: all ranks count alike."""
         count = self.count()
@@ -489,13 +489,14 @@ class OptimizerHook:
             name,
             process_set_id=process_sets.checked_id(self.options.members),
             narrow=self.options.narrow(variables),
+            is_pass=is_pass,
         )
 
     def _weigh_pass(
         self, grads: list[Any], variables: list[Any]
     ) -> tuple[list[Any], weights.PassWeights | None]:
         """Returns what is to be accumulated of one pass, and what knows the weights of all."""
-        weight = self._weight(grads, variables, self._call_name(variables))
+        weight = self._weight(grads, variables, self._call_name(variables), is_pass=True)
         if weight is None:
             return grads, None
         passes = self._pass_weights.setdefault(_key_of(variables), weights.PassWeights())

@@ -114,7 +114,7 @@ def ask(variables: Sequence[Any], name: str, members: Any, op: int) -> Asked | N
     """
     # Not a tensor: it is another one in every step.
     compared = [v for v in variables if hasattr(v, "assign")]
-    if not compared or op not in (reduce_ops.Average, reduce_ops.Sum):
+    if not compared or op not in (reduce_ops.Average, reduce_ops.Sum) or topology.always_alone():
         return None
     # Ranks agree on these. They need not on which objects have been reduced before: one of them may
     # have loaded its model a second time. The calls of a tape in eager mode have new names each.
@@ -243,7 +243,7 @@ def _is_one_of(number: Any, numbers: Sequence[int]) -> Any:
 def _wanted() -> bool:
     try:
         # A rank may be alone in an elastic job when it traces a step, and later not.
-        several = topology.size() > 1 or topology.slot() is not None
+        several = not topology.always_alone()
     except topology.NotInitializedError:  # the reduction says so
         return False
     if not several or tf.distribute.has_strategy() or xla.compiling():

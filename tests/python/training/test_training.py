@@ -8,6 +8,7 @@ import keras
 import pytest
 import tensorflow as tf
 
+import tfring as hvd
 from tfring import world
 from tfring.training import graph_search
 from tfring.training.ordinals import Ordinals
@@ -75,3 +76,26 @@ def test_a_search_visits_what_many_outputs_of_a_function_share_once(
     outer.get_concrete_function(tf.constant(1.0))
     assert not found
     assert 100 <= len(visited) < 500
+
+
+def test_where_a_rank_is_alone_its_gradients_are_only_reduced() -> None:
+    """No weight is computed, and nothing but gradients is sent."""
+    world.init()
+    try:
+        variable = tf.Variable([1.0, 2.0])
+
+        @tf.function
+        def step(rows: Any) -> Any:
+            with hvd.DistributedGradientTape(tf.GradientTape(), weight_by=rows) as tape:
+                loss = tf.reduce_sum(variable * variable)
+            return tape.gradient(loss, variable)
+
+        graph = step.get_concrete_function(tf.constant(3)).graph
+        types = [op.type for op in graph.get_operations()]
+        assert types.count("TfringAllreduce") == 1
+        assert not {"MulNoNan", "LookupTableFindV2", "LookupTableInsertV2"} & set(types)
+        [call] = [op for op in graph.get_operations() if op.type == "TfringAllreduce"]
+        assert [value.shape for value in call.outputs] == [variable.shape]
+        assert step(tf.constant(3)).numpy().tolist() == [2.0, 4.0]
+    finally:
+        world.shutdown()
