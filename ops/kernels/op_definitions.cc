@@ -223,6 +223,14 @@ REGISTER_OP("TfringChain")
     .SetShapeFn(ScalarShape)
     .Doc("What all collectives of a function share that XLA compiles, as calls of such functions.");
 
+REGISTER_OP("TfringScaled")
+    .Input("tensor: T")
+    .Input("factor: float")
+    .Output("scaled: T")
+    .Attr("T: {half, bfloat16, float, double, int8, uint8, int32, int64, complex64, complex128}")
+    .SetShapeFn(tensorflow::shape_inference::UnchangedShape)
+    .Doc("The tensor times the factor; the tensor itself if the factor is 1, but for rounding.");
+
 // Stateful, so that TensorFlow never folds today's rank or size into a graph as a constant.
 #define TFRING_TOPOLOGY_OP(name)       \
   REGISTER_OP(name)                    \

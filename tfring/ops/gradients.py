@@ -373,3 +373,8 @@ def process_set(op: Any) -> int:
 def convention(op: Any) -> str:
     """The name of the convention: a column of the table above."""
     return str(tf.compat.as_str(op.get_attr("gradient")))
+
+
+@tf.RegisterGradient("TfringScaled")  # type: ignore[untyped-decorator]
+def _gradient_of_scaled(op: Any, grad: Any) -> list[Any]:
+    return [library.load().tfring_scaled(tensor=grad, factor=op.inputs[1]), None]

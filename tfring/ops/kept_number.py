@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
-from tfring.ops import xla
+from tfring.ops import library, xla
 
 
 class KeptNumber:
@@ -20,16 +20,24 @@ class KeptNumber:
     compiled functions have a variable, with a value of its own.
     """
 
-    def __init__(self, key: str, default: float) -> None:
-        """Takes the value that there is before one is set."""
+    def __init__(self, key: str, default: float, *, of_gradients: bool = False) -> None:
+        """Makes a number.
+
+        Args:
+            key: its name in the table.
+            default: the value that there is before one is set.
+            of_gradients: it is computed from gradients. Where TensorFlow sees a GPU it is a
+                variable there: the host would wait for a number that it has to put into a table.
+        """
         self._key = key
         self._default = default
+        self._of_gradients = of_gradients
         self._lock = threading.Lock()  # guards the variable's making
         self._variable: Any = None
 
     def get(self) -> Any:
         """Returns the value at the time when this runs."""
-        if xla.compiling():
+        if self._in_variable():
             return self.variable().read_value()
         with tf.device("CPU:0"):
             return tf.raw_ops.LookupTableFindV2(
@@ -39,15 +47,18 @@ class KeptNumber:
     def set(self, value: Any) -> Any:
         """Sets it; the op that is returned is ordered like any other by what it depends on."""
         value = tf.cast(value, tf.float32)
-        if xla.compiling():
+        if self._in_variable():
             return self.variable().assign(value)
         with tf.device("CPU:0"):
             return tf.raw_ops.LookupTableInsertV2(
                 table_handle=_table(), keys=self._key, values=value
             )
 
+    def _in_variable(self) -> bool:
+        return xla.compiling() or (self._of_gradients and library.on_gpus())
+
     def variable(self) -> Any:
-        """Returns the variable of compiled functions."""
+        """Returns the variable of compiled functions, and of all that use a GPU."""
         with self._lock:
             if self._variable is None:
                 self._variable = new_variable(self._default)

@@ -27,13 +27,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfring import topology
-from tfring.ops import kept_number, xla
+from tfring.ops import kept_number, library, xla
 
 FIRST = 1024.0  # c of a first step
 CHANGED = 4.0
 # float16 holds gradients times this. A rank that has more of 16-bit gradients counts as this much.
 NARROW_LIMIT = 64.0
-_ROUNDING = 1e-6  # a factor that is so close to 1 is 1
 
 # What each rank sends: d/c, d, c and 1/c. It stands among the variables.
 WIRE = tf.TensorSpec([4], tf.float32, "weight_of_rank")
@@ -134,7 +133,8 @@ def _used(known: Any) -> Any:
 def _scale(key: tuple[int, str]) -> kept_number.KeptNumber:
     with _lock:
         if key not in _scales:
-            _scales[key] = kept_number.KeptNumber(f"{key[0]} {key[1]}", 0.0)
+            name = f"{key[0]} {key[1]}"
+            _scales[key] = kept_number.KeptNumber(name, 0.0, of_gradients=True)
         return _scales[key]
 
 
@@ -151,16 +151,10 @@ def scaled(gradients: Sequence[Any], factor: Any) -> list[Any]:
         return list(gradients)
     parts = [_values(gradients[i]) for i in live]
     # XLA fuses the product with what made the gradient. A GPU would wait for the host to decide.
-    if xla.compiling() or tf.config.list_physical_devices("GPU"):
+    if xla.compiling() or library.on_gpus():
         products = [_times(part, factor) for part in parts]
     else:
-        products = tf.nest.flatten(
-            tf.cond(
-                tf.abs(factor - 1.0) < _ROUNDING,
-                lambda: [tf.identity(part) for part in parts],
-                lambda: [_times(part, factor) for part in parts],
-            )
-        )
+        products = [library.load().tfring_scaled(tensor=part, factor=factor) for part in parts]
     results: list[Any] = [None] * len(gradients)
     for i, product in zip(live, products, strict=True):
         given = gradients[i]

@@ -111,6 +111,7 @@ def test_the_table_is_complete() -> None:
     others = {
         "chain",
         "channel",
+        "scaled",
         "step_guard",
         "process_set_included",
         "join",

@@ -141,3 +141,26 @@ def test_complex_gradients_are_accumulated(size: int, dtype: str, in_graph: bool
     assert result.dtype == dtype
     if not ON_DOUBLE:  # its kernels of TensorFlow compute nothing
         np.testing.assert_allclose(result, values * (size + 1), rtol=1e-6)
+
+
+def test_the_scale_of_weights_stays_on_the_gpu(
+    several: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host would wait in each step for a number that it puts into a table."""
+    monkeypatch.setenv("TFRING_CHECK_START", "0")
+    with tf.device("GPU:0"):
+        variable = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def step(rows: Any) -> Any:
+        with hvd.DistributedGradientTape(tf.GradientTape(), weight_by=rows) as tape:
+            loss = tf.reduce_sum(variable * variable)
+        return tape.gradient(loss, variable)
+
+    graph = step.get_concrete_function(tf.TensorSpec([], tf.float32)).graph
+    assert not [op.type for op in graph.get_operations() if "LookupTable" in op.type]
+    kept = [v for v in graph.variables if v.name.startswith("weights_of_ranks")]
+    assert [v.device.endswith("GPU:0") for v in kept] == [True]
+    got = step(tf.constant(hvd.rank() + 1.0))
+    if not ON_DOUBLE:  # its kernels of TensorFlow compute nothing
+        np.testing.assert_allclose(got, [2.0, 4.0], rtol=1e-6)
