@@ -20,6 +20,7 @@ PARENT = "TFRING_PARENT"
 # of this process on its host, which it has for life.
 _kept: dict[str, int] = {}
 _slot: int | None = None
+_launched_alone = False  # whether the job that we are in was launched as one process
 _waits = False  # whether we are a job of our own only until the others take us into theirs
 
 _listeners: list[Callable[[int], None]] = []  # of begin_together
@@ -51,6 +52,12 @@ def set_local_rank(slot: int) -> None:
     """
     global _slot
     _slot = slot
+
+
+def set_launched_alone(alone: bool) -> None:
+    """Says whether our job has this one process, because no other was launched."""
+    global _launched_alone
+    _launched_alone = alone
 
 
 def set_waiting(waits: bool) -> None:
@@ -138,8 +145,12 @@ def slot() -> int | None:
 
 
 def always_alone() -> bool:
-    """Whether this rank is the only one, now and in all generations of the job."""
-    return size() == 1 and slot() is None
+    """Whether this rank is the only one, now and after another init. False before init.
+
+    A rank of an elastic job may be alone when it traces a step, and later not. So may a process
+    that was launched with others and leaves them out of `init`.
+    """
+    return _launched_alone and is_initialized()
 
 
 def rank() -> int:

@@ -137,6 +137,7 @@ def _init_static(given: Given, job: Any, wanted: list[Any], store: Store | None)
             _log.warning("%s", warning)
     with contextlib.closing(membership):
         _start(membership, settings)
+    topology.set_launched_alone(identity.size == 1 and given == Given(None, False, None, None))
     if membership.process_sets == 0:
         return
     try:

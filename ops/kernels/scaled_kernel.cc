@@ -34,9 +34,10 @@ class ScaledKernel : public tf::OpKernel {
 
   void Compute(tf::OpKernelContext* context) override {
     const tf::Tensor& given = context->input(0);
-    OP_REQUIRES(context, context->input(1).NumElements() == 1,
-                absl::InvalidArgumentError("the factor is no scalar"));
-    const float factor = context->input(1).flat<float>()(0);
+    OP_REQUIRES(context, tf::TensorShapeUtils::IsScalar(context->input(1).shape()),
+                absl::InvalidArgumentError("TfringScaled takes a scalar as its factor, not shape " +
+                                           context->input(1).shape().DebugString() + "."));
+    const float factor = context->input(1).scalar<float>()();
     if (std::abs(factor - 1.0f) < kRounding) {
       context->set_output(0, given);
       return;

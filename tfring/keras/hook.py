@@ -34,7 +34,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import process_sets
+from tfring import process_sets, topology
 from tfring.compat.keras_version import replaceable
 from tfring.keras import loss_weights
 from tfring.keras.accumulation import Accumulation
@@ -479,8 +479,13 @@ class OptimizerHook:
     def _weight(
         self, grads: Sequence[Any], variables: Sequence[Any], name: str, is_pass: bool = False
     ) -> weights.Weight | None:
-        """Returns how much this rank counts in a step; None: all ranks count alike."""
-        count = self.count()
+        """Returns how much this rank counts in a step; None: all ranks count alike.
+
+        So it is where a rank is always alone and its loss says what it divided by, but for passes
+        of different size.
+        """
+        by_loss = isinstance(self.options.weight_by, str)
+        count = None if by_loss and not is_pass and topology.always_alone() else self.count()
         if count is None:
             return None
         backward.over(grads)
@@ -489,7 +494,6 @@ class OptimizerHook:
             name,
             process_set_id=process_sets.checked_id(self.options.members),
             narrow=self.options.narrow(variables),
-            is_pass=is_pass,
         )
 
     def _weigh_pass(

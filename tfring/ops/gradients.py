@@ -377,4 +377,6 @@ def convention(op: Any) -> str:
 
 @tf.RegisterGradient("TfringScaled")  # type: ignore[untyped-decorator]
 def _gradient_of_scaled(op: Any, grad: Any) -> list[Any]:
-    return [library.load().tfring_scaled(tensor=grad, factor=op.inputs[1]), None]
+    tensor, factor = op.inputs
+    products = tf.cast(tf.math.real(grad * tf.math.conj(tensor)), tf.float32)
+    return [library.load().tfring_scaled(tensor=grad, factor=factor), tf.reduce_sum(products)]

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
-from tfring.ops import library, xla
+from tfring.ops import xla
 
 
 class KeptNumber:
@@ -26,7 +26,7 @@ class KeptNumber:
         Args:
             key: its name in the table.
             default: the value that there is before one is set.
-            of_gradients: it is computed from gradients. Where TensorFlow sees a GPU it is a
+            of_gradients: it is computed from gradients. Where TensorFlow uses a GPU it is a
                 variable there: the host would wait for a number that it has to put into a table.
         """
         self._key = key
@@ -55,7 +55,9 @@ class KeptNumber:
             )
 
     def _in_variable(self) -> bool:
-        return xla.compiling() or (self._of_gradients and library.on_gpus())
+        return xla.compiling() or (
+            self._of_gradients and bool(tf.config.get_visible_devices("GPU"))
+        )
 
     def variable(self) -> Any:
         """Returns the variable of compiled functions, and of all that use a GPU."""
@@ -80,10 +82,10 @@ def _table() -> Any:
 
 
 def new_variable(value: Any) -> Any:
-    """Returns a new variable where functions that XLA compiles read it: on a GPU if there is one.
+    """Returns a new variable on the device of this call: a GPU, if there is one and none is named.
 
     Made in a thread of its own. A tf.function in which a variable is made traces itself again, even
-    if tf.init_scope is around. Around the call of a tf.function a tf.device chooses another device.
+    if tf.init_scope is around.
     """
     device = eager_context.context().device_name or None
 

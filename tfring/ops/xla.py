@@ -44,6 +44,12 @@ class _State:
     trouble = "it has not been loaded"
 
 
+_UNCOMPILED = (
+    "jit_compile=False, in tf.function or in compile() "
+    '(where "auto", the default, means True as soon as there is a GPU)'
+)
+
+
 def load(folder: pathlib.Path) -> None:
     """Loads the library from `folder` if that is possible; `trouble` says why it was not."""
     path = folder / LIBRARY
@@ -111,8 +117,7 @@ def refuse(name: str, kind: str) -> None:
         kind = kind.partition("_")[0]
         raise NotImplementedError(
             f"the {kind} of {name} is inside a function with jit_compile=True and "
-            f"{reason}; {dense}use jit_compile=False, in tf.function or in compile() "
-            '(where "auto", the default, means True as soon as there is a GPU)'
+            f"{reason}; {dense}use {_UNCOMPILED}"
         )
 
 
@@ -126,10 +131,8 @@ def refuse_traced_before(name: str) -> None:
         name: of a tensor in the function that is called, which was traced for TensorFlow.
     """
     raise NotImplementedError(
-        f"tensor '{name}' is in a function that was traced without jit_compile=True and is now "
-        "called by one with it: give each its own tf.function, or use jit_compile=False, in "
-        'tf.function or in compile() (where "auto", the default, means True as soon as there is a '
-        "GPU)"
+        f"A function with jit_compile=True calls one that was traced without it, which reduces "
+        f"tensor '{name}'.\nGive each caller a tf.function of its own, or use {_UNCOMPILED}"
     )
 
 

@@ -243,7 +243,7 @@ def _is_one_of(number: Any, numbers: Sequence[int]) -> Any:
 def _wanted() -> bool:
     try:
         # A rank may be alone in an elastic job when it traces a step, and later not.
-        several = not topology.always_alone()
+        several = topology.size() > 1 or topology.slot() is not None
     except topology.NotInitializedError:  # the reduction says so
         return False
     if not several or tf.distribute.has_strategy() or xla.compiling():

@@ -102,22 +102,15 @@ class Weight:
         return scaled(gradients, tf.math.divide_no_nan(factor, self.mean))
 
 
-def of_step(
-    count: Any, name: str, *, process_set_id: int, narrow: bool, is_pass: bool = False
-) -> Weight | None:
+def of_step(count: Any, name: str, *, process_set_id: int, narrow: bool) -> Weight:
     """Returns the weight of gradients that were divided by `count`.
-
-    None where this rank is always alone: the weighted mean of one is itself.
 
     Args:
         count: a number, tensor or variable without dimensions.
         name: of the reduction, the same in each step.
         process_set_id: of the ranks that reduce.
         narrow: some gradients have the range of float16.
-        is_pass: they are one of several passes, which count by their own numbers on one rank, too.
     """
-    if topology.always_alone() and not is_pass:
-        return None
     count = tf.cast(tf.reshape(tf.convert_to_tensor(count), []), tf.float32)
     plain = tf.compat.v1.executing_eagerly_outside_functions() and not tf.distribute.has_strategy()
     scale = _scale((process_set_id, name)) if plain else None

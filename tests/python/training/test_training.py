@@ -8,9 +8,10 @@ import keras
 import pytest
 import tensorflow as tf
 
-import tfring as hvd
-from tfring import world
-from tfring.training import graph_search
+import tfring.keras as hvd
+from tfring import topology, world
+from tfring.ops import builders
+from tfring.training import graph_search, weights
 from tfring.training.ordinals import Ordinals
 from tfring.training.reduction_record import ReductionRecord
 
@@ -78,24 +79,38 @@ def test_a_search_visits_what_many_outputs_of_a_function_share_once(
     assert 100 <= len(visited) < 500
 
 
-def test_where_a_rank_is_alone_its_gradients_are_only_reduced() -> None:
-    """No weight is computed, and nothing but gradients is sent."""
+def test_where_a_process_was_launched_alone_fit_only_reduces_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is computed or sent for ranks that differ."""
+    sent: list[int] = []
+    build = builders.allreduce_op
+
+    def recorded(tensors: Any, **kwargs: Any) -> Any:
+        sent.append(len(tensors))
+        return build(tensors, **kwargs)
+
+    monkeypatch.setattr(builders, "allreduce_op", recorded)
+    monkeypatch.setattr(weights, "of_step", lambda *_, **__: pytest.fail("a weight was computed"))
     world.init()
     try:
-        variable = tf.Variable([1.0, 2.0])
-
-        @tf.function
-        def step(rows: Any) -> Any:
-            with hvd.DistributedGradientTape(tf.GradientTape(), weight_by=rows) as tape:
-                loss = tf.reduce_sum(variable * variable)
-            return tape.gradient(loss, variable)
-
-        graph = step.get_concrete_function(tf.constant(3)).graph
-        types = [op.type for op in graph.get_operations()]
-        assert types.count("TfringAllreduce") == 1
-        assert not {"MulNoNan", "LookupTableFindV2", "LookupTableInsertV2"} & set(types)
-        [call] = [op for op in graph.get_operations() if op.type == "TfringAllreduce"]
-        assert [value.shape for value in call.outputs] == [variable.shape]
-        assert step(tf.constant(3)).numpy().tolist() == [2.0, 4.0]
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+        model.fit(tf.ones([4, 3]), tf.ones([4, 1]), verbose=0)
     finally:
         world.shutdown()
+    assert set(sent) == {2}
+
+
+def test_a_process_that_leaves_others_out_of_init_is_not_always_alone() -> None:
+    world.init(comm=[0])
+    try:
+        assert (topology.size(), topology.always_alone()) == (1, False)
+    finally:
+        world.shutdown()
+    world.init()
+    try:
+        assert topology.always_alone()
+    finally:
+        world.shutdown()
+    assert not topology.always_alone()
