@@ -26,9 +26,9 @@ SCRIPT = """
         places.default_folder = lambda: Path(folder)
     world.init()
     rank, how = topology.rank(), sys.argv[2]
+    report(f"record.{rank}", own_path())
     for step in range(20):
         core.allreduce(np.ones(4), name="loss", op=1)
-    report(f"record.{rank}", own_path())
     if rank == 1 and how == "hangs":
         time.sleep(60)
     if rank == 1 and how == "dies":
