@@ -23,6 +23,7 @@ from keras_cases import (
     train_together,
     whole_data,
 )
+from tiers import cases
 
 import tfring.keras as hvd
 
@@ -44,7 +45,7 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", cases(SCHEDULES, quick=["own"]))
 def test_19504_learning_rate_schedules(name: str) -> None:
     def optimizer() -> Any:
         return keras.optimizers.SGD(SCHEDULES[name], momentum=0.5)
@@ -92,7 +93,7 @@ FORMS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", cases(FORMS, quick=["PyDataset", "generator"]))
 def test_28797_validation_data_of_every_form(form: str) -> None:
     model = compiled(keras.optimizers.SGD(0.1), metrics=["accuracy"])
     given = FORMS[form](*my_data(2))

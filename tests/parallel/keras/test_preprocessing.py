@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiers import cases
 
 import tfring.keras as hvd
 from tfring.collectives.objects import allgather_object
@@ -70,9 +71,10 @@ def make(kind: str) -> tuple[Any, Any]:
 
 
 KINDS = ["normalization", "discretization", "integers", "strings", "text", "tf_idf"]
+QUICK = ["normalization", "strings", "tf_idf"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", cases(KINDS, quick=QUICK))
 def test_layers_adapted_to_other_data_are_made_equal_and_named(several: int, kind: str) -> None:
     layer, data = make(kind)
     layer.adapt(data(hvd.rank()))
@@ -82,7 +84,7 @@ def test_layers_adapted_to_other_data_are_made_equal_and_named(several: int, kin
     assert len(said) == (hvd.rank() == 0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", cases(KINDS, quick=QUICK))
 def test_adapting_on_rank_0_alone_is_enough(several: int, kind: str) -> None:
     layer, data = make(kind)
     if hvd.rank() == 0:

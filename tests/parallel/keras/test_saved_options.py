@@ -20,6 +20,7 @@ from keras_cases import (
     loss,
     my_data,
 )
+from tiers import slow
 
 import tfring.keras as hvd
 from tfring.keras.hook import find_hook
@@ -66,8 +67,8 @@ def options_of(model: Any) -> Any:
     "options",
     [
         {"backward_passes_per_step": 3},
-        {"backward_passes_per_step": 3, "average_aggregated_gradients": True},
-        {"op": hvd.Sum},
+        slow({"backward_passes_per_step": 3, "average_aggregated_gradients": True}),
+        slow({"op": hvd.Sum}),
     ],
     ids=["sum of passes", "mean of passes", "op=Sum"],
 )
@@ -86,14 +87,14 @@ def test_a_loaded_model_goes_on_as_the_same_object(options: Any, tmp_path: Path)
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
-        ({"op": hvd.Adasum}, {"op": hvd.Adasum}),
-        ({"gradient_predivide_factor": 2.0}, {"gradient_predivide_factor": 2.0}),
+        slow({"op": hvd.Adasum}, {"op": hvd.Adasum}),
+        slow({"gradient_predivide_factor": 2.0}, {"gradient_predivide_factor": 2.0}),
         ({"compression": hvd.Compression.bf16}, {"compression": hvd.Compression.bf16}),
         ({"sparse_as_dense": "auto"}, {"sparse_as_dense": "auto"}),
         ({"num_groups": 2}, {"groups": 2}),
         ({"weight_by": None}, {"weight_by": None}),
-        ({"weight_by": np.float32(2.5)}, {"weight_by": 2.5}),
-        ({"weight_by": "loss"}, {}),
+        slow({"weight_by": np.float32(2.5)}, {"weight_by": 2.5}),
+        slow({"weight_by": "loss"}, {}),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -171,8 +172,8 @@ def rows(x: Any, y: Any, sample_weight: Any) -> Any:
     ("name", "value", "without"),
     [
         ("compression", Halved, hvd.Compression.none),
-        ("before_reduce", noisy, None),
-        ("after_reduce", noisy, None),
+        slow("before_reduce", noisy, None),
+        slow("after_reduce", noisy, None),
         ("weight_by", rows, "loss"),
     ],
 )

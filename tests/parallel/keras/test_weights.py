@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiers import slow
 
 import tfring.keras as hvd
 
@@ -119,13 +120,13 @@ def sentences(rows: Callable[[int], int]) -> tuple[Any, Any]:
     return ids, rng.integers(0, CLASSES, (count, TOKENS))
 
 
-@pytest.mark.parametrize("rows", [equal, rows_of])
+@pytest.mark.parametrize("rows", [slow(equal), rows_of])
 def test_masked_language_model(rows: Any) -> None:
     loss = losses.SparseCategoricalCrossentropy(from_logits=True)
     compare(language_model, loss, *sentences(rows), rows=rows, rate=0.5)
 
 
-@pytest.mark.parametrize("how", ["graph", "jit", "eager", "regularised", "steps"])
+@pytest.mark.parametrize("how", ["graph", "jit", slow("eager"), "regularised", slow("steps")])
 def test_unequal_batches(how: str) -> None:
     x, y, _ = data()
     regularizer = keras.regularizers.L2(0.1) if how == "regularised" else None
@@ -169,7 +170,7 @@ def test_mixed_float16(policy: Any) -> None:
     compare(dense, "mse", x, y, tolerance=1e-2)
 
 
-@pytest.mark.parametrize("compression", [hvd.Compression.fp16, hvd.Compression.bf16])
+@pytest.mark.parametrize("compression", [hvd.Compression.fp16, slow(hvd.Compression.bf16)])
 def test_compression(compression: Any) -> None:
     """Within its rounding."""
     x, y, _ = data()
@@ -203,7 +204,7 @@ def test_with_any_number_of_ranks(case: str) -> None:
     CASES[case]()
 
 
-@pytest.mark.parametrize("how", ["mean", "sum", "mean, built", "sum, built"])
+@pytest.mark.parametrize("how", ["mean", slow("sum"), slow("mean, built"), "sum, built"])
 def test_accumulation_with_unequal_passes(how: str) -> None:
     """Two passes of different numbers of rows, on each rank others, are parts of one batch."""
     passes = [(4, 9, 2, 3)[: hvd.size()], (2, 1, 5, 6)[: hvd.size()]]
@@ -257,7 +258,7 @@ def test_a_function_of_the_batch_and_a_rank_of_which_nothing_counts(jit: bool) -
     compare(dense, masked_mean, x, y, rate=0.01, wrap=wrap, compile={"jit_compile": jit})
 
 
-@pytest.mark.parametrize("kind", [float, tf.constant, tf.Variable])
+@pytest.mark.parametrize("kind", [slow(float), slow(tf.constant), tf.Variable])
 def test_a_number(kind: Any) -> None:
     x, y, _ = data()
     number = kind(float(rows_of(hvd.rank())))
