@@ -306,7 +306,7 @@ def test_what_cannot_be_compiled_says_so(call: Callable[[Any], Any], what: str) 
 
 @pytest.mark.parametrize("takes", ["a sum", "a tape"])
 def test_a_function_traced_without_xla_is_refused_inside_one_with(takes: str) -> None:
-    """A tape adds ops that XLA does not know, of which it would speak instead."""
+    """A tape adds ops that XLA cannot compile; without our error it would name those."""
     variable = tf.Variable([1.0, 2.0])
 
     @tf.function

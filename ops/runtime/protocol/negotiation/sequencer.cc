@@ -18,7 +18,7 @@ namespace {
 
 // Ranks that wait for each other for so long are reported.
 constexpr Duration kCircleWarning = 3 * kSecond;
-// When there are so many, all are forgotten.
+// Rank 0 keeps the texts of so many layouts; after that it drops them all.
 constexpr size_t kMaxLayouts = 64;
 
 }  // namespace
