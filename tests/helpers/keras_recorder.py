@@ -66,6 +66,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     monkeypatch.setattr(allreduce, "bucket_allreduce", recorder.bucket_allreduce)
     monkeypatch.setattr(topology, "is_initialized", lambda: True)
     monkeypatch.setattr(topology, "size", lambda: 1)
+    monkeypatch.setattr(topology, "always_alone", lambda: False)
     monkeypatch.setattr(wrapping, "_optimizers", Ordinals())
     yield recorder
     keras.mixed_precision.set_global_policy("float32")

@@ -37,7 +37,7 @@ def order(batch: int, buckets: int) -> list[str]:
             for weight in weights:
                 y = tf.nn.relu(tf.matmul(y, weight))
             loss = tf.reduce_sum(y * y)
-        tape = tfring.DistributedGradientTape(tape, num_groups=buckets + (buckets == LAYERS))
+        tape = tfring.DistributedGradientTape(tape, num_groups=buckets)
         for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
             weight.assign_sub(0.1 * gradient)
 
