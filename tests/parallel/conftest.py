@@ -87,6 +87,19 @@ def in_step(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
+def eager_functions() -> Iterator[None]:
+    """Runs tf.functions without a graph, for tests of what happens around a step and not in it.
+
+    Tracing is most of the time of a small test.
+    """
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture
 def rank() -> int:
     """This process's rank."""
     return tfring.rank()

@@ -24,6 +24,8 @@ from tiers import slow
 import tfring.keras as hvd
 from tfring.keras import callbacks
 
+pytestmark = pytest.mark.usefixtures("eager_functions")
+
 
 @pytest.mark.parametrize("root", ["first", "last"])
 def test_broadcast_takes_the_roots_weights_and_state(root: str) -> None:

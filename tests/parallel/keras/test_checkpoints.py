@@ -18,6 +18,8 @@ import tfring.keras as hvd
 from tfring.checkpoint import Checkpointer
 from tfring.keras.callbacks import CheckpointCallback
 
+pytestmark = pytest.mark.usefixtures("eager_functions")
+
 STEPS, EPOCHS, PER_RANK = 5, 3, 4
 
 

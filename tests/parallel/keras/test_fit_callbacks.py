@@ -16,6 +16,8 @@ from keras_cases import assert_same_on_all_ranks, compiled, fit, my_data
 import tfring.keras as hvd
 from tfring.collectives.objects import allgather_object
 
+pytestmark = pytest.mark.usefixtures("eager_functions")
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

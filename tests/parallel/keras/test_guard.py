@@ -13,6 +13,8 @@ from keras_cases import broadcast, compiled, fit, my_data
 
 import tfring.keras as hvd
 
+pytestmark = pytest.mark.usefixtures("eager_functions")
+
 
 class Changes(keras.callbacks.Callback):  # type: ignore[misc]
     """Adds to a weight on the last rank after an epoch, the first, or after several."""

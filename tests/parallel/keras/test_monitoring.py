@@ -15,6 +15,8 @@ from tiers import slow
 import tfring.keras as hvd
 from tfring.keras import callbacks
 
+pytestmark = pytest.mark.usefixtures("eager_functions")
+
 
 def with_momentum(rate: float = 0.1, **kwargs: Any) -> Any:
     return compiled(keras.optimizers.SGD(rate, momentum=0.9), **kwargs)

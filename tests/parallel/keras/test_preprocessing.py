@@ -16,6 +16,8 @@ import tfring.keras as hvd
 from tfring.collectives.objects import allgather_object
 from tfring.elastic.tensorflow_state import TensorFlowKerasState
 
+pytestmark = pytest.mark.usefixtures("eager_functions")
+
 
 def numbers(rank: int) -> Any:
     return np.random.default_rng(rank).normal(5 + 9 * rank, 1 + rank, (40, 2)).astype(np.float32)

@@ -24,6 +24,8 @@ import tfring
 import tfring.keras as hvd
 from tfring.keras.model_optimizers import optimizers_of
 
+pytestmark = pytest.mark.usefixtures("eager_functions")
+
 
 def small() -> Any:
     return compiled(keras.optimizers.SGD(0.01))

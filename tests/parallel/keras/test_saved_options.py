@@ -25,6 +25,8 @@ from tiers import slow
 import tfring.keras as hvd
 from tfring.keras.hook import find_hook
 
+pytestmark = pytest.mark.usefixtures("eager_functions")
+
 SGD = keras.optimizers.SGD
 ENTRY = "assets/optimizer/tfring.json"
 

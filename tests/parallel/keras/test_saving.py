@@ -28,6 +28,8 @@ from tiers import slow
 import tfring.keras as hvd
 from tfring.keras.hook import find_hook
 
+pytestmark = pytest.mark.usefixtures("eager_functions")
+
 # Loads argv[1] where tfring cannot be imported, trains a step and says what it got.
 PLAIN_KERAS = """
 import json, sys
@@ -156,7 +158,8 @@ def test_options_reach_the_optimizer(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="legacy_opts"):
         loaded = hvd.load_model(tmp_path / "model.keras", compression=Counted, legacy_opts=True)
     go_on(loaded)
-    assert Counted.tensors == len(loaded.trainable_variables)  # in the trace of the step
+    steps = Counted.tensors / len(loaded.trainable_variables)
+    assert steps >= 1 and steps == int(steps)
     assert_same_on_all_ranks(loaded)
 
 

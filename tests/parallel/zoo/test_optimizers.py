@@ -33,8 +33,7 @@ def expected(name: str, way: str) -> dict[str, Any]:
     "way",
     [
         "tape",
-        pytest.param("fit", marks=[pytest.mark.slow, pytest.mark.any_ranks]),
-        *(slow(way) for way in WAYS if way not in ("tape", "fit")),
+        *(slow(way) for way in WAYS if way != "tape"),
     ],
 )
 def test_an_optimizer(name: str, way: str) -> None:
