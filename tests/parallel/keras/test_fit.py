@@ -207,3 +207,25 @@ def test_an_own_train_step_must_reduce_one_way_or_the_other_and_not_both() -> No
         model.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss())
         with pytest.raises(RuntimeError, match="no gradient was reduced"):
             fit(model, broadcast())
+
+
+class Traced(keras.layers.Layer):  # type: ignore[misc]
+    """Hands its input on, and counts how often Python runs it."""
+
+    calls = 0
+
+    def call(self, inputs: Any) -> Any:
+        Traced.calls += 1
+        return inputs
+
+
+@pytest.mark.parametrize(("name", "times"), [("Adam", 1), ("ScheduleFreeAdamW", 2)])
+def test_the_first_step_is_traced_once(name: str, times: int) -> None:
+    """But not with an optimizer that copies the weights when it is built."""
+    make = getattr(keras.optimizers, name, None)
+    if make is None:
+        pytest.skip(f"this Keras has no {name}")
+    model = compiled(make(0.1), middle=[Traced()])
+    Traced.calls = 0
+    fit(model, broadcast())
+    assert Traced.calls == times

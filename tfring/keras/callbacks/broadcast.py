@@ -79,6 +79,7 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
         super().on_train_begin(logs)
         self._pending = True
         preprocessing.make_equal(self.model, self.root_rank)
+        state.build_before_tracing(self.model)
         weights = state.shared_weights(self.model, self.local())
         mine = {
             "weights": describe_variables(weights),

@@ -13,6 +13,9 @@ from tfring.keras2 import detect, facts
 from tfring.training.local_variables import variable_key
 from tfring.training.reduction_record import reductions
 
+# Optimizers of Keras whose state begins as a copy of the weights.
+_COPY_WEIGHTS = ("ScheduleFreeAdamW",)
+
 
 def as_list(variables: Any) -> list[Any]:
     """Returns the variables that a callback was given: None, one of them, or several."""
@@ -94,6 +97,28 @@ def built_with(model: Any) -> dict[str, list[int] | None]:
         known = [p for p in positions if p is not None]
         described[path] = known if known and len(known) == len(positions) else None
     return described
+
+
+def build_before_tracing(model: Any) -> None:
+    """Builds an optimizer of Keras whose model trains by Keras' own step, if the model is built.
+
+    Keras builds it while it traces the first step. Because that makes variables, TensorFlow then
+    traces the step once more, which takes as long. An optimizer that copies the weights when it is
+    built is left alone, and so is one of the user's, which may do so: they may not be those of the
+    root yet.
+
+    Args:
+        model: a compiled model.
+    """
+    optimizer = model.optimizer
+    if optimizer is None or detect.is_model(model) or not model.built or optimizer.built:
+        return
+    classes = (type(optimizer), type(innermost(optimizer)))
+    for kind in classes:
+        if kind.__module__.partition(".")[0] != "keras" or kind.__name__ in _COPY_WEIGHTS:
+            return
+    if type(model).train_step is keras.Model.train_step and model.trainable_variables:
+        facts.build_for(optimizer, model.trainable_variables)
 
 
 def build_alike(model: Any, described: Sequence[Mapping[str, Any]]) -> None:
