@@ -239,6 +239,10 @@ analyze: $(DEMO_READY) $(VENV)/.ready-lint ## clang's static analyzer on the run
 	tools/tidy.sh "$(BUILD)-tidy" \
 	  --checks='-*,clang-analyzer-core*,clang-analyzer-cplusplus*,-clang-analyzer-core.uninitialized.Assign'
 
+.PHONY: settings
+settings: $(DEMO_READY) ## Write what is made from tfring/settings: the runtime's Config, a part of the docs
+	$(PY) tools/settings.py
+
 format: $(VENV)/.ready-lint ## Reformat all sources
 	$(VENV)/bin/clang-format -i $(CXX_FILES)
 	$(VENV)/bin/ruff format $(PY_FILES)

@@ -20,7 +20,6 @@ from tfring.bootstrap import mpi_data, mpi_exchange
 from tfring.bootstrap.cancel import Cancel
 from tfring.bootstrap.connect import Membership, connect_job
 from tfring.bootstrap.inter_op_threads import ensure_inter_op_threads
-from tfring.config import SettingError, Settings, read_settings
 from tfring.environments import Given, Identity, Rendezvous, find_identity
 from tfring.environments.elastic import ElasticWorker, take_worker
 from tfring.exceptions import described
@@ -44,6 +43,7 @@ from tfring.recorder.own import own_path
 from tfring.recorder.places import end_job, record_options
 from tfring.security import generation
 from tfring.security.sources import take_secret
+from tfring.settings.environment import Settings, native_values, read_settings
 from tfring.signals import interrupts
 from tfring.store import Store
 from tfring.topology import is_initialized
@@ -219,7 +219,7 @@ def _read_settings(most_seconds: float = float("inf")) -> Settings:
     limit = min(settings.start_timeout, most_seconds)
     settings = dataclasses.replace(settings, secret=take_secret(os.environ), start_timeout=limit)
     metrics.check(settings)
-    logs.set_up(settings.runtime)
+    logs.set_up(native_values(settings.runtime))
     for warning in settings.unknown:
         _log.warning("%s", warning)
     return settings
@@ -253,18 +253,15 @@ def _start(membership: Membership, settings: Settings) -> None:
             data_fds=data_fds,
             local_pids=membership.local_pids,
             control_keys=membership.control_keys,
-            config=config,
+            config=native_values(config),
             start_timeout=settings.start_timeout,
             record=record,
             nonce=membership.nonce,
             last_process_set=membership.last_process_set,
             mpi=membership.mpi_data,
         )
-    except _native.core.CoreError as error:
+    except _native.core.CoreError:
         membership.free_group()
-        message = str(getattr(error, "message", error))
-        if message.startswith("TFRING_"):
-            raise SettingError(message) from None
         raise
     _state.pid = os.getpid()
     path = (record or {}).get("path")

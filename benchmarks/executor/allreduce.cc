@@ -9,7 +9,7 @@
 //
 // With `hosts`, the host of each rank, ranks of different hosts use the connected sockets that the
 // program has inherited: for each pair of ranks the descriptors of both ends. SETTING is one of the
-// runtime's, without TFRING_.
+// runtime's, without TFRING_, and VALUE a number, nanoseconds, the index of a choice, or a path.
 //
 // Prints a line "allreduce_ns copy_ns" for each round: the time from the last rank's beginning to
 // the last one's end. The two take turns; "copy" is every rank copying its input to its output at
@@ -289,7 +289,7 @@ CollectiveKind KindOf(const std::string& name) {
 bool ReadNamed(const std::vector<std::string>& arguments, Options* options) {
   const size_t ranks = static_cast<size_t>(options->ranks);
   options->sockets.assign(ranks, std::vector<int>(ranks, -1));
-  std::map<std::string, std::string> settings;
+  SettingValues settings;
   for (const std::string& argument : arguments) {
     const size_t equals = argument.find('=');
     if (equals == std::string::npos) return false;
@@ -307,10 +307,13 @@ bool ReadNamed(const std::vector<std::string>& arguments, Options* options) {
       options->sockets[numbers[0]][numbers[1]] = static_cast<int>(numbers[2]);
       options->sockets[numbers[1]][numbers[0]] = static_cast<int>(numbers[3]);
     } else {
-      settings[name] = value.str();
+      char* end = nullptr;
+      const std::string text = value.str();
+      const int64_t number = std::strtoll(text.c_str(), &end, 10);
+      settings[name] = *end == '\0' ? SettingValue(number) : SettingValue(text);
     }
   }
-  Result<Config> config = ParseConfig(settings);
+  Result<Config> config = MakeConfig(settings);
   if (!config.ok()) std::fprintf(stderr, "%s\n", config.status().message().c_str());
   if (config.ok()) options->config = *config;
   return config.ok() && (options->hosts.empty() || options->hosts.size() == ranks);

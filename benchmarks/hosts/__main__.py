@@ -19,10 +19,17 @@ from collections import defaultdict
 
 from benchmarks import common
 from benchmarks.hosts.network import Network, network, sockets
+from tfring.settings.environment import native_values
 
 PROGRAM = "build/benchmarks/executor/tfring_executor_benchmark"
 TRIED = ["flat:HIERARCHICAL_ALLREDUCE=0", "auto:", "hierarchical:HIERARCHICAL_ALLREDUCE=1"]
 WARMUP = 5  # rounds that the program does not print
+
+
+def _native(settings: str) -> list[str]:
+    """Returns "NAME=VALUE,..." as the runtime takes it."""
+    texts = dict(setting.split("=", 1) for setting in settings.split(",") if setting)
+    return [f"{name}={value}" for name, value in native_values(texts).items()]
 
 
 def milliseconds(made: Network, host_of: list[int], command: list[str]) -> list[float]:
@@ -81,9 +88,7 @@ def rows(
             name, _, settings = tried.partition(":")
             command = [arguments.program, str(len(host_of)), str(size), str(arguments.rounds)]
             before = made.bytes_sent()
-            times[name] += milliseconds(
-                made, host_of, [*command, *settings.split(",") * bool(settings)]
-            )
+            times[name] += milliseconds(made, host_of, [*command, *_native(settings)])
             most = max(b - a for a, b in zip(before, made.bytes_sent(), strict=True))
             sent[name].append(most / (arguments.rounds + WARMUP) / least)
     goodput = statistics.median(goodputs)

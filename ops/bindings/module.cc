@@ -61,11 +61,17 @@ void SetMpi(const std::map<std::string, std::string>& mpi, InitOptions* options)
   options->mpi_communicator = std::stoi(mpi.at("communicator"));
 }
 
+Config ConfigOf(const SettingValues& settings) {
+  Result<Config> config = MakeConfig(settings);
+  RaiseIfError(config.status());
+  return *std::move(config);
+}
+
 void Init(int rank, int size, int local_rank, int local_size, int cross_rank, int cross_size,
           std::vector<std::string> hosts, std::map<Rank, int> control_fds,
           std::map<Rank, int> data_fds, std::map<Rank, int64_t> local_pids,
           const std::map<Rank, std::pair<py::bytes, py::bytes>>& control_keys,
-          std::map<std::string, std::string> config, double start_timeout,
+          const SettingValues& config, double start_timeout,
           const std::optional<std::map<std::string, std::string>>& record, uint64_t generation,
           uint64_t nonce, ProcessSetId last_process_set,
           const std::map<std::string, std::string>& mpi) {
@@ -81,7 +87,7 @@ void Init(int rank, int size, int local_rank, int local_size, int cross_rank, in
   options.data_fds = std::move(data_fds);
   options.local_pids = std::move(local_pids);
   for (const auto& [peer, keys] : control_keys) options.control_keys[peer] = keys;
-  options.config = std::move(config);
+  options.config = ConfigOf(config);
   options.start_timeout_seconds = start_timeout;
   Status status;
   {
@@ -139,10 +145,8 @@ py::dict FindNccl(const std::string& file) {
 }
 
 std::vector<std::string> AllreducePricesOf(const std::vector<std::string>& hosts,
-                                           const std::map<std::string, std::string>& settings) {
-  Result<std::vector<std::string>> lines = DescribePrices(hosts, settings);
-  RaiseIfError(lines.status());
-  return *std::move(lines);
+                                           const SettingValues& settings) {
+  return DescribePrices(hosts, ConfigOf(settings));
 }
 
 // Takes over a reference to `function`. What it raises is raised in the main thread.
@@ -208,15 +212,13 @@ void DefineLog(py::module_& m) {
   using py::arg;
   m.def(
       "configure_log",
-      [](const std::map<std::string, std::string>& settings) {
-        const Result<Config> parsed = ParseConfig(settings);
-        const Config config = parsed.ok() ? *parsed : Config();
+      [](const SettingValues& settings) {
+        const Config config = ConfigOf(settings);
         ConfigureLog(config);
         return config.log_level;
       },
       arg("settings"), py::call_guard<py::gil_scoped_release>(),
-      "How lines look, and which are written, from now on; returns the level. Of impossible values "
-      "the defaults count: init refuses them.");
+      "How lines look, and which are written, from now on; returns the level.");
   m.def(
       "log",
       [](int level, const std::string& text, const std::string& file, int line) {
@@ -320,7 +322,6 @@ void DefineLifecycle(py::module_& m) {
       "counters", [] { return ProcessRuntime::Get().Counters(); },
       "Counters since init by name; empty without a runtime.");
   m.def("build_info", &BuildInfo, "How this binding was built and what it runs on.");
-  m.def("describe_config", &DescribeConfig, "Every setting with its default and meaning.");
   m.def("allreduce_prices", &AllreducePricesOf, arg("hosts"), arg("settings"),
         "What allreduces of some sizes cost between hosts (by rank), and what is chosen; lines.");
   m.def("find_nccl", &FindNccl, arg("file"),

@@ -16,7 +16,7 @@ from typing import NamedTuple
 # package stands below all that it may import, so that this table cannot hold a circle.
 ARROWS: dict[str, set[str]] = {
     "version": set(),
-    "config": set(),
+    "settings": set(),
     "_native": set(),
     "texts": set(),
     "exceptions": {"_native"},
@@ -33,13 +33,13 @@ ARROWS: dict[str, set[str]] = {
     "live": {"recorder", "ssh", "texts"},
     "timeline": {"recorder"},
     "commands": {"recorder", "explain", "live", "report", "timeline"},
-    "metrics": {"version", "config", "_native", "security", "recorder"},
-    "observers": {"config", "_native", "recorder", "explain", "timeline", "metrics"},
+    "metrics": {"version", "settings", "_native", "security", "recorder"},
+    "observers": {"settings", "_native", "recorder", "explain", "timeline", "metrics"},
     "handshake": {"security"},
-    "store": {"config", "security", "handshake"},
+    "store": {"settings", "security", "handshake"},
     "bootstrap": {
         "version",
-        "config",
+        "settings",
         "_native",
         "environments",
         "security",
@@ -58,9 +58,9 @@ ARROWS: dict[str, set[str]] = {
     },
     "topology": {"_native"},
     "process_sets": {"_native", "exceptions", "bootstrap", "topology"},
-    "ops": {"config", "_native", "topology", "process_sets"},
+    "ops": {"settings", "_native", "topology", "process_sets"},
     "world": {
-        "config",
+        "settings",
         "_native",
         "exceptions",
         "signals",
@@ -83,7 +83,7 @@ ARROWS: dict[str, set[str]] = {
     "collectives": {"_native", "exceptions", "security", "topology", "process_sets", "ops"},
     "comparison": {"_native", "exceptions", "topology", "collectives"},
     "training": {
-        "config",
+        "settings",
         "_native",
         "topology",
         "process_sets",
@@ -93,7 +93,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "bench": {
         "version",
-        "config",
+        "settings",
         "bootstrap",
         "topology",
         "world",
@@ -103,7 +103,7 @@ ARROWS: dict[str, set[str]] = {
         "texts",
     },
     "sharding": {"topology", "collectives"},
-    "compat": {"config", "_native", "gpu", "bootstrap", "topology", "ops", "collectives"},
+    "compat": {"settings", "_native", "gpu", "bootstrap", "topology", "ops", "collectives"},
     "engines": {"compat"},
     "data": {"_native", "exceptions", "topology", "compat"},
     "elastic": {
@@ -119,7 +119,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "keras2": {"process_sets", "training", "compat"},
     "keras": {
-        "config",
+        "settings",
         "_native",
         "exceptions",
         "topology",
@@ -142,7 +142,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "launcher": {
         "version",
-        "config",
+        "settings",
         "_native",
         "environments",
         "security",

@@ -21,7 +21,6 @@ from tfring.bootstrap.hosts import InterfaceAddress
 from tfring.bootstrap.job import Job, form_job
 from tfring.bootstrap.mpi_exchange import MpiExchange, free_group
 from tfring.bootstrap.records import Record, check_versions, topology_of
-from tfring.config import LOCAL_SETTINGS, Settings
 from tfring.environments import Identity, Rendezvous
 from tfring.handshake.descriptors import raise_descriptor_limit
 from tfring.handshake.errors import BootstrapError
@@ -29,6 +28,8 @@ from tfring.handshake.listener import Listener, bind
 from tfring.security.errors import SecretError
 from tfring.security.seal import ChannelKeys
 from tfring.security.secret import ADVICE, expand, fresh_secret
+from tfring.settings.environment import Settings
+from tfring.settings.table import SETTINGS
 from tfring.store import Store
 
 _log = logging.getLogger("tfring")
@@ -231,7 +232,7 @@ def _agreed_settings(records: list[Record], rank: int) -> dict[str, str]:
     """Returns rank 0's settings, which all ranks use so that they choose the same algorithms."""
     mine, first = records[rank].settings, records[0].settings
     for name, value in mine.items():
-        if name not in LOCAL_SETTINGS and first.get(name) != value:
+        if not SETTINGS[name].per_rank and first.get(name) != value:
             _log.warning(
                 "TFRING_%s is %s on rank %d and %s on rank 0: rank 0's setting counts for all",
                 name,
@@ -239,8 +240,8 @@ def _agreed_settings(records: list[Record], rank: int) -> dict[str, str]:
                 rank,
                 first.get(name, "not set"),
             )
-    agreed = {n: v for n, v in first.items() if n not in LOCAL_SETTINGS}
-    return agreed | {n: v for n, v in mine.items() if n in LOCAL_SETTINGS}
+    agreed = {n: v for n, v in first.items() if not SETTINGS[n].per_rank}
+    return agreed | {n: v for n, v in mine.items() if SETTINGS[n].per_rank}
 
 
 def _run_on_all_ranks(exchange: Exchange, rank: int, step: Callable[[], Any]) -> list[Any]:
@@ -338,8 +339,8 @@ def _own_address(records: list[Record], rank: int, settings: Settings) -> str:
     mine = records[rank]
     if settings.bind_addr and not ipaddress.ip_address(settings.bind_addr).is_unspecified:
         return settings.bind_addr
-    if settings.interfaces:
-        return hosts.chosen_interface(settings.interfaces, mine.addresses).address
+    if settings.interface:
+        return hosts.chosen_interface(settings.interface, mine.addresses).address
     if all(r.host_id == mine.host_id for r in records):
         return hosts.LOOPBACK
     by_host: dict[str, list[InterfaceAddress]] = {}

@@ -13,7 +13,6 @@ from tfring.bootstrap import hosts, mpi_exchange, rendezvous
 from tfring.bootstrap.exchange import Exchange, SingleRankExchange
 from tfring.bootstrap.rendezvous import Meeting, ask_for_secret, candidate_ports
 from tfring.bootstrap.store_exchange import StoreExchange
-from tfring.config import Settings
 from tfring.environments import Identity, Rendezvous
 from tfring.handshake.errors import BootstrapError
 from tfring.security.secret import derived_secret, job_key
@@ -23,6 +22,7 @@ from tfring.security.sources import (
     read_secret_file,
     secret_of_this_user,
 )
+from tfring.settings.environment import Settings
 from tfring.store import FileStore, Store
 
 _log = logging.getLogger("tfring")

@@ -8,8 +8,8 @@ from typing import Any
 
 from tfring.bootstrap.exchange import Exchange
 from tfring.bootstrap.mpi_exchange import MpiExchange, threads_supported
-from tfring.config import SettingError
 from tfring.handshake.errors import BootstrapError
+from tfring.settings.setting import SettingError
 
 SETTING = "CPU_OPERATIONS"
 _ASKED = f"TFRING_{SETTING} is mpi"
@@ -29,7 +29,7 @@ def wanted(runtime: Mapping[str, str]) -> bool:
     Args:
         runtime: The settings of the runtime that are set, by name without prefix.
     """
-    return runtime.get(SETTING, "").lower() == "mpi"
+    return runtime.get(SETTING) == "mpi"
 
 
 def refuse_if_wanted(runtime: Mapping[str, str]) -> None:

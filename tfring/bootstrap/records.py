@@ -15,8 +15,9 @@ from tfring.bootstrap.hosts import (
     host_name,
     interface_addresses,
 )
-from tfring.config import Settings
 from tfring.handshake.errors import BootstrapError
+from tfring.settings.environment import Settings
+from tfring.settings.table import SETTINGS
 from tfring.version import __version__
 
 # Key of a record, what it is the version of, and how many parts of the number have to be equal.
@@ -95,7 +96,7 @@ class Record:
                 mesh_limit=int(value["mesh_limit"]),
                 nonce=str(value["nonce"]),
                 addresses=[InterfaceAddress.from_json(a) for a in value["addresses"]],
-                settings={str(k): str(v) for k, v in value["settings"].items()},
+                settings={SETTINGS[k].name: str(v) for k, v in value["settings"].items()},
                 process_sets=int(value["process_sets"]),
                 last_process_set=int(value["last_process_set"]),
                 python=str(value["python"]),

@@ -7,8 +7,8 @@ import os
 
 from tfring import _native
 from tfring.bootstrap import mpi_exchange
-from tfring.config import read_settings
 from tfring.gpu.nccl import find_nccl
+from tfring.settings.environment import read_settings
 
 
 def mpi_built() -> bool:

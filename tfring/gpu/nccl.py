@@ -140,6 +140,6 @@ def fix_sums(runtime: Mapping[str, str]) -> None:
     Args:
         runtime: The runtime's settings that are set, by name without prefix.
     """
-    if runtime.get("DETERMINISTIC", "").lower() in ("1", "true", "yes", "on"):
+    if runtime.get("DETERMINISTIC") == "1":
         os.environ.setdefault("NCCL_ALGO", "Ring")
         os.environ.setdefault("NCCL_PROTO", "Simple")

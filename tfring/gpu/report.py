@@ -37,7 +37,7 @@ def gpu_report(runtime: Mapping[str, str]) -> dict[str, list[Any]]:
     users = _users()
     for gpu in gpus:
         lines.append((f"GPU {gpu.index}", _describe(gpu, users)))
-    wanted = runtime.get("GPU_OPERATIONS", "auto").lower()
+    wanted = runtime.get("GPU_OPERATIONS", "auto")
     found = nccl.find_nccl(runtime)
     lines.append(("NCCL", found.text))
     if gpus and found.trouble and wanted == "nccl":

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from tfring.commands import ALL, report
 from tfring.comparison.runs import compare_runs
-from tfring.config import SettingError, read_settings
 from tfring.explain.launched import RECORD_DIR, RunRecords
 from tfring.launcher import bench, doctor
 from tfring.launcher.dry_run import show
@@ -32,6 +31,8 @@ from tfring.launcher.options.from_arguments import job_options, printed_ranks, u
 from tfring.launcher.options.job_options import JobOptions
 from tfring.launcher.output.merger import OutputMerger
 from tfring.launcher.output.terminal import Terminal
+from tfring.settings.environment import read_settings
+from tfring.settings.setting import SettingError
 from tfring.timeline import merge
 from tfring.version import __version__
 

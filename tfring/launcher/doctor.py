@@ -21,9 +21,11 @@ from typing import Any
 from tfring import _native
 from tfring.bootstrap.inter_op_threads import WANTED, inter_op_threads
 from tfring.bootstrap.mpi_data import plugins_in
-from tfring.config import PYTHON_SETTINGS, SettingError, read_settings
 from tfring.environments import IdentityError, find_identity
 from tfring.environments.kubernetes import Pod, find_pod
+from tfring.settings.environment import native_values, read_settings, values_of
+from tfring.settings.setting import Reader, SettingError
+from tfring.settings.table import SETTINGS
 from tfring.version import __version__
 
 _CPU_FLAGS = ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "asimd", "sve")
@@ -281,18 +283,14 @@ def _settings(findings: Findings) -> None:
         findings.problems.append(str(error))
         return
     findings.problems += (*settings.unknown, *settings.without_effect)
-    for name, value in sorted(settings.runtime.items()):
-        findings.show(f"TFRING_{name}", f"{value} (set)")
-    for name in sorted(PYTHON_SETTINGS):
-        given = os.environ.get(f"TFRING_{name}")
-        if given is not None:
-            findings.show(f"TFRING_{name}", "(set)" if name == "SECRET" else f"{given} (set)")
-    try:
-        core = _native.core
-    except (ImportError, OSError):
-        return
-    for line in str(core.describe_config()).strip().splitlines():
-        findings.show("setting", line)
+    for name, value in values_of(os.environ).items():
+        shown = "" if name == "SECRET" else f"{SETTINGS[name].text_of(value)} "
+        findings.show(f"TFRING_{name}", f"{shown}(set)")
+    for setting in SETTINGS.values():
+        if setting.reader is not Reader.OURS:
+            default = f" (default {setting.shown_default})" if setting.shown_default else ""
+            text = f"{setting.plain_meaning} {setting.allowed.capitalize()}."
+            findings.show("setting", f"{setting.variable}{default}: {text}")
 
 
 def _prices(findings: Findings, hosts: Sequence[tuple[str, int]]) -> None:
@@ -303,16 +301,11 @@ def _prices(findings: Findings, hosts: Sequence[tuple[str, int]]) -> None:
         core = _native.core
     except (SettingError, ImportError, OSError):
         return  # another check says so
-    by_mpi = settings.runtime.get("CPU_OPERATIONS", "").lower() == "mpi"
+    by_mpi = settings.runtime.get("CPU_OPERATIONS") == "mpi"
     if len(by_rank) > settings.mesh_limit and not by_mpi:
         findings.show("allreduces", "in a ring: more ranks than TFRING_MESH_LIMIT")
         return
-    try:
-        lines = core.allreduce_prices(by_rank, settings.runtime)
-    except core.CoreError as error:
-        findings.problems.append(str(error))
-        return
-    for line in lines:
+    for line in core.allreduce_prices(by_rank, native_values(settings.runtime)):
         findings.show("allreduces", line)
 
 

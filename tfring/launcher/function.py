@@ -23,7 +23,6 @@ from typing import Any, SupportsIndex
 
 import cloudpickle
 
-from tfring.config import DEFAULT_START_TIMEOUT
 from tfring.engines.outcomes import is_consequence
 from tfring.explain.launched import RunRecords
 from tfring.handshake.auth import Role
@@ -39,6 +38,7 @@ from tfring.launcher.output.terminal import Terminal
 from tfring.security.errors import IntegrityError
 from tfring.security.seal import Channel
 from tfring.security.secret import fresh_secret, job_key
+from tfring.settings.environment import Settings
 from tfring.ssh.options import SshOptions
 
 __all__ = ["run"]
@@ -107,7 +107,7 @@ def run(
     """
     _check_other_parameters(other)
     slots = _slots(num_proc, np, hosts, hostfile)
-    ssh = SshOptions(ssh_port, ssh_identity_file, start_timeout or DEFAULT_START_TIMEOUT)
+    ssh = SshOptions(ssh_port, ssh_identity_file, start_timeout or Settings.start_timeout)
     interface = other.get("network_interfaces") or network_interface
     job = _job(slots, executable, env or {}, no_env, ssh, interface)
     folder = Path(output_filename) if output_filename else None

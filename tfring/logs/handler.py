@@ -40,13 +40,12 @@ class RuntimeHandler(logging.Handler):
         _native.core.flush_log(_FLUSH_SECONDS)
 
 
-def set_up(settings: Mapping[str, str]) -> None:
+def set_up(settings: Mapping[str, int | str]) -> None:
     """Makes the lines of this process look as its settings say.
 
     Args:
-        settings: Those of the runtime that are set, by name without prefix. LOG_LEVEL counts for
-            the logger "tfring", too; without it, the logger keeps a level that the program has
-            given it.
+        settings: What the runtime gets, by name without prefix. LOG_LEVEL counts for the logger
+            "tfring", too; without it, the logger keeps a level that the program has given it.
     """
     level = _native.core.configure_log(
         {name: value for name, value in settings.items() if name.startswith("LOG_")}

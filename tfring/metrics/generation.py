@@ -7,12 +7,13 @@ import logging
 from pathlib import Path
 
 from tfring import _native
-from tfring.config import SettingError, Settings
 from tfring.metrics.collector import RankCollector
 from tfring.metrics.server import Endpoint
 from tfring.metrics.spans import SpanExporter
 from tfring.security.errors import SecretError
 from tfring.security.sources import read_secret_file
+from tfring.settings.environment import Settings
+from tfring.settings.setting import SettingError
 
 _log = logging.getLogger("tfring")
 

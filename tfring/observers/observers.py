@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tfring.config import Settings
+from tfring.settings.environment import Settings
 
 _log = logging.getLogger("tfring")
 

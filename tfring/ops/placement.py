@@ -18,8 +18,8 @@ import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
 from tfring import topology
-from tfring.config import read_settings
 from tfring.ops import library
+from tfring.settings.environment import read_settings
 
 _log = logging.getLogger("tfring")
 
@@ -79,7 +79,7 @@ def _warn_of_gpus_of_others() -> None:
 
 @functools.cache
 def _async_completion() -> bool:
-    return read_settings(os.environ).async_completion
+    return read_settings(os.environ).enable_async_completion
 
 
 def _memory_of(tensor: Any) -> str:

@@ -7,11 +7,11 @@ import os
 import weakref
 from collections.abc import Sequence
 
-from tfring.config import read_settings
 from tfring.handshake.listener import bind
 from tfring.security.errors import SecretError
 from tfring.security.secret import expand, job_key
 from tfring.security.sources import given_secret, secret_of_this_user
+from tfring.settings.environment import read_settings
 from tfring.store.errors import StoreConnectionError, StoreTimeoutError
 from tfring.store.store import (
     DEFAULT_TIMEOUT,

@@ -37,9 +37,9 @@ import tensorflow as tf
 from tfring import process_sets, topology
 from tfring.collectives import allgather
 from tfring.comparison.hashes import name_of, value_of
-from tfring.config import read_settings
 from tfring.ops import reduce_ops, xla
 from tfring.ops.kept_number import KeptNumber
+from tfring.settings.environment import read_settings
 from tfring.training.local_variables import variable_key
 
 _log = logging.getLogger("tfring")

@@ -29,7 +29,7 @@ import tensorflow as tf
 
 from tfring import topology
 from tfring.collectives import allreduce
-from tfring.config import read_settings
+from tfring.settings.environment import read_settings
 from tfring.training import double_reduction, graph_search
 from tfring.training.reduction_record import reductions
 from tfring.training.value_names import variable_name

@@ -17,13 +17,11 @@ double Microseconds(Duration duration) { return static_cast<double>(duration) * 
 
 }  // namespace
 
-Result<std::vector<std::string>> DescribePrices(
-    const std::vector<std::string>& hosts, const std::map<std::string, std::string>& settings) {
-  const Result<Config> config = ParseConfig(settings);
-  if (!config.ok()) return config.status();
+std::vector<std::string> DescribePrices(const std::vector<std::string>& hosts,
+                                        const Config& config) {
   const HostLayout layout(NumberHosts(hosts));
-  if (layout.hosts() < 2) return std::vector<std::string>();
-  return AllreducePrices(layout, *config);
+  if (layout.hosts() < 2) return {};
+  return AllreducePrices(layout, config);
 }
 
 MeasuredLatency DescribeLatency(Rank self, const std::vector<std::string>& hosts,

@@ -13,9 +13,9 @@
 namespace tfring {
 
 // The lines of AllreducePrices for ranks on these hosts, by rank, which are all connected with each
-// other; none where there are fewer than two hosts. InvalidArgument if a setting makes no sense.
-TFRING_EXPORT Result<std::vector<std::string>> DescribePrices(
-    const std::vector<std::string>& hosts, const std::map<std::string, std::string>& settings);
+// other; none where there are fewer than two hosts.
+TFRING_EXPORT std::vector<std::string> DescribePrices(const std::vector<std::string>& hosts,
+                                                      const Config& config);
 
 // How long a message takes from this rank to the farthest rank of another host, which the transport
 // has measured, beside the setting, which nobody measures. Empty if nothing was measured.

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/runtime/base/config.h"
 #include "ops/runtime/base/export.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
@@ -102,7 +103,7 @@ struct InitOptions {
   std::map<Rank, int64_t> local_pids;  // process ids of the other ranks of this host
   // The keys of the seals that we send on a control connection and of those that we receive.
   std::map<Rank, std::pair<std::string, std::string>> control_keys;
-  std::map<std::string, std::string> config;  // see base/config.h
+  Config config;
   // With CPU_OPERATIONS=mpi: libraries and communicator, see MpiUse.
   std::string mpi_plugin;
   std::string mpi_module;

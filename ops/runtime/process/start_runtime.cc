@@ -37,9 +37,7 @@ std::unique_ptr<Recorder> MakeRecorder(const InitOptions& options) {
 }  // namespace
 
 Result<std::shared_ptr<RankRuntime>> StartRuntime(InitOptions* options, Connections connections) {
-  Result<Config> config = ParseConfig(options->config);
-  if (!config.ok()) return config.status();
-  ConfigureLog(*config);
+  ConfigureLog(options->config);
   SetLogIdentity({options->topology.rank, options->topology.size, HostOf(*options)});
   const Duration limit = static_cast<Duration>(options->start_timeout_seconds * kSecond);
   std::unique_ptr<Recorder> recorder;
@@ -48,7 +46,7 @@ Result<std::shared_ptr<RankRuntime>> StartRuntime(InitOptions* options, Connecti
     recorder = MakeRecorder(*options);
   }
   Result<RankRuntimeParts> parts = ChooseParts(options->topology, std::move(options->hosts),
-                                               std::move(connections), *config, limit);
+                                               std::move(connections), options->config, limit);
   if (!parts.ok()) return parts.status();
   parts->recorder = std::move(recorder);
   parts->keep_record = options->record.keep;

@@ -13,9 +13,9 @@ from bootstrap_jobs import LIMIT, identity_in_store
 from tfring.bootstrap.cancel import Cancel
 from tfring.bootstrap.connect import connect_job
 from tfring.bootstrap.mesh import connect_all
-from tfring.config import Settings
 from tfring.handshake.errors import BootstrapError
 from tfring.handshake.listener import Listener, bind
+from tfring.settings.environment import Settings
 from tfring.store import TCPStore
 
 KEY = b"k" * 32

@@ -12,13 +12,13 @@ from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
 from tfring.bootstrap import exchange, hosts, mpi_exchange, records, rendezvous
 from tfring.bootstrap.connect import connect_job
-from tfring.config import Settings, read_settings
 from tfring.environments import Rendezvous, find_identity
 from tfring.handshake.errors import BootstrapError
 from tfring.handshake.listener import bind
 from tfring.security import sources
 from tfring.security.errors import SecretError
 from tfring.security.secret import job_key
+from tfring.settings.environment import Settings, read_settings
 
 
 def test_job_on_one_host_needs_no_secret(connect_all, caplog):

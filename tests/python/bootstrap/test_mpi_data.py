@@ -14,8 +14,8 @@ from tiers import slow
 from tfring import _native
 from tfring.bootstrap import mpi_data
 from tfring.bootstrap.exchange import SingleRankExchange
-from tfring.config import SettingError
 from tfring.handshake.errors import BootstrapError
+from tfring.settings.setting import SettingError
 
 pytest.importorskip("mpi4py")
 
@@ -180,7 +180,7 @@ def test_ranks_that_did_not_meet_over_mpi(tmp_path):
 
 def test_elastic_jobs_refuse_it():
     with pytest.raises(SettingError, match="in an elastic job"):
-        mpi_data.refuse_if_wanted({"CPU_OPERATIONS": "MPI"})
+        mpi_data.refuse_if_wanted({"CPU_OPERATIONS": "mpi"})
     mpi_data.refuse_if_wanted({"CPU_OPERATIONS": "auto"})
     done = run("-np", 2, "--min-np", 1, sys.executable, "-c", "print('started')", **BY_MPI)
     assert done.returncode == 2 and "started" not in done.stdout

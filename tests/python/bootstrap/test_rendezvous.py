@@ -17,13 +17,13 @@ from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 from tfring.bootstrap import exchange, hosts, mesh, records, rendezvous
 from tfring.bootstrap.connect import connect_job
 from tfring.bootstrap.hosts import InterfaceAddress
-from tfring.config import Settings, read_settings
 from tfring.environments import Identity, Rendezvous
 from tfring.handshake import auth
 from tfring.handshake.connector import connect
 from tfring.handshake.errors import BootstrapError
 from tfring.handshake.listener import bind
 from tfring.security.secret import job_key
+from tfring.settings.environment import Settings, read_settings
 
 
 def talk(memberships, kind):
@@ -192,7 +192,7 @@ def test_rank_0s_settings_count_for_all(connect_all, caplog):
 
 def test_unknown_interface_is_an_error_on_every_rank(connect_all):
     good = Settings(secret=SECRET, start_timeout=20)
-    bad = Settings(secret=SECRET, start_timeout=20, interfaces=("nope0",))
+    bad = Settings(secret=SECRET, start_timeout=20, interface=("nope0",))
     _, errors = connect_all(2, each=[good, bad])
     assert "nope0" in str(errors[1])
     assert "rank 1" in str(errors[0]) and "nope0" in str(errors[0])
@@ -202,7 +202,7 @@ def test_interface_is_respected(connect_all):
     own = [a for a in hosts.interface_addresses() if not a.loopback]
     if not own:
         pytest.skip("this machine has only a loopback interface")
-    settings = Settings(secret=SECRET, start_timeout=20, interfaces=(own[0].interface,))
+    settings = Settings(secret=SECRET, start_timeout=20, interface=(own[0].interface,))
     memberships, errors = connect_all(2, settings)
     assert not errors
     with socket.socket(fileno=os.dup(memberships[0].data_fds[1])) as sock:

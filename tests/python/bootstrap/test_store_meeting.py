@@ -8,10 +8,10 @@ from bootstrap_jobs import SECRET, close, run_ranks
 
 from tfring.bootstrap.connect import connect_job
 from tfring.bootstrap.store_exchange import StoreExchange
-from tfring.config import Settings
 from tfring.environments import Identity, Rendezvous
 from tfring.handshake.errors import BootstrapError
 from tfring.security.errors import SecretError
+from tfring.settings.environment import Settings
 from tfring.store import FileStore, HashStore, TCPStore
 
 LIMIT = 60.0

@@ -120,8 +120,8 @@ def test_a_loaded_library_is_seen_in_the_memory_map(tmp_path):
         ({}, {}, None, None),
         ({"DETERMINISTIC": "0"}, {}, None, None),
         ({"DETERMINISTIC": "1"}, {}, "Ring", "Simple"),
-        ({"DETERMINISTIC": "True"}, {"NCCL_ALGO": "Tree"}, "Tree", "Simple"),
-        ({"DETERMINISTIC": "on"}, {"NCCL_PROTO": "LL"}, "Ring", "LL"),
+        ({"DETERMINISTIC": "1"}, {"NCCL_ALGO": "Tree"}, "Tree", "Simple"),
+        ({"DETERMINISTIC": "1"}, {"NCCL_PROTO": "LL"}, "Ring", "LL"),
     ],
 )
 def test_deterministic_sums_take_one_algorithm_of_nccl_unless_told(

@@ -115,10 +115,8 @@ def test_prices_of_allreduces_between_hosts(monkeypatch):
     assert "ring_allreduce 1" in lines[-1]
 
 
-def test_settings_that_the_runtime_refuses(monkeypatch):
-    pytest.importorskip("tfring._native")
-    check = functools.partial(doctor._prices, hosts=())
-    findings = findings_of(check, monkeypatch, TFRING_NETWORK_LATENCY_SECONDS="-1")
+def test_impossible_settings(monkeypatch):
+    findings = findings_of(doctor._settings, monkeypatch, TFRING_NETWORK_LATENCY_SECONDS="-1")
     assert "TFRING_NETWORK_LATENCY_SECONDS" in findings.problems[0]
 
 

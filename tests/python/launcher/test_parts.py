@@ -142,10 +142,37 @@ def test_refused_options_have_a_reason(words, reason, capsys):
     assert reason in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["-np", "2"], ["-np", "1", "--start-timeout", "0", "x"]])
-def test_bad_options(words):
-    with pytest.raises(UsageError):
-        job_options(parse(*words))
+def test_a_variable_of_x_wins_over_the_environment(monkeypatch):
+    monkeypatch.setenv("TFRING_FUSION_THRESHOLD", "abc")
+    words = ("-np", "1", "-x", "TFRING_FUSION_THRESHOLD=1", "x")
+    assert job_options(parse(*words)).environment == {"TFRING_FUSION_THRESHOLD": "1"}
+    monkeypatch.setenv("TFRING_FUSION_THRESHOLD", "1")
+    with pytest.raises(UsageError, match="TFRING_FUSION_THRESHOLD"):
+        job_options(parse("-np", "1", "-x", "TFRING_FUSION_THRESHOLD=abc", "x"))
+
+
+def test_a_program_is_needed():
+    with pytest.raises(UsageError, match="say what to run"):
+        job_options(parse("-np", "2"))
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        (["--start-timeout", "0"], "a number of seconds from 0.001 to"),
+        (["--cache-capacity", "many"], "a whole number from 0 to"),
+        (["--fusion-threshold-mb", "much"], "a number from 0 to 1048576"),
+        (["--fusion-threshold-mb", "-1"], "a number from 0 to 1048576"),
+        (["--fusion-threshold-mb", "99999999"], "a number from 0 to 1048576"),
+        (["--timeline", ""], "a path"),
+        (["--log-level", "loud"], "trace, debug, info, warning or error"),
+    ],
+)
+def test_an_option_with_an_impossible_value_says_what_is_allowed(words, allowed, capsys):
+    with pytest.raises(SystemExit):
+        parse("-np", "1", *words, "x")
+    said = capsys.readouterr().err
+    assert f"argument {words[0]}" in said and f': "{words[1]}" has to be {allowed}' in said
 
 
 def test_environment_counts_where_an_option_is_missing(monkeypatch):

@@ -23,9 +23,9 @@ from launcher_tools import ROOT, wait_until
 
 import tfring
 from tfring._native import core
-from tfring.config import SettingError
 from tfring.metrics import generation, server
 from tfring.metrics.families import FAMILIES
+from tfring.settings.setting import SettingError
 
 pytest.importorskip("prometheus_client")
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics

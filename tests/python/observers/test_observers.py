@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from tfring.config import Settings
 from tfring.observers.observers import Here, Observer, Observers
+from tfring.settings.environment import Settings
 
 HERE = Here(rank=1, size=2, local_rank=1, record=None, settings=Settings())
 

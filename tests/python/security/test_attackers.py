@@ -22,7 +22,6 @@ import tfring
 from tfring.bootstrap import rendezvous
 from tfring.bootstrap.connect import connect_job
 from tfring.collectives import objects
-from tfring.config import Settings
 from tfring.handshake import auth
 from tfring.handshake.connector import connect
 from tfring.handshake.errors import AuthError, BootstrapError
@@ -32,6 +31,7 @@ from tfring.security import generation
 from tfring.security.errors import IntegrityError
 from tfring.security.seal import Channel, ChannelKeys
 from tfring.security.secret import job_key
+from tfring.settings.environment import Settings
 
 KEY = job_key(SECRET, "")
 RENDEZVOUS = auth.Role.RENDEZVOUS

@@ -15,7 +15,7 @@ from launcher_tools import environment
 SCRIPT = """
 import json, os, socket, sys
 from tfring.bootstrap.connect import connect_job
-from tfring.config import read_settings
+from tfring.settings.environment import read_settings
 from tfring.environments import find_identity
 from tfring.security.sources import take_secret
 import dataclasses

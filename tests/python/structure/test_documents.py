@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 import python_rules
 
-from tfring import config
-
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 ARCHITECTURE = "ARCHITECTURE.md"
@@ -216,24 +214,6 @@ def test_every_public_package_has_reference_pages() -> None:
     text = (ROOT / "docs/conf.py").read_text("utf-8")
     assert packages
     assert [name for name in packages if f'"{name}": ' not in text] == []
-
-
-def test_every_setting_is_documented() -> None:
-    text = (ROOT / "docs/configuration.md").read_text("utf-8")
-    names = (config.RUNTIME_SETTINGS, config.PYTHON_SETTINGS, config.LAUNCHER_SETTINGS)
-    known = (*(name for table in names for name in table), *config.NO_OPS)
-    assert [name for name in known if f"`{name}`" not in text] == []
-
-
-def test_documented_defaults_of_python_settings() -> None:
-    text = (ROOT / "docs/configuration.md").read_text("utf-8")
-    defaults = {
-        "START_TIMEOUT": config.DEFAULT_START_TIMEOUT,
-        "MESH_LIMIT": config.DEFAULT_MESH_LIMIT,
-        "TIMELINE_MEGABYTES": config.DEFAULT_TIMELINE_MEGABYTES,
-    }
-    for name, default in defaults.items():
-        assert re.search(rf"^\| `{name}`.* \({default:g}\) \|$", text, re.M), name
 
 
 def test_every_documented_target_exists() -> None:

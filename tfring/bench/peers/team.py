@@ -12,7 +12,7 @@ from tfring.bench.peers.task import Place
 from tfring.bench.timing import Sync, Turn, timed
 from tfring.bootstrap.hosts import LOOPBACK, interface_addresses
 from tfring.collectives.objects import allgather_json
-from tfring.config import read_settings
+from tfring.settings.environment import read_settings
 from tfring.topology import rank, size
 
 
@@ -73,7 +73,7 @@ class Team:
 
 def _own_address() -> tuple[str, str]:
     """Returns the network interface and the address at which other hosts reach this one."""
-    wanted = read_settings(os.environ).interfaces
+    wanted = read_settings(os.environ).interface
     found = [
         each for each in interface_addresses() if not each.loopback and ":" not in each.address
     ]

@@ -10,11 +10,11 @@ from typing import Any
 from tfring import process_sets, topology
 from tfring.comparison.assert_equal import first_difference
 from tfring.comparison.hashes import fingerprint
-from tfring.config import read_settings
 from tfring.keras.callbacks import state
 from tfring.keras.hook import find_hook
 from tfring.keras.model_optimizers import optimizers_of
 from tfring.keras2 import facts
+from tfring.settings.environment import read_settings
 from tfring.training.reduction_record import reductions
 
 # By so much, relative to the largest element, a difference can grow by rounding from one comparison

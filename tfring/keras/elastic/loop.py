@@ -11,7 +11,6 @@ import numpy as np
 
 from tfring import topology, world
 from tfring.collectives import objects
-from tfring.config import read_settings
 from tfring.data.cursor_callback import CursorCallback
 from tfring.elastic.errors import HostsUpdatedInterrupt
 from tfring.elastic.messages import NO_UPDATE, REMOVED
@@ -20,6 +19,7 @@ from tfring.keras.elastic.decisions import Decisions
 from tfring.keras.elastic.fit_state import FitState
 from tfring.keras.elastic.users import UserCallbacks
 from tfring.keras.evaluation import evaluate
+from tfring.settings.environment import read_settings
 
 
 class CommitSteps(CursorCallback):

@@ -7,7 +7,6 @@ import threading
 from typing import Any
 
 from tfring import _native
-from tfring.config import read_settings
 from tfring.launcher.agents.agent import own_address
 from tfring.launcher.elastic.options import ElasticOptions
 from tfring.launcher.elastic.orders import (
@@ -24,6 +23,7 @@ from tfring.launcher.hosts.errors import UsageError
 from tfring.launcher.hosts.placement import address_of, is_local
 from tfring.launcher.options.job_options import JobOptions
 from tfring.membership import CoordinatorService
+from tfring.settings.environment import read_settings
 from tfring.store import Store, StoreError, TCPStore
 
 _NANOSECONDS = 1_000_000_000

@@ -13,6 +13,9 @@ from tfring.launcher.hosts.errors import UsageError
 from tfring.launcher.kubernetes.shape import Shape, shape_of
 from tfring.launcher.options.environment import chosen_variables, is_secret
 from tfring.launcher.options.from_arguments import check_numbers, environment_of, printed_ranks
+from tfring.settings.environment import read_settings
+from tfring.settings.setting import Kind, SettingError
+from tfring.settings.table import OPTIONS
 
 KINDS = ("indexed", "trainer", "mpijob")
 # Images have to be pulled, and nodes may have to be added, before all ranks are there.
@@ -66,7 +69,6 @@ _UNDERSTOOD = (
     "elastic_timeout",
     "config_file",
     "x",
-    "start_timeout",
     "horovod",
     "gloo",
     "timeline_mark_cycles",
@@ -76,21 +78,17 @@ _UNDERSTOOD = (
     "prefix_output_with_timestamp",
     "no_merge_lines",
     "print_ranks",
-    "fusion_threshold_mb",
-    "cache_capacity",
-    "autotune",
-    "autotune_warmup_samples",
-    "autotune_steps_per_sample",
     "stall_check",
-    "stall_check_warning_time_seconds",
-    "stall_check_shutdown_time_seconds",
-    "log_level",
-    "log_time",
-    "log_format",
     "show_tensorflow_info",
     "command",
     "kubernetes",
     "help",
+    # Paths and network interfaces of this machine mean nothing in a pod.
+    *(
+        option.attribute
+        for setting, option in OPTIONS
+        if setting.kind not in (Kind.PATH, Kind.NAMES)
+    ),
 )
 
 
@@ -248,8 +246,7 @@ def _program(options: argparse.Namespace) -> tuple[str, ...]:
 
 def _flags(options: argparse.Namespace) -> tuple[str, ...]:
     """Returns the options that `tfring run` gets in the pods, too."""
-    patience = _START_SECONDS if options.start_timeout is None else options.start_timeout
-    words = ["--start-timeout", f"{patience:g}"]
+    words = ["--start-timeout", options.start_timeout or str(_START_SECONDS)]
     switches = ("horovod", "verbose", "prefix_output_with_timestamp", "no_merge_lines")
     for name in (*switches, "show_tensorflow_info"):
         words += [_flag(name)] if getattr(options, name) else []
@@ -267,6 +264,10 @@ def _variables(options: argparse.Namespace) -> dict[str, str]:
     if options.horovod:
         del values["PYTHONPATH"]  # of this machine; `tfring run` in the pods sets theirs
     values |= chosen_variables(options.x, os.environ)
+    try:
+        read_settings(values)
+    except SettingError as error:
+        raise UsageError(str(error)) from None
     for name in values:
         if is_secret(name):
             raise UsageError(

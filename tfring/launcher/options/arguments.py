@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import functools
+from collections.abc import Callable
 from typing import Any, NoReturn
 
-from tfring.config import DEFAULT_START_TIMEOUT
 from tfring.launcher.agents.host import AGENT_TIMEOUT_SECONDS
 from tfring.launcher.elastic.node_options import add_node_options
 from tfring.launcher.elastic.options import add_elastic_options
 from tfring.launcher.kubernetes.options import add_kubernetes_options
 from tfring.launcher.options.job_options import BINDINGS, SHELLS, STOP_SECONDS
 from tfring.launcher.output.files import KEPT_FILES
+from tfring.settings.setting import Kind, Option, Setting
+from tfring.settings.table import OPTIONS
 
 _NO_MODEL = "the autotuner tries a fixed list of values: leave it out"
 _NO_MPI = "tfring run does not use MPI; with MPI start the job as `mpirun -np N python train.py`"
@@ -93,18 +96,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "only variables that training depends on: see docs/security.md",
     )
     add("--no-env", action="store_true", help="other hosts get no variables but those of -x")
-    add(
-        "--network-interface",
-        "--network-interfaces",
-        metavar="NAME[,NAME]",
-        help="network interface to use between hosts (the first one that is up)",
-    )
-    add(
-        "--start-timeout",
-        type=float,
-        metavar="SECONDS",
-        help=f"how long init waits for all ranks (default {DEFAULT_START_TIMEOUT:g})",
-    )
     _add_running(parser)
     add_kubernetes_options(parser)
     _add_output(parser)
@@ -222,58 +213,60 @@ def _add_reports(parser: argparse.ArgumentParser) -> None:
         help="print where the time went when the job is over; see docs/stragglers.md",
     )
     add("--compare-steps", type=int, default=10, metavar="K", help="steps of each (default 10)")
-    add(
-        "--timeline",
-        "--timeline-filename",
-        metavar="FILE",
-        help="write a timeline of the job for Perfetto: see docs/timeline.md",
-    )
     add("--exit-report", metavar="FILE", help="write how the job ended, as JSON")
     add("--events", metavar="FILE", help="write what happens to the job, as lines of JSON")
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--fusion-threshold-mb", type=float, metavar="MB", help="largest fused batch")
-    add("--cache-capacity", type=int, metavar="N", help="entries in the response cache")
+    add = parser.add_argument_group("Settings", "see docs/configuration.md").add_argument
+    for setting, option in OPTIONS:
+        text = option.help or setting.plain_meaning
+        if setting.kind is Kind.CHOICE and not option.off:
+            text += f" {setting.allowed.capitalize()}."
+        if option.off:
+            switch = functools.partial(add, dest=option.attribute, action="store_const")
+            on, off = (" The default." if setting.default is on else "" for on in (True, False))
+            switch(*option.names, const="1", help=f"{text}{on}")
+            switch(*option.off, const="0", help=f"The opposite of {option.names[0]}.{off}")
+            continue
+        add(
+            *option.names,
+            dest=option.attribute,
+            type=_text_of(setting, option),
+            metavar=option.metavar,
+            help=f"{text} {_default_of(setting, option)}".rstrip(),
+        )
     add(
-        "--hierarchical-allreduce",
+        "--stall-check",
+        dest="stall_check",
         action="store_true",
         default=None,
-        help="allreduces over several hosts reduce within each host first (default: where that is "
-        "expected to be faster)",
+        help="Stalls are warned about. The default.",
     )
-    add("--no-hierarchical-allreduce", dest="hierarchical_allreduce", action="store_false")
-    add("--autotune", action="store_true", default=None, help="try settings in the first steps")
-    add("--no-autotune", dest="autotune", action="store_false", help="the default")
-    add("--autotune-log-file", metavar="FILE", help="what rank 0 has tried, as CSV")
-    add("--autotune-warmup-samples", type=int, metavar="N", help="default 3")
-    add("--autotune-steps-per-sample", type=int, metavar="N", help="default 10")
-    add("--stall-check", dest="stall_check", action="store_true", default=None)
-    add("--no-stall-check", dest="stall_check", action="store_false", help="no stall warnings")
-    add("--stall-check-warning-time-seconds", type=float, metavar="S", help="default 10")
-    add(
-        "--stall-check-shutdown-time-seconds", type=float, metavar="S", help="default 600; 0: never"
-    )
-    add(
-        "--log-level",
-        choices=["TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"],
-        type=str.upper,
-        help="what the ranks log",
-    )
-    add(
-        "--log-with-timestamp",
-        "--no-log-hide-timestamp",
-        dest="log_time",
-        action="store_true",
-        default=None,
-        help="the default",
-    )
-    add(
-        "--log-without-timestamp",
-        "--log-hide-timestamp",
-        dest="log_time",
-        action="store_false",
-        help="log lines without time",
-    )
-    add("--log-format", choices=["text", "json"], help="json: one object a line")
+    add("--no-stall-check", dest="stall_check", action="store_false", help="No stall warnings.")
+
+
+def _default_of(setting: Setting, option: Option) -> str:
+    shown = setting.shown_default
+    if option.scale != 1:
+        shown = f"{int(shown) / option.scale:g}"
+    return f"Default {shown}." if shown else ""
+
+
+def _text_of(setting: Setting, option: Option) -> Callable[[str], str]:
+    """Returns what turns the words of a command line into the text of a setting."""
+    allowed = setting.allowed
+    if option.scale != 1:
+        low, high = setting.low / option.scale, setting.high / option.scale
+        allowed = f"a number from {low:g} to {high:.0f}"
+
+    def convert(words: str) -> str:
+        try:
+            text = str(int(float(words) * option.scale)) if option.scale != 1 else words
+            if text:
+                return setting.text_of(setting.parse(text))
+        except (ValueError, OverflowError):
+            pass
+        raise argparse.ArgumentTypeError(f'"{words}" has to be {allowed}')
+
+    return convert

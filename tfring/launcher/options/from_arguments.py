@@ -13,7 +13,6 @@ from pathlib import Path
 
 from tfring.bootstrap import mpi_data
 from tfring.compat.shim import search_path
-from tfring.config import SettingError, read_settings
 from tfring.environments import IdentityError
 from tfring.environments.kubernetes import find_pod
 from tfring.launcher.agents.shells import RemoteShell, SrunOptions
@@ -24,54 +23,38 @@ from tfring.launcher.hosts.slurm_gpus import find_gpus
 from tfring.launcher.options.environment import chosen_variables
 from tfring.launcher.options.job_options import JobOptions
 from tfring.launcher.options.pods import pod_around, shared, slots_of
+from tfring.settings.environment import DYNAMIC, read_settings
+from tfring.settings.setting import Kind, SettingError
+from tfring.settings.table import OPTIONS
 from tfring.ssh.options import SshOptions
 from tfring.texts.ranks import parse_ranks
 
 _LEAST_AGENT_TIMEOUT = 2.0
+# Settings that the launcher itself gives to all ranks.
+_OF_JOB = ("TFRING_START_TIMEOUT", "TFRING_INTERFACE")
 # The launcher notices first that a host is silent, and says so.
 _SSH_LATER_SECONDS = 4.0
 
 
 def environment_of(options: argparse.Namespace) -> dict[str, str]:
-    """Returns the variables that the options set for the ranks."""
-    values: dict[str, str] = {}
-    if options.fusion_threshold_mb is not None:
-        values["TFRING_FUSION_THRESHOLD"] = str(int(options.fusion_threshold_mb * (1 << 20)))
-    if options.cache_capacity is not None:
-        values["TFRING_CACHE_CAPACITY"] = str(options.cache_capacity)
-    if options.hierarchical_allreduce is not None:
-        values["TFRING_HIERARCHICAL_ALLREDUCE"] = str(int(options.hierarchical_allreduce))
-    if options.stall_check_warning_time_seconds is not None:
-        values["TFRING_STALL_CHECK_TIME_SECONDS"] = f"{options.stall_check_warning_time_seconds:g}"
-    if options.stall_check is False:
-        values["TFRING_STALL_CHECK_TIME_SECONDS"] = "0"
-    if options.stall_check_shutdown_time_seconds is not None:
-        seconds = options.stall_check_shutdown_time_seconds
-        values["TFRING_STALL_SHUTDOWN_TIME_SECONDS"] = f"{seconds:g}"
-    if options.log_level is not None:
-        values["TFRING_LOG_LEVEL"] = options.log_level.lower()
-    if options.log_time is not None:
-        values["TFRING_LOG_HIDE_TIME"] = "0" if options.log_time else "1"
-    if options.log_format is not None:
-        values["TFRING_LOG_FORMAT"] = options.log_format
-    if options.timeline is not None:
-        values["TFRING_TIMELINE"] = os.path.abspath(options.timeline)
-    values |= _autotune_variables(options)
+    """Returns the variables that the options set for the ranks, except those of JobOptions."""
+    given = _settings_of(options)
+    values = {name: text for name, text in given.items() if name not in _OF_JOB}
     if options.horovod:
         values["PYTHONPATH"] = search_path(os.environ)
     return values
 
 
-def _autotune_variables(options: argparse.Namespace) -> dict[str, str]:
+def _settings_of(options: argparse.Namespace) -> dict[str, str]:
+    """Returns the settings that options give, as variables."""
     values: dict[str, str] = {}
-    if options.autotune is not None:
-        values["TFRING_AUTOTUNE"] = str(int(options.autotune))
-    if options.autotune_log_file is not None:
-        values["TFRING_AUTOTUNE_LOG"] = os.path.abspath(options.autotune_log_file)
-    if options.autotune_warmup_samples is not None:
-        values["TFRING_AUTOTUNE_WARMUP_SAMPLES"] = str(options.autotune_warmup_samples)
-    if options.autotune_steps_per_sample is not None:
-        values["TFRING_AUTOTUNE_STEPS_PER_SAMPLE"] = str(options.autotune_steps_per_sample)
+    for setting, option in OPTIONS:
+        text = getattr(options, option.attribute)
+        if text is not None:
+            is_path = setting.kind is Kind.PATH and text.upper() != DYNAMIC
+            values[setting.variable] = os.path.abspath(text) if is_path else text
+    if options.stall_check is False:
+        values["TFRING_STALL_CHECK_TIME_SECONDS"] = "0"
     return values
 
 
@@ -87,7 +70,8 @@ def job_options(options: argparse.Namespace, *, elastic: bool = False) -> JobOpt
             what the job cannot do.
     """
     try:
-        settings = read_settings(os.environ)
+        chosen = chosen_variables(options.x, os.environ)
+        settings = read_settings({**os.environ, **_settings_of(options), **chosen})
         if elastic:  # workers would end with it one after another, and others take their places
             mpi_data.refuse_if_wanted(settings.runtime)
     except SettingError as error:
@@ -100,16 +84,15 @@ def job_options(options: argparse.Namespace, *, elastic: bool = False) -> JobOpt
     if argv[0].endswith(".py") and not os.access(argv[0], os.X_OK):
         argv = [sys.executable, *argv]  # a script that cannot be started by itself
     check_numbers(options)
-    start_timeout = options.start_timeout or settings.start_timeout
     pod = None if elastic else pod_around(options, os.environ)
     job = JobOptions(
         slots=[] if elastic else slots_of(pod) if pod else _slots(options),
         argv=argv,
-        environment={**environment_of(options), **chosen_variables(options.x, os.environ)},
+        environment={**environment_of(options), **chosen},
         sent={} if options.no_env else None,
-        shell=_shell(options, start_timeout),
-        interface=options.network_interface or ",".join(settings.interfaces) or None,
-        start_timeout=start_timeout,
+        shell=_shell(options, settings.start_timeout),
+        interface=",".join(settings.interface) or None,
+        start_timeout=settings.start_timeout,
         stop_timeout=options.stop_timeout,
         agent_timeout=options.agent_timeout,
         bind_to=options.bind_to,
@@ -162,7 +145,7 @@ def check_numbers(options: argparse.Namespace) -> None:
             f"--agent-timeout {options.agent_timeout:g}: it has to be 0 or at least "
             f"{_LEAST_AGENT_TIMEOUT:g}, as signs of life come once a second"
         )
-    above_zero = ("start_timeout", "output_max_mb")
+    above_zero = ("output_max_mb",)
     not_below = ("stop_timeout", "agent_timeout", "output_keep")
     for name in (*above_zero, *not_below):
         value = getattr(options, name)

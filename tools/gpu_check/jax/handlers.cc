@@ -49,16 +49,24 @@ EXPORTED void* tfring_handler(const char* target, const char* platform) {
                                                        : nullptr;
 }
 
-// One of two ranks on this host, with a socket of each kind to the other one. `settings`: names and
-// values by turns, and null. Returns "" or what went wrong.
+// One of two ranks on this host, with a socket of each kind to the other one, and NCCL for their
+// tensors. `settings`: names and paths by turns, and null. Returns "" or what went wrong.
 EXPORTED const char* tfring_init(int rank, int control, int data, const char* const* settings) {
   tfring::InitOptions options;
   options.topology = {rank, 2, rank, 2, 0, 1};
   options.hosts = {"localhost", "localhost"};
   options.control_fds[1 - rank] = control;
   options.data_fds[1 - rank] = data;
-  for (; *settings != nullptr; settings += 2) options.config[settings[0]] = settings[1];
   static std::string error;
+  tfring::SettingValues values;
+  for (; *settings != nullptr; settings += 2) values[settings[0]] = std::string(settings[1]);
+  values["GPU_OPERATIONS"] = static_cast<int64_t>(tfring::GpuOperations::kNccl);
+  tfring::Result<tfring::Config> config = tfring::MakeConfig(values);
+  if (!config.ok()) {
+    error = config.status().ToString();
+    return error.c_str();
+  }
+  options.config = *config;
   error = tfring::ProcessRuntime::Get().Init(std::move(options)).ToString();
   return error.c_str();
 }

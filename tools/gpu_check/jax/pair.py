@@ -145,7 +145,7 @@ def run(library: str, driver: str, nccl: str, rank: int, sockets: list[int]) -> 
 
             hardware_utils.has_visible_nvidia_gpu = lambda: True
         runtime = Library(library)
-        settings = {"CUDA_DRIVER": driver, "GPU_OPERATIONS": "nccl"}
+        settings = {"CUDA_DRIVER": driver}
         runtime.init(rank, *sockets, **settings, **({"NCCL_LIBRARY": nccl} if nccl else {}))
         for target in ("tfring_start", "tfring_done"):
             runtime.register(target)

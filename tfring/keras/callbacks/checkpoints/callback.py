@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from tfring import topology
-from tfring.config import read_settings
 from tfring.keras.callbacks.base import LocalVariablesCallback, find_join, wait_for_all
 from tfring.keras.callbacks.checkpoints import training_state
 from tfring.keras.callbacks.checkpoints.agreement import Agreement
 from tfring.keras.checks import refuse_to_resume
 from tfring.keras2 import detect
+from tfring.settings.environment import read_settings
 from tfring.signals.termination import TerminationRequest
 
 _AT_SIGTERM = ("exit", "return", "ignore")

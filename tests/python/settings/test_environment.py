@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tfring.config import SettingError, read_settings
+from tfring.settings.environment import native_values, read_settings
+from tfring.settings.setting import SettingError
 
 
 def test_own_name_wins_over_horovods():
@@ -15,7 +16,7 @@ def test_own_name_wins_over_horovods():
 
 def test_horovods_names_for_the_start():
     settings = read_settings({"HOROVOD_GLOO_IFACE": "eth0,eth1", "HOROVOD_START_TIMEOUT": "7"})
-    assert settings.interfaces == ("eth0", "eth1")
+    assert settings.interface == ("eth0", "eth1")
     assert settings.start_timeout == 7
 
 
@@ -28,6 +29,14 @@ def test_job_id():
 @pytest.mark.parametrize("value,expected", [("1", {"STALL_CHECK_TIME_SECONDS": "0"}), ("0", {})])
 def test_stall_check_disable(value, expected):
     assert read_settings({"HOROVOD_STALL_CHECK_DISABLE": value}).runtime == expected
+
+
+def test_who_wins_when_horovods_check_is_disabled():
+    disabled = {"HOROVOD_STALL_CHECK_DISABLE": "1", "HOROVOD_STALL_CHECK_TIME_SECONDS": "60"}
+    name = "STALL_CHECK_TIME_SECONDS"
+    assert read_settings(disabled).runtime == {name: "0"}
+    assert read_settings({**disabled, f"TFRING_{name}": "7"}).runtime == {name: "7"}
+    assert read_settings({"HOROVOD_STALL_CHECK_DISABLE": "off"}).runtime == {}
 
 
 def test_settings_of_horovods_without_effect_say_so_once():
@@ -102,11 +111,81 @@ def test_unknown_name_is_not_handed_on_but_named_with_its_neighbours():
         ("TFRING_START_TIMEOUT", "nan"),
         ("TFRING_MESH_LIMIT", "1"),
         ("TFRING_RENDEZVOUS_PORT", "70000"),
+        ("TFRING_FUSION_THRESHOLD", "64MB"),
+        ("TFRING_FUSION_THRESHOLD", "-1"),
+        ("TFRING_STALL_CHECK_TIME_SECONDS", "nan"),
+        ("TFRING_CACHE_CAPACITY", "99999999999999999999"),
+        ("TFRING_MAX_PLANS_IN_FLIGHT", "0"),
+        ("TFRING_DETERMINISTIC", "maybe"),
+        ("TFRING_LOG_LEVEL", "7"),
+        ("HOROVOD_LOG_LEVEL", "off"),
+        ("TFRING_FUSION_THRESHOLD", "1_000"),
+        ("TFRING_PODS", "-3"),
+        ("TFRING_LOG_FORMAT", "xml"),
+        ("TFRING_WIRE_DTYPE", "float64"),
+        ("TFRING_METRICS_ADDR", "localhost"),
     ],
 )
 def test_impossible_value_names_variable_and_value(name, value):
     with pytest.raises(SettingError, match=f'{name} is "{value}"'):
         read_settings({name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "same"),
+    [
+        ("DISABLE_GROUP_FUSION", "True", "1"),
+        ("CPU_OPERATIONS", "MPI", "mpi"),
+        ("CPU_OPERATIONS", "GLOO", "auto"),  # Horovod's
+        ("GPU_OPERATIONS", "Gloo", "host"),
+        ("HIERARCHICAL_ALLREDUCE", "yes", "1"),
+        ("STALL_CHECK_TIME_SECONDS", "1e-13", "0"),
+        ("CHECK_VALUES", "on", "warn"),
+        ("CHECK_VALUES", "no", "0"),
+        ("WIRE_DTYPE", "BFloat16", "bfloat16"),
+        ("LOG_LEVEL", "1", "debug"),
+        ("LOG_LEVEL", "FATAL", "error"),
+        ("NETWORK_LATENCY_SECONDS", "2e-7", "0.0000002"),
+        ("HEARTBEAT_TIMEOUT_SECONDS", "60.0", "60"),
+        ("NCCL_LIBRARY", "/opt/NCCL.so", "/opt/NCCL.so"),
+    ],
+)
+def test_equal_values_have_equal_texts(name, text, same):
+    assert read_settings({f"TFRING_{name}": text}).runtime == {name: same}
+    assert read_settings({f"TFRING_{name}": same}).runtime == {name: same}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"HEARTBEAT_TIMEOUT_SECONDS": "14.9"}, "HEARTBEAT_SECONDS is 5"),
+        ({"CPU_OPERATIONS": "shm", "SHARED_MEMORY": "0"}, "TFRING_SHARED_MEMORY is 0"),
+        ({"WIRE_DTYPE": "bfloat16", "DETERMINISTIC": "1"}, "WIRE_DTYPE is bfloat16 and TFRING_DET"),
+    ],
+)
+def test_settings_that_contradict_each_other(values, words):
+    with pytest.raises(SettingError, match=words):
+        read_settings({f"TFRING_{name}": value for name, value in values.items()})
+
+
+def test_heartbeats_may_be_off():
+    runtime = {"HEARTBEAT_SECONDS": "0", "HEARTBEAT_TIMEOUT_SECONDS": "0"}
+    assert read_settings({f"TFRING_{n}": v for n, v in runtime.items()}).runtime == runtime
+
+
+def test_an_empty_variable_is_not_set():
+    assert read_settings({"TFRING_TIMELINE": "", "HOROVOD_TIMELINE": "x"}).timeline == "x"
+    assert read_settings({"TFRING_FUSION_THRESHOLD": "", "TFRING_START_TIMEOUT": ""}) == (
+        read_settings({})
+    )
+
+
+def test_stalls_end_the_job_by_default_unless_the_check_is_off():
+    assert native_values({}) == {}
+    shutdown = "STALL_SHUTDOWN_TIME_SECONDS"
+    off = {"STALL_CHECK_TIME_SECONDS": "0"}
+    assert native_values(off)[shutdown] == 0
+    assert native_values({**off, shutdown: "7"})[shutdown] == 7_000_000_000
 
 
 def test_secret_is_not_shown():
