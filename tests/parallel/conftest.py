@@ -17,6 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import pytest
+from iterator_ends import without_autotuner  # noqa: F401 (a fixture)
 
 import tfring
 from tfring._native import core

@@ -1,0 +1,32 @@
+"""Has no iterator of tf.data wait for its autotuner when it ends.
+
+The autotuner of an iterator sleeps for as long as a minute between two looks. An iterator that ends
+wakes it, but says only afterwards that it ends (TensorFlow 2.21, CancellationManager::StartCancel),
+so now and then the autotuner sleeps on, and whoever drops the iterator, each `fit` for example,
+waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def without_autotuner() -> None:
+    """Switches the autotuner off where a test does not set options of its own for it."""
+    import tensorflow as tf
+    from tensorflow.python.data.ops import dataset_ops
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    kind, original = dataset_ops.DatasetV2, dataset_ops.DatasetV2._apply_debug_options
+
+    def apply_debug_options(self: Any) -> Any:
+        changed = original(self)
+        if changed.options().autotune.enabled is None:
+            return changed.with_options(options)
+        return changed
+
+    kind._apply_debug_options = apply_debug_options
