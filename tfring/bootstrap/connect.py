@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import hmac
 import ipaddress
@@ -139,6 +140,9 @@ def connect_job(
     try:
         records = _exchange_records(job, settings, process_sets, last_process_set)
         _check(records, job)
+        over_hosts = len({record.host_id for record in records}) > 1
+        if over_hosts and not job.secret and not settings.insecure and job.identity.rank == 0:
+            _warn_of_open_key("MPI" if job.mpi_group is not None else "The store")
         # Under MPI there may be no secret; the nonce of rank 0, which MPI carries, suffices then.
         key = hmac.new(job.secret.encode(), records[0].nonce.encode(), hashlib.sha256).digest()
         key = expand(key, b"generation")
@@ -156,6 +160,17 @@ def connect_job(
         _membership(job, records, connections, key),
         mpi_data=over_mpi,
         interface=_own_interface(records, job.identity.rank, settings),
+    )
+
+
+@functools.cache
+def _warn_of_open_key(carrier: str) -> None:
+    """Says once that the job's key can be read on its way between hosts."""
+    _log.warning(
+        "%s sends this job's key between hosts unencrypted. Anybody who can read that network can "
+        "join the job and run code in its ranks. Set TFRING_SECRET_FILE to a file of mode 0600 "
+        "with random text, the same on all hosts, or TFRING_INSECURE=1 if nobody else can read it",
+        carrier,
     )
 
 

@@ -260,7 +260,8 @@ def _tcp_exchange(
         loopback_only=secret.loopback_only,
     )
     deadline = time.monotonic() + settings.start_timeout
-    text = secret.text or ask_for_secret(meeting, identity.rank, deadline)
+    seed = identity.public_seed or ""
+    text = secret.text or ask_for_secret(meeting, identity.rank, seed, deadline)
     exchange = rendezvous.open_exchange(
         rank=identity.rank,
         size=identity.size,

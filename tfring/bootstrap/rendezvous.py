@@ -38,9 +38,10 @@ _CANDIDATES = 8
 _FIRST_PORT = 20000
 _PORTS = 12000
 
-# The launcher's listening sockets by port, kept open for the next init: the port is from the range
-# of outgoing connections, so that another program could get it in between.
-_adopted: dict[int, socket.socket] = {}
+# By port, the sockets with which this process keeps ports of the launcher's for the next init: they
+# are from the range of outgoing connections, so that another program could get them in between.
+# They are bound and do not listen, because nobody accepts what comes.
+_kept: dict[int, socket.socket] = {}
 
 
 class Meeting(NamedTuple):
@@ -80,12 +81,13 @@ def candidate_ports(key: bytes) -> list[int]:
     return [_FIRST_PORT + int.from_bytes(word, "big") % _PORTS for word in words]
 
 
-def ask_for_secret(meeting: Meeting, rank: int, deadline: float) -> str:
+def ask_for_secret(meeting: Meeting, rank: int, job: str, deadline: float) -> str:
     """Returns the secret in the credential that rank 0 gives to all; see security/munge.py.
 
     Args:
         meeting: Where rank 0 listens.
         rank: Our rank.
+        job: What tells the job from others: see munge.credential.
         deadline: ``time.monotonic()`` at which to give up.
 
     Raises:
@@ -100,7 +102,7 @@ def ask_for_secret(meeting: Meeting, rank: int, deadline: float) -> str:
                 with open_connection((meeting.address, port), soon) as sock:
                     sock.settimeout(_CREDENTIAL_SECONDS)
                     sock.sendall(auth.first_message(auth.Hello(auth.Role.MUNGE, rank, 0)))
-                    return munge.secret_in(_read_to_end(sock, munge.LONGEST))
+                    return munge.secret_in(_read_to_end(sock, munge.LONGEST), job)
             except SecretError as error:
                 wrong = error
             except OSError as error:
@@ -255,9 +257,15 @@ def open_exchange(
     deadline = time.monotonic() + timeout
     members = range(size) if members is None else members
     if rank == 0:
-        sock = _listening_socket(meeting, size)
-        listener = Listener(sock, key, 0, credential=meeting.credential)
-        return _accept_members(listener, members, deadline, timeout, meeting)
+        sock, by_launcher = _listening_socket(meeting, size)
+        try:
+            listener = Listener(sock.dup(), key, 0, credential=meeting.credential)
+            return _accept_members(listener, members, deadline, timeout, meeting)
+        finally:
+            if by_launcher:
+                _stop_listening(sock)
+            else:
+                sock.close()
     hello = auth.Hello(auth.Role.RENDEZVOUS, rank, 0)
     try:
         channel = connect(meeting.address, meeting.ports, key, hello, deadline)
@@ -301,20 +309,39 @@ def _accept_members(
     return server
 
 
-def _listening_socket(meeting: Meeting, size: int) -> socket.socket:
+def _listening_socket(meeting: Meeting, size: int) -> tuple[socket.socket, bool]:
+    """Returns where to accept the others, and whether the launcher has chosen the port."""
     for port in meeting.ports:
-        sock = _adopted.get(port)
+        sock = _kept.pop(port, None)
         if sock is None and meeting.inherited_fd is not None:
-            sock = adopt_listener(meeting.inherited_fd, port)
+            sock = adopt_socket(meeting.inherited_fd, port)
         if sock is not None:
-            _adopted[port] = sock
-            return sock.dup()
+            try:
+                # While connections of an earlier init are in TIME_WAIT.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.listen(max(1024, size + 16))
+                return sock, True
+            except OSError as error:
+                _log.info("port %d of the launcher cannot be used: %s", port, error)
+                sock.close()
     address = meeting.bind_address
     if address is None:
         address = hosts.listening_address(meeting.address)
     if not address:
         _log.info("rank 0 listens on all addresses of this host, port %d", meeting.ports[0])
-    return _bind_one(address, meeting, max(1024, size + 16))
+    return _bind_one(address, meeting, max(1024, size + 16)), False
+
+
+def _stop_listening(sock: socket.socket) -> None:
+    """Ends the listening of a socket, in all processes that have it, and keeps its port.
+
+    The kernel keeps a port that was bound by its number. Without SO_REUSEADDR nobody else can bind
+    it, too.
+    """
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    _kept[sock.getsockname()[1]] = sock
 
 
 def _bind_one(address: str, meeting: Meeting, backlog: int) -> socket.socket:
@@ -340,8 +367,8 @@ def _bind_one(address: str, meeting: Meeting, backlog: int) -> socket.socket:
         )
 
 
-def adopt_listener(fd: int, port: int) -> socket.socket | None:
-    """Takes over an inherited listening socket; None if ``fd`` is not one for that port."""
+def adopt_socket(fd: int, port: int) -> socket.socket | None:
+    """Takes over an inherited socket; None if ``fd`` is not one that is bound to that port."""
     try:
         if not stat.S_ISSOCK(os.fstat(fd).st_mode):
             return None
@@ -349,11 +376,11 @@ def adopt_listener(fd: int, port: int) -> socket.socket | None:
     except OSError:
         return None
     try:
-        listening = probe.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         name = probe.getsockname()
+        connected = probe.getpeername()
     except OSError:
-        listening, name = 0, ()
-    if not listening or len(name) < 2 or name[1] != port:
+        connected = ()
+    if connected or len(name) < 2 or name[1] != port:
         probe.close()
         return None
     os.close(fd)  # so that neither a child process nor a second init can use it

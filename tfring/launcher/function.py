@@ -30,6 +30,7 @@ from tfring.handshake.errors import BootstrapError
 from tfring.handshake.listener import Listener
 from tfring.launcher import cell_sources
 from tfring.launcher.agents.agent import open_rendezvous
+from tfring.launcher.agents.host import AGENT_TIMEOUT_SECONDS, SSH_LATER_SECONDS
 from tfring.launcher.hosts.placement import Slot, address_of, find_slots, is_local
 from tfring.launcher.job import JobRunner
 from tfring.launcher.options.job_options import JobOptions
@@ -107,7 +108,12 @@ def run(
     """
     _check_other_parameters(other)
     slots = _slots(num_proc, np, hosts, hostfile)
-    ssh = SshOptions(ssh_port, ssh_identity_file, start_timeout or Settings.start_timeout)
+    ssh = SshOptions(
+        ssh_port,
+        ssh_identity_file,
+        start_timeout or Settings.start_timeout,
+        AGENT_TIMEOUT_SECONDS + SSH_LATER_SECONDS,
+    )
     interface = other.get("network_interfaces") or network_interface
     job = _job(slots, executable, env or {}, no_env, ssh, interface)
     folder = Path(output_filename) if output_filename else None
@@ -261,10 +267,13 @@ class FunctionServer:
         self._elastic = elastic
         self._secret = secret or fresh_secret()
         key = job_key(self._secret, JOB_ID)
-        self._listener = Listener(listener or open_rendezvous(interface, towards), key, 0)
+        sock = listener or open_rendezvous(interface, towards)
+        sock.listen(min(4096, self._ranks + 16))
+        self._listener = Listener(sock, key, 0)
         address, port = self._listener.address
         self._address = (advertised or address, port)
-        self._lock = threading.Lock()  # guards _outcomes, _channels and _threads
+        self._lock = threading.Lock()  # guards _outcomes, _channels, _threads and _listens
+        self._listens = True
         self._outcomes: dict[int, tuple[bool, bytes]] = {}
         self._channels: list[Channel] = []
         self._threads: list[threading.Thread] = []
@@ -286,9 +295,11 @@ class FunctionServer:
 
     def __exit__(self, *exc: object) -> None:
         self._over.set()
-        self._listener.interrupt()
+        with self._lock:
+            if self._listens:
+                self._listener.interrupt()
         self._acceptor.join()
-        self._listener.close()
+        self._stop_listening()
         with self._lock:
             for channel in self._channels:
                 channel.sock.close()
@@ -353,7 +364,10 @@ class FunctionServer:
             return dict(self._outcomes)
 
     def _accept(self) -> None:
-        """Accepts each rank once, as they come, until all are there or the job has ended."""
+        """Accepts each rank once, as they come, until all are there or the job has ended.
+
+        Then nobody listens at the port any more.
+        """
         first = int(self._elastic)  # the id of the first
         expected = {(Role.FUNCTION, rank) for rank in range(first, first + self._ranks)}
         while expected:
@@ -376,6 +390,13 @@ class FunctionServer:
                     self._channels.append(channel)
                     self._threads.append(thread)
                 thread.start()
+        self._stop_listening()
+
+    def _stop_listening(self) -> None:
+        with self._lock:
+            if self._listens:
+                self._listens = False
+                self._listener.close()
 
     def _serve(self, rank: int, channel: Channel) -> None:
         """Gives a rank the function and waits for its result."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tfring.ssh.options import SshOptions
+from tfring.ssh.options import SshOptions, check_host
 
 _PACKAGES = str(Path(__file__).resolve().parents[2])  # where tfring was loaded from
 _CONNECT_SECONDS = 20.0
@@ -26,9 +26,18 @@ _MOST_NOISE = 2000
 def add_host_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options that name other hosts."""
     add = parser.add_argument
-    add("--host", action="append", default=[], metavar="HOST", help="another host, through ssh")
+    about = "another host, through ssh"
+    add("--host", action="append", default=[], type=_host, metavar="HOST", help=about)
     add("-p", "--ssh-port", type=int, metavar="PORT", help="port of ssh on the other hosts")
     add("-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
+
+
+def _host(text: str) -> str:
+    try:
+        check_host(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 class OtherHosts:

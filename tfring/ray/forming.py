@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 from collections.abc import Mapping, Sequence
 
 import ray
@@ -13,12 +12,6 @@ from tfring.engines.shim import use_shim
 from tfring.engines.variables import Where, job_variables, rank_variables
 from tfring.launcher.agents.agent import open_rendezvous
 from tfring.security.secret import fresh_secret
-
-
-class _Listening:
-    """The socket at which the other ranks find rank 0; lives as long as the process."""
-
-    socket: socket.socket | None = None
 
 
 def here() -> Where:
@@ -35,9 +28,9 @@ def listen(interface: str | None, towards: str | None) -> dict[str, str]:
         interface: The network interfaces to use; None: what fits.
         towards: The address of another node of the job; None: there is none.
     """
-    _Listening.socket = listener = open_rendezvous(interface, towards)
-    address, port = listener.getsockname()[:2]
-    os.environ["TFRING_RENDEZVOUS_FD"] = str(listener.fileno())
+    sock = open_rendezvous(interface, towards)
+    address, port = sock.getsockname()[:2]
+    os.environ["TFRING_RENDEZVOUS_FD"] = str(sock.detach())  # init takes it over
     return {"TFRING_RENDEZVOUS_ADDR": address, "TFRING_RENDEZVOUS_PORT": str(port)}
 
 

@@ -21,6 +21,8 @@ _log = logging.getLogger("tfring")
 SUFFIX = ".record"
 # Files in it are in memory. On a disk they would make the ranks wait for that disk now and then.
 MEMORY = Path("/dev/shm")
+# Where systemd makes a folder in memory for each user.
+USERS = Path("/run/user")
 # Of jobs that are over, so many folders stay: those that failed or were killed.
 KEPT_JOBS = 3
 # Of those that one `tfring run` has had, also of those that ended well.
@@ -102,17 +104,38 @@ def make_run_folder() -> Path | None:
 
 def is_run_folder(path: Path) -> bool:
     """Tells whether a folder is one that `tfring run` has made."""
-    return path.parent == default_folder() and path.name.startswith(_RUN)
+    return path.parent in _places() and path.name.startswith(_RUN)
 
 
 def default_folder() -> Path:
-    """Returns where records are unless TFRING_RECORD_DIR says otherwise."""
-    return MEMORY / f"tfring-{os.getuid()}"
+    """Returns where records are unless TFRING_RECORD_DIR says otherwise.
+
+    Somebody else may have made the folder of this name in shared memory. Then it is one that the
+    system gives to this user alone, if there is one.
+    """
+    shared, private = _places()
+    with contextlib.suppress(OSError):
+        if shared.lstat().st_uid != os.getuid() and private.parent.stat().st_uid == os.getuid():
+            return private
+    return shared
+
+
+def _places() -> tuple[Path, Path]:
+    user = os.getuid()
+    return MEMORY / f"tfring-{user}", USERS / str(user) / "tfring"
 
 
 def jobs(base: Path | None = None) -> list[Path]:
-    """Returns the folders of jobs that have records on this host, the newest first."""
-    folders = _inside(base or default_folder())
+    """Returns the folders of jobs that have records on this host, the newest first.
+
+    Args:
+        base: Where to look; None: where records are by default, but in no folder of somebody else.
+    """
+    folders = _inside(base) if base is not None else []
+    for place in _places() if base is None else ():
+        with contextlib.suppress(OSError):
+            if place.lstat().st_uid == os.getuid():
+                folders += _inside(place)
     for folder in folders[:]:
         if folder.name.startswith(_RUN):
             folders += _inside(folder)

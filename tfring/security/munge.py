@@ -27,29 +27,34 @@ def available() -> bool:
     return shutil.which("munge") is not None and shutil.which("unmunge") is not None
 
 
-def credential(secret: str) -> bytes:
+def credential(secret: str, job: str) -> bytes:
     """Returns a credential that only this user's processes can open, for the next hour.
 
     Args:
         secret: What it holds.
+        job: What tells the job from others; not secret. So a credential of another job, which
+            somebody else may have kept, is of no use.
 
     Raises:
         SecretError: munge does not work on this host.
     """
-    made = _run(["munge", f"--restrict-uid={os.geteuid()}", "--ttl=3600"], secret.encode())
+    made = _run(
+        ["munge", f"--restrict-uid={os.geteuid()}", "--ttl=3600"], f"{secret} {job}".encode()
+    )
     if made.returncode != 0 or not made.stdout.startswith(b"MUNGE:"):
         raise SecretError(f"munge made no credential for the job's secret: {_reason(made)}")
     return made.stdout.strip()
 
 
-def secret_in(received: bytes) -> str:
+def secret_in(received: bytes, job: str) -> str:
     """Opens a credential.
 
     Args:
         received: What came from whoever listens at rank 0's port.
+        job: See credential.
 
     Raises:
-        SecretError: It is no credential of this user.
+        SecretError: It is no credential of this user for this job.
     """
     if not received.startswith(b"MUNGE:") or len(received) > LONGEST:
         raise SecretError("the process that listens as rank 0 sent no credential of munge")
@@ -63,7 +68,10 @@ def secret_in(received: bytes) -> str:
         raise SecretError(
             f"the process that listens as rank 0 belongs to user {made_by}, not to {os.geteuid()}"
         )
-    return opened.stdout.decode(errors="replace")
+    secret, _, made_for = opened.stdout.decode(errors="replace").partition(" ")
+    if made_for != job:
+        raise SecretError("the process that listens as rank 0 sent a credential of another job")
+    return secret
 
 
 def _field(described: str, name: str) -> str:

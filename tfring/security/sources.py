@@ -8,7 +8,7 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -117,13 +117,15 @@ def find_secret(
             "join the job in its place"
         )
     if not situation.several_hosts:
-        with contextlib.suppress(OSError, SecretError):
+        # A place that somebody else has taken is an error also with TFRING_INSECURE.
+        with contextlib.suppress(OSError):
             return JobSecret(secret_of_this_user(), loopback_only=True)
     elif situation.slurm and munge.available():
         if situation.rank != 0:
             return JobSecret("", by_munge=True)
         text = fresh_secret()
-        return JobSecret(text, by_munge=True, credential=munge.credential(text))
+        credential = munge.credential(text, situation.public_seed)
+        return JobSecret(text, by_munge=True, credential=credential)
     if insecure:
         _warn_insecure(situation)
         return JobSecret(derived_secret(situation.public_seed), not situation.several_hosts)
@@ -184,21 +186,58 @@ def read_secret_file(path: Path) -> str:
     return text
 
 
+# Where systemd makes a folder for each user, which nobody else can write to.
+_RUN = Path("/run/user")
+
+
 def secret_of_this_user() -> str:
     """Returns a secret that this user's processes on this host share, made at the first call.
 
-    It lies in a folder of mode 0700 in the folder for temporary files.
+    It lies in a folder of mode 0700. The first place that can be used counts: the user's folder of
+    the system, the folder for temporary files, the user's home.
+
+    Raises:
+        SecretError: No place can be used, and in one somebody else has made the folder.
+        OSError: No place can be written.
+    """
+    troubles: list[OSError | SecretError] = []
+    for place in _places():
+        try:
+            return _secret_in(place)
+        except (OSError, SecretError) as error:
+            troubles.append(error)
+    raise next((each for each in troubles if isinstance(each, SecretError)), troubles[0])
+
+
+def _places() -> Iterator[Path]:
+    user = os.geteuid()
+    own = _RUN / str(user)
+    with contextlib.suppress(OSError):
+        if own.stat().st_uid == user:
+            yield own / "tfring"
+    yield Path(tempfile.gettempdir()) / f"tfring-{user}"
+    with contextlib.suppress(OSError, RuntimeError):  # this user may have no home
+        cache = Path.home() / ".cache"
+        cache.mkdir(mode=0o700, exist_ok=True)
+        yield cache / "tfring"
+
+
+def _secret_in(folder: Path) -> str:
+    """Returns the secret in a folder, which is made if it is not there.
 
     Raises:
         SecretError: Somebody else has made the folder or the file.
-        OSError: The folder for temporary files cannot be written.
+        OSError: It cannot be written.
     """
-    folder = Path(tempfile.gettempdir()) / f"tfring-{os.geteuid()}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise SecretError(f"{folder} is not a folder that only this user can use")
+        raise SecretError(
+            f"{folder} is not a folder that only user {os.geteuid()} can use: it belongs to user "
+            f"{status.st_uid} and has mode {stat.S_IMODE(status.st_mode):o}. Remove it, or have "
+            "its owner do so"
+        )
     path = folder / "secret"
     if not path.exists():
         # First under another name, so that nobody reads half of it; the first link wins.

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
+
+# A name, an alias of ssh's settings or an address, with or without a user.
+_HOST = re.compile(r"(?!-)([^\s\x00-\x1f]+@)?(?!-)[^\s\x00-\x1f@;]+")
+
+
+def check_host(host: str) -> None:
+    """Raises ValueError if a text cannot be the name of a host; ssh takes some for its options."""
+    if not _HOST.fullmatch(host):
+        raise ValueError(f"{host!r} is no name of a host")
 
 
 @dataclass(frozen=True)
@@ -21,7 +31,12 @@ class SshOptions:
         return "ssh"
 
     def command(self, host: str, remote: list[str]) -> list[str]:
-        """Returns the command line that runs ``remote`` on ``host``. It contains no secret."""
+        """Returns the command line that runs ``remote`` on ``host``. It contains no secret.
+
+        Raises:
+            ValueError: See check_host.
+        """
+        check_host(host)
         words = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ServerAliveCountMax=3"]
         words += ["-o", f"ServerAliveInterval={max(1, round(self.silence_seconds / 3))}"]
         words += ["-o", f"ConnectTimeout={max(1, round(self.connect_seconds))}"]
@@ -29,4 +44,4 @@ class SshOptions:
             words += ["-p", str(self.port)]
         if self.identity_file is not None:
             words += ["-i", self.identity_file]
-        return [*words, host, shlex.join(remote)]
+        return [*words, "--", host, shlex.join(remote)]

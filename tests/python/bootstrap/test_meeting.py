@@ -10,12 +10,12 @@ import socket
 import pytest
 from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
-from tfring.bootstrap import exchange, hosts, mpi_exchange, records, rendezvous
+from tfring.bootstrap import connect, exchange, hosts, mpi_exchange, records, rendezvous
 from tfring.bootstrap.connect import connect_job
 from tfring.environments import Rendezvous, find_identity
 from tfring.handshake.errors import BootstrapError
 from tfring.handshake.listener import bind
-from tfring.security import sources
+from tfring.security import munge, sources
 from tfring.security.errors import SecretError
 from tfring.security.secret import job_key
 from tfring.settings.environment import Settings, read_settings
@@ -203,14 +203,51 @@ def test_secret_files(tmp_path, monkeypatch):
 
 def test_secret_of_a_user(tmp_path, monkeypatch):
     """All processes get the same, also those that look for it at the same time."""
+    monkeypatch.setattr(sources, "_RUN", tmp_path / "run")
     monkeypatch.setattr(sources.tempfile, "gettempdir", lambda: str(tmp_path))
     found, errors = run_ranks(lambda _: sources.secret_of_this_user(), range(8))
     assert not errors and len(set(found.values())) == 1 and len(found[0]) == 64
     folder = tmp_path / f"tfring-{os.geteuid()}"
     assert os.listdir(folder) == ["secret"]
     folder.chmod(0o755)
-    with pytest.raises(SecretError, match="only this user"):
+    monkeypatch.setattr(sources.Path, "home", no_home)
+    with pytest.raises(SecretError, match=r"belongs to user .* and has mode 755"):
         sources.secret_of_this_user()
+
+
+def no_home():
+    raise RuntimeError("Could not determine home directory.")
+
+
+def test_a_user_without_a_home_has_a_secret(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_RUN", tmp_path / "run")
+    monkeypatch.setattr(sources.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(sources.Path, "home", no_home)
+    assert len(sources.secret_of_this_user()) == 64
+
+
+@pytest.mark.parametrize("trouble", ["somebody else's", "a full disk"])
+def test_a_place_that_cannot_be_used_blocks_nobody(trouble, tmp_path, monkeypatch):
+    """Also with TFRING_INSECURE there is a secret that others cannot compute."""
+    monkeypatch.setattr(sources, "_RUN", tmp_path / "run")
+    shared = tmp_path / "shared"
+    monkeypatch.setattr(sources.tempfile, "gettempdir", lambda: str(shared))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if trouble == "somebody else's":
+        (tmp_path / "theirs").mkdir(mode=0o700)
+        shared.mkdir()
+        (shared / f"tfring-{os.geteuid()}").symlink_to(tmp_path / "theirs")
+    situation = sources.Situation("torchrun", 0, "seed", several_hosts=False, slurm=False)
+    found = sources.find_secret(None, None, True, situation)
+    assert found.text == sources.secret_of_this_user() and found.loopback_only
+    assert os.listdir(tmp_path / ".cache/tfring") == ["secret"]
+
+
+def test_the_systems_folder_for_this_user_is_preferred(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_RUN", tmp_path)
+    (tmp_path / str(os.geteuid())).mkdir()
+    sources.secret_of_this_user()
+    assert os.listdir(tmp_path / str(os.geteuid()) / "tfring") == ["secret"]
 
 
 def test_munge_gives_the_secret(tmp_path, monkeypatch, connect_all):
@@ -227,6 +264,10 @@ def test_munge_gives_the_secret(tmp_path, monkeypatch, connect_all):
     job = {"public_seed": "p", "several_hosts": True, "by_slurm": True}
     memberships, errors = connect_all(3, Settings(start_timeout=20), **job)
     assert not errors and memberships[0].key == memberships[2].key
+    kept = munge.credential("s" * 64, "p")
+    assert munge.secret_in(kept, "p") == "s" * 64
+    with pytest.raises(SecretError, match="a credential of another job"):
+        munge.secret_in(kept, "another job")
     monkeypatch.setenv("FAKE_UID", "4711")
     _, errors = connect_all(2, Settings(start_timeout=4.0), **job)
     assert "belongs to user 4711" in str(errors[1])
@@ -253,3 +294,10 @@ def test_records_of_many_ranks_are_small_on_the_wire():
     assert rendezvous._unpacked(data, 1 << 30) == {"values": many}
     with pytest.raises(BootstrapError):
         rendezvous._unpacked(data, 1000)  # what it would unpack to is bounded
+
+
+def test_that_the_key_travels_openly_is_said_once(caplog):
+    connect._warn_of_open_key.cache_clear()
+    for _ in range(2):
+        connect._warn_of_open_key("MPI")
+    assert caplog.text.count("MPI sends this job's key between hosts unencrypted") == 1

@@ -22,8 +22,11 @@ from tfring.handshake import auth
 from tfring.handshake.connector import connect
 from tfring.handshake.errors import BootstrapError
 from tfring.handshake.listener import bind
+from tfring.launcher.agents.agent import open_rendezvous, own_address
 from tfring.security.secret import job_key
 from tfring.settings.environment import Settings, read_settings
+
+KEY = b"k" * 32
 
 
 def talk(memberships, kind):
@@ -216,13 +219,13 @@ def test_ranks_of_one_host_use_the_loopback_interface_only(connect_all):
             assert sock.getsockname()[0] == sock.getpeername()[0] == "127.0.0.1"
 
 
-def test_inherited_listener_is_used_only_if_it_is_one():
+def test_an_inherited_socket_is_used_only_if_it_is_one():
     sock = bind("127.0.0.1", 0, 4)
     port = sock.getsockname()[1]
-    assert rendezvous.adopt_listener(0, port) is None
-    assert rendezvous.adopt_listener(9999, port) is None
-    assert rendezvous.adopt_listener(sock.fileno(), port + 1) is None
-    adopted = rendezvous.adopt_listener(sock.detach(), port)
+    assert rendezvous.adopt_socket(0, port) is None
+    assert rendezvous.adopt_socket(9999, port) is None
+    assert rendezvous.adopt_socket(sock.fileno(), port + 1) is None
+    adopted = rendezvous.adopt_socket(sock.detach(), port)
     assert adopted is not None and adopted.getsockname()[1] == port
     assert not adopted.get_inheritable()
     adopted.close()
@@ -313,3 +316,45 @@ def test_rank_that_is_early_for_another_job_retries():
         2: (0, 2),
     }
     assert all(m.local_size == 2 for m in memberships.values())
+
+
+def test_the_port_of_the_launcher_is_kept_and_nobody_listens_there():
+    """A stranger could fill the queue of a listener that nobody serves."""
+    sock = open_rendezvous(None, None)
+    port, heir = sock.getsockname()[1], sock.dup()  # the second is of a shell around the program
+    fd = sock.detach()
+
+    def meet(rank):
+        inherited = fd if rank == 0 else None
+        meeting = rendezvous.Meeting("127.0.0.1", [port], inherited_fd=inherited)
+        found = rendezvous.open_exchange(rank=rank, size=2, meeting=meeting, key=KEY, timeout=20)
+        found.allgather(rank)
+        found.close()
+
+    def refused():
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 5)
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", port))
+
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 5)
+    for _ in range(2):
+        _, errors = run_ranks(meet, range(2))
+        assert not errors
+        refused()
+    rendezvous._kept.pop(port).close()  # the program has ended, and the shell starts another
+    fd = heir.detach()
+    _, errors = run_ranks(meet, range(2))
+    assert not errors
+    refused()
+    rendezvous._kept.pop(port).close()
+
+
+def test_an_interface_with_an_ipv6_address_only(monkeypatch):
+    only = [hosts.InterfaceAddress("eth6", "fd00::1", 64, False)]
+    monkeypatch.setattr(hosts, "interface_addresses", lambda: only)
+    assert own_address("eth0,eth6", None) == "fd00::1"
+    with pytest.raises(OSError, match=r"none of the network interfaces eth0 is up.*those.*eth6"):
+        own_address("eth0", None)

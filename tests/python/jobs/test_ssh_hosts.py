@@ -79,7 +79,16 @@ def test_a_host_that_is_cut_off_ends_a_job_whose_ranks_stay(made, tmp_path):
     program = (sys.executable, write_script(tmp_path, LEAVES), tmp_path)
     report = tmp_path / "report.json"
     job = made.start(
-        *run_command("-H", "h0:1,h1:1", "--exit-report", report, *PATIENT_RUN[:2], *program)
+        *run_command(
+            "-H",
+            "h0:1,h1:1",
+            "--exit-report",
+            report,
+            *PATIENT_RUN[:2],
+            "--agent-timeout",
+            5,
+            *program,
+        )
     )
     pids_in(tmp_path, 2)
     made.hosts.connect(1, False)

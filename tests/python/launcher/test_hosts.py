@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 
@@ -18,6 +19,7 @@ from tfring.launcher.hosts.placement import (
     parse_hosts,
 )
 from tfring.launcher.hosts.slurm_gpus import read_gpus
+from tfring.ssh.options import SshOptions
 
 
 def needs_clustershell():
@@ -236,3 +238,20 @@ def test_which_hosts_win():
     assert [s.host for s in find_slots(None, "c:1", None, job)] == ["c"]
     with pytest.raises(UsageError, match="how many"):
         find_slots(None, None, None, {})
+
+
+def test_no_text_reaches_ssh_as_an_option(monkeypatch):
+    for host in ("-oProxyCommand=x", "a b", "", "me@-x", "a;b"):
+        with pytest.raises(ValueError, match="no name of a host"):
+            SshOptions().command(host, ["true"])
+    for host in ("node1", "me@node1", "fd00::1", "fe80::1%eth0", "10.0.0.1", "my_alias"):
+        assert SshOptions().command(host, ["true"])[-3:] == ["--", host, "true"]
+    monkeypatch.setenv("LSB_MCPU_HOSTS", "-oProxyCommand=x 4")
+    with pytest.raises(UsageError, match="no name of a host"):
+        find_allocation(os.environ)
+
+
+def test_a_job_has_at_most_a_hundred_thousand_ranks():
+    for ranks, hosts in ((100_000_000, None), (None, "a:60000,b:60000")):
+        with pytest.raises(UsageError, match="a job has at most 100000"):
+            find_slots(ranks, hosts, None)

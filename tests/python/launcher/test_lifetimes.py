@@ -201,6 +201,26 @@ def test_a_launcher_that_was_suspended_from_its_terminal_loses_nobody(tmp_path):
     assert job.returncode == 0, errors
 
 
+def test_a_host_that_is_silent_for_a_while_is_not_lost(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    report(f"pid.{rank}", os.getpid())
+    while not os.path.exists(f"{sys.argv[1]}/go"):
+        time.sleep(0.1)
+    """,
+    )
+    job = start("-H", "127.0.0.2:1", sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
+    pid = pids_in(tmp_path, 1)["0"]
+    agent = parent(parent(pid))
+    os.kill(agent, signal.SIGSTOP)
+    assert not wait_until(lambda: not alive(pid), 9.0)
+    os.kill(agent, signal.SIGCONT)
+    (tmp_path / "go").touch()
+    _, errors = job.communicate(timeout=LIMIT_SECONDS)
+    assert job.returncode == 0, errors
+
+
 def test_a_host_that_is_cut_off(tmp_path):
     """The network loses everything without a word: both sides notice, and nobody is left."""
     path = script(tmp_path, FAMILY)
@@ -208,6 +228,7 @@ def test_a_host_that_is_cut_off(tmp_path):
     with two_hosts(tmp_path) as (made, search):
         where = ",".join(f"{made.address(host)}:1" for host in range(2))
         options = ("-H", where, "--exit-report", report, "--events", events)
+        options = (*options, "--agent-timeout", 5)
         job = subprocess.Popen(
             [*inside(made, 0), *run_command(*options, sys.executable, path, tmp_path)],
             stdout=subprocess.PIPE,

@@ -12,7 +12,7 @@ from tfring.launcher.agents.binding import read_places, share_of
 from tfring.launcher.cli import main, make_parser
 from tfring.launcher.hosts.errors import UsageError
 from tfring.launcher.options.config_file import words_of_file
-from tfring.launcher.options.environment import shown_value
+from tfring.launcher.options.environment import sent_variables, shown_value
 from tfring.launcher.options.from_arguments import environment_of, job_options, unused_hosts
 
 
@@ -170,10 +170,24 @@ def test_dry_run_starts_nothing_and_shows_no_secret(tmp_path):
 
 
 def test_what_counts_as_a_secret():
-    for name in ("TFRING_SECRET", "HF_TOKEN", "AWS_ACCESS_KEY_ID", "DB_PASSWORD", "API_KEY"):
+    secrets = ("TFRING_SECRET", "HF_TOKEN", "AWS_ACCESS_KEY_ID", "DB_PASSWORD", "API_KEY")
+    secrets += ("MYSQL_PWD", "SSH_PASSPHRASE", "GITHUB_PAT", "SENTRY_DSN", "SESSION_COOKIE")
+    secrets += ("AZURE_STORAGE_CONNECTION_STRING", "SLACK_WEBHOOK", "SMTP_PASS")
+    for name in secrets:
         assert shown_value(name, "x") == "********"
-    for name in ("TFRING_SECRET_FILE", "TF_KEYS", "PATH", "KEYBOARD"):
+    for name in ("TFRING_SECRET_FILE", "TF_KEYS", "PATH", "KEYBOARD", "PWD", "PATTERN"):
         assert shown_value(name, "x") == "x"
+    assert shown_value("TFRING_METRICS_TOKEN_FILE", "/t") == "/t"
+    assert shown_value("DATABASE_URL", "postgres://me:pw@db/x") == "********"
+    assert shown_value("PAGE", "https://host:80/@x") == "https://host:80/@x"
+
+
+def test_secrets_of_other_services_stay_on_this_host():
+    names = ("TF_TOKEN_app_terraform_io", "TF_VAR_db_password", "TF_API_TOKEN", "KERAS_API_KEY")
+    names += ("HOROVOD_SECRET_KEY", "PYTHON_GITLAB_PRIVATE_TOKEN", "PYTHON_KEYRING_PASSWORD")
+    kept = dict.fromkeys(names, "x") | {"KERAS_REMOTE": "https://me:pw@host/"}
+    sent = {"TF_XLA_FLAGS": "x", "KERAS_BACKEND": "tensorflow", "PYTHONHASHSEED": "0"}
+    assert sent_variables({**kept, **sent}) == sent
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_other_hosts_get_the_environment_but_no_secret_on_the_command_line(tmp_p
     lines = done.stdout.splitlines()
     assert f"[1]<stdout>:1 1 /a b/$c {here}" in lines and f"[2]<stdout>:2 0 /a b/$c {here}" in lines
     log = (tmp_path / "ssh.log").read_text()
-    assert log.count("-p 2222 127.0.0.2 ") == 1  # one connection for both ranks
+    assert log.count("-p 2222 -- 127.0.0.2 ") == 1  # one connection for both ranks
     assert "[1]<stdout>:['1', None, '2']" in lines and "[2]<stdout>:['1', None, '2']" in lines
     secrets = {line.partition(":")[2] for line in lines if len(line) > 70}
     assert len(secrets) == 1 and secrets.pop() not in log
@@ -84,6 +84,7 @@ def test_rank_0_on_another_host_passes_on_where_it_listens(tmp_path):
     if rank == 0:
         with socket.socket(fileno=int(os.environ["TFRING_RENDEZVOUS_FD"])) as listener:
             listener.settimeout(30)
+            listener.listen()
             print("heard", listener.accept()[0].recv(9).decode())
     else:
         socket.create_connection(where, 30).sendall(b"something")

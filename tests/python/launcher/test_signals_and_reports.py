@@ -268,12 +268,41 @@ def test_exit_report_of_a_job_that_went_well(tmp_path):
     assert said["first_failure"] is None and said["explanation"] == ""
 
 
-def test_the_exit_report_follows_no_link_of_others(tmp_path):
-    (tmp_path / "precious").write_text("mine")
-    (tmp_path / "report.json.part").symlink_to("precious")
-    done = run("-np", 1, "--exit-report", tmp_path / "report.json", "true")
-    assert done.returncode == 2 and done.stderr.count("--exit-report") == 1
-    assert (tmp_path / "precious").read_text() == "mine"
+@pytest.mark.parametrize(
+    ("option", "name", "link", "code"),
+    [
+        ("--exit-report", "report", "report", 0),  # takes the place of the link
+        ("--events", "events", "events", 2),
+        ("--output-filename", "out", "out/rank.0/stdout", 2),
+        ("--output-filename", "out", "out/rank.0", 2),
+    ],
+)
+def test_files_follow_no_link_of_others(option, name, link, code, tmp_path):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "stdout").write_text("mine")
+    target = precious if link.endswith("rank.0") else precious / "stdout"
+    (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / link).symlink_to(target)
+    done = run("-np", 1, option, tmp_path / name, "true")
+    assert done.returncode == code, done.stderr
+    assert (precious / "stdout").read_text() == "mine"
+    if code:
+        assert f"{option}: a file cannot be made" in done.stderr
+
+
+def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(tmp_path):
+    os.mkfifo(tmp_path / "events")
+    done = run("-np", 1, "--events", tmp_path / "events", "true")
+    assert done.returncode == 2 and "--events: a file cannot be made" in done.stderr
+
+
+def test_nobody_else_can_read_what_ranks_write(tmp_path):
+    files = ("--exit-report", tmp_path / "r", "--events", tmp_path / "e")
+    done = run("-np", 1, *files, "--output-filename", tmp_path / "o", "true")
+    assert done.returncode == 0, done.stderr
+    for path in (tmp_path / "r", tmp_path / "e", tmp_path / "o/rank.0/stdout"):
+        assert path.stat().st_mode & 0o077 == 0
 
 
 LOG = [

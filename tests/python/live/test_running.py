@@ -150,7 +150,7 @@ def test_other_hosts_through_ssh(job: LiveJob, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     view = json.loads(done.stdout)
     assert view["missing"] == [] and [row["rank"] for row in view["ranks"]] == [0, 1]
-    assert "-p 2222 other env PYTHONPATH=" in (tmp_path / "ssh.log").read_text()
+    assert "-p 2222 -- other env PYTHONPATH=" in (tmp_path / "ssh.log").read_text()
     done = finish([*words, "stacks", here, "--host", "other"], PATH=path)
     assert "Ranks 0 and 1:" in done.stdout or "Rank 1:" in done.stdout, done.stdout + done.stderr
     assert "no stacks" not in done.stdout and done.returncode == 0

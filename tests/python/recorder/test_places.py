@@ -15,7 +15,7 @@ from tfring.recorder.layout import EventType, RankState
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "default"
-    monkeypatch.setattr(places, "default_folder", lambda: folder)
+    monkeypatch.setattr(places, "_places", lambda: (folder, tmp_path / "nobody" / "tfring"))
     return folder
 
 
@@ -155,3 +155,23 @@ def test_an_empty_folder_of_a_job_is_removed_at_its_end(base: Path) -> None:
     path.unlink()
     places.end_job(str(path))
     assert not path.parent.exists()
+
+
+def test_a_folder_that_somebody_else_has_made_is_neither_written_nor_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "MEMORY", tmp_path / "shm")
+    monkeypatch.setattr(places, "USERS", tmp_path / "run")
+    theirs = tmp_path / "shm" / f"tfring-{os.getuid()}"
+    (theirs / "feedbeef0000").mkdir(parents=True)
+    write_record(theirs / "feedbeef0000" / "rank-0.record")
+    assert len(places.jobs()) == 1
+    own = os.getuid()
+    monkeypatch.setattr(places.os, "getuid", lambda: own + 1)
+    (tmp_path / "shm" / f"tfring-{own + 1}").symlink_to(theirs)
+    assert places.jobs() == []
+    if own == 0:
+        private = tmp_path / "run" / "1"
+        private.mkdir(parents=True)
+        os.chown(private, 1, 1)
+        assert places.default_folder() == private / "tfring"

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import json
 import os
 import resource
 import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
 from typing import Any
 
+from tfring.bootstrap import hosts
 from tfring.launcher.agents import protocol
 from tfring.launcher.agents.binding import bind
 from tfring.launcher.agents.descendants import kill_descendants
@@ -31,35 +30,30 @@ from tfring.launcher.agents.out_of_memory import OutOfMemoryWatch
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_SIOCGIFADDR = 0x8915
 _GRACE_SECONDS = 1.0
+_TRIES = 10  # to get a free port
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def interface_address(names: list[str]) -> str:
-    """Returns the IPv4 address of the first interface that has one.
+    """Returns the first address of the first interface that has one, IPv4 before IPv6.
 
     Args:
         names: Names of network interfaces, best first.
 
     Raises:
-        OSError: None of them has one here.
+        OSError: None of them is up here and has one.
     """
-    reason = "no interface was named"
+    here = hosts.interface_addresses()
     for name in names:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            request = struct.pack("256s", name.strip().encode()[:15])
-            try:
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-            except OSError as failure:
-                reason = failure.strerror or str(failure)
-                continue
-            return socket.inet_ntoa(answer[20:24])
-    there = ",".join(name for _, name in socket.if_nameindex())
+        for one in here:
+            if one.interface == name.strip():
+                return one.address
+    there = ", ".join(dict.fromkeys(one.interface for one in here))
     raise OSError(
-        f"none of the network interfaces {','.join(names)} has an IPv4 address on this host "
-        f"({reason}); it has: {there}"
+        f"none of the network interfaces {','.join(names)} is up on this host and has an address; "
+        f"those that do: {there}"
     )
 
 
@@ -84,11 +78,16 @@ def own_address(interface: str | None, towards: str | None) -> str:
 
 
 def open_rendezvous(interface: str | None, towards: str | None) -> socket.socket:
-    """Returns a socket that listens only at the address at which other ranks can reach this host.
+    """Returns a socket that is bound to the address at which other ranks can reach this host.
+
+    It does not listen yet: nobody would accept what comes before rank 0 calls init.
 
     Args:
         interface: The network interface to use, or several (eth0,eth1); or None.
         towards: Another host of the job, or None if all ranks are on this one.
+
+    Raises:
+        OSError: There is no such interface, no such host, or no free port.
     """
     address = own_address(interface, towards)
     if address.lower().startswith("fe80:"):
@@ -97,12 +96,20 @@ def open_rendezvous(interface: str | None, towards: str | None) -> socket.socket
             "interface with another address (--network-interface)"
         )
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    # A later init binds the same port while connections of the first are in TIME_WAIT.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((address, 0))
-    listener.listen(4096)
-    return listener
+    for attempt in range(_TRIES):
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((address, 0))
+            port = probe.getsockname()[1]
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            # By its number: the kernel then keeps the port also when the listening is over.
+            bound.bind((address, port))
+            return bound
+        except OSError:  # another program was faster
+            bound.close()
+            if attempt == _TRIES - 1:
+                raise
+    raise AssertionError("unreachable")
 
 
 class Agent:

@@ -69,7 +69,7 @@ class Connections:
             self._close(present)
         try:
             host = Host(name, None if local else self._shell, self._lease)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise UsageError(f"no agent can be started on {name}: {error}") from None
         self._hosts[key] = host
         for fd in host.fds()[1:]:

@@ -15,9 +15,13 @@ from typing import Any
 from tfring.launcher.agents.protocol import FRAME, GREETING, KEEPALIVE_SECONDS, agent_command
 from tfring.launcher.agents.shells import RemoteShell, Tunnel, Tunnels
 
-# The launcher takes a host for gone that has given no sign of life for so long, and its agent the
-# launcher. With the time that ranks get to report and to end, nobody is left after ten seconds.
-AGENT_TIMEOUT_SECONDS = 5.0
+# After this many seconds without a sign of life the launcher takes a host for lost, and the agent
+# there the launcher. Networks and virtual machines pause for some seconds now and then, and the
+# connections of a job survive that. In an elastic job a lost host costs less than the wait for it.
+AGENT_TIMEOUT_SECONDS = 60.0
+ELASTIC_TIMEOUT_SECONDS = 5.0
+# The launcher notices first that a host is silent, and says so.
+SSH_LATER_SECONDS = 4.0
 _CHUNK = 1 << 16
 _NAMES = {b"o": "stdout", b"e": "stderr"}
 # What a scheduler sends to all processes of a job must not end ssh before the ranks behind it have

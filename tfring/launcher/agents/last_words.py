@@ -24,12 +24,18 @@ def write_json(path: Path, value: Any) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    part = path.with_name(f"{path.name}.part")
-    # In a folder where others may write, too, a link of theirs is not followed.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(part, flags, 0o666), "w", encoding="utf-8") as file:
-        file.write(json.dumps(value, indent=2) + "\n")
-    os.replace(part, path)
+    # In a folder where others may write, too, nobody can foresee this name.
+    part = path.with_name(f"{path.name}.{os.urandom(8).hex()}.part")
+    text = json.dumps(value, indent=2) + "\n"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        with open(os.open(part, flags, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
 
 
 def finish_report(order: Mapping[str, Any], ended: Mapping[int, Mapping[str, Any]]) -> None:

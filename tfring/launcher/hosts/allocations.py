@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tfring.launcher.hosts.errors import UsageError
 from tfring.launcher.hosts.lists import expand
+from tfring.ssh.options import check_host
 
 SLURM = "Slurm"
 
@@ -39,7 +40,11 @@ def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
     for scheduler, read in _READERS.items():
         try:
             hosts = read(environ)
-        except OSError as error:
+            for host, _ in hosts:
+                check_host(host)
+        except UsageError:
+            raise
+        except (OSError, ValueError) as error:
             raise UsageError(
                 f"the hosts of this {scheduler} job cannot be read: {error}; name them with -H"
             ) from None

@@ -14,7 +14,8 @@ _MOST_SLOTS = 100_000
 _ENTRY = re.compile(
     r"(?P<user>[A-Za-z0-9_][\w.-]*@)?"
     r"(?P<host>\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[\w.-]+)?\]|[A-Za-z0-9_][A-Za-z0-9_.,/\[\]-]*)"
-    r"(?::(?P<slots>\d+))?"
+    r"(?::(?P<slots>\d+))?",
+    re.ASCII,
 )
 
 

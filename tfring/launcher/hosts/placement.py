@@ -14,6 +14,8 @@ from tfring.launcher.hosts.allocations import find_allocation
 from tfring.launcher.hosts.errors import UsageError
 from tfring.launcher.hosts.lists import parse_entry, split_list
 
+MOST_RANKS = 100_000
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -100,7 +102,7 @@ def assign_slots(ranks: int | None, hosts: list[tuple[str, int]]) -> list[Slot]:
         hosts: Hosts and their slots; empty means this host with as many slots as ranks.
 
     Raises:
-        UsageError: There are too few slots, or a host is named twice.
+        UsageError: There are too few slots or too many ranks, or a host is named twice.
     """
     if not hosts:
         if ranks is None:
@@ -115,6 +117,8 @@ def assign_slots(ranks: int | None, hosts: list[tuple[str, int]]) -> list[Slot]:
         raise UsageError(f"a host is named twice ({twice}): add up its slots in one entry")
     total = sum(slots for _, slots in hosts)
     ranks = total if ranks is None else ranks
+    if ranks > MOST_RANKS:
+        raise UsageError(f"{ranks} ranks were asked for, and a job has at most {MOST_RANKS}")
     if ranks > total:
         raise UsageError(f"{ranks} ranks were asked for, and the hosts have {total} slots in all")
     used: list[tuple[str, int]] = []

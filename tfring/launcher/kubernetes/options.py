@@ -268,8 +268,8 @@ def _variables(options: argparse.Namespace) -> dict[str, str]:
         read_settings(values)
     except SettingError as error:
         raise UsageError(str(error)) from None
-    for name in values:
-        if is_secret(name):
+    for name, value in values.items():
+        if is_secret(name, value):
             raise UsageError(
                 f"-x {name}: its value would stand in the manifest for all to read: put it into a "
                 "Secret, and name that in the container's env"

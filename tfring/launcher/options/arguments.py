@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from tfring.launcher.agents.host import AGENT_TIMEOUT_SECONDS
+from tfring.launcher.agents.host import AGENT_TIMEOUT_SECONDS, ELASTIC_TIMEOUT_SECONDS
 from tfring.launcher.elastic.node_options import add_node_options
 from tfring.launcher.elastic.options import add_elastic_options
 from tfring.launcher.kubernetes.options import add_kubernetes_options
@@ -140,10 +140,10 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
     add(
         "--agent-timeout",
         type=float,
-        default=AGENT_TIMEOUT_SECONDS,
         metavar="SECONDS",
-        help="after so long without a sign of life another host counts as gone, and for its ranks "
-        f"tfring run does (default {AGENT_TIMEOUT_SECONDS:g}; 0: never)",
+        help="after this many seconds of silence tfring run takes a host for lost, and the host's "
+        f"agent takes tfring run for lost (default {AGENT_TIMEOUT_SECONDS:g}, in elastic jobs "
+        f"{ELASTIC_TIMEOUT_SECONDS:g}; 0: never)",
     )
     add(
         "--bind-to",

@@ -18,13 +18,21 @@ _SENT = re.compile(
     r"CUDA_(HOME|PATH|DEVICE_ORDER|LAUNCH_BLOCKING|CACHE_\w+)"
 )
 # Of those, what describes this host or holds a secret.
-_KEPT = re.compile(r"TF_CONFIG|TFRING_(SECRET|SECRET_FILE|BIND_ADDR|ADVERTISE_ADDR|FUNCTION_\w+)")
-# Names of variables whose values are shown to nobody.
+_KEPT = re.compile(
+    r"TF_CONFIG|TF_(VAR|CLI)_\w+|"  # the second is Terraform's
+    r"TFRING_(SECRET|SECRET_FILE|BIND_ADDR|ADVERTISE_ADDR|FUNCTION_\w+)"
+)
+# Names of variables that hold secrets of this or another service.
 _SECRET = re.compile(
-    r"SECRET(?!_FILE)|(?<!MAX_)(?<!NUM_)TOKEN(?!IZER)|PASSW|CREDENTIAL|PRIVATE|API_?KEY|ACCESS_?KEY|AUTH(?!OR)|"
-    r"(^|_)KEY$",
+    r"SECRET(?!_FILE)|(?<!MAX_)(?<!NUM_)TOKEN(?!IZER|_FILE)|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE|"
+    r"API_?KEY|ACCESS_?KEY|AUTH(?!OR)|COOKIE|WEBHOOK|JWT|CONNECTION_STRING|DSN$|"
+    r"(^|_)(KEY|PAT|PASS|\w*PWD)$",
     re.IGNORECASE,
 )
+# PWD and OLDPWD are folders of the shell.
+_FOLDERS = ("PWD", "OLDPWD")
+# An address with a user and a password, as in DATABASE_URL.
+_PASSWORD_IN_URL = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
 
 
 def sent_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -36,7 +44,7 @@ def sent_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environ.items()
-        if _SENT.fullmatch(name) and not _KEPT.fullmatch(name)
+        if _SENT.fullmatch(name) and not _KEPT.fullmatch(name) and not is_secret(name, value)
     }
 
 
@@ -120,11 +128,19 @@ def job_variables(
     return values
 
 
-def is_secret(name: str) -> bool:
-    """Tells whether a variable's name says that its value is shown to nobody."""
-    return _SECRET.search(name) is not None
+def is_secret(name: str, value: str = "") -> bool:
+    """Tells whether a variable's name or value says that it holds a secret.
+
+    Such a variable goes to other hosts only if `-x` names it, and nobody sees its value.
+
+    Args:
+        name: Of the variable.
+        value: Its value.
+    """
+    named = name not in _FOLDERS and _SECRET.search(name) is not None
+    return named or _PASSWORD_IN_URL.search(value) is not None
 
 
 def shown_value(name: str, value: str) -> str:
     """Returns the value of a variable for people to see: that of a secret is masked."""
-    return "********" if value and is_secret(name) else value
+    return "********" if value and is_secret(name, value) else value

@@ -15,6 +15,11 @@ from tfring.bootstrap import mpi_data
 from tfring.compat.shim import search_path
 from tfring.environments import IdentityError
 from tfring.environments.kubernetes import find_pod
+from tfring.launcher.agents.host import (
+    AGENT_TIMEOUT_SECONDS,
+    ELASTIC_TIMEOUT_SECONDS,
+    SSH_LATER_SECONDS,
+)
 from tfring.launcher.agents.shells import RemoteShell, SrunOptions
 from tfring.launcher.hosts.allocations import SLURM, find_allocation
 from tfring.launcher.hosts.errors import UsageError
@@ -32,8 +37,6 @@ from tfring.texts.ranks import parse_ranks
 _LEAST_AGENT_TIMEOUT = 2.0
 # Settings that the launcher itself gives to all ranks.
 _OF_JOB = ("TFRING_START_TIMEOUT", "TFRING_INTERFACE")
-# The launcher notices first that a host is silent, and says so.
-_SSH_LATER_SECONDS = 4.0
 
 
 def environment_of(options: argparse.Namespace) -> dict[str, str]:
@@ -85,16 +88,19 @@ def job_options(options: argparse.Namespace, *, elastic: bool = False) -> JobOpt
         argv = [sys.executable, *argv]  # a script that cannot be started by itself
     check_numbers(options)
     pod = None if elastic else pod_around(options, os.environ)
+    silence = options.agent_timeout
+    if silence is None:
+        silence = ELASTIC_TIMEOUT_SECONDS if elastic else AGENT_TIMEOUT_SECONDS
     job = JobOptions(
         slots=[] if elastic else slots_of(pod) if pod else _slots(options),
         argv=argv,
         environment={**environment_of(options), **chosen},
         sent={} if options.no_env else None,
-        shell=_shell(options, settings.start_timeout),
+        shell=_shell(options, settings.start_timeout, silence),
         interface=",".join(settings.interface) or None,
         start_timeout=settings.start_timeout,
         stop_timeout=options.stop_timeout,
-        agent_timeout=options.agent_timeout,
+        agent_timeout=silence,
         bind_to=options.bind_to,
         output_folder=Path(options.output_filename) if options.output_filename else None,
         output_max_mb=options.output_max_mb or 0.0,
@@ -114,7 +120,7 @@ def _slots(options: argparse.Namespace) -> list[Slot]:
         raise UsageError(f"the host file cannot be read: {error}") from None
 
 
-def _shell(options: argparse.Namespace, start_timeout: float) -> RemoteShell:
+def _shell(options: argparse.Namespace, start_timeout: float, silence: float) -> RemoteShell:
     """Returns what starts agents on other hosts."""
     kind = options.start_agents
     if kind == "auto":
@@ -125,9 +131,9 @@ def _shell(options: argparse.Namespace, start_timeout: float) -> RemoteShell:
     if kind == "srun":
         return SrunOptions(find_gpus(os.environ))
     ssh = SshOptions(options.ssh_port, options.ssh_identity_file, start_timeout)
-    if options.agent_timeout:
+    if silence:
         # An ssh whose launcher is gone, and with it the network, ends by itself then.
-        ssh = dataclasses.replace(ssh, silence_seconds=options.agent_timeout + _SSH_LATER_SECONDS)
+        ssh = dataclasses.replace(ssh, silence_seconds=silence + SSH_LATER_SECONDS)
     return ssh
 
 
@@ -140,7 +146,7 @@ def check_numbers(options: argparse.Namespace) -> None:
     Raises:
         UsageError: The message names the option.
     """
-    if 0 < options.agent_timeout < _LEAST_AGENT_TIMEOUT:
+    if options.agent_timeout is not None and 0 < options.agent_timeout < _LEAST_AGENT_TIMEOUT:
         raise UsageError(
             f"--agent-timeout {options.agent_timeout:g}: it has to be 0 or at least "
             f"{_LEAST_AGENT_TIMEOUT:g}, as signs of life come once a second"

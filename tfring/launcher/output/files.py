@@ -7,12 +7,15 @@ import os
 from pathlib import Path
 
 from tfring.launcher.output.writer import BackgroundWriter, QueuedFile
+from tfring.security.files import check_owner, make_file, make_folder
 
 KEPT_FILES = 3
 
 
 class RotatingFile:
     """A file that is put aside when it becomes too long: FILE.1 is the newest of those.
+
+    It belongs to this user, and nobody else can read it.
 
     Args:
         path: Of the file; what is there is overwritten.
@@ -29,7 +32,7 @@ class RotatingFile:
         self._fd = self._open()
 
     def _open(self) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        return make_file(self._path)
 
     def write(self, data: bytes) -> None:
         """Writes all of `data`.
@@ -63,6 +66,10 @@ class RotatingFile:
         fd = self._open()
         os.close(self._fd)
         self._fd, self._size = fd, 0
+
+    def fileno(self) -> int:
+        """Returns its descriptor."""
+        return self._fd
 
     def close(self) -> None:
         """Closes the file."""
@@ -102,14 +109,15 @@ class RankFiles:
             called: The name of its folder, if it is another than rank.N.
 
         Raises:
-            OSError: They cannot be made.
+            OSError: They cannot be made, or the folder belongs to another user.
         """
         folder = self._folder / (called or f"rank.{rank:0{self._width}d}")
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for name in ("stdout", "stderr"):
             path = folder / name
             file = RotatingFile(path, self._most, self._kept)
             self._targets.append(file)
+            check_owner(folder, file.fileno())
             self._files[rank, name] = QueuedFile(self._writer, file, str(path))
 
     def write(self, rank: int, name: str, data: bytes) -> None:

@@ -1,0 +1,65 @@
+"""Files that this user makes, also in folders where other users may write.
+
+Somebody else may have put a link, a pipe or a file of their own where a file is to be. A link would
+have this user overwrite another file, and a pipe would wait for a reader.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+
+def make_file(path: Path) -> int:
+    """Makes a file that only this user can read; a regular file of this name is removed before.
+
+    Args:
+        path: The file.
+
+    Returns:
+        A descriptor to write to, which a child process does not inherit.
+
+    Raises:
+        OSError: It cannot be made, or what is there is a link, a pipe, or of another user.
+    """
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        pass
+    else:
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(f"{path} is no regular file")
+        path.unlink()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, 0o600)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder, and those above it, unless it is there.
+
+    Args:
+        path: The folder.
+
+    Raises:
+        OSError: It cannot be made, or is a link.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    if path.is_symlink():
+        raise OSError(f"{path} is a link, not a folder")
+
+
+def check_owner(folder: Path, descriptor: int) -> None:
+    """Refuses a folder that somebody else has made.
+
+    Args:
+        folder: The folder.
+        descriptor: Of a file that this process has made in it: its owner is who files of ours
+            belong to there, also where a file system changes owners.
+
+    Raises:
+        PermissionError: The folder belongs to somebody else, who could exchange what is in it.
+    """
+    owner, ours = folder.lstat().st_uid, os.fstat(descriptor).st_uid
+    if owner != ours:
+        raise PermissionError(f"{folder} belongs to user {owner}, not to {ours}")
