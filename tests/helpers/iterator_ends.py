@@ -1,9 +1,8 @@
 """Has no iterator of tf.data wait for its autotuner when it ends.
 
-The autotuner of an iterator sleeps for as long as a minute between two looks. An iterator that ends
-wakes it, but says only afterwards that it ends (TensorFlow 2.21, CancellationManager::StartCancel),
-so now and then the autotuner sleeps on, and whoever drops the iterator, each `fit` for example,
-waits for it.
+The autotuner of an iterator sleeps for up to a minute at a time. An iterator that ends wakes it,
+and is marked as ended only afterwards (TensorFlow 2.21, CancellationManager::StartCancel). So the
+autotuner sometimes sleeps on. Each `fit` drops an iterator, and then waits for it.
 """
 
 from __future__ import annotations

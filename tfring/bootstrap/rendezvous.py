@@ -311,6 +311,7 @@ def _accept_members(
 
 def _listening_socket(meeting: Meeting, size: int) -> tuple[socket.socket, bool]:
     """Returns where to accept the others, and whether the launcher has chosen the port."""
+    backlog = max(1024, size + 16)
     for port in meeting.ports:
         sock = _kept.pop(port, None)
         if sock is None and meeting.inherited_fd is not None:
@@ -319,7 +320,7 @@ def _listening_socket(meeting: Meeting, size: int) -> tuple[socket.socket, bool]
             try:
                 # While connections of an earlier init are in TIME_WAIT.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                sock.listen(max(1024, size + 16))
+                sock.listen(backlog)
                 return sock, True
             except OSError as error:
                 _log.info("port %d of the launcher cannot be used: %s", port, error)
@@ -329,7 +330,7 @@ def _listening_socket(meeting: Meeting, size: int) -> tuple[socket.socket, bool]
         address = hosts.listening_address(meeting.address)
     if not address:
         _log.info("rank 0 listens on all addresses of this host, port %d", meeting.ports[0])
-    return _bind_one(address, meeting, max(1024, size + 16)), False
+    return _bind_one(address, meeting, backlog), False
 
 
 def _stop_listening(sock: socket.socket) -> None:

@@ -366,7 +366,7 @@ class FunctionServer:
     def _accept(self) -> None:
         """Accepts each rank once, as they come, until all are there or the job has ended.
 
-        Then nobody listens at the port any more.
+        Then it closes the port.
         """
         first = int(self._elastic)  # the id of the first
         expected = {(Role.FUNCTION, rank) for rank in range(first, first + self._ranks)}

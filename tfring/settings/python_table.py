@@ -51,7 +51,7 @@ START = Group(
         ),
         flag(
             "INSECURE",
-            "A job over several hosts may start without a secret. Whoever reaches it can join.",
+            "A job over several hosts may start without a secret. Anybody who reaches it can join.",
             False,
             reader=Reader.PYTHON,
         ),

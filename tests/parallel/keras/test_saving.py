@@ -158,8 +158,7 @@ def test_options_reach_the_optimizer(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="legacy_opts"):
         loaded = hvd.load_model(tmp_path / "model.keras", compression=Counted, legacy_opts=True)
     go_on(loaded)
-    steps = Counted.tensors / len(loaded.trainable_variables)
-    assert steps >= 1 and steps == int(steps)
+    assert Counted.tensors == 3 * len(loaded.trainable_variables)  # in three steps without a graph
     assert_same_on_all_ranks(loaded)
 
 

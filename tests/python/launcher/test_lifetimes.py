@@ -47,6 +47,14 @@ def script(folder, text):
     return write_script(folder, text, header=REPORT + PREAMBLE)
 
 
+# Until somebody makes a file.
+WAITS = """
+    report(f"pid.{rank}", os.getpid())
+    while not os.path.exists(f"{sys.argv[1]}/go"):
+        time.sleep(0.1)
+    """
+
+
 def parent(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
@@ -174,14 +182,7 @@ def test_launcher_that_stands_still_loses_other_hosts(tmp_path):
 
 
 def test_a_launcher_that_was_suspended_from_its_terminal_loses_nobody(tmp_path):
-    path = script(
-        tmp_path,
-        """
-    report(f"pid.{rank}", os.getpid())
-    while not os.path.exists(f"{sys.argv[1]}/go"):
-        time.sleep(0.1)
-    """,
-    )
+    path = script(tmp_path, WAITS)
     job = start(
         "-H",
         "127.0.0.2:1",
@@ -202,14 +203,7 @@ def test_a_launcher_that_was_suspended_from_its_terminal_loses_nobody(tmp_path):
 
 
 def test_a_host_that_is_silent_for_a_while_is_not_lost(tmp_path):
-    path = script(
-        tmp_path,
-        """
-    report(f"pid.{rank}", os.getpid())
-    while not os.path.exists(f"{sys.argv[1]}/go"):
-        time.sleep(0.1)
-    """,
-    )
+    path = script(tmp_path, WAITS)
     job = start("-H", "127.0.0.2:1", sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
     pid = pids_in(tmp_path, 1)["0"]
     agent = parent(parent(pid))

@@ -96,7 +96,7 @@ def open_rendezvous(interface: str | None, towards: str | None) -> socket.socket
             "interface with another address (--network-interface)"
         )
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    for attempt in range(_TRIES):
+    for _ in range(_TRIES):
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind((address, 0))
             port = probe.getsockname()[1]
@@ -107,9 +107,7 @@ def open_rendezvous(interface: str | None, towards: str | None) -> socket.socket
             return bound
         except OSError:  # another program was faster
             bound.close()
-            if attempt == _TRIES - 1:
-                raise
-    raise AssertionError("unreachable")
+    raise OSError(f"no port of {address} stayed free long enough to be bound")
 
 
 class Agent:
