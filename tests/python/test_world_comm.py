@@ -81,7 +81,7 @@ UNDER_MPI = """
 """
 
 WITHOUT_MPI = """
-    import os, socket
+    import errno, os, socket
     me = int(os.environ["TFRING_RANK"])
     for _ in range(2):
         if me == 1:
@@ -95,10 +95,16 @@ WITHOUT_MPI = """
     if me != 0:
         refused("mpirun", "[1, 2]", comm=[1, 2])
     if me == 0:
-        # The launcher's port stays ours between two jobs.
+        # The launcher's port stays ours between two jobs; nobody reaches it then.
         where = os.environ["TFRING_RENDEZVOUS_ADDR"], int(os.environ["TFRING_RENDEZVOUS_PORT"])
         with socket.socket() as other:
-            assert other.connect_ex(where) == 0
+            assert other.connect_ex(where) == errno.ECONNREFUSED
+        with socket.socket() as other:
+            try:
+                other.bind(where)
+                raise AssertionError(f"anybody can have {where}")
+            except OSError as error:
+                assert error.errno == errno.EADDRINUSE
     hvd.init(comm=[me])
     assert (hvd.rank(), hvd.size()) == (0, 1)
     hvd.shutdown()
