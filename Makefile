@@ -103,13 +103,14 @@ BESIDE_EACH_OTHER := -n $(PYTEST_JOBS) --dist loadfile --max-worker-restart 0
 QUICK_PYTHON := $(PYTHON_TESTS) $(BESIDE_EACH_OTHER) -m "not (slow or wheel)"
 QUICK_PARALLEL := tools/parallel_tests.sh "not slow"
 WITH_TWO := $(or $(filter 2,$(RANKS)),$(RANKS))
-WITH_OTHERS := $(filter-out $(WITH_TWO) 4,$(RANKS))
+WITH_OTHERS := $(filter-out $(WITH_TWO) 3 4,$(RANKS))
+WITH_MANY := $(filter 3 4,$(RANKS))
 
 test: test-cc python-and-parallel ## The tests: nearly all that a change can break
 
 # At the same time, because both wait for processes half of the time. With two ranks all tests run,
-# with other numbers few: these come after the Python tests, so that both sides take equally long.
-# Four ranks need two minutes and find what three find: they are among the slow tests.
+# with other numbers few: those with one come after the Python tests, so that both sides take equally
+# long. Three and four ranks are among the slow tests.
 .PHONY: python-and-parallel other-ranks
 python-and-parallel: test-build
 	@echo "== Python tests; those under mpirun run meanwhile, and what they print comes at the end"
@@ -148,7 +149,7 @@ test-slow-alone: slow-build
 
 test-slow-parallel: slow-build
 	tools/parallel_tests.sh slow $(RANKS)
-	$(if $(filter 4,$(RANKS)),$(QUICK_PARALLEL) 4)
+	$(if $(WITH_MANY),$(QUICK_PARALLEL) $(WITH_MANY))
 
 test-all: test test-slow test-gpu test-ray test-spark docs wheel-test wheels-test sanitize fuzz bazel ## Everything
 

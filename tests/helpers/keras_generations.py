@@ -15,10 +15,14 @@ GENERATIONS = pytest.mark.parametrize(
     [
         ("3", "0"),
         pytest.param(
-            *("2", "1"),
-            marks=pytest.mark.skipif(
-                importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras"
-            ),
+            "2",
+            "1",
+            marks=[
+                pytest.mark.slow,
+                pytest.mark.skipif(
+                    importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras"
+                ),
+            ],
         ),
     ],
 )

@@ -63,7 +63,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-QUICK = ("tensorflow", "before TensorFlow", "tfring")
+QUICK = ("before TensorFlow", "tfring")
 
 
 @pytest.mark.parametrize(

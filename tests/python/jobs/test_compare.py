@@ -73,7 +73,7 @@ BATCH_NORM = """
 """
 
 
-@pytest.mark.parametrize("layer", ["SyncBatchNormalization", "BatchNormalization"])
+@pytest.mark.parametrize("layer", ["SyncBatchNormalization", slow("BatchNormalization")])
 @pytest.mark.parametrize("ranks", [2, slow(3)])
 def test_batch_normalization(tmp_path, layer, ranks):
     """The gradient of a bias before it is all rounding; with each rank's own batch it is named."""

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from launcher_tools import mpirun, run, run_python, write_script
-from tiers import slow
 
 pytest.importorskip("tfring._native")
 
@@ -135,7 +134,8 @@ def test_single_process(tmp_path: Path) -> None:
     assert done.stdout.count("grown by") == 1
 
 
-@pytest.mark.parametrize("launch", ["tfring run", slow("mpirun")])
+@pytest.mark.parametrize("launch", ["tfring run", "mpirun"])
+@pytest.mark.slow
 def test_two_ranks(tmp_path: Path, launch: str) -> None:
     path = write_script(tmp_path, CYCLES)
     with_tfring = ["-np", 2, sys.executable, path, "2", *FEW]

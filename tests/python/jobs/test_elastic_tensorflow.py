@@ -182,6 +182,7 @@ def test_a_rank_is_lost_in_a_step_that_xla_compiles(start, tmp_path):
         assert said[again][what] == said[committed][what]
 
 
+@pytest.mark.slow
 def test_ranks_that_go_back_by_their_own_wish_stay(start):
     """Each loses the other once, in two generations in a row; both can be reached all the time."""
     with start(2, WISHES, min_np=2) as job:

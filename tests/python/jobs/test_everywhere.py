@@ -192,6 +192,7 @@ def test_processes_started_by_a_rank(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_saved_models(job: subprocess.CompletedProcess[str], saved: Path) -> None:
     """A traced step and a layer with collectives can be saved, and run elsewhere after init."""
     assert job.stdout.count("DONE save") == 2, job.stderr

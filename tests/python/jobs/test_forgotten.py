@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from launcher_tools import run
+from tiers import cases
 
 PROGRAM = Path(__file__).parents[2] / "helpers" / "forgotten.py"
 NAMED = "trains a model of its own"
@@ -22,7 +23,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("what", EXPECTED)
+@pytest.mark.parametrize("what", cases(EXPECTED, quick=("nothing", "reload", "right", "keras2")))
 def test_what_was_forgotten_is_named(what: str, tmp_path: Path) -> None:
     pytest.importorskip("tfring._native")
     if "keras2" in what:

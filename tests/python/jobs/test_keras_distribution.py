@@ -24,6 +24,7 @@ def program(folder):
     return tools.write_script(folder, text + HASH)
 
 
+@pytest.mark.slow
 def test_the_program_of_the_docs(tmp_path):
     done = tools.run("-np", 2, sys.executable, program(tmp_path))
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

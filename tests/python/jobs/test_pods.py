@@ -174,6 +174,7 @@ def test_a_pod_is_lost_and_new_pods_go_on(training):
         assert first >= 10 and done == [(0, first, first + 10), (1, first, first + 10)]
 
 
+@pytest.mark.slow
 def test_sigterm_to_one_pod_publishes_a_checkpoint_on_all(training):
     with cluster(2, training) as made:
         command = ["tfring", "run", "--stop-timeout", "120", "python", "train.py"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from launcher_tools import run, write_script
+from tiers import slow
 
 from tfring.ops import library
 
@@ -148,7 +149,7 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize("cause", ["variable", "pool"])
+@pytest.mark.parametrize("cause", ["variable", slow("pool")])
 def test_what_tensorflow_keeps_apart_is_explained(tmp_path, cause: str) -> None:
     limits = {"TFRING_STALL_SHUTDOWN_TIME_SECONDS": "8"}
     script = write_script(tmp_path, WAITS_OF_TENSORFLOW)
