@@ -20,7 +20,9 @@ from tfring.recorder.reader import RecordError
 @pytest.fixture(autouse=True)
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the folders of runs are made."""
-    monkeypatch.setattr(places, "_places", lambda: (tmp_path / "tfring", tmp_path / "nobody" / "tfring"))
+    monkeypatch.setattr(
+        places, "_places", lambda: (tmp_path / "tfring", tmp_path / "nobody" / "tfring")
+    )
     return tmp_path / "tfring"
 
 
