@@ -1,6 +1,7 @@
 """Lines that several ranks write at the same time are printed once."""
 
 import io
+import random
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ from tfring.launcher.output.merger import (
     ALONE_SECONDS,
     MERGE_SECONDS,
     PARTIAL_SECONDS,
+    POURING_BYTES,
     OutputMerger,
 )
 
@@ -176,6 +178,97 @@ def test_what_waits_is_bounded():
     printed = len(job.text.splitlines())
     assert 10000 - 1001 <= printed < 10000
     assert len(job.end().splitlines()) == 10000
+
+
+class CountingFile(io.BytesIO):
+    """A terminal that counts how often something is written to it."""
+
+    writes = 0
+
+    def write(self, data):
+        self.writes += 1
+        return super().write(data)
+
+
+def test_many_lines_are_written_together():
+    """Nothing of a chunk is handled line by line once its rank writes more than can be compared."""
+    job = Job(2)
+    job.out = file = CountingFile()
+    job.merger = OutputMerger(file, file)
+    job.streams = [job.merger.add(rank, "stdout") for rank in range(2)]
+    lines = [f"{number} ".ljust(99, "x") + "\n" for number in range(600)]
+    for _ in range(10):
+        for rank in (0, 1):
+            job.write(rank, "".join(lines))
+    before, shown = file.writes, file.tell()
+    for rank in (0, 1):
+        job.write(rank, "".join(lines))
+    assert file.writes - before == 2
+    assert job.text[shown:] == "".join(f"[{r}]<stdout>:{x}" for r in (0, 1) for x in lines)
+
+
+def test_a_rank_that_pours_stays_in_order_and_holds_up_no_other():
+    job = Job(3)
+    job.write(0, "first\n")
+    long = "x" * (POURING_BYTES // 2) + "\n"
+    for number in range(6):
+        job.write(0, f"{number} {long}")
+        if number in (2, 4):
+            job.write(number // 2, "same\n")
+    job.wait(MERGE_SECONDS)
+    lines = [ranks_and_text(line) for line in job.text.splitlines()]
+    assert "".join(text[0] for ranks, text in lines if ranks == [0]) == "f012345"
+    assert ([1, 2], "same (2 ranks)") in lines
+    job.wait(10 * MERGE_SECONDS)
+    for rank in range(3):
+        job.write(rank, "again\n")  # it pours no longer
+    assert job.text.endswith("[0-2]<stderr>:again (3 ranks)\n")
+
+
+def test_no_part_of_lines_is_lost_however_they_come():
+    """Random pieces of lines, bars and prompts; without the prefixes each rank's text is whole."""
+    pieces = ["a\n", "same\n", "b\r\n", "\n", "prompt> ", "wörter", "x" * 5000 + "\n"]
+    for seed in range(20):
+        draw = random.Random(seed)
+        job, written = Job(3), ["", "", ""]
+        for _ in range(200):
+            rank = draw.randrange(3)
+            text = "".join(draw.choices(pieces, k=draw.randint(1, 30)))
+            written[rank] += text
+            data = text.encode()
+            cut = draw.randrange(len(data) + 1)
+            for part in (data[:cut], data[cut:]):
+                job.merger.feed(job.streams[rank], part, job.now)
+            job.wait(draw.choice([0.0, 0.001, 0.05, 0.3]))
+        seen = ["", "", ""]
+        for line in job.end().splitlines(keepends=True):
+            ranks, text = ranks_and_text(line)
+            for rank in ranks:
+                seen[rank] += text.replace(f" ({len(ranks)} ranks)", "") if len(ranks) > 1 else text
+        # A line of another rank ends an unfinished one, and so does the end of a stream.
+        assert [text.replace("\n", "") for text in seen] == [
+            text.replace("\n", "") for text in written
+        ]
+
+
+def test_ranks_that_write_much_lose_nothing(tmp_path):
+    script = write_script(
+        tmp_path,
+        """
+        import os
+        rank = os.environ["TFRING_RANK"]
+        for number in range(40000):
+            print(rank, number, "x" * 90)
+        """,
+    )
+    done = finish(
+        [sys.executable, "-m", "tfring", "run", "-np", "2", sys.executable, script],
+    )
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        begin = f"[{rank}]<stdout>:"
+        lines = [line for line in done.stdout.splitlines() if line.startswith(begin)]
+        assert lines == [f"{begin}{rank} {number} {'x' * 90}" for number in range(40000)]
 
 
 def test_a_job(tmp_path):
