@@ -10,6 +10,7 @@ import sys
 import launcher_tools as tools
 import numpy as np
 import pytest
+from tiers import cases
 
 pytest.importorskip("tfring._native")
 pytestmark = pytest.mark.skipif(
@@ -19,16 +20,53 @@ pytestmark = pytest.mark.skipif(
 SCRIPTS = tools.ROOT / "tests" / "horovod_scripts"
 # Two hosts, as Horovod's own tests have them.
 TWO_HOSTS = ("-np", 2, "--min-np", 1, "-H", "localhost:1,127.0.0.1:1")
+# What horovodrun does with a host on which a worker fails.
+HOROVODS_RULE = ("--blacklist-hosts",)
 ROWS = np.random.default_rng(1).normal(size=(12, 3)).astype(np.float32)
 
 
-class Done:
-    """A job that is over: what its workers and the launcher have said."""
+# Arguments: a rank, the path of a script, and the script's arguments.
+KILLER = """
+    import os, runpy, signal, sys
 
-    def __init__(self, folder, script, *options):
+    victim, script, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    sys.argv, sys.path[0] = sys.argv[2:], os.path.dirname(script)
+
+    import faults
+    import horovod.tensorflow as hvd
+
+    once = faults.once
+    faults.once = lambda folder, name: False  # nothing else goes wrong
+    commit = hvd.elastic.State.commit
+
+    def commit_and_die(state):
+        commit(state)
+        if hvd.rank() == victim and hvd.size() == 2 and once(folder, "killed"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    hvd.elastic.State.commit = commit_and_die
+    runpy.run_path(script, run_name="__main__")
+"""
+
+
+class Done:
+    """A job that is over: what its workers and the launcher have said.
+
+    Args:
+        folder: For the files of the job.
+        script: Which one.
+        *options: Of `tfring run`.
+        kills: The rank that is killed behind its first commit, in the place of what the script
+            does to itself; None: no rank is.
+    """
+
+    def __init__(self, folder, script, *options, kills=None):
         limits = ("--start-timeout", tools.LIMIT_SECONDS, "--verbose", "--horovod")
-        command = (sys.executable, SCRIPTS / script, folder)
-        done = tools.run(*limits, *options, *command, TF_USE_LEGACY_KERAS="1")
+        program = (sys.executable, SCRIPTS / script, folder)
+        if kills is not None:
+            killer = tools.write_script(folder, KILLER, "killer.py")
+            program = (sys.executable, killer, kills, *program[1:])
+        done = tools.run(*limits, *options, *program, TF_USE_LEGACY_KERAS="1")
         self.code, self.output, self.errors = done.returncode, done.stdout, done.stderr
         found = re.findall(r"RESULT (\{.*\})$", self.output, re.MULTILINE)
         self.results = sorted(map(json.loads, found), key=lambda one: one["rank"])
@@ -60,7 +98,7 @@ def on_all(*rates):
 
 def test_tape_loop_goes_back_to_its_commit_when_a_worker_is_lost(tmp_path):
     """It is lost in the third batch of the second epoch; the second one was not committed."""
-    job = Done(tmp_path, "elastic_tape.py", *TWO_HOSTS)
+    job = Done(tmp_path, "elastic_tape.py", *TWO_HOSTS, *HOROVODS_RULE)
     result = job.result()
     rates = [0.04] * 5 + [0.02] * 4  # by the number of workers; the committed batch comes again
     assert result["rates"] == rates and result["iterations"] == 1 + len(rates)
@@ -96,7 +134,7 @@ def test_fit_goes_on_with_a_host_that_comes_back_after_its_cool_down(tmp_path):
 
 @pytest.mark.slow
 def test_state_of_the_scripts_own_class_after_a_spoiled_batch_and_a_lost_rank_0(tmp_path):
-    job = Done(tmp_path, "elastic_objects.py", *TWO_HOSTS)
+    job = Done(tmp_path, "elastic_objects.py", *TWO_HOSTS, *HOROVODS_RULE)
     result = job.result()
     # Commits after three batches each; the fifth batch is spoiled, the eighth ends worker 0.
     assert result["table"] == [[n, 2 if n < 6 else 1] for n in range(9)]
@@ -142,7 +180,7 @@ def test_reset_limit_ends_the_job(tmp_path):
 def test_a_host_on_which_a_worker_fails_is_not_used_again(tmp_path):
     """Nor is its other worker. The script has the order of callbacks of Horovod's documentation."""
     hosts = ("-np", 3, "--min-np", 1, "-H", "localhost:1,127.0.0.1:2")
-    job = Done(tmp_path, "elastic_blacklist.py", *hosts)
+    job = Done(tmp_path, "elastic_blacklist.py", *hosts, *HOROVODS_RULE)
     result = job.result()
     # A batch that is committed before `state.batch` is counted comes again.
     assert result["sizes"] == [3] * 4 + [1] * 24 and result["iterations"] == 4 + 1 + 24
@@ -153,3 +191,35 @@ def test_a_host_on_which_a_worker_fails_is_not_used_again(tmp_path):
         "rank 0 is worker 1 on localhost",
     ]
     assert "RuntimeError: worker on 127.0.0.1 fails" in job.errors
+
+
+SIX = (
+    "elastic_tape.py",
+    "elastic_fit.py",
+    "elastic_objects.py",
+    "elastic_hosts.py",
+    "elastic_limit.py",
+    "elastic_blacklist.py",
+)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("script", cases(SIX, quick=["elastic_tape.py"]))
+def test_a_killed_rank_on_the_only_host_ends_no_script(tmp_path, script, victim):
+    """Horovod's rule about hosts is an option of its own: --horovod says what is imported."""
+    options = ("-np", 2, "--min-np", 1)
+    if script == "elastic_hosts.py":  # it waits for other hosts behind each epoch
+        found = tmp_path / "discover.sh"
+        found.write_text(
+            f"#!/bin/sh\n[ -e {tmp_path}/epoch.1 ] && exec echo localhost:2\n"
+            f"[ -e {tmp_path}/epoch.0 ] && exec echo localhost:3\necho localhost:2\n"
+        )
+        found.chmod(0o755)
+        options += ("--host-discovery-script", found)
+    job = Done(tmp_path, script, *options, kills=victim)
+    assert job.code == 0, job.output + job.errors
+    assert (tmp_path / "killed").exists() and "ended with signal 9" in job.errors
+    # Worker 1 is rank 0 and worker 2 rank 1. The other one stays.
+    members = [re.search(r"workers? ([\d,]+) on", one)[1].split(",") for one in job.generations]
+    assert members[0] == ["1", "2"] and str(2 - victim) in members[1]
+    assert "RESULT" in job.output

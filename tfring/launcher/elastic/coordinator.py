@@ -54,7 +54,7 @@ def coordinator_options(elastic: ElasticOptions, start_timeout: float) -> Any:
         # Horovod's first cool-down is twice its least one.
         hosts.cool_first, hosts.cool_most = _nanoseconds(2 * least), _nanoseconds(most)
     else:
-        hosts.first_failure_bars = elastic.horovod_rules
+        hosts.first_failure_bars = elastic.blacklist
     options.hosts = hosts
     return options
 

@@ -67,6 +67,7 @@ _NOT_NODES = (
     "slots",
     "reset_limit",
     "blacklist_cooldown_range",
+    "blacklist_hosts",
     "compare",
 )
 

@@ -31,7 +31,7 @@ class ElasticOptions:
     timeout: float = ELASTIC_SECONDS  # for which there may be fewer than min_np
     reset_limit: int = -1
     cooldown: tuple[float, float] | None = None
-    horovod_rules: bool = False  # about hosts on which a worker fails
+    blacklist: bool = False  # the first failure bars a host for the rest of the job
     only_failures_count: bool = False  # for the reset limit; else each change of the ranks
 
 
@@ -69,10 +69,22 @@ def add_elastic_options(parser: argparse.ArgumentParser) -> None:
         metavar=("MIN", "MAX"),
         help="after a failure a host is not used for so many seconds, more each time",
     )
+    add(
+        "--blacklist-hosts",
+        action="store_true",
+        default=None,
+        help="after a failure a host is not used again, as in Horovod",
+    )
 
 
 _MAKES_ELASTIC = ("min_np", "max_np", "host_discovery_script", "spares")
-_ONLY_ELASTIC = ("slots", "elastic_timeout", "reset_limit", "blacklist_cooldown_range")
+_ONLY_ELASTIC = (
+    "slots",
+    "elastic_timeout",
+    "reset_limit",
+    "blacklist_cooldown_range",
+    "blacklist_hosts",
+)
 
 
 def elastic_options(options: argparse.Namespace) -> ElasticOptions | None:
@@ -110,7 +122,7 @@ def elastic_options(options: argparse.Namespace) -> ElasticOptions | None:
         timeout=ELASTIC_SECONDS if options.elastic_timeout is None else options.elastic_timeout,
         reset_limit=-1 if options.reset_limit is None else options.reset_limit,
         cooldown=None if cooldown is None else (cooldown[0], cooldown[1]),
-        horovod_rules=bool(options.horovod or cooldown),
+        blacklist=bool(options.blacklist_hosts),
     )
 
 
@@ -131,6 +143,11 @@ def _check_numbers(options: argparse.Namespace) -> None:
         raise UsageError(
             f"--blacklist-cooldown-range {cooldown[0]:g} {cooldown[1]:g}: these have to be the "
             "shortest and the longest time in seconds, as 10 100"
+        )
+    if cooldown is not None and options.blacklist_hosts:
+        raise UsageError(
+            "with --blacklist-hosts no host comes back after a failure, and with "
+            "--blacklist-cooldown-range each does: leave one of them out"
         )
 
 

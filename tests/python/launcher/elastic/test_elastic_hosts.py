@@ -73,7 +73,7 @@ def test_a_script_that_hangs_is_ended_and_the_hosts_stay(tmp_path, hosts):
 
 
 def test_under_horovods_rule_a_failure_bars_the_host_and_ends_its_workers(tmp_path):
-    options = ("-np", 3, "--min-np", 1, "-H", "localhost:1,127.0.0.1:2", "--horovod")
+    options = ("-np", 3, "--min-np", 1, "-H", "localhost:1,127.0.0.1:2", "--blacklist-hosts")
     with ElasticRun(tmp_path, *options) as job:
         job.trains(lambda m: m == [1, 2, 3])
         job.kill(2)

@@ -77,6 +77,11 @@ def test_how_many_workers_there_are_and_where(words, expected):
         (("--min-np", 1, "--hostfile", "/nowhere"), "the host file cannot be read"),
         (("--min-np", 1, "--elastic-timeout", 0), "--elastic-timeout 0: it has to be above 0"),
         (("--min-np", 1, "--blacklist-cooldown-range", 5, 1), "the shortest and the longest"),
+        (
+            ("--min-np", 1, "--blacklist-cooldown-range", 1, 5, "--blacklist-hosts"),
+            "with --blacklist-hosts no host comes back",
+        ),
+        (("-np", 2, "--blacklist-hosts"), "--blacklist-hosts is for elastic jobs"),
         (("--min-np", 1, "--compare", "1,2"), "--compare compares jobs whose ranks stay"),
     ],
 )
@@ -99,8 +104,10 @@ def test_hosts_on_which_workers_fail():
     pytest.importorskip("tfring._native")
     ours = coordinator_options(elastic("-np", 2, "--min-np", 1), 60).hosts
     assert not ours.first_failure_bars and ours.failures == 3
-    horovods = coordinator_options(elastic("-np", 2, "--min-np", 1, "--horovod"), 60).hosts
-    assert horovods.first_failure_bars
+    imports = coordinator_options(elastic("-np", 2, "--min-np", 1, "--horovod"), 60).hosts
+    assert not imports.first_failure_bars and imports.failures == 3
+    strict = coordinator_options(elastic("-np", 2, "--min-np", 1, "--blacklist-hosts"), 60).hosts
+    assert strict.first_failure_bars
     words = ("-np", 2, "--min-np", 1, "--blacklist-cooldown-range", 10, 100)
     cooling = coordinator_options(elastic(*words), 60).hosts
     assert cooling.failures == 1 and cooling.cooling_empties and not cooling.first_failure_bars
