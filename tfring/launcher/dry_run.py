@@ -36,7 +36,7 @@ def show(options: JobOptions) -> int:
         print(f"\n{host}: {ranks_text([slot.rank for slot in slots])}")
         if remote:
             assert isinstance(options.shell, RemoteShell)
-            command = options.shell.command(host, agent_command("host_agent", 0))
+            command = options.shell.command(host, agent_command(0, guarded=True))
             print(f"  started by: {shlex.join(command)}")
         else:
             print("  this host; its ranks have all variables of tfring run, too")

@@ -29,7 +29,7 @@ from tfring.handshake.auth import Role
 from tfring.handshake.errors import BootstrapError
 from tfring.handshake.listener import Listener
 from tfring.launcher import cell_sources
-from tfring.launcher.agents.agent import open_rendezvous
+from tfring.launcher.agents.addresses import open_rendezvous
 from tfring.launcher.agents.host import AGENT_TIMEOUT_SECONDS, SSH_LATER_SECONDS
 from tfring.launcher.hosts.placement import Slot, address_of, find_slots, is_local
 from tfring.launcher.job import JobRunner

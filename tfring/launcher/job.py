@@ -66,6 +66,7 @@ class JobRunner:
             options.agent_timeout,
             self._handle_output,
             self._give_up,
+            grace=options.stop_timeout,
         )
         self._streams: dict[tuple[int, str], Stream] = {}
         self._shown: set[int] = set()  # ranks of which it has been said where they run

@@ -10,7 +10,7 @@ import ray
 
 from tfring.engines.shim import use_shim
 from tfring.engines.variables import Where, job_variables, rank_variables
-from tfring.launcher.agents.agent import open_rendezvous
+from tfring.launcher.agents.addresses import open_rendezvous
 from tfring.security.secret import fresh_secret
 
 

@@ -211,7 +211,8 @@ OURS = Group(
     "Variables that tfring sets itself",
     (
         *_set_by(
-            "`tfring run`", "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE RENDEZVOUS_FD"
+            "`tfring run`",
+            "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE RENDEZVOUS_FD AGENT",
         ),
         *_set_by("`tfring run --compare`", "COMPARE_FOLDER COMPARE_STEPS"),
         *_set_by("`tfring.run(function)`", "FUNCTION_ADDR FUNCTION_PORT FUNCTION_SECRET"),

@@ -96,7 +96,7 @@ def _work(channel: Channel, meeting: Meeting, task: Task) -> None:
         print(f"[tfring] {task.name}: {answer.get('refused')}", file=sys.stderr, flush=True)
         return
     agent = subprocess.Popen(
-        agent_command("host_agent", os.getpid()),
+        agent_command(os.getpid(), guarded=True),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**_variables(meeting, task), **answer["env"]},

@@ -109,7 +109,7 @@ def test_a_task_is_no_host_of_the_launcher(tunnels, monkeypatch):
     task = _say(channel)
     _until(lambda: tunnels.tasks())
     with selectors.DefaultSelector() as selector:
-        connections = Connections(selector, tunnels, 0, lambda *_: None, lambda _: None)
+        connections = Connections(selector, tunnels, 0, lambda *_: None, lambda _: None, grace=1)
         assert not connections.host(task.name).local
         connections.close()
 

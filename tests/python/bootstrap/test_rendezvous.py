@@ -22,7 +22,7 @@ from tfring.handshake import auth
 from tfring.handshake.connector import connect
 from tfring.handshake.errors import BootstrapError
 from tfring.handshake.listener import bind
-from tfring.launcher.agents.agent import open_rendezvous, own_address
+from tfring.launcher.agents.addresses import open_rendezvous, own_address
 from tfring.security.secret import job_key
 from tfring.settings.environment import Settings, read_settings
 

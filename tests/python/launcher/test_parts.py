@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from tfring.launcher.agents.agent import open_rendezvous
+from tfring.launcher.agents.addresses import open_rendezvous
 from tfring.launcher.agents.rank import RankProcess
 from tfring.launcher.cli import make_parser
 from tfring.launcher.hosts.errors import UsageError

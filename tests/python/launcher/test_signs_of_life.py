@@ -11,7 +11,7 @@ from tfring.launcher.agents.protocol import FRAME, GREETING, KEEPALIVE_SECONDS, 
 def test_an_idle_agent_rests_between_signs_of_life():
     """They once followed each other as fast as the connection took them."""
     agent = subprocess.Popen(
-        agent_command("host_agent", 0), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        agent_command(0, guarded=True), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
     )
     try:
         agent.stdin.write(b"lease 0 60\n")

@@ -1,1 +1,1 @@
-"""What runs on each host of a job: one agent per host, and one per rank under it."""
+"""What runs on each host of a job beside its ranks: one agent."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 _CPUS = Path("/sys/devices/system/cpu")
@@ -45,8 +46,9 @@ def share_of(places: list[list[int]], local_rank: int, local_size: int) -> list[
     return sorted(cpu for place in places[first:end] for cpu in place)
 
 
-def bind(job: Mapping[str, object]) -> list[int]:
-    """Binds this process, and what it will start, as a job says; returns its processors.
+@contextlib.contextmanager
+def bound(job: Mapping[str, object]) -> Iterator[list[int]]:
+    """Binds this process as a job says while it starts a rank; yields the rank's processors.
 
     Args:
         job: ``bind_to``: "none", "core" or "socket"; ``local_rank`` and ``local_size``.
@@ -54,9 +56,15 @@ def bind(job: Mapping[str, object]) -> list[int]:
     Raises:
         OSError: The system refuses.
     """
+    own = sorted(os.sched_getaffinity(0))
     kind = str(job.get("bind_to", "none"))
-    if kind != "none":
-        places = read_places(kind, os.sched_getaffinity(0))
-        mine = share_of(places, int(str(job["local_rank"])), int(str(job["local_size"])))
-        os.sched_setaffinity(0, mine)
-    return sorted(os.sched_getaffinity(0))
+    if kind == "none":
+        yield own
+        return
+    places = read_places(kind, own)
+    mine = share_of(places, int(str(job["local_rank"])), int(str(job["local_size"])))
+    os.sched_setaffinity(0, mine)
+    try:
+        yield mine
+    finally:
+        os.sched_setaffinity(0, own)

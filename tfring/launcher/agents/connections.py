@@ -29,6 +29,7 @@ class Connections:
         on_output: Takes the host, the number of a process there, ``stdout`` or ``stderr``, and
             data.
         on_silent: Takes a host that was given up.
+        grace: Seconds that ranks get between SIGTERM and SIGKILL when this process is gone.
     """
 
     def __init__(
@@ -38,12 +39,15 @@ class Connections:
         lease: float,
         on_output: Callable[[Host, int, str, bytes], None],
         on_silent: Callable[[Host], None],
+        *,
+        grace: float,
     ) -> None:
         self._selector = selector
         self._shell = shell
         self._lease = lease
         self._on_output = on_output
         self._on_silent = on_silent
+        self._grace = grace
         self._hosts: dict[str, Host] = {}  # "" is this one, whatever its names
         self._local: dict[str, bool] = {}  # whether a name is this host's
 
@@ -68,7 +72,7 @@ class Connections:
         if present is not None:
             self._close(present)
         try:
-            host = Host(name, None if local else self._shell, self._lease)
+            host = Host(name, None if local else self._shell, self._lease, self._grace)
         except (OSError, ValueError) as error:
             raise UsageError(f"no agent can be started on {name}: {error}") from None
         self._hosts[key] = host

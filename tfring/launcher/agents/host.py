@@ -1,10 +1,11 @@
-"""A host from the launcher's side: one connection, behind which the agents of its ranks run."""
+"""A host from the launcher's side: one connection to the agent that runs its ranks."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import time
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tfring.launcher.agents.leftovers import kill_marked
 from tfring.launcher.agents.protocol import FRAME, GREETING, KEEPALIVE_SECONDS, agent_command
 from tfring.launcher.agents.shells import RemoteShell, Tunnel, Tunnels
 
@@ -32,6 +34,8 @@ _MOST_NOISE = 4096
 # How long the agent of this host may take to end after all its ranks have.
 _END_SECONDS = 5.0
 _FLUSH_SECONDS = 1.0
+# In the environment of an agent and of all that it starts, with a value of the agent's own.
+_MARK = "TFRING_AGENT"
 # What ssh ends with where it loses a host, and what stands for an exit code that is not known.
 LOST_CODE = 255
 
@@ -41,19 +45,24 @@ class Host:
 
     The owner watches `process.stdout` and `process.stderr`, and `process.stdin` for writing while
     wants_to_write(); it calls tick() at least once a second, and close() at the end, upon which
-    the ranks there end. Used by one thread; on this host the agent ends when that thread does.
+    the ranks there end. Used by one thread.
 
     Args:
         name: The host as `shell` understands it.
         shell: What starts the agent there, or reaches it; None if it is this host.
         lease: Seconds without a sign of life after which each end takes the other for gone; 0: it
             does so only when the connection ends. Of no effect on this host.
+        grace: Seconds that ranks get between SIGTERM and SIGKILL when this process is gone.
     """
 
-    def __init__(self, name: str, shell: RemoteShell | Tunnels | None, lease: float) -> None:
+    def __init__(
+        self, name: str, shell: RemoteShell | Tunnels | None, lease: float, grace: float
+    ) -> None:
         self.name = name
         self.local = shell is None
-        self._program, self.process = _connect(name, shell)
+        self._mark = secrets.token_hex(8)
+        self._program, self.process = _connect(name, shell, self._mark)
+        self._grace = grace
         self.ranks: list[int] = []
         self.facts: dict[int, dict[str, Any]] = {}  # what is known of each rank: see protocol.py
         self.noise = b""
@@ -66,6 +75,7 @@ class Host:
         self._out = bytearray()
         for fd in self.fds():
             os.set_blocking(fd, False)
+        self._send("grace", 0, f"{grace:g}".encode())
         self._send("lease", 0, f"{self.lease:g}".encode())
 
     def fds(self) -> tuple[int, int, int]:
@@ -79,9 +89,10 @@ class Host:
 
         Args:
             rank: The rank.
-            job: JSON for its agent.
+            job: JSON: see protocol.py.
         """
         self.ranks.append(rank)
+        self.facts.pop(rank, None)  # of one that ran before
         self._send("start", rank, job)
 
     def signal(self, rank: int, number: int) -> None:
@@ -90,7 +101,7 @@ class Host:
         self.flush()
 
     def end_ranks(self) -> None:
-        """Has all ranks ended, and their agents; what becomes of them is not heard any more."""
+        """Has all ranks killed; what becomes of them is not heard any more."""
         self._send("end", 0)
         self.flush()
 
@@ -202,8 +213,17 @@ class Host:
             return int(self.facts[rank]["code"])
         if self.silent:
             return LOST_CODE
-        code = self.process.poll() if self.ended else None
+        code = self._agent_code() if self.ended else None
         return None if code is None else code if code > 0 else LOST_CODE
+
+    def _agent_code(self) -> int | None:
+        """Returns how the agent, or what reaches it, ended; kills what an agent here has left."""
+        code = self.process.poll()
+        if code and self.local and self._mark:
+            running = [facts["pid"] for facts in self.facts.values() if "code" not in facts]
+            kill_marked(f"{_MARK}={self._mark}", running)
+            self._mark = ""
+        return code
 
     def lost(self, rank: int) -> str:
         """Returns why nobody has seen the end of a rank; "" if somebody has."""
@@ -237,23 +257,25 @@ class Host:
     def wait(self) -> None:
         """Waits for the end of the agent of this host, after close()."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(_END_SECONDS if self.local else 0.0)
+            self.process.wait(self._grace + _END_SECONDS if self.local else 0.0)
+        self._agent_code()
 
 
-def _connect(name: str, shell: RemoteShell | Tunnels | None) -> tuple[str, Tunnel]:
+def _connect(name: str, shell: RemoteShell | Tunnels | None, mark: str) -> tuple[str, Tunnel]:
     """Returns the connection to the agent of a host, and the name of what made it."""
     if shell is None:
-        command = agent_command("host_agent", os.getpid())
+        command = agent_command(os.getpid(), guarded=False)
         program = command[0]
     elif not isinstance(shell, RemoteShell):
         return shell.engine, shell.open(name)
     else:
-        command = [*_SHELTER, *shell.command(name, agent_command("host_agent", 0))]
+        command = [*_SHELTER, *shell.command(name, agent_command(0, guarded=True))]
         program = shell.program
         if shutil.which(program) is None:
             raise FileNotFoundError(f"there is no program {program}")
     process = subprocess.Popen(
         command,
+        env={**os.environ, _MARK: mark},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -265,7 +287,7 @@ def _connect(name: str, shell: RemoteShell | Tunnels | None) -> tuple[str, Tunne
 
 @dataclass
 class RankAgent:
-    """The agent of one rank on its host."""
+    """One rank, as the agent of its host tells of it."""
 
     host: Host
     rank: int

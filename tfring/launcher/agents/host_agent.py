@@ -1,73 +1,62 @@
-"""Runs the agents of all ranks of one host behind one connection to the launcher.
+"""Runs the ranks of one host for the launcher: the one process beside them that each host has.
 
-The launcher starts one of these per host: on its own host directly, on others through ssh. What it
-reads and writes is said in protocol.py. When the connection ends, or the launcher on another host
-gives no sign of life for as long as its lease is, every rank ends, as agent.py says. The ranks of
-an agent that was killed end with it, and this process kills what they leave behind.
+The launcher starts it on its own host directly, on others through ssh. What it reads and writes is
+said in protocol.py. When the connection ends, or the launcher on another host gives no sign of life
+for as long as its lease is, the ranks get SIGTERM and, after the grace, SIGKILL. When a rank has
+ended, the agent kills what the rank has left behind. If the agent is killed, the kernel kills its
+ranks, and the guardian or the launcher what they leave.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import resource
 import selectors
-import subprocess
+import signal
+import socket
 import sys
 import time
-from dataclasses import dataclass, field
 from typing import IO, Any
 
 from tfring.launcher.agents import protocol
-from tfring.launcher.agents.descendants import kill_orphans
+from tfring.launcher.agents.addresses import open_rendezvous
+from tfring.launcher.agents.guardian import fork_agent
+from tfring.launcher.agents.kernel import take_orphans
 from tfring.launcher.agents.last_words import finish_report
-from tfring.launcher.agents.protocol import FRAME, GREETING, KEEPALIVE_SECONDS, agent_command
+from tfring.launcher.agents.leftovers import kill_orphans
+from tfring.launcher.agents.local_rank import LocalRank
+from tfring.launcher.agents.protocol import FRAME, GREETING, KEEPALIVE_SECONDS
 
-_PR_SET_CHILD_SUBREAPER = 36
 _CHUNK = 1 << 16
 # While so much waits for the connection, the ranks' output stays in their pipes.
 _MOST_WAITING = 1 << 20
 _MOST_DESCRIPTORS = 65536
-# So long after the end of the connection agents that have not ended are killed, with their ranks.
-_KILL_SECONDS = 4.0
+# The end of a rank is told after so long also where the kernel holds up what it has left.
+_CLEAR_SECONDS = 5.0
 _POLL_SECONDS = 0.05
 
 
-@dataclass
-class _Rank:
-    """A rank that runs here."""
-
-    agent: subprocess.Popen[bytes]
-    status: IO[bytes]  # the read end of the pipe for what is known of it
-    waiting: bytearray  # for its agent's standard input
-    told: bytearray = field(default_factory=bytearray)  # what has come through `status`
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def streams(self) -> tuple[tuple[bytes, IO[bytes]], ...]:
-        """Returns its output streams with their letters."""
-        assert self.agent.stdout is not None and self.agent.stderr is not None
-        return (b"o", self.agent.stdout), (b"e", self.agent.stderr)
-
-
 class HostAgent:
-    """Hands commands to the agents and their output to the launcher. Used by one thread.
+    """Starts and ends ranks as the launcher says, and passes their output on. Used by one thread.
 
     Args:
-        parent: The launcher's process, if it is on this host; else 0.
+        parent: The process that has started this one, and without which it ends; or 0.
     """
 
     def __init__(self, parent: int) -> None:
-        self._ranks: dict[int, _Rank] = {}
-        self._ended: dict[int, dict[str, Any]] = {}
+        self._parent = parent
+        self._ranks: dict[int, LocalRank] = {}
+        self._ended: dict[int, dict[str, Any]] = {}  # what is known of those that are not there
+        self._clearing = False  # a rank has ended, and what it has left may still run
         self._input = b""
         self._out = bytearray(GREETING)
+        self._reading = True  # the output of ranks
         self._connected = True
-        self._lease = 0.0
+        self._lease = self._grace = 0.0
         self._heard = self._looked = self._said = time.monotonic()
         self._kill_at: float | None = None
-        self._cleaning = False  # an agent was killed; what its rank started may be left
         self._report: dict[str, Any] | None = None
         self._selector = selectors.DefaultSelector()
         self._wake = protocol.set_up_signals(parent)
@@ -76,36 +65,39 @@ class HostAgent:
         self._selector.register(self._wake, selectors.EVENT_READ, "wake")
         self._selector.register(0, selectors.EVENT_READ, "commands")
 
-    def run(self) -> int:
-        """Works until the connection has ended and every agent after it. Returns the exit code."""
-        while self._connected or self._ranks or self._cleaning:
+    def run(self) -> None:
+        """Works until the connection has ended and every rank after it."""
+        while self._connected or self._ranks or self._clearing:
             self._update()
             for key, _ in self._selector.select(self._timeout()):
                 if key.data == "wake":
-                    if protocol.PARENT_DIED in os.read(self._wake, 4096):
-                        self._disconnect()
+                    self._wake_up()
                 elif key.data == "commands":
                     self._read_commands()
                 elif key.data == "out":
                     self._flush()
                 else:
-                    letter, rank = key.data
-                    if letter == b"i":
-                        self._feed(rank)
-                    else:
-                        self._read_output(letter, rank, key.fd)
-            self._reap()
+                    self._read_output(*key.data)
             self._check_time()
+            if self._clearing:
+                self._clear()
         if self._report is not None:
             finish_report(self._report, self._ended)
-        return 0
 
     def _timeout(self) -> float | None:
-        if self._cleaning:
+        if self._clearing:
             return _POLL_SECONDS
         if self._lease and self._connected:
             return KEEPALIVE_SECONDS
         return None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
+
+    def _wake_up(self) -> None:
+        """Looks what a signal was about."""
+        os.read(self._wake, 4096)
+        for one in self._ranks.values():
+            self._clearing = one.poll() or self._clearing
+        if self._parent and os.getppid() != self._parent:
+            self._disconnect(self._grace)
 
     def _check_time(self) -> None:
         """Gives a sign of life, and ends what has to end by now."""
@@ -115,31 +107,30 @@ class HostAgent:
         self._looked = now
         if self._lease and self._connected:
             if now - self._heard > self._lease:
-                self._disconnect()
+                self._disconnect(self._grace)
             elif not self._out and now - self._said >= KEEPALIVE_SECONDS / 2:
                 self._said = now
                 self._send(b"k", 0, b"")
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
-            for one in self._ranks.values():
-                one.agent.kill()
-        if self._cleaning:
-            self._cleaning = kill_orphans([one.agent.pid for one in self._ranks.values()])
+            self._signal_all(signal.SIGKILL)
+
+    # The connection.
 
     def _update(self) -> None:
         """Waits for space on the connection only where something waits, and the other way round."""
-        self._watch(1, bool(self._out) and self._connected, selectors.EVENT_WRITE, "out")
-        space = len(self._out) < _MOST_WAITING
-        for rank, one in self._ranks.items():
-            stdin = one.agent.stdin
-            assert stdin is not None
-            if not stdin.closed:
-                feeds = bool(one.waiting)
-                self._watch(stdin.fileno(), feeds, selectors.EVENT_WRITE, (b"i", rank))
-            for letter, pipe in (*one.streams(), (b"s", one.status)):
-                if not pipe.closed:
-                    wanted = space or letter == b"s"
-                    self._watch(pipe.fileno(), wanted, selectors.EVENT_READ, (letter, rank))
+        self._watch(1, bool(self._out), selectors.EVENT_WRITE, "out")
+        reading = len(self._out) < _MOST_WAITING
+        if reading != self._reading:
+            self._reading = reading
+            for rank in self._ranks:
+                self._watch_output(rank)
+
+    def _watch_output(self, rank: int) -> None:
+        for letter, pipe in self._ranks[rank].streams():
+            if not pipe.closed:
+                fd = pipe.fileno()
+                self._watch(fd, self._reading, selectors.EVENT_READ, (letter, rank, pipe))
 
     def _watch(self, fd: int, on: bool, events: int, data: object) -> None:
         watched = fd in self._selector.get_map()
@@ -161,93 +152,24 @@ class HostAgent:
         for line in lines:
             self._execute(*line.split(b" ", 2))
         if not chunk:
-            self._disconnect()
+            self._disconnect(self._grace)
 
     def _execute(self, word: bytes, number: bytes, rest: bytes = b"") -> None:
         rank = int(number)
         if word == b"start":
             self._start(rank, json.loads(rest))
+        elif word == b"signal" and rank in self._ranks:
+            self._ranks[rank].signal(int(rest))
         elif word == b"lease":
             self._lease = float(rest)
+        elif word == b"grace":
+            self._grace = float(rest)
         elif word == b"report":
             self._report = json.loads(rest)
         elif word == b"end":
-            self._disconnect()
+            self._disconnect(0.0)
         elif word == b"bye":
             self._report = None
-        elif word == b"signal" and rank in self._ranks:
-            self._ranks[rank].waiting += b"signal " + rest + b"\n"
-
-    def _disconnect(self) -> None:
-        """Ends all ranks: the launcher is gone, or the connection to it."""
-        if not self._connected:
-            return
-        self._connected = False
-        self._out.clear()
-        self._selector.unregister(0)
-        self._kill_at = time.monotonic() + _KILL_SECONDS
-        for each in self._ranks:
-            self._close_input(each)
-
-    def _start(self, rank: int, job: dict[str, Any]) -> None:
-        status, status_write = os.pipe()
-        os.set_blocking(status, False)
-        agent = subprocess.Popen(
-            agent_command("agent", os.getpid()),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            bufsize=0,
-            pass_fds=[status_write],
-        )
-        os.close(status_write)
-        assert agent.stdin is not None
-        os.set_blocking(agent.stdin.fileno(), False)
-        line = json.dumps({**job, "status_fd": status_write}).encode() + b"\n"
-        self._ranks[rank] = _Rank(agent, os.fdopen(status, "rb", 0), bytearray(line))
-
-    def _feed(self, rank: int) -> None:
-        data, pipe = self._ranks[rank].waiting, self._ranks[rank].agent.stdin
-        assert pipe is not None
-        if pipe.closed:  # since it was found ready
-            return
-        try:
-            del data[: os.write(pipe.fileno(), data)]
-        except BlockingIOError:
-            return
-        except OSError:
-            self._close_input(rank)  # the agent has ended
-
-    def _close_input(self, rank: int) -> None:
-        self._ranks[rank].waiting.clear()
-        self._close(self._ranks[rank].agent.stdin)
-
-    def _read_output(self, letter: bytes, rank: int, fd: int) -> None:
-        one = self._ranks[rank]
-        if letter == b"s":
-            self._read_status(rank)
-            return
-        data = os.read(fd, _CHUNK)
-        if data:
-            self._send(letter, rank, data)
-        else:
-            self._close(dict(one.streams())[letter])
-
-    def _read_status(self, rank: int) -> None:
-        one = self._ranks[rank]
-        try:
-            while data := os.read(one.status.fileno(), _CHUNK):
-                one.told += data
-            self._close(one.status)
-        except BlockingIOError:
-            pass
-        *lines, rest = bytes(one.told).split(b"\n")
-        one.told = bytearray(rest)
-        for line in lines:
-            one.facts.update(json.loads(line))
-        if lines and "code" not in one.facts:
-            self._send(b"s", rank, json.dumps(one.facts).encode())
 
     def _send(self, letter: bytes, rank: int, data: bytes) -> None:
         if self._connected:
@@ -261,50 +183,117 @@ class HostAgent:
         except OSError:
             self._out.clear()  # the launcher is gone; the end of our input follows
 
-    def _reap(self) -> None:
+    def _disconnect(self, grace: float) -> None:
+        """Ends all ranks: the launcher wants that, or is gone, or the connection to it.
+
+        Args:
+            grace: How long they get between SIGTERM and SIGKILL.
+        """
+        if not self._connected:
+            return
+        self._connected = False
+        self._out.clear()
+        self._selector.unregister(0)
+        self._kill_at = time.monotonic() + grace
+        self._signal_all(signal.SIGTERM)
+        self._signal_all(signal.SIGCONT)  # a rank that stands still cannot end
+
+    # Ranks.
+
+    def _signal_all(self, number: int) -> None:
+        for one in self._ranks.values():
+            one.signal(number)
+
+    def _start(self, rank: int, job: dict[str, Any]) -> None:
+        listener = None
+        try:
+            listener = self._listen(rank, job)
+        except OSError as error:
+            where = job["listen"]["interface"] or job["listen"]["towards"]
+            self._refuse(rank, 1, f"no address towards {where}: {error}")
+            return
+        try:
+            one = self._ranks[rank] = LocalRank(job, listener)
+        except OSError as error:
+            code = 127 if isinstance(error, FileNotFoundError) else 126
+            self._refuse(rank, code, f"cannot start {job['argv'][0]}: {error}")
+            return
+        finally:
+            if listener is not None:
+                listener.close()
+        self._watch_output(rank)
+        self._send(b"s", rank, json.dumps(one.facts).encode())
+
+    def _listen(self, rank: int, job: dict[str, Any]) -> socket.socket | None:
+        """For rank 0, opens the socket where ranks meet, and says to the launcher where it is."""
+        if job.get("listen") is None:
+            return None
+        listener = open_rendezvous(job["listen"]["interface"], job["listen"]["towards"])
+        address, port = listener.getsockname()[:2]
+        self._send(b"o", rank, f"tfring-rendezvous {address} {port}\n".encode())
+        job["env"]["TFRING_RENDEZVOUS_ADDR"] = address
+        job["env"]["TFRING_RENDEZVOUS_PORT"] = str(port)
+        job["env"]["TFRING_RENDEZVOUS_FD"] = str(listener.fileno())
+        return listener
+
+    def _refuse(self, rank: int, code: int, why: str) -> None:
+        """Tells that a rank could not be started, with an exit code as of a shell."""
+        self._send(b"e", rank, f"tfring run: {why}\n".encode())
+        self._tell_end(rank, {"code": code, "oom": ""})
+
+    def _read_output(self, letter: bytes, rank: int, pipe: IO[bytes]) -> bool:
+        """Passes some output on; returns whether there may be more of it now."""
+        if pipe.closed:  # since it was found ready
+            return False
+        try:
+            data = os.read(pipe.fileno(), _CHUNK)
+        except BlockingIOError:
+            return False
+        if data:
+            self._send(letter, rank, data)
+        else:
+            self._close(pipe)
+        return bool(data)
+
+    def _clear(self) -> None:
+        """Kills what ranks have left behind; tells of their end when nothing is left."""
+        self._clearing = kill_orphans([one.pid for one in self._ranks.values() if one.code is None])
+        now = time.monotonic()
         for rank, one in list(self._ranks.items()):
-            code = one.agent.poll()
-            if code is None:
-                continue
-            if not one.status.closed:
-                self._read_status(rank)
-            for letter, pipe in one.streams():
-                if not pipe.closed:
-                    self._drain(letter, rank, pipe.fileno())
-                self._close(pipe)
-            self._close_input(rank)
-            self._close(one.status)
-            del self._ranks[rank]
-            if "code" not in one.facts:
-                one.facts.update(code=code, agent_died=True)
-                self._cleaning = True
-            self._ended[rank] = one.facts
-            self._send(b"x", rank, json.dumps(one.facts).encode())
+            if one.code is not None and not (self._clearing and now < one.ended_at + _CLEAR_SECONDS):
+                self._drain(rank, one)
+                del self._ranks[rank]
+                self._tell_end(rank, one.facts)
 
-    def _drain(self, letter: bytes, rank: int, fd: int) -> None:
-        os.set_blocking(fd, False)
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(fd, _CHUNK):
-                self._send(letter, rank, data)
+    def _drain(self, rank: int, one: LocalRank) -> None:
+        for letter, pipe in one.streams():
+            while self._read_output(letter, rank, pipe):
+                pass
+            self._close(pipe)
 
-    def _close(self, pipe: IO[bytes] | None) -> None:
-        assert pipe is not None
+    def _close(self, pipe: IO[bytes]) -> None:
         if not pipe.closed:
             self._watch(pipe.fileno(), False, 0, None)
             pipe.close()
 
+    def _tell_end(self, rank: int, facts: dict[str, Any]) -> None:
+        self._ended[rank] = facts
+        self._send(b"x", rank, json.dumps(facts).encode())
 
-def main(parent: int) -> None:
+
+def main(parent: int, guarded: int) -> None:
     """Works for one launcher.
 
     Args:
-        parent: The launcher's process, if it is on this host; else 0.
+        parent: The process on this host without which the agent has to end; 0 if there is none.
+        guarded: Whether it gets a guardian.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    # What a killed agent leaves behind becomes a child of this process.
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    sys.exit(HostAgent(parent).run())
+    if guarded:
+        parent = fork_agent(parent)
+    take_orphans()
+    HostAgent(parent).run()

@@ -54,7 +54,7 @@ def finish_report(order: Mapping[str, Any], ended: Mapping[int, Mapping[str, Any
         report["ended"] = time.time()
         report["explanation"] = (
             "The launcher (tfring run) ended without a word: it was killed by SIGKILL, perhaps "
-            "because memory ran out. The ranks were ended by their agents."
+            "because memory ran out. The agent of each host ended the ranks there."
         )
         for one in report.get("ranks", []):  # an elastic job names none before its end
             facts = ended.get(one["rank"])

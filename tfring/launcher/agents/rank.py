@@ -1,4 +1,4 @@
-"""One rank from the launcher's side: its agent, its output, how it ended."""
+"""One rank from the launcher's side: its output, and how it ended."""
 
 from __future__ import annotations
 
@@ -81,8 +81,6 @@ class RankProcess:
         why = ""
         if self.agent is not None:
             why = self.agent.lost() or self.out_of_memory()
-            if self.agent.facts().get("agent_died"):
-                why = "its agent was killed, and the rank with it"
         end = f"exit code {self.code}"
         if self.code < 0:
             name = signal_name(-self.code)

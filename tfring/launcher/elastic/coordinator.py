@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from tfring import _native
-from tfring.launcher.agents.agent import own_address
+from tfring.launcher.agents.addresses import own_address
 from tfring.launcher.elastic.options import ElasticOptions
 from tfring.launcher.elastic.orders import (
     EndJob,

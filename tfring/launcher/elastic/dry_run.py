@@ -39,7 +39,7 @@ def show_elastic(options: JobOptions, plan: ElasticPlan) -> int:
             print("  this host; its workers have all variables of tfring run, too")
         else:
             assert isinstance(options.shell, RemoteShell)
-            command = options.shell.command(host, agent_command("host_agent", 0))
+            command = options.shell.command(host, agent_command(0, guarded=True))
             print(f"  started by: {shlex.join(command)}")
         variables = job_variables(options, os.environ, remote=not is_local(host), records={})
         for name, value in sorted(variables.items()):

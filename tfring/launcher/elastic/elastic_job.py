@@ -76,7 +76,12 @@ class ElasticJobRunner:
         self._selector = selectors.DefaultSelector()
         self._signals = SignalWatch()
         self._connections = Connections(
-            self._selector, options.shell, options.agent_timeout, self._on_output, self._on_silent
+            self._selector,
+            options.shell,
+            options.agent_timeout,
+            self._on_output,
+            self._on_silent,
+            grace=options.stop_timeout,
         )
         self._script = None
         if elastic.script is not None:

@@ -1,0 +1,85 @@
+"""Finds and kills what ranks have left behind, in /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+# Processes end within milliseconds after SIGKILL, but for those that the kernel holds up.
+_SECONDS = 5.0
+_PAUSE_SECONDS = 0.01
+
+
+def kill_orphans(keep: Collection[int]) -> bool:
+    """Kills all descendants of this process but some children and what is below them.
+
+    Args:
+        keep: The children that live on.
+
+    Returns:
+        Whether there were any that it may kill: call it again until there are none.
+    """
+    any_left = False
+    for pid in _descendants(keep):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+            any_left = True
+        with contextlib.suppress(OSError):
+            os.waitpid(pid, os.WNOHANG)  # others than children come to this process later
+    return any_left
+
+
+def kill_marked(variable: str, sessions: Collection[int]) -> None:
+    """Kills all processes of a killed agent's ranks, and waits up to 5 s for their end.
+
+    Args:
+        variable: ``NAME=VALUE`` in the environment of such processes.
+        sessions: The sessions of the ranks. A program that sets its title overwrites its variables.
+    """
+    deadline = time.monotonic() + _SECONDS
+    while time.monotonic() < deadline:
+        found = [
+            pid
+            for pid, fields in _processes()
+            if fields[0] != b"Z"
+            and (int(fields[3]) in sessions or variable.encode() in _environment(pid))
+        ]
+        if not found:
+            return
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _descendants(keep: Collection[int]) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for pid, fields in _processes():
+        children.setdefault(int(fields[1]), []).append(pid)
+    found: list[int] = []
+    todo = [os.getpid()]
+    while todo:
+        below = [pid for pid in children.get(todo.pop(), []) if pid not in keep]
+        found += below
+        todo += below
+    return found
+
+
+def _processes() -> Iterator[tuple[int, list[bytes]]]:
+    """Yields each process with its state, parent, group, session and more: proc(5), stat."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                stat = Path("/proc", entry, "stat").read_bytes()
+                yield int(entry), stat.rpartition(b")")[2].split()
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # another user's
+        return []
