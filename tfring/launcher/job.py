@@ -41,7 +41,8 @@ class JobRunner:
     One thread waits for output, signals and the end of ranks. The first rank that fails starts an
     escalation: the others get time to print their own errors, then SIGTERM, then SIGKILL, and at
     last the agents of their hosts are killed. A signal to the launcher is passed on and starts one,
-    too, which leaves time for a checkpoint; a second signal leaves none.
+    too, which leaves time for a checkpoint; a second signal leaves none. After a failure, but not
+    after a signal, all ranks are started again, `max_restarts` times.
 
     Used by one thread: the main thread, which handles signals, or any other, which leaves them
     alone. If run() raises, the agents read end of file and end the ranks that still run.
@@ -75,6 +76,7 @@ class JobRunner:
         self._all_started = False
         self._stopping: int | None = None  # the signal that the launcher got
         self._failed = False  # a rank failed before any signal
+        self._restarts = 0
         self._escalation = Escalation()
         self.reason = ""  # why the job has failed, in a line, once it has ended
 
@@ -115,11 +117,32 @@ class JobRunner:
         return code
 
     def _run(self) -> None:
+        self._files.begin(
+            self._connections.host("localhost") if self._options.exit_report else None
+        )
         self._start_all()
-        self._all_started = True
-        while self._running():
+        while self._running() or self._starts_again():
             self._process_events()
         self._drain()
+
+    def _starts_again(self) -> bool:
+        """Starts all ranks again if one has failed, and that may be; returns whether it did."""
+        first = text.first_failure([p for p in self._processes if not self._left_in_good_order(p)])
+        if first is None or not self._failed or self._stopping is not None:
+            return False
+        if self._restarts == self._options.max_restarts:
+            return False
+        self._restarts += 1
+        reason = text.end_in_a_line(first)
+        of = f"restart {self._restarts} of {self._options.max_restarts}"
+        self._merger.note(f"tfring run: {reason}; all ranks start again ({of})")
+        self._files.restarted(self._restarts, reason)
+        self._processes.clear()
+        self._shown.clear()
+        self._failed, self._escalation, self._all_started = False, Escalation(), False
+        self._first_output = b"" if self._options.share is None else None
+        self._start_all()
+        return True
 
     def _explain(self) -> tuple[int, str]:
         """Prints how the job failed, if it did; returns the exit code and why."""
@@ -155,11 +178,12 @@ class JobRunner:
             "interface": self._options.interface,
             "towards": others[0] if others else None,
         }
-        self._files.begin(
-            self._connections.host("localhost") if self._options.exit_report else None
-        )
         share = self._options.share
         where = {} if share is None else share.variables()
+        # Ranks of the lives before are strangers to this one.
+        life = f".{self._restarts}" if self._restarts else ""
+        where["TFRING_JOB_ID"] = self._options.job_id + life
+        where["TFRING_RESTART_COUNT"] = str(self._restarts)
         for slot in slots:
             opens = slot.rank == 0 and share is None
             self._start(slot, where, listen if opens else None)
@@ -171,7 +195,9 @@ class JobRunner:
                 address, port = self._wait_for_rendezvous(self._processes[0])
                 if port == 0:
                     return  # rank 0 did not start; its error output has the reason
-                where = {"TFRING_RENDEZVOUS_ADDR": address, "TFRING_RENDEZVOUS_PORT": str(port)}
+                where["TFRING_RENDEZVOUS_ADDR"] = address
+                where["TFRING_RENDEZVOUS_PORT"] = str(port)
+        self._all_started = True
 
     def _start(
         self, slot: Slot, where: dict[str, str], listen: dict[str, str | None] | None
@@ -180,7 +206,7 @@ class JobRunner:
 
         Args:
             slot: Which rank, and on which host.
-            where: Variables with the address at which rank 0 listens.
+            where: Variables that say which life of the job this is, and where rank 0 listens.
             listen: Rank 0: where to listen; see agent.py.
         """
         host = self._connections.host(slot.host)
@@ -196,6 +222,7 @@ class JobRunner:
             "local_rank": slot.local_rank,
             "local_size": slot.local_size,
         }
+        host.facts.pop(slot.rank, None)  # of the life before
         process = RankProcess(slot, RankAgent(host, slot.rank), copy=self._files.copier(slot.rank))
         for name in ("stdout", "stderr"):
             self._streams[slot.rank, name] = self._merger.add(slot.rank, name)
@@ -257,13 +284,15 @@ class JobRunner:
             self._connections.handle(key)
 
     def _handle_output(self, host: Host, rank: int, name: str, data: bytes) -> None:
-        del host
         if self._first_output is not None and (rank, name) == (0, "stdout"):
             self._first_output += data
             return
         now = time.monotonic()
-        first = self._options.slots[0].rank
-        self._processes[rank - first].record_output(name, data, now)
+        index = rank - self._options.slots[0].rank
+        if index >= len(self._processes):  # ssh has said it, and the rank starts again
+            self._merger.note(f"tfring run: host {host.name}: {data.decode(errors='replace')}")
+            return
+        self._processes[index].record_output(name, data, now)
         self._merger.feed(self._streams[rank, name], data, now)
 
     def _handle_signal(self, number: int) -> None:

@@ -46,16 +46,9 @@ def add_node_options(parser: argparse.ArgumentParser) -> None:
         help=f"where the nodes meet: one of them serves there (default port {DEFAULT_PORT})",
     )
     add("--rdzv-id", "--rdzv_id", metavar="ID", help="the job's name, the same on all nodes")
-    add(
-        "--max-restarts",
-        "--max_restarts",
-        type=int,
-        metavar="N",
-        help="after so many failures of ranks the next one ends the job (default 0)",
-    )
 
 
-_ONLY_NODES = ("nproc_per_node", "rdzv_endpoint", "rdzv_id", "max_restarts")
+_ONLY_NODES = ("nproc_per_node", "rdzv_endpoint", "rdzv_id")
 _NOT_NODES = (
     "num_proc",
     "hosts",
@@ -94,8 +87,8 @@ def node_options(options: argparse.Namespace) -> tuple[NodeOptions, ElasticOptio
             )
     per_node = 1 if options.nproc_per_node is None else options.nproc_per_node
     restarts = 0 if options.max_restarts is None else options.max_restarts
-    if per_node < 1 or restarts < 0:
-        raise UsageError("--nproc-per-node has to be 1 or more, and --max-restarts 0 or more")
+    if per_node < 1:
+        raise UsageError("--nproc-per-node has to be 1 or more")
     least, most = _nodes(options.nnodes)
     host, port = _endpoint(options.rdzv_endpoint)
     elastic = ElasticOptions(

@@ -104,6 +104,8 @@ def elastic_options(options: argparse.Namespace) -> ElasticOptions | None:
                     f"--host-discovery-script, too, or leave {_flag(name)} out"
                 )
         return None
+    if options.max_restarts is not None:
+        raise UsageError("--max-restarts: in an elastic job --reset-limit says it, give that one")
     if options.compare:
         raise UsageError("--compare compares jobs whose ranks stay: leave out the elastic options")
     _check_numbers(options)

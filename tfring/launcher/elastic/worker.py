@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,15 +12,11 @@ from tfring.launcher.elastic.orders import StartWorker
 from tfring.launcher.options.environment import job_variables
 from tfring.launcher.options.job_options import JobOptions
 from tfring.launcher.output.merger import Stream
-from tfring.launcher.reports.text import last_traceback
+from tfring.launcher.reports.text import MOST_CAUSE, exception_of
 
 TERMINATE_SECONDS = 3.0
 # In the place of signals: the agent of the host ends all its workers; it is killed itself.
 _GIVE_UP, AT_ONCE = 0, -1
-_TRACEBACK = "Traceback (most recent call last):"
-# A line such as "ValueError: no such file" or "KeyboardInterrupt".
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?")
-_MOST_CAUSE = 500
 
 
 @dataclass
@@ -87,7 +82,7 @@ class Worker:
         if (found := exception_of(text)) or self.rank >= 0:
             return found
         return next(
-            (line[:_MOST_CAUSE] for line in reversed(text.splitlines()) if line.strip()), ""
+            (line[:MOST_CAUSE] for line in reversed(text.splitlines()) if line.strip()), ""
         )
 
 
@@ -98,23 +93,6 @@ def given_up_after(when: float) -> list[tuple[float, int]]:
         when: It was sent (time.monotonic).
     """
     return [(when + TERMINATE_SECONDS, _GIVE_UP), (when + 2 * TERMINATE_SECONDS, AT_ONCE)]
-
-
-def exception_of(text: str) -> str:
-    """Returns the exception at the end of the last traceback in an error output, or "".
-
-    Args:
-        text: The error output, or its end.
-    """
-    lines = last_traceback(text)
-    headers = [i for i, line in enumerate(lines) if line.endswith(_TRACEBACK)]
-    if not headers:
-        return ""
-    # Frames are indented; the exception's first line is not, and what follows is not its own.
-    for line in lines[headers[-1] + 1 :]:
-        if _EXCEPTION.fullmatch(line):
-            return line[:_MOST_CAUSE]
-    return ""
 
 
 def worker_variables(

@@ -130,6 +130,14 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
     add_node_options(parser)
     add = parser.add_argument
     add(
+        "--max-restarts",
+        "--max_restarts",
+        type=int,
+        metavar="N",
+        help="so often all ranks start again after one has failed (default 0); with --nnodes and "
+        "elastic.run so many failures are mended",
+    )
+    add(
         "--stop-timeout",
         type=float,
         default=STOP_SECONDS,

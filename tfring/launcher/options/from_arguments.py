@@ -88,6 +88,11 @@ def job_options(options: argparse.Namespace, *, elastic: bool = False) -> JobOpt
         argv = [sys.executable, *argv]  # a script that cannot be started by itself
     check_numbers(options)
     pod = None if elastic else pod_around(options, os.environ)
+    if pod is not None and options.max_restarts:
+        raise UsageError(
+            "--max-restarts: the ranks of other pods would not start again. Leave it out, "
+            "Kubernetes starts pods again"
+        )
     silence = options.agent_timeout
     if silence is None:
         silence = ELASTIC_TIMEOUT_SECONDS if elastic else AGENT_TIMEOUT_SECONDS
@@ -108,6 +113,7 @@ def job_options(options: argparse.Namespace, *, elastic: bool = False) -> JobOpt
         exit_report=Path(options.exit_report) if options.exit_report else None,
         events=Path(options.events) if options.events else None,
         verbose=options.verbose,
+        max_restarts=0 if elastic else options.max_restarts or 0,
         stopped_exit_code=settings.stopped_exit_code,
     )
     return job if pod is None else shared(job, pod, settings.job_id)
@@ -152,7 +158,7 @@ def check_numbers(options: argparse.Namespace) -> None:
             f"{_LEAST_AGENT_TIMEOUT:g}, as signs of life come once a second"
         )
     above_zero = ("output_max_mb",)
-    not_below = ("stop_timeout", "agent_timeout", "output_keep")
+    not_below = ("stop_timeout", "agent_timeout", "output_keep", "max_restarts")
     for name in (*above_zero, *not_below):
         value = getattr(options, name)
         if value is None or 0 < value < math.inf or (name in not_below and value >= 0):

@@ -66,6 +66,7 @@ class JobOptions:
     secret: str = field(default_factory=fresh_secret, repr=False)
     job_id: str = field(default_factory=_fresh_job_id)
     share: Share | None = None  # None: all ranks are in `slots`
+    max_restarts: int = 0  # so often all ranks start again after one has failed
     stopped_exit_code: int = 0  # where a signal to the launcher has ended the job in good order
 
     @property

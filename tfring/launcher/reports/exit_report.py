@@ -30,6 +30,7 @@ class ExitReport:
         self._path = path.absolute()
         self._options = options
         self._began = time.time()
+        self.restarts = 0  # how often all ranks have started again
         # An elastic job has no slots: its processes are workers, each with an id of its own.
         self._kind = "rank" if options.slots else "worker"
 
@@ -91,6 +92,7 @@ class ExitReport:
             "ended": None,
             "exit_code": None,
             "signal": None,
+            "restarts": self.restarts,
             "first_failure": None,
             "explanation": "",
             f"{self._kind}s": [

@@ -118,6 +118,17 @@ class JobFiles:
             ended_by_launcher=process.ended_by_launcher,
         )
 
+    def restarted(self, restarts: int, reason: str) -> None:
+        """Says that all ranks start again.
+
+        Args:
+            restarts: How often they have by now.
+            reason: Why, in a line.
+        """
+        self.event("restart", restart=restarts, reason=reason)
+        if self._report is not None:
+            self._report.restarts = restarts
+
     def end(
         self, processes: list[RankProcess], code: int, stopped_by: int | None, explanation: str
     ) -> None:

@@ -12,6 +12,9 @@ _CHAINS = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
+# A line such as "ValueError: no such file" or "KeyboardInterrupt".
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?")
+MOST_CAUSE = 500
 _MAX_LINES = 60
 _PLAIN_LINES = 12
 # The runtime's errors name the rank that caused them in these words.
@@ -61,9 +64,37 @@ def last_traceback(text: str) -> list[str]:
 
 def headline(first: RankProcess) -> str:
     """Returns who failed first, and how."""
+    return f"{_rank_on_host(first)} failed first, with {first.describe_end()}"
+
+
+def end_in_a_line(process: RankProcess) -> str:
+    """Returns ``rank 2 on host node1 ended with exit code 1: ValueError: no such file``."""
+    cause = exception_of(process.tail.decode(errors="replace"))
+    end = f"{_rank_on_host(process)} ended with {process.describe_end()}"
+    return f"{end}: {cause}" if cause else end
+
+
+def _rank_on_host(process: RankProcess) -> str:
     # The runtime calls this host by its name, too.
-    host = host_name() if first.slot.host == "localhost" else first.slot.host
-    return f"rank {first.rank} on host {host} failed first, with {first.describe_end()}"
+    host = host_name() if process.slot.host == "localhost" else process.slot.host
+    return f"rank {process.rank} on host {host}"
+
+
+def exception_of(text: str) -> str:
+    """Returns the exception at the end of the last traceback in an error output, or "".
+
+    Args:
+        text: The error output, or its end.
+    """
+    lines = last_traceback(text)
+    headers = [i for i, line in enumerate(lines) if line.endswith(_HEADER)]
+    if not headers:
+        return ""
+    # Frames are indented; the exception's first line is not, and what follows is not its own.
+    for line in lines[headers[-1] + 1 :]:
+        if _EXCEPTION.fullmatch(line):
+            return line[:MOST_CAUSE]
+    return ""
 
 
 def describe(processes: list[RankProcess]) -> str:

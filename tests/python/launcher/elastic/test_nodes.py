@@ -205,7 +205,7 @@ def test_an_order_that_comes_twice_is_carried_out_once(endpoint, monkeypatch):
         (("--nnodes", "2:1"), "--nnodes 2:1: it has to be a number, or MIN:MAX"),
         (("--nnodes", 2), "--rdzv-endpoint is missing: say where the nodes meet"),
         (("--nnodes", 2, "-np", 2, "--rdzv-endpoint", "a"), "leave out -np"),
-        (("--max-restarts", 2), "--max-restarts needs --nnodes"),
+        (("--rdzv-id", "a"), "--rdzv-id needs --nnodes"),
         (("--nnodes", 1, "--rdzv-endpoint", "no.host.invalid"), "the nodes cannot meet"),
         (("--nnodes", 1, "--rdzv-endpoint", "192.0.2.1:70000"), "say where the nodes meet"),
     ],

@@ -1,0 +1,116 @@
+"""Jobs whose ranks all start again after one has failed: `tfring run --max-restarts`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from launcher_tools import LIMIT_SECONDS, REPORT, pids_in, run, start, write_script
+
+PREAMBLE = """
+import signal, time
+rank = int(os.environ["TFRING_RANK"])
+life = int(os.environ["TFRING_RESTART_COUNT"])
+"""
+
+
+def script(folder, text):
+    return write_script(folder, text, header=REPORT + PREAMBLE)
+
+
+def test_all_ranks_start_again_and_meet_anew(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    import numpy as np
+    import tfring as hvd
+
+    hvd.init()
+    report(f"{life}.{rank}", hvd.broadcast_object([hvd.size(), life]))
+    if rank == 1 and life < 2:
+        raise ValueError(f"life {life} is over")
+    hvd.broadcast_object(None, name="the ranks wait for each other")
+    """,
+    )
+    report, events = tmp_path / "report.json", tmp_path / "events"
+    files = ("--exit-report", report, "--events", events)
+    done = run("-np", 2, "--max-restarts", 3, *files, sys.executable, path, tmp_path)
+    assert done.returncode == 0, done.stderr
+    for life in range(3):
+        for rank in range(2):
+            assert (tmp_path / f"{life}.{rank}").read_text() == f"[2, {life}]\n"
+    notes = [line for line in done.stderr.splitlines() if "start again" in line]
+    assert [line.rpartition(": ")[2] for line in notes] == [
+        f"life {life} is over; all ranks start again (restart {life + 1} of 3)" for life in range(2)
+    ]
+    assert all("rank 1 on host" in n and "exit code 1: ValueError" in n for n in notes)
+    assert json.loads(report.read_text())["restarts"] == 2
+    told = [json.loads(line) for line in events.read_text().splitlines()]
+    assert [one["restart"] for one in told if one["event"] == "restart"] == [1, 2]
+
+
+def test_when_the_restarts_are_used_up_the_job_ends_with_the_code_of_its_last_failure(tmp_path):
+    path = script(tmp_path, "report(f'life.{life}.{rank}', life)\nsys.exit(10 + life)")
+    done = run("-np", 2, "--max-restarts", 1, sys.executable, path, tmp_path)
+    assert done.returncode == 11, done.stderr
+    assert len(list(tmp_path.glob("life.*"))) >= 3 and "restart 1 of 1" in done.stderr
+    assert not list(tmp_path.glob("life.2.*"))
+
+
+@pytest.mark.parametrize("code", [0, 1, 75])
+def test_a_signal_ends_the_job_and_is_no_restart(tmp_path, code):
+    path = script(
+        tmp_path,
+        f"""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit({code}))
+    report(f"pid.{{rank}}", os.getpid())
+    time.sleep(300)
+    """,
+    )
+    job = start("-np", 2, "--max-restarts", 3, sys.executable, path, tmp_path)
+    pids_in(tmp_path, 2)
+    job.send_signal(signal.SIGTERM)
+    _, errors = job.communicate(timeout=LIMIT_SECONDS)
+    assert "start again" not in errors and "passed on to all ranks" in errors
+
+
+def test_a_rank_that_ended_in_good_order_is_no_restart(tmp_path):
+    """A scheduler has told the ranks themselves to end."""
+    path = script(tmp_path, "report(f'life.{life}.{rank}', life)\nsys.exit(75)")
+    done = run(
+        *("-np", 2, "--max-restarts", 3, sys.executable, path, tmp_path),
+        TFRING_STOPPED_EXIT_CODE="75",
+    )
+    assert done.returncode == 75 and "start again" not in done.stderr
+
+
+def test_a_killed_rank_counts_and_the_others_get_time(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    def leave(*_):
+        report(f"left.{rank}", life)
+        sys.exit(1)
+    signal.signal(signal.SIGTERM, leave)
+    report(f"pid.{rank}" if life == 0 else f"again.{rank}", os.getpid())
+    if life == 0:
+        time.sleep(300)
+    """,
+    )
+    job = start("-np", 2, "--max-restarts", 1, sys.executable, path, tmp_path)
+    os.kill(pids_in(tmp_path, 2)["1"], signal.SIGKILL)
+    _, errors = job.communicate(timeout=LIMIT_SECONDS)
+    assert job.returncode == 0, errors
+    assert (tmp_path / "left.0").exists() and "ended with signal 9 (SIGKILL)" in errors
+    assert {path.name for path in Path(tmp_path).glob("again.*")} == {"again.0", "again.1"}
+
+
+def test_restarts_that_make_no_sense(tmp_path):
+    elastic = run("-np", 2, "--min-np", 1, "--max-restarts", 2, "true")
+    assert elastic.returncode == 2 and "--reset-limit says it" in elastic.stderr
+    negative = run("-np", 2, "--max-restarts", -1, "true")
+    assert negative.returncode == 2 and "--max-restarts -1: it has to be 0" in negative.stderr
