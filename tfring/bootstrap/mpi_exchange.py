@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfring.bootstrap import exchange
+from tfring.bootstrap.patience import Patience
 from tfring.handshake.errors import BootstrapError
 
 # Whether tfring initialised MPI, and so has to finalise it.
@@ -104,8 +105,12 @@ def wait(request: Any, deadline: float, comm: Any) -> None:
     """
     global _finalize_mpi
     pause, started = _FIRST_PAUSE, time.monotonic()
+    patience = Patience(f"rank {comm.rank}", deadline - started)
+    speaks = comm.rank in (0, comm.size - 1)  # whichever of them has come
     while not request.Test():
-        if time.monotonic() >= deadline:
+        if speaks:
+            patience.tell(f"others of the {comm.size} ranks to call init (MPI does not say which)")
+        if patience.is_over:
             _finalize_mpi = False
             _abandoned.append(request)
             raise BootstrapError(_timeout_message(comm.rank, comm.size, started))

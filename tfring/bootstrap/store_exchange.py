@@ -15,6 +15,7 @@ import zlib
 from typing import Any
 
 from tfring.bootstrap.exchange import decode, encode
+from tfring.bootstrap.patience import Patience
 from tfring.bootstrap.rendezvous import MAX_RECORD_BYTES
 from tfring.handshake.errors import BootstrapError
 from tfring.store import PrefixStore, Store, StoreError, StoreTimeoutError
@@ -47,8 +48,8 @@ class StoreExchange:
         self._given = store if owned else None
         self._store = PrefixStore(_PREFIX, store)
         self._rank, self._size = rank, size
-        self._timeout = timeout
-        self._deadline = time.monotonic() + timeout
+        self._patience = Patience(f"rank {rank}", timeout)
+        self._deadline = self._patience.deadline
         self._round = 0
         self._name = ""
         self._answered: list[str] = []  # rank 0: the keys of answers to those who came
@@ -108,11 +109,14 @@ class StoreExchange:
         joined: set[int] = set()
         with self._store.watch(timeout=self._left()) as changes:
             while len(joined) < self._size - 1:
+                missing = sorted(set(range(1, self._size)) - joined)
+                self._patience.tell(f"{ranks_text(missing)} of {self._size}")
+                if self._patience.is_over:
+                    self._refuse(missing)
                 try:
-                    change = changes.next(self._left())
+                    change = changes.next(self._patience.until_next_word)
                 except StoreTimeoutError:
-                    self._refuse(sorted(set(range(1, self._size)) - joined))
-                    raise
+                    continue
                 if change.value is None:
                     continue
                 kind, _, last = change.key.rpartition("/")
@@ -140,7 +144,7 @@ class StoreExchange:
 
     def _refuse(self, missing: list[int]) -> None:
         reason = (
-            f"rank 0 waited {self._timeout:g} s in the store, and {ranks_text(missing)} of "
+            f"rank 0 waited {self._patience.seconds:g} s in the store, and {ranks_text(missing)} of "
             f"{self._size} did not come: look at their output for an earlier error, and check that "
             "they use the same store; if they only need longer, raise TFRING_START_TIMEOUT"
         )
@@ -152,19 +156,25 @@ class StoreExchange:
         token = secrets.token_hex(8)
         arrival = {"rank": self._rank, "size": self._size}
         self._store.set(f"arrived/{token}", encode(arrival), timeout=self._left())
-        try:
-            answer = decode(self._store.get(f"answer/{token}", self._left()))
-        except StoreTimeoutError:
-            raise BootstrapError(
-                f"rank {self._rank} waited {self._timeout:g} s in the store for rank 0, which did "
-                "not come: look at its output, and check that it uses the same store"
-            ) from None
+        answer = decode(self._answer_to(token))
         if "error" in answer:
             raise BootstrapError(str(answer["error"]))
         self._name = str(answer["name"])
         key = f"{self._name}/joined/{self._rank}"
         if self._store.compare_set(key, "", token, self._left()) != token.encode():
             raise BootstrapError(_two_processes(self._rank))
+
+    def _answer_to(self, token: str) -> bytes:
+        while not self._patience.is_over:
+            try:
+                return self._store.get(f"answer/{token}", self._patience.until_next_word)
+            except StoreTimeoutError:
+                if self._rank == 1:  # one of those that wait is enough
+                    self._patience.tell(f"rank 0 of {self._size}, which has not come to the store")
+        raise BootstrapError(
+            f"rank {self._rank} waited {self._patience.seconds:g} s in the store for rank 0, which "
+            "did not come: look at its output, and check that it uses the same store"
+        )
 
     def _hand_out(self, number: int, value: Any) -> list[Any]:
         values, missing, broken = [value], [], ""

@@ -31,7 +31,7 @@ START = Group(
         seconds(
             "START_TIMEOUT",
             "`init` waits this many seconds for all ranks.",
-            60,
+            600,
             low=0.001,
             high=86400,
             horovod="HOROVOD_START_TIMEOUT",

@@ -6,6 +6,7 @@ import json
 
 from bootstrap_jobs import SECRET, close, run_ranks
 
+from tfring.bootstrap import patience
 from tfring.bootstrap.connect import connect_job
 from tfring.bootstrap.store_exchange import StoreExchange
 from tfring.environments import Identity, Rendezvous
@@ -97,6 +98,18 @@ def test_everybody_is_told_who_did_not_come():
     for rank in (0, 2):
         assert isinstance(errors[rank], BootstrapError)
         assert "ranks 1 and 3 of 4 did not come" in str(errors[rank])
+
+
+def test_who_waits_says_for_whom_long_before_the_time_is_up(monkeypatch, caplog):
+    monkeypatch.setattr(patience, "_FIRST_SECONDS", 0.1)
+    with HashStore() as store:
+        connect([0, 2], 4, lambda _: (store, None), Settings(start_timeout=1.0))
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0].startswith("rank 0 waits for ranks 1 and 3 of 4, and gives up in 1 s")
+    assert 1 <= len(said) <= 2  # more and more rarely
+    with HashStore() as store:
+        connect([1], 4, lambda _: (store, None), Settings(start_timeout=1.0))
+    assert "rank 1 waits for rank 0 of 4, which has not come to the store" in caplog.text
 
 
 def test_rank_0_does_not_come():

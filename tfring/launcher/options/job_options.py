@@ -11,6 +11,7 @@ from tfring.launcher.agents.shells import RemoteShell, Tunnels
 from tfring.launcher.hosts.placement import Slot
 from tfring.launcher.output.files import KEPT_FILES
 from tfring.security.secret import fresh_secret
+from tfring.settings.environment import Settings
 from tfring.ssh.options import SshOptions
 
 # After a signal to the launcher the ranks have so long to write a last checkpoint.
@@ -50,7 +51,7 @@ class JobOptions:
     shell: RemoteShell | Tunnels = field(default_factory=SshOptions)
     folder: str | None = None  # in which ranks start; None: that of this process
     interface: str | None = None
-    start_timeout: float = 60.0
+    start_timeout: float = Settings.start_timeout
     stop_timeout: float = STOP_SECONDS
     # After so long without a sign of life a host counts as gone, and for it the launcher; 0: never.
     agent_timeout: float = AGENT_TIMEOUT_SECONDS

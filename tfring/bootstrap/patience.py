@@ -1,0 +1,56 @@
+"""How long a rank waits for others while a job starts, and what it says meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+_log = logging.getLogger("tfring")
+
+# When the first word is said, and how much longer the time until each further one is.
+_FIRST_SECONDS = 10.0
+_TIMES = 4
+
+
+class Patience:
+    """A time limit, and the warnings before it is up. For one thread."""
+
+    def __init__(self, who: str, seconds: float) -> None:
+        """Begins to wait.
+
+        Args:
+            who: Who waits, for the warnings.
+            seconds: How long at most.
+        """
+        self.seconds = seconds
+        self.deadline = time.monotonic() + seconds
+        self._who = who
+        self._began = time.monotonic()
+        self._silent_for = _FIRST_SECONDS
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() >= self.deadline
+
+    @property
+    def until_next_word(self) -> float:
+        """The seconds after which to call tell() again, never 0; then the time may be up."""
+        return max(0.01, min(self.deadline, self._began + self._silent_for) - time.monotonic())
+
+    def tell(self, whom: str) -> None:
+        """Says for whom we wait, if it is time to: after 10 s, then more and more rarely.
+
+        Args:
+            whom: For whom, and where.
+        """
+        now = time.monotonic()
+        if now < self._began + self._silent_for or now >= self.deadline:
+            return
+        self._silent_for *= _TIMES
+        _log.warning(
+            "%s waits for %s, and gives up in %.0f s (TFRING_START_TIMEOUT)",
+            self._who,
+            whom,
+            self.deadline - now,
+        )
