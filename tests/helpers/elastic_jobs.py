@@ -14,6 +14,7 @@ from pathlib import Path
 from launcher_tools import LIMIT_SECONDS, environment
 
 from tfring._native import core
+from tfring.environments.elastic import make_memory, memory_variables
 from tfring.membership import CoordinatorService
 from tfring.store import TCPStore
 
@@ -57,6 +58,7 @@ class ElasticJob:
         self._processes = {}
         self._condition = threading.Condition()  # guards all above
         self._first = True
+        self._memory = make_memory()
         self._store = TCPStore("localhost", 0, is_server=True, secret=SECRET)
         self._readers = []
         self.service = CoordinatorService(
@@ -84,6 +86,8 @@ class ElasticJob:
             reader.join(LIMIT_SECONDS)
         self.service.close()
         self._store.close()
+        for file in self._memory:
+            os.close(file)
 
     def set_slots(self, slots):
         """Gives the host another number of slots."""
@@ -129,12 +133,17 @@ class ElasticJob:
             "TFRING_ELASTIC_SLOT": str(slot),
             "TFRING_ELASTIC_FIRST": "1" if self.service.status()["generation"] == 0 else "0",
             "TFRING_SECRET": SECRET,
+            **memory_variables(self._memory),
             **self._env,
         }
         errors = Path(self._command[1]).with_name(f"worker{worker}.err")
         with errors.open("wb") as file:
             process = subprocess.Popen(
-                self._command, stdout=subprocess.PIPE, stderr=file, env=environment(**variables)
+                self._command,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                env=environment(**variables),
+                pass_fds=self._memory,
             )
         with self._condition:
             self._processes[worker], self._errors[worker] = process, errors

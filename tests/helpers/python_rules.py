@@ -107,8 +107,10 @@ ARROWS: dict[str, set[str]] = {
     "engines": {"compat"},
     "data": {"_native", "exceptions", "topology", "compat"},
     "elastic": {
+        "settings",
         "_native",
         "exceptions",
+        "environments",
         "membership",
         "joining",
         "topology",
@@ -310,6 +312,7 @@ PICKLING = {
     "tfring/launcher/function.py",
     "tfring/launcher/function_task.py",
     "tfring/launcher/cell_sources.py",
+    "tfring/elastic/state.py",
     "tfring/elastic/tensorflow_state.py",
     "tfring/spark/keras/saved.py",
     # Writes, and never reads, the pickles of plain values that PyTorch's analyser reads.

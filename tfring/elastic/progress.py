@@ -76,7 +76,7 @@ def compare(mine: Progress, parts: Sequence[str], root: int | None = None) -> Ah
     if not is_initialized() or size() == 1:
         own = Progress(lineage, mine.commit, mine.step, mine.step, mine.counted)
         return Ahead(0, mine.lineage == 0, own)
-    value = [int(mine.lineage != 0), mine.commit, mine.step, lineage, _hash(parts)]
+    value = [int(mine.lineage != 0), mine.commit, mine.step, lineage, hash_of(parts)]
     numbers: Any = np.array([value], dtype=np.int64)
     ranks = _native.core.allgather(numbers, name="tfring.elastic.compare").tolist()
     if any(other[-1] != ranks[0][-1] for other in ranks):
@@ -88,7 +88,12 @@ def compare(mine: Progress, parts: Sequence[str], root: int | None = None) -> Ah
     return Ahead(root, behind, Progress(chosen, commit, step, step, mine.counted))
 
 
-def _hash(parts: Sequence[str]) -> int:
+def hash_of(parts: Sequence[str]) -> int:
+    """Returns a number below 2**63 that is equal for states that consist of the same.
+
+    Args:
+        parts: What a state consists of.
+    """
     digest = hashlib.sha256("\n".join(parts).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 

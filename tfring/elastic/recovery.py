@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from tfring import _native, topology, world
 from tfring.elastic import state as states
+from tfring.elastic.copies import Copies
 from tfring.elastic.errors import HorovodInternalError
 from tfring.elastic.state import State
 from tfring.joining.elastic_process import ElasticProcess
@@ -80,6 +81,7 @@ class ElasticJob:
     def __init__(self, process: ElasticProcess) -> None:
         """Takes this process as a worker of the job."""
         self._process = process
+        self._copies = Copies(process)
         self._synced = 0  # the last generation that training has begun in
         self._before = (0, 0)  # failed steps of this generation before func was called
         self._failures = 0  # in a row, with all ranks there, after the commit `_failed_at`
@@ -100,8 +102,11 @@ class ElasticJob:
         if process.left or not process.in_generation:
             if process.record is not None:  # it has ended since init
                 process.stopped()
+            else:
+                self._copies.claim(state)
             self._join()
         process.runs = True
+        state._copies = self._copies
 
     def exit(self) -> None:
         """See `Job.exit`."""
@@ -115,7 +120,11 @@ class ElasticJob:
             process.reset_ended = process.generation
             _end_reset()
         self._before = _failed_steps()
+        record = process.record
+        assert record is not None
+        self._copies.take(state, record)
         states.sync(state)
+        self._copies.begin(state, record)
         self._process.position = states.position_of(state)
         self._process.link.synced(self._process.generation, self._process.position)
         self._synced = self._process.generation

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tfring import world
+from tfring.elastic.copies import Copies, Part, part_of
 from tfring.elastic.errors import HostsUpdatedInterrupt
 from tfring.elastic.messages import NO_UPDATE, REMOVED, HostMessages, strongest
 from tfring.elastic.progress import Progress, compare
@@ -40,6 +42,7 @@ class State:
         self._reset_callbacks: list[Callable[[], Any]] = []
         self._progress = Progress()
         self._compared = False  # since elastic.run has called sync
+        self._copies: Copies | None = None  # while elastic.run runs in an elastic job
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
         """Adds functions that are called when the number of ranks has changed.
@@ -136,6 +139,8 @@ class State:
     def _commit_here(self) -> None:
         self.save()
         self._progress.commit_now()
+        if self._copies is not None:
+            self._copies.keep(self)
         process = world.elastic_process()
         if process is not None and self._progress.lineage:
             process.position = position_of(self)
@@ -145,6 +150,17 @@ class State:
     def _describe(self) -> list[str]:
         """Says what the state consists of: the same on all ranks."""
         return [type(self).__name__]
+
+    def _pack(self) -> list[Part] | None:
+        """Returns what the last commit holds; None: this class cannot say it.
+
+        It is asked right after a commit, when the live state still is that.
+        """
+        return None
+
+    def _unpack(self, parts: Iterator[bytearray]) -> None:
+        """Takes what `_pack` has returned, perhaps in another process, as the live state."""
+        raise NotImplementedError
 
     def _synchronize(self, send: Callable[[int], None], root: int | None = None) -> None:
         """Compares the ranks and, if one is behind, sends the state of the one that is ahead.
@@ -259,6 +275,21 @@ class ObjectState(State):
 
     def _describe(self) -> list[str]:
         return [*super()._describe(), *(f"attribute {name}" for name in self._names)]
+
+    def _pack(self) -> list[Part] | None:
+        ours = (type(self).save, type(self).restore, type(self).sync)
+        if not all(one.__module__.startswith(_OURS) for one in ours):
+            return None  # what a class of the program keeps besides is not known
+        arrays: list[Any] = []
+        pickled = pickle.dumps(
+            self._saved_state, protocol=5, buffer_callback=lambda array: arrays.append(array.raw())
+        )
+        return [part_of(pickled), *map(part_of, arrays)]
+
+    def _unpack(self, parts: Iterator[bytearray]) -> None:
+        pickled, *arrays = parts
+        for name, value in pickle.loads(pickled, buffers=arrays).items():
+            self._put(name, value)
 
     def _send(self, root: int) -> None:
         if self._names:

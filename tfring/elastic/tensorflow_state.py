@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from tfring import _native
 from tfring.collectives.assigned import finalize
 from tfring.collectives.objects import broadcast_object
 from tfring.collectives.variables import broadcast_, describe_variables
+from tfring.elastic.copies import Part
 from tfring.elastic.state import ObjectState
 from tfring.exceptions import tf_errors
 from tfring.topology import rank
@@ -53,6 +54,24 @@ class _VariablesState(ObjectState):
         described = enumerate(describe_variables(self._variables()))
         variables = (f"variable {n}: {dtype} {shape}" for n, (dtype, shape) in described)
         return [*super()._describe(), *variables]
+
+    def _pack(self) -> list[Part] | None:
+        attributes = super()._pack()
+        if attributes is None:
+            return None
+        saved = {id(variable): value for variable, value in self._saved_variables}
+        with tf.device("CPU:0"):
+            values = [saved[id(v)] if id(v) in saved else _read(v) for v in self._variables()]
+        return [*map(_part_of, values), *attributes]
+
+    def _unpack(self, parts: Iterator[bytearray]) -> None:
+        for variable, part in zip(self._variables(), parts, strict=False):
+            dtype = tf.as_dtype(variable.dtype).base_dtype.as_numpy_dtype
+            self._assign(variable, np.frombuffer(part, dtype).reshape(tuple(variable.shape)))
+        super()._unpack(parts)
+
+    def _assign(self, variable: Any, value: Any) -> None:
+        variable.assign(value)
 
     def _send(self, root: int) -> None:
         variables = self._variables()
@@ -115,6 +134,12 @@ class TensorFlowState(_VariablesState):
                 self._load(variable, _native.core.broadcast(array, name=name, root=root))
         ObjectState._send(self, root)
 
+    def _assign(self, variable: Any, value: Any) -> None:
+        if self.session is None:
+            super()._assign(variable, value)
+        else:
+            self._load(variable, value)
+
     def _load(self, variable: Any, value: Any) -> None:
         """Gives a variable a value through its initializer: the graph may be finalized."""
         initializer = variable.initializer
@@ -161,6 +186,16 @@ def _read(variable: Any) -> Any:
     """Returns the value of a tf.Variable, or of the one that a keras.Variable holds."""
     held = variable if isinstance(variable, tf.Variable) else variable.value
     return held.read_value()
+
+
+def _part_of(value: Any) -> Part:
+    """Returns a tensor or an array as a part of a copy, read when it is written: one at a time."""
+
+    def read() -> Any:
+        array = value.numpy() if tf.is_tensor(value) else np.asarray(value)
+        return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+    return Part(int(np.prod(value.shape)) * tf.as_dtype(value.dtype).size, read)
 
 
 def _variables_of(optimizer: Any) -> list[Any]:

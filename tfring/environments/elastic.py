@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import NamedTuple
 
 from tfring.environments.identity import IdentityError, read_int, require_all
@@ -12,6 +12,9 @@ _SOURCE = "an elastic job"
 _WORKER = "TFRING_ELASTIC_WORKER"
 _NAMES = (_WORKER, "TFRING_ELASTIC_STORE", "TFRING_ELASTIC_HOST", "TFRING_ELASTIC_SLOT")
 _FIRST = "TFRING_ELASTIC_FIRST"
+# Descriptors of the memory in which the host of a worker keeps commits.
+_MEMORY = "TFRING_ELASTIC_MEMORY"
+MEMORY_NAME = "tfring commit"
 
 
 class ElasticWorker(NamedTuple):
@@ -24,6 +27,7 @@ class ElasticWorker(NamedTuple):
         host: This host, as the coordinator names it.
         slot: Its slot on this host, for life.
         first: Whether it was started for the first generation, and init waits for that.
+        memory: Descriptors of the memory in which its host keeps commits; (): there is none.
     """
 
     worker: int
@@ -32,6 +36,7 @@ class ElasticWorker(NamedTuple):
     host: str
     slot: int
     first: bool
+    memory: tuple[int, ...] = ()
 
 
 class _Taken:
@@ -64,7 +69,35 @@ def detect(environ: Mapping[str, str]) -> ElasticWorker | None:
         host=environ[_NAMES[2]],
         slot=read_int(environ, _NAMES[3]),
         first=environ.get(_FIRST) == "1",
+        memory=memory_in(environ),
     )
+
+
+def make_memory() -> tuple[int, ...]:
+    """Returns descriptors of two new memory files, for all workers of this host.
+
+    Raises:
+        OSError: The kernel gives none.
+    """
+    return tuple(os.memfd_create(MEMORY_NAME) for _ in range(2))
+
+
+def memory_variables(memory: Sequence[int]) -> dict[str, str]:
+    """Returns the variables by which a worker finds these descriptors, which it inherits.
+
+    Args:
+        memory: Of `make_memory`; empty: there are none.
+    """
+    return {_MEMORY: ",".join(map(str, memory))} if memory else {}
+
+
+def memory_in(environ: Mapping[str, str]) -> tuple[int, ...]:
+    """Returns the descriptors that `memory_variables` has put into a worker's variables.
+
+    Args:
+        environ: The variables.
+    """
+    return tuple(int(one) for one in environ.get(_MEMORY, "").split(",") if one.isdigit())
 
 
 def take_worker(environ: MutableMapping[str, str]) -> ElasticWorker | None:

@@ -15,6 +15,7 @@ from tfring.settings.setting import (
     path,
     seconds,
     text,
+    words,
 )
 
 START = Group(
@@ -108,6 +109,15 @@ START = Group(
             "done.",
             0,
             high=255,
+            reader=Reader.PYTHON,
+        ),
+        choice(
+            "COMMIT_COPIES",
+            "Whether commits of an elastic job that the loss of one rank or host would take away "
+            "are copied ([Elastic training](elastic.md#nothing-committed-is-lost)). `auto`: yes.",
+            "auto",
+            choices=("auto", "off"),
+            also=words("auto", "off"),
             reader=Reader.PYTHON,
         ),
     ),
@@ -220,7 +230,7 @@ OURS = Group(
         *_set_by("`init`, for the processes that a rank starts", "PARENT"),
         *_set_by(
             "the launcher of an elastic job",
-            "ELASTIC_WORKER ELASTIC_STORE ELASTIC_HOST ELASTIC_SLOT ELASTIC_FIRST",
+            "ELASTIC_WORKER ELASTIC_STORE ELASTIC_HOST ELASTIC_SLOT ELASTIC_FIRST ELASTIC_MEMORY",
         ),
     ),
 )

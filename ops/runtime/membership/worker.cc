@@ -137,6 +137,9 @@ void Worker::Handle(TimePoint now, Command command, WorkerEffects* effects) {
 
 void Worker::HandleProgram(TimePoint now, const WorkerEvents& events, WorkerEffects* effects) {
   if (events.leave && !leaving_) leaving_ = news_ = true;
+  if (state_ == WorkerState::kIdle || state_ == WorkerState::kParked) {
+    position_ = events.committed.value_or(position_);  // of a copy that a new worker has found
+  }
   if (events.ready && state_ == WorkerState::kIdle) {
     listener_ = *events.ready;
     Enter(now, WorkerState::kParked);

@@ -96,6 +96,16 @@ TEST(AWorkerIntroducesItselfUntilItIsAnswered) {
   EXPECT_EQ(effects.reports[0].slot, -1);
 }
 
+TEST(ANewWorkerReportsTheCommitOfACopy) {
+  Fixture f;
+  WorkerEvents copy;
+  copy.committed = Position{7, 70};
+  f.Program(std::move(copy));
+  const WorkerEffects effects = f.Ready();
+  ASSERT_EQ(effects.reports.size(), 1u);
+  EXPECT_EQ(effects.reports[0].position.commit, 7);
+}
+
 TEST(AGenerationIsRunAndLeft) {
   Fixture f;
   f.Ready();

@@ -23,7 +23,13 @@ class Others:
     def allgather(self, mine: Any, name: str) -> Any:
         if name.endswith("compare"):
             rows = [
-                [int(r.lineage != 0), r.commit, r.step, r.lineage or 99 + n, progress._hash(parts)]
+                [
+                    int(r.lineage != 0),
+                    r.commit,
+                    r.step,
+                    r.lineage or 99 + n,
+                    progress.hash_of(parts),
+                ]
                 for n, (r, parts) in enumerate(zip(self.ranks, self.parts, strict=True))
             ]
             return np.array(rows, dtype=np.int64)

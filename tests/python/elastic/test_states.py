@@ -268,3 +268,37 @@ def test_what_was_saved_outlives_jitted_updates(jit: bool) -> None:
         update()
     state.restore()
     np.testing.assert_array_equal(variable, np.ones(1000))
+
+
+def copied(state: Any, into: Any) -> None:
+    """Takes what a copy of one state holds into another."""
+    into._unpack(iter([bytearray(part.read()) for part in state._pack()]))
+
+
+def test_a_copy_holds_the_last_commit_of_attributes() -> None:
+    def state_of(cursor: DataCursor, **more: Any) -> Any:
+        return ObjectState(broadcast, lambda: 0, cursor=cursor, **more)
+
+    cursors = [DataCursor(100, fixed_global(10), seed=3, rank=0, size=1) for _ in range(2)]
+    table = np.arange(5000.0)
+    state = state_of(cursors[0], table=table, epoch=3)
+    cursors[0].begin()
+    cursors[0].commit(2)
+    state.commit()
+    state.epoch = 9
+    assert sum(part.length > 30_000 for part in state._pack()) == 1  # beside the pickle
+    other = state_of(cursors[1], table=None, epoch=0)
+    copied(state, other)
+    assert other.epoch == 3 and other.cursor is cursors[1]
+    assert cursors[1].state_dict() == cursors[0].state_dict()
+    np.testing.assert_array_equal(other.table, table)
+    other.table[0] = 5.0  # is its own
+
+
+def test_a_class_with_a_save_of_its_own_is_not_copied() -> None:
+    class Mine(ObjectState):
+        def save(self) -> None:
+            super().save()
+
+    assert Mine(broadcast, lambda: 0, epoch=0)._pack() is None
+    assert State()._pack() is None

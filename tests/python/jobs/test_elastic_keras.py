@@ -64,7 +64,8 @@ FIT = (
 
         def on_train_batch_end(self, batch, logs=None):
             time.sleep(0.01 if EPOCHS > 9999 else 0)
-            say("batch", epoch=self.begun[-1], batch=batch)
+            step = int(self.model.optimizer.iterations)
+            say("batch", epoch=self.begun[-1], batch=batch, step=step)
 
         def on_epoch_end(self, epoch, logs=None):
             self.ended.append(epoch)
@@ -195,6 +196,30 @@ def test_fit_goes_on_when_a_rank_is_killed(start, tmp_path):
     assert {one["iterations"] for one in ends} == {epochs * steps_of_an_epoch}
     saved = Checkpointer(str(tmp_path / "checkpoints")).latest()
     assert saved is not None and saved.step == mine["iterations"]
+
+
+@pytest.mark.slow
+def test_fit_goes_on_when_both_ranks_are_killed_in_turn(start, tmp_path):
+    """The second before a replacement has joined. No step is lost or done twice."""
+    dice = random.Random(19)
+    with start(2, FIT, min_np=1) as job:
+        first = wait_for_batches(job, 2)
+        end_a_moment_later(job, 0, dice)
+        [alone] = wait_for_batches(job, 1, 8)
+        end_a_moment_later(job, 0, dice)
+        job.wait(lambda: any(one["worker"] not in first for one in job.lines("batch")))
+        committed = job.lines("batch", worker=alone)[-1]["step"]
+        resumed = next(one["step"] for one in job.lines("batch") if one["worker"] not in first)
+        (tmp_path / "stop").touch()
+        assert job.wait_for_end() == (0, "the training is over")
+        ends = job.lines("end")
+    assert resumed > committed
+    epochs = ends[0]["epochs"][-1] + 1
+    clean = clean_run(tmp_path, epochs)
+    for one in ends:
+        assert one["iterations"] == clean["iterations"]
+        for ours, theirs in zip(one["weights"], clean["weights"], strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow

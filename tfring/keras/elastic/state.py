@@ -15,7 +15,7 @@ memory of a variable before a step has succeeded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -152,6 +152,10 @@ class KerasState(TensorFlowKerasState):
     def _send(self, root: int) -> None:
         self.copy_all()
         super()._send(root)
+
+    def _unpack(self, parts: Iterator[bytearray]) -> None:
+        self.copy_all()  # so that a copy that breaks off can be undone
+        super()._unpack(parts)
 
     def _find(self) -> None:
         """Finds the variables, which takes longer than to copy them where models are large."""

@@ -20,6 +20,7 @@ import sys
 import time
 from typing import IO, Any
 
+from tfring.environments.elastic import make_memory, memory_variables
 from tfring.launcher.agents import protocol
 from tfring.launcher.agents.addresses import open_rendezvous
 from tfring.launcher.agents.guardian import fork_agent
@@ -58,6 +59,7 @@ class HostAgent:
         self._heard = self._looked = self._said = time.monotonic()
         self._kill_at: float | None = None
         self._report: dict[str, Any] | None = None
+        self._memory: tuple[int, ...] = ()  # in which workers of an elastic job keep commits
         self._selector = selectors.DefaultSelector()
         self._wake = protocol.set_up_signals(parent)
         os.set_blocking(0, False)
@@ -213,7 +215,9 @@ class HostAgent:
             self._refuse(rank, 1, f"no address towards {where}: {error}")
             return
         try:
-            one = self._ranks[rank] = LocalRank(job, listener)
+            memory = self._memory_for(job)
+            sockets = () if listener is None else (listener.fileno(),)
+            one = self._ranks[rank] = LocalRank(job, (*sockets, *memory))
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             self._refuse(rank, code, f"cannot start {job['argv'][0]}: {error}")
@@ -223,6 +227,15 @@ class HostAgent:
                 listener.close()
         self._watch_output(rank)
         self._send(b"s", rank, json.dumps(one.facts).encode())
+
+    def _memory_for(self, job: dict[str, Any]) -> tuple[int, ...]:
+        """Lets a worker of an elastic job inherit this host's memory for commits; returns that."""
+        if "TFRING_ELASTIC_WORKER" not in job["env"]:
+            return ()
+        with contextlib.suppress(OSError):  # without it commits are not copied
+            self._memory = self._memory or make_memory()
+        job["env"].update(memory_variables(self._memory))
+        return self._memory
 
     def _listen(self, rank: int, job: dict[str, Any]) -> socket.socket | None:
         """For rank 0, opens the socket where ranks meet, and says to the launcher where it is."""

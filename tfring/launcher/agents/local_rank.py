@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from typing import IO, Any
 
 from tfring.launcher.agents.binding import bound
@@ -25,13 +25,13 @@ class LocalRank:
 
     Args:
         job: What to run: `argv`, `env`, `cwd`, and how to bind it to cores.
-        listener: A socket that it inherits, or None.
+        inherited: Descriptors that it inherits under the same numbers.
 
     Raises:
         OSError: It cannot be started.
     """
 
-    def __init__(self, job: dict[str, Any], listener: socket.socket | None) -> None:
+    def __init__(self, job: dict[str, Any], inherited: Sequence[int]) -> None:
         agent = os.getpid()
 
         def before_exec() -> None:
@@ -51,7 +51,7 @@ class LocalRank:
                 bufsize=0,
                 start_new_session=True,
                 preexec_fn=before_exec,
-                pass_fds=[] if listener is None else [listener.fileno()],
+                pass_fds=inherited,
             )
         self.pid = self._process.pid
         self.facts: dict[str, Any] = {"pid": self.pid, "cores": cores}

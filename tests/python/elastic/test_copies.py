@@ -1,0 +1,85 @@
+"""Commits that outlive the only rank, or the only host, that has them."""
+
+from __future__ import annotations
+
+import pytest
+from elastic_runs import TRAINING, ElasticRun, history_of
+from launcher_tools import alive, wait_until
+
+pytest.importorskip("tfring._native")
+
+# Writes down each commit once it is one. Replacements wait before they call init, while told so.
+LOGGED = TRAINING.replace(
+    "            state.commit()",
+    """            state.commit()
+            with open(f"{FOLDER}/commits.{WORKER}", "a") as file:
+                file.write(f"{state.step}\\n")""",
+).replace(
+    "    hvd.init()",
+    """    while asked("hold") and os.environ["TFRING_ELASTIC_FIRST"] == "0":
+        time.sleep(0.01)
+    hvd.init()""",
+)
+
+
+def committed(folder, worker):
+    """The steps of the last commit of a worker that has returned; 0: of none."""
+    file = folder / f"commits.{worker}"
+    *lines, _ = file.read_text().split("\n") if file.exists() else [""]
+    return int(lines[-1]) if lines else 0
+
+
+def kill(job, worker):
+    """Kills a worker; returns the steps that it had committed."""
+    job.kill(worker)
+    assert wait_until(lambda: not alive(job.pid(worker)), 120)
+    return committed(job.folder, worker)
+
+
+def starts_with(job, members):
+    """What the first of these members said when it began to train with the others."""
+    return next(
+        line for line in job.said if line["event"] == "train" and line["members"] == members
+    )
+
+
+def lose_both(job):
+    """Loses one rank of two, and the other before a replacement has joined.
+
+    Returns:
+        The steps that were committed, and those that the training goes on from.
+    """
+    assert job.trains(lambda m: len(m) == 2) == [1, 2]
+    job.ask("hold")
+    both = kill(job, 2)
+    job.trains(lambda m: m == [1])
+    assert wait_until(lambda: committed(job.folder, 1) > both + 20, 120)
+    alone = kill(job, 1)
+    job.take_back("hold")
+    members = job.trains(lambda m: len(m) > 0 and not {1, 2} & set(m))
+    return alone, starts_with(job, members)["step"]
+
+
+def finish(job):
+    """Ends the training; all ranks have done each step once, from the first one on."""
+    job.ask("stop")
+    assert job.finish() == 0
+    ends = [line for line in job.said if line["event"] == "end"]
+    assert ends and {line["history"] for line in ends} == {history_of(ends[0]["step"])}
+
+
+def test_the_second_loss_comes_before_the_replacement_of_the_first(tmp_path):
+    with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, script=LOGGED) as job:
+        before, after = lose_both(job)
+        assert after >= before > 20
+        job.heard(r"generation 3: \d workers from commit \d{2}")
+        finish(job)
+    assert not [line for line in job.errors if "no worker is left that has" in line]
+
+
+def test_without_copies_it_begins_anew(tmp_path):
+    variables = {"TFRING_COMMIT_COPIES": "off"}
+    with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, script=LOGGED, **variables) as job:
+        before, after = lose_both(job)
+        assert after == 0 < before
+        finish(job)
