@@ -1,7 +1,7 @@
-"""Copies of commits that a single process holds, so that its loss loses none of them.
+"""Copies of commits that one process or one host alone holds, so that its loss loses none.
 
-Where several ranks train, each holds every commit, and nothing is copied. docs/adr/0079 says what
-is guaranteed.
+Where ranks of several hosts train, each holds every commit, and nothing is copied. docs/adr/0079
+says what is guaranteed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from tfring.elastic.commit_memory import CommitMemory, CopyHead
+from tfring.elastic.copy_transfer import CopyReceiver, CopySender
 from tfring.elastic.progress import Progress, hash_of
 from tfring.exceptions import described
 from tfring.joining.elastic_process import ElasticProcess
 from tfring.membership.records import Position, Record
 from tfring.settings.environment import read_settings
+from tfring.store import StoreError
 
 _log = logging.getLogger("tfring")
 
@@ -67,7 +69,7 @@ class Copied(Protocol):
 
 
 class Copies:
-    """What this worker of an elastic job keeps, and takes, in the memory of its host."""
+    """What this worker of an elastic job copies, and what it takes of copies."""
 
     def __init__(self, process: ElasticProcess) -> None:
         """Copies nothing before `begin`.
@@ -76,25 +78,38 @@ class Copies:
             process: This process.
         """
         self._process = process
-        self._memory: CommitMemory | None = None  # None: nothing is copied
+        self._memory: CommitMemory | None = None  # of this host; None: nothing is copied
         if process.worker.memory and read_settings(os.environ).commit_copies != "off":
             with contextlib.suppress(OSError):
                 self._memory = CommitMemory(process.worker.memory)
-        self._on = False  # whether commits of the present generation are copied
         self._contents = 0  # of the state
+        self._alone = False  # whether this is the only rank
+        self._sender: CopySender | None = None  # where all ranks are on one host
         self._since = self._spent = 0.0
         self._told = False  # that copies take long
 
-    def claim(self, state: Copied) -> None:
-        """Tells the coordinator which commit this worker, which is new, could go on from.
+    @contextlib.contextmanager
+    def waiting(self, state: Copied) -> Iterator[None]:
+        """Keeps commits of ranks on other hosts, while this worker, which is new, waits.
+
+        The coordinator is told which commit this worker could go on from.
 
         Args:
             state: Of this process.
         """
-        head = None if self._memory is None else self._memory.newest()
-        if head is not None and head.contents == hash_of(state._describe()):
-            self._process.position = Position(head.commit, head.step)
-            self._process.link.committed(self._process.position)
+        self._contents = hash_of(state._describe())
+        receiver = None
+        if self._memory is not None:
+            self._claim(self._memory.newest())
+            try:
+                receiver = CopyReceiver(self._process.worker, self._claim)
+            except (StoreError, OSError) as error:
+                _log.warning("no commits of other hosts are kept here: %s", described(error))
+        try:
+            yield
+        finally:
+            if receiver is not None:
+                receiver.close()
 
     def take(self, state: Copied, record: Record) -> None:
         """Loads the copy of this host, if this worker is new and no member is further.
@@ -107,7 +122,7 @@ class Copies:
             return
         try:
             with self._memory.reading() as found:
-                if found is None or not self._fits(state, found[0], record):
+                if found is None or not self._fits(found[0], state, record):
                     return
                 head, parts = found
                 state._unpack(parts)
@@ -133,41 +148,74 @@ class Copies:
         """
         if self._memory is None:
             return
-        self._on = len(record.members) == 1
+        worker = self._process.worker
+        one_host = len({member.host for member in record.members}) == 1
         self._contents = hash_of(state._describe())
-        self._since, self._spent = time.monotonic(), 0.0
-        if self._on:
-            self.keep(state)
-        else:
+        self._alone = len(record.members) == 1
+        self._stop_sending(free=not one_host)
+        if one_host and record.members[0].worker == worker.worker:
+            try:
+                self._sender = CopySender(worker)
+            except StoreError as error:
+                _log.warning("commits are not copied to other hosts: %s", described(error))
+        if not self._alone:
             self._memory.clear()
+        self._since, self._spent = time.monotonic(), 0.0
+        self.keep(state)
 
     def keep(self, state: Copied) -> None:
-        """Copies a commit if no other process has it. A failure is a warning.
+        """Copies a commit that no other process, or no other host has. A failure is a warning.
 
         Args:
             state: Just committed.
         """
-        if self._memory is None or not self._on:
+        if self._memory is None or not (self._alone or self._sender is not None):
             return
         start, at = time.monotonic(), state._progress
+        what = "process" if self._alone else "host"
+        head = CopyHead(self._process.generation, at.lineage, at.commit, at.step, self._contents)
         try:
             parts = state._pack()
             if parts is None:
-                self._on = False
+                self._stop()
                 return
-            head = CopyHead(
-                self._process.generation, at.lineage, at.commit, at.step, self._contents
-            )
-            self._memory.put(head, [part.length for part in parts], (part.read() for part in parts))
+            lengths = [part.length for part in parts]
+            if self._alone:
+                self._memory.put(head, lengths, (part.read() for part in parts))
+            if self._sender is not None:
+                self._sender.send(head, lengths, (part.read() for part in parts))
         except Exception as error:  # whatever pickling and writing may raise
-            self._on = False
+            self._stop()
             _log.warning(
-                "commits are not copied until the ranks change, and are lost with this process: %s",
+                "commits are not copied until the ranks change, and are lost with this %s: %s",
+                what,
                 described(error),
             )
         self._count(start, time.monotonic())
 
-    def _fits(self, state: Copied, head: CopyHead, record: Record) -> bool:
+    def end(self) -> None:
+        """Is called when `elastic.run` ends."""
+        self._stop()
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
+
+    def _stop(self) -> None:
+        self._alone = False
+        self._stop_sending(free=False)
+
+    def _stop_sending(self, *, free: bool) -> None:
+        if self._sender is not None:
+            self._sender.close(free=free)
+            self._sender = None
+
+    def _claim(self, head: CopyHead | None) -> None:
+        """Tells the coordinator which commit this host has a copy of."""
+        fits = head is not None and head.contents == self._contents
+        self._process.position = Position(head.commit, head.step) if head and fits else Position()
+        self._process.link.committed(self._process.position)
+
+    def _fits(self, head: CopyHead, state: Copied, record: Record) -> bool:
         return head.commit >= record.position.commit and head.contents == hash_of(state._describe())
 
     def _count(self, start: float, end: float) -> None:
@@ -177,7 +225,8 @@ class Copies:
         if not self._told and whole > _MEASURED_SECONDS and self._spent > _MUCH * whole:
             self._told = True
             _log.warning(
-                "this rank is alone, and copies of its commits take %.0f %% of the time. Commit "
-                "less often (batches_per_commit), or set TFRING_COMMIT_COPIES=off",
+                "copies of commits take %.0f %% of the time, because no other %s has the state. "
+                "Commit less often (batches_per_commit), or set TFRING_COMMIT_COPIES=off",
                 100 * self._spent / whole,
+                "process" if self._alone else "host",
             )

@@ -102,15 +102,17 @@ class ElasticJob:
         if process.left or not process.in_generation:
             if process.record is not None:  # it has ended since init
                 process.stopped()
+                self._join()
             else:
-                self._copies.claim(state)
-            self._join()
+                with self._copies.waiting(state):
+                    self._join()
         process.runs = True
         state._copies = self._copies
 
     def exit(self) -> None:
         """See `Job.exit`."""
         self._process.runs = False
+        self._copies.end()
 
     def sync(self, state: State) -> None:
         """See `Job.sync`."""

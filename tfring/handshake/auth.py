@@ -50,6 +50,7 @@ class Role(enum.IntEnum):
     MUNGE = 5  # asks for the credential that has the secret; see security/munge.py
     STORE = 6  # no ranks, but a store and its clients
     TUNNEL = 7  # a task of an engine, with the agent that it has started behind it
+    COPY = 8  # workers of an elastic job, of which one keeps commits of the other
 
 
 class Verdict(enum.IntEnum):
@@ -71,12 +72,20 @@ class Hello:
 
     def connector_name(self) -> str:
         """Returns what the connector is, for messages."""
-        names = {Role.STORE: "a client", Role.TUNNEL: f"task {self.connector}"}
+        names = {
+            Role.STORE: "a client",
+            Role.TUNNEL: f"task {self.connector}",
+            Role.COPY: f"worker {self.connector}",
+        }
         return names.get(self.role, f"rank {self.connector}")
 
     def listener_name(self) -> str:
         """Returns what the listener is, for messages."""
-        names = {Role.STORE: "the store", Role.TUNNEL: "the program that started the job"}
+        names = {
+            Role.STORE: "the store",
+            Role.TUNNEL: "the program that started the job",
+            Role.COPY: f"worker {self.listener}",
+        }
         return names.get(self.role, f"rank {self.listener}")
 
 

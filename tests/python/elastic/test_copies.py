@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+
 import pytest
 from elastic_runs import TRAINING, ElasticRun, history_of
-from launcher_tools import alive, wait_until
+from launcher_tools import alive, fake_ssh, wait_until
+from two_hosts import inside, two_hosts
 
 pytest.importorskip("tfring._native")
 
@@ -82,4 +86,52 @@ def test_without_copies_it_begins_anew(tmp_path):
     with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, script=LOGGED, **variables) as job:
         before, after = lose_both(job)
         assert after == 0 < before
+        finish(job)
+
+
+def memory_of(pid):
+    """The sizes of the files in which the host of a worker keeps commits."""
+    folder = f"/proc/{pid}/fd"
+    found = {}
+    for name in os.listdir(folder):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"{folder}/{name}").startswith("/memfd:tfring commit"):
+                about = os.stat(f"{folder}/{name}")
+                found[about.st_ino] = about.st_size
+    return list(found.values())
+
+
+def test_the_only_host_with_ranks_is_lost(tmp_path):
+    """A spare on another host has every commit."""
+    with two_hosts(tmp_path) as (made, search):
+        where = f"{made.address(1)}:2,{made.address(0)}:1"
+        options = ("-np", 2, "--min-np", 1, "--max-np", 2, "--spares", 1, "-H", where)
+        first = inside(made, 0)
+        with ElasticRun(tmp_path, *options, script=LOGGED, inside=first, PATH=search) as job:
+            assert job.trains(lambda m: len(m) == 2) == [1, 2]
+            assert wait_until(lambda: any(memory_of(job.pid(3))), 120)
+            assert wait_until(lambda: committed(tmp_path, 1) > 200, 120)
+            assert not any(memory_of(job.pid(1)))  # two ranks there have every commit
+            made.kill(1)
+            before = max(committed(tmp_path, 1), committed(tmp_path, 2))
+            after = starts_with(job, job.trains(lambda m: m == [3]))["step"]
+            assert after >= before > 100
+            job.heard(r"generation 2: 1 workers from commit \d{2}")
+            finish(job)
+
+
+def test_nothing_is_copied_where_two_hosts_have_it(tmp_path):
+    """Copies of the time when one rank was alone are freed, on both hosts."""
+    options = ("-np", 2, "--min-np", 1, "-H", "localhost:1,127.0.0.2:1")
+    with ElasticRun(tmp_path, *options, script=LOGGED, PATH=fake_ssh(tmp_path)) as job:
+        assert job.trains(lambda m: len(m) == 2) == [1, 2]
+        assert not any(memory_of(job.pid(1)))
+        job.ask("hold")
+        kill(job, 2)
+        job.trains(lambda m: m == [1])
+        assert wait_until(lambda: all(memory_of(job.pid(1))), 120)
+        job.take_back("hold")
+        assert job.trains(lambda m: len(m) == 2 and 2 not in m) == [1, 3]
+        assert wait_until(lambda: committed(tmp_path, 3) > 0, 120)
+        assert not any(memory_of(job.pid(1)) + memory_of(job.pid(3)))
         finish(job)
