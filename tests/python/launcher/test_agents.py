@@ -77,7 +77,8 @@ def test_what_a_rank_has_left_ends_with_it_and_with_no_other(tmp_path):
     for rank in ("1", "0", "2"):
         assert alive(pids[rank])
         (tmp_path / f"go.{rank}").touch()
-        assert wait_until(lambda left=pids.pop(rank): not alive(left))
+        gone = pids.pop(rank)
+        assert wait_until(lambda gone=gone: not alive(gone))
         assert all(alive(pid) for pid in pids.values())
     _, errors = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 0, errors

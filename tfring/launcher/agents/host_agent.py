@@ -16,7 +16,6 @@ import resource
 import selectors
 import signal
 import socket
-import sys
 import time
 from typing import IO, Any
 
@@ -273,7 +272,8 @@ class HostAgent:
         self._clearing = kill_orphans([one.pid for one in self._ranks.values() if one.code is None])
         now = time.monotonic()
         for rank, one in list(self._ranks.items()):
-            if one.code is not None and not (self._clearing and now < one.ended_at + _CLEAR_SECONDS):
+            cleared = not self._clearing or now >= one.ended_at + _CLEAR_SECONDS
+            if one.code is not None and cleared:
                 self._drain(rank, one)
                 del self._ranks[rank]
                 self._tell_end(rank, one.facts)

@@ -81,9 +81,7 @@ class Worker:
         text = self.process.tail.decode(errors="replace")
         if (found := exception_of(text)) or self.rank >= 0:
             return found
-        return next(
-            (line[:MOST_CAUSE] for line in reversed(text.splitlines()) if line.strip()), ""
-        )
+        return next((line[:MOST_CAUSE] for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 def given_up_after(when: float) -> list[tuple[float, int]]:
