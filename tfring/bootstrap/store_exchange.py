@@ -145,8 +145,8 @@ class StoreExchange:
     def _refuse(self, missing: list[int]) -> None:
         reason = (
             f"rank 0 waited {self._patience.seconds:g} s in the store, and {ranks_text(missing)} "
-            f"of {self._size} did not come: look at their output for an earlier error, and check that "
-            "they use the same store; if they only need longer, raise TFRING_START_TIMEOUT"
+            f"of {self._size} did not come: look at their output for an earlier error, and check "
+            "that they use the same store; if they only need longer, raise TFRING_START_TIMEOUT"
         )
         self._store.set(self._key(0, "all"), _packed({"error": reason}), timeout=_REPORT_SECONDS)
         raise BootstrapError(reason) from None
