@@ -23,6 +23,7 @@ NUMBERS = """
 
     WORKER = int(os.environ["TFRING_ELASTIC_WORKER"])
     FOLDER = sys.argv[1]
+    STEPS_OF_A_COMMIT = int(os.environ.get("STEPS_OF_A_COMMIT", "1"))
 
     def broadcast(value, root_rank):
         data = np.frombuffer(json.dumps(value).encode(), np.uint8)
@@ -51,8 +52,9 @@ NUMBERS = """
             time.sleep(0.005)
             state.history = (state.history * 31 + state.step) % 1000003
             state.step += 1
-            state.commit()
-            say("commit", step=state.step)
+            if state.step % STEPS_OF_A_COMMIT == 0:
+                state.commit()
+                say("commit", step=state.step)
         say("through")
         while asked(f"hold.{WORKER}"):
             time.sleep(0.02)
@@ -67,6 +69,34 @@ NUMBERS = """
     again = run(lambda state: core.allreduce(np.array([state.step]), name="again", op=3)[0])
     assert asked("once") or again(state) == steps  # another training, if all are still there
     say("end", steps=steps, step=state.step, history=state.history)
+"""
+
+
+# Each rank has an allreduce with those of its process set, which is new in each generation.
+SETS = """
+    import numpy as np
+    from tfring.elastic.state import ObjectState
+    from tfring.elastic.loop import run
+    from tfring._native import core
+
+    hvd.init()
+
+    @run
+    def train(state):
+        outer, inner = core.add_process_set([0, hvd.size() - 1]), core.add_process_set([1])
+        mine, ranks = (inner, 1) if hvd.rank() == 1 and hvd.size() == 3 else (outer, 2)
+        say("train", step=state.step)
+        while core.allreduce(np.array([state.step]), name="step", op=1)[0] < 100 * hvd.size():
+            for _ in range(5):
+                total = core.allreduce(np.ones(1), name="of a set", op=1, process_set=mine)[0]
+                assert total == ranks, f"{total} ranks of {ranks}"
+            time.sleep(0.005)
+            state.step += 1
+            state.commit()
+            say("commit", step=state.step)
+
+    train(ObjectState(lambda value, root_rank: value, hvd.rank, step=0))
+    say("end")
 """
 
 
@@ -184,6 +214,40 @@ def test_hosts_grow_and_shrink(start, tmp_path):
         check_end(job, left)
         assert len({one["pid"] for one in job.lines("commit")}) == 3
         assert set(job.exit_codes.values()) == {0}  # also of the one that had to go
+
+
+def test_hosts_are_swapped_between_two_commits(start, tmp_path):
+    """One of two hosts is replaced again and again, also before the last change is over."""
+    rng, names = random.Random(3494), ["a", "b"]
+    with start(2, min_np=1, env={"STEPS_OF_A_COMMIT": "60"}) as job:
+        wait_for_commits(job, 2, 1)
+        for number in range(8):
+            job.service.set_hosts([(name, 1) for name in names])
+            if number % 3:
+                time.sleep(rng.random())
+            else:
+                wait_for_commits(job, 2, 1)
+            names[rng.randrange(2)] = f"host{number}"
+        workers = wait_for_commits(job, 2, 2)
+        (tmp_path / "stop").touch()
+        check_end(job, workers)
+        # One that had not trained yet when its host was taken away may have been killed.
+        assert {job.exit_codes[one["worker"]] for one in job.lines("train")} == {0}
+
+
+@pytest.mark.parametrize("victim", [1, 2])
+def test_process_sets_are_made_again_when_a_rank_is_lost(start, victim):
+    """Rank 1 is in a set of its own, rank 2 in one with rank 0."""
+    with start(3, SETS, min_np=3) as job:
+        wait_for_commits(job, 3)
+        killed = worker_of_rank(job, victim)
+        job.kill(killed)
+        assert killed not in wait_for_commits(job, 3)
+        assert job.wait_for_end() == (0, "the training is over")
+        assert len(job.lines("end")) == 3
+        assert {one["pid"] for one in job.lines("end")} >= {
+            pid for worker, pid in job.pids.items() if worker < 4 and worker != killed
+        }
 
 
 def test_an_exception_ends_its_process_and_no_other(start, tmp_path):

@@ -102,6 +102,30 @@ def test_exception_that_ends_a_rank_is_named_by_the_others(tmp_path: Path, launc
     assert "amount of data" not in text and len(text) < 800
 
 
+# No rank waits for rank 2 in a collective, so nothing but the launcher ends the others.
+ASLEEP = """
+    import time
+    from tfring import topology, world
+    from tfring._native import core
+
+    world.init()
+    core.barrier(name="begin")
+    if topology.rank() == 2:
+        raise ValueError("only here")
+    time.sleep(1 << 20)
+"""
+
+
+@pytest.mark.parametrize("launcher", ["tfring", "mpirun"])
+def test_exception_of_a_rank_ends_others_that_sleep(tmp_path: Path, launcher: str) -> None:
+    path = write_script(tmp_path, ASLEEP)
+    done = mpirun(4, path) if launcher == "mpirun" else run("-np", 4, sys.executable, path)
+    assert done.returncode == 1, done.stderr
+    assert "ValueError: only here" in done.stderr
+    if launcher == "tfring":
+        assert "rank 2 on host" in done.stderr and "failed first, with exit code 1" in done.stderr
+
+
 def test_rank_that_exits_early_is_named_by_the_others(tmp_path: Path) -> None:
     path = write_script(tmp_path, ENDING, "ending.py", header=REPORT)
     done = run("-np", 2, sys.executable, path, tmp_path, "exit")

@@ -39,11 +39,12 @@ def test_other_hosts_get_the_environment_but_no_secret_on_the_command_line(tmp_p
     path = script(
         tmp_path,
         """
-    print(rank, os.environ["TFRING_CROSS_RANK"], os.environ.get("TRAINING_DATA"), os.getcwd())
+    print(rank, os.environ["TFRING_CROSS_RANK"], [os.environ.get("TRAINING_DATA")], os.getcwd())
     print(os.environ["TFRING_SECRET"])
     print([os.environ.get(name) for name in ("GIVEN", "CLOUD_TOKEN", "TF_SETTING")])
     """,
     )
+    data = "/a b/$c\n'd'=\"e\"=;#`f`\\"
     done = run(
         "-np",
         3,
@@ -59,14 +60,15 @@ def test_other_hosts_get_the_environment_but_no_secret_on_the_command_line(tmp_p
         path,
         tmp_path,
         PATH=fake_ssh(tmp_path),
-        TRAINING_DATA="/a b/$c",
+        TRAINING_DATA=data,
         CLOUD_TOKEN="token",
         TF_SETTING="2",
     )
     assert done.returncode == 0, done.stderr
     here = os.getcwd()
     lines = done.stdout.splitlines()
-    assert f"[1]<stdout>:1 1 /a b/$c {here}" in lines and f"[2]<stdout>:2 0 /a b/$c {here}" in lines
+    for rank, cross_rank in enumerate((0, 1, 0)):
+        assert f"[{rank}]<stdout>:{rank} {cross_rank} {[data]} {here}" in lines
     log = (tmp_path / "ssh.log").read_text()
     assert log.count("-p 2222 -- 127.0.0.2 ") == 1  # one connection for both ranks
     assert "[1]<stdout>:['1', None, '2']" in lines and "[2]<stdout>:['1', None, '2']" in lines

@@ -31,7 +31,9 @@ def parse(*words):
 
 def test_hosts():
     assert parse_hosts("a:2, b-1.x:3,c") == [("a", 2), ("b-1.x", 3), ("c", 1)]
-    assert parse_hostfile("# all\na slots=2\n\nb:3 # two\nc\n") == [("a", 2), ("b", 3), ("c", 1)]
+    lines = ["# all", "a slots=2", "", "b:3 # two", "c", ""]
+    for end in ("\n", "\r\n"):
+        assert parse_hostfile(end.join(lines)) == [("a", 2), ("b", 3), ("c", 1)]
 
 
 @pytest.mark.parametrize(
@@ -65,6 +67,7 @@ def test_placement():
         (None, None, None, "how many"),
         (0, None, None, "at least one"),
         (3, "a:2", None, "2 slots"),
+        (2, "localhost", None, "as -H node1:4; without one a host has 1"),
         (2, "a:1,a:1", None, "twice"),
         (2, "a:2", "b", "exclude"),
     ],

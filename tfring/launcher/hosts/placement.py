@@ -120,7 +120,10 @@ def assign_slots(ranks: int | None, hosts: list[tuple[str, int]]) -> list[Slot]:
     if ranks > MOST_RANKS:
         raise UsageError(f"{ranks} ranks were asked for, and a job has at most {MOST_RANKS}")
     if ranks > total:
-        raise UsageError(f"{ranks} ranks were asked for, and the hosts have {total} slots in all")
+        raise UsageError(
+            f"{ranks} ranks were asked for, and the hosts have {total} slots in all: give each "
+            "its number, as -H node1:4; without one a host has 1"
+        )
     used: list[tuple[str, int]] = []
     left = ranks
     for host, slots in hosts:

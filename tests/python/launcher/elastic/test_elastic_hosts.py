@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
+
 import pytest
 from elastic_runs import ElasticRun
 from launcher_tools import fake_ssh
@@ -94,6 +98,35 @@ def test_a_host_comes_back_after_its_cool_down(tmp_path):
         assert job.trains(lambda m: len(m) == 3 and not {2, 3} & set(m))[0] == 1
         job.ask("stop")
         assert job.finish() == 0
+
+
+def agent_of(job, worker):
+    """The agent of the host of a worker: the last of the agents above it."""
+    pid, found = job.pid(worker), None
+    while pid not in (1, job.process.pid):
+        if b"tfring.launcher.agents" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            found = pid
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    assert found is not None
+    return found
+
+
+def test_the_agent_of_each_host_may_be_asked_to_end_and_killed(tmp_path):
+    options = ("-np", 2, "--min-np", 1, "-H", "localhost:1,127.0.0.2:1")
+    with ElasticRun(tmp_path, *options, PATH=fake_ssh(tmp_path)) as job:
+        members = job.trains(lambda m: m == [1, 2])
+        for rank in (1, 0):
+            lost = members[rank]
+            # A scheduler that ends a job asks all its processes; an agent waits for its ranks.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                os.kill(agent_of(job, lost), number)
+            os.kill(agent_of(job, lost), signal.SIGKILL)
+            kept = members[1 - rank]
+            members = job.trains(lambda m, lost=lost: len(m) == 2 and lost not in m)
+            assert kept in members
+        job.ask("stop")
+        assert job.finish() == 0
+    assert max(line["worker"] for line in job.said) == 4  # each was replaced once
 
 
 def test_workers_on_another_host_get_what_they_need_through_ssh(tmp_path):

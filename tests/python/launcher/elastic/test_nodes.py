@@ -69,17 +69,23 @@ def test_more_failures_than_max_restarts_end_the_job_on_all_nodes(tmp_path, endp
             assert any("the limit of 0 resets is used up" in line for line in each.errors)
 
 
-def test_a_killed_launcher_of_a_node_costs_its_ranks_only(tmp_path, endpoint):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_launcher_of_a_node_that_ends_costs_its_ranks_only(tmp_path, endpoint, number):
+    """Started anew, the node joins again."""
     with node(tmp_path, "a", endpoint, "--max-restarts", 3) as first:
         first.trains(lambda m: len(m) == 1)
         with node(tmp_path, "b", endpoint) as second:
             joined = second.trains(lambda m: len(m) == 2)
             pid = second.pid(joined[1])
-            second.process.kill()
-            second.process.wait()
+            begin = len(first.said)
+            second.process.send_signal(number)
+            second.process.wait(LIMIT_SECONDS)
             assert wait_until(lambda: not alive(pid), 60)
-            first.trains(lambda m: m == joined[:1], after=len(first.said))
-        first.ask("stop")
+            first.trains(lambda m: m == joined[:1], after=begin)
+        with node(tmp_path, "b", endpoint) as again:
+            again.trains(lambda m: len(m) == 2 and m[0] == joined[0])
+            first.ask("stop")
+            assert again.finish() == 0
         assert first.finish() == 0
 
 
