@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 
 # What TensorFlow's C++ code logs with level INFO: which instructions and devices it has found, that
@@ -44,11 +45,6 @@ def without_rank(line: bytes) -> bytes:
 
 def printable_length(text: bytes) -> int:
     """Returns the length of an unfinished line without an incomplete UTF-8 character at its end."""
-    count = len(text)
-    for back in range(1, min(4, count) + 1):
-        byte = text[count - back]
-        if byte & 0xC0 == 0x80:
-            continue
-        length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
-        return count if length <= back else count - back
-    return count
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(text[-4:])
+    return len(text) - len(decoder.getstate()[0])

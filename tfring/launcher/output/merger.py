@@ -204,7 +204,7 @@ class OutputMerger:
         """
         self._release_ready(now)
         later = [group.due for group in self._held.groups][:1]
-        for stream in self._streams:
+        for stream in [one for one in self._streams if one.pending]:
             count = printable_length(stream.pending)
             if not count:
                 continue

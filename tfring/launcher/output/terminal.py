@@ -59,7 +59,7 @@ class Terminal:
         for file, writer in self._queued:
             file.flush()
             if writer.drain():
-                file.finish()
+                file.flush()  # says what is missing at the end
             writer.close()
         self._queued.clear()
 

@@ -155,23 +155,15 @@ class QueuedFile:
 
     def flush(self) -> None:
         """Hands on what has been written since the last time, or leaves it out as a whole."""
-        if not self._pending:
-            return
         data = bytes(self._pending)
         self._pending.clear()
-        if self._writer.put(self, self._refused_note() + data):
+        note = self._note(self._refused, _TOO_SLOWLY) if self._refused else b""
+        if not note and not data:
+            return
+        if self._writer.put(self, note + data):
             self._refused = 0
-        else:
+        elif data:
             self._refused += _lines(data)
-
-    def finish(self) -> None:
-        """Hands on the rest, and what is missing before it if there is space for that."""
-        self.flush()
-        if self._refused and self._writer.put(self, self._refused_note()):
-            self._refused = 0
-
-    def _refused_note(self) -> bytes:
-        return self._note(self._refused, _TOO_SLOWLY) if self._refused else b""
 
     def left_out(self) -> str:
         """Returns a text about lines that were left out if no line has said so yet; else ""."""
