@@ -18,6 +18,9 @@ from tfring.elastic.recovery import ElasticJob, StaticJob
 from tfring.elastic.state import State
 from tfring.membership.errors import Dismissed
 
+# A worker that copies no commits.
+NO_MEMORY = types.SimpleNamespace(memory=())
+
 
 class Recorded(State):
     """A state that writes down what is called."""
@@ -180,7 +183,7 @@ def test_a_worker_that_was_told_to_leave_does_not_train_alone(
 ) -> None:
     """Be it a member or not yet one; only after elastic.run has ended the ranks stay together."""
     link = types.SimpleNamespace(dismissed=Dismissed(0, "the training is over"))
-    process = types.SimpleNamespace(link=link, record=object(), over=over)
+    process = types.SimpleNamespace(link=link, record=object(), over=over, worker=NO_MEMORY)
     monkeypatch.setattr(world._state, "elastic", process)
     monkeypatch.setattr(world._state, "pid", os.getpid())
     assert isinstance(loop.present_job(), kind)
@@ -192,7 +195,9 @@ def test_ranks_wait_once_in_a_generation_for_the_reset_callbacks_of_others(
     """A second elastic.run there is a mistake, which the others have to see."""
     waits: list[int] = []
     link = types.SimpleNamespace(synced=lambda *position: None)
-    process = types.SimpleNamespace(link=link, generation=1, reset_ended=0, position=None)
+    process = types.SimpleNamespace(
+        link=link, generation=1, reset_ended=0, position=None, record=object(), worker=NO_MEMORY
+    )
     monkeypatch.setattr(recovery, "_end_reset", lambda: waits.append(process.generation))
     monkeypatch.setattr(recovery, "_failed_steps", lambda: (0, 0))
     for process.generation in (1, 2, 2, 4):
@@ -204,7 +209,8 @@ def test_a_reset_callback_that_wants_another_reset_gets_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The others may be in a collective of this generation, so it ends as by a failure."""
-    job = ElasticJob(types.SimpleNamespace(generation=2))  # type: ignore[arg-type]
+    process = types.SimpleNamespace(generation=2, worker=NO_MEMORY)
+    job = ElasticJob(process)  # type: ignore[arg-type]
     failures: list[State] = []
     monkeypatch.setattr(job, "after_failure", failures.append)
     state = Recorded()
