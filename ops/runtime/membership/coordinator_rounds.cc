@@ -294,7 +294,8 @@ void Coordinator::Propose(const std::vector<WorkerId>& members, uint64_t random)
   if (joins) last_join_ = now_;
   if (record.position < reached_) {
     effects_.notes.push_back("no worker is left that has " + PositionText(reached_) +
-                             ": the training goes on from " + PositionText(record.position));
+                             ": the training goes on from " + PositionText(record.position) +
+                             ", or from a newer copy");
   }
   reached_ = record.position;
   record_ = std::move(record);

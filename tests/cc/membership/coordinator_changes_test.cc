@@ -320,7 +320,7 @@ TEST(ItIsSaidIfNoWorkerIsLeftThatHasTheNewestCommit) {
   EXPECT_TRUE(job.Runs(3));
   EXPECT_TRUE(
       job.Noted("no worker is left that has commit 10 (step 10): the training goes on from "
-                "commit 0 (step 0)"));
+                "commit 0 (step 0), or from a newer copy"));
 }
 
 TEST(AnErrorOfNewWorkersOfAHostDoesNotEndAJobThatTrains) {
