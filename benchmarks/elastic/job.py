@@ -108,7 +108,7 @@ class Job:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._reapers: list[threading.Thread] = []
         self._records = RunRecords({})  # as those of `tfring run`
-        self.store = TCPStore(HOST, 0, is_server=True, secret=self._secret)
+        self.store = TCPStore(HOST, 0, is_master=True, secret=self._secret)
         made = coordinator_options(**{"max_np": slots, "np": slots, **options})
         self._first = int(made.np)
         self.service = CoordinatorService(

@@ -59,7 +59,7 @@ class ElasticJob:
         self._condition = threading.Condition()  # guards all above
         self._first = True
         self._memory = make_memory()
-        self._store = TCPStore("localhost", 0, is_server=True, secret=SECRET)
+        self._store = TCPStore("localhost", 0, is_master=True, secret=SECRET)
         self._readers = []
         self.service = CoordinatorService(
             self._store,

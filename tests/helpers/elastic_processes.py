@@ -174,7 +174,7 @@ class ElasticJob:
         self.exit_codes = {}
         self._kills, self._more = kills, worker or {}
         self._condition = threading.Condition()  # guards all above
-        self.store = TCPStore("localhost", 0, is_server=True, secret=SECRET, timeout=LIMIT)
+        self.store = TCPStore("localhost", 0, is_master=True, secret=SECRET, timeout=LIMIT)
         self.agent = subprocess.Popen(
             [sys.executable, __file__],
             env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -20,7 +20,7 @@ class Links:
         self._said = threading.Condition()  # guards all above
         self._stack = contextlib.ExitStack()
         self.server = self._stack.enter_context(
-            TCPStore("localhost", 0, is_server=True, secret=SECRET, timeout=LIMIT)
+            TCPStore("localhost", 0, is_master=True, secret=SECRET, timeout=LIMIT)
         )
         self.service = CoordinatorService(
             self.server,

@@ -28,7 +28,7 @@ def outcome(state, op, arguments):
         return {**state, key: rest[0]}, None
     if op == "check":
         return state, value is not None
-    if op == "delete":
+    if op == "delete_key":
         return {k: v for k, v in state.items() if k != key}, value is not None
     if op == "add":
         total = int(value or b"0") + rest[0]
@@ -47,7 +47,7 @@ def random_operation(dice: random.Random, keys=("a", "b")):
         [
             ("set", (key, number)),
             ("check", (key,)),
-            ("delete", (key,)),
+            ("delete_key", (key,)),
             ("add", (key, dice.randrange(-2, 3))),
             ("compare_set", (key, dice.choice([b"", number]), b"%d" % dice.randrange(3))),
         ]

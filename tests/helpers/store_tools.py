@@ -12,7 +12,7 @@ from pathlib import Path
 
 from attacks import Relay
 
-from tfring.store import FileStore, HashStore, PrefixStore, TCPStore
+from tfring.store import HashStore, PrefixStore, TCPStore
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "s" * 64
@@ -30,13 +30,9 @@ class Shared:
             only = self._stack.enter_context(HashStore(LIMIT))
             self._make = lambda **more: only
             self.code = None
-        elif base == "file":
-            path = str(folder / "store")
-            self._make = lambda **more: FileStore(path, LIMIT)
-            self.code = f"FileStore({path!r}, {LIMIT})"
         else:
             self.server = self._stack.enter_context(
-                TCPStore("localhost", 0, is_server=True, timeout=LIMIT, secret=SECRET)
+                TCPStore("localhost", 0, is_master=True, timeout=LIMIT, secret=SECRET)
             )
             where = ("localhost", self.server.port)
             self._make = lambda **more: TCPStore(*where, timeout=LIMIT, secret=SECRET, **more)

@@ -16,7 +16,7 @@ SCRIPT = """
     import numpy as np
     import tfring as hvd
     from tfring._native import core
-    from tfring.store import FileStore, PrefixStore, TCPStore
+    from tfring.store import PrefixStore, TCPStore
 
     rank, path, tcp_port, store_port = int(sys.argv[1]), *sys.argv[2:]
 
@@ -32,7 +32,7 @@ SCRIPT = """
     job("tcp", init_method=f"tcp://localhost:{tcp_port}?rank={rank}&size=2")
     job("env", init_method="env://")
 
-    with TCPStore("localhost", int(store_port), is_server=rank == 0, world_size=2) as store:
+    with TCPStore("localhost", int(store_port), is_master=rank == 0, world_size=2) as store:
         job("store", store=PrefixStore("job", store), rank=rank, size=2)
         # Rank 0 has deleted the keys; the server goes last.
         assert store.num_keys("job/") == 0 or rank == 1
@@ -57,8 +57,7 @@ SCRIPT = """
             assert words in str(error), error
         else:
             raise AssertionError(how)
-    with FileStore(path) as store:
-        assert store.num_keys() == 0
+    assert not os.path.exists(path)
     assert "tensorflow" not in sys.modules and "mpi4py" not in sys.modules
 """
 

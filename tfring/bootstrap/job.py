@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import time
@@ -9,26 +10,31 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfring.bootstrap import hosts, mpi_exchange, rendezvous
+from tfring.bootstrap import address_file, hosts, mpi_exchange
+from tfring.bootstrap import meeting as meeting_place
 from tfring.bootstrap.exchange import Exchange, SingleRankExchange
-from tfring.bootstrap.rendezvous import Meeting, ask_for_secret, candidate_ports
-from tfring.bootstrap.store_exchange import StoreExchange
+from tfring.bootstrap.meeting import Meeting, candidate_ports
+from tfring.bootstrap.patience import Patience
+from tfring.bootstrap.store_exchange import StoreExchange, TooEarlyError
 from tfring.environments import Identity, Rendezvous
 from tfring.handshake.errors import BootstrapError
 from tfring.security.secret import derived_secret, job_key
 from tfring.security.sources import (
+    JobSecret,
     Situation,
     find_secret,
     read_secret_file,
     secret_of_this_user,
 )
 from tfring.settings.environment import Settings
-from tfring.store import FileStore, Store
+from tfring.store import Store
 
 _log = logging.getLogger("tfring")
 
 # Added to the time limit, so that a rank that failed to connect can still tell the others.
 _REPORT_SECONDS = 5.0
+# Before a rank asks again whether rank 0 starts its job.
+_EARLY_SECONDS = 0.25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,9 +95,18 @@ def form_job(
 def _through_store(identity: Identity, settings: Settings, given: Store | None) -> Job:
     assert identity.size is not None
     secret = _given_secret(settings)
-    timeout = settings.start_timeout
-    store = FileStore(str(identity.address), timeout) if given is None else given
-    exchange = StoreExchange(store, identity.rank, identity.size, timeout, owned=given is None)
+    rank, size = identity.rank, identity.size
+    patience = Patience(f"rank {rank}", settings.start_timeout)
+    with contextlib.ExitStack() as failed:
+        owned = contextlib.ExitStack() if given is None else None
+        store = given
+        if owned is not None:
+            failed.callback(owned.close)
+            path = Path(str(identity.address))
+            store = address_file.store_of(path, rank, size, patience, owned)
+        assert store is not None
+        exchange = StoreExchange(store, rank, range(size), patience, owned=owned)
+        failed.pop_all()
     one_host = not secret and store.secret() is None
     text = secret or (secret_of_this_user() if one_host else store.secret() or "")
     return Job(identity, exchange, text, one_host=one_host)
@@ -249,28 +264,55 @@ def _tcp_exchange(
     if secret.by_munge:  # no rank but 0 knows the secret before it has found rank 0
         public = derived_secret(identity.public_seed or "")
     ports = _ports(identity, settings, job_key(public, job_id))
-    bind_address = hosts.LOOPBACK if secret.loopback_only else settings.bind_addr
     fd = environ.get("TFRING_RENDEZVOUS_FD", "")
     meeting = Meeting(
         address=hosts.LOOPBACK if secret.loopback_only else address,
         ports=ports,
-        bind_address=bind_address,
+        bind_address=hosts.LOOPBACK if secret.loopback_only else settings.bind_addr,
         inherited_fd=int(fd) if identity.rank == 0 and fd.isdigit() else None,
-        credential=secret.credential,
         loopback_only=secret.loopback_only,
     )
-    deadline = time.monotonic() + settings.start_timeout
-    seed = identity.public_seed or ""
-    text = secret.text or ask_for_secret(meeting, identity.rank, seed, deadline)
-    exchange = rendezvous.open_exchange(
-        rank=identity.rank,
-        size=identity.size,
-        meeting=meeting,
-        key=job_key(text, job_id),
-        timeout=max(0.01, deadline - time.monotonic()),
-        members=members,
-    )
-    return exchange, text
+    return _meet(meeting, identity, secret, job_id, settings.start_timeout, members)
+
+
+def _meet(
+    meeting: Meeting,
+    identity: Identity,
+    secret: JobSecret,
+    job_id: str,
+    seconds: float,
+    members: list[int] | None,
+) -> tuple[Exchange, str]:
+    """Meets the other ranks in rank 0's store. Returns the exchange and the job's secret."""
+    rank, size = identity.rank, identity.size
+    assert size is not None
+    patience = Patience(f"rank {rank}", seconds)
+    while True:
+        with contextlib.ExitStack() as failed:
+            owned = contextlib.ExitStack()
+            failed.callback(owned.close)
+            text = secret.text
+            if rank == 0:
+                key = job_key(text, job_id)
+                store = meeting_place.serve(meeting, size, key, secret.credential, owned)
+            elif secret.by_munge:
+                seed = identity.public_seed or ""
+                store, text = meeting_place.join_by_munge(meeting, rank, seed, job_id, patience)
+            else:
+                store = meeting_place.join(meeting, rank, job_key(text, job_id), patience)
+            owned.callback(store.close)
+            ranks = range(size) if members is None else members
+            try:
+                exchange = StoreExchange(
+                    store, rank, ranks, patience, owned=owned, hint=meeting.hint()
+                )
+            except TooEarlyError:
+                if patience.is_over:
+                    raise
+            else:
+                failed.pop_all()
+                return exchange, text
+        time.sleep(_EARLY_SECONDS)
 
 
 def _spans_hosts(identity: Identity, settings: Settings, address: str) -> bool:

@@ -109,7 +109,9 @@ def wait(request: Any, deadline: float, comm: Any) -> None:
     speaks = comm.rank in (0, comm.size - 1)  # whichever of them has come
     while not request.Test():
         if speaks:
-            patience.tell(f"others of the {comm.size} ranks to call init (MPI does not say which)")
+            patience.tell(
+                lambda: f"others of {comm.size} ranks (MPI does not say which) to call init"
+            )
         if patience.is_over:
             _finalize_mpi = False
             _abandoned.append(request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 _log = logging.getLogger("tfring")
 
@@ -38,11 +39,11 @@ class Patience:
         """The seconds after which to call tell() again, never 0; then the time may be up."""
         return max(0.01, min(self.deadline, self._began + self._silent_for) - time.monotonic())
 
-    def tell(self, whom: str) -> None:
+    def tell(self, whom: Callable[[], str]) -> None:
         """Says for whom we wait, if it is time to: after 10 s, then more and more rarely.
 
         Args:
-            whom: For whom, and where.
+            whom: Returns for whom, and where.
         """
         now = time.monotonic()
         if now < self._began + self._silent_for or now >= self.deadline:
@@ -51,6 +52,6 @@ class Patience:
         _log.warning(
             "%s waits for %s, and gives up in %.0f s (TFRING_START_TIMEOUT)",
             self._who,
-            whom,
+            whom(),
             self.deadline - now,
         )

@@ -4,6 +4,9 @@ A store may hold what an earlier job has left there that was killed. So every ra
 token of its own, rank 0 answers each token with the name of this generation, and a rank that uses
 the name has read the answer to its own token. All further keys begin with that name; rank 0
 deletes them in the end.
+
+Rank 0 watches the store. Where the store ends with the job, ranks also keep a key there that goes
+with their connection, so that rank 0 notices who is lost.
 """
 
 from __future__ import annotations
@@ -12,55 +15,92 @@ import contextlib
 import secrets
 import time
 import zlib
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
 from tfring.bootstrap.exchange import decode, encode
 from tfring.bootstrap.patience import Patience
-from tfring.bootstrap.rendezvous import MAX_RECORD_BYTES
 from tfring.handshake.errors import BootstrapError
-from tfring.store import PrefixStore, Store, StoreError, StoreTimeoutError
+from tfring.store import (
+    Change,
+    PrefixStore,
+    Store,
+    StoreConnectionError,
+    StoreError,
+    StoreTimeoutError,
+)
 from tfring.texts.ranks import ranks_text
 
+# One rank's record has about 1 KiB.
+MAX_RECORD_BYTES = 64 << 10
 _PREFIX = "tfring/init"
 # Added to the time limit, so that rank 0 can still tell the others which rank is missing.
 _REPORT_SECONDS = 5.0
 # How long rank 0 waits for others to have read the last answer, before it deletes the keys.
 _LEAVE_SECONDS = 5.0
+# How long a rank may seem to be there twice: another process came in the place of one that ended.
+_TWICE_SECONDS = 3.0
+_PAUSE_SECONDS = 0.1
+
+
+class TooEarlyError(BootstrapError):
+    """Rank 0 starts another job first, of which we are no member, or has begun it meanwhile."""
 
 
 class StoreExchange:
     """Exchanges values between the ranks of a job: rank 0 gathers them and hands them out."""
 
-    def __init__(self, store: Store, rank: int, size: int, timeout: float, *, owned: bool) -> None:
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        members: Sequence[int],
+        patience: Patience,
+        *,
+        owned: contextlib.ExitStack | None = None,
+        hint: str = "check that they use the same store",
+    ) -> None:
         """Meets the other ranks.
 
         Args:
             store: All ranks of the job have it.
             rank: Our rank.
-            size: Number of ranks.
-            timeout: Seconds to wait for the others.
-            owned: Whether close() closes the store.
+            members: All ranks, in the order in which allgather returns their values; 0 is one.
+            patience: How long to wait for the others.
+            owned: What close() closes; the store then ends with the job. None: nothing.
+            hint: What to do for those that do not come.
 
         Raises:
+            TooEarlyError: Rank 0 waits for others.
             BootstrapError: A rank did not come, or two say that they are the same; or the store
                 failed.
         """
-        self._given = store if owned else None
+        self._owned = owned
         self._store = PrefixStore(_PREFIX, store)
-        self._rank, self._size = rank, size
-        self._patience = Patience(f"rank {rank}", timeout)
-        self._deadline = self._patience.deadline
+        self._rank, self._members = rank, list(members)
+        self._others = frozenset(members) - {0}
+        self._patience = patience
+        self._deadline = patience.deadline
+        self._hint = hint
         self._round = 0
         self._name = ""
-        self._answered: list[str] = []  # rank 0: the keys of answers to those who came
+        # Of rank 0: what has come by round and rank, who has joined, who has gone, what to delete.
+        self._values: dict[int, dict[int, bytes]] = {}
+        self._joined: set[int] = set()
+        self._gone: set[int] = set()
+        self._made: list[str] = []
         try:
             with self._store_errors():
                 if rank == 0:
+                    self._changes = self._store.watch(timeout=self._left())
                     self._gather_ranks()
                 else:
                     self._join()
+        except BootstrapError:
+            self.close()
+            raise
         except BaseException:
-            self._close_store()
+            self._release()
             raise
         self._deadline += _REPORT_SECONDS
 
@@ -75,94 +115,171 @@ class StoreExchange:
                 return self._hand_out(number, value)
             self._store.set(self._key(number, self._rank), data)
             patience = self._left() + _REPORT_SECONDS  # when its time is up rank 0 says who is lost
-            answer = self._read(self._store.get(self._key(number, "all"), patience))
+            limit = MAX_RECORD_BYTES * (len(self._members) + 1)
+            answer = _unpacked(self._store.get(self._key(number, "all"), patience), limit)
             if not isinstance(answer, dict) or "error" in answer:
                 text = answer.get("error") if isinstance(answer, dict) else "a malformed answer"
                 raise BootstrapError(str(text))
             values = answer.get("values")
-            if not isinstance(values, list) or len(values) != self._size:
+            if not isinstance(values, list) or len(values) != len(self._members):
                 raise BootstrapError("rank 0 sent a malformed list of records")
             return values
 
     def close(self) -> None:
         """Leaves; rank 0 removes the keys when the others have read them. Never fails."""
         with contextlib.suppress(StoreError):
-            if self._rank != 0:
+            if not self._name:
+                pass  # nobody has seen us
+            elif self._rank != 0:
                 self._store.set(f"{self._name}/left/{self._rank}", b"", timeout=_LEAVE_SECONDS)
             else:
-                left = [f"{self._name}/left/{other}" for other in range(1, self._size)]
+                self._changes.close()
+                left = [f"{self._name}/left/{other}" for other in sorted(self._joined)]
                 with contextlib.suppress(StoreTimeoutError):
                     self._store.wait(left, _LEAVE_SECONDS)
-                joined = [f"{self._name}/joined/{other}" for other in range(1, self._size)]
-                answers = [self._key(number, "all") for number in range(self._round)]
-                for key in (*left, *joined, *answers, *self._answered):
-                    self._store.delete(key, _LEAVE_SECONDS)
-        self._close_store()
+                if self._owned is None:
+                    joined = [f"{self._name}/joined/{other}" for other in self._joined]
+                    for key in (*left, *joined, *self._made):
+                        self._store.delete_key(key, _LEAVE_SECONDS)
+        self._release()
 
-    def _close_store(self) -> None:
-        if self._given is not None:
-            self._given.close()
+    def _release(self) -> None:
+        if self._owned is not None:
+            self._owned.close()
+
+    # Rank 0.
 
     def _gather_ranks(self) -> None:
-        """Rank 0: answers whoever comes, until all ranks have read an answer."""
+        """Answers whoever comes, until all ranks have read an answer."""
         self._name = secrets.token_hex(8)
-        joined: set[int] = set()
-        with self._store.watch(timeout=self._left()) as changes:
-            while len(joined) < self._size - 1:
-                missing = sorted(set(range(1, self._size)) - joined)
-                self._patience.tell(f"{ranks_text(missing)} of {self._size}")
-                if self._patience.is_over:
-                    self._refuse(missing)
-                try:
-                    change = changes.next(self._patience.until_next_word)
-                except StoreTimeoutError:
-                    continue
-                if change.value is None:
-                    continue
-                kind, _, last = change.key.rpartition("/")
-                if kind == f"{self._name}/joined":
-                    joined.add(int(last))
-                elif kind == "arrived":
-                    self._answer(last, decode(change.value), joined)
+        while len(self._joined) < len(self._others):
+            self._patience.tell(self._missing)
+            if self._patience.is_over:
+                self._refuse()
+            with contextlib.suppress(StoreTimeoutError):
+                self._handle(self._changes.next(self._patience.until_next_word))
 
-    def _answer(self, token: str, arrival: Any, joined: set[int]) -> None:
+    def _handle(self, change: Change) -> None:
+        kind, _, last = change.key.rpartition("/")
+        name, _, what = kind.partition("/")
+        if kind == "arrived":
+            if change.value is not None:
+                self._answer(last, decode(change.value))
+        elif name != self._name or not last.isdigit() or int(last) not in self._others:
+            return
+        elif what == "joined" and change.value is None:
+            self._joined.discard(int(last))
+            self._gone.add(int(last))
+        elif what == "joined":
+            self._joined.add(int(last))
+            self._gone.discard(int(last))
+        elif what.isdigit() and change.value is not None:
+            self._values.setdefault(int(what), {})[int(last)] = change.value
+
+    def _answer(self, token: str, arrival: Any) -> None:
         try:
             rank, size = int(arrival["rank"]), int(arrival["size"])
+            members = _members_of(arrival["members"], size)
         except (KeyError, TypeError, ValueError):
             return  # of another version of tfring, perhaps
-        answer = {"name": self._name}
-        if size != self._size or not 0 < rank < self._size:
-            answer = {
-                "error": f"rank {rank} was told that the job has {size} ranks, and rank 0 that it "
-                f"has {self._size}: init(size=...) has to be the same on all of them"
-            }
-        elif rank in joined:
-            answer = {"error": _two_processes(rank)}
-        self._store.delete(f"arrived/{token}", self._left())
+        answer: dict[str, Any] = {"name": self._name}
+        if members != self._members:
+            answer = self._refusal(rank, members)
         self._store.set(f"answer/{token}", encode(answer), timeout=self._left())
-        self._answered.append(f"answer/{token}")
+        self._made += [f"arrived/{token}", f"answer/{token}"]
 
-    def _refuse(self, missing: list[int]) -> None:
-        reason = (
-            f"rank 0 waited {self._patience.seconds:g} s in the store, and {ranks_text(missing)} "
-            f"of {self._size} did not come: look at their output for an earlier error, and check "
-            "that they use the same store; if they only need longer, raise TFRING_START_TIMEOUT"
+    def _refusal(self, rank: int, members: list[int]) -> dict[str, Any]:
+        if _is_whole(members) and _is_whole(self._members):
+            text = (
+                f"rank {rank} was told that the job has {len(members)} ranks, and rank 0 that it "
+                f"has {len(self._members)}: init(size=...) has to be the same on all of them"
+            )
+        elif rank in self._others:
+            text = (
+                f"rank 0 starts a job of the ranks {self._members}, and rank {rank} one of "
+                f"{members}: init(comm=[...]) has to be the same on all of them"
+            )
+        else:
+            return {"later": True}
+        return {"error": text}
+
+    def _missing(self) -> str:
+        missing = sorted(set(self._others) - self._joined)
+        return f"{ranks_text(missing)} of {len(self._members)}"
+
+    def _refuse(self) -> None:
+        gone = f" ({ranks_text(sorted(self._gone))} came and went)" if self._gone else ""
+        self._fail(
+            0,
+            f"rank 0 waited {self._patience.seconds:g} s, and {self._missing()} did not come"
+            f"{gone}: look at their output for an earlier error; if they only need longer, raise "
+            f"TFRING_START_TIMEOUT; else {self._hint}",
         )
-        self._store.set(self._key(0, "all"), _packed({"error": reason}), timeout=_REPORT_SECONDS)
-        raise BootstrapError(reason) from None
+
+    def _fail(self, number: int, reason: str) -> NoReturn:
+        self._store.set(self._key(number, "all"), _packed({"error": reason}), timeout=5.0)
+        self._made.append(self._key(number, "all"))
+        raise BootstrapError(reason)
+
+    def _hand_out(self, number: int, value: Any) -> list[Any]:
+        come = self._values.setdefault(number, {})
+        while len(come) < len(self._others):
+            lost = set(self._others) - set(come)
+            if not self._is_over():
+                lost &= self._gone
+            if lost:
+                who = ranks_text(sorted(lost))
+                self._fail(number, f"the job could not start: rank 0 lost {who} while it started")
+            with contextlib.suppress(StoreTimeoutError):
+                self._handle(self._changes.next(self._left()))
+        values: dict[int, Any] = {0: value}
+        for rank, data in self._values.pop(number).items():
+            try:
+                if len(data) > MAX_RECORD_BYTES:
+                    raise BootstrapError(f"a record of {len(data)} bytes")
+                values[rank] = decode(data)
+            except BootstrapError as error:
+                self._fail(number, f"the job could not start: rank {rank}: {error}")
+        ordered = [values[rank] for rank in self._members]
+        self._store.set(
+            self._key(number, "all"), _packed({"values": ordered}), timeout=self._left()
+        )
+        self._made += [f"{self._name}/{number}/{who}" for who in ("all", *self._others)]
+        return ordered
+
+    # The other ranks.
 
     def _join(self) -> None:
-        """The other ranks: come with a token, and take part in the generation of its answer."""
+        """Comes with a token, and takes part in the generation of its answer."""
         token = secrets.token_hex(8)
-        arrival = {"rank": self._rank, "size": self._size}
-        self._store.set(f"arrived/{token}", encode(arrival), timeout=self._left())
-        answer = decode(self._answer_to(token))
+        size = len(self._members)
+        members = None if _is_whole(self._members) else self._members
+        arrival = {"rank": self._rank, "size": size, "members": members}
+        try:
+            self._store.set(f"arrived/{token}", encode(arrival), timeout=self._left())
+            answer = decode(self._answer_to(token))
+        except StoreConnectionError as error:
+            if self._owned is None:
+                raise
+            raise TooEarlyError(f"rank 0 ended before it took rank {self._rank}: {error}") from None
+        if answer.get("later"):
+            raise TooEarlyError(
+                f"rank 0 waited for other ranks, and not for rank {self._rank}, until the time was "
+                f"up: only the ranks of a job call init(comm=[...]), here {self._members}"
+            )
         if "error" in answer:
             raise BootstrapError(str(answer["error"]))
         self._name = str(answer["name"])
-        key = f"{self._name}/joined/{self._rank}"
-        if self._store.compare_set(key, "", token, self._left()) != token.encode():
-            raise BootstrapError(_two_processes(self._rank))
+        key, until = f"{self._name}/joined/{self._rank}", time.monotonic() + _TWICE_SECONDS
+        while self._store.compare_set(key, "", token, self._left()) != token.encode():
+            if self._owned is None or time.monotonic() >= until:
+                raise BootstrapError(
+                    f"two processes say that they are rank {self._rank} of this job: check what "
+                    "sets the rank, and that no process of an earlier run still runs"
+                )
+            time.sleep(_PAUSE_SECONDS)
+        if self._owned is not None:
+            self._store.set(key, token, ephemeral=True, timeout=self._left())
 
     def _answer_to(self, token: str) -> bytes:
         while not self._patience.is_over:
@@ -170,46 +287,25 @@ class StoreExchange:
                 return self._store.get(f"answer/{token}", self._patience.until_next_word)
             except StoreTimeoutError:
                 if self._rank == 1:  # one of those that wait is enough
-                    self._patience.tell(f"rank 0 of {self._size}, which has not come to the store")
+                    self._patience.tell(lambda: "rank 0, which has not come to the store")
         raise BootstrapError(
             f"rank {self._rank} waited {self._patience.seconds:g} s in the store for rank 0, which "
             "did not come: look at its output, and check that it uses the same store"
         )
 
-    def _hand_out(self, number: int, value: Any) -> list[Any]:
-        values, missing, broken = [value], [], ""
-        for rank in range(1, self._size):
-            try:
-                values.append(decode(self._store.get(self._key(number, rank), self._left())))
-            except StoreTimeoutError:
-                missing.append(rank)
-            except BootstrapError as error:
-                broken = f"rank {rank}: {error}"
-        if missing or broken:
-            lost = f"rank 0 lost {ranks_text(missing)} while it started" if missing else broken
-            reason = f"the job could not start: {lost}"
-            self._store.set(self._key(number, "all"), _packed({"error": reason}), timeout=5.0)
-            raise BootstrapError(reason)
-        self._store.set(self._key(number, "all"), _packed({"values": values}), timeout=self._left())
-        for rank in range(1, self._size):
-            self._store.delete(self._key(number, rank), self._left())
-        return values
-
-    def _read(self, data: bytes) -> Any:
-        limit = MAX_RECORD_BYTES * (self._size + 1)
-        try:
-            return decode(zlib.decompressobj().decompress(data, limit))
-        except zlib.error:
-            raise BootstrapError("rank 0 sent a malformed list of records") from None
+    # All ranks.
 
     def _key(self, number: int, who: int | str) -> str:
         return f"{self._name}/{number}/{who}"
+
+    def _is_over(self) -> bool:
+        return time.monotonic() >= self._deadline
 
     def _left(self) -> float:
         return max(0.01, self._deadline - time.monotonic())
 
     @contextlib.contextmanager
-    def _store_errors(self) -> Any:
+    def _store_errors(self) -> Iterator[None]:
         try:
             yield
         except StoreError as error:
@@ -218,12 +314,21 @@ class StoreExchange:
             ) from error
 
 
-def _two_processes(rank: int) -> str:
-    return (
-        f"two processes say that they are rank {rank} of this job: check init(rank=...), and that "
-        "no process of an earlier run still runs"
-    )
+def _is_whole(members: list[int]) -> bool:
+    return members == list(range(len(members)))
+
+
+def _members_of(given: Any, size: int) -> list[int]:
+    return list(range(size)) if given is None else [int(member) for member in given]
 
 
 def _packed(value: Any) -> bytes:
+    """JSON, compressed: the records of many ranks are alike, and rank 0 sends them to all."""
     return zlib.compress(encode(value))
+
+
+def _unpacked(data: bytes, limit: int) -> Any:
+    try:
+        return decode(zlib.decompressobj().decompress(data, limit))
+    except zlib.error:
+        raise BootstrapError("rank 0 sent a malformed list of records") from None

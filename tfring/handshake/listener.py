@@ -17,13 +17,7 @@ Who = tuple[auth.Role, int]
 
 
 class Listener(Handshakes):
-    """Accepts connections from the ranks of one job.
-
-    Attributes:
-        gone: Ranks that have come to the rendezvous and gone before all were there.
-    """
-
-    gone: frozenset[int] = frozenset()
+    """Accepts connections from the ranks of one job."""
 
     def accept(
         self, expected: set[Who], deadline: float, *, one_is_enough: bool = False
@@ -55,13 +49,10 @@ class Listener(Handshakes):
 
         def admitted(hello: auth.Hello, channel: Channel) -> None:
             present[hello.role, hello.connector] = channel
-            self.gone -= {hello.connector}
 
         enough = min(1 if one_is_enough else len(expected), len(expected))
         try:
             while not self._interrupted:
-                if len(present) >= enough:
-                    self._forget_gone(present)
                 if len(present) >= enough or time.monotonic() >= deadline:
                     break
                 self.step(deadline, decide, admitted)
@@ -77,16 +68,6 @@ class Listener(Handshakes):
             raise
         return present
 
-    def _forget_gone(self, present: dict[Who, Channel]) -> None:
-        """Forgets ranks that have gone: others may come in their place.
-
-        Later, when ranks connect to each other, the loss of one ends the job.
-        """
-        for who, channel in list(present.items()):
-            if who[0] is auth.Role.RENDEZVOUS and _is_closed(channel.sock):
-                present.pop(who).sock.close()
-                self.gone |= {who[1]}
-
     def _check_limit(self, connections: int) -> None:
         """Raises BootstrapError if the limit does not allow so many connections."""
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -99,7 +80,6 @@ class Listener(Handshakes):
 
 
 _TWICE = Decision(auth.Verdict.REFUSED)
-_LATER = Decision(auth.Verdict.LATER)
 
 
 def _decision(who: Who, expected: set[Who], present: dict[Who, Channel]) -> Decision:
@@ -109,8 +89,6 @@ def _decision(who: Who, expected: set[Who], present: dict[Who, Channel]) -> Deci
         return _TWICE
     if who in expected:
         return ADMITTED
-    if who[0] is auth.Role.RENDEZVOUS:
-        return _LATER
     return Decision(
         auth.Verdict.REFUSED, f"no {who[0].name.lower()} connection of rank {who[1]} is expected"
     )

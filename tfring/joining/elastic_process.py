@@ -23,7 +23,7 @@ from tfring.membership.errors import Dismissed, GenerationEnded
 from tfring.membership.link import WorkerLink
 from tfring.membership.records import Position, Record
 from tfring.security.errors import SecretError
-from tfring.store import PrefixStore, Store, StoreError, TCPStore
+from tfring.store import PrefixStore, Store, StoreError, TCPStore, Timeout
 
 _log = logging.getLogger("tfring")
 
@@ -294,7 +294,7 @@ class _RecordsStore(PrefixStore):
         super().__init__(prefix, store)
         self._old: list[str] = []
 
-    def delete(self, key: str, timeout: float | None = None) -> bool:
+    def delete_key(self, key: str, timeout: Timeout | None = None) -> bool:
         self._old.append(key)
         return True
 
@@ -302,4 +302,4 @@ class _RecordsStore(PrefixStore):
         """Deletes them, when the generation has begun."""
         with contextlib.suppress(StoreError):
             for key in self._old:
-                super().delete(key)
+                super().delete_key(key)

@@ -393,6 +393,6 @@ class WorkerLink:
                 self._store.set(report, keys.CLOSED, ephemeral=True, timeout=_STORE_SECONDS)
                 return
             for key in (report, keys.answer_key(self._worker), keys.order_key(self._worker)):
-                self._store.delete(key, timeout=_STORE_SECONDS)
+                self._store.delete_key(key, timeout=_STORE_SECONDS)
         except StoreError as error:
             _log.debug("worker %d left keys in the store: %s", self._worker, error)

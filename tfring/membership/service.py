@@ -273,7 +273,7 @@ class CoordinatorService:
         names, self._to_delete = self._to_delete, []
         try:
             for name in names:
-                self._store.delete(name, timeout=_STORE_SECONDS)
+                self._store.delete_key(name, timeout=_STORE_SECONDS)
         except StoreError as error:
             _log.debug("the coordinator left keys in the store: %s", error)
 

@@ -121,7 +121,7 @@ class ElasticJob:
         """
         address = ray.util.get_node_ip_address()
         with contextlib.ExitStack() as at_end:
-            store = TCPStore(address, 0, is_server=True, secret=self._secret)
+            store = TCPStore(address, 0, is_master=True, secret=self._secret)
             at_end.callback(store.close)
             host = f"[{address}]" if ":" in address else address
             service = Service(store, self._elastic, self._settings.timeout_s, self)

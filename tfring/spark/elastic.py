@@ -133,7 +133,7 @@ class _Head:
         self.generation, self.reason = Generation(0, ()), ""
         address = tunnels.meeting.address
         self._store = TCPStore(
-            address, 0, is_server=True, secret=tunnels.secret, bind_addr=tunnels.bind_address
+            address, 0, is_master=True, secret=tunnels.secret, bind_addr=tunnels.bind_address
         )
         host = f"[{address}]" if ":" in address else address
         self._variables = {"TFRING_ELASTIC_STORE": f"{host}:{self._store.port}"}

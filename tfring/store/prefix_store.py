@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Sequence
 
-from tfring.store.store import Store, key_list
+from tfring.store.store import Store, Timeout, key_list
 from tfring.store.table import Change, Limits, check_key
 from tfring.store.watch import Watch
 
@@ -26,50 +27,77 @@ class PrefixStore(Store):
         self._prefix = f"{prefix}/"
         self._store = store
 
+    @property
+    def timeout(self) -> datetime.timedelta:
+        """See `Store.timeout`; it is the other store's."""
+        return self._store.timeout
+
+    def set_timeout(self, timeout: Timeout) -> None:
+        """See `Store.set_timeout`; it is the other store's."""
+        self._store.set_timeout(timeout)
+
+    @property
+    def underlying_store(self) -> Store:
+        """The store that has the keys."""
+        return self._store
+
     def set(
-        self, key: str, value: bytes | str, *, ephemeral: bool = False, timeout: float | None = None
+        self,
+        key: str,
+        value: bytes | str,
+        *,
+        ephemeral: bool = False,
+        timeout: Timeout | None = None,
     ) -> None:
         """See `Store.set`."""
         self._store.set(self._name(key), value, ephemeral=ephemeral, timeout=timeout)
 
     def multi_set(
-        self, keys: Sequence[str], values: Sequence[bytes | str], timeout: float | None = None
+        self, keys: Sequence[str], values: Sequence[bytes | str], timeout: Timeout | None = None
     ) -> None:
         """See `Store.multi_set`."""
         self._store.multi_set(self._names(keys), values, timeout)
 
-    def get(self, key: str, timeout: float | None = None) -> bytes:
+    def get(self, key: str, timeout: Timeout | None = None) -> bytes:
         """See `Store.get`."""
         return self._store.get(self._name(key), timeout)
 
-    def wait(self, keys: Sequence[str], timeout: float | None = None) -> None:
+    def multi_get(self, keys: Sequence[str], timeout: Timeout | None = None) -> list[bytes]:
+        """See `Store.multi_get`."""
+        return self._store.multi_get(self._names(keys), timeout)
+
+    def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
         """See `Store.wait`."""
         self._store.wait(self._names(keys), timeout)
 
-    def check(self, keys: Sequence[str], timeout: float | None = None) -> bool:
+    def check(self, keys: Sequence[str], timeout: Timeout | None = None) -> bool:
         """See `Store.check`."""
         return self._store.check(self._names(keys), timeout)
 
-    def add(self, key: str, amount: int, timeout: float | None = None) -> int:
+    def add(self, key: str, amount: int, timeout: Timeout | None = None) -> int:
         """See `Store.add`."""
         return self._store.add(self._name(key), amount, timeout)
 
+    def append(self, key: str, value: bytes | str, timeout: Timeout | None = None) -> None:
+        """See `Store.append`."""
+        self._store.append(self._name(key), value, timeout)
+
     def compare_set(
-        self, key: str, expected: bytes | str, desired: bytes | str, timeout: float | None = None
+        self, key: str, expected: bytes | str, desired: bytes | str, timeout: Timeout | None = None
     ) -> bytes:
         """See `Store.compare_set`."""
         return self._store.compare_set(self._name(key), expected, desired, timeout)
 
-    def delete(self, key: str, timeout: float | None = None) -> bool:
-        """See `Store.delete`."""
-        return self._store.delete(self._name(key), timeout)
+    def delete_key(self, key: str, timeout: Timeout | None = None) -> bool:
+        """See `Store.delete_key`."""
+        return self._store.delete_key(self._name(key), timeout)
 
-    def num_keys(self, prefix: str = "", timeout: float | None = None) -> int:
+    def num_keys(self, prefix: str = "", timeout: Timeout | None = None) -> int:
         """See `Store.num_keys`."""
         return self._store.num_keys(self._prefix + prefix, timeout)
 
     def watch(
-        self, prefix: str = "", *, exact: bool = False, timeout: float | None = None
+        self, prefix: str = "", *, exact: bool = False, timeout: Timeout | None = None
     ) -> Watch:
         """See `Store.watch`."""
         return _PrefixWatch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import datetime
 import math
 import time
 from collections.abc import Sequence
@@ -10,38 +11,64 @@ from collections.abc import Sequence
 from tfring.store.errors import StoreTimeoutError
 from tfring.store.watch import Watch
 
-DEFAULT_TIMEOUT = 300.0
+Timeout = float | datetime.timedelta  # a number is seconds
+DEFAULT_TIMEOUT = datetime.timedelta(seconds=300)
 
 
 class Store(abc.ABC):
     """Keys and values that several threads, processes or hosts share.
 
-    Most operations have the names that torch.distributed's stores give them, with other parameters:
-    time limits are seconds. Keys are texts of up to 1024 bytes, values bytes of up to 16 MiB; a str
-    is stored as UTF-8. Every operation happens at one moment
-    between its call and its return, and all clients see the operations in the same order. All
-    methods may be called from any thread.
+    Operations have the names and arguments of torch.distributed's stores. Keys are texts of up to
+    1024 bytes, values bytes of up to 16 MiB; a str is stored as UTF-8. Every operation happens at
+    one moment between its call and its return, and all clients see the operations in the same
+    order. All methods may be called from any thread.
+
+    Every operation takes a `timeout`, seconds or a timedelta: how long it waits for the store, and
+    for keys; None: the store's own. Every operation can raise:
+
+        StoreTimeoutError: The store did not answer in time, or a key was not set.
+        StoreConnectionError: The store is gone or closed.
+
+    What sets something can raise, too:
+
+        StoreLimitError: The key or the value is too long, or the store is full.
     """
 
-    def __init__(self, timeout: float = DEFAULT_TIMEOUT) -> None:
+    def __init__(self, timeout: Timeout = DEFAULT_TIMEOUT) -> None:
         """Sets the time limit of operations for which none is given.
 
         Args:
-            timeout: Seconds.
+            timeout: Seconds, or a timedelta.
 
         Raises:
-            ValueError: It is not a number of seconds above 0.
+            ValueError: It is not a finite time above 0.
         """
-        self._timeout = checked_timeout(timeout)
+        self._timeout = seconds_of(timeout)
 
     @property
-    def timeout(self) -> float:
-        """The seconds that an operation waits if it is not told otherwise."""
-        return self._timeout
+    def timeout(self) -> datetime.timedelta:
+        """How long an operation waits if it is not told otherwise."""
+        return datetime.timedelta(seconds=self._timeout)
+
+    def set_timeout(self, timeout: Timeout) -> None:
+        """Sets how long an operation waits if it is not told otherwise.
+
+        Args:
+            timeout: Seconds, or a timedelta.
+
+        Raises:
+            ValueError: It is not a finite time above 0.
+        """
+        self._timeout = seconds_of(timeout)
 
     @abc.abstractmethod
     def set(
-        self, key: str, value: bytes | str, *, ephemeral: bool = False, timeout: float | None = None
+        self,
+        key: str,
+        value: bytes | str,
+        *,
+        ephemeral: bool = False,
+        timeout: Timeout | None = None,
     ) -> None:
         """Sets a key, whether it exists or not.
 
@@ -50,76 +77,46 @@ class Store(abc.ABC):
             value: Its value.
             ephemeral: Only of a TCPStore: the key goes when this client's connection to the server
                 has been gone for longer than its lease, or the client is closed.
-            timeout: Seconds to wait for the store; None: the store's timeout.
-
-        Raises:
-            StoreLimitError: The key or the value is too long, or the store is full.
-            StoreTimeoutError: The store did not answer in time.
-            StoreConnectionError: The store is gone or closed.
+            timeout: See the class.
         """
 
     def multi_set(
-        self, keys: Sequence[str], values: Sequence[bytes | str], timeout: float | None = None
+        self, keys: Sequence[str], values: Sequence[bytes | str], timeout: Timeout | None = None
     ) -> None:
         """Sets several keys, in this order; others may see some of them before the rest is set.
 
         Args:
             keys: The keys.
             values: The value of each.
-            timeout: Seconds to wait for the store; None: the store's timeout.
+            timeout: See the class.
 
         Raises:
             ValueError: There are not as many values as keys.
-            StoreLimitError: A key or a value is too long, or the store is full. The keys after that
-                may be set or not.
-            StoreTimeoutError: The store did not answer in time.
-            StoreConnectionError: The store is gone or closed.
+            StoreLimitError: As of `set`. The keys after that one may be set or not.
         """
         deadline = deadline_after(self._limit(timeout))
         for key, value in pairs(keys, values):
             self.set(key, value, timeout=max(0.001, deadline - time.monotonic()))
 
     @abc.abstractmethod
-    def get(self, key: str, timeout: float | None = None) -> bytes:
-        """Returns the value of a key. Waits until the key exists.
+    def get(self, key: str, timeout: Timeout | None = None) -> bytes:
+        """Returns the value of a key. Waits until the key exists."""
 
-        Args:
-            key: The key.
-            timeout: Seconds to wait; None: the store's timeout.
-
-        Raises:
-            StoreTimeoutError: It was not set in time.
-            StoreConnectionError: The store is gone or closed.
-        """
+    def multi_get(self, keys: Sequence[str], timeout: Timeout | None = None) -> list[bytes]:
+        """Returns the values of several keys. Waits until all of them exist."""
+        deadline = deadline_after(self._limit(timeout))
+        return [self.get(key, max(0.001, deadline - time.monotonic())) for key in key_list(keys)]
 
     @abc.abstractmethod
-    def wait(self, keys: Sequence[str], timeout: float | None = None) -> None:
-        """Waits until all keys exist.
-
-        Args:
-            keys: The keys.
-            timeout: Seconds to wait; None: the store's timeout.
-
-        Raises:
-            StoreTimeoutError: One was not set in time; the message names those that are missing.
-            StoreConnectionError: The store is gone or closed.
-        """
+    def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
+        """Waits until all keys exist. The error names those that are missing."""
 
     @abc.abstractmethod
-    def check(self, keys: Sequence[str], timeout: float | None = None) -> bool:
-        """Returns whether all keys exist now.
-
-        Args:
-            keys: The keys.
-            timeout: Seconds to wait for the store; None: the store's timeout.
-
-        Raises:
-            StoreTimeoutError: The store did not answer in time.
-            StoreConnectionError: The store is gone or closed.
-        """
+    def check(self, keys: Sequence[str], timeout: Timeout | None = None) -> bool:
+        """Returns whether all keys exist now."""
 
     @abc.abstractmethod
-    def add(self, key: str, amount: int, timeout: float | None = None) -> int:
+    def add(self, key: str, amount: int, timeout: Timeout | None = None) -> int:
         """Adds to a whole number and returns the sum; where the key does not exist, to 0.
 
         The value is the sum as text: `get` returns b"3".
@@ -127,18 +124,19 @@ class Store(abc.ABC):
         Args:
             key: The key.
             amount: What to add; may be negative.
-            timeout: Seconds to wait for the store; None: the store's timeout.
+            timeout: See the class.
 
         Raises:
             StoreValueError: The value is no whole number, or the sum has more than 64 bits.
-            StoreLimitError: The key is too long, or the store is full.
-            StoreTimeoutError: The store did not answer in time.
-            StoreConnectionError: The store is gone or closed.
         """
 
     @abc.abstractmethod
+    def append(self, key: str, value: bytes | str, timeout: Timeout | None = None) -> None:
+        """Adds bytes to the end of a key's value; where the key does not exist, sets it."""
+
+    @abc.abstractmethod
     def compare_set(
-        self, key: str, expected: bytes | str, desired: bytes | str, timeout: float | None = None
+        self, key: str, expected: bytes | str, desired: bytes | str, timeout: Timeout | None = None
     ) -> bytes:
         """Sets a key if it has the expected value, or if it does not exist and that is empty.
 
@@ -146,47 +144,29 @@ class Store(abc.ABC):
             key: The key.
             expected: The value that it should have now; empty: it should not exist.
             desired: The value that it gets then.
-            timeout: Seconds to wait for the store; None: the store's timeout.
+            timeout: See the class.
 
         Returns:
             The value afterwards: `desired` if it was set, else the one that was there, or
             `expected` if the key does not exist.
-
-        Raises:
-            StoreLimitError: The key or the value is too long, or the store is full.
-            StoreTimeoutError: The store did not answer in time.
-            StoreConnectionError: The store is gone or closed.
         """
 
     @abc.abstractmethod
-    def delete(self, key: str, timeout: float | None = None) -> bool:
-        """Deletes a key and returns whether it existed.
-
-        Args:
-            key: The key.
-            timeout: Seconds to wait for the store; None: the store's timeout.
-
-        Raises:
-            StoreTimeoutError: The store did not answer in time.
-            StoreConnectionError: The store is gone or closed.
-        """
+    def delete_key(self, key: str, timeout: Timeout | None = None) -> bool:
+        """Deletes a key and returns whether it existed."""
 
     @abc.abstractmethod
-    def num_keys(self, prefix: str = "", timeout: float | None = None) -> int:
+    def num_keys(self, prefix: str = "", timeout: Timeout | None = None) -> int:
         """Returns the number of keys.
 
         Args:
             prefix: Count only those that begin with this.
-            timeout: Seconds to wait for the store; None: the store's timeout.
-
-        Raises:
-            StoreTimeoutError: The store did not answer in time.
-            StoreConnectionError: The store is gone or closed.
+            timeout: See the class.
         """
 
     @abc.abstractmethod
     def watch(
-        self, prefix: str = "", *, exact: bool = False, timeout: float | None = None
+        self, prefix: str = "", *, exact: bool = False, timeout: Timeout | None = None
     ) -> Watch:
         """Returns a watch of the keys that begin with a prefix.
 
@@ -196,11 +176,7 @@ class Store(abc.ABC):
         Args:
             prefix: What keys begin with.
             exact: Only the key that is `prefix` itself.
-            timeout: Seconds that the watch waits for a change; None: the store's timeout.
-
-        Raises:
-            StoreTimeoutError: The store did not answer in time.
-            StoreConnectionError: The store is gone or closed.
+            timeout: How long the watch waits for a change; None: the store's timeout.
         """
 
     @abc.abstractmethod
@@ -221,19 +197,20 @@ class Store(abc.ABC):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _limit(self, timeout: float | None) -> float:
-        return self._timeout if timeout is None else checked_timeout(timeout)
+    def _limit(self, timeout: Timeout | None) -> float:
+        return self._timeout if timeout is None else seconds_of(timeout)
 
 
-def checked_timeout(timeout: float) -> float:
+def seconds_of(timeout: Timeout) -> float:
     """Returns a time limit in seconds.
 
     Raises:
-        ValueError: It is not a finite number of seconds above 0.
+        ValueError: It is not a finite time above 0.
     """
-    if not 0 < timeout < math.inf:
+    seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
+    if not 0 < seconds < math.inf:
         raise ValueError(f"a store's timeout is {timeout!r}, and has to be seconds above 0")
-    return float(timeout)
+    return float(seconds)
 
 
 def as_bytes(value: bytes | str) -> bytes:

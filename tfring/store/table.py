@@ -70,11 +70,6 @@ class Table:
         self._entries: dict[str, Entry] = {}
         self._bytes = 0
 
-    @property
-    def total_bytes(self) -> int:
-        """The bytes of all keys and values."""
-        return self._bytes
-
     def find(self, key: str) -> bytes | None:
         """Returns the value of a key, or None if it does not exist."""
         check_key(key, self.limits)
@@ -110,7 +105,18 @@ class Table:
             StoreLimitError: The key or the value is too long, or the table is full.
         """
         self._check(key, value)
-        self._put(key, value, self.revision + 1, owner)
+        self._put(key, value, owner)
+
+    def append(self, key: str, value: bytes) -> None:
+        """Adds bytes to the end of a key's value; sets it where the key does not exist.
+
+        Raises:
+            StoreLimitError: The key or the value is too long, or the table is full.
+        """
+        old = self._entries.get(key)
+        value = (b"" if old is None else old.value) + value
+        self._check(key, value)
+        self._put(key, value, None if old is None else old.owner)
 
     def add(self, key: str, amount: int) -> int:
         """Adds to a whole number, 0 where the key does not exist, and returns the sum.
@@ -130,7 +136,7 @@ class Table:
             raise StoreValueError(f'add("{key}", {amount}): {total} has more than 64 bits')
         value = b"%d" % total
         self._check(key, value)
-        self._put(key, value, self.revision + 1, None if old is None else old.owner)
+        self._put(key, value, None if old is None else old.owner)
         return total
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
@@ -153,40 +159,32 @@ class Table:
         if old is not None and old.value != expected:
             return old.value
         self._check(key, desired)
-        self._put(key, desired, self.revision + 1, None if old is None else old.owner)
+        self._put(key, desired, None if old is None else old.owner)
         return desired
 
     def delete(self, key: str) -> bool:
         """Deletes a key; returns whether it existed."""
         if self.find(key) is None:
             return False
-        self._drop(key, self.revision + 1)
+        self._drop(key)
         return True
 
     def delete_owned(self, owner: Any) -> None:
         """Deletes all keys of an owner, which has ended."""
         for key in [key for key, entry in self._entries.items() if entry.owner is owner]:
-            self._drop(key, self.revision + 1)
+            self._drop(key)
 
-    def apply(self, change: Change) -> None:
-        """Repeats a change that was made elsewhere."""
-        if change.value is not None:
-            self._put(change.key, change.value, change.revision, None)
-        elif change.key in self._entries:
-            self._drop(change.key, change.revision)
-        self.revision = change.revision
-
-    def _put(self, key: str, value: bytes, revision: int, owner: Any) -> None:
+    def _put(self, key: str, value: bytes, owner: Any) -> None:
         self._bytes += len(value) - self._size_of(key) + len(key.encode())
-        self._entries[key] = Entry(value, revision, owner)
-        self.revision = revision
-        self._changed(Change(key, value, revision))
+        self.revision += 1
+        self._entries[key] = Entry(value, self.revision, owner)
+        self._changed(Change(key, value, self.revision))
 
-    def _drop(self, key: str, revision: int) -> None:
+    def _drop(self, key: str) -> None:
         self._bytes -= self._size_of(key)
+        self.revision += 1
         del self._entries[key]
-        self.revision = revision
-        self._changed(Change(key, None, revision))
+        self._changed(Change(key, None, self.revision))
 
     def _size_of(self, key: str) -> int:
         entry = self._entries.get(key)

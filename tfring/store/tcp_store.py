@@ -16,11 +16,12 @@ from tfring.store.errors import StoreConnectionError, StoreTimeoutError
 from tfring.store.store import (
     DEFAULT_TIMEOUT,
     Store,
+    Timeout,
     as_bytes,
-    checked_timeout,
     key_list,
     missing_error,
     pairs,
+    seconds_of,
 )
 from tfring.store.table import Limits, check_key
 from tfring.store.tcp.connection import Connection, Server
@@ -31,6 +32,8 @@ from tfring.store.watch import Watch
 _BACKLOG = 1024
 DEFAULT_LEASE = 10.0
 DEFAULT_LOST_AFTER = 5.0
+# By port, for multi_tenant; of a server that was closed somebody else may have the port.
+_served_here: weakref.WeakValueDictionary[int, StoreServer] = weakref.WeakValueDictionary()
 
 
 class TCPStore(Store):
@@ -49,10 +52,12 @@ class TCPStore(Store):
         self,
         host: str,
         port: int,
-        *,
-        is_server: bool = False,
         world_size: int | None = None,
-        timeout: float = DEFAULT_TIMEOUT,
+        is_master: bool = False,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+        wait_for_workers: bool = True,
+        multi_tenant: bool = False,
+        *,
         secret: str | None = None,
         lease: float = DEFAULT_LEASE,
         lost_after: float = DEFAULT_LOST_AFTER,
@@ -63,10 +68,13 @@ class TCPStore(Store):
 
         Args:
             host: Name or address of the server's host, as all users know it.
-            port: The server's port; with `is_server` 0 takes a free one, which `port` then says.
-            is_server: Whether this process runs the server, until close().
-            world_size: Wait until there have been so many clients, this one among them.
-            timeout: Seconds to wait for the server now, and that an operation waits by default.
+            port: The server's port; with `is_master` 0 takes a free one, which `port` then says.
+            world_size: How many clients there are, this one among them; None: any number.
+            is_master: Whether this process runs the server, until close().
+            timeout: How long to wait for the server now, and an operation by default.
+            wait_for_workers: Wait until `world_size` clients have connected.
+            multi_tenant: Whether this process may run the server for this port already; then this
+                store is a client of it.
             secret: What all users of the store know, at least 16 characters; None: TFRING_SECRET.
             lease: Seconds that ephemeral keys of this client stay when its connection is gone, at
                 most an hour.
@@ -80,37 +88,63 @@ class TCPStore(Store):
             StoreConnectionError: The server could not be reached, or its address is taken.
             StoreAuthError: A process listens there that does not know the secret.
             StoreTimeoutError: The other clients did not come.
-            ValueError: A number of seconds is impossible.
+            ValueError: A time limit is impossible.
         """
         super().__init__(timeout)
-        self._key = _key(host, port, secret)
-        self._server: StoreServer | None = None
-        if is_server:
-            self._server = _serve(host, port, self._key, bind_addr, limits)
-            port = self._server.address[1]
+        key = _key(host, port, secret)
+        served: StoreServer | None = None
+        if is_master and not (multi_tenant and port in _served_here):
+            served = _serve(host, port, key, bind_addr, limits)
+            port = served.address[1]
+            _served_here[port] = served
+        server = Server(host, [port], key, seconds_of(lease), seconds_of(lost_after))
+        self._connect(server, served, (world_size or 0) if wait_for_workers else 0)
+
+    @classmethod
+    def of_job(
+        cls, server: Server, timeout: Timeout, served: StoreServer | None = None
+    ) -> TCPStore:
+        """Returns a store through which the ranks of a job meet.
+
+        Args:
+            server: Where it is.
+            timeout: How long to wait for it now, and an operation by default.
+            served: The server itself, if it runs here; it belongs to the store now.
+
+        Raises:
+            StoreConnectionError, StoreAuthError: As for the constructor.
+        """
+        store = cls.__new__(cls)
+        Store.__init__(store, timeout)
+        store._connect(server, served, 0)
+        return store
+
+    def _connect(self, server: Server, served: StoreServer | None, clients: int) -> None:
+        self._key = server.key
+        self.host, self.port = server.host, server.ports[0]
         try:
-            self._connection = Connection(
-                Server(host, port, self._key, checked_timeout(lease), checked_timeout(lost_after)),
-                timeout,
-                world_size or 0,
-            )
+            self._connection = Connection(server, self._timeout, clients)
         except BaseException:
-            if self._server is not None:
-                self._server.close()
+            if served is not None:
+                served.close()
             raise
-        self.host, self.port = host, port
         # Where nobody closes the store: before the interpreter ends, or when it is forgotten.
-        self._finalizer = weakref.finalize(self, _close, self._connection, self._server)
+        self._finalizer = weakref.finalize(self, _close, self._connection, served)
 
     def set(
-        self, key: str, value: bytes | str, *, ephemeral: bool = False, timeout: float | None = None
+        self,
+        key: str,
+        value: bytes | str,
+        *,
+        ephemeral: bool = False,
+        timeout: Timeout | None = None,
     ) -> None:
         """See `Store.set`."""
         fields = (_name(key), as_bytes(value), b"1" if ephemeral else b"")
         self._request(Op.SET, fields, timeout)
 
     def multi_set(
-        self, keys: Sequence[str], values: Sequence[bytes | str], timeout: float | None = None
+        self, keys: Sequence[str], values: Sequence[bytes | str], timeout: Timeout | None = None
     ) -> None:
         """See `Store.multi_set`; all are sent before the first is answered."""
         several = [(_name(key), as_bytes(value), b"") for key, value in pairs(keys, values)]
@@ -118,47 +152,57 @@ class TCPStore(Store):
         if None in self._connection.request_all(Op.SET, several, limit):
             raise self._silent(Op.SET, limit)
 
-    def get(self, key: str, timeout: float | None = None) -> bytes:
+    def get(self, key: str, timeout: Timeout | None = None) -> bytes:
         """See `Store.get`."""
-        limit = self._limit(timeout)
-        fields = self._connection.request(Op.GET, (_name(key),), limit)
-        if fields is None:
-            raise missing_error(self._where(), [key], limit)
-        return fields[0]
+        return self.multi_get([key], timeout)[0]
 
-    def wait(self, keys: Sequence[str], timeout: float | None = None) -> None:
+    def multi_get(self, keys: Sequence[str], timeout: Timeout | None = None) -> list[bytes]:
+        """See `Store.multi_get`; all are asked for before the first is answered."""
+        names, limit = key_list(keys), self._limit(timeout)
+        found = self._connection.request_all(Op.GET, [(_name(key),) for key in names], limit)
+        values = [fields[0] for fields in found if fields is not None]
+        if len(values) < len(names):
+            missing = [name for name, fields in zip(names, found, strict=True) if fields is None]
+            raise missing_error(self._where(), missing, limit)
+        return values
+
+    def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
         """See `Store.wait`."""
         limit, names = self._limit(timeout), key_list(keys)
         fields = tuple(_name(key) for key in names)
         if names and self._connection.request(Op.WAIT, fields, limit) is None:
             raise missing_error(self._where(), self._missing(names), limit)
 
-    def check(self, keys: Sequence[str], timeout: float | None = None) -> bool:
+    def check(self, keys: Sequence[str], timeout: Timeout | None = None) -> bool:
         """See `Store.check`."""
         fields = tuple(_name(key) for key in key_list(keys))
         return bool(self._request(Op.CHECK, fields, timeout)[0])
 
-    def add(self, key: str, amount: int, timeout: float | None = None) -> int:
+    def add(self, key: str, amount: int, timeout: Timeout | None = None) -> int:
         """See `Store.add`."""
         return int(self._request(Op.ADD, (_name(key), b"%d" % amount), timeout)[0])
 
+    def append(self, key: str, value: bytes | str, timeout: Timeout | None = None) -> None:
+        """See `Store.append`."""
+        self._request(Op.APPEND, (_name(key), as_bytes(value)), timeout)
+
     def compare_set(
-        self, key: str, expected: bytes | str, desired: bytes | str, timeout: float | None = None
+        self, key: str, expected: bytes | str, desired: bytes | str, timeout: Timeout | None = None
     ) -> bytes:
         """See `Store.compare_set`."""
         fields = (_name(key), as_bytes(expected), as_bytes(desired))
         return self._request(Op.COMPARE_SET, fields, timeout)[0]
 
-    def delete(self, key: str, timeout: float | None = None) -> bool:
-        """See `Store.delete`."""
+    def delete_key(self, key: str, timeout: Timeout | None = None) -> bool:
+        """See `Store.delete_key`."""
         return bool(self._request(Op.DELETE, (_name(key),), timeout)[0])
 
-    def num_keys(self, prefix: str = "", timeout: float | None = None) -> int:
+    def num_keys(self, prefix: str = "", timeout: Timeout | None = None) -> int:
         """See `Store.num_keys`."""
         return int(self._request(Op.NUM_KEYS, (prefix.encode(),), timeout)[0])
 
     def watch(
-        self, prefix: str = "", *, exact: bool = False, timeout: float | None = None
+        self, prefix: str = "", *, exact: bool = False, timeout: Timeout | None = None
     ) -> Watch:
         """See `Store.watch`."""
         limit = self._limit(timeout)
@@ -188,7 +232,7 @@ class TCPStore(Store):
         return f"the TCPStore at {self.host} port {self.port}"
 
     def _request(
-        self, op: Op, fields: tuple[bytes, ...], timeout: float | None
+        self, op: Op, fields: tuple[bytes, ...], timeout: Timeout | None
     ) -> tuple[bytes, ...]:
         limit = self._limit(timeout)
         answer = self._connection.request(op, fields, limit)

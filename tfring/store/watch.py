@@ -9,10 +9,6 @@ from collections.abc import Callable, Iterator
 from tfring.store.errors import StoreError, StoreTimeoutError, StoreWatchError
 from tfring.store.table import Change
 
-# Between two looks at a store that does not tell of changes by itself.
-_FIRST_PAUSE = 0.001
-LONGEST_PAUSE = 0.05
-
 
 class Newest:
     """Changes that somebody has yet to get: of every key the newest only, in order of revisions.
@@ -55,7 +51,6 @@ class Watch:
         timeout: float,
         *,
         closed: Callable[[Watch], None] | None = None,
-        poll: Callable[[float], None] | None = None,
     ) -> None:
         """Made by `Store.watch`.
 
@@ -65,14 +60,11 @@ class Watch:
             exact: Only the key `prefix` itself.
             timeout: Seconds that next() waits by default.
             closed: Called once, when the watch is closed.
-            poll: Looks for changes and puts them here, by a deadline; None: they come by
-                themselves.
         """
         self.prefix, self.exact = prefix, exact
         self._where = where
         self._timeout = timeout
         self._on_close = closed
-        self._poll = poll
         self._condition = threading.Condition()  # guards all below
         self._newest = Newest()
         self._known: dict[str, int] = {}  # the revision of every key that was told of
@@ -97,13 +89,8 @@ class Watch:
         """
         limit = self._timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
-        pause = _FIRST_PAUSE
-        while True:
-            if self._poll is not None:
-                self._poll(deadline)
-            with self._condition:
-                if self._newest:
-                    return self._newest.take()
+        with self._condition:
+            while not self._newest:
                 self._raise_if_over()
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -111,8 +98,8 @@ class Watch:
                         f'no key that begins with "{self.prefix}" has changed in {self._where} '
                         f"within {limit:g} s"
                     )
-                self._condition.wait(min(left, threading.TIMEOUT_MAX if not self._poll else pause))
-            pause = min(2 * pause, LONGEST_PAUSE)
+                self._condition.wait(min(left, threading.TIMEOUT_MAX))
+            return self._newest.take()
 
     def take(self) -> Change | None:
         """Returns the next change; None if there is none now.
@@ -121,8 +108,6 @@ class Watch:
             StoreWatchError: The watch or its store was closed.
             StoreConnectionError: The store is gone.
         """
-        if self._poll is not None:
-            self._poll(time.monotonic() + self._timeout)
         with self._condition:
             if self._newest:
                 return self._newest.take()
@@ -137,12 +122,7 @@ class Watch:
         Args:
             call: Called by any thread, which it must not keep waiting; at once if there is
                 something already. It may not use the watch.
-
-        Raises:
-            StoreError: The store is a FileStore, which does not tell of changes by itself.
         """
-        if self._poll is not None:
-            raise StoreError(f"{self._where} does not tell of changes by itself: use next()")
         with self._condition:
             self._ready = call
             if self._newest or self._failure is not None or self._closed:

@@ -68,7 +68,7 @@ def cancelled(work, cancel):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_waiting_for_the_others_in_a_store(rank):
-    with TCPStore("localhost", 0, is_server=True) as server:
+    with TCPStore("localhost", 0, is_master=True) as server:
         cancel, own = Cancel(), TCPStore("localhost", server.port)
         with cancel.runs(own.close):
             error = cancelled(

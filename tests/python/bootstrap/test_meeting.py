@@ -8,9 +8,18 @@ import os
 import socket
 
 import pytest
+from attacks import Squatter
 from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
-from tfring.bootstrap import connect, exchange, hosts, mpi_exchange, records, rendezvous
+from tfring.bootstrap import (
+    connect,
+    exchange,
+    hosts,
+    meeting,
+    mpi_exchange,
+    records,
+    store_exchange,
+)
 from tfring.bootstrap.connect import connect_job
 from tfring.environments import Rendezvous, find_identity
 from tfring.handshake.errors import BootstrapError
@@ -135,7 +144,7 @@ def test_port_that_somebody_else_has():
     assert not errors
     for membership in memberships.values():
         close(membership)
-    one, two = (rendezvous.candidate_ports(job_key(SECRET, job)) for job in "ab")
+    one, two = (meeting.candidate_ports(job_key(SECRET, job)) for job in "ab")
     assert one != two and all(20000 <= port < 32000 for port in (*one, *two))
 
 
@@ -268,6 +277,17 @@ def test_munge_gives_the_secret(tmp_path, monkeypatch, connect_all):
     assert munge.secret_in(kept, "p") == "s" * 64
     with pytest.raises(SecretError, match="a credential of another job"):
         munge.secret_in(kept, "another job")
+    # Somebody sits on the first port and gives what an earlier init of this job has given to all.
+    with Squatter(says=kept, closes=True) as replay:
+        memberships, errors = run_ranks(
+            lambda rank: connect_job(
+                identity(rank, 2, replay.port, **job), Settings(start_timeout=40), {}
+            ),
+            range(2),
+        )
+        assert not errors and replay.visitors > 0
+    for membership in memberships.values():
+        close(membership)
     monkeypatch.setenv("FAKE_UID", "4711")
     _, errors = connect_all(2, Settings(start_timeout=4.0), **job)
     assert "belongs to user 4711" in str(errors[1])
@@ -289,11 +309,11 @@ def test_records_of_many_ranks_are_small_on_the_wire():
     many = [
         {**mine, "rank": rank, "pid": 7919 * rank, "host": f"node{rank}"} for rank in range(1000)
     ]
-    data = rendezvous._packed({"values": many})
+    data = store_exchange._packed({"values": many})
     assert len(data) < len(exchange.encode(many)) / 5
-    assert rendezvous._unpacked(data, 1 << 30) == {"values": many}
+    assert store_exchange._unpacked(data, 1 << 30) == {"values": many}
     with pytest.raises(BootstrapError):
-        rendezvous._unpacked(data, 1000)  # what it would unpack to is bounded
+        store_exchange._unpacked(data, 1000)  # what it would unpack to is bounded
 
 
 def test_that_the_key_travels_openly_is_said_once(caplog):

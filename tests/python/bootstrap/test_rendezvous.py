@@ -14,12 +14,13 @@ import time
 import pytest
 from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
-from tfring.bootstrap import exchange, hosts, mesh, records, rendezvous
+from tfring.bootstrap import exchange, hosts, meeting, mesh, records, store_exchange
 from tfring.bootstrap.connect import connect_job
 from tfring.bootstrap.hosts import InterfaceAddress
+from tfring.bootstrap.patience import Patience
+from tfring.bootstrap.store_exchange import StoreExchange
 from tfring.environments import Identity, Rendezvous
 from tfring.handshake import auth
-from tfring.handshake.connector import connect
 from tfring.handshake.errors import BootstrapError
 from tfring.handshake.listener import bind
 from tfring.launcher.agents.addresses import open_rendezvous, own_address
@@ -122,21 +123,31 @@ def test_different_secrets(connect_all):
     assert "rank 1 of 2 did not come" in str(errors[0])
 
 
-def test_rank_that_dies_after_the_handshake():
+def joined(port, rank, size):
+    """Joins a job as a rank does, and returns what the rank has then."""
+    place = meeting.Meeting("localhost", [port])
+    patience = Patience(f"rank {rank}", 20)
+    store = meeting.join(place, rank, job_key(SECRET, ""), patience)
+    owned = contextlib.ExitStack()
+    owned.callback(store.close)
+    return store, StoreExchange(store, rank, range(size), patience, owned=owned)
+
+
+def test_rank_that_ends_before_all_are_there():
     """Another may come in its place until the time is up."""
     port = free_port()
-    settings = Settings(secret=SECRET, start_timeout=5)
+    settings = Settings(secret=SECRET, start_timeout=6)
     gone = threading.Event()
 
     def work(rank):
         if rank == 1:
-            hello = auth.Hello(auth.Role.RENDEZVOUS, 1, 0)
-            key = job_key(SECRET, "")
-            connect("localhost", port, key, hello, time.monotonic() + 5).sock.close()
+            store, _ = joined(port, 1, 3)
+            store.close()
             gone.set()
             return None
         if rank == 2:  # the last; with all there rank 0 would begin
             gone.wait(10)
+            time.sleep(0.5)
         return connect_job(identity(rank, 3, port), settings, {})
 
     _, errors = run_ranks(work, range(3))
@@ -144,10 +155,53 @@ def test_rank_that_dies_after_the_handshake():
         assert "rank 1 of 3 did not come (rank 1 came and went)" in str(errors[rank])
 
 
+def test_another_process_comes_in_the_place_of_one_that_was_killed():
+    """As a pod that starts its container again."""
+    port = free_port()
+    settings = Settings(secret=SECRET, start_timeout=40)
+    died = threading.Event()
+
+    def work(number):
+        rank = min(number, 2)
+        if number == 1:
+            store, _ = joined(port, 1, 3)
+            store.cut()  # it says no goodbye, as a killed process
+            store.close()
+            died.set()
+            rank = 1
+        if number == 2:
+            died.wait(20)
+        return connect_job(identity(rank, 3, port), settings, {})
+
+    memberships, errors = run_ranks(work, range(3))
+    assert not errors
+    for membership in memberships.values():
+        close(membership)
+
+
+def test_rank_that_is_lost_while_the_job_starts_is_noticed_at_once():
+    """And not when the time is up."""
+    port = free_port()
+    settings = Settings(secret=SECRET, start_timeout=600)
+
+    def work(rank):
+        if rank == 1:
+            store, found = joined(port, 1, 3)
+            found._store.wait([found._key(0, 2)], 30)  # all have come
+            store.cut()
+            store.close()
+            return None
+        return connect_job(identity(rank, 3, port), settings, {})
+
+    _, errors = run_ranks(work, range(3))
+    for rank in (0, 2):
+        assert "rank 0 lost rank 1 while it started" in str(errors[rank])
+
+
 @pytest.mark.parametrize(
     "payload,words",
     [
-        (b"x" * (rendezvous.MAX_RECORD_BYTES + 1), "65537 bytes was announced"),
+        (b"x" * (store_exchange.MAX_RECORD_BYTES + 1), "rank 1: a record of 65537 bytes"),
         (b"{]}", "not JSON"),
         (b"{}", "malformed record"),
         (b"null", "malformed record"),
@@ -155,19 +209,17 @@ def test_rank_that_dies_after_the_handshake():
     ],
 )
 def test_malformed_records_from_a_member(payload, words):
-    """A peer that knows the secret cannot make rank 0 allocate much memory or crash."""
+    """A peer that knows the secret cannot make rank 0 crash."""
     port = free_port()
     settings = Settings(secret=SECRET, start_timeout=30)
 
     def work(rank):
         if rank == 0:
             return connect_job(identity(0, 2, port), settings, {})
-        hello = auth.Hello(auth.Role.RENDEZVOUS, 1, 0)
-        channel = connect("localhost", port, job_key(SECRET, ""), hello, time.monotonic() + 5)
-        with channel.sock as sock, contextlib.suppress(OSError):
-            channel.send(payload)
-            sock.settimeout(5)
-            sock.recv(1)
+        _, found = joined(port, 1, 2)
+        with contextlib.closing(found), contextlib.suppress(BootstrapError):
+            found._store.set(found._key(0, 1), payload)
+            found._store.get(found._key(0, "all"), 20)
         return None
 
     _, errors = run_ranks(work, range(2))
@@ -222,10 +274,10 @@ def test_ranks_of_one_host_use_the_loopback_interface_only(connect_all):
 def test_an_inherited_socket_is_used_only_if_it_is_one():
     sock = bind("127.0.0.1", 0, 4)
     port = sock.getsockname()[1]
-    assert rendezvous.adopt_socket(0, port) is None
-    assert rendezvous.adopt_socket(9999, port) is None
-    assert rendezvous.adopt_socket(sock.fileno(), port + 1) is None
-    adopted = rendezvous.adopt_socket(sock.detach(), port)
+    assert meeting.adopt_socket(0, port) is None
+    assert meeting.adopt_socket(9999, port) is None
+    assert meeting.adopt_socket(sock.fileno(), port + 1) is None
+    adopted = meeting.adopt_socket(sock.detach(), port)
     assert adopted is not None and adopted.getsockname()[1] == port
     assert not adopted.get_inheritable()
     adopted.close()
@@ -276,7 +328,7 @@ def test_common_network_is_not_a_bridge_that_looks_the_same_everywhere():
 def test_records_survive_json():
     mine = records.Record.of_this_process(0, 1, 2, read_settings({}), "n")
     assert records.Record.from_json(json.loads(json.dumps(mine.to_json())), 0) == mine
-    assert len(exchange.encode(mine.to_json())) < rendezvous.MAX_RECORD_BYTES
+    assert len(exchange.encode(mine.to_json())) < store_exchange.MAX_RECORD_BYTES
     with pytest.raises(BootstrapError, match="rank 3 describes itself as rank 0"):
         records.Record.from_json(mine.to_json(), 3)
 
@@ -326,10 +378,16 @@ def test_the_port_of_the_launcher_is_kept_and_nobody_listens_there():
 
     def meet(rank):
         inherited = fd if rank == 0 else None
-        meeting = rendezvous.Meeting("127.0.0.1", [port], inherited_fd=inherited)
-        found = rendezvous.open_exchange(rank=rank, size=2, meeting=meeting, key=KEY, timeout=20)
-        found.allgather(rank)
-        found.close()
+        place = meeting.Meeting("127.0.0.1", [port], inherited_fd=inherited)
+        with contextlib.ExitStack() as owned:
+            if rank == 0:
+                store = meeting.serve(place, 2, KEY, None, owned)
+            else:
+                store = meeting.join(place, rank, KEY, Patience("rank 1", 20))
+            owned.callback(store.close)
+            found = StoreExchange(store, rank, range(2), Patience("a rank", 20), owned=owned)
+            assert found.allgather(rank) == [0, 1]
+            found.close()
 
     def refused():
         with pytest.raises(ConnectionRefusedError):
@@ -344,12 +402,12 @@ def test_the_port_of_the_launcher_is_kept_and_nobody_listens_there():
         _, errors = run_ranks(meet, range(2))
         assert not errors
         refused()
-    rendezvous._kept.pop(port).close()  # the program has ended, and the shell starts another
+    meeting._kept.pop(port).close()  # the program has ended, and the shell starts another
     fd = heir.detach()
     _, errors = run_ranks(meet, range(2))
     assert not errors
     refused()
-    rendezvous._kept.pop(port).close()
+    meeting._kept.pop(port).close()
 
 
 def test_an_interface_with_an_ipv6_address_only(monkeypatch):

@@ -6,14 +6,15 @@ import json
 
 from bootstrap_jobs import SECRET, close, run_ranks
 
-from tfring.bootstrap import patience
+from tfring.bootstrap import hosts, patience
 from tfring.bootstrap.connect import connect_job
+from tfring.bootstrap.patience import Patience
 from tfring.bootstrap.store_exchange import StoreExchange
 from tfring.environments import Identity, Rendezvous
 from tfring.handshake.errors import BootstrapError
 from tfring.security.errors import SecretError
 from tfring.settings.environment import Settings
-from tfring.store import FileStore, HashStore, TCPStore
+from tfring.store import HashStore, TCPStore
 
 LIMIT = 60.0
 SETTINGS = Settings(start_timeout=LIMIT)
@@ -31,6 +32,10 @@ def connect(ranks, size, stores, settings=SETTINGS):
         return connect_job(identity(rank, size, path), settings, {}, store=store)
 
     return run_ranks(one, ranks)
+
+
+def meet(store, rank, size, seconds):
+    return StoreExchange(store, rank, range(size), Patience(f"rank {rank}", seconds))
 
 
 def check_and_close(memberships, size):
@@ -62,12 +67,33 @@ def test_through_a_file(tmp_path):
         memberships, errors = connect(range(size), size, lambda _: (None, path))
         assert not errors
         check_and_close(memberships, size)
-    with FileStore(path) as store:
-        assert store.num_keys() == 0
+        assert not path.exists()
+
+
+def test_a_file_that_an_earlier_job_has_left(tmp_path):
+    """Its rank 0 was killed: nobody listens there any more, or somebody else does."""
+    path = tmp_path / "job"
+    place = {"host": hosts.host_identity(), "addresses": [], "port": 1, "secret": SECRET}
+    for left in (b"", json.dumps(place).encode(), b"{}"):
+        path.write_bytes(left)
+        path.chmod(0o600)
+        memberships, errors = connect(range(2), 2, lambda _: (None, path))
+        assert not errors
+        check_and_close(memberships, 2)
+
+
+def test_a_file_that_others_can_read_or_that_cannot_be_written(tmp_path):
+    path = tmp_path / "job"
+    path.write_text("{}")
+    path.chmod(0o644)
+    _, errors = connect([1], 2, lambda _: (None, path), Settings(start_timeout=0.3))
+    assert "rank 1 waited 0.3 s for rank 0" in str(errors[1]) and "mode 0644" in str(errors[1])
+    _, errors = connect([0], 2, lambda _: (None, tmp_path / "no" / "job"))
+    assert "rank 0 cannot write" in str(errors[0])
 
 
 def test_through_a_tcp_store():
-    with TCPStore("localhost", 0, is_server=True, timeout=LIMIT) as server:
+    with TCPStore("localhost", 0, is_master=True, timeout=LIMIT) as server:
         clients = [server, TCPStore("localhost", server.port, timeout=LIMIT)]
         memberships, errors = connect(range(2), 2, lambda rank: (clients[rank], None))
         assert not errors
@@ -124,7 +150,7 @@ def test_ranks_that_disagree_about_the_size():
 
         def work(rank):
             timeout = 3.0 if rank == 0 else LIMIT
-            return StoreExchange(store, rank, (2, 3)[rank], timeout, owned=False)
+            return meet(store, rank, (2, 3)[rank], timeout)
 
         _, errors = run_ranks(work, range(2))
     assert "rank 1 was told that the job has 3 ranks, and rank 0 that it has 2" in str(errors[1])
@@ -136,7 +162,7 @@ def test_two_processes_with_one_rank():
 
         def work(number):
             rank = (0, 1, 1)[number]
-            return StoreExchange(store, rank, 3, 2.0 if number == 0 else LIMIT, owned=False)
+            return meet(store, rank, 3, 2.0 if number == 0 else LIMIT)
 
         _, errors = run_ranks(work, range(3))
     assert "rank 2 of 3 did not come" in str(errors[0])
@@ -146,9 +172,7 @@ def test_two_processes_with_one_rank():
 
 def test_a_rank_that_is_lost_while_the_job_starts():
     with HashStore() as store:
-        exchanges, errors = run_ranks(
-            lambda rank: StoreExchange(store, rank, 3, 2.0, owned=False), range(3)
-        )
+        exchanges, errors = run_ranks(lambda rank: meet(store, rank, 3, 2.0), range(3))
         assert not errors
         for exchange in exchanges.values():
             exchange._deadline -= 5.0  # the time that is left for reports, which this does not need
@@ -159,9 +183,7 @@ def test_a_rank_that_is_lost_while_the_job_starts():
 
 def test_a_store_that_is_gone():
     store = HashStore()
-    exchanges, _ = run_ranks(
-        lambda rank: StoreExchange(store, rank, 2, LIMIT, owned=False), range(2)
-    )
+    exchanges, _ = run_ranks(lambda rank: meet(store, rank, 2, LIMIT), range(2))
     store.close()
     _, errors = run_ranks(lambda rank: exchanges[rank].allgather(rank), range(2))
     for rank in range(2):

@@ -245,18 +245,6 @@ def test_rank_that_was_cut_off_may_come_again(listener, said):
     second.close(), other.close()
 
 
-def test_a_job_does_not_begin_with_a_rank_that_has_gone(listener):
-    rendezvous = auth.Role.RENDEZVOUS
-    finish = accept_in_background(listener, {(rendezvous, 1), (rendezvous, 2)})
-    join(listener, 1, role=rendezvous).close()
-    other, second = (join(listener, rank, role=rendezvous) for rank in (2, 1))
-    present = finish()
-    present[rendezvous, 1].sock.setblocking(True)
-    second.sendall(b"x")
-    assert present[rendezvous, 1].sock.recv(1) == b"x"
-    second.close(), other.close()
-
-
 def test_unexpected_rank_is_refused(listener):
     finish = accept_in_background(listener, {(DATA, 1)})
     with pytest.raises(NotAdmittedError, match="rank 0 does not wait for rank 5"):

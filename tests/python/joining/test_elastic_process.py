@@ -228,7 +228,7 @@ def test_the_link_s_thread_waits_for_no_silent_store(
     """It has signs of life to give while a generation is given up."""
     monkeypatch.setattr(connection, "_GOODBYE_SECONDS", 10 * LIMIT)
     process.link.records = [record(1), record(2)]
-    server = TCPStore("localhost", 0, is_server=True, secret=SECRET)
+    server = TCPStore("localhost", 0, is_master=True, secret=SECRET)
     with server, Wire(server.port) as wire:
         monkeypatch.setattr(process, "_connect", lambda: TCPStore(*wire.address, secret=SECRET))
 

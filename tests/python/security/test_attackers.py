@@ -19,7 +19,7 @@ from attacks import Flood, Relay, Squatter
 from bootstrap_jobs import SECRET, close, identity, run_ranks
 
 import tfring
-from tfring.bootstrap import rendezvous
+from tfring.bootstrap import meeting
 from tfring.bootstrap.connect import connect_job
 from tfring.collectives import objects
 from tfring.handshake import auth
@@ -72,13 +72,13 @@ def start_job(port, size=2, seconds=30.0):
     ],
 )
 def test_squatter_on_the_jobs_port(squatter):
-    with Squatter(**squatter) as there, Squatter(rendezvous.candidate_ports(KEY)[0], **squatter):
+    with Squatter(**squatter) as there, Squatter(meeting.candidate_ports(KEY)[0], **squatter):
         assert start_job(there.port) == {}
         assert there.visitors > 0
 
 
 def test_flood_and_port_scan_while_a_job_starts():
-    port = rendezvous.candidate_ports(KEY)[0]
+    port = meeting.candidate_ports(KEY)[0]
     hello = [
         auth.first_message(auth.Hello(role, rank, listener))
         for role in auth.Role
@@ -267,12 +267,12 @@ def test_long_messages_are_refused_by_their_length():
     a.sock.close(), b.sock.close()
 
 
-def test_relay_that_changes_the_start_of_a_job():
-    """It hands on the handshake and then puts its own record in the place of rank 1's."""
+def test_relay_that_changes_the_start_of_a_job(caplog):
+    """It hands on the handshake and then puts its own record in the place of rank 1's request."""
     with bind("127.0.0.1", 0, 1) as probe:
         port = probe.getsockname()[1]
     record = json.dumps({"version": "0", "settings": {}}).encode()
-    settings = Settings(secret=SECRET, start_timeout=30)
+    settings = Settings(secret=SECRET, start_timeout=3)
 
     def change(number, data):
         return data if number < 2 else data[:20] + record
@@ -285,7 +285,8 @@ def test_relay_that_changes_the_start_of_a_job():
             return connect_job(identity(rank, 2, own), only, {})
 
         _, errors = run_ranks(work, range(2))
-    assert isinstance(errors[0], BootstrapError) and "was changed on its way" in str(errors[0])
+    assert isinstance(errors[0], BootstrapError) and "rank 1 of 2 did not come" in str(errors[0])
+    assert "was changed on its way: somebody interferes" in caplog.text
 
 
 def test_relay_on_the_connection_of_a_function(monkeypatch):

@@ -5,20 +5,12 @@ from __future__ import annotations
 import pytest
 from store_tools import Shared
 
-KINDS = ("hash", "file", "tcp", "prefix of file", "prefix of tcp")
+KINDS = ("hash", "tcp", "prefix of hash", "prefix of tcp")
 
 
 @pytest.fixture(params=KINDS)
 def shared(request, tmp_path):
     """A store of each kind."""
-    made = Shared(request.param, tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture(params=("file", "tcp"))
-def between_processes(request, tmp_path):
-    """A store of each kind that several processes can use."""
     made = Shared(request.param, tmp_path)
     yield made
     made.close()

@@ -24,7 +24,7 @@ def test_a_request_whose_answer_was_lost_happens_once(tcp):
             [
                 lambda: store.add("n", 1),
                 lambda: store.compare_set("k", "", "mine"),
-                lambda: store.delete("k"),
+                lambda: store.delete_key("k"),
                 lambda: store.set("n", b"7"),
             ]
         ):
@@ -64,7 +64,7 @@ def test_connections_that_break_at_any_time(tcp):
         assert seen == list(range(1, 181))
         tcp.server.set("w/a", b"1")
         assert watch.next()[:2] == ("w/a", b"1")
-        tcp.server.delete("w/a")
+        tcp.server.delete_key("w/a")
         wire.cut()
         tcp.server.set("w/b", b"2")
         missed = [watch.next() for _ in range(2)]
@@ -146,10 +146,10 @@ def test_a_lease_that_has_passed_is_told(tcp):
 
 
 def test_another_server_has_nothing_of_the_first():
-    first = TCPStore("localhost", 0, is_server=True, timeout=LIMIT)
+    first = TCPStore("localhost", 0, is_master=True, timeout=LIMIT)
     with Wire(first.port) as wire, through(wire, secret=None) as store:
         store.set("k", b"v")
-        with TCPStore("localhost", 0, is_server=True, timeout=LIMIT) as second:
+        with TCPStore("localhost", 0, is_master=True, timeout=LIMIT) as second:
             wire.lead_to(second.port)
             wire.cut()
             with pytest.raises(StoreConnectionError, match="another server is there"):
@@ -184,7 +184,7 @@ def test_time_limits_hold_while_the_server_is_stopped(tcp):
 
 
 def test_all_clients_are_waited_for():
-    with TCPStore("localhost", 0, is_server=True, timeout=LIMIT) as server:
+    with TCPStore("localhost", 0, is_master=True, timeout=LIMIT) as server:
         first = threading.Event()
 
         def work(number):

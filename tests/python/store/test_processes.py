@@ -10,16 +10,16 @@ from store_tools import programs
 from tfring.store import StoreConnectionError
 
 
-def test_processes_count_together(between_processes):
+def test_processes_count_together(tcp):
     code = f"""
-        store = {between_processes.code}
+        store = {tcp.code}
         store.wait(["start"])
         for _ in range(100):
             store.add("n", 1)
         store.add("ended", 1)
         print("done")
     """
-    store = between_processes.client()
+    store = tcp.client()
     with programs(code, code, code) as started:
         store.set("start", b"")
         assert [process.stdout.readline() for process in started] == ["done\n"] * 3
@@ -27,10 +27,10 @@ def test_processes_count_together(between_processes):
     assert (store.get("n"), store.get("ended")) == (b"300", b"3")
 
 
-def test_clients_that_are_killed_leave_the_store_whole(between_processes):
+def test_clients_that_are_killed_leave_the_store_whole(tcp):
     """Each may have had one operation under way; everything that it was told of has happened."""
     code = f"""
-        store = {between_processes.code}
+        store = {tcp.code}
         number = 0
         while True:
             number += 1
@@ -38,7 +38,7 @@ def test_clients_that_are_killed_leave_the_store_whole(between_processes):
             print(number)
             store.set("large " + "x" * 600, b"%d " % number * 20000)
     """
-    dice, store, told, killed = random.Random(1), between_processes.client(), 0, 0
+    dice, store, told, killed = random.Random(1), tcp.client(), 0, 0
     for _ in range(3):
         with programs(code, code) as started:
             for process in started:
@@ -57,7 +57,7 @@ def test_clients_that_are_killed_leave_the_store_whole(between_processes):
 
 def test_waiting_clients_are_told_when_the_server_is_killed():
     code = """
-        store = TCPStore("localhost", 0, is_server=True)
+        store = TCPStore("localhost", 0, is_master=True)
         store.set("here", b"")
         print(store.port)
         sys.stdin.read()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import timedelta
 
 import pytest
 from store_tools import LIMIT, in_threads
@@ -114,8 +115,8 @@ def test_compare_set(shared):
 def test_delete(shared):
     one, other = shared.client(), shared.client()
     one.set("k", b"v")
-    assert other.delete("k") is True
-    assert other.delete("k") is False
+    assert other.delete_key("k") is True
+    assert other.delete_key("k") is False
     assert not one.check(["k"])
     assert one.add("k", 1) == 1
 
@@ -157,7 +158,7 @@ def test_watch_begins_with_what_is_there(shared):
         one.set("w/b", b"2")
         first = watch.next()
         one.set("other", b"2")
-        one.delete("w/a")
+        one.delete_key("w/a")
         one.set("w/b", b"3")
         seen = [watch.next(), watch.next()]
         assert [first[:2], *(change[:2] for change in seen)] == [
@@ -200,10 +201,6 @@ def test_a_watch_tells_when_it_is_worth_looking(shared):
     one, other, calls = shared.client(), shared.client(), threading.Semaphore(0)
     one.set("w/a", b"1")
     watch = other.watch("w/")
-    if "file" in shared.kind:
-        with pytest.raises(StoreError, match="does not tell of changes by itself"):
-            watch.on_ready(calls.release)
-        return
     watch.on_ready(calls.release)
     assert calls.acquire(timeout=LIMIT)
     while watch.take() is not None:
@@ -226,6 +223,45 @@ def test_several_keys_are_set_at_a_time(shared):
         one.multi_set("ab", [b"1", b"2"])
     with pytest.raises(StoreLimitError):
         one.multi_set(["a", "k" * 2000], [b"4", b"5"])
+
+
+def test_several_keys_are_got_at_a_time(shared):
+    one, other = shared.client(), shared.client()
+    many = [f"k{number}" for number in range(1500)]  # more than a client may wait for at once
+    one.multi_set(many, [key.encode() for key in many])
+    assert other.multi_get(many) == [key.encode() for key in many]
+    assert other.multi_get([]) == []
+    results, errors = in_threads(
+        lambda n: one.multi_get(["k1", "late"]) if n else other.set("late", b"now"), 2
+    )
+    assert not errors and results[1] == [b"k1", b"now"]
+    with pytest.raises(StoreTimeoutError, match=r'not set within 0\.05 s: "(part/)?absent"'):
+        one.multi_get(["k1", "absent"], timeout=0.05)
+
+
+def test_append(shared):
+    one, other = shared.client(), shared.client()
+    one.append("k", "a")
+    other.append("k", b"bc")
+    assert one.get("k") == b"abc"
+    with pytest.raises(StoreLimitError, match="16777217 bytes"):
+        one.append("k", bytes((16 << 20) - 2))
+    assert one.get("k") == b"abc"
+
+
+def test_timeouts_may_be_timedeltas(shared):
+    store = shared.client()
+    with pytest.raises(StoreTimeoutError, match=r"within 0\.05 s"):
+        store.get("absent", timedelta(seconds=0.05))
+    before = store.timeout
+    assert isinstance(before, timedelta)
+    store.set_timeout(timedelta(seconds=0.05))
+    with pytest.raises(StoreTimeoutError, match=r"within 0\.05 s"):
+        store.wait(["absent"])
+    store.set_timeout(before.total_seconds())
+    assert store.timeout == before
+    with pytest.raises(ValueError, match="above 0"):
+        store.get("k", timeout=timedelta(0))
 
 
 def test_a_slow_watcher_gets_the_newest(shared):

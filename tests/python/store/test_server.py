@@ -6,6 +6,7 @@ import random
 import socket
 import struct
 import time
+from datetime import timedelta
 
 import pytest
 from store_tools import LIMIT, SECRET, in_threads, programs
@@ -16,10 +17,12 @@ from tfring.security.errors import SecretError
 from tfring.security.secret import job_key
 from tfring.store import (
     Limits,
+    PrefixStore,
     ServerLimits,
     StoreAuthError,
     StoreConnectionError,
     StoreLimitError,
+    StoreTimeoutError,
     TCPStore,
 )
 from tfring.store.tcp import connection as client_module
@@ -170,7 +173,7 @@ def test_without_a_secret_a_store_is_for_this_host(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(SecretError, match="set TFRING_SECRET"):
         TCPStore("192.0.2.1", 1, timeout=1)
-    with TCPStore("localhost", 0, is_server=True, timeout=LIMIT, bind_addr="") as server:
+    with TCPStore("localhost", 0, is_master=True, timeout=LIMIT, bind_addr="") as server:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", server.port), timeout=LIMIT)
         with TCPStore("127.0.0.1", server.port, timeout=LIMIT) as client:
@@ -182,14 +185,14 @@ def test_nobody_listens():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(StoreConnectionError, match="cannot listen at localhost"):
-            TCPStore("localhost", port, is_server=True)
+            TCPStore("localhost", port, is_master=True)
     with pytest.raises(StoreConnectionError, match=r"could not be reached within 0\.3 s"):
         TCPStore("localhost", port, timeout=0.3)
 
 
 def test_a_server_takes_only_so_much():
     limits = ServerLimits(Limits(keys=3, total_bytes=1000), clients=2)
-    with TCPStore("localhost", 0, is_server=True, timeout=LIMIT, limits=limits) as server:
+    with TCPStore("localhost", 0, is_master=True, timeout=LIMIT, limits=limits) as server:
         for key in "abc":
             server.set(key, b"")
         with pytest.raises(StoreLimitError, match="3 keys, as many as it takes"):
@@ -197,7 +200,7 @@ def test_a_server_takes_only_so_much():
         with pytest.raises(StoreLimitError, match="takes 1000"):
             server.set("a", bytes(1000))
         server.set("a", bytes(900))
-        server.delete("a")
+        server.delete_key("a")
         server.set("d", bytes(900))
         with (
             TCPStore("localhost", server.port, timeout=LIMIT),
@@ -206,10 +209,36 @@ def test_a_server_takes_only_so_much():
             TCPStore("localhost", server.port, timeout=0.3)
 
 
+def test_a_number_that_waits_already_is_no_number_of_another_request(tcp):
+    """What the first waits for would stay in the server for ever."""
+    client = opened(tcp.server.port)
+    for key in (b"never", b"nor this"):
+        client.send(Request(Op.WAIT, 1, 1, (key,)).encode())
+    assert is_dropped(client.sock)
+    client.sock.close()
+    assert tcp.client().add("n", 1) == 1
+
+
+def test_arguments_are_those_of_torch():
+    """In its order: world_size, is_master, timeout, wait_for_workers, multi_tenant."""
+    limit = timedelta(seconds=LIMIT)
+    with TCPStore("localhost", 0, 1, True, limit, True, True) as server:
+        assert (server.host, server.timeout) == ("localhost", limit)
+        with TCPStore("localhost", server.port, 5, True, limit, False, True) as other:
+            other.set("k", b"v")
+            assert server.get("k") == b"v"
+        part = PrefixStore("part", server)
+        assert part.underlying_store is server and part.timeout == limit
+        part.set_timeout(timedelta(seconds=7))
+        assert server.timeout == timedelta(seconds=7)
+    with pytest.raises(StoreTimeoutError, match="for 2 clients"):
+        TCPStore("localhost", 0, 2, True, timedelta(seconds=0.3))
+
+
 def test_a_server_without_descriptors_takes_clients_when_it_has_some():
     code = """
         import os, resource
-        server = TCPStore("localhost", 0, is_server=True)
+        server = TCPStore("localhost", 0, is_master=True)
         used = max(map(int, os.listdir("/proc/self/fd")))
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + 4, used + 4))
         print(server.port)

@@ -146,7 +146,7 @@ class LocalHead:
             address = self._listen_at()
             bind = "" if address == _ANY else address
             self._store = TCPStore(
-                address, 0, is_server=True, secret=options.secret, bind_addr=bind
+                address, 0, is_master=True, secret=options.secret, bind_addr=bind
             )
         except (OSError, StoreError) as error:
             raise UsageError(f"the store of the job cannot be opened: {error}") from None

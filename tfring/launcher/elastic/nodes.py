@@ -118,7 +118,7 @@ def _serve_or_connect(options: NodeOptions, timeout: float) -> tuple[TCPStore, b
             if is_local(options.host):
                 try:
                     where = (options.host, options.port)
-                    return TCPStore(*where, is_server=True, timeout=_STORE_SECONDS), True
+                    return TCPStore(*where, is_master=True, timeout=_STORE_SECONDS), True
                 except StoreConnectionError as error:
                     not_here = str(error)
             left = max(0.01, deadline - time.monotonic())
@@ -242,7 +242,7 @@ class _Coordinator:
             end = json.loads(value)
             self._service.ended(int(worker), int(end["exit_code"]), str(end["cause"]))
             key = f"ended/{worker}"
-            until_answered(lambda seconds: self._store.delete(key, timeout=seconds))
+            until_answered(lambda seconds: self._store.delete_key(key, timeout=seconds))
 
     def _on_lost(self, why: str) -> None:
         self.put(EndJob(1, f"the launcher that serves the nodes failed: {why}"))
@@ -328,7 +328,7 @@ class NodeHead:
     def stop(self) -> None:
         """See `Head.stop`."""
         with contextlib.suppress(StoreError):
-            self._store.delete(self._key(), timeout=_STORE_SECONDS)
+            self._store.delete_key(self._key(), timeout=_STORE_SECONDS)
 
     def close(self) -> None:
         """See `Head.close`."""
@@ -349,7 +349,7 @@ class NodeHead:
             fields = json.loads(value)
             kind = {"StartWorker": StartWorker, "KillWorker": KillWorker}[fields.pop("order")]
             self._orders.put(kind(**fields))
-        until_answered(lambda seconds: self._orders_here.delete(key, timeout=seconds))
+        until_answered(lambda seconds: self._orders_here.delete_key(key, timeout=seconds))
 
     def _on_said(self, key: str, value: bytes | None) -> None:
         if value is None:

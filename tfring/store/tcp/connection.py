@@ -33,12 +33,15 @@ from tfring.store.watch import Watch
 _READ_BYTES = 1 << 18
 _SEND_BYTES = 1 << 16
 _MOST_CALLS = 256
+_MOST_AT_ONCE = 256  # a server takes up to 1024 requests that wait
 # While somebody waits for an answer: when to ask a silent server whether it is there, and when to
 # take the connection for broken.
 _PING_SECONDS = 2.0
 _SILENT_SECONDS = 15.0
-# How long one attempt to connect may take, before it is looked whether the store was closed.
+# How long one attempt to connect may take, before it is looked whether the store was closed. Of
+# several ports a stranger may hold the first ones.
 _ATTEMPT_SECONDS = 2.0
+_ATTEMPT_SECONDS_OF_SEVERAL = 20.0
 _PAUSE_SECONDS = 0.05
 # A process with another secret at the server's address may be about to end.
 _WRONG_SECRET_SECONDS = 5.0
@@ -51,21 +54,28 @@ class Server(NamedTuple):
 
     Attributes:
         host: Its name or address.
-        port: Its port.
+        ports: Its port, or those to try in this order.
         key: What both ends prove to know.
         lease: Seconds for which the server keeps what belongs to this client without a connection.
         lost_after: Seconds after which a server that cannot be reached any more is given up.
+        hello: Who connects with whom, and what for.
     """
 
     host: str
-    port: int
+    ports: Sequence[int]
     key: bytes
     lease: float
     lost_after: float
+    hello: Hello = Hello(Role.STORE, 0, 0)
 
     def describe(self) -> str:
         """Returns what it is, for messages."""
-        return f"the TCPStore at {self.host} port {self.port}"
+        return f"the TCPStore at {self.host} port {self.ports[0]}"
+
+    @property
+    def attempt(self) -> float:
+        """The seconds that one attempt to connect may take."""
+        return _ATTEMPT_SECONDS if len(self.ports) == 1 else _ATTEMPT_SECONDS_OF_SEVERAL
 
 
 class Connection:
@@ -134,7 +144,7 @@ class Connection:
         limit: float,
         watch: Watch | None = None,
     ) -> list[tuple[bytes, ...] | None]:
-        """Asks the server for the same with several fields, without waiting between them.
+        """Asks the server for the same with several fields, without waiting between most of them.
 
         Args:
             op: What to do.
@@ -157,8 +167,12 @@ class Connection:
         if not self._places.acquire(timeout=limit):
             return [None] * len(several)
         try:
-            calls = [self._calls.add(op, fields, watch) for fields in several]
-            return [self._answer(call, deadline) for call in calls]
+            answers: list[tuple[bytes, ...] | None] = []
+            for begin in range(0, len(several), _MOST_AT_ONCE):
+                batch = several[begin : begin + _MOST_AT_ONCE]
+                calls = [self._calls.add(op, fields, watch) for fields in batch]
+                answers += [self._answer(call, deadline) for call in calls]
+            return answers
         finally:
             self._places.release()
 
@@ -294,7 +308,7 @@ class Connection:
         wrong_since: float | None = None
         while True:
             try:
-                return self._open(deadline, _ATTEMPT_SECONDS, clients)[0]
+                return self._open(deadline, clients)[0]
             except AuthError as error:
                 wrong_since = wrong_since or time.monotonic()
                 if time.monotonic() >= min(deadline, wrong_since + _WRONG_SECRET_SECONDS):
@@ -320,7 +334,7 @@ class Connection:
         while not self._closed:
             before = self._instance
             try:
-                channel, known = self._open(deadline, _ATTEMPT_SECONDS)
+                channel, known = self._open(deadline)
             except (BootstrapError, *_BROKEN) as error:
                 last = error
             else:
@@ -349,17 +363,17 @@ class Connection:
             final=final,
         )
 
-    def _open(self, deadline: float, attempt: float, clients: int = 0) -> tuple[Channel, bool]:
+    def _open(self, deadline: float, clients: int = 0) -> tuple[Channel, bool]:
         """Connects and opens the session; returns whether the server knew it already."""
-        soon = min(deadline, time.monotonic() + attempt)
-        hello = Hello(Role.STORE, 0, 0)
-        channel = connect(self._server.host, self._server.port, self._server.key, hello, soon)
+        server = self._server
+        soon = min(deadline, time.monotonic() + server.attempt)
+        channel = connect(server.host, server.ports, server.key, server.hello, soon)
         try:
             keep_alive(channel.sock)
             # Where other clients are waited for, the answer may take long.
             until = deadline if clients else soon
             channel.sock.settimeout(max(0.01, until - time.monotonic()))
-            lease = b"%d" % round(self._server.lease * 1000)
+            lease = b"%d" % round(server.lease * 1000)
             fields = (self._session, lease, b"%d" % clients)
             channel.send(Request(Op.OPEN, 0, 0, fields).encode())
             answer = Answer.decode(channel.receive(1024))

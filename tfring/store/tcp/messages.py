@@ -38,10 +38,11 @@ class Op(enum.IntEnum):
     CANCEL = 12  # number of a GET or WAIT that nobody waits for any more; no answer
     PING = 13
     GOODBYE = 14  # the session ends
+    APPEND = 15  # key, what to add to the end of its value
 
 
 # A request of these that is sent again must not happen again.
-CHANGING = frozenset({Op.SET, Op.ADD, Op.COMPARE_SET, Op.DELETE})
+CHANGING = frozenset({Op.SET, Op.ADD, Op.APPEND, Op.COMPARE_SET, Op.DELETE})
 
 
 class Kind(enum.IntEnum):

@@ -48,16 +48,28 @@ class ServerLimits(NamedTuple):
 class StoreServer:
     """Serves a store on a listening socket, in a thread of its own, until close()."""
 
-    def __init__(self, sock: socket.socket, key: bytes, limits: ServerLimits | None = None) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        key: bytes,
+        limits: ServerLimits | None = None,
+        *,
+        role: Role = Role.STORE,
+        credential: bytes | None = None,
+    ) -> None:
         """Starts the server.
 
         Args:
             sock: It listens already; it belongs to the server now.
             key: What clients prove to know.
             limits: How much the server takes.
+            role: What clients say that they connect for.
+            credential: What anybody gets who asks for it; see security/munge.py.
         """
         self._limits = limits or ServerLimits()
-        self._listener = ServiceListener(sock, key, 0, name="the store")
+        self._role = role
+        name = "the store" if role is Role.STORE else "rank 0"
+        self._listener = ServiceListener(sock, key, 0, name=name, credential=credential)
         self.address = self._listener.address
         # All below belongs to the thread; close() tells it by _wake.
         self._table = Table(self._changed, self._limits.table)
@@ -109,7 +121,7 @@ class StoreServer:
         now = time.monotonic()
         due = self._listener.next_deadline()
         if (due is not None and due <= now) or any(key.data is None for key, _ in events):
-            self._listener.admit(Role.STORE, self._is_free, self._admitted)
+            self._listener.admit(self._role, self._is_free, self._admitted)
         for peer in [p for p in self._unopened if p.deadline <= now]:
             self._drop(peer, "it opened no session")
         for session in self._sessions.ended(now):
@@ -267,6 +279,8 @@ class StoreServer:
         elif op is Op.ADD:
             key, amount = fields
             return (b"%d" % table.add(key.decode(), number(amount)),)
+        elif op is Op.APPEND:
+            table.append(fields[0].decode(), fields[1])
         elif op is Op.COMPARE_SET:
             key, expected, desired = fields
             return (table.compare_set(key.decode(), expected, desired),)
@@ -293,6 +307,8 @@ class StoreServer:
             raise StoreLimitError(f"a client of the store waits for {waited_for} keys already")
         if request.op is Op.GET and len(keys) != 1:
             raise ValueError("a GET is of one key")
+        if request.number in peer.waiting:
+            raise ValueError("a request has the number of another that waits")
         self._go_on(Waiting(peer, request, keys))
 
     def _go_on(self, waiting: Waiting) -> None:
