@@ -31,7 +31,7 @@ def run_ranks(work, ranks):
         except Exception as error:
             errors[rank] = error
 
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in ranks]
+    threads = [threading.Thread(target=one, args=(rank,), name=f"rank {rank}") for rank in ranks]
     for thread in threads:
         thread.start()
     for thread in threads:

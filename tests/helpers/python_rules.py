@@ -35,7 +35,7 @@ ARROWS: dict[str, set[str]] = {
     "commands": {"recorder", "explain", "live", "report", "timeline"},
     "metrics": {"version", "settings", "_native", "security", "recorder"},
     "observers": {"settings", "_native", "recorder", "explain", "timeline", "metrics"},
-    "handshake": {"security"},
+    "handshake": {"settings", "security"},
     "store": {"settings", "security", "handshake"},
     "bootstrap": {
         "version",

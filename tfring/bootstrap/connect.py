@@ -310,7 +310,10 @@ def _connect(
         # Behind address translation no interface has the address that others use.
         here = settings.bind_addr or ("" if settings.advertise_addr else address)
         listener = Listener(bind(here, 0, max(1024, 2 * size + 16)), key, rank)
-        return [settings.advertise_addr or address, listener.address[1]]
+        if settings.advertise_addr:
+            address, port = hosts.split_port(settings.advertise_addr)
+            return [address, port or listener.address[1]]
+        return [address, listener.address[1]]
 
     def connect_all() -> None:
         nonlocal connections

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfring.handshake.errors import BootstrapError
+from tfring.handshake.listener import LOOKUP_SECONDS, resolve
 
 _SIOCGIFFLAGS = 0x8913
 _SIOCGIFADDR = 0x8915
@@ -127,7 +128,7 @@ def is_here(address: str) -> bool:
         address: Name or address.
     """
     try:
-        found = {str(entry[4][0]) for entry in socket.getaddrinfo(address, None)}
+        found = {str(entry[4][0]) for entry in resolve(address, 0, LOOKUP_SECONDS)}
     except OSError:
         return False
     own = {a.address for a in interface_addresses()}
@@ -147,11 +148,23 @@ def listening_address(address: str) -> str:
     if address in ("localhost", LOOPBACK, "::1"):
         return LOOPBACK if address != "::1" else address
     try:
-        found = [str(entry[4][0]) for entry in socket.getaddrinfo(address, None)]
+        found = [str(entry[4][0]) for entry in resolve(address, 0, LOOKUP_SECONDS)]
     except OSError:
         return ""
     own = {a.address for a in interface_addresses() if not a.loopback}
     return next((a for a in found if a in own), "")
+
+
+def split_port(text: str) -> tuple[str, int | None]:
+    """Returns the host and the port of "192.0.2.7:31000" or "[fd00::1]:31000"; None: no port.
+
+    Args:
+        text: Name or address, perhaps with a port; an IPv6 address with one is in brackets.
+    """
+    host, _, port = text.rpartition(":")
+    if port.isdigit() and (":" not in host or host.endswith("]")) and host:
+        return host.strip("[]"), int(port)
+    return text.strip("[]"), None
 
 
 def chosen_interface(

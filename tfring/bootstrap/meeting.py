@@ -20,7 +20,7 @@ from tfring.bootstrap.patience import Patience
 from tfring.handshake import auth
 from tfring.handshake.connector import in_turn, open_connection
 from tfring.handshake.errors import AuthError, BootstrapError
-from tfring.handshake.listener import bind
+from tfring.handshake.listener import bind, ports_to_try
 from tfring.security import munge
 from tfring.security.errors import SecretError
 from tfring.security.secret import expand, job_key
@@ -44,8 +44,7 @@ _IN_USE_SECONDS = 5.0
 _CREDENTIAL_SECONDS = 3.0
 _RETRY_SECONDS = 0.1
 _CANDIDATES = 8
-_FIRST_PORT = 20000
-_PORTS = 12000
+_PORTS = range(20000, 32000)
 # Of the store: what each rank may set in it.
 _KEYS_OF_A_RANK = 16
 _MOST = ServerLimits()
@@ -82,22 +81,26 @@ class Meeting(NamedTuple):
         """Returns what to do for ranks on other hosts that do not come."""
         if self.loopback_only:
             return (
-                "set TFRING_SECRET_FILE or TFRING_SECRET, without which no rank of another host "
-                "can join"
+                "if they run on other hosts, set TFRING_SECRET_FILE or TFRING_SECRET, without "
+                "which none of them can join"
             )
-        return f"check that they can reach {self.describe()}"
+        return f"if they run on other hosts, check that they can reach {self.describe()}"
 
 
 def candidate_ports(key: bytes) -> list[int]:
     """Returns ports that all ranks of a job try in this order, and that others cannot foresee.
 
-    They lie below the range that Linux takes ports of outgoing connections from.
+    They lie in TFRING_PORT_RANGE, else below the range that Linux takes ports of outgoing
+    connections from.
 
     Args:
         key: The job's key.
     """
+    ports = sorted(ports_to_try(os.environ))
+    if ports == [0]:
+        ports = list(_PORTS)
     words = [expand(key, b"port %d" % number)[:4] for number in range(_CANDIDATES)]
-    return [_FIRST_PORT + int.from_bytes(word, "big") % _PORTS for word in words]
+    return [ports[int.from_bytes(word, "big") % len(ports)] for word in words]
 
 
 def serve(

@@ -213,7 +213,7 @@ class StoreExchange:
             0,
             f"rank 0 waited {self._patience.seconds:g} s, and {self._missing()} did not come"
             f"{gone}: look at their output for an earlier error; if they only need longer, raise "
-            f"TFRING_START_TIMEOUT; else {self._hint}",
+            f"TFRING_START_TIMEOUT; {self._hint}",
         )
 
     def _fail(self, number: int, reason: str) -> NoReturn:

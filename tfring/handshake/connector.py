@@ -93,7 +93,7 @@ def _connect_once(
     address: str, port: int, key: bytes, hello: auth.Hello, deadline: float, several: bool
 ) -> Channel:
     failure: OSError = OSError(f"{address} has no address")
-    for _, _, _, _, where in resolve(address, port):
+    for _, _, _, _, where in resolve(address, port, _left(deadline)):
         try:
             return _handshake((str(where[0]), port), key, hello, deadline, several)
         except OSError as error:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import ipaddress
 import os
+import random
 import resource
 import select
 import socket
+import threading
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from tfring.handshake import auth
 from tfring.handshake.errors import BootstrapError
 from tfring.handshake.handshakes import ADMITTED, Decision, Handshakes
 from tfring.security.seal import Channel
+from tfring.settings.setting import ports_of
+
+# How long a name of this host may be looked up.
+LOOKUP_SECONDS = 30.0
 
 Who = tuple[auth.Role, int]
 
@@ -106,12 +116,39 @@ def bind(address: str, port: int, backlog: int) -> socket.socket:
 
     Args:
         address: Name or address of a local interface; "" for all of them.
-        port: The port; 0 takes a free one.
+        port: The port; 0 takes a free one, of TFRING_PORT_RANGE if that is set.
         backlog: Number of connections that may wait to be accepted.
 
     Raises:
         OSError: The address is not of this host, or the port is taken.
     """
+    for candidate in [port] if port else ports_to_try(os.environ):
+        try:
+            return _bind_to(address, candidate, backlog)
+        except OSError as error:
+            failure = error
+            if error.errno != errno.EADDRINUSE:
+                break
+    raise failure
+
+
+def ports_to_try(environ: Mapping[str, str]) -> list[int]:
+    """Returns the ports that a listener may have: those of TFRING_PORT_RANGE in any order, else 0.
+
+    Args:
+        environ: The variables.
+
+    Raises:
+        ValueError: It is no range of ports.
+    """
+    text = environ.get("TFRING_PORT_RANGE")
+    if not text:
+        return [0]
+    found = ports_of(text)
+    return random.sample(found, len(found))
+
+
+def _bind_to(address: str, port: int, backlog: int) -> socket.socket:
     if not address:
         both = socket.has_dualstack_ipv6()
         any_family = socket.AF_INET6 if both else socket.AF_INET
@@ -119,7 +156,7 @@ def bind(address: str, port: int, backlog: int) -> socket.socket:
             ("", port), family=any_family, backlog=backlog, dualstack_ipv6=both
         )
     error: OSError = OSError(f"{address} has no address")
-    for family, kind, protocol, _, where in resolve(address, port):
+    for family, kind, protocol, _, where in resolve(address, port, LOOKUP_SECONDS):
         sock = socket.socket(family, kind, protocol)
         try:
             # A later init binds the same port while connections of the first are in TIME_WAIT.
@@ -133,7 +170,9 @@ def bind(address: str, port: int, backlog: int) -> socket.socket:
     raise error
 
 
-def resolve(address: str, port: int) -> list[tuple[int, int, int, str, tuple[object, ...]]]:
+def resolve(
+    address: str, port: int, seconds: float
+) -> list[tuple[int, int, int, str, tuple[object, ...]]]:
     """Returns the addresses of a name as socket.getaddrinfo does, IPv4 first.
 
     So all ranks try the addresses of "localhost" in the same order.
@@ -141,10 +180,36 @@ def resolve(address: str, port: int) -> list[tuple[int, int, int, str, tuple[obj
     Args:
         address: Name or address.
         port: The port.
+        seconds: How long the look-up may take; a name server may be silent for minutes.
 
     Raises:
         OSError: The name has no address, or not yet.
     """
-    found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
-    ordered = sorted(found, key=lambda entry: entry[0] != socket.AF_INET)
+    answer: list[Any] = []
+
+    def look_up() -> None:
+        try:
+            answer.append(socket.getaddrinfo(address, port, type=socket.SOCK_STREAM))
+        except OSError as error:
+            answer.append(error)
+
+    if _is_address(address):
+        look_up()
+    else:
+        thread = threading.Thread(target=look_up, name="tfring look-up", daemon=True)
+        thread.start()
+        thread.join(seconds)
+    if not answer:
+        raise OSError(f"no name server has told the address of {address} within {seconds:.0f} s")
+    if isinstance(answer[0], OSError):
+        raise OSError(f"{address} has no address: {answer[0]}") from None
+    ordered = sorted(answer[0], key=lambda entry: entry[0] != socket.AF_INET)
     return [(int(f), int(k), p, name, tuple(where)) for f, k, p, name, where in ordered]
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    return True

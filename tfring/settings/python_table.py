@@ -13,6 +13,7 @@ from tfring.settings.setting import (
     flag,
     names,
     path,
+    ports,
     seconds,
     text,
     words,
@@ -66,7 +67,15 @@ START = Group(
         ),
         text(
             "ADVERTISE_ADDR",
-            "The address at which other ranks reach this one, if it is a different one.",
+            "The address at which other ranks reach this one, if it is a different one; with the "
+            "port, if that is a different one, too: `192.0.2.7:31000`.",
+            reader=Reader.PYTHON,
+        ),
+        ports(
+            "PORT_RANGE",
+            "Ranks, stores and launchers listen at ports of this range: `20000-20999`. Each rank "
+            "of a host needs one, rank 0 and `tfring run` one or two more.",
+            default_text="any free port",
             reader=Reader.PYTHON,
         ),
         choice(

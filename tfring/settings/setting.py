@@ -36,6 +36,7 @@ class Kind(enum.Enum):
     TEXT = enum.auto()
     ADDRESS = enum.auto()  # an IP address
     NAMES = enum.auto()  # a list with commas
+    PORTS = enum.auto()  # the first and the last port of a range
 
 
 class Reader(enum.Enum):
@@ -205,6 +206,7 @@ path = functools.partial(Setting, Kind.PATH)
 text = functools.partial(Setting, Kind.TEXT)
 address = functools.partial(Setting, Kind.ADDRESS)
 names = functools.partial(Setting, Kind.NAMES)
+ports = functools.partial(Setting, Kind.PORTS)
 
 
 def _number(setting: Setting, number: float) -> float | None:
@@ -233,6 +235,27 @@ def _names(_: Setting, text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
+def ports_of(text: str) -> range:
+    """Returns the ports of a setting of that kind.
+
+    Args:
+        text: "20000-20999".
+
+    Raises:
+        ValueError: It is no range of ports.
+    """
+    first, _, last = text.partition("-")
+    found = range(int(_digits(first)), int(_digits(last)) + 1)
+    if not found or not 1 <= found[0] <= found[-1] <= 65535:
+        raise ValueError(f"{text} is no range of ports")
+    return found
+
+
+def _ports(_: Setting, text: str) -> str:
+    found = ports_of(text)
+    return f"{found[0]}-{found[-1]}"
+
+
 def _shown(number: float) -> str:
     whole = int(number) if math.isfinite(number) else number
     return str(whole) if whole == number else f"{number:.9f}".rstrip("0")
@@ -248,6 +271,7 @@ _PARSERS: dict[Kind, Callable[[Setting, str], Value | None]] = {
     Kind.TEXT: lambda _, text: text,
     Kind.ADDRESS: lambda _, text: str(ipaddress.ip_address(text)),
     Kind.NAMES: _names,
+    Kind.PORTS: _ports,
 }
 _AS_IT_IS = (Kind.TEXT, Kind.PATH)
 _NUMBERS = {
@@ -261,4 +285,5 @@ _FORMS = {
     Kind.TEXT: "a text",
     Kind.ADDRESS: "an IP address",
     Kind.NAMES: "names with commas between them",
+    Kind.PORTS: "the first and the last port of a range, 20000-20999",
 }

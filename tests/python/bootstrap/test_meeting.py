@@ -6,9 +6,10 @@ import dataclasses
 import logging
 import os
 import socket
+import threading
 
 import pytest
-from attacks import Squatter
+from attacks import Relay, Squatter
 from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
 from tfring.bootstrap import (
@@ -24,10 +25,13 @@ from tfring.bootstrap.connect import connect_job
 from tfring.environments import Rendezvous, find_identity
 from tfring.handshake.errors import BootstrapError
 from tfring.handshake.listener import bind
+from tfring.launcher.agents.agent import open_rendezvous
 from tfring.security import munge, sources
 from tfring.security.errors import SecretError
 from tfring.security.secret import job_key
 from tfring.settings.environment import Settings, read_settings
+from tfring.settings.setting import SettingError
+from tfring.store import TCPStore
 
 
 def test_job_on_one_host_needs_no_secret(connect_all, caplog):
@@ -146,6 +150,84 @@ def test_port_that_somebody_else_has():
         close(membership)
     one, two = (meeting.candidate_ports(job_key(SECRET, job)) for job in "ab")
     assert one != two and all(20000 <= port < 32000 for port in (*one, *two))
+
+
+def listens_at(membership, peer):
+    """The port at which a rank has accepted or reached another."""
+    with socket.socket(fileno=os.dup(membership.data_fds[peer])) as sock:
+        return {sock.getsockname()[1], sock.getpeername()[1]}
+
+
+def test_a_range_of_ports(monkeypatch, connect_all):
+    """A firewall lets nothing else through."""
+    first = meeting.candidate_ports(os.urandom(32))[0]
+    allowed = range(first, first + 40)
+    monkeypatch.setenv("TFRING_PORT_RANGE", f"{first}-{allowed[-1]}")
+    assert all(port in allowed for port in meeting.candidate_ports(b"k" * 32))
+    memberships, errors = connect_all(3)
+    assert not errors
+    for rank, peer in ((0, 1), (0, 2), (1, 2)):
+        assert listens_at(memberships[rank], peer) & set(allowed)
+    with open_rendezvous(None, None) as sock, bind("", 0, 4) as other:
+        assert {one.getsockname()[1] for one in (sock, other)} <= set(allowed)
+    with TCPStore("localhost", 0, is_master=True) as store:
+        assert store.port in allowed
+    taken = bind("127.0.0.1", 0, 4)
+    monkeypatch.setenv("TFRING_PORT_RANGE", "{0}-{0}".format(taken.getsockname()[1]))
+    with taken, pytest.raises(OSError, match="in use"):
+        bind("127.0.0.1", 0, 4)
+    for wrong in ("20000", "9-1", "0-5", "1-65536", "a-b"):
+        with pytest.raises(SettingError, match="has to be the first and the last port of a range"):
+            read_settings({"TFRING_PORT_RANGE": wrong})
+
+
+def test_an_advertised_port(monkeypatch):
+    """As behind a container's published ports: what others connect to leads to another port."""
+    inside, place = free_port(), free_port()
+    with Relay(("127.0.0.1", inside), lambda _, data: data) as outside:
+
+        def work(rank):
+            settings = Settings(secret=SECRET, start_timeout=20)
+            if rank == 0:
+                advertised = f"127.0.0.1:{outside.address[1]}"
+                settings = dataclasses.replace(settings, advertise_addr=advertised)
+            return connect_job(identity(rank, 2, place), settings, {})
+
+        monkeypatch.setattr(connect, "bind", lambda address, _, backlog: rank_0_first(address))
+        taken = []
+
+        def rank_0_first(address):
+            name = threading.current_thread().name
+            port = inside if name == "rank 0" else 0
+            taken.append(port)
+            return bind(address, port, 16)
+
+        memberships, errors = run_ranks(work, range(2))
+    assert not errors and inside in taken
+    with socket.socket(fileno=os.dup(memberships[1].data_fds[0])) as sock:
+        assert sock.getpeername()[1] == outside.address[1]
+    for membership in memberships.values():
+        close(membership)
+    assert hosts.split_port("node7") == ("node7", None)
+    assert hosts.split_port("fd00::1") == ("fd00::1", None)
+    assert hosts.split_port("[fd00::1]:9") == ("fd00::1", 9)
+
+
+def test_a_name_server_that_is_silent(monkeypatch):
+    """It holds a rank up for no longer than the rank waits anyway."""
+    asked, over = threading.Event(), threading.Event()
+
+    def getaddrinfo(*_, **__):
+        asked.set()
+        over.wait(60)
+        raise socket.gaierror("no answer")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    far = dataclasses.replace(identity(1, 2, 29500), address="far.example")
+    with pytest.raises(BootstrapError, match=r"far\.example"):
+        connect_job(far, Settings(secret=SECRET, start_timeout=1), {})
+    over.set()
+    assert asked.is_set()
 
 
 def test_job_id_tells_jobs_apart(connect_all):

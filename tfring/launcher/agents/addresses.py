@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from collections.abc import Mapping
 
 from tfring.bootstrap import hosts
+from tfring.handshake.listener import ports_to_try
 
 _TRIES = 10  # to get a free port
 
@@ -50,7 +53,9 @@ def own_address(interface: str | None, towards: str | None) -> str:
         return str(probe.getsockname()[0])
 
 
-def open_rendezvous(interface: str | None, towards: str | None) -> socket.socket:
+def open_rendezvous(
+    interface: str | None, towards: str | None, environ: Mapping[str, str] = os.environ
+) -> socket.socket:
     """Returns a socket that is bound to the address at which other ranks can reach this host.
 
     It does not listen yet: nobody would accept what comes before rank 0 calls init.
@@ -58,6 +63,7 @@ def open_rendezvous(interface: str | None, towards: str | None) -> socket.socket
     Args:
         interface: The network interface to use, or several (eth0,eth1); or None.
         towards: Another host of the job, or None if all ranks are on this one.
+        environ: The variables of the job, for TFRING_PORT_RANGE.
 
     Raises:
         OSError: There is no such interface, no such host, or no free port.
@@ -69,10 +75,12 @@ def open_rendezvous(interface: str | None, towards: str | None) -> socket.socket
             "interface with another address (--network-interface)"
         )
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    for _ in range(_TRIES):
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.bind((address, 0))
-            port = probe.getsockname()[1]
+    ports = ports_to_try(environ)
+    for port in ports if any(ports) else ports * _TRIES:
+        if port == 0:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.bind((address, 0))
+                port = probe.getsockname()[1]
         bound = socket.socket(family, socket.SOCK_STREAM)
         try:
             # By its number: the kernel then keeps the port also when the listening is over.

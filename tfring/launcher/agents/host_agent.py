@@ -240,7 +240,8 @@ class HostAgent:
         """For rank 0, opens the socket where ranks meet, and says to the launcher where it is."""
         if job.get("listen") is None:
             return None
-        listener = open_rendezvous(job["listen"]["interface"], job["listen"]["towards"])
+        environ = {**os.environ, **job["env"]}
+        listener = open_rendezvous(job["listen"]["interface"], job["listen"]["towards"], environ)
         address, port = listener.getsockname()[:2]
         self._send(b"o", rank, f"tfring-rendezvous {address} {port}\n".encode())
         job["env"]["TFRING_RENDEZVOUS_ADDR"] = address
