@@ -148,8 +148,8 @@ class Node:
 
 
 def no_answer(times):
-    """A TCPStore.delete that does not answer so many times; of each key the first times."""
-    seen, delete = Counter(), TCPStore.delete
+    """A TCPStore.delete_key that does not answer so many times; of each key the first times."""
+    seen, delete = Counter(), TCPStore.delete_key
 
     def lost(store, key, timeout=None):
         seen[key] += 1
@@ -161,7 +161,7 @@ def no_answer(times):
 
 
 def test_a_store_that_does_not_answer_once_ends_nothing(endpoint, monkeypatch):
-    monkeypatch.setattr(TCPStore, "delete", no_answer(1))
+    monkeypatch.setattr(TCPStore, "delete_key", no_answer(1))
     node = Node(endpoint)
     try:
         for worker in (1, 2, 3):
@@ -174,7 +174,7 @@ def test_a_store_that_does_not_answer_once_ends_nothing(endpoint, monkeypatch):
 
 
 def test_a_store_that_does_not_answer_at_all_ends_the_job_of_the_node(endpoint, monkeypatch):
-    monkeypatch.setattr(TCPStore, "delete", no_answer(1 << 30))
+    monkeypatch.setattr(TCPStore, "delete_key", no_answer(1 << 30))
     node = Node(endpoint)
     try:
         end = node.order(EndJob)
