@@ -120,7 +120,7 @@ LIVENESS = Group(
             "HEARTBEAT_TIMEOUT_SECONDS",
             "A rank is lost when nothing has come from it for this long. At least three times "
             "`HEARTBEAT_SECONDS`.",
-            30,
+            60,
             member="heartbeat_timeout",
         ),
     ),

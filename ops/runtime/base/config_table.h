@@ -49,7 +49,7 @@ struct Config {
   Duration heartbeat_interval = 5000000000;
   // A rank is lost when nothing has come from it for this long. At least three times
   // HEARTBEAT_SECONDS.
-  Duration heartbeat_timeout = 30000000000;
+  Duration heartbeat_timeout = 60000000000;
   // Allreduces of at most this many bytes use direct exchange.
   int64_t direct_max_bytes = 32768;
   // Allreduces of at most this many bytes use a tree, larger ones the ring.

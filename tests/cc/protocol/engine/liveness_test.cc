@@ -10,6 +10,7 @@ namespace {
 Config WithHeartbeats() {
   Config config = QuietConfig();
   config.heartbeat_interval = 5 * kSecond;
+  config.heartbeat_timeout = 30 * kSecond;
   return config;
 }
 

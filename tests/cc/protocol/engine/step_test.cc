@@ -147,6 +147,7 @@ TEST(HeartbeatsGoOutWhenNothingElseDoes) {
 TEST(ASilentPeerIsLostAfterTheTimeout) {
   Config config = QuietConfig();
   config.heartbeat_interval = 5 * kSecond;
+  config.heartbeat_timeout = 30 * kSecond;
   Engines world(3, config);
   const TimePoint start = world.now;
   world.Receive(0, 2, EncodeFrame(Frame()));
