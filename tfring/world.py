@@ -82,9 +82,10 @@ def init(
     Who we are comes from the environment: ``tfring run``, torchrun's variables, mpirun, srun,
     TF_CONFIG, else a single process. Blocks until all ranks of the job have called it. In an
     elastic job the coordinator says it: a process that was started for the first generation waits
-    for that; a later one gets a job of its own, of one rank, so that it can build its model, and
-    `tfring.elastic.run` takes it into the others' job. Where TensorFlow is loaded already, this
-    registers the ops with it, so that graphs and models with collectives can be loaded.
+    for that; a later one waits until another process has come to `tfring.elastic.run`. It then gets
+    a job of its own, of one rank, so that it can build its model, and `tfring.elastic.run` takes it
+    into the others' job. Where TensorFlow is loaded already, this registers the ops with it, so
+    that graphs and models with collectives can be loaded.
 
     Args:
         comm: The job. None or an empty list: all processes that were launched. An mpi4py
@@ -163,7 +164,10 @@ def _init_elastic(worker: ElasticWorker, given: Given, wanted: list[Any]) -> Non
                 "shutdown and init within tfring.elastic.run: this rank would train alone. Leave "
                 "both out: elastic.run begins again by itself when the ranks change"
             )
-        if not worker.first or _state.elastic.record is not None:
+    if not worker.first and _state.elastic.record is None:
+        _state.elastic.wait_for_recovery()
+    if not worker.first or _state.elastic.record is not None:
+        with _lock:
             alone = Identity("an elastic job before we join it", 0, 1, Rendezvous.NONE)
             _start(connect_job(alone, settings, os.environ), settings)
             topology.set_waiting(_state.elastic.record is None)

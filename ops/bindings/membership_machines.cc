@@ -130,6 +130,7 @@ void DefineCoordinatorOptions(py::module_& m) {
       .def_readwrite("min_np", &CoordinatorOptions::min_np)
       .def_readwrite("max_np", &CoordinatorOptions::max_np)
       .def_readwrite("spares", &CoordinatorOptions::spares)
+      .def_readwrite("first_worker", &CoordinatorOptions::first_worker)
       .def_readwrite("start_wait", &CoordinatorOptions::start_wait)
       .def_readwrite("start_limit", &CoordinatorOptions::start_limit)
       .def_readwrite("lease", &CoordinatorOptions::lease)

@@ -97,6 +97,7 @@ class ElasticJob:
                 "the inner function as it is, without elastic.run"
             )
         process.leave_if_dismissed()
+        process.tell_that_it_recovers()
         if process.left:
             process.failed()
         if process.left or not process.in_generation:

@@ -105,7 +105,7 @@ def gpus_of_node(workers: Sequence[Where], node: str) -> str:
 
 
 def elastic_variables(
-    *, worker: int, host: str, slot: int, first: bool, size: int, store: str
+    *, worker: int, host: str, slot: int, first: bool, size: int, rank: int, store: str
 ) -> dict[str, str]:
     """Returns the variables of a worker of an elastic job.
 
@@ -115,9 +115,9 @@ def elastic_variables(
         slot: Its slot there.
         first: Whether it is for the first generation, whose init waits for all.
         size: How many ranks the job has, or begins with.
+        rank: Which one it is likely to be.
         store: Where the store of the job is, as host:port.
     """
-    rank = worker - 1 if first else size - 1
     return {
         "TFRING_ELASTIC_WORKER": str(worker),
         "TFRING_ELASTIC_STORE": store,
@@ -126,7 +126,7 @@ def elastic_variables(
         "TFRING_ELASTIC_FIRST": str(int(first)),
         "HOROVOD_ELASTIC": "1",
         "HOROVOD_HOSTNAME": host,
-        "HOROVOD_RANK": str(min(rank, size - 1)),
+        "HOROVOD_RANK": str(rank),
         "HOROVOD_SIZE": str(size),
         "HOROVOD_LOCAL_RANK": str(slot),
     }

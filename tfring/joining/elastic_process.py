@@ -19,11 +19,12 @@ from tfring.bootstrap.cancel import Cancel
 from tfring.environments import Identity, Rendezvous
 from tfring.environments.elastic import ElasticWorker
 from tfring.handshake.errors import BootstrapError, UnreachableError
+from tfring.membership import keys
 from tfring.membership.errors import Dismissed, GenerationEnded
 from tfring.membership.link import WorkerLink
 from tfring.membership.records import Position, Record
 from tfring.security.errors import SecretError
-from tfring.store import PrefixStore, Store, StoreError, TCPStore, Timeout
+from tfring.store import PrefixStore, Store, StoreError, StoreTimeoutError, TCPStore, Timeout
 
 _log = logging.getLogger("tfring")
 
@@ -37,6 +38,7 @@ CONNECT_SECONDS = 10.0
 _MOST_FAILURES = 3
 _ANSWER_SECONDS = 1.0
 _LOOK_SECONDS = 0.02
+_WAIT_SECONDS = 60.0
 
 Begin = Callable[[Identity, Store, Cancel], None]
 
@@ -114,6 +116,22 @@ class ElasticProcess:
     def left_by_program(self) -> None:
         """The program has shut the runtime down. The coordinator hears nothing of it yet."""
         self._left = self.generation
+
+    def tell_that_it_recovers(self) -> None:
+        """The program has come to elastic.run: the launcher does not start all workers again."""
+        with contextlib.suppress(StoreError):
+            PrefixStore(keys.PREFIX, self._store).set(keys.RUNS, b"")
+
+    def wait_for_recovery(self) -> None:
+        """Waits until a worker has come to elastic.run: others have no use for one that comes late.
+
+        Raises:
+            StoreError: The store is gone, and the job with it.
+        """
+        while True:
+            with contextlib.suppress(StoreTimeoutError):
+                PrefixStore(keys.PREFIX, self._store).wait([keys.RUNS], _WAIT_SECONDS)
+                return
 
     def ready(self) -> None:
         """Lets the coordinator know that this process can be taken into a generation."""

@@ -198,6 +198,7 @@ class ElasticJob:
             slot=order.slot,
             first=order.first,
             size=order.size,
+            rank=order.rank,
             store=run.store,
         )
         actor.prepare.remote({**variables, **self._variables}, uses_shim())

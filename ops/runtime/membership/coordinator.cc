@@ -40,7 +40,7 @@ std::string WithoutNumbers(const std::string& cause) {
 }  // namespace
 
 Coordinator::Coordinator(const CoordinatorOptions& options)
-    : options_(options), hosts_(options_.hosts) {}
+    : options_(options), hosts_(options_.hosts), next_worker_(options_.first_worker) {}
 
 CoordinatorEffects Coordinator::Step(TimePoint now, CoordinatorEvents events) {
   now_ = now;

@@ -23,6 +23,7 @@ struct CoordinatorOptions {
   int min_np = 1;
   int max_np = 1;
   int spares = 0;  // workers that are started beyond max_np, and wait
+  WorkerId first_worker = 1;  // above all ids that a job which starts again has had
   Duration start_wait = 60 * kSecond;
   Duration start_limit = 120 * kSecond;  // for a process to be ready
   Duration lease = 5 * kSecond;

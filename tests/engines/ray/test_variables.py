@@ -35,6 +35,6 @@ def test_slots_of_a_node():
 
 
 def test_a_later_worker_of_an_elastic_job():
-    found = elastic_variables(worker=9, host="n", slot=1, first=False, size=3, store="h:1")
+    found = elastic_variables(worker=9, host="n", slot=1, first=False, size=3, rank=2, store="h:1")
     assert found["TFRING_ELASTIC_FIRST"] == "0"
     assert (found["HOROVOD_RANK"], found["HOROVOD_SIZE"]) == ("2", "3")

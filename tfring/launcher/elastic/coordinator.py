@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from typing import Any
@@ -22,13 +23,15 @@ from tfring.launcher.elastic.orders import (
 from tfring.launcher.hosts.errors import UsageError
 from tfring.launcher.hosts.placement import address_of, is_local
 from tfring.launcher.options.job_options import JobOptions
-from tfring.membership import CoordinatorService
+from tfring.membership import CoordinatorService, keys
 from tfring.settings.environment import read_settings
-from tfring.store import Store, StoreError, TCPStore
+from tfring.store import PrefixStore, Store, StoreError, TCPStore
 
 _NANOSECONDS = 1_000_000_000
 # All local addresses, as the server's own client connects to it.
 _ANY = "0.0.0.0"
+# So often all start again without --reset-limit.
+_RESTARTS = 3
 
 
 def coordinator_options(elastic: ElasticOptions, start_timeout: float) -> Any:
@@ -66,6 +69,9 @@ def _nanoseconds(seconds: float) -> int:
 class Service:
     """The coordinator's service, whose wishes become orders.
 
+    Until a worker has come to elastic.run, nobody can go on without a member that is lost: then all
+    workers end, and start again with a coordinator of their own, as those of torchrun do.
+
     Args:
         store: The store of the job, which stays the caller's.
         elastic: The options of the job.
@@ -76,55 +82,142 @@ class Service:
     def __init__(
         self, store: Store, elastic: ElasticOptions, start_timeout: float, orders: OrderSink
     ) -> None:
-        self._np, self._max_np = elastic.np, elastic.max_np
+        self._store = PrefixStore(keys.PREFIX, store)
+        self._whole_store = store
+        self._elastic = elastic
+        self._options = coordinator_options(elastic, start_timeout)
         self._orders = orders
+        self._lock = threading.RLock()  # guards all below
+        self._hosts: list[tuple[str, int]] = []
+        self._workers: dict[int, str] = {}  # the host of each that was started and has not ended
+        self._last_worker = 0
+        self._restarts = 0
+        self._restarting = False  # the workers of the life before still end
+        self._stopping = False  # by a signal, or because the job is over
+        self._begin()
+
+    def _begin(self) -> None:
         self._first: set[int] = set()  # workers for the first generation that have not ended
         self._seen = 0  # the last generation that was told
-        self._made = threading.Event()  # `_service`, whose thread may be faster than this one
+        self._options.first_worker = self._last_worker + 1
+        life = self._restarts
         self._service = CoordinatorService(
-            store,
-            coordinator_options(elastic, start_timeout),
-            on_start=self._start,
-            on_kill=lambda worker: orders.put(KillWorker(worker)),
-            on_note=self._note,
-            on_end=lambda code, reason: orders.put(EndJob(code, reason)),
+            self._whole_store,
+            self._options,
+            on_start=functools.partial(self._start, life),
+            on_kill=functools.partial(self._kill, life),
+            on_note=functools.partial(self._note, life),
+            on_end=lambda code, reason: self._orders.put(EndJob(code, reason)),
         )
-        self._made.set()
 
     def set_hosts(self, hosts: list[tuple[str, int]]) -> None:
         """Says which hosts there are now."""
-        self._service.set_hosts(hosts)
+        with self._lock:
+            self._hosts = hosts
+            if not self._restarting:
+                self._service.set_hosts(hosts)
+            self._begin_again()
 
     def ended(self, worker: int, exit_code: int, cause: str) -> None:
         """Says that a worker's process is over."""
-        self._first.discard(worker)
-        self._service.process_ended(worker, exit_code, cause)
+        with self._lock:
+            host = self._workers.pop(worker, "")
+            self._first.discard(worker)
+            if not self._restarting and self._is_needed(worker):
+                end = f"ended with exit code {exit_code}" + (f": {cause}" if cause else "")
+                self._lost(worker, host, exit_code, end)
+            elif not self._restarting:
+                self._service.process_ended(worker, exit_code, cause)
+            self._begin_again()
+
+    def stop(self) -> None:
+        """Says that the job ends by a signal: no worker is needed any more."""
+        with self._lock:
+            self._stopping = True
 
     def close(self) -> None:
         """Ends the service."""
         self._service.close()
 
-    # In the service's thread.
+    # Where all have to start again.
 
-    def _start(self, worker: int, host: str, slot: int) -> None:
-        self._made.wait()
+    def _is_needed(self, worker: int) -> bool:
+        """Whether a worker is a member of a generation that cannot go on without it."""
         status = self._service.status()
-        begins = status["generation"] == 0
-        first = begins and len(self._first) < self._np
-        if first:
-            self._first.add(worker)
-        there = self._np if begins else len(status["members"])
-        size = self._np if first else min(there + 1, self._max_np)
-        self._orders.put(StartWorker(worker, host, slot, first, size))
+        members = [member["worker"] for member in status["members"]]
+        if self._stopping or worker not in members or status["phase"] == "over":
+            return False
+        try:
+            return not self._store.check([keys.RUNS])
+        except StoreError:
+            return False
 
-    def _note(self, text: str) -> None:
-        self._orders.put(Note(text))
-        self._made.wait()
-        status = self._service.status()
-        if status["generation"] > self._seen:
-            self._seen = status["generation"]
-            members = tuple(Member(**member) for member in status["members"])
-            self._orders.put(Generation(self._seen, members))
+    def _lost(self, worker: int, host: str, exit_code: int, end: str) -> None:
+        """Handles the end of a member that is needed."""
+        members = [member["worker"] for member in self._service.status()["members"]]
+        reason = f"rank {members.index(worker)} (worker {worker}) on host {host} {end}"
+        limit = _RESTARTS if self._elastic.reset_limit < 0 else self._elastic.reset_limit
+        # A program without elastic.run that ends well is through, whatever the others do.
+        well = exit_code in (0, read_settings(os.environ).stopped_exit_code)
+        if well or self._restarts == limit:
+            used_up = f", and the {limit} restarts are used up (--max-restarts, or --reset-limit)"
+            self._stopping = True
+            self._orders.put(EndJob(exit_code if well else 1, reason + ("" if well else used_up)))
+            self._service.close()
+            return
+        self._restarts += 1
+        self._restarting = True
+        of = f"restart {self._restarts} of {limit}"
+        self._orders.put(Note(f"{reason}; all ranks start again ({of})"))
+        self._service.close()
+        for other in self._workers:
+            self._orders.put(KillWorker(other))
+
+    def _begin_again(self) -> None:
+        """Begins the next life when all workers of the one before have ended, or their hosts."""
+        there = {host for host, _ in self._hosts}
+        if self._restarting and not there.intersection(self._workers.values()):
+            self._workers.clear()
+            self._restarting = False
+            self._begin()
+            self._service.set_hosts(self._hosts)
+
+    # In the thread of the service of one life.
+
+    def _start(self, life: int, worker: int, host: str, slot: int) -> None:
+        with self._lock:
+            if life != self._restarts or self._restarting:
+                return
+            self._workers[worker] = host
+            self._last_worker = max(worker, self._last_worker)
+            status = self._service.status()
+            begins = status["generation"] == 0
+            first = begins and len(self._first) < self._elastic.np
+            rank = worker - self._options.first_worker
+            if first:
+                self._first.add(worker)
+            there = self._elastic.np if begins else len(status["members"])
+            size = self._elastic.np if first else min(there + 1, self._elastic.max_np)
+            rank = min(rank if first else size, size - 1)
+            self._orders.put(StartWorker(worker, host, slot, first, size, rank, life))
+
+    def _kill(self, life: int, worker: int) -> None:
+        self._orders.put(KillWorker(worker))
+        with self._lock:
+            if life == self._restarts and not self._restarting and self._is_needed(worker):
+                end = "was silent, or did not stop, and is taken for lost"
+                self._lost(worker, self._workers.get(worker, ""), 1, end)
+
+    def _note(self, life: int, text: str) -> None:
+        with self._lock:
+            if life != self._restarts or self._restarting:
+                return
+            self._orders.put(Note(text))
+            status = self._service.status()
+            if status["generation"] > self._seen:
+                self._seen = status["generation"]
+                members = tuple(Member(**member) for member in status["members"])
+                self._orders.put(Generation(self._seen, members))
 
 
 class LocalHead:
@@ -178,7 +271,8 @@ class LocalHead:
         return host
 
     def stop(self) -> None:
-        """See `Head.stop`: without workers the job is over."""
+        """See `Head.stop`."""
+        self._service.stop()
 
     def hosts_found(self, hosts: list[tuple[str, int]]) -> None:
         """See `Head.hosts_found`."""

@@ -233,7 +233,8 @@ class ElasticJobRunner:
             else:  # or the coordinator would count on it
                 head.ended(order.worker, NOT_STARTED, "")
         elif isinstance(order, KillWorker):
-            if (worker := self._workers.get(order.worker)) is not None:
+            worker = self._workers.get(order.worker)
+            if worker is not None and self._stopping is None:
                 worker.end_at(time.monotonic())
         elif isinstance(order, Note):
             if self._stopping is None:

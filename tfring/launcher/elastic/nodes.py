@@ -247,6 +247,10 @@ class _Coordinator:
     def _on_lost(self, why: str) -> None:
         self.put(EndJob(1, f"the launcher that serves the nodes failed: {why}"))
 
+    def stop(self) -> None:
+        """Says that this node ends by a signal, and the job with it."""
+        self._service.stop()
+
     def close(self) -> None:
         """Ends the coordinator, after the nodes have heard that the job is over."""
         deadline = time.monotonic() + _FAREWELL_SECONDS
@@ -327,6 +331,8 @@ class NodeHead:
 
     def stop(self) -> None:
         """See `Head.stop`."""
+        if self._coordinator is not None:
+            self._coordinator.stop()
         with contextlib.suppress(StoreError):
             self._store.delete_key(self._key(), timeout=_STORE_SECONDS)
 

@@ -24,6 +24,8 @@ class StartWorker:
         slot: Its slot there.
         first: Whether it is for the first generation, whose init waits for all.
         size: How many ranks the job has, or begins with.
+        rank: Which one it is likely to be.
+        restarts: How often all workers have started again.
     """
 
     worker: int
@@ -31,6 +33,8 @@ class StartWorker:
     slot: int
     first: bool
     size: int
+    rank: int
+    restarts: int = 0
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,6 @@ def worker_variables(
         remote: Whether it is on another host.
         records: What workers on this host get so that the launcher finds their records.
     """
-    rank = start.worker - 1 if start.first else start.size - 1
     return {
         **job_variables(options, environ, remote=remote, records=records),
         "TFRING_ELASTIC_WORKER": str(start.worker),
@@ -122,7 +121,8 @@ def worker_variables(
         "TFRING_ELASTIC_FIRST": str(int(start.first)),
         "HOROVOD_ELASTIC": "1",
         "HOROVOD_HOSTNAME": start.host,
-        "HOROVOD_RANK": str(min(rank, start.size - 1)),
+        "TFRING_RESTART_COUNT": str(start.restarts),
+        "HOROVOD_RANK": str(start.rank),
         "HOROVOD_SIZE": str(start.size),
         "HOROVOD_LOCAL_RANK": str(start.slot),
     }
