@@ -195,7 +195,7 @@ class ElasticProcess:
             SystemExit: Always, so that the program can clean up.
         """
         if dismissed.code != 0:
-            _log.error("worker %d leaves the job: %s", self.worker.worker, dismissed.reason)
+            _log.warning("worker %d leaves the job: %s", self.worker.worker, dismissed.reason)
         handled = callable(signal.getsignal(signal.SIGTERM))
         if handled and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -14,6 +14,7 @@ from tfring.launcher.agents.connections import Connections
 from tfring.launcher.agents.host import Host, RankAgent
 from tfring.launcher.agents.rank import RankProcess
 from tfring.launcher.escalation import Escalation
+from tfring.launcher.exit_codes import LOST_PEER
 from tfring.launcher.hosts.errors import UsageError
 from tfring.launcher.hosts.placement import Slot, address_of
 from tfring.launcher.options.environment import rank_variables
@@ -163,6 +164,9 @@ class JobRunner:
             why = self._records.explanation(ended)
             if why:
                 self._merger.note(f"tfring run: {why}")
+            mine = {slot.rank for slot in self._options.slots}
+            if self._options.share is not None and text.blamed(first) - mine:
+                return LOST_PEER, why or text.headline(first)
         return first.exit_code(), why or text.headline(first)
 
     def _stopped_while_starting(self) -> tuple[int, str]:

@@ -7,8 +7,8 @@ class Dismissed(Exception):
     """This process has to leave the job.
 
     Attributes:
-        code: What it exits with: 0 when the training is over, 75 when it was taken for dead or
-            nobody answers.
+        code: What it exits with: 0 when the training is over, 76 when it has to leave before that,
+            was taken for dead, or nobody answers.
         reason: Why.
     """
 

@@ -114,9 +114,8 @@ START = Group(
         count(
             "STOPPED_EXIT_CODE",
             "Exit code when SIGTERM stops `fit` after a checkpoint. `tfring run` uses it, too, "
-            "if all ranks stop cleanly after a signal. Kubernetes takes 0 for work that is "
-            "done.",
-            0,
+            "if all ranks stop cleanly after a signal. 0 means that the training is done.",
+            75,
             high=255,
             reader=Reader.PYTHON,
         ),

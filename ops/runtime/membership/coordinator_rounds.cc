@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <utility>
 
 #include "ops/runtime/base/deadline.h"
 #include "ops/runtime/base/text.h"
 #include "ops/runtime/membership/coordinator.h"
+#include "ops/runtime/membership/worker.h"
 
 namespace tfring::membership {
 namespace {
@@ -163,7 +165,11 @@ void Coordinator::DismissLeavers() {
   for (WorkerId leaver : leavers) {
     if (!processes_.at(leaver).registered) effects_.kills.push_back(leaver);
     Remove(leaver);
-    Tell(leaver, CommandKind::kExit, "it leaves the job, which goes on");
+    Command exit;
+    exit.kind = CommandKind::kExit;
+    exit.exit_code = kExitTryAgain;
+    exit.reason = "it leaves the job, which goes on";
+    Tell(leaver, std::move(exit));
   }
 }
 

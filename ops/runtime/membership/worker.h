@@ -12,8 +12,9 @@
 
 namespace tfring::membership {
 
-// What a process exits with that was taken for dead, or that nobody answered (EX_TEMPFAIL).
-inline constexpr int kExitTryAgain = 75;
+// What a process exits with that has to leave before the training is done: its host is taken away,
+// it was taken for dead, or nobody answers it.
+inline constexpr int kExitTryAgain = 76;
 
 struct WorkerOptions {
   WorkerId worker = kNobody;

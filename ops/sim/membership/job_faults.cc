@@ -141,7 +141,7 @@ void Job::OnExit(WorkerId worker, int code) {
   const WorkerState before = process->worker().state();
   process->Kill();
   // A worker that leaves by itself may still be counted as a member.
-  if (code != 0) Disturb();
+  if (code != 0 && dismissed_.count(worker) == 0) Disturb();
   if (before == WorkerState::kFenced || before == WorkerState::kExited) {
     OnBroken(process->worker().generation(), worker, membership::kNobody);
   }

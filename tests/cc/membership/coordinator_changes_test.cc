@@ -92,7 +92,7 @@ TEST(AWorkerThatWantsToLeaveDoesSoAtACommit) {
   for (WorkerId id : {1, 2, 3}) job.Stop(id, true);
   EXPECT_TRUE(job.Runs(2));
   EXPECT_TRUE(job.Members() == (Workers{1, 3}));
-  EXPECT_TRUE(job.workers.at(2).exit == 0);
+  EXPECT_TRUE(job.workers.at(2).exit == kExitTryAgain);
   EXPECT_TRUE(job.kills.empty());
 }
 
@@ -149,7 +149,7 @@ TEST(WorkersOfAHostThatGoesLeaveAtACommit) {
   job.Stop(2, true);
   EXPECT_TRUE(job.Runs(2));
   EXPECT_TRUE(job.Members() == Workers{1});
-  EXPECT_TRUE(job.workers.at(2).exit == 0);
+  EXPECT_TRUE(job.workers.at(2).exit == kExitTryAgain);
 }
 
 TEST(UnderHorovodsRuleTheSiblingsOfAFailedWorkerLeave) {
@@ -162,7 +162,7 @@ TEST(UnderHorovodsRuleTheSiblingsOfAFailedWorkerLeave) {
   job.End(3, 1);
   EXPECT_TRUE(job.Runs(2));
   EXPECT_TRUE(job.Members() == Workers{1});
-  EXPECT_TRUE(job.workers.at(2).exit == 0);
+  EXPECT_TRUE(job.workers.at(2).exit == kExitTryAgain);
 }
 
 TEST(ASilentWorkerIsAFailureOfItsHost) {

@@ -25,7 +25,7 @@ SmallJob ReplacedJob(const CoordinatorOptions& options) {
 
 TEST(WhereAllHostsAreReplacedOneStaysUntilAnotherHasItsState) {
   SmallJob job = ReplacedJob(JobOf(2));
-  EXPECT_TRUE(job.workers.at(2).exit == 0);
+  EXPECT_TRUE(job.workers.at(2).exit == kExitTryAgain);
   EXPECT_TRUE(!job.workers.at(1).exit);
   EXPECT_EQ(job.generation(), Generation{1});
   ASSERT_EQ(job.starts.size(), 4u);
@@ -40,7 +40,7 @@ TEST(WhereAllHostsAreReplacedOneStaysUntilAnotherHasItsState) {
   EXPECT_TRUE(job.Said(CommandKind::kChangePending, 1) > 0);
   job.Stop(1, true);
   job.Stop(3, true);
-  EXPECT_TRUE(job.workers.at(1).exit == 0);
+  EXPECT_TRUE(job.workers.at(1).exit == kExitTryAgain);
   EXPECT_TRUE(job.Runs(3));
   EXPECT_TRUE(job.Members() == (Workers{3, 4}));
   EXPECT_TRUE(job.coordinator.record().position == (Position{20, 20}));
@@ -114,7 +114,7 @@ TEST(ItGivesItsStateToThoseThatStayThoughTheyAreFewerThanMinNp) {
   job.Pass(kSecond, true);
   job.Stop(1, true);
   job.Stop(2, true);
-  EXPECT_TRUE(job.workers.at(2).exit == 0);
+  EXPECT_TRUE(job.workers.at(2).exit == kExitTryAgain);
   EXPECT_EQ(job.generation(), Generation{2});
   job.Pass(4 * kSecond);
   EXPECT_TRUE(job.Noted("the job waits: it has 1 of 2 workers"));
@@ -168,7 +168,7 @@ TEST(WhoWantsToLeaveGivesItsStateToAWorkerThatIsThere) {
   EXPECT_TRUE(job.Members() == (Workers{1, 2}));
   job.Stop(1, true);
   job.Stop(2, true);
-  EXPECT_TRUE(job.workers.at(1).exit == 0);
+  EXPECT_TRUE(job.workers.at(1).exit == kExitTryAgain);
   EXPECT_TRUE(job.Members() == Workers{2});
   EXPECT_TRUE(job.coordinator.record().position == (Position{10, 10}));
 }
@@ -180,7 +180,7 @@ TEST(WhoWantsToLeaveDoesNotWaitForAWorkerThatIsNotThere) {
   job.Pass(kSecond, true);
   job.workers.at(1).report.leaving = true;
   job.Stop(1, true);
-  EXPECT_TRUE(job.workers.at(1).exit == 0);
+  EXPECT_TRUE(job.workers.at(1).exit == kExitTryAgain);
 }
 
 TEST(NobodyIsKeptWhereNoHostIsLeft) {
@@ -190,7 +190,7 @@ TEST(NobodyIsKeptWhereNoHostIsLeft) {
   job.Pass(kSecond, true);
   job.SetHosts({});
   job.Stop(1, true);
-  EXPECT_TRUE(job.workers.at(1).exit == 0);
+  EXPECT_TRUE(job.workers.at(1).exit == kExitTryAgain);
 }
 
 TEST(WhereAllHostsAreBarredTheJobEnds) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/runtime/membership/coordinator.h"
+#include "ops/runtime/membership/worker.h"
 
 namespace tfring::membership {
 

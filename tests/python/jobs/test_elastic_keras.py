@@ -240,7 +240,7 @@ def test_fit_with_five_changes_is_fit_with_none(start, tmp_path):
         assert job.wait_for_end() == (0, "the training is over")
         ends = job.lines("end")
     [survivor] = first - killed
-    assert leaver != survivor and job.exit_codes[leaver] == 0
+    assert leaver != survivor and job.exit_codes[leaver] == 76
     assert survivor in left and len(ends) == 3
     mine = next(one for one in ends if one["worker"] == survivor)
     assert mine["pid"] == job.pids[survivor]

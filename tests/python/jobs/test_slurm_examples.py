@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 
 import pytest
 from cluster_programs import ON_TWO_HOSTS, PATIENT, PATIENT_RUN, WHO_IS_THERE
-from launcher_tools import LIMIT_SECONDS, ROOT, wait_until, write_script
+from launcher_tools import LIMIT_SECONDS, ROOT, finish, wait_until, write_script
 from slurm_cluster import UNDER_WAY, slurm_cluster
 
 pytest.importorskip("tfring._native")
@@ -96,6 +97,36 @@ def test_commands_in_the_scripts_start_with_their_own_names():
         assert commands
         for command in commands:
             assert f" examples/slurm/{path.name} " in command, command
+
+
+@pytest.mark.parametrize("name", ["run.sbatch", "srun.sbatch", "README.md"])
+@pytest.mark.parametrize(
+    ("code", "lives", "again"), [(75, "", True), (75, "7", True), (0, "", False), (3, "", False)]
+)
+def test_a_job_is_requeued_after_its_checkpoint_alone(tmp_path, name, code, lives, again):
+    assert requeued(tmp_path, name, code, lives) == again
+
+
+@pytest.mark.parametrize("name", ["run.sbatch", "srun.sbatch", "README.md"])
+def test_a_job_is_not_requeued_for_ever(tmp_path, name):
+    assert not requeued(tmp_path, name, 75, "100")
+
+
+def requeued(folder, name, code, lives):
+    """Whether a script requeues its job when its ranks end with a code; Slurm is played."""
+    path = readme_script(folder) if name == "README.md" else FOLDER / name
+    for command, text in (
+        ("tfring", f"exit {code}"),
+        ("srun", f"exit {code}"),
+        ("scontrol", f"echo $* > {folder}/requeued"),
+    ):
+        (folder / command).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / command).chmod(0o755)
+    search = f"{folder}:{os.environ['PATH']}"
+    variables = {"PATH": search, "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": lives}
+    done = finish(["bash", str(path), "python", "train.py"], **variables)
+    assert done.returncode == code, done.stderr
+    return (folder / "requeued").exists() and (folder / "requeued").read_text() == "requeue 7\n"
 
 
 @pytest.mark.parametrize("mpi", ["none", "pmi2", "pmix"])

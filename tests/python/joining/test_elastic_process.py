@@ -199,13 +199,13 @@ def test_another_error_leaves_and_is_told(process: Any) -> None:
 
 def test_a_dismissal_ends_the_process(process: Any) -> None:
     process.leave_if_dismissed()
-    process.link.records = [Dismissed(75, "nobody answers")]
+    process.link.records = [Dismissed(76, "nobody answers")]
     with pytest.raises(Dismissed) as caught:
         process.join(begins())
     for leave in (process.leave_if_dismissed, lambda: process.leave(caught.value)):
         with pytest.raises(SystemExit) as exited:
             leave()
-        assert exited.value.code == 75
+        assert exited.value.code == 76
     assert not process.in_generation
 
 

@@ -81,10 +81,7 @@ def test_a_signal_ends_the_job_and_is_no_restart(tmp_path, code):
 def test_a_rank_that_ended_in_good_order_is_no_restart(tmp_path):
     """A scheduler has told the ranks themselves to end."""
     path = script(tmp_path, "report(f'life.{life}.{rank}', life)\nsys.exit(75)")
-    done = run(
-        *("-np", 2, "--max-restarts", 3, sys.executable, path, tmp_path),
-        TFRING_STOPPED_EXIT_CODE="75",
-    )
+    done = run("-np", 2, "--max-restarts", 3, sys.executable, path, tmp_path)
     assert done.returncode == 75 and "start again" not in done.stderr
 
 

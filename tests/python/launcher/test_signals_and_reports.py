@@ -150,7 +150,7 @@ def test_a_job_that_a_signal_has_ended_may_have_a_code_of_its_own(tmp_path, code
     time.sleep(300)
     """,
     )
-    job = start("-np", 1, sys.executable, path, tmp_path, TFRING_STOPPED_EXIT_CODE="75")
+    job = start("-np", 1, sys.executable, path, tmp_path)
     pids_in(tmp_path, 1)
     job.send_signal(signal.SIGTERM)
     job.communicate(timeout=LIMIT_SECONDS)
@@ -169,7 +169,7 @@ def test_a_rank_that_failed_is_not_hidden_by_one_that_left_in_good_order(tmp_pat
     time.sleep(300)
     """,
     )
-    job = start("-np", 2, sys.executable, path, tmp_path, TFRING_STOPPED_EXIT_CODE="75")
+    job = start("-np", 2, sys.executable, path, tmp_path)
     pids_in(tmp_path, 2)
     job.send_signal(signal.SIGTERM)
     _, errors = job.communicate(timeout=LIMIT_SECONDS)
@@ -224,7 +224,7 @@ def test_a_second_signal_of_a_scheduler_leaves_time_for_a_checkpoint(tmp_path):
     pids_in(tmp_path, 2)  # the launcher has handled it
     job.send_signal(signal.SIGTERM)
     _, errors = job.communicate(timeout=LIMIT_SECONDS)
-    assert job.returncode == 0 and (tmp_path / "saved").exists(), errors
+    assert job.returncode == 75 and (tmp_path / "saved").exists(), errors
     assert "a second one after 5 s kills them at once" in errors
 
 

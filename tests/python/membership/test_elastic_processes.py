@@ -60,7 +60,7 @@ def test_a_worker_that_slept_is_fenced_and_leaves_with_75():
         assert any(f"worker {asleep} " in note and "goes on without" in note for note in job.notes)
         job.kill(asleep, signal.SIGCONT)
         job.wait(lambda: asleep in job.exit_codes)
-        assert job.exit_codes == {victim: 137, asleep: 75}
+        assert job.exit_codes == {victim: 137, asleep: 76}
         assert [line["worker"] for line in job.said if line["event"] == "dismissed"] == [asleep]
 
 
@@ -72,7 +72,7 @@ def test_workers_come_with_a_host_and_go_with_it():
         assert record["generation"] == 2
         job.service.set_hosts([("a", 2)])
         job.wait_for_record(lambda members: sorted(members) == [1, 2], after=2)
-        job.wait(lambda: job.exit_codes == {3: 0})
+        job.wait(lambda: job.exit_codes == {3: 76})
         ends = [note for note in job.notes if " ends: " in note]
         assert ends == [f"generation {number} ends: workers come or go" for number in (1, 2)]
 
@@ -82,7 +82,7 @@ def test_the_state_outlives_all_hosts_at_once():
         job.wait_for_record(lambda members: sorted(members) == [1, 2])
         job.service.set_hosts([("b", 2)])
         job.wait_for_record(lambda members: members[0] in (1, 2) and max(members) > 2, after=1)
-        job.wait(lambda: job.exit_codes == {1: 0, 2: 0})
+        job.wait(lambda: job.exit_codes == {1: 76, 2: 76})
         job.wait_for_record(lambda members: sorted(members) == [3, 4], after=2)
         commits = [line["commit"] for line in job.said if line["event"] == "runs"]
         assert commits == sorted(commits)
@@ -93,7 +93,7 @@ def test_a_worker_may_leave():
     with ElasticJob([("a", 2)], np=2, min_np=1, max_np=2) as job:
         job.wait_for_record(lambda members: sorted(members) == [1, 2])
         job.kill(1, signal.SIGTERM)
-        job.wait(lambda: job.exit_codes == {1: 0})
+        job.wait(lambda: job.exit_codes == {1: 76})
         job.wait_for_record(lambda members: members == [2, 3], after=1)
         assert not any("ended with exit code" in note for note in job.notes)
 
@@ -102,7 +102,7 @@ def test_the_job_waits_below_min_np():
     with ElasticJob([("a", 1), ("b", 1)], np=2, min_np=2, max_np=2) as job:
         job.wait_for_record(lambda members: sorted(members) == [1, 2])
         job.service.set_hosts([("a", 1)])
-        job.wait(lambda: job.exit_codes == {2: 0})
+        job.wait(lambda: job.exit_codes == {2: 76})
         job.wait(lambda: "the job waits: it has 1 of 2 workers" in job.notes)
         assert job.service.status()["phase"] == "gathering"
         job.service.set_hosts([("a", 1), ("c", 1)])

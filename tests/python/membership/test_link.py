@@ -157,7 +157,7 @@ def test_without_a_coordinator_those_leave_that_do_not_train():
         job.wait(lambda: job.service.status()["parked"] == [2])
         job.service.close()
         error = ended_in_thread(waits.next_record)()
-        assert isinstance(error, Dismissed) and error.code == 75
+        assert isinstance(error, Dismissed) and error.code == 76
         assert "has not answered worker 2" in error.reason
         assert trains.dismissed is None and job.abandoned == []
         again = coordinator_options(np=1)

@@ -27,6 +27,7 @@ from tfring.launcher.elastic.orders import (
 )
 from tfring.launcher.elastic.script import NUMBER, DiscoveryScript, hosts_text
 from tfring.launcher.elastic.worker import AT_ONCE, Worker, given_up_after, worker_variables
+from tfring.launcher.exit_codes import DISMISSED
 from tfring.launcher.hosts.errors import UsageError
 from tfring.launcher.hosts.placement import Slot
 from tfring.launcher.options.job_options import JobOptions
@@ -331,10 +332,11 @@ class ElasticJobRunner:
             self._merger.finish(stream)
         process = worker.process
         worker.told = self._end is not None
+        failed = process.failed() and process.code != DISMISSED  # of these the coordinator tells
         cause = worker.cause()
         head.ended(worker.start.worker, process.exit_code(), cause)
         self._files.event(
-            "worker_failed" if process.failed() else "worker_ended",
+            "worker_failed" if failed else "worker_ended",
             worker=worker.start.worker,
             rank=worker.rank if worker.rank >= 0 else None,
             host=worker.start.host,
@@ -344,7 +346,7 @@ class ElasticJobRunner:
             ended_by_launcher=process.ended_by_launcher,
         )
         self._over.append(process)
-        if not process.failed():
+        if not failed:
             process.tail.clear()
             return
         self._failures.append(worker)

@@ -30,6 +30,7 @@ from tfring.launcher.elastic.orders import (
     Orders,
     StartWorker,
 )
+from tfring.launcher.exit_codes import LOST_PEER
 from tfring.launcher.hosts.errors import UsageError
 from tfring.launcher.hosts.placement import is_local
 from tfring.security.errors import SecretError
@@ -373,4 +374,4 @@ class NodeHead:
         if not self._over:
             self._over = True
             served = "this node" if self._coordinator else f"the node at {self._node.host}"
-            self._orders.put(EndJob(1, f"{served} does not serve the job any more: {why}"))
+            self._orders.put(EndJob(LOST_PEER, f"{served} does not serve the job any more: {why}"))

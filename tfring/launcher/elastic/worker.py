@@ -6,9 +6,9 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tfring import _native
 from tfring.launcher.agents.rank import RankProcess
 from tfring.launcher.elastic.orders import StartWorker
+from tfring.launcher.exit_codes import DISMISSED
 from tfring.launcher.options.environment import job_variables
 from tfring.launcher.options.job_options import JobOptions
 from tfring.launcher.output.merger import Stream
@@ -76,7 +76,7 @@ class Worker:
         That is the exception; or, where it has not joined yet, its last line, as of `sys.exit`.
         """
         code = self.process.code
-        if not code or code < 0 or code == _native.core.membership.EXIT_TRY_AGAIN:
+        if not code or code < 0 or code == DISMISSED:
             return ""
         text = self.process.tail.decode(errors="replace")
         if (found := exception_of(text)) or self.rank >= 0:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tfring.launcher.exit_codes import DISMISSED, LOST_PEER, STOPPED
 from tfring.launcher.kubernetes.options import Request
 
 Json = dict[str, Any]
 
-# What ranks and `tfring run` exit with that were asked to end, and have published a checkpoint. To
-# Kubernetes 0 means that the work is done.
-STOPPED = 75
 PORT = 29400
 _PROBE = ["python", "-m", "tfring.live.probe"]
 
@@ -175,13 +173,14 @@ def job(request: Request, template: Json, container_name: str) -> Json:
     rules: list[Json] = []
     if not request.shape.elastic:  # there it may be that a node came too late to meet the others
         rules.append(_at_exit("FailJob", container_name, 2))  # options that are wrong stay wrong
-    rules.append(_at_exit("Ignore", container_name, STOPPED))
+    # Of a pod that fails because another is gone only that other one counts.
+    rules.append(_at_exit("Ignore", container_name, STOPPED, DISMISSED, LOST_PEER))
     rules.append({"action": "Ignore", "onPodConditions": [_DISRUPTED]})
     spec: Json = {
         "completionMode": "Indexed",
         "completions": request.shape.pods,
         "parallelism": request.shape.pods,
-        # A pod that fails takes the others with it, and each of them counts.
+        # The program may fail in all pods at once, and each of them counts.
         "backoffLimit": request.restarts * request.shape.pods,
         # No two pods of one number at a time.
         "podReplacementPolicy": "Failed",
@@ -196,8 +195,8 @@ def job(request: Request, template: Json, container_name: str) -> Json:
 _DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
 
 
-def _at_exit(action: str, container_name: str, code: int) -> Json:
-    wanted = {"containerName": container_name, "operator": "In", "values": [code]}
+def _at_exit(action: str, container_name: str, *codes: int) -> Json:
+    wanted = {"containerName": container_name, "operator": "In", "values": list(codes)}
     return {"action": action, "onExitCodes": wanted}
 
 

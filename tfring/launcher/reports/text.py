@@ -32,12 +32,16 @@ def first_failure(processes: list[RankProcess]) -> RankProcess | None:
     first = min(failed.values(), key=lambda p: (p.ended_by_launcher, p.failed_at()))
     seen = {first.rank}
     while True:
-        named = [int(rank) for rank in _CAUSE.findall("\n".join(end_of_output(first)))]
-        causes = [failed[r] for r in named if r in failed and r not in seen]
+        causes = [failed[r] for r in blamed(first) if r in failed and r not in seen]
         if not causes or causes[0].ended_by_launcher:
             return first
         first = causes[0]
         seen.add(first.rank)
+
+
+def blamed(process: RankProcess) -> set[int]:
+    """Returns the ranks whose end the error of a rank names as its cause."""
+    return {int(rank) for rank in _CAUSE.findall("\n".join(end_of_output(process)))}
 
 
 def end_of_output(process: RankProcess) -> list[str]:

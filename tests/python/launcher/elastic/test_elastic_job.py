@@ -103,8 +103,7 @@ def test_a_job_that_is_stopped_before_init_has_the_exit_code_of_one_that_is_stop
         open(f"{sys.argv[1]}/waits.{os.getpid()}", "w").close()
         time.sleep(100)
     """
-    variables = {"TFRING_STOPPED_EXIT_CODE": "75"}
-    with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, script=script, **variables) as job:
+    with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, script=script) as job:
         job.wait(lambda: len(list(tmp_path.glob("waits.*"))) == 2)
         job.process.send_signal(signal.SIGINT)
         assert job.finish() == 75

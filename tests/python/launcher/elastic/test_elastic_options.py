@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tfring._native import core
+from tfring.launcher import exit_codes
 from tfring.launcher.cli import make_parser
 from tfring.launcher.elastic.coordinator import coordinator_options
 from tfring.launcher.elastic.discovery import Discovered, DiscoveryError, parse_hosts_found
 from tfring.launcher.elastic.options import NO_LIMIT, elastic_options
-from tfring.launcher.elastic.worker import exception_of
 from tfring.launcher.hosts.errors import UsageError
+from tfring.launcher.reports.text import exception_of
+from tfring.settings.table import SETTINGS
 
 
 def parsed(*words):
@@ -175,3 +178,9 @@ def test_what_is_wrong_is_told_once_and_the_hosts_stay():
 )
 def test_the_exception_at_the_end_of_an_error_output(text, expected):
     assert exception_of(text) == expected
+
+
+def test_exit_codes_are_the_same_wherever_they_are_said():
+    assert SETTINGS["STOPPED_EXIT_CODE"].default == exit_codes.STOPPED
+    assert core.membership.EXIT_TRY_AGAIN == exit_codes.DISMISSED
+    assert len({exit_codes.STOPPED, exit_codes.DISMISSED, exit_codes.LOST_PEER, 0, 1, 2}) == 6
