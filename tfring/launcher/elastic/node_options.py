@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import shlex
 from dataclasses import dataclass
 
 from tfring.launcher.elastic.options import ELASTIC_SECONDS, ElasticOptions
@@ -45,7 +47,12 @@ def add_node_options(parser: argparse.ArgumentParser) -> None:
         metavar="HOST[:PORT]",
         help=f"where the nodes meet: one of them serves there (default port {DEFAULT_PORT})",
     )
-    add("--rdzv-id", "--rdzv_id", metavar="ID", help="the job's name, the same on all nodes")
+    add(
+        "--rdzv-id",
+        "--rdzv_id",
+        metavar="ID",
+        help="the job's name, the same on all nodes (default: its command and its folder)",
+    )
 
 
 _ONLY_NODES = ("nproc_per_node", "rdzv_endpoint", "rdzv_id")
@@ -99,7 +106,9 @@ def node_options(options: argparse.Namespace) -> tuple[NodeOptions, ElasticOptio
         reset_limit=restarts,
         only_failures_count=True,
     )
-    return NodeOptions(host, port, options.rdzv_id or "", per_node), elastic
+    # Two jobs that meet at one place by mistake are two programs, or run in two folders.
+    job = options.rdzv_id or f"{shlex.join(options.command)} in {os.getcwd()}"
+    return NodeOptions(host, port, job, per_node), elastic
 
 
 def _flag(name: str) -> str:

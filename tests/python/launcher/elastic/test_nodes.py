@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import time
@@ -109,6 +110,19 @@ def test_another_job_at_the_same_endpoint_is_refused(tmp_path, endpoint):
         assert 'the nodes of the job "job" meet, and this is one of "other"' in other.stderr
         first.ask("stop")
         assert first.finish() == 0
+
+
+def test_without_an_id_another_program_does_not_join(tmp_path, endpoint):
+    options = ("--nnodes", "1:2", "--rdzv-endpoint", endpoint)
+    with ElasticRun(tmp_path, *options) as first:
+        first.trains(lambda m: m == [1])
+        other = run(*options, "true", "other")
+        assert other.returncode == 2
+        assert f'and this is one of "true other in {os.getcwd()}"' in other.stderr
+        with ElasticRun(tmp_path, *options) as second:  # the same, on another node
+            second.trains(lambda m: len(m) == 2)
+            first.ask("stop")
+            assert first.finish() == 0 and second.finish() == 0
 
 
 def test_a_port_that_another_program_has_is_named():
