@@ -211,7 +211,7 @@ class JobRunner:
         Args:
             slot: Which rank, and on which host.
             where: Variables that say which life of the job this is, and where rank 0 listens.
-            listen: Rank 0: where to listen; see agent.py.
+            listen: Rank 0: where to listen; see protocol.py.
         """
         host = self._connections.host(slot.host)
         variables = rank_variables(
@@ -226,7 +226,6 @@ class JobRunner:
             "local_rank": slot.local_rank,
             "local_size": slot.local_size,
         }
-        host.facts.pop(slot.rank, None)  # of the life before
         process = RankProcess(slot, RankAgent(host, slot.rank), copy=self._files.copier(slot.rank))
         for name in ("stdout", "stderr"):
             self._streams[slot.rank, name] = self._merger.add(slot.rank, name)

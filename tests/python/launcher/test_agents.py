@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from launcher_tools import (
     LIMIT_SECONDS,
     REPORT,
     alive,
+    environment,
     fake_ssh,
     pids_in,
     start,
@@ -84,6 +88,42 @@ def test_what_a_rank_has_left_ends_with_it_and_with_no_other(tmp_path):
     assert job.returncode == 0, errors
 
 
+def test_an_agent_below_another_program_ends_its_ranks_with_it(tmp_path):
+    """As below a task of Spark; the agent's input stays open."""
+    path = script(
+        tmp_path,
+        """
+    def stop(*_):
+        report("told", 1)
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, stop)
+    report("pid.0", os.getpid())
+    time.sleep(300)
+    """,
+    )
+    program = """
+import os, subprocess, sys
+from tfring.launcher.agents.protocol import agent_command
+command = agent_command(os.getpid(), guarded=True)
+subprocess.Popen(command, stdin=int(sys.argv[1]), stdout=subprocess.PIPE).wait()
+"""
+    read, write = os.pipe()
+    command = [sys.executable, "-c", program, str(read)]
+    above = subprocess.Popen(command, pass_fds=[read], env=environment())
+    os.close(read)
+    argv = [sys.executable, path, str(tmp_path)]
+    job = {"argv": argv, "env": {"TFRING_RANK": "0"}, "cwd": str(tmp_path)}
+    os.write(write, f"grace 0 60\nstart 0 {json.dumps(job)}\n".encode())
+    pids_in(tmp_path, 1)
+    there = below(above.pid)
+    assert len(there) == 3  # a guardian, too
+    os.kill(above.pid, signal.SIGKILL)
+    above.wait()
+    assert wait_until(lambda: not any(alive(pid) for pid in there))
+    assert (tmp_path / "told").exists()
+    os.close(write)
+
+
 @WHERE
 def test_ranks_have_time_for_a_checkpoint_when_the_launcher_is_killed(tmp_path, where):
     path = script(
@@ -120,7 +160,7 @@ def test_ranks_that_take_longer_than_stop_timeout_are_killed(tmp_path, where):
     options = (*where, "--stop-timeout", 2)
     job = start(*options, sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
     pid = pids_in(tmp_path, 1)["0"]
-    os.kill(job.pid, 9)
+    job.kill()
     job.communicate(timeout=LIMIT_SECONDS)
     assert wait_until(lambda: not alive(pid), 25)  # 30 s are the default
     assert (tmp_path / "told").exists()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import selectors
 import signal
 import socket
@@ -20,6 +19,7 @@ import time
 from typing import IO, Any
 
 from tfring.environments.elastic import make_memory, memory_variables
+from tfring.handshake.descriptors import raise_descriptor_limit
 from tfring.launcher.agents import protocol
 from tfring.launcher.agents.addresses import open_rendezvous
 from tfring.launcher.agents.guardian import fork_agent
@@ -32,7 +32,6 @@ from tfring.launcher.agents.protocol import FRAME, GREETING, KEEPALIVE_SECONDS
 _CHUNK = 1 << 16
 # While so much waits for the connection, the ranks' output stays in their pipes.
 _MOST_WAITING = 1 << 20
-_MOST_DESCRIPTORS = 65536
 # The end of a rank is told after so long also where the kernel holds up what it has left.
 _CLEAR_SECONDS = 5.0
 _POLL_SECONDS = 0.05
@@ -302,11 +301,7 @@ def main(parent: int, guarded: int) -> None:
         parent: The process on this host without which the agent has to end; 0 if there is none.
         guarded: Whether it gets a guardian.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    raise_descriptor_limit()
     if guarded:
         parent = fork_agent(parent)
     take_orphans()

@@ -70,7 +70,6 @@ class DiscoveryScript:
 
     def _start(self) -> None:
         host = self._host = self._connections.host("localhost")
-        host.facts.pop(NUMBER, None)
         seconds = (f"{_EACH_SECONDS:g}", f"{_LIMIT_SECONDS:g}")
         command = [sys.executable, "-I", "-S", _PROCESS, self._command, *seconds]
         job = {"argv": command, "env": {}, "cwd": os.getcwd()}
