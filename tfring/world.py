@@ -26,7 +26,7 @@ from tfring.exceptions import described
 from tfring.gpu.nccl import fix_sums, use_interface, with_nccl
 from tfring.handshake.errors import BootstrapError
 from tfring.handshake.keepalive import break_when_unanswered
-from tfring.joining.elastic_process import CONNECT_SECONDS, ElasticProcess
+from tfring.joining.elastic_process import CONNECT_SECONDS, ElasticProcess, with_heartbeats
 from tfring.logs import handler as logs
 from tfring.membership.errors import Dismissed
 from tfring.metrics import generation as metrics
@@ -204,7 +204,7 @@ def join_generation() -> None:
 
 def _begin_generation(identity: Identity, store: Store, cancel: Cancel) -> None:
     with _lock:
-        settings = _read_settings(CONNECT_SECONDS)
+        settings = with_heartbeats(_read_settings(CONNECT_SECONDS))
         last_set = int(_native.core.last_process_set())
         membership = connect_job(identity, settings, os.environ, None, 0, store, last_set, cancel)
         descriptors = [*membership.control_fds.values(), *membership.data_fds.values()]

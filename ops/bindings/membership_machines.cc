@@ -136,7 +136,6 @@ void DefineCoordinatorOptions(py::module_& m) {
       .def_readwrite("lease", &CoordinatorOptions::lease)
       .def_readwrite("stop_limit", &CoordinatorOptions::stop_limit)
       .def_readwrite("connect_limit", &CoordinatorOptions::connect_limit)
-      .def_readwrite("all_silent_limit", &CoordinatorOptions::all_silent_limit)
       .def_readwrite("min_wait", &CoordinatorOptions::min_wait)
       .def_readwrite("join_interval", &CoordinatorOptions::join_interval)
       .def_readwrite("reset_limit", &CoordinatorOptions::reset_limit)

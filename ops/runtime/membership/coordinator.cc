@@ -10,8 +10,6 @@ namespace {
 
 // How often limits are looked at: all are seconds.
 constexpr Duration kTick = 100 * kMillisecond;
-// A look that comes so much too late: this process was stopped.
-constexpr Duration kPause = kSecond;
 // What a worker lacks is not said again before its answer could have come.
 constexpr Duration kRepairAfter = 200 * kMillisecond;
 // How long the slot of a worker that was told to leave stays in use if its agent says nothing.
@@ -189,7 +187,13 @@ void Coordinator::OnMemberReport(const Process& process) {
   const bool at_fault =
       report.state == WorkerState::kStopping || (stopped && !report.boundary && !report.done);
   // While the job waits for workers, signs of life repeat what has been judged.
-  if (at_fault && judged_ != number_) suspects_.Accuse(report.worker, report.suspect);
+  if (at_fault && judged_ != number_) {
+    suspects_.Accuse(report.worker, report.suspect);
+    const auto suspect = processes_.find(report.suspect);
+    if (suspect != processes_.end() && suspect->first != report.worker) {
+      suspect->second.lost_in = record_.generation;
+    }
+  }
   if (at_fault && (phase_ != Phase::kGathering || !ends_sent_)) {
     StartRound("a collective failed on " + WorkerName(report.worker, process.place), true);
   } else if (stopped && report.boundary) {
@@ -222,36 +226,36 @@ void Coordinator::Repair(WorkerId worker, Process* process) {
   Tell(worker, std::move(command));
 }
 
+// Hosts of members that are silent and that others have lost: whoever would report the ends of
+// processes there may be gone with them.
+std::set<std::string> Coordinator::LostHosts() const {
+  std::set<std::string> hosts;
+  for (const auto& [id, process] : processes_) {
+    const bool lost = process.lost_in != 0 && process.lost_in == record_.generation;
+    if (lost && !IsHeard(process)) hosts.insert(process.place.first);
+  }
+  return hosts;
+}
+
 // A generation that advances is not broken up because one member is silent: a step needs them all.
-bool Coordinator::IsSilent(WorkerId worker, const Process& process) const {
+bool Coordinator::IsSilent(WorkerId worker, const Process& process, Duration limit) const {
   TimePoint heard = process.heard;
   if (phase_ == Phase::kRunning && IsMember(worker)) heard = std::max(heard, advanced_at_);
-  return now_ - heard > options_.lease;
+  return now_ - heard > limit;
 }
 
 void Coordinator::Expire() {
-  bool all_silent = true;
-  TimePoint newest = 0;
-  for (WorkerId member : member_ids_) {
-    const auto found = processes_.find(member);
-    if (found == processes_.end()) continue;
-    all_silent = all_silent && IsSilent(member, found->second);
-    newest = std::max(newest, found->second.heard);
-  }
-  // More likely than the end of all at once is that no message comes through. Then they train, or
-  // wait as long as they have patience.
-  const bool believed =
-      all_silent && now_ - newest <= (phase_ == Phase::kRunning ? options_.all_silent_limit
-                                                                : options_.stop_limit);
+  const std::set<std::string> lost = LostHosts();
   std::vector<std::pair<WorkerId, std::string>> out;
   for (const auto& [id, process] : processes_) {
-    if (!process.registered) {
-      if (now_ - process.heard > options_.start_limit) {
-        out.emplace_back(id, "was not ready within " + SecondsText(options_.start_limit));
-      }
-    } else if (IsSilent(id, process) && !(believed && IsMember(id))) {
-      out.emplace_back(id, "was silent for " + SecondsText(now_ - process.heard));
-    }
+    // One that lives may say nothing for long: it starts, or a call keeps Python's lock.
+    const bool vouched_for =
+        process.started && hosts_.Has(process.place) && lost.count(process.place.first) == 0;
+    const bool patient = !process.registered || vouched_for;
+    if (!IsSilent(id, process, patient ? options_.start_limit : options_.lease)) continue;
+    out.emplace_back(id, process.registered
+                             ? "was silent for " + SecondsText(now_ - process.heard)
+                             : "was not ready within " + SecondsText(options_.start_limit));
   }
   for (const auto& [id, why] : out) {
     const std::string host = processes_.at(id).place.first;
@@ -281,10 +285,11 @@ void Coordinator::CheckLimits() {
   for (WorkerId member : member_ids_) {
     const auto found = processes_.find(member);
     if (found == processes_.end()) continue;
-    const Report& last = found->second.last;
-    const bool stopped = last.state == WorkerState::kBroken || last.state == WorkerState::kParked;
+    const Process& process = found->second;
     const bool connected =
-        last.state == WorkerState::kMesh && last.generation == record_.generation;
+        process.last.state == WorkerState::kMesh && process.last.generation == record_.generation;
+    // One that has stopped and is silent now cannot be in the next generation either.
+    const bool stopped = HasStopped(process) && now_ - process.heard <= limit;
     if (gathering ? !stopped : !connected) out.push_back(member);
   }
   for (WorkerId member : out) {

@@ -25,14 +25,14 @@ struct CoordinatorOptions {
   int spares = 0;  // workers that are started beyond max_np, and wait
   WorkerId first_worker = 1;  // above all ids that a job which starts again has had
   Duration start_wait = 60 * kSecond;
-  Duration start_limit = 120 * kSecond;  // for a process to be ready
+  // For a process to be ready; and how long one may be silent whose end its launcher would report.
+  Duration start_limit = 120 * kSecond;
+  // For how long others are believed to live of which nothing is heard.
   Duration lease = 5 * kSecond;
   // How long a worker that is heard of may take to stop, and to connect. A worker may publish for a
   // lease after its last answer, so the first is no shorter than the lease.
   Duration stop_limit = 10 * kSecond;
   Duration connect_limit = 30 * kSecond;
-  // For how long it is believed that a generation trains of which nobody is heard.
-  Duration all_silent_limit = 60 * kSecond;
   Duration min_wait = 600 * kSecond;  // with fewer than min_np workers
   Duration join_interval = 2 * kSecond;
   // At most so many generations after the first in `reset_window`, or in all if that is 0; -1: no
@@ -103,9 +103,11 @@ class TFRING_EXPORT Coordinator {
  private:
   struct Process {
     Place place;
-    uint64_t arrival = 0;  // ascends
-    TimePoint heard = 0;   // or started, before it has registered
-    TimePoint told = 0;    // when something was last said to it, but for answers
+    uint64_t arrival = 0;    // ascends
+    TimePoint heard = 0;     // or started, before it has registered
+    TimePoint told = 0;      // when something was last said to it, but for answers
+    Generation lost_in = 0;  // the last generation of which a member has lost it
+    bool started = false;    // by our order: whoever carried that out reports its end
     bool registered = false;
     bool leaving = false;  // has to, or wants to (last.leaving)
     Report last;
@@ -126,7 +128,9 @@ class TFRING_EXPORT Coordinator {
   void OnMemberReport(const Process& process);
   void Repair(WorkerId worker, Process* process);
   void Expire();
-  bool IsSilent(WorkerId worker, const Process& process) const;
+  bool IsHeard(const Process& process) const { return now_ - process.heard <= options_.lease; }
+  bool IsSilent(WorkerId worker, const Process& process, Duration limit) const;
+  std::set<std::string> LostHosts() const;
   void CheckLimits();
   void OnHostFailure(const std::string& host, bool at_once = false);
   void Evict(WorkerId worker, const std::string& why);
@@ -140,7 +144,8 @@ class TFRING_EXPORT Coordinator {
   void Advance(uint64_t random);
   void StartRound(const std::string& why, bool failed);
   void SendEnds();
-  static bool IsReady(const Process& process);
+  static bool HasStopped(const Process& process);
+  bool IsReady(const Process& process) const;
   size_t CountReady(size_t most) const;
   bool AnyStays() const;
   bool AllStopped() const;

@@ -62,11 +62,16 @@ void Coordinator::SendEnds() {
   }
 }
 
-// Can be a member of the next generation, and has no reason to leave it.
-bool Coordinator::IsReady(const Process& process) {
+// One that is still where it was before this generation has not heard of it, and has not moved.
+bool Coordinator::HasStopped(const Process& process) {
   const WorkerState state = process.last.state;
-  return process.registered && !process.leaving &&
-         (state == WorkerState::kParked || state == WorkerState::kBroken);
+  return state == WorkerState::kBroken || state == WorkerState::kParked;
+}
+
+// Can be a member of the next generation, and has no reason to leave it. The others would wait for
+// one that is silent.
+bool Coordinator::IsReady(const Process& process) const {
+  return process.registered && !process.leaving && HasStopped(process) && IsHeard(process);
 }
 
 // Of the `most` that came first, in the order in which they were started.
@@ -90,9 +95,7 @@ bool Coordinator::AllStopped() const {
   return std::all_of(member_ids_.begin(), member_ids_.end(), [&](WorkerId member) {
     const auto found = processes_.find(member);
     if (found == processes_.end()) return true;
-    const WorkerState state = found->second.last.state;
-    // One that is still where it was before this generation has not heard of it, and has not moved.
-    return state == WorkerState::kBroken || state == WorkerState::kParked;
+    return HasStopped(found->second) && IsHeard(found->second);
   });
 }
 
@@ -335,7 +338,7 @@ void Coordinator::WatchForChanges() {
     if (IsMember(id)) {
       wanted = wanted || process.leaving;
     } else {
-      waiting = waiting || (process.registered && !process.leaving);
+      waiting = waiting || IsReady(process);
     }
   }
   DismissLeavers();
@@ -365,6 +368,7 @@ void Coordinator::StartWorkers() {
     Process process;
     process.place = *place;
     process.heard = now_;
+    process.started = true;
     effects_.starts.push_back({next_worker_, *place});
     processes_.emplace(next_worker_++, std::move(process));
   }

@@ -24,6 +24,9 @@ using Generation = uint64_t;
 
 inline constexpr WorkerId kNobody = 0;
 
+// A step that comes so much too late: this process was stopped, or a call kept Python's lock.
+inline constexpr Duration kPause = kSecond;
+
 // How far a state is: commits, and the steps that they hold. The one with more commits is ahead.
 struct Position {
   int64_t commit = 0;

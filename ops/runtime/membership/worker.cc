@@ -13,6 +13,9 @@ Worker::Worker(WorkerOptions options) : options_(std::move(options)) {}
 WorkerEffects Worker::Step(TimePoint now, WorkerEvents events) {
   WorkerEffects effects;
   if (state_ == WorkerState::kFenced || state_ == WorkerState::kExited) return effects;
+  // Nothing could be heard while this process did not run.
+  const TimePoint late = next_deadline() == kNever ? 0 : now - next_deadline();
+  if (WaitsForAnswers() && late > kPause) waits_since_ += late;
   for (Command& command : events.commands) {
     Handle(now, std::move(command), &effects);
     if (effects.exit) return effects;

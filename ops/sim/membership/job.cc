@@ -105,9 +105,9 @@ void Job::StepCoordinator(CoordinatorEvents events) {
     return;
   }
   for (const membership::ProcessEnd& end : events.ends) {
-    ended_.insert(end.worker);
+    const bool news = ended_.insert(end.worker).second;
     const Process* process = Find(end.worker);
-    if (process != nullptr && dismissed_.count(end.worker) == 0 && end.exit_code != 0) {
+    if (news && process != nullptr && dismissed_.count(end.worker) == 0 && end.exit_code != 0) {
       checker_.OnFailureOf(now(), process->place().first);
     }
   }
@@ -141,7 +141,13 @@ void Job::Act(CoordinatorEffects effects) {
     checker_.OnStart(now(), start.place.first);
     Trace("worker " + std::to_string(start.worker) + " is started on " + start.place.first + ":" +
           std::to_string(start.place.second));
+    After(kAgentLease, [this, start] {
+      if (Find(start.worker) == nullptr && !AgentAnswers(start.place.first)) {
+        SayEnd(start.worker, 255, "");
+      }
+    });
     WithAgent(start.place.first, [this, start] {
+      if (ended_.count(start.worker) != 0) return;
       auto& process = processes_[start.worker];
       process = std::make_unique<Process>(this, start.worker, start.place, random_.Fork());
       process->Start();
@@ -174,10 +180,12 @@ void Job::NoteProposal(const Record& record) {
   JobChecker::Standings standings;
   for (const auto& [id, process] : processes_) {
     JobChecker::Standing standing;
-    standing.alive = process->alive();
+    standing.alive = process->alive() && ended_.count(id) == 0;
     standing.stopped = !process->trains();
     standing.boundary = process->at_boundary();
-    standing.leaving = asked_to_leave_.count(id) != 0 || !FindsHost(process->place().first);
+    const std::string& host = process->place().first;
+    standing.leaving =
+        asked_to_leave_.count(id) != 0 || !FindsHost(host) || checker_.IsBarred(host);
     standing.position = process->training().committed().position;
     // Whoever is out of the job for good stands nowhere.
     if (dismissed_.count(id) == 0) standings[id] = standing;
@@ -198,13 +206,21 @@ void Job::NoteDismissal(WorkerId worker) {
   checker_.OnDismissed(worker, leaver->training().committed().position, left);
 }
 
+// For its silence. Nobody waits for one that holds Python's lock, unless something else has failed.
+void Job::NoteEviction(WorkerId worker) {
+  const Process* process = Find(worker);
+  const Generation generation = coordinator_.record().generation;
+  const bool lived = process != nullptr && process->alive() && process->holds() &&
+                     process->worker().Runs(generation) && broken_.count(generation) == 0 &&
+                     active_faults_ == holds_ && FindsHost(process->place().first);
+  checker_.OnEvicted(now(), worker, heard_[worker].when, lived);
+}
+
 void Job::SendCommand(WorkerId to, const Command& command) {
   checker_.OnCommand(command.kind);
   if (command.kind == CommandKind::kFenced || command.kind == CommandKind::kExit) {
     const bool first = dismissed_.insert(to).second;
-    if (first && command.reason.find("was silent") != std::string::npos) {
-      checker_.OnEvicted(now(), to, heard_[to].when);
-    }
+    if (first && command.reason.find("was silent") != std::string::npos) NoteEviction(to);
   }
   Transmit(to, false, [this, to, bytes = EncodeCommand(command)] {
     Process* process = Find(to);
@@ -290,9 +306,13 @@ bool Job::PeersReach(WorkerId a, WorkerId b) {
   return cut_pairs_.count(std::minmax(a, b)) == 0;
 }
 
+bool Job::AgentAnswers(const std::string& host) const {
+  return isolated_.count(host) + down_.count(host) + paused_.count(host) == 0;
+}
+
 void Job::WithAgent(const std::string& host, std::function<void()> action) {
   After(random_.Between(1, 20) * kMillisecond, [this, host, action = std::move(action)] {
-    if (StoreReaches(host) && paused_.count(host) == 0) {
+    if (stores_away_ == 0 && AgentAnswers(host)) {
       action();
     } else {
       for_agents_.emplace_back(host, action);

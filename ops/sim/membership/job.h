@@ -19,6 +19,9 @@
 
 namespace tfring::sim {
 
+// After so much silence of the agent of a host the launcher takes all processes there for ended.
+inline constexpr Duration kAgentLease = 5 * kSecond;
+
 struct JobReport {
   std::vector<std::string> failures;
   std::vector<std::string> trace;  // of the run, if it was asked for
@@ -73,6 +76,7 @@ class Job {
   bool FindsHost(const std::string& host) const;  // discovery does
   void NoteProposal(const membership::Record& record);
   void NoteDismissal(membership::WorkerId worker);
+  void NoteEviction(membership::WorkerId worker);
   void SendCommand(membership::WorkerId to, const membership::Command& command);
   void Transmit(membership::WorkerId worker, bool up, std::function<void()> deliver);
   void PlanTick();
@@ -83,6 +87,7 @@ class Job {
   bool StoreReaches(const std::string& host) const;
   bool StoreReaches(membership::WorkerId worker);
   bool PeersReach(membership::WorkerId a, membership::WorkerId b);
+  bool AgentAnswers(const std::string& host) const;
   // Runs the action when the agent of this host and the coordinator can reach each other.
   void WithAgent(const std::string& host, std::function<void()> action);
   void FlushAgents();
@@ -100,6 +105,7 @@ class Job {
   void HostDown(const std::string& host);
   void IsolateHost(const std::string& host, const PlannedFault& fault);
   void PauseHost(const std::string& host, const PlannedFault& fault);
+  void MissAgent(const std::string& host);
   void StopCoordinator(const PlannedFault& fault);
   void Disturb();
   std::vector<Process*> Members();
@@ -137,6 +143,7 @@ class Job {
   int lossy_ = 0;
   bool was_lossy_ = false;
   int active_faults_ = 0;
+  int holds_ = 0;  // of these
   TimePoint disturbed_ = -1000 * kSecond;
   std::vector<std::pair<std::string, std::function<void()>>> for_agents_;
   std::vector<membership::WorkerState> kill_in_phase_;

@@ -212,7 +212,8 @@ void JobChecker::OnDismissed(WorkerId worker, const Position& position, const Po
   }
 }
 
-void JobChecker::OnEvicted(TimePoint now, WorkerId worker, TimePoint heard) {
+void JobChecker::OnEvicted(TimePoint now, WorkerId worker, TimePoint heard, bool lived) {
+  if (lived) Fail(Name(worker) + " is taken for dead, although its process lives and trains");
   if (now - heard < scenario_->coordinator.lease) {
     Fail(Name(worker) + " is taken for dead, although it was heard of " +
          std::to_string((now - heard) / kMillisecond) + " ms ago");
@@ -233,6 +234,11 @@ void JobChecker::OnFailureOf(TimePoint now, const std::string& host) {
     until = std::max(until, now + longest);
     ++times;
   }
+}
+
+bool JobChecker::IsBarred(const std::string& host) const {
+  const auto found = cooling_.find(host);
+  return found != cooling_.end() && found->second.first == kNever;
 }
 
 void JobChecker::OnStart(TimePoint now, const std::string& host) {

@@ -55,6 +55,7 @@ void Job::Inject(const PlannedFault& fault) {
     case JobFault::kKillInStep:
     case JobFault::kException:
     case JobFault::kStop:
+    case JobFault::kHold:
     case JobFault::kLeave:
       InjectOnProcess(fault);
       return;
@@ -104,6 +105,14 @@ void Job::InjectOnProcess(const PlannedFault& fault) {
   switch (fault.kind) {
     case JobFault::kStop:
       StopProcess(member, fault);
+      return;
+    case JobFault::kHold:
+      member->Hold();
+      ++holds_;
+      Undo(fault, [this, member] {
+        --holds_;
+        member->Wake();
+      });
       return;
     case JobFault::kLeave:
       asked_to_leave_.insert(member->id());
@@ -269,6 +278,7 @@ void Job::InjectOnHost(const PlannedFault& fault) {
   if (fault.kind == JobFault::kHostDown) {
     Undo(fault, [this, host] { down_.erase(host.host); });
     HostDown(host.host);
+    MissAgent(host.host);
   } else if (fault.kind == JobFault::kPauseHost) {
     PauseHost(host.host, fault);
   } else {
@@ -289,16 +299,32 @@ void Job::IsolateHost(const std::string& host, const PlannedFault& fault) {
     }
   }
   Undo(fault, [this, host] { isolated_.erase(host); });
+  MissAgent(host);
 }
 
 // Its agent stops, too: what is to be ended there is not.
 void Job::PauseHost(const std::string& host, const PlannedFault& fault) {
   paused_.insert(host);
   Undo(fault, [this, host] { paused_.erase(host); });
+  MissAgent(host);
   for (const auto& [id, process] : processes_) {
     const bool inside = process->place().first == host;
     if (inside && process->alive() && !process->stopped()) StopProcess(process.get(), fault);
   }
+}
+
+// The launcher takes the processes of a host whose agent is silent for ended. Their agent ends
+// them, too: when the host goes on, if it is paused.
+void Job::MissAgent(const std::string& host) {
+  After(kAgentLease, [this, host] {
+    if (over_ || AgentAnswers(host)) return;
+    Disturb();
+    for (const auto& [id, process] : processes_) {
+      if (process->place().first != host || ended_.count(id) != 0) continue;
+      SayEnd(id, 255, "");
+      process->Deliver([this, it = process.get()] { KillProcess(it, 137, ""); });
+    }
+  });
 }
 
 // What comes meanwhile waits until after the first look at the time.

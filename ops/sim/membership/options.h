@@ -34,6 +34,7 @@ enum class JobFault : uint8_t {
   kKillInStep,   // rank 0, when some members have the result of a step and others do not
   kException,    // a member ends with an exception
   kStop,         // SIGSTOP, later SIGCONT
+  kHold,         // a call of a member keeps Python's lock; its runtime goes on
   kPauseHost,    // a host stops with its agent and all processes, and goes on later
   kStopStore,    // the coordinator stops, and goes on later
   kCutPair,      // two members cannot reach each other
@@ -47,7 +48,7 @@ enum class JobFault : uint8_t {
   kAllReplaced,  // discovery finds other hosts only
   kLeave,        // SIGTERM
 };
-inline constexpr int kNumJobFaults = 19;
+inline constexpr int kNumJobFaults = 20;
 const char* JobFaultName(JobFault fault);
 
 struct PlannedFault {

@@ -30,13 +30,15 @@ class Process {
   const membership::Worker& worker() const { return worker_; }
   bool alive() const { return alive_; }
   bool stopped() const { return stopped_; }
+  bool holds() const { return stopped_ && holds_; }
   bool trains() const { return runs_ != 0; }  // or may still apply a step
   bool at_boundary() const { return boundary_; }
   const Training& training() const { return training_; }
 
   void Start();
   void Kill();
-  void Stop() { stopped_ = true; }
+  void Stop() { stopped_ = true, holds_ = false; }
+  void Hold() { stopped_ = holds_ = true; }
   void Wake();
   void OnLeave();
   void OnCommand(const std::string& bytes);
@@ -97,6 +99,7 @@ class Process {
   Training training_;
   bool alive_ = true;
   bool stopped_ = false;
+  bool holds_ = false;                       // stopped_: its runtime and its kernel go on
   std::vector<std::function<void()>> held_;  // while it is stopped
   uint64_t timer_ = 0;                       // the last that was planned
   int listeners_ = 0;

@@ -22,9 +22,8 @@ void MakeLimits(int workers, Random* random, membership::CoordinatorOptions* opt
   options->max_np = workers + (random->Percent(30) ? static_cast<int>(random->Below(4)) : 0);
   options->spares = static_cast<int>(random->Below(3));
   options->start_wait = 20 * kSecond;
-  options->start_limit = 15 * kSecond;
+  options->start_limit = 80 * kSecond;
   options->min_wait = 90 * kSecond;
-  options->all_silent_limit = random->Percent(50) ? 20 * kSecond : 60 * kSecond;
   options->hosts.first_failure_bars = random->Percent(10);
   options->hosts.cool_most = 20 * kSecond;
   if (random->Percent(10)) {
@@ -44,6 +43,7 @@ void MakeFaults(int count, Random* random, Scenario* scenario) {
     fault.when = random->Between(500, 14000) * kMillisecond;
     fault.lasts = random->Percent(50) ? random->Between(100, 4000) * kMillisecond
                                       : random->Between(4, 20) * kSecond;
+    if (fault.kind == JobFault::kHold) fault.lasts *= 3;
     fault.phase = kPhases[random->Below(7)];
     scenario->faults.push_back(fault);
     scenario->last_fault_end = std::max(scenario->last_fault_end, fault.when + fault.lasts);
@@ -62,10 +62,10 @@ void MakeFaults(int count, Random* random, Scenario* scenario) {
 
 const char* JobFaultName(JobFault fault) {
   static const char* const kNames[kNumJobFaults] = {
-      "kill",      "kill-first", "kill-three",   "kill-in-phase", "kill-in-step",
-      "exception", "stop",       "pause-host",   "stop-store",    "cut-pair",
-      "cut-store", "store-away", "isolate",      "host-down",     "lossy",
-      "new-host",  "host-gone",  "all-replaced", "leave"};
+      "kill",      "kill-first", "kill-three", "kill-in-phase", "kill-in-step",
+      "exception", "stop",       "hold",       "pause-host",    "stop-store",
+      "cut-pair",  "cut-store",  "store-away", "isolate",       "host-down",
+      "lossy",     "new-host",   "host-gone",  "all-replaced",  "leave"};
   return kNames[static_cast<int>(fault)];
 }
 

@@ -1,4 +1,4 @@
-// How generations follow each other, and who is taken for dead.
+// How generations follow each other.
 
 #include "ops/runtime/membership/coordinator.h"
 
@@ -94,128 +94,6 @@ TEST(NumbersAscendAndNoncesDiffer) {
     EXPECT_TRUE(job.Runs(2 * id + 1));
     EXPECT_TRUE(nonces.insert(job.coordinator.record().nonce).second);
   }
-}
-
-TEST(AMemberThatIsSilentInAGenerationThatAdvancesStays) {
-  SmallJob job = RunningJob(JobOf(3), 3);
-  job.workers.at(2).silent = true;
-  job.Pass(60 * kSecond, true);
-  EXPECT_TRUE(job.Runs(1));
-  // It advances no more.
-  job.Pass(5 * kSecond);
-  EXPECT_TRUE(job.Runs(1));
-  job.Pass(200 * kMillisecond);
-  EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == (Workers{1, 3}));
-  EXPECT_TRUE(job.kills == Workers{2});
-  EXPECT_EQ(job.workers.at(2).fenced, 1);
-  // It wakes up.
-  job.Say(2);
-  EXPECT_EQ(job.workers.at(2).fenced, 2);
-  EXPECT_TRUE(job.Runs(2));
-}
-
-TEST(IfNobodyIsHeardTheyAreBelievedToTrain) {
-  SmallJob job = RunningJob(JobOf(2), 2);
-  for (auto& [id, worker] : job.workers) worker.silent = true;
-  job.Pass(59 * kSecond);
-  EXPECT_TRUE(job.Runs(1));
-  job.workers.at(1).silent = job.workers.at(2).silent = false;
-  job.Pass(10 * kSecond, true);
-  EXPECT_TRUE(job.Runs(1));
-  for (auto& [id, worker] : job.workers) worker.silent = true;
-  job.Pass(61 * kSecond);
-  EXPECT_TRUE(!job.Runs(1));
-  EXPECT_EQ(job.kills.size(), 2u);
-}
-
-TEST(IfNobodyIsHeardBetweenGenerationsTheyAreWaitedForAsLongAsTheyWait) {
-  for (const Duration silence : {9 * kSecond, 11 * kSecond}) {
-    SmallJob job = RunningJob(JobOf(3), 3);
-    for (WorkerId id : {2, 3}) job.workers.at(id).silent = job.workers.at(id).deaf = true;
-    job.End(1, 137);
-    job.Pass(silence);
-    for (WorkerId id : {2, 3}) job.Stop(id);
-    EXPECT_EQ(job.generation() == 2, silence < 10 * kSecond);
-    EXPECT_EQ(job.kills.empty(), silence < 10 * kSecond);
-  }
-}
-
-TEST(TimeInWhichTheCoordinatorItselfWasStoppedIsNobodysSilence) {
-  SmallJob job = RunningJob(JobOf(2), 2);
-  job.Pass(10 * kSecond);
-  for (auto& [id, worker] : job.workers) worker.silent = true;
-  job.now += 3600 * kSecond;
-  job.Pass(4 * kSecond);
-  for (auto& [id, worker] : job.workers) worker.silent = false;
-  job.Pass(kSecond);
-  EXPECT_TRUE(job.Runs(1));
-  EXPECT_TRUE(job.kills.empty());
-}
-
-TEST(WhatCameWhileTheCoordinatorWasStoppedIsReadBeforeSilenceIsJudged) {
-  SmallJob job = RunningJob(JobOf(2), 2);
-  job.workers.at(2).silent = true;
-  job.Pass(5 * kSecond);
-  job.now += 3600 * kSecond;
-  job.workers.at(2).silent = false;
-  job.Pass(kSecond);
-  EXPECT_TRUE(job.Runs(1));
-  EXPECT_TRUE(job.kills.empty());
-}
-
-TEST(TimeInWhichTheCoordinatorWasStoppedIsNobodysDelay) {
-  constexpr Duration kHour = 3600 * kSecond;
-  SmallJob job(JobOf(3));
-  job.workers[3].deaf = true;
-  for (WorkerId id : {1, 2, 3}) job.Join(id, "a");
-  job.now += kHour;  // while worker 3 connects
-  job.Pass(kSecond);
-  job.workers.at(3).deaf = false;
-  job.Pass(kSecond);
-  EXPECT_TRUE(job.Runs(1));
-  job.workers.at(2).silent = true;  // but trains
-  job.Pass(10 * kSecond, true);
-  job.now += kHour;
-  job.Pass(kSecond);
-  EXPECT_TRUE(job.Runs(1));
-  job.workers.at(2).silent = false;
-  job.workers.at(2).deaf = true;
-  job.End(1, 137);
-  job.now += kHour;  // while worker 2 stops
-  job.Pass(kSecond);
-  job.workers.at(2).deaf = false;
-  job.Pass(kSecond);
-  EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == (Workers{2, 3}));
-  EXPECT_TRUE(job.kills.empty());
-}
-
-TEST(WhoDoesNotStopIsFenced) {
-  SmallJob job = RunningJob(JobOf(3), 3);
-  job.workers.at(3).deaf = true;
-  job.End(1, 137);
-  job.Pass(10 * kSecond);
-  EXPECT_EQ(job.workers.at(3).report.state == WorkerState::kRunning, true);
-  EXPECT_EQ(job.generation(), Generation{1});
-  job.workers.at(3).deaf = false;
-  job.workers.at(3).report.generation = 0;  // an order to end another generation
-  job.Pass(200 * kMillisecond);
-  EXPECT_EQ(job.workers.at(3).fenced, 1);
-  EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == Workers{2});
-}
-
-TEST(WhoDoesNotConnectIsFenced) {
-  SmallJob job(JobOf(2));
-  job.Join(1, "a");
-  job.workers[2].deaf = true;
-  job.Join(2, "a");
-  EXPECT_EQ(job.generation(), Generation{1});
-  job.Pass(31 * kSecond);
-  EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == Workers{1});
-  EXPECT_TRUE(job.kills == Workers{2});
 }
 
 TEST(WhatWasLostIsSaidAgain) {
@@ -354,17 +232,6 @@ TEST(IfAMemberIsLostBeforeItsEndTheOthersTakeItFurther) {
   EXPECT_TRUE(job.Members() == (Workers{2, 3}));
   EXPECT_EQ(job.coordinator.record().root, 0);
   EXPECT_TRUE(job.coordinator.record().position == (Position{99, 99}));
-}
-
-TEST(ASpareThatWasTakenForDeadDoesNotComeBack) {
-  SmallJob job = RunningJob(JobOf(2), 3);
-  job.workers.at(3).silent = true;
-  job.Pass(6 * kSecond, true);
-  EXPECT_EQ(job.workers.at(3).fenced, 1);
-  job.Say(3);
-  EXPECT_EQ(job.workers.at(3).fenced, 2);
-  job.End(1, 137);
-  EXPECT_TRUE(job.Members() == Workers{2});
 }
 
 TEST(AWorkerOfAnotherJobIsFenced) {

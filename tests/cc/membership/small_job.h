@@ -173,9 +173,10 @@ inline CoordinatorOptions JobOf(int np, int max_np = 0) {
   return options;
 }
 
-// Workers 1 to `count` on one host, which train in generation 1.
-inline SmallJob RunningJob(CoordinatorOptions options, int count) {
+// Workers 1 to `count` on one host, which train in generation 1; by hand or by order.
+inline SmallJob RunningJob(CoordinatorOptions options, int count, bool by_order = false) {
   SmallJob job(std::move(options));
+  if (by_order) job.SetHosts({{"a", count}});
   for (int id = 1; id <= count; ++id) job.Join(static_cast<WorkerId>(id), "a");
   job.Pass(kSecond, true);
   return job;

@@ -68,6 +68,16 @@ struct Fixture {
     Tell(std::move(answer));
   }
 
+  // Steps each 200 ms; returns the effects of the last one.
+  WorkerEffects Pass(Duration duration) {
+    WorkerEffects effects;
+    for (const TimePoint end = now + duration; now < end && !effects.exit;) {
+      now += 200 * kMillisecond;
+      effects = Program({});
+    }
+    return effects;
+  }
+
   TimePoint now = 100 * kSecond;
   Worker worker;
 };
@@ -248,13 +258,23 @@ TEST(OnlyAWorkerThatTrainsNeedsNoAnswers) {
   f.now += 3600 * kSecond;
   EXPECT_TRUE(!f.Program({}).exit);
   f.Stop(4, {3, 3});
-  f.now += 9 * kSecond;
-  EXPECT_TRUE(!f.Program({}).exit);
-  f.now += kSecond;
-  const WorkerEffects effects = f.Program({});
+  EXPECT_TRUE(!f.Pass(9 * kSecond).exit);
+  const WorkerEffects effects = f.Pass(kSecond);
   ASSERT_TRUE(effects.exit.has_value());
   EXPECT_EQ(effects.exit->code, kExitTryAgain);
   EXPECT_CONTAINS(effects.exit->reason, "has not answered worker 7 for 10 s");
+}
+
+TEST(WhileAWorkerDoesNotRunItCannotHearAnswers) {
+  Fixture f;
+  f.Ready();
+  f.Run(4);
+  f.Stop(4, {3, 3});
+  EXPECT_TRUE(!f.Pass(5 * kSecond).exit);
+  f.now += 60 * kSecond;  // a call keeps Python's lock
+  EXPECT_TRUE(!f.Program({}).exit);
+  EXPECT_TRUE(!f.Pass(4 * kSecond).exit);
+  EXPECT_TRUE(f.Pass(kSecond).exit.has_value());
 }
 
 }  // namespace

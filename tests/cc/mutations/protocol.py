@@ -68,6 +68,15 @@ MUTATIONS = (
         20,
         "is taken for dead, although",
     ),
+    # A worker is taken for dead for its silence, although its launcher would report its end.
+    _job(
+        "silence_is_death",
+        "coordinator.cc",
+        "process.started && hosts_.Has(process.place)",
+        "!process.started && hosts_.Has(process.place)",
+        150,
+        "although its process lives",
+    ),
     # A result of a generation that is over is applied.
     _job(
         "stale_result",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
@@ -12,9 +13,13 @@ from launcher_tools import write_script
 
 pytest.importorskip("tfring._native")
 
+# For how long a rank keeps Python's lock: longer than a rank may stand still.
+LOCK_SECONDS = int(os.environ.get("TFRING_TEST_LOCK_SECONDS", "12"))
+
 # Trains without TensorFlow: a step is an allreduce, and the weights a hash of all steps so far.
 # The first argument is a folder; the file "stop" in it ends the training.
 NUMBERS = """
+    import ctypes
     import sys
     import numpy as np
     from tfring.elastic.state import ObjectState
@@ -50,6 +55,12 @@ NUMBERS = """
             if stop:
                 break
             time.sleep(0.005)
+            if asked(f"lock.{WORKER}"):
+                with open(f"{FOLDER}/lock.{WORKER}") as file:
+                    seconds = int(file.read())
+                os.unlink(file.name)
+                say("locks", worker=WORKER)
+                ctypes.PyDLL(None).sleep(seconds)  # a call that keeps Python's lock
             state.history = (state.history * 31 + state.step) % 1000003
             state.step += 1
             if state.step % STEPS_OF_A_COMMIT == 0:
@@ -292,6 +303,42 @@ def test_a_rank_that_was_stopped_and_wakes_up_leaves(start, tmp_path):
         assert left < wait_for_commits(job, 2)  # its slot is free again
         (tmp_path / "stop").touch()
         assert job.wait_for_end()[0] == 0
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_keeps_pythons_lock_goes_on_in_its_generation(start, tmp_path, rank):
+    with start(2, min_np=1, lease=SECOND) as job:
+        wait_for_commits(job, 2)
+        hold_lock(job, tmp_path, worker_of_rank(job, rank), seconds=LOCK_SECONDS)
+        wait_for_commits(job, 2)
+        assert job.service.status()["generation"] == 1
+        (tmp_path / "stop").touch()
+        assert job.wait_for_end()[0] == 0
+        assert set(job.exit_codes.values()) == {0} and len(job.exit_codes) == 2
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_keeps_pythons_lock_while_another_is_killed_recovers_with_the_rest(
+    start, tmp_path, rank
+):
+    with start(3, min_np=1, lease=SECOND) as job:
+        wait_for_commits(job, 3)
+        holder, killed = worker_of_rank(job, 1 - rank), worker_of_rank(job, rank)
+        hold_lock(job, tmp_path, holder, seconds=7)
+        job.kill(killed)
+        wait_for_commits(job, 3)
+        assert holder in [one["worker"] for one in job.service.status()["members"]]
+        (tmp_path / "stop").touch()
+        assert job.wait_for_end()[0] == 0
+        assert job.exit_codes.pop(killed) == 137 and set(job.exit_codes.values()) == {0}
+
+
+def hold_lock(job, folder, worker, seconds):
+    """Has a worker keep Python's lock for so long, from the moment of the return."""
+    new = folder / "new"
+    new.write_text(str(seconds))
+    new.rename(folder / f"lock.{worker}")
+    job.wait(lambda: job.lines("locks", worker=worker))
 
 
 def test_a_program_without_elastic_run_ends_together(start, tmp_path):
