@@ -263,6 +263,7 @@ def _start(membership: Membership, settings: Settings) -> None:
             nonce=membership.nonce,
             last_process_set=membership.last_process_set,
             mpi=membership.mpi_data,
+            others=membership.release_others(),
         )
     except _native.core.CoreError:
         membership.free_group()

@@ -133,10 +133,9 @@ class Worker {
       arena_->Start(collective_, ResolveReduction(collective_), false);
       return arena_->Run(kNever).status();
     }
-    Result<Schedule> schedule = SelectSchedule(collective_, config_, Connectivity::kFull, layout_);
-    if (!schedule.ok()) return schedule.status();
-    executor_.Prepare(collective_, *schedule, ResolveReduction(collective_));
-    runner_.Start(*schedule, collective_.sequence, collective_.members, &executor_);
+    const Schedule schedule = SelectSchedule(collective_, config_, layout_);
+    executor_.Prepare(collective_, schedule, ResolveReduction(collective_));
+    runner_.Start(schedule, collective_.sequence, collective_.members, &executor_);
     return runner_.Run();
   }
 

@@ -67,6 +67,9 @@ Config ConfigOf(const SettingValues& settings) {
   return *std::move(config);
 }
 
+// A listening socket, address and port of each rank's, and a key: see PeerAddresses.
+using Others = std::tuple<int, std::vector<std::pair<std::string, int>>, py::bytes>;
+
 void Init(int rank, int size, int local_rank, int local_size, int cross_rank, int cross_size,
           std::vector<std::string> hosts, std::map<Rank, int> control_fds,
           std::map<Rank, int> data_fds, std::map<Rank, int64_t> local_pids,
@@ -74,7 +77,7 @@ void Init(int rank, int size, int local_rank, int local_size, int cross_rank, in
           const SettingValues& config, double start_timeout,
           const std::optional<std::map<std::string, std::string>>& record, uint64_t generation,
           uint64_t nonce, ProcessSetId last_process_set,
-          const std::map<std::string, std::string>& mpi) {
+          const std::map<std::string, std::string>& mpi, std::optional<Others> others) {
   InitOptions options;
   SetMpi(mpi, &options);
   options.generation = generation;
@@ -87,6 +90,9 @@ void Init(int rank, int size, int local_rank, int local_size, int cross_rank, in
   options.data_fds = std::move(data_fds);
   options.local_pids = std::move(local_pids);
   for (const auto& [peer, keys] : control_keys) options.control_keys[peer] = keys;
+  if (others) {
+    std::tie(options.data_listener, options.data_endpoints, options.data_key) = *std::move(others);
+  }
   options.config = ConfigOf(config);
   options.start_timeout_seconds = start_timeout;
   Status status;
@@ -285,7 +291,7 @@ void DefineLifecycle(py::module_& m) {
       arg("config"), arg("start_timeout") = 60.0,
       arg("record") = std::map<std::string, std::string>(), arg("generation") = 0, arg("nonce") = 0,
       arg("last_process_set") = kGlobalProcessSet,
-      arg("mpi") = std::map<std::string, std::string>(),
+      arg("mpi") = std::map<std::string, std::string>(), arg("others") = std::nullopt,
       "Starts the runtime, which owns the descriptors from then on and closes them. `record` is "
       "where it records what it does: path, job, boot, and keep if the file is to stay after an "
       "end without an error. None: nothing is recorded. `generation`: its number, above all "
@@ -294,7 +300,10 @@ void DefineLifecycle(py::module_& m) {
       "`last_process_set`: the highest id that a process set has had "
       "on any of the ranks. `mpi`: for CPU_OPERATIONS=mpi, paths of the plug-in and of the module "
       "that has loaded MPI, and the Fortran number of a communicator of all ranks, which the "
-      "runtime frees: plugin, module, communicator.");
+      "runtime frees: plugin, module, communicator. `others`: what connects ranks that are not in "
+      "`data_fds` when they need it: a listening socket, address and port of each rank's, and a "
+      "key "
+      "of 32 bytes.");
   // Without the GIL: shutdown waits for callbacks, and TensorFlow may run Python in them
   // (tf.py_function).
   m.def(

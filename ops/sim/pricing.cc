@@ -193,10 +193,7 @@ Duration PlanPrices::Price(const Plan& plan, size_t members, int64_t bytes) {
   if (known != known_.end()) return known->second;
   std::vector<Schedule> by_rank;
   for (size_t self = 0; self < members; ++self) {
-    Result<Schedule> schedule = SelectSchedule(DescribeCollective(plan, members, self, bytes),
-                                               Config(), Connectivity::kFull);
-    if (!schedule.ok()) return kNever;
-    by_rank.push_back(std::move(*schedule));
+    by_rank.push_back(SelectSchedule(DescribeCollective(plan, members, self, bytes), Config()));
   }
   Duration last = 0;
   for (Duration end : PriceSchedules(by_rank, links_)) last = std::max(last, end);

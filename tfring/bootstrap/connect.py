@@ -9,6 +9,7 @@ import hmac
 import ipaddress
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -46,7 +47,8 @@ class Membership:
     that a process set has had on any of them. `control_keys` has the keys of the
     seals that we send to a peer and of those that we get from it; `key` is the generation's. `job`
     is a number that no other job has, and no secret. `mpi_data` is what the runtime gets where
-    MPI carries the data. `interface` is the network interface at which other hosts reach this rank,
+    MPI carries the data. Where not all ranks are connected, `listener` and `endpoints` are as those
+    of mesh.Connections. `interface` is the network interface at which other hosts reach this rank,
     "" where the job has one host.
     """
 
@@ -71,6 +73,8 @@ class Membership:
     job: str = ""
     mpi_data: dict[str, str] = dataclasses.field(default_factory=dict)
     interface: str = ""
+    listener: socket.socket | None = None
+    endpoints: list[tuple[str, int]] = dataclasses.field(default_factory=list)
 
     @property
     def nonce(self) -> int:
@@ -84,8 +88,19 @@ class Membership:
         self.data_fds.clear()
         return taken
 
+    def release_others(self) -> tuple[int, list[tuple[str, int]], bytes] | None:
+        """Returns what the runtime needs to connect further ranks, whose descriptor it then owns.
+
+        None where all are connected.
+        """
+        if self.listener is None or self.key is None:
+            return None
+        return self.listener.detach(), self.endpoints, expand(self.key, b"data connections")
+
     def close(self) -> None:
         """Closes the descriptors that were not released."""
+        if self.listener is not None:
+            self.listener.close()
         for descriptors in self.release():
             for descriptor in descriptors.values():
                 os.close(descriptor)
@@ -210,6 +225,8 @@ def _membership(
         control_keys=dict(connections.control_keys),
         key=key if len(records) > 1 else None,
         job=hashlib.sha256(b"job" + records[0].nonce.encode()).hexdigest()[:12],
+        listener=connections.listener,
+        endpoints=connections.endpoints,
     )
 
 
@@ -322,6 +339,7 @@ def _connect(
             rank=rank,
             endpoints=endpoints,
             hosts=[r.host for r in records],
+            host_ids=[r.host_id for r in records],
             listener=listener,
             key=key,
             mesh_limit=mesh_limit,
@@ -332,6 +350,10 @@ def _connect(
     try:
         endpoints = [(str(a), int(p)) for a, p in _run_on_all_ranks(exchange, rank, listen)]
         _run_on_all_ranks(exchange, rank, connect_all)
+        assert listener is not None and connections is not None
+        if len(connections.data) < size - 1:
+            connections.listener = listener.listening_socket()
+            connections.endpoints = endpoints
     except BaseException:
         if connections is not None:
             connections.close()
@@ -339,7 +361,6 @@ def _connect(
     finally:
         if listener is not None:
             listener.close()
-    assert connections is not None
     return connections
 
 

@@ -1,11 +1,15 @@
-"""Connects the ranks: a star of control connections around rank 0; data to all or along a ring."""
+"""Connects the ranks: a star of control connections around rank 0, and data connections.
+
+In a small job all ranks are connected for data. In a larger one each is with those of its host and
+its neighbours in the ring; the runtime opens all others when a collective first needs them.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from tfring.bootstrap.cancel import Cancel
 from tfring.handshake import auth
@@ -20,13 +24,16 @@ from tfring.texts.ranks import ranks_text
 class Connections:
     """The connected sockets of one rank, until they are handed to the runtime.
 
-    Owns the sockets until release() or close().
+    Owns the sockets until release() or close(). Where not all ranks are connected, `listener` is
+    what others connect to later, and `endpoints` has address and port of each rank's.
     """
 
     def __init__(self) -> None:
         self.control: dict[int, socket.socket] = {}
         self.data: dict[int, socket.socket] = {}
         self.control_keys: dict[int, ChannelKeys] = {}
+        self.listener: socket.socket | None = None
+        self.endpoints: list[tuple[str, int]] = []
 
     def add(self, role: auth.Role, peer: int, channel: Channel) -> None:
         """Takes over one connection and sets the options that the runtime needs."""
@@ -47,20 +54,29 @@ class Connections:
         """Closes everything that was not released."""
         for sock in (*self.control.values(), *self.data.values()):
             sock.close()
+        if self.listener is not None:
+            self.listener.close()
 
 
-def data_peers(rank: int, size: int, mesh_limit: int) -> set[int]:
-    """Returns the ranks that a rank has data connections with: all, or its ring neighbours."""
-    if size <= mesh_limit:
-        return set(range(size)) - {rank}
-    return {(rank - 1) % size, (rank + 1) % size} - {rank}
+def data_peers(rank: int, host_ids: Sequence[str], mesh_limit: int) -> set[int]:
+    """Returns the ranks that a rank is connected with for data when the job begins.
+
+    Args:
+        rank: The rank.
+        host_ids: By rank, equal for ranks of one host.
+        mesh_limit: Largest job in which that is every other rank.
+    """
+    size = len(host_ids)
+    ring = {(rank - 1) % size, (rank + 1) % size}
+    near = {r for r in range(size) if r in ring or host_ids[r] == host_ids[rank]}
+    return (set(range(size)) if size <= mesh_limit else near) - {rank}
 
 
-def links(rank: int, size: int, mesh_limit: int) -> set[tuple[auth.Role, int]]:
-    """Returns role and peer of every connection that a rank has."""
-    control = set(range(1, size)) if rank == 0 else {0}
+def links(rank: int, host_ids: Sequence[str], mesh_limit: int) -> set[tuple[auth.Role, int]]:
+    """Returns role and peer of every connection that a rank has when the job begins."""
+    control = set(range(1, len(host_ids))) if rank == 0 else {0}
     wanted = {(auth.Role.CONTROL, peer) for peer in control}
-    return wanted | {(auth.Role.DATA, peer) for peer in data_peers(rank, size, mesh_limit)}
+    return wanted | {(auth.Role.DATA, peer) for peer in data_peers(rank, host_ids, mesh_limit)}
 
 
 # For each peer of this host: shared memory, its wake-up and the watched process.
@@ -70,23 +86,27 @@ _RESERVE = 256
 
 
 def ensure_descriptors(rank: int, size: int, mesh_limit: int, *, rendezvous: bool) -> None:
-    """Makes sure that this rank may open as many descriptors as its connections need.
+    """Makes sure that this rank may open as many descriptors as its first connections need.
+
+    If the system allows it, also as many as it takes to be connected with all ranks.
 
     Args:
         rank: Our rank.
         size: Number of ranks.
-        mesh_limit: Largest job in which every rank has a data connection to every other.
+        mesh_limit: Largest job in which every rank is connected with every other at once.
         rendezvous: Whether the ranks connect to rank 0 before that, to find each other.
 
     Raises:
         BootstrapError: The hard limit does not suffice; the message says how many are needed.
     """
-    data = len(data_peers(rank, size, mesh_limit))
-    needed = len(os.listdir("/proc/self/fd")) + len(links(rank, size, mesh_limit))
+    hosts = [str(r) for r in range(size)]  # who shares one is not known yet
+    data = len(data_peers(rank, hosts, mesh_limit))
+    needed = len(os.listdir("/proc/self/fd")) + len(links(rank, hosts, mesh_limit))
     needed += _PER_LOCAL_PEER * data
     if rendezvous:
         needed += size - 1 if rank == 0 else 1
-    limit = raise_descriptor_limit(needed + _RESERVE)
+    later = (1 + _PER_LOCAL_PEER) * (size - 1 - data)
+    limit = raise_descriptor_limit(needed + later + _RESERVE)
     if limit < needed:
         raise BootstrapError(
             f"rank {rank} of {size} needs {needed} file descriptors and may have {limit}: raise "
@@ -100,6 +120,7 @@ def connect_all(
     rank: int,
     endpoints: list[tuple[str, int]],
     hosts: list[str],
+    host_ids: list[str],
     listener: Listener,
     key: bytes,
     mesh_limit: int,
@@ -115,9 +136,10 @@ def connect_all(
         rank: Our rank.
         endpoints: Address and port of every rank's listener.
         hosts: Host name of every rank, for messages.
+        host_ids: What tells the hosts of ranks apart.
         listener: Our own.
         key: The key of this generation.
-        mesh_limit: Largest job in which every rank has a data connection to every other.
+        mesh_limit: Largest job in which every rank is connected with every other at once.
         deadline: ``time.monotonic()`` at which to give up.
         cancel: Ends it before.
 
@@ -125,7 +147,7 @@ def connect_all(
         BootstrapError: A rank could not be reached or did not connect; the message names it. Or it
             was cancelled.
     """
-    wanted = links(rank, len(endpoints), mesh_limit)
+    wanted = links(rank, host_ids, mesh_limit)
     above = {link for link in wanted if link[1] > rank}
     connections = Connections()
     outgoing = _Outgoing(connections, listener)

@@ -147,6 +147,10 @@ class Handshakes:
         self._sock.close()
         os.close(self._wake)
 
+    def listening_socket(self) -> socket.socket:
+        """Returns a duplicate of the listening socket, which goes on listening after close()."""
+        return self._sock.dup()
+
     def _accept_several(self) -> None:
         for _ in range(_ACCEPTS_PER_EVENT):
             try:

@@ -301,10 +301,6 @@ def _prices(findings: Findings, hosts: Sequence[tuple[str, int]]) -> None:
         core = _native.core
     except (SettingError, ImportError, OSError):
         return  # another check says so
-    by_mpi = settings.runtime.get("CPU_OPERATIONS") == "mpi"
-    if len(by_rank) > settings.mesh_limit and not by_mpi:
-        findings.show("allreduces", "in a ring: more ranks than TFRING_MESH_LIMIT")
-        return
     for line in core.allreduce_prices(by_rank, native_values(settings.runtime)):
         findings.show("allreduces", line)
 

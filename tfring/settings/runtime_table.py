@@ -148,8 +148,8 @@ ALGORITHMS = Group(
         choice(
             "HIERARCHICAL_ALLREDUCE",
             "Allreduces over several hosts reduce within each host first: 0 never, 1 always, "
-            "`auto` where that is expected to be faster. tfring ignores 1 with `DETERMINISTIC` "
-            "and with more than 64 ranks. See [Performance](performance.md#between-hosts).",
+            "`auto` where that is expected to be faster. tfring ignores 1 with `DETERMINISTIC`. "
+            "See [Performance](performance.md#between-hosts).",
             "auto",
             choices=("auto", "0", "1"),
             also=words("1", "0"),
@@ -244,8 +244,8 @@ TRANSPORTS = Group(
         ),
         count(
             "MESH_LIMIT",
-            "In jobs of up to this many ranks all are connected with all, in larger ones each "
-            "with its neighbours in the ring.",
+            "In jobs of up to this many ranks `init` connects all with all for data. In larger "
+            "ones ranks of different hosts connect when a collective needs it.",
             64,
             low=2,
             high=4 << 10,

@@ -36,13 +36,10 @@ std::vector<int> NumberSeveralHosts(const std::vector<std::string>& names) {
 }  // namespace
 
 CpuBackend::CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTransport> transport,
-                       CompletionSink sink, int world_size, std::vector<std::string> hosts,
-                       Crew* crew)
+                       CompletionSink sink, std::vector<std::string> hosts, Crew* crew)
     : self_(self),
       config_(config),
       transport_(std::move(transport)),
-      world_size_(world_size),
-      full_mesh_(SeesFullMesh(world_size)),
       hosts_(std::move(hosts)),
       host_numbers_(NumberSeveralHosts(hosts_)),
       runner_(transport_.get(), &poison_),
@@ -54,7 +51,7 @@ CpuBackend::CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTran
           std::move(sink), &poison_, crew)) {
   // Nothing has been submitted yet, so no other thread uses the two.
   if (config.check_values != ValueAction::kIgnore) executor_.CheckValues();
-  if (self == 0 && full_mesh_) LogPrices(self, hosts_, config, *transport_);
+  if (self == 0) LogPrices(self, hosts_, config, *transport_);
   const ProgressWatch watch(config.stall_warning, config.stall_shutdown);
   const auto on_quiet = [this](ProgressWatch::Verdict verdict, Duration quiet) {
     return OnQuiet(verdict, quiet);
@@ -85,13 +82,6 @@ CpuBackend::~CpuBackend() {
 void CpuBackend::Abort(Status why) {
   if (why.code() == StatusCode::kUnavailable) peer_lost_ = true;
   queue_->Abort(std::move(why));
-}
-
-bool CpuBackend::SeesFullMesh(int world_size) const {
-  for (Rank peer = 0; peer < world_size; ++peer) {
-    if (peer != self_ && !transport_->Connected(peer)) return false;
-  }
-  return true;
 }
 
 HostLayout CpuBackend::LayoutOf(const std::vector<Rank>& members) const {
@@ -192,25 +182,22 @@ Status CpuBackend::CheckEntry(const Collective& collective, bool* recalled) {
 }
 
 Status CpuBackend::RunSchedule(const Collective& collective) {
-  Result<Schedule> schedule = SelectSchedule(
-      collective, config_, ConnectivityOf(collective.members, world_size_, full_mesh_),
-      LayoutOf(collective.members));
-  if (!schedule.ok()) return schedule.status();
+  const Schedule schedule = SelectSchedule(collective, config_, LayoutOf(collective.members));
   TFRING_LOG(kDebug) << collective.what << ", " << InputBytes(collective.buffers)
-                     << " bytes: " << schedule->algorithm;
-  for (const Step& step : schedule->steps) {
+                     << " bytes: " << schedule.algorithm;
+  for (const Step& step : schedule.steps) {
     const Rank peer = IsRemote(step) ? collective.members[step.peer] : kNoRank;
     if (peer != kNoRank && !transport_->Connected(peer)) {
       return Internal("rank " + std::to_string(self_) + " is not connected to rank " +
-                      std::to_string(peer) + ", which " + schedule->algorithm + " needs");
+                      std::to_string(peer) + ", which " + schedule.algorithm + " needs");
     }
     if (step.kind == StepKind::kSend && collective.traffic != nullptr) {
       collective.traffic->SentTo(peer, StepBytes(step));
     }
   }
-  executor_.Prepare(collective, *schedule, ResolveReduction(collective));
+  executor_.Prepare(collective, schedule, ResolveReduction(collective));
   running_ = &collective;
-  runner_.Start(*schedule, collective.sequence, collective.members, &executor_, collective.marks,
+  runner_.Start(schedule, collective.sequence, collective.members, &executor_, collective.marks,
                 collective.hops);
   return runner_.Run();
 }

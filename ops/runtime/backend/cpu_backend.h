@@ -26,13 +26,10 @@ namespace tfring {
 // with Unavailable.
 class CpuBackend final : public CollectiveBackend {
  public:
-  // From `world_size` the backend finds out whether all ranks are connected with each other or only
-  // neighbours in a ring. Without it, it assumes the former, which is right up to 64 ranks.
   // `hosts`, by rank, are named in messages, and tell which members share a host. `crew` as for
   // CollectiveQueue.
   CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTransport> transport,
-             CompletionSink sink, int world_size = 0, std::vector<std::string> hosts = {},
-             Crew* crew = nullptr);
+             CompletionSink sink, std::vector<std::string> hosts = {}, Crew* crew = nullptr);
   ~CpuBackend() override;
 
   const char* name() const override { return "cpu"; }
@@ -48,15 +45,12 @@ class CpuBackend final : public CollectiveBackend {
   void Begin(const Collective& collective);
   Status CheckEntry(const Collective& collective, bool* recalled);
   Status RunSchedule(const Collective& collective);
-  bool SeesFullMesh(int world_size) const;
   HostLayout LayoutOf(const std::vector<Rank>& members) const;
   Status OnQuiet(ProgressWatch::Verdict verdict, Duration quiet);
 
   const Rank self_;
   const Config config_;
   const std::unique_ptr<DataTransport> transport_;
-  const int world_size_;
-  const bool full_mesh_;
   const std::vector<std::string> hosts_;
   const std::vector<int> host_numbers_;  // by rank; empty if all are on one host, or nobody knows
   std::atomic<bool> poison_{false};

@@ -57,8 +57,7 @@ struct Config {
   // Large collectives are pipelined in pieces of this many bytes.
   int64_t piece_bytes = 262144;
   // Allreduces over several hosts reduce within each host first: 0 never, 1 always, auto where that
-  // is expected to be faster. tfring ignores 1 with DETERMINISTIC and with more than 64 ranks. See
-  // docs/performance.md.
+  // is expected to be faster. tfring ignores 1 with DETERMINISTIC. See docs/performance.md.
   Hierarchy hierarchical_allreduce = Hierarchy::kAuto;
   // A small message takes this long from host to host. HIERARCHICAL_ALLREDUCE=auto uses it and
   // NETWORK_BYTES_PER_SECOND. Neither is measured: tfring doctor -H a:4,b:4 shows their effect.

@@ -35,7 +35,8 @@ class DataTransport {
  public:
   virtual ~DataTransport() = default;
 
-  // True if there is a stream to `peer` (large jobs connect ring neighbours only).
+  // True if there is a stream to `peer`, or there will be one when it is first used. Until then
+  // nothing moves on it, and Wait waits for it as for one that blocks.
   virtual bool Connected(Rank peer) const = 0;
 
   // Move what can be moved without blocking; the result is the number of bytes, 0 when it would

@@ -38,7 +38,8 @@ Duration ProbeInterval(const Config& config) {
   return std::clamp(config.stall_shutdown / 6, kSecond, 5 * kSecond);
 }
 
-// The bootstrap decides which ranks are connected; the ring is the least that collectives need.
+// The bootstrap decides which ranks are connected at first, and the others connect when they need
+// to; a ring there is always.
 bool NeedsData(const Topology& t, Rank peer) {
   const int distance = (peer - t.rank + t.size) % t.size;
   return distance == 1 || distance == t.size - 1;
@@ -109,7 +110,15 @@ Result<std::unique_ptr<DataTransport>> MakeData(const Topology& topology, Connec
     return ShmDataTransport::Connect(UseOfSharedMemory(config), on_this_host, std::move(*mpi),
                                      deadline, self);
   }
-  auto made = TcpDataTransport::Create(std::move(connections->data), ProbeInterval(config));
+  std::unique_ptr<PeerConnector> connector;
+  if (connections->others.listener.valid()) {
+    Result<std::unique_ptr<PeerConnector>> made =
+        PeerConnector::Create(std::move(connections->others));
+    if (!made.ok()) return made.status();
+    connector = std::move(*made);
+  }
+  auto made = TcpDataTransport::Create(std::move(connections->data), ProbeInterval(config),
+                                       std::move(connector));
   if (!made.ok()) return made.status();
   return ShmDataTransport::Connect(UseOfSharedMemory(config), on_this_host, std::move(*made),
                                    deadline, self);
@@ -153,6 +162,10 @@ Connections TakeConnections(InitOptions* options) {
   for (auto [rank, fd] : options->data_fds) taken.data.emplace(rank, UniqueFd(fd));
   taken.local_pids = std::move(options->local_pids);
   taken.control_keys = std::move(options->control_keys);
+  taken.others.self = options->topology.rank;
+  taken.others.listener = UniqueFd(std::exchange(options->data_listener, -1));
+  taken.others.endpoints = std::move(options->data_endpoints);
+  taken.others.key = std::move(options->data_key);
   taken.mpi = {options->mpi_plugin, options->mpi_module, options->mpi_communicator};
   options->control_fds.clear();
   options->data_fds.clear();
@@ -190,10 +203,10 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
   UseArenas(config.arena && one_host && (*data)->host_memory() != nullptr, &parts.engine.config);
   // std::function has to be copyable and the transport is not; it is moved out in the only call.
   auto holder = std::make_shared<std::unique_ptr<DataTransport>>(std::move(*data));
-  parts.make_backend = [self = topology.rank, size = topology.size, config, holder, hosts](
+  parts.make_backend = [self = topology.rank, config, holder, hosts](
                            CompletionSink sink, Crew* crew) -> std::unique_ptr<CollectiveBackend> {
-    return std::make_unique<CpuBackend>(self, config, std::move(*holder), std::move(sink), size,
-                                        hosts, crew);
+    return std::make_unique<CpuBackend>(self, config, std::move(*holder), std::move(sink), hosts,
+                                        crew);
   };
   AddDevices(config, topology.rank, hosts, &parts);
   return parts;

@@ -10,6 +10,7 @@
 #include "ops/runtime/process/process_runtime.h"
 #include "ops/runtime/process/rank_runtime.h"
 #include "ops/runtime/transport/mpi_library.h"
+#include "ops/runtime/transport/peer_connector.h"
 #include "ops/runtime/transport/unique_fd.h"
 
 namespace tfring {
@@ -18,6 +19,7 @@ namespace tfring {
 struct Connections {
   std::map<Rank, UniqueFd> control;
   std::map<Rank, UniqueFd> data;
+  PeerAddresses others;  // without a listener if all are connected
   std::map<Rank, int64_t> local_pids;
   std::map<Rank, std::pair<std::string, std::string>> control_keys;
   MpiUse mpi;

@@ -99,10 +99,14 @@ struct InitOptions {
   Topology topology;
   std::vector<std::string> hosts;      // host name by rank, size elements
   std::map<Rank, int> control_fds;     // rank 0: to everybody; others: to rank 0
-  std::map<Rank, int> data_fds;        // to the connected data peers
+  std::map<Rank, int> data_fds;        // to the connected data peers, the ring's at least
   std::map<Rank, int64_t> local_pids;  // process ids of the other ranks of this host
   // The keys of the seals that we send on a control connection and of those that we receive.
   std::map<Rank, std::pair<std::string, std::string>> control_keys;
+  // Where not all are connected for data: see PeerAddresses. The descriptor is like the others.
+  int data_listener = -1;
+  std::vector<std::pair<std::string, int>> data_endpoints;
+  std::string data_key;
   Config config;
   // With CPU_OPERATIONS=mpi: libraries and communicator, see MpiUse.
   std::string mpi_plugin;

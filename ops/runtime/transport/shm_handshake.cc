@@ -5,12 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include "ops/runtime/base/clock.h"
+#include "ops/runtime/transport/frame_seal.h"
 #include "ops/runtime/transport/socket_util.h"
 
 namespace tfring {
@@ -138,15 +140,17 @@ Result<bool> AgreeOnGroup(const std::vector<Rank>& group, const std::vector<ShmP
                           TimePoint deadline) {
   std::vector<Rank> sorted = group;
   std::sort(sorted.begin(), sorted.end());
-  // A set of up to 64 ranks, which is as many as are connected with all others (see CpuBackend).
-  constexpr Rank kMost = 64;
-  uint64_t own = 0;
-  const bool fits = !sorted.empty() && sorted.back() < kMost;
-  for (Rank rank : sorted) own |= fits ? uint64_t{1} << rank : 0;
+  // Equal for equal groups of any size.
+  using Digest = std::array<char, 16>;
+  Blake2b hash("", std::tuple_size_v<Digest>);
+  for (Rank rank : sorted) hash.Update({reinterpret_cast<const char*>(&rank), sizeof(rank)});
+  Digest own{};
+  const std::string digest = hash.Finish();
+  std::copy(digest.begin(), digest.end(), own.begin());
   for (const ShmPeer& peer : peers) TFRING_RETURN_IF_ERROR(SendAll(peer, own, deadline));
-  bool agreed = fits && sorted.size() > 1;
+  bool agreed = sorted.size() > 1;
   for (const ShmPeer& peer : peers) {
-    uint64_t theirs = 0;
+    Digest theirs{};
     TFRING_RETURN_IF_ERROR(RecvAll(peer, &theirs, deadline));
     const bool member = std::binary_search(sorted.begin(), sorted.end(), peer.rank);
     if (member) agreed &= theirs == own;

@@ -68,33 +68,56 @@ bool SafeToClose(int fd) {
 
 }  // namespace
 
-Result<std::unique_ptr<TcpDataTransport>> TcpDataTransport::Create(std::map<Rank, UniqueFd> sockets,
-                                                                   Duration probe) {
-  for (const auto& [rank, socket] : sockets) {
+Result<std::unique_ptr<TcpDataTransport>> TcpDataTransport::Create(
+    std::map<Rank, UniqueFd> sockets, Duration probe, std::unique_ptr<PeerConnector> connector) {
+  Result<UniqueFd> interrupt = NewEventFd();
+  if (!interrupt.ok()) return interrupt.status();
+  std::unique_ptr<TcpDataTransport> transport(
+      new TcpDataTransport(probe, std::move(connector), std::move(*interrupt)));
+  for (auto& [rank, socket] : sockets) {
     const std::string who = "data connection to rank " + std::to_string(rank);
     if (rank < 0) return InvalidArgument(who + ": no such rank");
     Status prepared = PrepareSocket(socket.get());
     if (!prepared.ok()) return Status(prepared.code(), who + ": " + prepared.message());
-    WidenBuffers(socket.get(), kSocketBufferBytes);
-    KeepAlive(socket.get(), probe);
+    transport->Adopt(rank, std::move(socket));
   }
-  Result<UniqueFd> interrupt = NewEventFd();
-  if (!interrupt.ok()) return interrupt.status();
-  return std::unique_ptr<TcpDataTransport>(
-      new TcpDataTransport(std::move(sockets), std::move(*interrupt)));
+  return transport;
 }
 
-TcpDataTransport::TcpDataTransport(std::map<Rank, UniqueFd> sockets, UniqueFd interrupt)
-    : sockets_(std::move(sockets)), interrupt_(std::move(interrupt)) {
-  for (const auto& [rank, socket] : sockets_) {
-    fds_.resize(std::max(fds_.size(), static_cast<size_t>(rank) + 1), -1);
-    fds_[static_cast<size_t>(rank)] = socket.get();
+TcpDataTransport::TcpDataTransport(Duration probe, std::unique_ptr<PeerConnector> connector,
+                                   UniqueFd interrupt)
+    : probe_(probe), connector_(std::move(connector)), interrupt_(std::move(interrupt)) {}
+
+void TcpDataTransport::Adopt(Rank peer, UniqueFd socket) {
+  WidenBuffers(socket.get(), kSocketBufferBytes);
+  KeepAlive(socket.get(), probe_);
+  fds_.resize(std::max(fds_.size(), static_cast<size_t>(peer) + 1), -1);
+  fds_[static_cast<size_t>(peer)] = socket.get();
+  sockets_[peer] = std::move(socket);
+}
+
+bool TcpDataTransport::Connected(Rank peer) const {
+  return SocketOf(peer) >= 0 || (connector_ != nullptr && connector_->Reaches(peer));
+}
+
+// The socket to `peer`; -1 until there is one.
+Result<int> TcpDataTransport::Reach(Rank peer) {
+  if (SocketOf(peer) >= 0 || connector_ == nullptr) return SocketOf(peer);
+  TFRING_RETURN_IF_ERROR(connector_->Advance(peer));
+  for (auto& [rank, socket] : connector_->TakeReady()) {
+    if (SocketOf(rank) >= 0) continue;  // it is closed
+    TFRING_RETURN_IF_ERROR(PrepareSocket(socket.get()));
+    Adopt(rank, std::move(socket));
   }
+  return SocketOf(peer);
 }
 
 Result<int64_t> TcpDataTransport::TrySend(Rank to, const struct iovec* iov, int count) {
+  const Result<int> socket = Reach(to);
+  if (!socket.ok()) return socket.status();
+  if (*socket < 0 && connector_ != nullptr) return int64_t{0};
   const struct msghdr message = Message(iov, count);
-  const ssize_t n = sendmsg(SocketOf(to), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  const ssize_t n = sendmsg(*socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (n >= 0) {
     bytes_sent_.fetch_add(n, std::memory_order_relaxed);
     return static_cast<int64_t>(n);
@@ -104,8 +127,11 @@ Result<int64_t> TcpDataTransport::TrySend(Rank to, const struct iovec* iov, int 
 }
 
 Result<int64_t> TcpDataTransport::TryRecv(Rank from, const struct iovec* iov, int count) {
+  const Result<int> socket = Reach(from);
+  if (!socket.ok()) return socket.status();
+  if (*socket < 0 && connector_ != nullptr) return int64_t{0};
   struct msghdr message = Message(iov, count);
-  const ssize_t n = recvmsg(SocketOf(from), &message, MSG_DONTWAIT);
+  const ssize_t n = recvmsg(*socket, &message, MSG_DONTWAIT);
   if (n > 0) return static_cast<int64_t>(n);
   if (n == 0) {
     if (Empty(iov, count)) return int64_t{0};
@@ -118,7 +144,12 @@ Result<int64_t> TcpDataTransport::TryRecv(Rank from, const struct iovec* iov, in
 std::optional<BrokenStream> TcpDataTransport::Wait(const WaitSet& what) {
   polled_.clear();
   polled_peers_.clear();
-  const auto add = [this](Rank peer, short events) {
+  bool connecting = false;
+  const auto add = [this, &connecting](Rank peer, short events) {
+    if (SocketOf(peer) < 0) {
+      connecting |= connector_ != nullptr && events != 0;
+      return;
+    }
     const auto same = std::find(polled_peers_.begin(), polled_peers_.end(), peer);
     if (same != polled_peers_.end()) {
       polled_[static_cast<size_t>(same - polled_peers_.begin())].events |= events;
@@ -133,8 +164,10 @@ std::optional<BrokenStream> TcpDataTransport::Wait(const WaitSet& what) {
   const size_t streams = polled_.size();
   polled_.push_back({interrupt_.get(), POLLIN, 0});
   polled_.push_back({what.also_readable, POLLIN, 0});  // ignored if -1
-  const int timeout =
-      what.deadline == kNever ? -1 : MillisecondsUntil(what.deadline, MonotonicNow());
+  polled_.push_back({connecting ? connector_->fd() : -1, POLLIN, 0});
+  const TimePoint deadline =
+      connecting ? std::min(what.deadline, connector_->NextAttempt()) : what.deadline;
+  const int timeout = deadline == kNever ? -1 : MillisecondsUntil(deadline, MonotonicNow());
   if (poll(polled_.data(), polled_.size(), timeout) <= 0) return std::nullopt;
   for (size_t i = 0; i < streams; ++i) {
     // A stream that is waited for finds the error itself, after what came before it.
@@ -153,6 +186,7 @@ bool TcpDataTransport::Unacknowledged(Rank peer) const {
 }
 
 std::string TcpDataTransport::PathTrouble(Rank peer) const {
+  if (SocketOf(peer) < 0 && connector_ != nullptr) return connector_->Trouble(peer);
   struct tcp_info info{};
   socklen_t size = sizeof(info);
   // Fails on sockets that are not TCP, which have no path to lose.
@@ -171,6 +205,7 @@ std::string TcpDataTransport::PathTrouble(Rank peer) const {
 void TcpDataTransport::Interrupt() { SignalEventFd(interrupt_); }
 
 void TcpDataTransport::Close(TimePoint deadline) {
+  connector_.reset();
   for (const auto& [rank, socket] : sockets_) shutdown(socket.get(), SHUT_WR);
   while (!sockets_.empty()) {
     for (auto it = sockets_.begin(); it != sockets_.end();) {

@@ -11,22 +11,27 @@
 #include <vector>
 
 #include "ops/runtime/interfaces/data_transport.h"
+#include "ops/runtime/transport/peer_connector.h"
 #include "ops/runtime/transport/round_trip.h"
 #include "ops/runtime/transport/unique_fd.h"
 
 namespace tfring {
 
-// Bulk data over connected, non-blocking stream sockets, one per peer. Threads as DataTransport
-// says; lives for one generation. Destroying it without Close closes the connections at once.
+// Bulk data over non-blocking stream sockets, one per peer: connected ones, and those that a
+// PeerConnector connects when a peer is first sent to or received from; until then no byte moves.
+// Threads as DataTransport says; lives for one generation. Destroying it without Close closes the
+// connections at once.
 class TcpDataTransport final : public DataTransport {
  public:
   // InvalidArgument names the rank whose descriptor is not a socket.
   // `probe` is the time without data after which the kernel asks whether the path still carries
   // anything, and asks again; the stream breaks when several probes have had no answer.
-  static Result<std::unique_ptr<TcpDataTransport>> Create(std::map<Rank, UniqueFd> sockets,
-                                                          Duration probe = 5 * kSecond);
+  // `connector`, if there is one, connects to the ranks that are not in `sockets`.
+  static Result<std::unique_ptr<TcpDataTransport>> Create(
+      std::map<Rank, UniqueFd> sockets, Duration probe = 5 * kSecond,
+      std::unique_ptr<PeerConnector> connector = nullptr);
 
-  bool Connected(Rank peer) const override { return SocketOf(peer) >= 0; }
+  bool Connected(Rank peer) const override;
   Result<int64_t> TrySend(Rank to, const struct iovec* iov, int count) override;
   Result<int64_t> TryRecv(Rank from, const struct iovec* iov, int count) override;
   std::optional<BrokenStream> Wait(const WaitSet& what) override;
@@ -41,12 +46,16 @@ class TcpDataTransport final : public DataTransport {
   void Close(TimePoint deadline) override;
 
  private:
-  TcpDataTransport(std::map<Rank, UniqueFd> sockets, UniqueFd interrupt);
+  TcpDataTransport(Duration probe, std::unique_ptr<PeerConnector> connector, UniqueFd interrupt);
+  void Adopt(Rank peer, UniqueFd socket);
+  Result<int> Reach(Rank peer);
   int SocketOf(Rank peer) const {
     return peer >= 0 && static_cast<size_t>(peer) < fds_.size() ? fds_[static_cast<size_t>(peer)]
                                                                 : -1;
   }
 
+  const Duration probe_;
+  std::unique_ptr<PeerConnector> connector_;
   std::map<Rank, UniqueFd> sockets_;
   std::vector<int> fds_;               // by rank; -1 where there is no stream
   UniqueFd interrupt_;                 // never read back: it stays readable

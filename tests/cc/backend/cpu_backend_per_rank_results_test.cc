@@ -194,7 +194,7 @@ void RunCases(World* world, const std::vector<Rank>& members, const std::vector<
   }
 }
 
-std::vector<Case> AllCases(int size, bool alltoall) {
+std::vector<Case> AllCases(int size) {
   std::vector<Case> cases;
   for (DataType dtype : kReducibleTypes) {
     for (int64_t unit : {0, 1, 20, 300}) {
@@ -206,7 +206,7 @@ std::vector<Case> AllCases(int size, bool alltoall) {
       }
       cases.push_back({CollectiveKind::kGather, dtype, ReduceOp::kSum, unit, root});
       cases.push_back({CollectiveKind::kScatter, dtype, ReduceOp::kSum, unit, root});
-      if (alltoall) cases.push_back({CollectiveKind::kAlltoall, dtype, ReduceOp::kSum, unit});
+      cases.push_back({CollectiveKind::kAlltoall, dtype, ReduceOp::kSum, unit});
       if (size == 2) {
         cases.push_back({CollectiveKind::kSendRecv, dtype, ReduceOp::kSum, unit, root});
       }
@@ -234,30 +234,22 @@ TEST(EveryKindOfEveryTypeOnEveryNumberOfRanks) {
     Config config = SmallConfig();
     config.deterministic = size % 3 == 0;
     World world(size, config, options);
-    RunCases(&world, FirstRanks(size), AllCases(size, true));
+    RunCases(&world, FirstRanks(size), AllCases(size));
   }
 }
 
-TEST(SomeRanksOfAWorldAndNeighboursOnly) {
+TEST(SomeRanksOfAWorld) {
   World world(6, SmallConfig());
-  RunCases(&world, {1, 3, 4}, AllCases(3, true));
-  RunCases(&world, {2}, AllCases(1, true));
-  World ring(6, SmallConfig(), RingStreams(6));
-  RunCases(&ring, FirstRanks(6), AllCases(6, false));
-  World line(6, SmallConfig(), RingStreams(6));
-  RunCases(&line, {1, 2, 3, 4}, AllCases(4, false));
-  World around(6, SmallConfig(), RingStreams(6));
-  RunCases(&around, {0, 1, 2, 4, 5}, AllCases(5, false));
-  World mostly_behind(6, SmallConfig(), RingStreams(6));
-  RunCases(&mostly_behind, {0, 3, 4, 5}, AllCases(4, false));
-  World pair(6, SmallConfig(), RingStreams(6));
-  RunCases(&pair, {0, 5}, AllCases(2, true));
+  RunCases(&world, {1, 3, 4}, AllCases(3));
+  RunCases(&world, {2}, AllCases(1));
+  World mostly_behind(6, SmallConfig());
+  RunCases(&mostly_behind, {0, 3, 4, 5}, AllCases(4));
 }
 
 TEST(EveryKindInArenas) {
   for (int size : {2, 3, 5}) {
     World world(std::vector<Config>(size), SharedHost(size));
-    std::vector<Case> cases = AllCases(size, true);
+    std::vector<Case> cases = AllCases(size);
     std::vector<Case> large;
     for (int64_t unit : {7000, 100000}) {
       for (auto kind :
@@ -270,7 +262,7 @@ TEST(EveryKindInArenas) {
     RunCases(&world, FirstRanks(size), cases);
   }
   World some(std::vector<Config>(6), SharedHost(6));
-  RunCases(&some, {1, 3, 4}, AllCases(3, true));
+  RunCases(&some, {1, 3, 4}, AllCases(3));
 }
 
 TEST(ScalesOfSumsThatHaveNoOutputToScaleIn) {

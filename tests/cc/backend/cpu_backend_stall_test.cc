@@ -14,7 +14,7 @@ TEST(ACutPathEndsThePlanAndItsEndsAreNamed) {
   config.stall_warning = kSecond / 10;
   config.stall_shutdown = kSecond / 2;
   std::vector<std::vector<float>> data(size, std::vector<float>(100000, 1.0f));
-  World world(size, config, RingStreams(size));
+  World world(size, config);
   world.streams().Cut(2, 3);
   for (Rank r = 0; r < size; ++r) world.backend(r).Submit(Sum(&data[r], r, size, 17));
   for (Rank r : {2, 3}) {

@@ -233,23 +233,9 @@ Symbol SumOf(Order order, int size, int owner, int64_t i) {
     level = std::move(above);
   }
   if (order == Order::kCanonical) return level[0];
-  if (order == Order::kRing) {
-    Symbol sum = level[(owner + 1) % size];
-    for (int hop = 2; hop <= size; ++hop) sum = Combined(level[(owner + hop) % size], sum);
-    return sum;
-  }
-  Symbol result = level[owner];
-  if (owner > 0) {
-    Symbol sum = level[0];
-    for (int r = 1; r < owner; ++r) sum = Combined(level[r], sum);
-    result = Combined(result, sum);
-  }
-  if (owner + 1 < size) {
-    Symbol sum = level[size - 1];
-    for (int r = size - 2; r > owner; --r) sum = Combined(level[r], sum);
-    result = Combined(result, sum);
-  }
-  return result;
+  Symbol sum = level[(owner + 1) % size];
+  for (int hop = 2; hop <= size; ++hop) sum = Combined(level[(owner + hop) % size], sum);
+  return sum;
 }
 
 bool IsFinished(const Symbol& actual, const Symbol& expected) {

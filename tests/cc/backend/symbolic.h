@@ -47,9 +47,8 @@ Symbol Rounded(Symbol symbol);
 // All ranks with inputs of this many elements, and without outputs.
 std::vector<SymbolicRank> Inputs(int size, int64_t elements);
 
-// In which order a sum is made, see canonical_sum.h: around the ring towards its owner, or along
-// the line towards its owner from both ends.
-enum class Order { kCanonical, kRing, kLine };
+// In which order a sum is made: see canonical_sum.h, or around the ring towards its owner.
+enum class Order { kCanonical, kRing };
 // Element i of the sum of all ranks' inputs for its owner.
 Symbol SumOf(Order order, int size, int owner, int64_t i);
 // True if `actual` is `expected` and was finished once.

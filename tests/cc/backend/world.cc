@@ -58,8 +58,8 @@ void World::Start(const std::vector<Config>& configs, const std::vector<std::str
       completions_[{rank, completion.sequence}].push_back(completion);
       changed_.notify_all();
     };
-    backends_.push_back(std::make_unique<CpuBackend>(
-        rank, configs[rank], std::move(transports[rank]), sink, size, hosts));
+    backends_.push_back(std::make_unique<CpuBackend>(rank, configs[rank],
+                                                     std::move(transports[rank]), sink, hosts));
   }
 }
 
@@ -112,15 +112,6 @@ Collective Sum(std::vector<float>* data, int self, int size, uint64_t sequence) 
   const int64_t bytes = static_cast<int64_t>(data->size()) * 4;
   c.buffers.push_back({data->data(), data->data(), bytes, bytes});
   return c;
-}
-
-StreamOptions RingStreams(int size) {
-  StreamOptions options;
-  options.connected = [size](Rank a, Rank b) {
-    const int distance = (a - b + size) % size;
-    return distance == 1 || distance == size - 1;
-  };
-  return options;
 }
 
 }  // namespace tfring::testing

@@ -68,9 +68,6 @@ std::vector<Rank> FirstRanks(int size);
 // ranks.
 Collective Sum(std::vector<float>* data, int self, int size, uint64_t sequence);
 
-// Streams between neighbours in a ring of `size` ranks only.
-StreamOptions RingStreams(int size);
-
 }  // namespace tfring::testing
 
 #endif  // TFRING_TESTS_CC_BACKEND_WORLD_H_

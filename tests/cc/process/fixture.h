@@ -73,7 +73,7 @@ class Job {
       parts.make_backend = [=](CompletionSink sink,
                                Crew* crew) -> std::unique_ptr<CollectiveBackend> {
         if (size == 1) return std::make_unique<LocalBackend>(config, std::move(sink), crew);
-        return std::make_unique<CpuBackend>(rank, config, std::move(*data), std::move(sink), 0,
+        return std::make_unique<CpuBackend>(rank, config, std::move(*data), std::move(sink),
                                             std::vector<std::string>(), crew);
       };
       if (change) change(&parts);

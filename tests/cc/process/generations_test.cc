@@ -68,7 +68,7 @@ class Generation {
       parts.control = ControlOver(sockets.control[rank]);
       auto data = std::make_shared<std::unique_ptr<DataTransport>>(DataOver(sockets.data[rank]));
       parts.make_backend = [=](CompletionSink sink, Crew* crew) {
-        return std::make_unique<CpuBackend>(rank, Config(), std::move(*data), std::move(sink), 0,
+        return std::make_unique<CpuBackend>(rank, Config(), std::move(*data), std::move(sink),
                                             std::vector<std::string>(), crew);
       };
       auto started = RankRuntime::Start(std::move(parts));

@@ -173,7 +173,7 @@ TEST(ABroadcastEndsWhenTheOthersHaveIt) {
       ++ended;
     };
     backends.push_back(
-        std::make_unique<CpuBackend>(rank, Config(), MpiOver(world, rank, kRanks), sink, kRanks));
+        std::make_unique<CpuBackend>(rank, Config(), MpiOver(world, rank, kRanks), sink));
   }
   for (Rank rank = 0; rank < kRanks; ++rank) {
     Collective broadcast;

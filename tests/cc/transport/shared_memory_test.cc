@@ -274,6 +274,28 @@ TEST(ShmHostMemoryNeedsThatAllShareWithAll) {
   EXPECT_TRUE(ends[0]->CanPeek(1) && !ends[0]->CanPeek(2));
 }
 
+// Whether the two ends of a connection between ranks 100 and 5000 agree, from what each can see.
+std::pair<bool, bool> Agree(const std::vector<Rank>& one, const std::vector<Rank>& other) {
+  auto [a, b] = ConnectedSockets(Link::kUnix);
+  const UniqueFd lower(a);
+  const UniqueFd upper(b);
+  std::pair<bool, bool> agreed;
+  std::thread thread([&] {
+    const auto result = AgreeOnGroup(one, {{5000, lower.get()}}, In(20 * kSecond));
+    agreed.first = result.ok() && *result;
+  });
+  const auto result = AgreeOnGroup(other, {{100, upper.get()}}, In(20 * kSecond));
+  agreed.second = result.ok() && *result;
+  thread.join();
+  return agreed;
+}
+
+TEST(GroupsOfAnyRanksAreCompared) {
+  EXPECT_TRUE(Agree({100, 5000}, {5000, 100}) == std::make_pair(true, true));
+  EXPECT_TRUE(Agree({100, 5000}, {64, 100, 5000}) == std::make_pair(false, false));
+  EXPECT_TRUE(Agree({100, 5000}, {}) == std::make_pair(false, false));
+}
+
 TEST(ShmSilentPeerEndsAtTheDeadline) {
   auto [a, b] = ConnectedSockets(Link::kUnix);
   const UniqueFd ours(a);

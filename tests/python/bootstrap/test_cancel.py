@@ -97,6 +97,7 @@ def test_connecting_with_ranks_that_say_nothing(rank):
                 rank=rank,
                 endpoints=endpoints,
                 hosts=["a", "b"],
+                host_ids=["a", "b"],
                 listener=listener,
                 key=KEY,
                 mesh_limit=64,

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import secrets
 import socket
 import struct
 import threading
@@ -58,13 +59,28 @@ def test_all_ranks_are_connected(connect_all, size):
     talk(memberships, "data_fds")
 
 
-def test_large_jobs_connect_ring_neighbours(connect_all):
-    settings = Settings(secret=SECRET, start_timeout=20, mesh_limit=3)
+def test_large_jobs_connect_ring_neighbours_first(connect_all, monkeypatch):
+    """Each rank is on a host of its own; it goes on listening where the others expect it."""
+    monkeypatch.setattr(records, "host_identity", lambda: secrets.token_hex(8))
+    settings = Settings(secret=SECRET, start_timeout=20, mesh_limit=3, bind_addr="127.0.0.1")
     memberships, errors = connect_all(5, settings)
     assert not errors
+    seen = set()
     for rank, membership in memberships.items():
         assert set(membership.data_fds) == {(rank - 1) % 5, (rank + 1) % 5}
+        listener, endpoints, key = membership.release_others()
+        seen.add((*endpoints, key))
+        with socket.socket(fileno=listener) as sock:
+            assert sock.getsockname() == endpoints[rank]
+            socket.create_connection(endpoints[rank], timeout=10).close()
+    assert len(seen) == 1
     talk(memberships, "data_fds")
+
+
+def test_small_jobs_listen_only_while_they_connect(connect_all):
+    memberships, errors = connect_all(3)
+    assert not errors
+    assert all(m.listener is None and m.release_others() is None for m in memberships.values())
 
 
 def test_each_generation_has_its_own_keys_and_number(connect_all):
@@ -333,17 +349,18 @@ def test_records_survive_json():
         records.Record.from_json(mine.to_json(), 3)
 
 
+@pytest.mark.parametrize("on_a_host", [1, 8, 200])
 @pytest.mark.parametrize("size,limit", [(2, 64), (3, 2), (64, 64), (65, 64), (200, 64)])
-def test_links_are_the_same_at_both_ends(size, limit):
-    wanted = {
-        (role, *sorted((rank, peer)))
-        for rank in range(size)
-        for role, peer in mesh.links(rank, size, limit)
-    }
-    for role, a, b in wanted:
-        assert (role, b) in mesh.links(a, size, limit)
-        assert (role, a) in mesh.links(b, size, limit)
-    assert len([w for w in wanted if w[0] is auth.Role.CONTROL]) == size - 1
+def test_links_are_the_same_at_both_ends(size, limit, on_a_host):
+    host_ids = [str(rank // on_a_host) for rank in range(size)]
+    links = [mesh.links(rank, host_ids, limit) for rank in range(size)]
+    for rank in range(size):
+        assert all((role, rank) in links[peer] for role, peer in links[rank])
+        near = {r for r in range(size) if host_ids[r] == host_ids[rank]}
+        near |= {(rank - 1) % size, (rank + 1) % size}
+        data = {peer for role, peer in links[rank] if role is auth.Role.DATA}
+        assert data == (near if size > limit else set(range(size))) - {rank}
+    assert sum(role is auth.Role.CONTROL for own in links for role, _ in own) == 2 * (size - 1)
 
 
 def test_rank_that_is_early_for_another_job_retries():

@@ -76,24 +76,4 @@ Schedule DirectAllgather(const AllgatherShape& shape) {
   return gather.Take();
 }
 
-Schedule LineAllgather(const AllgatherShape& shape) {
-  Gather gather("line_allgather", shape);
-  const int n = shape.size();
-  const int self = shape.self;
-  if (self + 1 < n) gather.Send(self + 1, self);
-  if (self > 0) gather.Send(self - 1, self);
-  // The nearer blocks come first, from either side, and are passed on to the other one.
-  for (int distance = 1; distance < n; ++distance) {
-    if (self - distance >= 0) {
-      gather.Recv(self - 1, self - distance);
-      if (self + 1 < n) gather.Send(self + 1, self - distance);
-    }
-    if (self + distance < n) {
-      gather.Recv(self + 1, self + distance);
-      if (self > 0) gather.Send(self - 1, self + distance);
-    }
-  }
-  return gather.Take();
-}
-
 }  // namespace tfring

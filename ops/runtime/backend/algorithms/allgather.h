@@ -28,11 +28,6 @@ Schedule RingAllgather(const AllgatherShape& shape);
 // sent: for small sizes.
 Schedule DirectAllgather(const AllgatherShape& shape);
 
-// Blocks travel in both directions along the line 0 - 1 - ... - N-1, for ranks that are connected
-// with their neighbours only: a rank passes on what comes from one neighbour to the other. N-1
-// hops, at most S sent.
-Schedule LineAllgather(const AllgatherShape& shape);
-
 }  // namespace tfring
 
 #endif  // TFRING_OPS_RUNTIME_BACKEND_ALGORITHMS_ALLGATHER_H_

@@ -52,12 +52,6 @@ Schedule RingAllreduce(const ReduceShape& shape);
 // for large sizes where the bits of the result must not depend on the size (DETERMINISTIC).
 Schedule TwoPhaseAllreduce(const ReduceShape& shape);
 
-// A pipeline along the line 0 - 1 - ... - N-1, for ranks that are connected with their neighbours
-// only: each piece is summed on its way from position 0 to N-1, and the result travels back to 0.
-// 2 (N-1) hops for the first piece; a rank sends S to each of its neighbours. The order of
-// summation is the same for every element.
-Schedule LineAllreduce(const ReduceShape& shape);
-
 }  // namespace tfring
 
 #endif  // TFRING_OPS_RUNTIME_BACKEND_ALGORITHMS_ALLREDUCE_H_

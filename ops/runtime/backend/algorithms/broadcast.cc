@@ -47,14 +47,4 @@ Schedule ChainBroadcast(const BroadcastShape& shape) {
   return Relay("chain_broadcast", shape, source, targets, shape.piece_bytes);
 }
 
-Schedule LineBroadcast(const BroadcastShape& shape) {
-  std::vector<int> targets;
-  if (shape.self >= shape.root && shape.self + 1 < shape.size) targets.push_back(shape.self + 1);
-  if (shape.self <= shape.root && shape.self > 0) targets.push_back(shape.self - 1);
-  int source = -1;
-  if (shape.self > shape.root) source = shape.self - 1;
-  if (shape.self < shape.root) source = shape.self + 1;
-  return Relay("line_broadcast", shape, source, targets, shape.piece_bytes);
-}
-
 }  // namespace tfring

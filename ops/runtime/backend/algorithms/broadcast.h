@@ -26,10 +26,6 @@ Schedule TreeBroadcast(const BroadcastShape& shape);
 // sizes.
 Schedule ChainBroadcast(const BroadcastShape& shape);
 
-// The same along the line 0 - 1 - ... - N-1, from the root to both ends: only the root sends S
-// twice.
-Schedule LineBroadcast(const BroadcastShape& shape);
-
 }  // namespace tfring
 
 #endif  // TFRING_OPS_RUNTIME_BACKEND_ALGORITHMS_BROADCAST_H_

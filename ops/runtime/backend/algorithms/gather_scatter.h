@@ -26,12 +26,6 @@ struct RootedShape {
 Schedule DirectGather(const RootedShape& shape);
 Schedule DirectScatter(const RootedShape& shape);
 
-// Blocks travel along the line 0 - 1 - ... - N-1 to the root, or from it, for ranks that are
-// connected with their neighbours only: a block takes as many hops as its owner is away from the
-// root. Ranks on the way pass blocks on through a few pieces of scratch memory.
-Schedule LineGather(const RootedShape& shape);
-Schedule LineScatter(const RootedShape& shape);
-
 }  // namespace tfring
 
 #endif  // TFRING_OPS_RUNTIME_BACKEND_ALGORITHMS_GATHER_SCATTER_H_

@@ -23,17 +23,6 @@ MemberOrder::MemberOrder(std::vector<int> positions)
   }
 }
 
-MemberOrder MemberOrder::AlongLine(const std::vector<Rank>& members) {
-  std::vector<int> positions(members.size());
-  std::iota(positions.begin(), positions.end(), 0);
-  size_t first = 0;
-  for (size_t i = 1; i < members.size(); ++i) {
-    if (members[i] != members[i - 1] + 1) first = i;
-  }
-  std::rotate(positions.begin(), positions.begin() + first, positions.end());
-  return MemberOrder(std::move(positions));
-}
-
 MemberOrder MemberOrder::ByHost(const HostLayout& layout) { return MemberOrder(layout.ByHost()); }
 
 MemberOrder MemberOrder::FromRoot(const HostLayout& layout, int root) {

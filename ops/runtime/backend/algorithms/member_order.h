@@ -15,10 +15,6 @@ namespace tfring {
 // order, which are called places; Apply then replaces places by positions. A value type.
 class MemberOrder {
  public:
-  // Of members that are connected as a ring with a gap: the line that begins behind the gap and
-  // goes on with position 0 after the last position.
-  static MemberOrder AlongLine(const std::vector<Rank>& members);
-
   // Host by host, so that a ring enters each host once.
   static MemberOrder ByHost(const HostLayout& layout);
   // The same, beginning with `root`, and ending with it: for chains, which are rings with a gap.

@@ -7,35 +7,6 @@
 #include "ops/runtime/backend/algorithms/reducescatter.h"
 
 namespace tfring {
-namespace {
-
-// Receives pieces from the `sources`, adds them in this order to the own input and passes the sums
-// on to `target` (-1: this rank is the root).
-Schedule Relay(const char* algorithm, const ReduceShape& shape, const std::vector<Source>& sources,
-               int target) {
-  ScheduleBuilder builder(algorithm);
-  const Pieces pieces(shape.bytes(), shape.element_bytes, shape.piece_bytes);
-  const bool root = target < 0;
-  const bool passes_on = !root && !sources.empty();
-  ScratchWindow window(&builder, std::min(pieces.piece, pieces.total));
-  for (int64_t i = 0; i < pieces.count; ++i) {
-    Range sum{Space::kInput, pieces.Begin(i), pieces.Bytes(i)};
-    Range into{Space::kOutput, pieces.Begin(i), pieces.Bytes(i)};
-    if (passes_on) into = window.Next(pieces.Bytes(i));
-    int last = window.FreedBy();
-    int summed = 1;
-    for (const Source& source : sources) {
-      const bool finish = root && &source == &sources.back();
-      last = builder.RecvReduce(source.peer, sum, into, {summed, source.members}, finish, {last});
-      sum = into;
-      summed += source.members;
-    }
-    if (!root) window.SentBy(builder.Send(target, sum, {last}));
-  }
-  return builder.Take();
-}
-
-}  // namespace
 
 Schedule DirectReduce(const ReduceShape& shape, int root) {
   ScheduleBuilder builder("direct_reduce");
@@ -110,24 +81,26 @@ Schedule TwoPhaseReduce(const ReduceShape& shape, int root) {
 }
 
 Schedule ChainReduce(const ReduceShape& shape, int root) {
+  ScheduleBuilder builder("chain_reduce");
   const int right = (shape.self + 1) % shape.size;
   const int left = (shape.self + shape.size - 1) % shape.size;
-  std::vector<Source> sources;
-  if (left != root) {
-    sources.push_back({left, (shape.self + shape.size - root - 1) % shape.size});
+  const bool receives = left != root;
+  const bool passes_on = receives && shape.self != root;
+  const int summed = (shape.self + shape.size - root - 1) % shape.size;  // members behind this one
+  const Pieces pieces(shape.bytes(), shape.element_bytes, shape.piece_bytes);
+  ScratchWindow window(&builder, std::min(pieces.piece, pieces.total));
+  for (int64_t i = 0; i < pieces.count; ++i) {
+    Range sum{Space::kInput, pieces.Begin(i), pieces.Bytes(i)};
+    Range into{Space::kOutput, pieces.Begin(i), pieces.Bytes(i)};
+    if (passes_on) into = window.Next(pieces.Bytes(i));
+    int last = window.FreedBy();
+    if (receives) {
+      last = builder.RecvReduce(left, sum, into, {1, summed}, shape.self == root, {last});
+      sum = into;
+    }
+    if (shape.self != root) window.SentBy(builder.Send(right, sum, {last}));
   }
-  return Relay("chain_reduce", shape, sources, shape.self == root ? -1 : right);
-}
-
-Schedule LineReduce(const ReduceShape& shape, int root) {
-  const int after = shape.size - 1 - shape.self;
-  std::vector<Source> sources;
-  if (shape.self <= root && shape.self > 0) sources.push_back({shape.self - 1, shape.self});
-  if (shape.self >= root && after > 0) sources.push_back({shape.self + 1, after});
-  int target = -1;
-  if (shape.self < root) target = shape.self + 1;
-  if (shape.self > root) target = shape.self - 1;
-  return Relay("line_reduce", shape, sources, target);
+  return builder.Take();
 }
 
 }  // namespace tfring

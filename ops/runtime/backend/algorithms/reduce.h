@@ -26,9 +26,6 @@ Schedule TwoPhaseReduce(const ReduceShape& shape, int root);
 // order of summation is the same for every element.
 Schedule ChainReduce(const ReduceShape& shape, int root);
 
-// The same along the line 0 - 1 - ... - N-1, from both ends to the root.
-Schedule LineReduce(const ReduceShape& shape, int root);
-
 }  // namespace tfring
 
 #endif  // TFRING_OPS_RUNTIME_BACKEND_ALGORITHMS_REDUCE_H_

@@ -23,71 +23,6 @@ Range OwnOutput(const ReducescatterShape& shape) {
   return {Space::kOutput, 0, shape.block_bytes[shape.self]};
 }
 
-// One direction of a line. From the neighbour behind come the sums for this rank and for the ranks
-// ahead; this rank adds its input to them and passes on the sums for the others.
-class LineFlow {
- public:
-  LineFlow(ScheduleBuilder* builder, const ReducescatterShape& shape, int direction)
-      : builder_(*builder),
-        shape_(shape),
-        behind_(Neighbour(-direction)),
-        ahead_(Neighbour(direction)),
-        summed_behind_(direction > 0 ? shape.self : shape.size() - 1 - shape.self),
-        window_(builder, SlotBytes(shape)) {}
-
-  void PassOn(int block) {
-    const Range whole = InputBlock(shape_, block);
-    const Pieces pieces = PiecesOf(whole.bytes);
-    for (int64_t i = 0; i < pieces.count; ++i) {
-      const Range input = Part(whole, pieces, i);
-      if (behind_ < 0) {
-        builder_.Send(ahead_, input);
-        continue;
-      }
-      const Range sum = window_.Next(input.bytes);
-      const int summed =
-          builder_.RecvReduce(behind_, input, sum, {1, summed_behind_}, false, {window_.FreedBy()});
-      window_.SentBy(builder_.Send(ahead_, sum, {summed}));
-    }
-  }
-
-  // Receives the sum of the own block and adds it to `source`, which holds the inputs of `members`
-  // after the steps `ready` (by piece). Returns the steps that add.
-  std::vector<int> End(Range source, int members, const std::vector<int>& ready, bool finish) {
-    const Range output = OwnOutput(shape_);
-    const Pieces pieces = PiecesOf(output.bytes);
-    std::vector<int> summed;
-    for (int64_t i = 0; i < pieces.count; ++i) {
-      summed.push_back(builder_.RecvReduce(behind_, Part(source, pieces, i),
-                                           Part(output, pieces, i), {members, summed_behind_},
-                                           finish, {ready.empty() ? kNoStep : ready[i]}));
-    }
-    return summed;
-  }
-
-  bool first() const { return behind_ < 0; }
-
- private:
-  int Neighbour(int direction) const {
-    const int neighbour = shape_.self + direction;
-    return neighbour < shape_.size() ? neighbour : -1;
-  }
-  Pieces PiecesOf(int64_t bytes) const {
-    return Pieces(bytes, shape_.element_bytes, shape_.piece_bytes);
-  }
-  static int64_t SlotBytes(const ReducescatterShape& shape) {
-    const int64_t largest = *std::max_element(shape.block_bytes.begin(), shape.block_bytes.end());
-    return std::min(Pieces(largest, shape.element_bytes, shape.piece_bytes).piece, largest);
-  }
-
-  ScheduleBuilder& builder_;
-  const ReducescatterShape& shape_;
-  const int behind_;  // -1: there is none
-  const int ahead_;
-  const int summed_behind_;  // how many members' inputs come from there
-  ScratchWindow window_;
-};
-
 }  // namespace
 
 int64_t ReducescatterShape::Begin(int block) const {
@@ -176,22 +111,6 @@ Schedule RingReducescatter(const ReducescatterShape& shape) {
       ready[i] = builder.RecvReduce(left, Part(input, in, i), Part(into, in, i), {1, round + 1},
                                     last, {same_piece ? freed[i] : all_freed});
     }
-  }
-  return builder.Take();
-}
-
-Schedule LineReducescatter(const ReducescatterShape& shape) {
-  ScheduleBuilder builder("line_reducescatter");
-  LineFlow up(&builder, shape, 1);
-  LineFlow down(&builder, shape, -1);
-  // Blocks that have the farthest to go first, the own one last.
-  for (int block = shape.size() - 1; block > shape.self; --block) up.PassOn(block);
-  for (int block = 0; block < shape.self; ++block) down.PassOn(block);
-  std::vector<int> summed;
-  const Range input = InputBlock(shape, shape.self);
-  if (!up.first()) summed = up.End(input, 1, {}, down.first());
-  if (!down.first()) {
-    down.End(up.first() ? input : OwnOutput(shape), shape.self + 1, summed, true);
   }
   return builder.Take();
 }

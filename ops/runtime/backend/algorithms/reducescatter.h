@@ -32,10 +32,6 @@ Schedule DirectReducescatter(const ReducescatterShape& shape);
 // order of summation depends on the owner only.
 Schedule RingReducescatter(const ReducescatterShape& shape);
 
-// Sums travel along the line 0 - 1 - ... - N-1 towards their owner from both ends, for ranks that
-// are connected with their neighbours only. N-1 hops, at most S less the own block sent.
-Schedule LineReducescatter(const ReducescatterShape& shape);
-
 // The steps of DirectReducescatter, as a part of another schedule, with the result at `own`.
 // Returns the steps that finish the result, by piece.
 std::vector<int> AppendDirectReducescatter(ScheduleBuilder* builder,

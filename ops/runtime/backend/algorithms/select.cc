@@ -50,66 +50,40 @@ Schedule CopyOnly(int64_t bytes) {
   return builder.Take();
 }
 
-Schedule SelectAllreduce(const ReduceShape& shape, const Config& config, Connectivity connectivity,
-                         const HostLayout& layout, DataType wire) {
-  if (connectivity != Connectivity::kFull) {
-    const bool ring = connectivity == Connectivity::kRing && !config.deterministic;
-    return ring ? RingAllreduce(shape) : LineAllreduce(shape);
-  }
+Schedule SelectAllreduce(const ReduceShape& shape, const Config& config, const HostLayout& layout,
+                         DataType wire) {
   const auto options = AllreduceOptions(shape.size, shape.bytes(), config, layout, wire);
   return ScheduleOf(options.front(), shape, layout);
 }
 
-Schedule SelectAllgather(const AllgatherShape& shape, const Config& config,
-                         Connectivity connectivity) {
-  if (connectivity == Connectivity::kLine) return LineAllgather(shape);
-  const bool small =
+Schedule SelectAllgather(const AllgatherShape& shape, const Config& config) {
+  const bool direct =
       Total(shape.block_bytes) <= config.tree_max_bytes && shape.size() <= kDirectMaxRanks;
-  const bool direct = connectivity == Connectivity::kFull && small;
   return direct ? DirectAllgather(shape) : RingAllgather(shape);
 }
 
-Schedule SelectBroadcast(const BroadcastShape& shape, const Config& config,
-                         Connectivity connectivity) {
-  if (connectivity == Connectivity::kLine) return LineBroadcast(shape);
-  const bool tree = connectivity == Connectivity::kFull && shape.bytes <= config.tree_max_bytes;
-  return tree ? TreeBroadcast(shape) : ChainBroadcast(shape);
+Schedule SelectBroadcast(const BroadcastShape& shape, const Config& config) {
+  return shape.bytes <= config.tree_max_bytes ? TreeBroadcast(shape) : ChainBroadcast(shape);
 }
 
-Schedule SelectReducescatter(const ReducescatterShape& shape, const Config& config,
-                             Connectivity connectivity) {
-  if (connectivity == Connectivity::kLine) return LineReducescatter(shape);
+Schedule SelectReducescatter(const ReducescatterShape& shape, const Config& config) {
   const bool small = Total(shape.block_bytes) <= config.tree_max_bytes;
-  const bool direct =
-      connectivity == Connectivity::kFull && (small || config.deterministic || shape.size() == 2);
+  const bool direct = small || config.deterministic || shape.size() == 2;
   return direct ? DirectReducescatter(shape) : RingReducescatter(shape);
 }
 
-Schedule SelectReduce(const ReduceShape& shape, int root, const Config& config,
-                      Connectivity connectivity) {
+Schedule SelectReduce(const ReduceShape& shape, int root, const Config& config) {
   const int64_t bytes = shape.bytes();
-  if (connectivity == Connectivity::kLine) return LineReduce(shape, root);
-  if (connectivity == Connectivity::kRing) return ChainReduce(shape, root);
   const int64_t direct_max = shape.size == 2 ? config.tree_max_bytes : config.direct_max_bytes;
   if (bytes <= direct_max && shape.size <= kDirectMaxRanks) return DirectReduce(shape, root);
   if (bytes <= config.tree_max_bytes) return TreeReduce(shape, root);
   return config.deterministic ? TwoPhaseReduce(shape, root) : ChainReduce(shape, root);
 }
 
-Schedule SelectRooted(CollectiveKind kind, const RootedShape& shape, Connectivity connectivity) {
-  const bool full = connectivity == Connectivity::kFull;
-  if (kind == CollectiveKind::kGather) return full ? DirectGather(shape) : LineGather(shape);
-  return full ? DirectScatter(shape) : LineScatter(shape);
-}
-
-Status NotConnected(const Collective& collective, const std::string& what) {
-  return Unimplemented("ranks " + RanksString(collective.members) + " are not connected " + what);
-}
-
-// For two or more members that are connected well enough. `self`, `root` and `blocks` are positions
+// For two or more members. `self`, `root` and `blocks` are positions
 // or places (see OrderOf).
 Schedule SelectAmong(const Collective& collective, int self, int root, const Blocks& blocks,
-                     const Config& config, Connectivity connectivity, const HostLayout& layout) {
+                     const Config& config, const HostLayout& layout) {
   const size_t members = collective.members.size();
   const int size = static_cast<int>(members);
   const int64_t piece_bytes = std::max<int64_t>(
@@ -124,20 +98,20 @@ Schedule SelectAmong(const Collective& collective, int self, int root, const Blo
       }
       return SelectAllreduce(
           {self, size, input_bytes / element, element, piece_bytes, wire != DataType::kFloat32},
-          config, connectivity, layout, wire);
+          config, layout, wire);
     case CollectiveKind::kReduce:
-      return SelectReduce({self, size, input_bytes / element, element, piece_bytes}, root, config,
-                          connectivity);
+      return SelectReduce({self, size, input_bytes / element, element, piece_bytes}, root, config);
     case CollectiveKind::kReducescatter:
-      return SelectReducescatter({self, blocks, element, piece_bytes}, config, connectivity);
+      return SelectReducescatter({self, blocks, element, piece_bytes}, config);
     case CollectiveKind::kAllgather:
-      return SelectAllgather({self, blocks, piece_bytes}, config, connectivity);
+      return SelectAllgather({self, blocks, piece_bytes}, config);
     case CollectiveKind::kBroadcast:
       return SelectBroadcast({self, size, root, OutputBytes(collective.buffers), piece_bytes},
-                             config, connectivity);
+                             config);
     case CollectiveKind::kGather:
+      return DirectGather({self, root, blocks, piece_bytes});
     case CollectiveKind::kScatter:
-      return SelectRooted(collective.kind, {self, root, blocks, piece_bytes}, connectivity);
+      return DirectScatter({self, root, blocks, piece_bytes});
     case CollectiveKind::kAlltoall:
       return PairwiseAlltoall(
           {self, ByMember(collective.send_bytes, members), blocks, piece_bytes});
@@ -156,9 +130,8 @@ Schedule SelectAmong(const Collective& collective, int self, int root, const Blo
 // In which order algorithms that send from one member to the next one go through the members; none:
 // by position. Sums that are made in canonical order keep that of the positions.
 std::optional<MemberOrder> OrderOf(const Collective& collective, const Config& config,
-                                   Connectivity connectivity, const HostLayout& layout) {
-  if (connectivity == Connectivity::kLine) return MemberOrder::AlongLine(collective.members);
-  if (connectivity != Connectivity::kFull || layout.hosts() <= 1) return std::nullopt;
+                                   const HostLayout& layout) {
+  if (layout.hosts() <= 1) return std::nullopt;
   const bool canonical =
       config.deterministic ||
       InputBytes(collective.buffers) <= std::max(config.direct_max_bytes, config.tree_max_bytes);
@@ -179,24 +152,23 @@ std::optional<MemberOrder> OrderOf(const Collective& collective, const Config& c
 }
 
 Schedule SelectByPlaces(const Collective& collective, const Config& config,
-                        Connectivity connectivity, const HostLayout& layout) {
+                        const HostLayout& layout) {
   const Blocks blocks = ByMember(collective.block_bytes, collective.members.size());
-  const std::optional<MemberOrder> order = OrderOf(collective, config, connectivity, layout);
+  const std::optional<MemberOrder> order = OrderOf(collective, config, layout);
   if (!order) {
-    return SelectAmong(collective, collective.self, collective.root, blocks, config, connectivity,
-                       layout);
+    return SelectAmong(collective, collective.self, collective.root, blocks, config, layout);
   }
   Schedule schedule =
       SelectAmong(collective, order->PlaceOf(collective.self), order->PlaceOf(collective.root),
-                  order->ByPlace(blocks), config, connectivity, layout);
+                  order->ByPlace(blocks), config, layout);
   const auto [input, output] = SidesOf(collective);
   order->Apply(blocks, input.blocks != nullptr, output.blocks != nullptr, &schedule);
   return schedule;
 }
 
 Schedule SelectOfSeveral(const Collective& collective, const Config& config,
-                         Connectivity connectivity, const HostLayout& layout) {
-  Schedule schedule = SelectByPlaces(collective, config, connectivity, layout);
+                         const HostLayout& layout) {
+  Schedule schedule = SelectByPlaces(collective, config, layout);
   const DataType wire = WireOf(collective, config, layout);
   if (wire != DataType::kFloat32) {
     NarrowBetweenHosts(layout, collective.self, wire, &schedule);
@@ -206,42 +178,12 @@ Schedule SelectOfSeveral(const Collective& collective, const Config& config,
 
 }  // namespace
 
-Connectivity ConnectivityOf(const std::vector<Rank>& members, int world_size, bool full_mesh) {
-  if (full_mesh || members.size() <= 1) return Connectivity::kFull;
-  if (static_cast<int>(members.size()) == world_size) return Connectivity::kRing;
-  int gaps = 0;
-  for (size_t i = 1; i < members.size(); ++i) gaps += members[i] != members[i - 1] + 1 ? 1 : 0;
-  // The last rank of the world is a neighbour of the first.
-  const bool around = members.front() == 0 && members.back() == world_size - 1;
-  if (gaps > (around ? 1 : 0)) return Connectivity::kNone;
-  return members.size() == 2 ? Connectivity::kFull : Connectivity::kLine;
-}
-
-Result<Schedule> SelectSchedule(const Collective& collective, const Config& config,
-                                Connectivity connectivity, const HostLayout& layout) {
+Schedule SelectSchedule(const Collective& collective, const Config& config,
+                        const HostLayout& layout) {
   // Rank 0 sends the plan when all members have called the barrier: nothing is left to do.
   if (collective.kind == CollectiveKind::kBarrier) return ScheduleBuilder("barrier").Take();
   if (collective.members.size() == 1) return CopyOnly(OutputBytes(collective.buffers));
-  if (connectivity == Connectivity::kNone) {
-    const bool pair = collective.kind == CollectiveKind::kSendRecv;
-    return NotConnected(collective,
-                        pair ? "with each other: beyond 64 ranks only neighbours can send to each "
-                               "other; pass it on from rank to rank, or use a broadcast"
-                             : "with each other: beyond 64 ranks only ranks that follow one "
-                               "another, the last one being followed by rank 0, can run "
-                               "collectives; if ranks have joined, let the others join as well, "
-                               "or only ranks beside each other join early");
-  }
-  const bool adasum = Traits(collective.kind).reduces && collective.op == ReduceOp::kAdasum;
-  if (connectivity != Connectivity::kFull &&
-      (adasum || collective.kind == CollectiveKind::kAlltoall)) {
-    return NotConnected(collective,
-                        std::string("every one with every other, which ") +
-                            (adasum ? "Adasum" : "alltoall") +
-                            " needs: beyond 64 ranks only process sets of two neighbours can run "
-                            "it");
-  }
-  return SelectOfSeveral(collective, config, connectivity, layout);
+  return SelectOfSeveral(collective, config, layout);
 }
 
 }  // namespace tfring

@@ -38,8 +38,10 @@ bool ArenaCollective::Runs(const Collective& collective) {
   if (collective.is_void || collective.prepares) return false;
   const int64_t in = InputBytes(collective.buffers);
   const int64_t out = OutputBytes(collective.buffers);
-  // A window of 64 ranks is a 64th of a block.
-  const bool countable = std::max(in, out) / (kArenaBlockBytes / 64) < kArenaMaxBlocks;
+  // A window is a member's part of a block, down to whole cache lines.
+  const auto members = static_cast<int64_t>(collective.members.size());
+  const int64_t window = kArenaBlockBytes / members - kArenaLine;
+  const bool countable = window > 0 && std::max(in, out) / window < kArenaMaxBlocks;
   switch (collective.kind) {
     case CollectiveKind::kAllreduce:
       return collective.op != ReduceOp::kAdasum && in > 0 && countable;

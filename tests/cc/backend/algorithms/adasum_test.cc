@@ -275,28 +275,6 @@ TEST(OrthogonalGradientsAddUpAndEqualOnesDoNot) {
   EXPECT_TRUE(std::isnan(OfTwo({NAN, 1}, {1, 1})[0]));
 }
 
-TEST(AdasumNeedsEverybodyConnected) {
-  World world(6, SmallConfig(), RingStreams(6));
-  const Case c = {DataType::kFloat32, {5}};
-  std::vector<Memory> in(6), out(6);
-  for (Rank r = 0; r < 6; ++r) {
-    const Collective adasum = Prepare(c, FirstRanks(6), r, &in[r], &out[r]);
-    // What nobody can do has moved nothing: the next one runs.
-    Collective sum = adasum;
-    sum.op = ReduceOp::kSum;
-    sum.sequence = 1;
-    world.backend(r).Submit(adasum);
-    world.backend(r).Submit(std::move(sum));
-  }
-  for (Rank r = 0; r < 6; ++r) {
-    const Completion completion = world.Wait(r, 0);
-    EXPECT_TRUE(completion.status.code() == StatusCode::kUnimplemented);
-    EXPECT_CONTAINS(completion.status.message(), "ranks 0-5 are not connected");
-    EXPECT_CONTAINS(completion.status.message(), "Adasum");
-    EXPECT_TRUE(world.Wait(r, 1).status.ok());
-  }
-}
-
 TEST(ABrokenStreamEndsAnAdasum) {
   World world(3, SmallConfig());
   const Case c = {DataType::kFloat32, {100000}};

@@ -25,7 +25,7 @@ std::string Selected(int size, int64_t bytes, const Config& config, const HostLa
   sum.members.resize(size);
   std::iota(sum.members.begin(), sum.members.end(), 0);
   sum.buffers = {{nullptr, nullptr, bytes, bytes}};
-  return SelectSchedule(sum, config, Connectivity::kFull, layout)->algorithm;
+  return SelectSchedule(sum, config, layout).algorithm;
 }
 
 TEST(TheFirstOptionIsWhatIsSelectedAndTheOthersCostNoLess) {

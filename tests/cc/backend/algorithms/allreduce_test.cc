@@ -14,7 +14,7 @@ namespace {
 using AllreduceBuilder = Schedule (*)(const ReduceShape&);
 
 constexpr AllreduceBuilder kAllreduces[] = {RingAllreduce, DirectAllreduce, TwoPhaseAllreduce,
-                                            TreeAllreduce, LineAllreduce};
+                                            TreeAllreduce};
 
 std::vector<Schedule> AllreduceOfAll(AllreduceBuilder builder, int size, int64_t elements,
                                      int64_t element_bytes, int64_t piece_bytes) {

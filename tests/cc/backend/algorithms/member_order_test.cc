@@ -57,8 +57,7 @@ std::vector<Schedule> OfAll(Collective collective, const HostOf& host_of, const 
     const int64_t in = gathers ? blocks[r] : scatters ? Sum(blocks) : kBytes;
     const int64_t out = gathers ? Sum(blocks) : scatters ? blocks[r] : kBytes;
     collective.buffers = {{nullptr, nullptr, in, out}};
-    schedules.push_back(
-        *SelectSchedule(collective, config, Connectivity::kFull, HostLayout(host_of)));
+    schedules.push_back(SelectSchedule(collective, config, HostLayout(host_of)));
   }
   return schedules;
 }
@@ -193,13 +192,6 @@ TEST(CanonicalSumsKeepTheOrderOfPositions) {
       }
     }
   }
-}
-
-TEST(MembersAlongALineBeginBehindTheGap) {
-  const MemberOrder line = MemberOrder::AlongLine({0, 1, 2, 4, 5});
-  EXPECT_EQ(line.PlaceOf(3), 0);
-  EXPECT_EQ(line.PlaceOf(0), 2);
-  EXPECT_TRUE((line.ByPlace({10, 11, 12, 13, 14}) == Blocks{13, 14, 10, 11, 12}));
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ const std::vector<HostOf> kLayouts = {{0, 1},
 std::vector<Algorithm> Algorithms() {
   std::vector<Algorithm> all;
   for (Schedule (*flat)(const ReduceShape&) :
-       {DirectAllreduce, TreeAllreduce, RingAllreduce, TwoPhaseAllreduce, LineAllreduce}) {
+       {DirectAllreduce, TreeAllreduce, RingAllreduce, TwoPhaseAllreduce}) {
     all.push_back([flat](const ReduceShape& shape, const HostLayout&) { return flat(shape); });
   }
   for (BetweenHosts between : {BetweenHosts::kExchange, BetweenHosts::kTwoPhases,
@@ -118,7 +118,7 @@ TEST(OnlySumsOfFloat32OverSeveralHostsAreNarrow) {
   sum.buffers = {{data.data(), data.data(), 36, 36}};
   const HostLayout two({0, 1});
   const auto wire = [&](const Collective& collective, const HostLayout& layout) {
-    return SelectSchedule(collective, config, Connectivity::kFull, layout)->wire;
+    return SelectSchedule(collective, config, layout).wire;
   };
   EXPECT_TRUE(wire(sum, two) == DataType::kBfloat16);
   Collective average = sum;

@@ -17,8 +17,7 @@ struct NamedReduce {
 constexpr NamedReduce kReduces[] = {{DirectReduce, Order::kCanonical},
                                     {TreeReduce, Order::kCanonical},
                                     {TwoPhaseReduce, Order::kCanonical},
-                                    {ChainReduce, Order::kRing},
-                                    {LineReduce, Order::kLine}};
+                                    {ChainReduce, Order::kRing}};
 
 void CheckReduce(const NamedReduce& algorithm, int size, int root, int64_t elements,
                  int64_t piece_bytes, bool in_place) {

@@ -54,7 +54,7 @@ GpuWorld::GpuWorld(int size, const Change& change, std::vector<int> gpus)
     OneRank one;
     one.framework = std::make_unique<Framework>(gpus.empty() ? rank : gpus[rank]);
     auto make_host = [this, rank, size](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
-      return std::make_unique<CpuBackend>(rank, SmallConfig(), streams_.Endpoint(rank), sink, size);
+      return std::make_unique<CpuBackend>(rank, SmallConfig(), streams_.Endpoint(rank), sink);
     };
     auto make_device = [rank, change](HostOrder* host,
                                       CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {

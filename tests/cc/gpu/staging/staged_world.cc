@@ -191,8 +191,7 @@ StagedWorld::StagedWorld(int size, const Config& config, const StagingOptions& s
     };
     auto make_host = [&](CompletionSink inner) -> std::unique_ptr<CollectiveBackend> {
       if (size == 1) return std::make_unique<LocalBackend>(config, std::move(inner));
-      return std::make_unique<CpuBackend>(rank, config, streams_.Endpoint(rank), std::move(inner),
-                                          size);
+      return std::make_unique<CpuBackend>(rank, config, streams_.Endpoint(rank), std::move(inner));
     };
     backends_.push_back(
         std::make_unique<RoutingBackend>(make_host, StagingOf(staging), nullptr, sink));

@@ -1,0 +1,224 @@
+// Connections that ranks open when they first need them.
+#include "ops/runtime/transport/peer_connector.h"
+
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ops/runtime/transport/tcp_data.h"
+#include "tests/cc/test.h"
+#include "tests/cc/transport/fixture.h"
+
+namespace tfring::peer_connector_test {
+namespace {
+
+const std::string kKey(32, 'k');
+
+struct Listening {
+  UniqueFd socket;
+  int port = 0;
+};
+
+Listening Listen() {
+  Listening made{UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), 0};
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* any = reinterpret_cast<sockaddr*>(&address);
+  EXPECT_EQ(bind(made.socket.get(), any, length), 0);
+  EXPECT_EQ(listen(made.socket.get(), 64), 0);
+  EXPECT_EQ(getsockname(made.socket.get(), any, &length), 0);
+  made.port = ntohs(address.sin_port);
+  return made;
+}
+
+// Ranks without any connection.
+struct Strangers {
+  explicit Strangers(int size, std::vector<std::string> keys = {}, Duration limit = 60 * kSecond) {
+    keys.resize(static_cast<size_t>(size), kKey);
+    std::vector<Listening> listening;
+    std::vector<std::pair<std::string, int>> endpoints;
+    for (int r = 0; r < size; ++r) {
+      listening.push_back(Listen());
+      endpoints.emplace_back("127.0.0.1", listening.back().port);
+    }
+    for (int r = 0; r < size; ++r) {
+      PeerAddresses addresses{r, std::move(listening[r].socket), endpoints, keys[r], limit};
+      auto connector = PeerConnector::Create(std::move(addresses));
+      EXPECT_TRUE(connector.ok());
+      auto made = TcpDataTransport::Create({}, 5 * kSecond, std::move(*connector));
+      EXPECT_TRUE(made.ok());
+      ranks.push_back(std::move(*made));
+      ports.push_back(endpoints[r].second);
+    }
+  }
+  std::vector<std::unique_ptr<TcpDataTransport>> ranks;
+  std::vector<int> ports;
+};
+
+// Moves one byte, as a ScheduleRunner does.
+Status Move(DataTransport* transport, Rank peer, bool sends, char* byte,
+            TimePoint deadline = In(20 * kSecond)) {
+  const iovec iov{byte, 1};
+  while (MonotonicNow() < deadline) {
+    const Result<int64_t> moved =
+        sends ? transport->TrySend(peer, &iov, 1) : transport->TryRecv(peer, &iov, 1);
+    if (!moved.ok()) return moved.status();
+    if (*moved == 1) return OkStatus();
+    WaitSet what;
+    (sends ? what.writable : what.readable).push_back(peer);
+    what.deadline = deadline;
+    (void)transport->Wait(what);
+  }
+  return DeadlineExceeded("nothing moved");
+}
+
+TEST(RanksConnectWhenTheyFirstSendOrReceive) {
+  const int size = 5;
+  Strangers job(size);
+  EXPECT_TRUE(job.ranks[0]->Connected(4) && !job.ranks[0]->Connected(0));
+  EXPECT_TRUE(!job.ranks[0]->Connected(5));
+  std::vector<std::thread> threads;
+  for (Rank self = 0; self < size; ++self) {
+    threads.emplace_back([&job, self] {
+      // In an order in which some wait for others that wait for others; both directions.
+      for (int step = 1; step < size; ++step) {
+        const Rank to = (self + step) % size;
+        const Rank from = (self + size - step) % size;
+        char out = static_cast<char>(10 * self + to);
+        char in = 0;
+        EXPECT_TRUE(Move(job.ranks[self].get(), to, true, &out).ok());
+        EXPECT_TRUE(Move(job.ranks[self].get(), from, false, &in).ok());
+        EXPECT_EQ(in, static_cast<char>(10 * from + self));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(AHigherRankWaitsUntilTheLowerOneNeedsTheConnection) {
+  Strangers job(2);
+  char out = 7;
+  EXPECT_TRUE(Move(job.ranks[1].get(), 0, true, &out, In(50 * kMillisecond)).code() ==
+              StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(job.ranks[1]->PathTrouble(0), "");  // its kernel has answered
+  std::thread lower([&job] {
+    char in = 0;
+    EXPECT_TRUE(Move(job.ranks[0].get(), 1, false, &in).ok());
+    EXPECT_EQ(in, 7);
+  });
+  EXPECT_TRUE(Move(job.ranks[1].get(), 0, true, &out).ok());
+  lower.join();
+}
+
+TEST(ARankThatCannotBeReachedIsNamedWithItsAddress) {
+  Strangers job(2, {}, 300 * kMillisecond);
+  job.ranks[0].reset();
+  char out = 0;
+  const Status status = Move(job.ranks[1].get(), 0, true, &out);
+  EXPECT_TRUE(status.code() == StatusCode::kUnavailable);
+  EXPECT_CONTAINS(status.message(), "rank 1 cannot connect to rank 0 at 127.0.0.1 port " +
+                                        std::to_string(job.ports[0]));
+  EXPECT_CONTAINS(status.message(), "Connection refused");
+  EXPECT_CONTAINS(status.message(), "TFRING_INTERFACE");
+  EXPECT_CONTAINS(job.ranks[1]->PathTrouble(0), "nothing answers at 127.0.0.1");
+}
+
+TEST(WhoHasAnotherKeyIsNotAccepted) {
+  Strangers job(2, {kKey, std::string(32, 'x')}, 300 * kMillisecond);
+  std::thread lower([&job] {
+    char in = 0;
+    EXPECT_TRUE(Move(job.ranks[0].get(), 1, false, &in, In(kSecond)).code() ==
+                StatusCode::kDeadlineExceeded);
+  });
+  char out = 0;
+  const Status status = Move(job.ranks[1].get(), 0, true, &out);
+  EXPECT_TRUE(status.code() == StatusCode::kUnavailable);
+  EXPECT_CONTAINS(status.message(), "closed the connection");
+  lower.join();
+}
+
+int ConnectTo(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  return fd;
+}
+
+// Some that say nothing, some that say anything, and more of them than may wait.
+TEST(StrangersDelayNobody) {
+  Strangers job(2);
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 40; ++i) {
+    strangers.emplace_back(ConnectTo(job.ports[0]));
+    const std::string noise(200, static_cast<char>(i));
+    if (i % 2 == 0) send(strangers.back().get(), noise.data(), noise.size(), MSG_NOSIGNAL);
+  }
+  std::thread lower([&job] {
+    char in = 0;
+    EXPECT_TRUE(Move(job.ranks[0].get(), 1, false, &in).ok());
+  });
+  char out = 1;
+  EXPECT_TRUE(Move(job.ranks[1].get(), 0, true, &out).ok());
+  lower.join();
+}
+
+// Another process has the port of rank 0, and answers as it likes.
+TEST(AListenerWithoutTheKeyIsNotTrusted) {
+  const Listening other = Listen();
+  PeerAddresses addresses{
+      1, Listen().socket, {{"127.0.0.1", other.port}, {"127.0.0.1", 1}}, kKey, 300 * kMillisecond};
+  auto connector = PeerConnector::Create(std::move(addresses));
+  ASSERT_TRUE(connector.ok());
+  std::thread impostor([&other] {
+    for (;;) {
+      const UniqueFd peer(accept4(other.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!peer.valid()) return;  // the test is over
+      const std::string challenge = "TFRDATA1" + std::string(32, 'n');
+      send(peer.get(), challenge.data(), challenge.size(), MSG_NOSIGNAL);
+      char hello[80];
+      if (recv(peer.get(), hello, sizeof(hello), MSG_WAITALL) != sizeof(hello)) continue;
+      // What it was told itself is no proof.
+      send(peer.get(), hello + 48, 32, MSG_NOSIGNAL);
+      (void)recv(peer.get(), hello, 1, MSG_WAITALL);
+    }
+  });
+  Status status = OkStatus();
+  const TimePoint deadline = In(20 * kSecond);
+  while (status.ok() && MonotonicNow() < deadline) {
+    status = (*connector)->Advance(0);
+    EXPECT_TRUE((*connector)->TakeReady().empty());
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_CONTAINS(status.message(), "is of another job");
+  shutdown(other.socket.get(), SHUT_RDWR);
+  impostor.join();
+}
+
+TEST(TooFewDescriptorsAreNamed) {
+  Strangers job(2);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  char out = 0;
+  const Status status = Move(job.ranks[1].get(), 0, true, &out);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(status.code() == StatusCode::kInternal);
+  EXPECT_CONTAINS(status.message(), "rank 1 cannot connect to rank 0: Too many open files");
+  EXPECT_CONTAINS(status.message(), "ulimit");
+}
+
+}  // namespace
+}  // namespace tfring::peer_connector_test
