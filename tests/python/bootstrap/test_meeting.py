@@ -25,7 +25,7 @@ from tfring.bootstrap.connect import connect_job
 from tfring.environments import Rendezvous, find_identity
 from tfring.handshake.errors import BootstrapError
 from tfring.handshake.listener import bind
-from tfring.launcher.agents.agent import open_rendezvous
+from tfring.launcher.agents.addresses import open_rendezvous
 from tfring.security import munge, sources
 from tfring.security.errors import SecretError
 from tfring.security.secret import job_key
