@@ -9,9 +9,9 @@ import pytest
 from tests.helpers.launcher_tools import finish, write_script
 from tfring.launcher.output.merger import (
     ALONE_SECONDS,
+    MAX_HELD_LINES,
     MERGE_SECONDS,
     PARTIAL_SECONDS,
-    POURING_BYTES,
     OutputMerger,
 )
 
@@ -172,12 +172,9 @@ def test_other_numbers_count():
 
 def test_what_waits_is_bounded():
     job = Job(2)
-    for i in range(5000):
-        job.write(0, f"{i} {'x' * 1000}\n")
-        job.write(1, f"{-i - 1}\n")
-    printed = len(job.text.splitlines())
-    assert 10000 - 1001 <= printed < 10000
-    assert len(job.end().splitlines()) == 10000
+    job.write(0, "".join(f"{number}\n" for number in range(5 * MAX_HELD_LINES)))
+    assert len(job.text.splitlines()) == 4 * MAX_HELD_LINES
+    assert len(job.end().splitlines()) == 5 * MAX_HELD_LINES
 
 
 class CountingFile(io.BytesIO):
@@ -191,7 +188,7 @@ class CountingFile(io.BytesIO):
 
 
 def test_many_lines_are_written_together():
-    """Nothing of a chunk is handled line by line once its rank writes more than can be compared."""
+    """Nothing of a chunk is handled line by line once more lines have come than can be compared."""
     job = Job(2)
     job.out = file = CountingFile()
     job.merger = OutputMerger(file, file)
@@ -207,22 +204,34 @@ def test_many_lines_are_written_together():
     assert job.text[shown:] == "".join(f"[{r}]<stdout>:{x}" for r in (0, 1) for x in lines)
 
 
-def test_a_rank_that_pours_stays_in_order_and_holds_up_no_other():
-    job = Job(3)
-    job.write(0, "first\n")
-    long = "x" * (POURING_BYTES // 2) + "\n"
-    for number in range(6):
-        job.write(0, f"{number} {long}")
-        if number in (2, 4):
-            job.write(number // 2, "same\n")
-    job.wait(MERGE_SECONDS)
+@pytest.mark.parametrize("pouring", [1, 8])
+def test_ranks_that_pour_stay_in_order_and_hold_up_nothing(pouring):
+    job = Job(9)
+    for rank in range(pouring):
+        job.write(rank, "first\n")
+    numbers = range(4 * MAX_HELD_LINES // pouring)
+    for number in numbers:
+        for rank in range(pouring):
+            job.write(rank, f"{rank} {number}\n")
+    job.write(8, "at once\n")
+    assert job.text.endswith("[8]<stderr>:at once\n")
     lines = [ranks_and_text(line) for line in job.text.splitlines()]
-    assert "".join(text[0] for ranks, text in lines if ranks == [0]) == "f012345"
-    assert ([1, 2], "same (2 ranks)") in lines
-    job.wait(10 * MERGE_SECONDS)
-    for rank in range(3):
-        job.write(rank, "again\n")  # it pours no longer
-    assert job.text.endswith("[0-2]<stderr>:again (3 ranks)\n")
+    for rank in range(pouring):
+        mine = [text for ranks, text in lines if rank in ranks]
+        assert mine[0].startswith("first") and mine[1:] == [f"{rank} {n}" for n in numbers]
+    job.wait(3 * MERGE_SECONDS)
+    for rank in range(9):
+        job.write(rank, "again\n")  # there is time to compare lines again
+    assert job.text.endswith("[0-8]<stderr>:again (9 ranks)\n")
+
+
+def test_equal_lines_of_many_ranks_are_not_many_lines():
+    job = Job(64)
+    text = "".join(f"{number}\n" for number in range(MAX_HELD_LINES // 2))
+    for rank in range(64):
+        job.write(rank, text)
+    shown = "".join(f"[0-63]<stderr>:{number} (64 ranks)\n" for number in range(500))
+    assert job.text == shown
 
 
 def test_no_part_of_lines_is_lost_however_they_come():

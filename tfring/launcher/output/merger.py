@@ -22,13 +22,12 @@ from tfring.texts.ranks import rank_ranges
 PARTIAL_SECONDS = 0.1
 # After so long it is written even if another rank's unfinished line is on the terminal.
 TAKEOVER_SECONDS = 1.0
-# For so long a line waits for the same line of other ranks, and at most so many lines do.
+# For so long a line waits for the same line of other ranks, and at most so many different ones do.
+# Where more of them come in that time, no line waits.
 MERGE_SECONDS = 0.2
-_MAX_HELD_LINES = 1000
+MAX_HELD_LINES = 1000
 # Where one stream alone goes on, without a pause of so long, its lines do not wait.
 ALONE_SECONDS = 1.0
-# Nor do those of a stream that writes more than this in MERGE_SECONDS.
-POURING_BYTES = 256 << 10
 # Longer lines are cut, so that binary output without line ends cannot fill the memory.
 _MAX_LINE = 1 << 20
 
@@ -54,19 +53,10 @@ class Stream:
     hidden: bool = False  # nothing of it is written
     label: str = ""  # stands for the rank of a process that has none; `rank` is then below 0
     last: int = -1  # the number of the last group with a line of it
-    poured: float = 0.0  # bytes of late: what it writes, less POURING_BYTES in MERGE_SECONDS
-    poured_at: float = 0.0
 
     def continues(self) -> bool:
         """Whether what it writes next belongs to a line that is on the terminal."""
         return self.sink.owner is self and not self.at_start
-
-    def pours(self, count: int, now: float) -> bool:
-        """Takes note of bytes that have come; returns whether there are too many to wait."""
-        drained = (now - self.poured_at) * POURING_BYTES / MERGE_SECONDS
-        self.poured = min(max(0.0, self.poured - drained) + count, 2.0 * POURING_BYTES)
-        self.poured_at = now
-        return self.poured > POURING_BYTES
 
 
 @dataclass(eq=False)
@@ -93,17 +83,19 @@ class _HeldLines:
         self._same: dict[tuple[str, bytes], list[_Group]] = {}  # ascending by number
         self._next = 0
 
-    def add(self, stream: Stream, line: bytes, due: float) -> None:
-        """Adds a complete line of a rank."""
+    def add(self, stream: Stream, line: bytes, due: float) -> bool:
+        """Adds a complete line of a rank; returns whether it is in a group of its own."""
         key = (stream.name, without_varying(line))
         same = self._same.setdefault(key, [])
         place = bisect.bisect_right(same, stream.last, key=lambda group: group.number)
-        if place == len(same):
+        new = place == len(same)
+        if new:
             same.append(_Group(self._next, key, due, line))
             self.groups.append(same[-1])
             self._next += 1
         same[place].streams.append(stream)
         stream.last = same[place].number
+        return new
 
     def take(self) -> _Group:
         """Removes the first group and returns it."""
@@ -159,6 +151,8 @@ class OutputMerger:
         self._ranks = ranks
         self._speaker: Stream | None = None  # had the last complete line
         self._speaks_since = self._spoke_at = 0.0
+        self._recent = 0.0  # different lines of late, less MAX_HELD_LINES in MERGE_SECONDS
+        self._drained_at = 0.0
 
     def add(self, rank: int, name: str) -> Stream:
         """Adds ``stdout`` or ``stderr`` of a rank."""
@@ -190,9 +184,10 @@ class OutputMerger:
             stream.since = now
         stream.pending = unfinished
         if lines := self._wanted(stream, lines):
-            if self._waits(stream, lines, len(data), now):
+            if self._waits(stream, lines, now):
                 self._hold(stream, lines, now)
             else:
+                self._recent += len(lines)
                 self._write_now(stream, lines)
         self._release_ready(now)
 
@@ -259,12 +254,16 @@ class OutputMerger:
         begun = 1 if stream.continues() else 0
         return lines[:begun] + without_info(lines[begun:])
 
-    def _waits(self, stream: Stream, lines: list[bytes], count: int, now: float) -> bool:
+    def _waits(self, stream: Stream, lines: list[bytes], now: float) -> bool:
         """Whether lines wait for the same lines of other ranks.
 
         They do not if all lines of late have come from this stream, and the first of them has
-        waited long enough: where one rank speaks for all, its lines appear at once.
+        waited long enough: where one rank speaks for all, its lines appear at once. Nor do they
+        if too many have come of late.
         """
+        drained = (now - self._drained_at) * MAX_HELD_LINES / MERGE_SECONDS
+        self._recent = max(0.0, min(self._recent, 2.0 * MAX_HELD_LINES) - drained)
+        self._drained_at = now
         if not any(line.endswith(b"\n") for line in lines):
             return False  # a progress bar
         if self._speaker is not stream or now > self._spoke_at + ALONE_SECONDS:
@@ -272,13 +271,13 @@ class OutputMerger:
         self._spoke_at = now
         several = self._merge_lines and not stream.label and self._writers[stream.name] > 1
         alone = now >= self._speaks_since + MERGE_SECONDS
-        return not stream.pours(count, now) and several and not alone
+        return several and not alone and self._recent <= MAX_HELD_LINES
 
     def _hold(self, stream: Stream, lines: list[bytes], now: float) -> None:
         for line in lines:
             begins = stream.at_start and stream.sink.owner is not stream
             if begins and line.endswith(b"\n"):
-                self._held.add(stream, line, now + MERGE_SECONDS)
+                self._recent += self._held.add(stream, line, now + MERGE_SECONDS)
             else:
                 self._write_now(stream, [line])
 
@@ -288,7 +287,7 @@ class OutputMerger:
         while waiting and (
             waiting[0].due <= now
             or len(waiting[0].streams) >= self._writers[waiting[0].key[0]]
-            or len(waiting) > _MAX_HELD_LINES
+            or len(waiting) > MAX_HELD_LINES
         ):
             self._write_group(self._held.take())
         self._flush()
