@@ -254,7 +254,7 @@ def _own_addresses() -> list[str]:
     """Returns the addresses at which other hosts may reach this one."""
     settings = read_settings(os.environ)
     if settings.advertise_addr:
-        return [settings.advertise_addr]
+        return [hosts.split_port(settings.advertise_addr)[0]]  # the port is that of the rank
     found = hosts.interface_addresses()
     found = [one for one in found if one.interface in settings.interface] or found
     outside = [one.address for one in found if not one.loopback]

@@ -36,7 +36,7 @@ class Waiting:
 def worker_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ElasticWorker]]:
     """Makes a worker on a host, with memory of its own."""
     monkeypatch.setenv("TFRING_SECRET", "only for this test " * 4)
-    store = TCPStore("localhost", 0, is_server=True)
+    store = TCPStore("localhost", 0, is_master=True)
     files: list[int] = []
 
     def made(worker: int, host: str) -> ElasticWorker:
@@ -104,4 +104,14 @@ def test_a_copy_that_breaks_off_does_not_count(worker_of: Any) -> None:
     following = CopySender(worker_of(4, "a"))
     assert wait_until(lambda: send(following, 3, b"three") and there.kept() == [b"three"])
     following.close(free=False)
+    there.receiver.close()
+
+
+def test_an_address_with_a_port_is_that_of_the_rank(
+    worker_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFRING_ADVERTISE_ADDR", "127.0.0.1:9")
+    sender, there = CopySender(worker_of(1, "a")), Waiting(worker_of(2, "b"))
+    assert wait_until(lambda: send(sender, 1, b"one") and not there.came.empty())
+    sender.close(free=False)
     there.receiver.close()
