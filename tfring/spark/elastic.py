@@ -168,7 +168,8 @@ class _Head:
         self.put(EndJob(1, _given_up(failure)))
 
     def stop(self) -> None:
-        """See `Head.stop`: without workers the job is over."""
+        """See `Head.stop`."""
+        self._service.stop()
 
     def hosts_found(self, hosts: list[tuple[str, int]]) -> None:
         """See `Head.hosts_found`: there is no discovery script."""

@@ -165,7 +165,7 @@ def test_signals_reach_the_ranks(tmp_path, number):
     job.send_signal(number)
     out, _ = job.communicate(timeout=LIMIT_SECONDS)
     assert sorted(out.splitlines()) == [f"[{r}]<stdout>:got {int(number)}" for r in range(2)]
-    assert job.returncode == 0
+    assert job.returncode == 75
 
 
 def test_second_interrupt_does_not_wait(tmp_path):

@@ -373,5 +373,7 @@ class NodeHead:
     def _on_lost(self, why: str) -> None:
         if not self._over:
             self._over = True
-            served = "this node" if self._coordinator else f"the node at {self._node.host}"
-            self._orders.put(EndJob(LOST_PEER, f"{served} does not serve the job any more: {why}"))
+            served, code = f"the node at {self._node.host}", LOST_PEER
+            if self._coordinator is not None:
+                served, code = "this node", 1
+            self._orders.put(EndJob(code, f"{served} does not serve the job any more: {why}"))

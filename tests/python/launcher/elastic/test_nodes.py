@@ -18,6 +18,7 @@ from tfring.launcher.elastic.node_options import NodeOptions
 from tfring.launcher.elastic.nodes import NodeHead
 from tfring.launcher.elastic.options import ElasticOptions
 from tfring.launcher.elastic.orders import EndJob, Orders, StartWorker
+from tfring.launcher.exit_codes import LOST_PEER
 from tfring.store import StoreTimeoutError, TCPStore
 
 
@@ -97,7 +98,7 @@ def test_the_end_of_the_node_that_serves_ends_the_others(tmp_path, endpoint):
             members = second.trains(lambda m: len(m) == 2)
             mine = [line["pid"] for line in second.said if line["worker"] in members]
             first.process.kill()
-            assert second.finish() == 1
+            assert second.finish() == LOST_PEER
             assert not any(alive(pid) for pid in mine)
             assert any("does not serve the job any more" in line for line in second.errors)
 
