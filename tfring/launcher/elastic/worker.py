@@ -11,7 +11,6 @@ from tfring.launcher.elastic.orders import StartWorker
 from tfring.launcher.exit_codes import DISMISSED
 from tfring.launcher.options.environment import job_variables
 from tfring.launcher.options.job_options import JobOptions
-from tfring.launcher.output.merger import Stream
 from tfring.launcher.reports.text import MOST_CAUSE, exception_of
 
 TERMINATE_SECONDS = 3.0
@@ -25,7 +24,6 @@ class Worker:
 
     start: StartWorker
     process: RankProcess
-    streams: dict[str, Stream]
     rank: int = -1  # in the last generation that it was in; -1: in none
     generation: int = 0
     told: bool = False  # to leave, as the job was over, before it ended
