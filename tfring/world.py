@@ -20,15 +20,15 @@ from tfring.bootstrap import mpi_data, mpi_exchange
 from tfring.bootstrap.cancel import Cancel
 from tfring.bootstrap.connect import Membership, connect_job
 from tfring.bootstrap.inter_op_threads import ensure_inter_op_threads
+from tfring.elastic import process as elastic
+from tfring.elastic.errors import Dismissed
 from tfring.environments import Given, Identity, Rendezvous, find_identity
 from tfring.environments.elastic import ElasticWorker, take_worker
 from tfring.exceptions import described
 from tfring.gpu.nccl import fix_sums, use_interface, with_nccl
 from tfring.handshake.errors import BootstrapError
 from tfring.handshake.keepalive import break_when_unanswered
-from tfring.joining.elastic_process import CONNECT_SECONDS, ElasticProcess, with_heartbeats
 from tfring.logs import handler as logs
-from tfring.membership.errors import Dismissed
 from tfring.metrics import generation as metrics
 from tfring.observers.observers import Here
 from tfring.observers.ours import OBSERVERS
@@ -61,7 +61,6 @@ class _State:
     homogeneous = True
     by_mpi = False
     at_exit_registered = False
-    elastic: ElasticProcess | None = None  # None: the job is not elastic
 
 
 _lock = threading.RLock()
@@ -157,54 +156,30 @@ def _init_elastic(worker: ElasticWorker, given: Given, wanted: list[Any]) -> Non
     with _lock:
         settings = _read_settings()
         mpi_data.refuse_if_wanted(settings.runtime)
-        _state.elastic = _state.elastic or ElasticProcess(worker, _abandon_unless_busy)
+        process = elastic.start(worker, _begin_generation, abandon)
         topology.set_local_rank(worker.slot)
-        if _state.elastic.runs and _state.elastic.left:
+        if process.runs and process.left:
             raise RuntimeError(
                 "shutdown and init within tfring.elastic.run: this rank would train alone. Leave "
                 "both out: elastic.run begins again by itself when the ranks change"
             )
-    if not worker.first and _state.elastic.record is None:
-        _state.elastic.wait_for_recovery()
-    if not worker.first or _state.elastic.record is not None:
+    if not worker.first and process.record is None:
+        process.wait_for_recovery()
+    if not worker.first or process.record is not None:
         with _lock:
             alone = Identity("an elastic job before we join it", 0, 1, Rendezvous.NONE)
             _start(connect_job(alone, settings, os.environ), settings)
-            topology.set_waiting(_state.elastic.record is None)
+            topology.set_waiting(process.record is None)
             return
     try:
-        join_generation()
+        process.join()
     except Dismissed as dismissed:
-        _state.elastic.leave(dismissed)
-
-
-def elastic_process() -> ElasticProcess | None:
-    """Returns this process as a worker of an elastic job.
-
-    None before init, in other jobs, and when `tfring.elastic.run` has come to its end.
-    """
-    process = _state.elastic if _state.pid in (None, os.getpid()) else None
-    return None if process is None or process.over else process
-
-
-def elastic_is_over() -> bool:
-    """Whether this process is a worker of an elastic job whose `tfring.elastic.run` has ended."""
-    return _state.elastic is not None and _state.pid == os.getpid() and _state.elastic.over
-
-
-def join_generation() -> None:
-    """Waits for the next generation of the elastic job, leaves the present one, and begins that.
-
-    Raises:
-        Dismissed: This process has to leave the job.
-    """
-    assert _state.elastic is not None
-    _state.elastic.join(_begin_generation)
+        process.leave(dismissed)
 
 
 def _begin_generation(identity: Identity, store: Store, cancel: Cancel) -> None:
     with _lock:
-        settings = with_heartbeats(_read_settings(CONNECT_SECONDS))
+        settings = elastic.with_heartbeats(_read_settings(elastic.CONNECT_SECONDS))
         last_set = int(_native.core.last_process_set())
         membership = connect_job(identity, settings, os.environ, None, 0, store, last_set, cancel)
         descriptors = [*membership.control_fds.values(), *membership.data_fds.values()]
@@ -238,7 +213,7 @@ def _start(membership: Membership, settings: Settings) -> None:
             given=settings.record_dir,
             first_of_host=membership.local_rank == 0,
             # The ranks of an elastic job wait for each other, and training waits for them.
-            wait=_state.elastic is None,
+            wait=elastic.started() is None,
         )
     use_interface(membership.interface)
     fix_sums(membership.runtime)
@@ -270,7 +245,8 @@ def _start(membership: Membership, settings: Settings) -> None:
         raise
     _state.pid = os.getpid()
     path = (record or {}).get("path")
-    topology.announce(keep=_state.elastic is not None)
+    process = elastic.started()
+    topology.announce(keep=process is not None)
     _state.homogeneous = membership.homogeneous
     _state.by_mpi = membership.by_mpi
     generation.begin(membership.key)
@@ -278,9 +254,8 @@ def _start(membership: Membership, settings: Settings) -> None:
     if not _state.at_exit_registered:
         atexit.register(end_of_program)
         _state.at_exit_registered = True
-    elastic = _state.elastic
     # A process of an elastic job may be alone now, and TensorFlow asks once, when it starts.
-    if membership.size > 1 if elastic is None else elastic.record is None:
+    if membership.size > 1 if process is None else process.record is None:
         ensure_inter_op_threads()
     if membership.size > 1:
         interrupts.watch()
@@ -320,24 +295,29 @@ def shutdown() -> None:
     Does nothing before init or when called twice; init may follow. Runs at exit by itself. Process
     sets other than the global one are no longer registered afterwards.
     """
-    if _state.elastic is not None and _state.pid == os.getpid() and is_initialized():
-        _state.elastic.left_by_program()
+    process = elastic.started()
+    if process is not None and _state.pid == os.getpid() and is_initialized():
+        process.left_by_program()
     leave("")
 
 
-def abandon(why: str) -> None:
+def abandon(why: str, *, wait: bool = True) -> None:
     """Ends this rank's part in the job at once: without a goodbye, and without waiting.
 
     For a job that goes on without the ranks that it has lost: init may follow at once, which begins
     a new generation with its own ranks and connections. Calls of this rank that have no result end
     with tf.errors.UnavailableError, which names the lost ranks, or with tf.errors.AbortedError; for
     other ranks this one is lost. Threads of the runtime end by themselves. Does nothing before
-    init, or when the job is over here. It waits for an init that is under way in another thread.
+    init, or when the job is over here.
 
     Args:
         why: For the errors of this rank's calls if no rank was lost and none has left.
+        wait: For an init or a shutdown that is under way in another thread; if not, it does nothing
+            then.
     """
-    with _lock:
+    if not _lock.acquire(blocking=wait):
+        return
+    try:
         if _state.pid != os.getpid() or not is_initialized():
             return
         path = own_path()
@@ -345,15 +325,8 @@ def abandon(why: str) -> None:
         interrupts.unwatch()
         OBSERVERS.drop()
         _forget(path)
-
-
-def _abandon_unless_busy(why: str) -> None:
-    """Abandons, unless an init is under way, which ends by itself, or a shutdown."""
-    if _lock.acquire(blocking=False):
-        try:
-            abandon(why)
-        finally:
-            _lock.release()
+    finally:
+        _lock.release()
 
 
 def _forget(record: Any) -> None:
@@ -390,8 +363,9 @@ def end_of_program(error: BaseException | None = None) -> None:
     try:
         # Before this rank waits for the others: they may be in a collective that it does not call.
         leave("" if failure is None or interactive else described(failure))
-        if _state.elastic is not None and failure is None:
-            _state.elastic.finish()
+        process = elastic.started()
+        if process is not None and failure is None:
+            process.finish()
         _native.core.shutdown()  # waits for what is left of generations that were abandoned
     except Exception:
         _log.exception("the shutdown at exit failed")

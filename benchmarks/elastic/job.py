@@ -20,9 +20,9 @@ from typing import Any
 from benchmarks.elastic.faults import FaultFile
 from benchmarks.elastic.worker import Settings
 from tfring._native import core
+from tfring.elastic.service import CoordinatorService
 from tfring.explain.launched import RunRecords
 from tfring.launcher.elastic.worker import exception_of
-from tfring.membership import CoordinatorService
 from tfring.store import TCPStore
 
 ROOT = Path(__file__).resolve().parents[2]

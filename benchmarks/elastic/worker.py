@@ -27,9 +27,9 @@ import numpy as np  # noqa: E402
 
 import tfring as hvd  # noqa: E402
 from benchmarks.elastic.faults import FaultFile, Victim  # noqa: E402
-from tfring import world  # noqa: E402
 from tfring._native import core  # noqa: E402
 from tfring.elastic import HostsUpdatedInterrupt, ObjectState, run  # noqa: E402
+from tfring.elastic import process as processes  # noqa: E402
 
 _SUM = 1
 
@@ -108,7 +108,7 @@ class Training:
         imported = time.monotonic_ns()
         hvd.init()
         self.log("up", pid=os.getpid(), started=STARTED, imported=imported, slot=hvd.local_rank())
-        self.process: Any = world.elastic_process()
+        self.process: Any = processes.present()
         self._watch(self.process.link)
         self.call_seconds = 0.001  # of the last allreduce
         self.saved = 0  # steps in the state that was saved last

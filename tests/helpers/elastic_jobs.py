@@ -14,8 +14,8 @@ from pathlib import Path
 from launcher_tools import LIMIT_SECONDS, environment
 
 from tfring._native import core
+from tfring.elastic.service import CoordinatorService
 from tfring.environments.elastic import make_memory, memory_variables
-from tfring.membership import CoordinatorService
 from tfring.store import TCPStore
 
 SECRET = "t" * 64

@@ -19,13 +19,10 @@ import traceback
 from pathlib import Path
 
 from tfring._native import core
-from tfring.membership import (
-    CoordinatorService,
-    Dismissed,
-    GenerationEnded,
-    Position,
-    WorkerLink,
-)
+from tfring.elastic.errors import Dismissed, GenerationEnded
+from tfring.elastic.link import WorkerLink
+from tfring.elastic.records import Position
+from tfring.elastic.service import CoordinatorService
 from tfring.store import TCPStore
 
 ROOT = Path(__file__).resolve().parents[2]

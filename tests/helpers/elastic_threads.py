@@ -8,7 +8,9 @@ import threading
 from elastic_processes import LIMIT, SECRET, coordinator_options
 from store_tools import Wire
 
-from tfring.membership import CoordinatorService, Position, WorkerLink
+from tfring.elastic.link import WorkerLink
+from tfring.elastic.records import Position
+from tfring.elastic.service import CoordinatorService
 from tfring.store import TCPStore
 
 

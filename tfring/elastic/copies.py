@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Protocol
 
 from tfring.elastic.commit_memory import CommitMemory, CopyHead
 from tfring.elastic.copy_transfer import CopyReceiver, CopySender
+from tfring.elastic.process import ElasticProcess
 from tfring.elastic.progress import Progress, hash_of
+from tfring.elastic.records import Position, Record
 from tfring.exceptions import described
-from tfring.joining.elastic_process import ElasticProcess
-from tfring.membership.records import Position, Record
 from tfring.settings.environment import read_settings
 from tfring.store import StoreError
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tfring import _native, world
+from tfring import _native
+from tfring.elastic import process as processes
 from tfring.ops import reduce_ops
 from tfring.topology import is_initialized, size
 
@@ -35,7 +36,7 @@ class HostMessages(queue.Queue[tuple[float, int]]):
         return super().qsize()
 
     def _look(self) -> None:
-        process = world.elastic_process()
+        process = processes.present()
         if process is None or not process.link.change_pending:
             return
         if self._told != process.generation:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Any, Protocol
 
-from tfring import _native, topology, world
+from tfring import _native, topology
+from tfring.elastic import process as processes
 from tfring.elastic import state as states
 from tfring.elastic.copies import Copies
-from tfring.elastic.errors import HorovodInternalError
+from tfring.elastic.errors import Dismissed, HorovodInternalError
+from tfring.elastic.process import ElasticProcess
 from tfring.elastic.state import State
-from tfring.joining.elastic_process import ElasticProcess
-from tfring.membership.errors import Dismissed
 from tfring.topology import rank
 
 _log = logging.getLogger("tfring")
@@ -162,7 +162,7 @@ class ElasticJob:
         """See `Job.after_failure`."""
         process = self._process
         suspect = self._suspect()
-        world.abandon("this rank goes back to its last commit")
+        process.abandon("this rank goes back to its last commit")
         process.failed(suspect)
         states.restore(state)
         process.leave_if_dismissed()
@@ -182,7 +182,7 @@ class ElasticJob:
         states.finish(state)
         self._process.stopped(done=True)
         try:
-            world.join_generation()
+            self._process.join()
         except Dismissed as dismissed:
             if dismissed.code == 0:
                 self._process.over = True
@@ -192,7 +192,7 @@ class ElasticJob:
 
     def _join(self) -> None:
         try:
-            world.join_generation()
+            self._process.join()
         except Dismissed as dismissed:
             self._process.leave(dismissed)
         self._before = (0, 0)
@@ -230,12 +230,14 @@ def _failed_steps() -> tuple[int, int]:
 
 def present_job() -> Job:
     """Returns the job that this process is in."""
-    process = world.elastic_process()
-    if world.elastic_is_over():  # the other members are still there
+    process = processes.started()
+    if process is None:
+        return StaticJob()
+    if process.over:  # the other members are still there
         _log.warning(
             "elastic.run is called again after the training of this elastic job has ended: ranks "
             "no longer come and go, and a lost rank is an error. For more than one training that "
             "goes on without lost ranks, call both in the function that elastic.run runs"
         )
         return StaticJob()
-    return StaticJob() if process is None else ElasticJob(process)
+    return ElasticJob(process)

@@ -9,13 +9,13 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tfring import world
+from tfring.elastic import process as processes
 from tfring.elastic.copies import Copies, Part, part_of
 from tfring.elastic.errors import HostsUpdatedInterrupt
 from tfring.elastic.messages import NO_UPDATE, REMOVED, HostMessages, strongest
 from tfring.elastic.progress import Progress, compare
+from tfring.elastic.records import Position
 from tfring.exceptions import described
-from tfring.membership.records import Position
 from tfring.topology import is_initialized, rank
 
 _log = logging.getLogger("tfring")
@@ -107,7 +107,7 @@ class State:
         """
         self._progress.live_step += steps
         self._progress.counted = True
-        process = world.elastic_process()
+        process = processes.present()
         if process is not None:
             process.link.step(self._progress.live_step)
 
@@ -141,7 +141,7 @@ class State:
         self._progress.commit_now()
         if self._copies is not None:
             self._copies.keep(self)
-        process = world.elastic_process()
+        process = processes.present()
         if process is not None and self._progress.lineage:
             process.position = position_of(self)
             process.link.committed(process.position)

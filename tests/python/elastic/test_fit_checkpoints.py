@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from tfring import world
 from tfring.checkpoint import Checkpointer
+from tfring.elastic import process as processes
 from tfring.keras.callbacks.checkpoints import training_state
 from tfring.keras.elastic.checkpoints import FitCheckpoints
 from tfring.keras.elastic.fit_state import Epochs
@@ -33,7 +33,7 @@ def test_the_generation_that_saved_is_asked_for(
         checkpoints.save({"w": np.ones(2)}, **wanted)
 
     process = SimpleNamespace(generation=3, may_publish=may_publish)
-    monkeypatch.setattr(world, "elastic_process", lambda: process)
+    monkeypatch.setattr(processes, "present", lambda: process)
     monkeypatch.setattr(training_state, "save_checkpoint", save)
     state: Any = SimpleNamespace(
         model=None,

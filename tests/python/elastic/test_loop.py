@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import types
 from typing import Any
 
@@ -10,13 +9,12 @@ import pytest
 
 pytest.importorskip("tfring._native")
 
-from tfring import world
 from tfring.elastic import loop, recovery
-from tfring.elastic.errors import HorovodInternalError, HostsUpdatedInterrupt
+from tfring.elastic import process as processes
+from tfring.elastic.errors import Dismissed, HorovodInternalError, HostsUpdatedInterrupt
 from tfring.elastic.loop import run
 from tfring.elastic.recovery import ElasticJob, StaticJob
 from tfring.elastic.state import State
-from tfring.membership.errors import Dismissed
 
 # A worker that copies no commits.
 NO_MEMORY = types.SimpleNamespace(memory=())
@@ -183,9 +181,10 @@ def test_a_worker_that_was_told_to_leave_does_not_train_alone(
 ) -> None:
     """Be it a member or not yet one; only after elastic.run has ended the ranks stay together."""
     link = types.SimpleNamespace(dismissed=Dismissed(0, "the training is over"))
-    process = types.SimpleNamespace(link=link, record=object(), over=over, worker=NO_MEMORY)
-    monkeypatch.setattr(world._state, "elastic", process)
-    monkeypatch.setattr(world._state, "pid", os.getpid())
+    process = types.SimpleNamespace(
+        link=link, record=object(), over=over, worker=NO_MEMORY, is_here=True
+    )
+    monkeypatch.setattr(processes, "_started", process)
     assert isinstance(loop.present_job(), kind)
 
 

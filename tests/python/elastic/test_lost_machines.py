@@ -25,10 +25,10 @@ PUBLISHING = TRAINING.replace(
     "    @hvd.elastic.run",
     """
     import threading
-    from tfring import world
+    from tfring.elastic import process
 
     def publish():
-        link = world.elastic_process().link
+        link = process.present().link
         while True:
             if link.may_publish():
                 with open(f"{FOLDER}/published.{WORKER}", "w") as file:

@@ -71,8 +71,10 @@ TRAINING = """
 
 
 # Elastic: at SIGTERM the ranks of this pod leave, and the others go on.
-LEAVING = ELASTIC.replace("leave.append(True)", "world.elastic_process().link.leave()")
-LEAVING = LEAVING.replace("import tfring as hvd", "import tfring as hvd; from tfring import world")
+LEAVING = ELASTIC.replace("leave.append(True)", "process.present().link.leave()")
+LEAVING = LEAVING.replace(
+    "import tfring as hvd", "import tfring as hvd; from tfring.elastic import process"
+)
 
 
 def variables(pods, **more):

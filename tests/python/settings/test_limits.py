@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tfring.joining.elastic_process import CONNECT_SECONDS
+from tfring.elastic.process import CONNECT_SECONDS
 from tfring.launcher.agents.host import AGENT_TIMEOUT_SECONDS, ELASTIC_TIMEOUT_SECONDS
 from tfring.launcher.elastic.options import ELASTIC_SECONDS
 from tfring.launcher.options.job_options import STOP_SECONDS

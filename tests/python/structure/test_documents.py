@@ -70,6 +70,19 @@ def test_the_way_of_one_tensor_names_files() -> None:
     assert [name for name in files if not (ROOT / name).is_file()] == []
 
 
+def test_the_way_of_a_lost_rank_is_short() -> None:
+    way = section((ROOT / ARCHITECTURE).read_text("utf-8"), "The way of a lost rank")
+    files = [path for path in PATH.findall(way) if path.startswith("tfring/")]
+    assert {Path(path).with_suffix("").parts[1] for path in files} == {
+        "elastic",
+        "store",
+        "world",
+        "bootstrap",
+    }
+    # What it names of them does not call back: world uses elastic, and nothing of elastic uses it.
+    assert "world" not in python_rules.ARROWS["elastic"]
+
+
 def test_the_glossary_has_the_words_of_the_design() -> None:
     glossary = section((ROOT / ARCHITECTURE).read_text("utf-8"), "Glossary")
     assert [word for word in GLOSSARY if word not in glossary.lower()] == []

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tfring import world
 from tfring.checkpoint import Checkpointer
+from tfring.elastic import process as processes
 from tfring.keras.callbacks.checkpoints import training_state
 from tfring.keras.elastic.fit_state import Epochs, FitState
 
@@ -55,7 +55,7 @@ class FitCheckpoints:
         Raises:
             RuntimeError: An earlier checkpoint could not be written.
         """
-        process = world.elastic_process()
+        process = processes.present()
         now = 0 if process is None else process.generation
         training_state.save_checkpoint(
             self._checkpoints,

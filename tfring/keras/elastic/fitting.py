@@ -10,11 +10,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfring import topology, world
+from tfring import topology
 from tfring.checkpoint import Checkpointer
 from tfring.collectives.variables import broadcast_variables
 from tfring.data import policies
 from tfring.data.elastic_dataset import ElasticDataset
+from tfring.elastic import process as processes
 from tfring.elastic.loop import run as elastic_run
 from tfring.keras.callbacks.checkpoints.contents import refuse_keras_2
 from tfring.keras.callbacks.metrics import MetricAverageCallback
@@ -117,7 +118,7 @@ class _Training:
             self._users,
             CommitEpochs(self.state, self._steps, self._checkpoints, self._wants_to_leave),
         ]
-        process = world.elastic_process()
+        process = processes.present()
         if process is not None and process.record is None:
             self._trace_alone()
         self._termination.watch()

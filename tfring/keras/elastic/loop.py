@@ -9,9 +9,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfring import topology, world
+from tfring import topology
 from tfring.collectives import objects
 from tfring.data.cursor_callback import CursorCallback
+from tfring.elastic import process as processes
 from tfring.elastic.errors import HostsUpdatedInterrupt
 from tfring.elastic.messages import NO_UPDATE, REMOVED
 from tfring.keras.elastic.checkpoints import FitCheckpoints
@@ -182,7 +183,7 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
         Decisions(stop, tuple(map(tuple, rates))).apply(self.model)
 
     def _let_change(self) -> None:
-        leaves, process = self._wants_to_leave(), world.elastic_process()
+        leaves, process = self._wants_to_leave(), processes.present()
         if leaves and process is not None and not self._told:
             self._told = True
             process.link.leave()  # the coordinator then lets all come to the same commit

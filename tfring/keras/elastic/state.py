@@ -20,7 +20,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import world
+from tfring.elastic import process as processes
 from tfring.elastic.state import ObjectState, has_content, position_of
 from tfring.elastic.tensorflow_state import TensorFlowKerasState
 from tfring.keras.callbacks import state as shared
@@ -134,7 +134,7 @@ class KerasState(TensorFlowKerasState):
             self._progress.live_step += 1
             self._progress.commit_now()
         self.save()
-        process = world.elastic_process()
+        process = processes.present()
         if process is not None:
             process.position = position_of(self)
 

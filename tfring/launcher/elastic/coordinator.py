@@ -8,6 +8,8 @@ import threading
 from typing import Any
 
 from tfring import _native
+from tfring.elastic import keys
+from tfring.elastic.service import CoordinatorService
 from tfring.launcher.agents.addresses import own_address
 from tfring.launcher.elastic.options import ElasticOptions
 from tfring.launcher.elastic.orders import (
@@ -23,7 +25,6 @@ from tfring.launcher.elastic.orders import (
 from tfring.launcher.hosts.errors import UsageError
 from tfring.launcher.hosts.placement import address_of, is_local
 from tfring.launcher.options.job_options import JobOptions
-from tfring.membership import CoordinatorService, keys
 from tfring.settings.environment import read_settings
 from tfring.store import PrefixStore, Store, StoreError, TCPStore
 

@@ -149,8 +149,8 @@ LEAVING = TRAINING.replace(
     "hvd.init()\n",
     """hvd.init()
     import signal
-    from tfring import world
-    signal.signal(signal.SIGTERM, lambda *_: world.elastic_process().link.leave())
+    from tfring.elastic import process
+    signal.signal(signal.SIGTERM, lambda *_: process.present().link.leave())
 """,
 )
 

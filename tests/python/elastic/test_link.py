@@ -10,13 +10,9 @@ from elastic_threads import Links
 from launcher_tools import wait_until
 
 from tfring._native import core
-from tfring.membership import (
-    CoordinatorService,
-    Dismissed,
-    GenerationEnded,
-    Position,
-    WaitCancelled,
-)
+from tfring.elastic.errors import Dismissed, GenerationEnded, WaitCancelled
+from tfring.elastic.records import Position
+from tfring.elastic.service import CoordinatorService
 
 
 def ended_in_thread(call):

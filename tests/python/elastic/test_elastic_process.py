@@ -13,13 +13,13 @@ from store_tools import LIMIT, SECRET, Wire
 pytest.importorskip("tfring._native")
 
 from tfring.bootstrap.cancel import Cancel
+from tfring.elastic import process as elastic_process
+from tfring.elastic.errors import Dismissed, GenerationEnded
+from tfring.elastic.process import ElasticProcess
+from tfring.elastic.records import Member, Position, Record
 from tfring.environments import Identity, Rendezvous
 from tfring.environments.elastic import ElasticWorker
 from tfring.handshake.errors import BootstrapError
-from tfring.joining import elastic_process
-from tfring.joining.elastic_process import ElasticProcess
-from tfring.membership.errors import Dismissed, GenerationEnded
-from tfring.membership.records import Member, Position, Record
 from tfring.store import Store, StoreConnectionError, TCPStore
 from tfring.store.tcp import connection
 
@@ -81,7 +81,7 @@ class MadeUpLink:
 def process(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(elastic_process, "TCPStore", MadeUpStore)
     monkeypatch.setattr(elastic_process, "WorkerLink", MadeUpLink)
-    made: Any = ElasticProcess(WORKER, lambda why: None)
+    made: Any = ElasticProcess(WORKER, begins(), lambda why, wait=True: None)
     return made
 
 
@@ -104,14 +104,21 @@ def begins(*outcomes: Any) -> Callable[[Identity, Store, Cancel], None]:
     return begin
 
 
+def joins(process: Any, begin: Callable[[Identity, Store, Cancel], None]) -> Record:
+    """Joins with another bootstrap."""
+    process._begin = begin
+    joined: Record = process.join()
+    return joined
+
+
 def test_rank_and_size_come_from_the_record(process: Any) -> None:
     seen: list[Identity] = []
     process.link.records = [record(4), record(6, [7])]
     begin = begins(*[lambda identity, cancel: seen.append(identity)] * 2)
     assert not process.in_generation
-    process.join(begin)
+    joins(process, begin)
     assert (process.generation, process.in_generation) == (4, True)
-    process.join(begin)
+    joins(process, begin)
     assert [(one.rank, one.size, one.rendezvous) for one in seen] == [
         (1, 3, Rendezvous.STORE),
         (0, 1, Rendezvous.NONE),
@@ -123,7 +130,7 @@ def test_a_generation_that_fails_is_followed_by_the_next(process: Any) -> None:
     process.position = Position(3, 9)
     process.link.records = [record(number) for number in range(1, 5)]
     process.link.goes = [GenerationEnded(3), None]
-    joined = process.join(begins(BootstrapError("lost"), OSError("lost"), None, None))
+    joined = joins(process, begins(BootstrapError("lost"), OSError("lost"), None, None))
     assert joined.generation == 4
     assert process.link.heard == [
         "ready",
@@ -142,7 +149,7 @@ def test_what_fails_three_times_by_itself_is_an_error(process: Any) -> None:
     process.link.records = [record(number) for number in range(1, 9)]
     errors = [BootstrapError(f"fails {n}") for n in range(3)]
     with pytest.raises(BootstrapError, match="fails 2"):
-        process.join(begins(*errors))
+        joins(process, begins(*errors))
     assert process.link.heard[-2:] == [("failed", 3), ("stopped", 3, (0, 0))]
 
     def ends(identity: Identity, cancel: Cancel) -> None:  # the coordinator ends it meanwhile
@@ -151,7 +158,7 @@ def test_what_fails_three_times_by_itself_is_an_error(process: Any) -> None:
         raise BootstrapError("cancelled")
 
     generations = [4, 5, 6, 7]
-    process.join(begins(*[ends] * 4, None))
+    joins(process, begins(*[ends] * 4, None))
     assert process.generation == 8
 
 
@@ -165,18 +172,18 @@ def test_a_generation_that_ended_before_it_was_begun(process: Any) -> None:
         if cancel.is_set():
             raise BootstrapError("cancelled")
 
-    process.join(begins(see, see))
+    joins(process, begins(see, see))
     assert seen == [True, False] and process.generation == 3
 
 
 def test_what_an_older_generation_has_saved_does_not_appear(process: Any) -> None:
     process.link.records = [record(2), record(3)]
-    process.join(begins(None))
+    joins(process, begins(None))
     process.link.answers = [False, False, True]  # the coordinator has not answered yet
     assert process.may_publish(2) and process.link.answers == []
     process.link.on_abandon(2)
     assert not process.may_publish(2)
-    process.join(begins(None))
+    joins(process, begins(None))
     assert not process.may_publish(2)
     process.link.answers = [True]
     assert process.may_publish(3)
@@ -185,7 +192,7 @@ def test_what_an_older_generation_has_saved_does_not_appear(process: Any) -> Non
 def test_without_an_answer_nothing_appears(process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elastic_process, "_ANSWER_SECONDS", 0.0)
     process.link.records = [record(1)]
-    process.join(begins(None))
+    joins(process, begins(None))
     process.link.answers = [False]
     assert not process.may_publish(1)
 
@@ -193,7 +200,7 @@ def test_without_an_answer_nothing_appears(process: Any, monkeypatch: pytest.Mon
 def test_another_error_leaves_and_is_told(process: Any) -> None:
     process.link.records = [record(1)]
     with pytest.raises(KeyboardInterrupt):
-        process.join(begins(KeyboardInterrupt()))
+        joins(process, begins(KeyboardInterrupt()))
     assert process.link.heard == ["ready", ("failed", 1), ("stopped", 1, (0, 0))]
 
 
@@ -201,7 +208,7 @@ def test_a_dismissal_ends_the_process(process: Any) -> None:
     process.leave_if_dismissed()
     process.link.records = [Dismissed(76, "nobody answers")]
     with pytest.raises(Dismissed) as caught:
-        process.join(begins())
+        joins(process, begins())
     for leave in (process.leave_if_dismissed, lambda: process.leave(caught.value)):
         with pytest.raises(SystemExit) as exited:
             leave()
@@ -247,6 +254,6 @@ def test_the_link_s_thread_waits_for_no_silent_store(
             raise BootstrapError("cancelled")
 
         steps = [waits, uses]
-        process.join(lambda *given: steps.pop(0)(*given))
+        joins(process, lambda *given: steps.pop(0)(*given))
         assert process.generation == 2
         process._close_records()

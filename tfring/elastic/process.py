@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
 import signal
 import threading
 import time
@@ -17,13 +18,13 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from tfring.bootstrap.cancel import Cancel
+from tfring.elastic import keys
+from tfring.elastic.errors import Dismissed, GenerationEnded
+from tfring.elastic.link import WorkerLink
+from tfring.elastic.records import Position, Record
 from tfring.environments import Identity, Rendezvous
 from tfring.environments.elastic import ElasticWorker
 from tfring.handshake.errors import BootstrapError, UnreachableError
-from tfring.membership import keys
-from tfring.membership.errors import Dismissed, GenerationEnded
-from tfring.membership.link import WorkerLink
-from tfring.membership.records import Position, Record
 from tfring.security.errors import SecretError
 from tfring.settings.environment import Settings
 from tfring.store import PrefixStore, Store, StoreError, StoreTimeoutError, TCPStore, Timeout
@@ -65,13 +66,14 @@ class ElasticProcess:
     The program's thread joins and stops; the link's thread ends what the coordinator wants ended.
     """
 
-    def __init__(self, worker: ElasticWorker, abandon: Callable[[str], None]) -> None:
+    def __init__(self, worker: ElasticWorker, begin: Begin, abandon: Callable[..., None]) -> None:
         """Connects to the store of the job. The coordinator hears nothing of it yet.
 
         Args:
             worker: What the launcher has said.
+            begin: Connects with the ranks of a generation and starts the runtime.
             abandon: Ends the runtime's present generation at once, from any thread; its argument
-                says why. It does not wait for an init that is under way.
+                says why. With `wait=False` it does not wait for an init that is under way.
 
         Raises:
             StoreError: The store cannot be reached.
@@ -82,7 +84,8 @@ class ElasticProcess:
         self.runs = False  # whether the program is in elastic.run
         self.reset_ended = 0  # the last generation that has been through its reset callbacks
         self.over = False  # whether elastic.run has come to its end, with which the job has
-        self._abandon = abandon
+        self._pid = os.getpid()
+        self._begin, self.abandon = begin, abandon
         # Guards what follows.
         self._lock = threading.Lock()
         self._cancel = Cancel()  # of the generation that is formed
@@ -96,6 +99,11 @@ class ElasticProcess:
         self.link = WorkerLink(
             self._store, worker.worker, worker.host, worker.slot, on_abandon=self._on_abandon
         )
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the process itself, and no child that was forked from it."""
+        return self._pid == os.getpid()
 
     @property
     def generation(self) -> int:
@@ -155,11 +163,8 @@ class ElasticProcess:
             self._ready = True
             self.link.ready()
 
-    def join(self, begin: Begin) -> Record:
+    def join(self) -> Record:
         """Waits for the next generation, leaves the present one, and begins that.
-
-        Args:
-            begin: Connects with the ranks of a generation and starts the runtime.
 
         Returns:
             The generation, of which all members are connected.
@@ -170,8 +175,8 @@ class ElasticProcess:
         self.ready()
         while True:
             record = self.link.next_record()
-            self._abandon(f"generation {record.generation} of the job follows")
-            if self._form(record, begin):
+            self.abandon(f"generation {record.generation} of the job follows")
+            if self._form(record):
                 self.record, self._failures = record, 0
                 return record
 
@@ -231,7 +236,7 @@ class ElasticProcess:
         self._close_records()
         self._store.close()
 
-    def _form(self, record: Record, begin: Begin) -> bool:
+    def _form(self, record: Record) -> bool:
         """Connects with the members of a generation; returns whether that has begun."""
         cancel, suspect = self._cancel_of(record.generation), 0
         try:
@@ -240,7 +245,7 @@ class ElasticProcess:
             store = _RecordsStore(name, records)
             # The link's thread, which gives signs of life, waits for no goodbye of a server.
             with cancel.runs(records.cut):
-                begin(self._identity(record), store, cancel)
+                self._begin(self._identity(record), store, cancel)
             self.link.connected(record.generation)
             self.link.wait_go(record.generation)
             threading.Thread(target=store.delete_all, daemon=True).start()
@@ -259,7 +264,7 @@ class ElasticProcess:
         return False
 
     def _give_up(self, record: Record, suspect_worker: int = 0) -> None:
-        self._abandon(f"generation {record.generation} could not be formed")
+        self.abandon(f"generation {record.generation} could not be formed")
         self.link.failed(record.generation, suspect_worker)
         self.link.stopped(record.generation, self.position)
         if self._cancel.is_set():
@@ -301,7 +306,7 @@ class ElasticProcess:
             self._ended = max(self._ended, generation)
             cancel = self._cancel
         cancel.set()
-        self._abandon(f"generation {generation} of the job is over")
+        self.abandon(f"generation {generation} of the job is over", wait=False)
 
     def _store_of_records(self) -> TCPStore:
         """A connection of its own for the records of the bootstrap, which cancelling closes."""
@@ -316,6 +321,27 @@ class ElasticProcess:
 
     def _connect(self) -> TCPStore:
         return TCPStore(self.worker.store_host, self.worker.store_port)
+
+
+_started: ElasticProcess | None = None
+
+
+def start(worker: ElasticWorker, begin: Begin, abandon: Callable[..., None]) -> ElasticProcess:
+    """Makes this process a worker of an elastic job, once; see `ElasticProcess`."""
+    global _started
+    _started = _started or ElasticProcess(worker, begin, abandon)
+    return _started
+
+
+def started() -> ElasticProcess | None:
+    """Returns this process as a worker of an elastic job; None before init and in other jobs."""
+    return _started if _started is not None and _started.is_here else None
+
+
+def present() -> ElasticProcess | None:
+    """Returns what `started` does; None also when `tfring.elastic.run` has come to its end."""
+    process = started()
+    return None if process is None or process.over else process
 
 
 class _RecordsStore(PrefixStore):

@@ -6,7 +6,8 @@ from elastic_processes import LIMIT
 from elastic_threads import Links
 
 from tfring._native import core
-from tfring.membership import Position, keys
+from tfring.elastic import keys
+from tfring.elastic.records import Position
 from tfring.store import PrefixStore, StoreWatchError
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tfring import _native
-from tfring.membership import keys
-from tfring.membership.errors import Dismissed, GenerationEnded, WaitCancelled
-from tfring.membership.records import Position, Record, record_of
+from tfring.elastic import keys
+from tfring.elastic.errors import Dismissed, GenerationEnded, WaitCancelled
+from tfring.elastic.records import Position, Record, record_of
 from tfring.store import PrefixStore, Store, StoreError, Watch
 
 _log = logging.getLogger("tfring")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tfring import _native
-from tfring.membership import keys
+from tfring.elastic import keys
 from tfring.store import PrefixStore, Store, StoreError, Watch
 
 _log = logging.getLogger("tfring")

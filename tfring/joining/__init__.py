@@ -1,1 +1,0 @@
-"""How a process of an elastic job gets into one generation after another."""
