@@ -41,10 +41,10 @@ World::World(const std::vector<Config>& configs, const std::vector<std::string>&
 }
 
 World::World(const std::vector<Config>& configs,
-             std::vector<std::unique_ptr<DataTransport>> transports)
+             std::vector<std::unique_ptr<DataTransport>> transports, bool share_memory)
     : streams_(static_cast<int>(configs.size()), StreamOptions()) {
   for (const auto& transport : transports) {
-    ASSERT_TRUE(transport != nullptr && transport->host_memory() != nullptr);
+    ASSERT_TRUE(transport != nullptr && (transport->host_memory() != nullptr) == share_memory);
   }
   Start(configs, HostOfEach(configs.size()), std::move(transports));
 }

@@ -26,8 +26,9 @@ class World {
   // A configuration for each rank, whose host is "h" and its number; algorithms are chosen as on
   // one host.
   explicit World(const std::vector<Config>& configs, StreamOptions options = {});
-  // Over these transports instead, one for each rank, which have a HostMemory.
-  World(const std::vector<Config>& configs, std::vector<std::unique_ptr<DataTransport>> transports);
+  // Over these transports instead, one for each rank, which have a HostMemory or have none.
+  World(const std::vector<Config>& configs, std::vector<std::unique_ptr<DataTransport>> transports,
+        bool share_memory = true);
   // Ranks on the hosts of these names.
   World(const std::vector<std::string>& hosts, const Config& config, StreamOptions options = {})
       : World(std::vector<Config>(hosts.size(), config), hosts, std::move(options)) {}
