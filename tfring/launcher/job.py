@@ -40,8 +40,8 @@ class JobRunner(Supervisor):
         super().__init__(options, merger, records)
         self._processes: list[RankProcess] = []
         self._shown: set[int] = set()  # ranks of which it has been said where they run
-        # Rank 0's first line says where it listens; until then its output is kept here.
-        self._first_output: bytes | None = None
+        # Rank 0's first line says where it listens. What has come of it; None: it is not awaited.
+        self._first_line: bytes | None = None
         self._failed = False  # a rank failed before any signal
         self._restarts = 0
         self._escalation = Escalation()
@@ -107,7 +107,7 @@ class JobRunner(Supervisor):
             "towards": others[0] if others else None,
         }
         share, self._starting = self._options.share, True
-        self._first_output = b"" if share is None else None
+        self._first_line = b"" if share is None else None
         where = {} if share is None else share.variables()
         # Ranks of the lives before are strangers to this one.
         life = f".{self._restarts}" if self._restarts else ""
@@ -149,15 +149,13 @@ class JobRunner(Supervisor):
     def _wait_for_rendezvous(self, process: RankProcess) -> tuple[str, int]:
         """Waits until rank 0 says where it listens. Port 0 if it could not start."""
         deadline = time.monotonic() + self._options.start_timeout
-        assert self._first_output is not None
-        while b"\n" not in self._first_output and process.code is None:
+        while self._awaits_first_line() and process.code is None:
             self._process_events(deadline)
             if self._stopping is not None:
                 raise StoppedWhileStartingError
             if time.monotonic() >= deadline:
                 break
-        line, _, rest = self._first_output.partition(b"\n")
-        self._first_output = None
+        line, self._first_line = self._first_line or b"", None
         words = line.split()
         if process.code is not None and not line:
             return "", 0
@@ -168,8 +166,6 @@ class JobRunner(Supervisor):
                 f"{self._options.start_timeout:g} s as expected ({(line or noise)[:200]!r}): check "
                 "that ssh to it needs no password, and that the same Python and tfring are there"
             )
-        if rest:
-            self._on_output(process.agent.host, 0, "stdout", rest)
         return words[1].decode(), int(words[2])
 
     def _process_events(self, deadline: float | None = None) -> None:
@@ -183,10 +179,15 @@ class JobRunner(Supervisor):
         self._escalation.work(time.monotonic(), list(self._running.values()))
 
     def _on_output(self, host: Host, number: int, name: str, data: bytes) -> None:
-        if self._first_output is not None and (number, name) == (0, "stdout"):
-            self._first_output += data
-        else:
+        if self._awaits_first_line() and (number, name) == (0, "stdout"):
+            # What follows in the same piece is handed on at once: rank 0 may have ended by now.
+            line, end, data = data.partition(b"\n")
+            self._first_line = (self._first_line or b"") + line + end
+        if data:
             super()._on_output(host, number, name, data)
+
+    def _awaits_first_line(self) -> bool:
+        return self._first_line is not None and not self._first_line.endswith(b"\n")
 
     def _leaves_no_time(self) -> bool:
         # After a failure no rank has to write a checkpoint either.

@@ -277,7 +277,9 @@ def test_ranks_that_write_much_lose_nothing(tmp_path):
     for rank in range(2):
         begin = f"[{rank}]<stdout>:"
         lines = [line for line in done.stdout.splitlines() if line.startswith(begin)]
-        assert lines == [f"{begin}{rank} {number} {'x' * 90}" for number in range(40000)]
+        # A line whose end is late may have been cut by one of the other rank.
+        written = "".join(line.removeprefix(begin) for line in lines)
+        assert written == "".join(f"{rank} {number} {'x' * 90}" for number in range(40000))
 
 
 def test_a_job(tmp_path):
