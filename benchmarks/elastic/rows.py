@@ -109,7 +109,7 @@ def stopped(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
             evicted.append((time.monotonic_ns() - begin) / 1e9)
             job_.signal(victim, signal.SIGCONT)
             job_.wait(lambda v=victim: v in job_.exits, "the end of a rank that was evicted")
-            if job_.exits[victim] != 75:
+            if job_.exits[victim] != 76:
                 wrong.append(f"worker {victim} was fenced, and ended with {job_.exits[victim]}")
         ended = end(job_, "SIGSTOP", count, **{"evicted after s": max(evicted)})
         return ended._replace(wrong=[*ended.wrong, *wrong])

@@ -116,7 +116,7 @@ def store_away(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
         job_.faults.arm(victim, Fault("running", rng.random()))
         job_.wait(lambda: not job_.alive(), "the end of all workers")
         codes = {code for worker, code in job_.exits.items() if worker != victim}
-        wrong = [] if codes == {75} else [f"the exit codes are {job_.exits}"]
+        wrong = [] if codes == {76} else [f"the exit codes are {job_.exits}"]
         return judge(job_, "the store is away", 1, wrong)
 
 
