@@ -256,7 +256,7 @@ def _listening_socket(meeting: Meeting, size: int) -> tuple[socket.socket, bool]
     address = meeting.bind_address
     if address is None:
         address = hosts.listening_address(meeting.address)
-    if not address:
+    if not address and meeting.ports[0]:  # 0: whoever is told where it is gets the port, too
         _log.info("rank 0 listens on all addresses of this host, port %d", meeting.ports[0])
     return _bind_one(address, meeting, backlog), False
 

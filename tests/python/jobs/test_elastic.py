@@ -355,6 +355,6 @@ def test_a_coordinator_that_is_gone_ends_its_workers(start, tmp_path):
         job.service.close()
         job.kill(worker_of_rank(job, 1))
         job.wait(lambda: len(job.exit_codes) == 2)
-        assert sorted(job.exit_codes.values()) == [75, 137]
+        assert sorted(job.exit_codes.values()) == [76, 137]
         last = next(worker for worker, code in job.exit_codes.items() if code == 76)
         assert "leaves the job" in job.stderr_of(last)

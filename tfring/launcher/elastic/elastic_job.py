@@ -244,9 +244,11 @@ class ElasticJobRunner(Supervisor):
         if self._stopping is not None:
             why = f"stopped by {signal_name(self._stopping)}, passed on to all workers"
             self._note(why)
-            # One that only waited need not know what to do about the signal.
+            # One that only waited need not know what to do about the signal, and one that was let go
+            # has done what it was asked to.
             failed = [one for one in self._failures if one.rank >= 0 or not self._generation.number]
-            codes = [*(w.process.exit_code() for w in failed), self._options.stopped_exit_code]
+            codes = [code for one in failed if (code := one.process.exit_code()) != DISMISSED]
+            codes.append(self._options.stopped_exit_code)
             return (codes[0] if self._end is None else self._end.code), why
         assert self._end is not None
         if self._end.code == 0 and not self._late_code:
