@@ -70,6 +70,7 @@ def _written(path: Path, port: int, secret: str) -> Iterator[None]:
             file.write(text)
         os.replace(own, path)
     except OSError as error:
+        own.unlink(missing_ok=True)  # it has the secret
         raise BootstrapError(
             f"rank 0 cannot write {path}, where the other ranks look for it: {error}"
         ) from None

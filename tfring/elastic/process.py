@@ -53,11 +53,13 @@ def with_heartbeats(settings: Settings) -> Settings:
     """Makes ranks notice sooner than in other jobs that one of them stands still.
 
     Args:
-        settings: Those of the environment; heartbeats that it sets stay as they are.
+        settings: Those of the environment; what it sets stays as it is. A longer interval than ours
+            makes the limit longer, too.
     """
-    if not _HEARTBEATS.keys().isdisjoint(settings.runtime):
-        return settings
-    return dataclasses.replace(settings, runtime={**settings.runtime, **_HEARTBEATS})
+    ours = dict(_HEARTBEATS)
+    if given := settings.runtime.get("HEARTBEAT_SECONDS"):
+        ours["HEARTBEAT_TIMEOUT_SECONDS"] = str(5 * max(1.0, float(given)))
+    return dataclasses.replace(settings, runtime={**ours, **settings.runtime})
 
 
 class ElasticProcess:

@@ -137,10 +137,14 @@ class CoordinatorService:
             "hosts": [{"host": host, "slots": slots} for host, slots in self._hosts],
         }
 
-    def close(self) -> None:
-        """Ends the service; workers that do not train leave when nobody answers."""
+    def end(self) -> None:
+        """Begins to end the service, and does not wait for its thread."""
         self._closing = True
         self._inbox.put(None)
+
+    def close(self) -> None:
+        """Ends the service; workers that do not train leave when nobody answers."""
+        self.end()
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_SECONDS)
 

@@ -190,7 +190,7 @@ def resolve(
     def look_up() -> None:
         try:
             answer.append(socket.getaddrinfo(address, port, type=socket.SOCK_STREAM))
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the second: a part of the name is empty
             answer.append(error)
 
     if _is_address(address):
@@ -201,7 +201,7 @@ def resolve(
         thread.join(seconds)
     if not answer:
         raise OSError(f"no name server has told the address of {address} within {seconds:.0f} s")
-    if isinstance(answer[0], OSError):
+    if isinstance(answer[0], (OSError, UnicodeError)):
         raise OSError(f"{address} has no address: {answer[0]}") from None
     ordered = sorted(answer[0], key=lambda entry: entry[0] != socket.AF_INET)
     return [(int(f), int(k), p, name, tuple(where)) for f, k, p, name, where in ordered]

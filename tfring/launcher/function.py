@@ -108,16 +108,15 @@ def run(
     """
     _check_other_parameters(other)
     slots = _slots(num_proc, np, hosts, hostfile)
-    ssh = SshOptions(
-        ssh_port,
-        ssh_identity_file,
-        start_timeout or Settings.start_timeout,
-        AGENT_TIMEOUT_SECONDS + SSH_LATER_SECONDS,
-    )
+    silence = AGENT_TIMEOUT_SECONDS + SSH_LATER_SECONDS
+    ssh = SshOptions(ssh_port, ssh_identity_file, silence_seconds=silence)
     interface = other.get("network_interfaces") or network_interface
-    job = _job(slots, executable, env or {}, no_env, ssh, interface)
-    folder = Path(output_filename) if output_filename else None
-    job = dataclasses.replace(job, output_folder=folder, verbose=bool(verbose))
+    job = dataclasses.replace(
+        _job(slots, executable, env or {}, no_env, ssh, interface),
+        start_timeout=start_timeout or Settings.start_timeout,
+        output_folder=Path(output_filename) if output_filename else None,
+        verbose=bool(verbose),
+    )
     return _call(pickled_call(func, args, kwargs), job)
 
 
@@ -162,7 +161,6 @@ def _job(
         sent={} if no_env else None,
         shell=ssh,
         interface=interface,
-        start_timeout=ssh.connect_seconds,
     )
 
 

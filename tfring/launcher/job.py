@@ -123,7 +123,7 @@ class JobRunner(Supervisor):
             if opens:
                 address, port = self._wait_for_rendezvous(self._processes[0])
                 if port == 0:
-                    return  # rank 0 did not start; its error output has the reason
+                    break  # rank 0 did not start; its error output has the reason
                 where["TFRING_RENDEZVOUS_ADDR"] = address
                 where["TFRING_RENDEZVOUS_PORT"] = str(port)
         self._starting = False

@@ -16,10 +16,10 @@ from tfring.launcher.options.environment import sent_variables
 from tfring.launcher.options.job_options import JobOptions
 from tfring.launcher.output.merger import OutputMerger
 from tfring.launcher.output.terminal import Terminal
+from tfring.settings.environment import Settings
 from tfring.spark.meeting import PYTHON
 from tfring.spark.tunnels import TaskTunnels
 
-_START_SECONDS = 600.0
 # Executors have a file system and Python of their own.
 _NOT_SENT = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_", "PYTHON", "TFRING_RECORD_DIR")
 _MODULE = "tfring.launcher.function_task"
@@ -65,7 +65,7 @@ class Wishes:
         """`start_timeout`, or what is waited without it."""
         if self.start_timeout is not None:
             return float(self.start_timeout)
-        return float(os.environ.get("HOROVOD_SPARK_START_TIMEOUT", _START_SECONDS))
+        return float(os.environ.get("HOROVOD_SPARK_START_TIMEOUT", Settings.start_timeout))
 
     def options(
         self, slots: list[Slot], tunnels: TaskTunnels, server: FunctionServer

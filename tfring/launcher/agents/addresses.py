@@ -83,9 +83,13 @@ def open_rendezvous(
                 port = probe.getsockname()[1]
         bound = socket.socket(family, socket.SOCK_STREAM)
         try:
+            # Connections of a job before may be in TIME_WAIT. Nobody else may bind the port, too.
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             # By its number: the kernel then keeps the port also when the listening is over.
             bound.bind((address, port))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
             return bound
         except OSError:  # another program was faster
             bound.close()
-    raise OSError(f"no port of {address} stayed free long enough to be bound")
+    of = "stayed free long enough to be bound" if not any(ports) else "of TFRING_PORT_RANGE is free"
+    raise OSError(f"no port of {address} {of}")

@@ -15,6 +15,7 @@ import os
 import selectors
 import signal
 import socket
+import subprocess
 import time
 from typing import IO, Any
 
@@ -208,15 +209,14 @@ class HostAgent:
         listener = None
         try:
             listener = self._listen(rank, job)
-        except OSError as error:
-            where = job["listen"]["interface"] or job["listen"]["towards"]
-            self._refuse(rank, 1, f"no address towards {where}: {error}")
+        except (OSError, ValueError) as error:  # the second: of an impossible range, or name
+            self._refuse(rank, 1, f"rank {rank} has nowhere to listen: {error}")
             return
         try:
             memory = self._memory_for(job)
             sockets = () if listener is None else (listener.fileno(),)
             one = self._ranks[rank] = LocalRank(job, (*sockets, *memory))
-        except OSError as error:
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             self._refuse(rank, code, f"cannot start {job['argv'][0]}: {error}")
             return

@@ -33,6 +33,7 @@ _NANOSECONDS = 1_000_000_000
 _ANY = "0.0.0.0"
 # So often all start again without --reset-limit.
 _RESTARTS = 3
+_STORE_SECONDS = 1.0  # for a request, while others wait
 
 
 def coordinator_options(elastic: ElasticOptions, start_timeout: float) -> Any:
@@ -108,7 +109,7 @@ class Service:
             on_start=functools.partial(self._start, life),
             on_kill=functools.partial(self._kill, life),
             on_note=functools.partial(self._note, life),
-            on_end=lambda code, reason: self._orders.put(EndJob(code, reason)),
+            on_end=functools.partial(self._end, life),
         )
 
     def set_hosts(self, hosts: list[tuple[str, int]]) -> None:
@@ -149,7 +150,7 @@ class Service:
         if self._stopping or worker not in members or status["phase"] == "over":
             return False
         try:
-            return not self._store.check([keys.RUNS])
+            return not self._store.check([keys.RUNS], _STORE_SECONDS)
         except StoreError:
             return False
 
@@ -164,13 +165,13 @@ class Service:
             used_up = f", and the {limit} restarts are used up (--max-restarts, or --reset-limit)"
             self._stopping = True
             self._orders.put(EndJob(exit_code if well else 1, reason + ("" if well else used_up)))
-            self._service.close()
+            self._service.end()
             return
         self._restarts += 1
         self._restarting = True
         of = f"restart {self._restarts} of {limit}"
         self._orders.put(Note(f"{reason}; all ranks start again ({of})"))
-        self._service.close()
+        self._service.end()  # its thread may wait for our lock
         for other in self._workers:
             self._orders.put(KillWorker(other))
 
@@ -208,6 +209,11 @@ class Service:
             if life == self._restarts and not self._restarting and self._is_needed(worker):
                 end = "was silent, or did not stop, and is taken for lost"
                 self._lost(worker, self._workers.get(worker, ""), 1, end)
+
+    def _end(self, life: int, code: int, reason: str) -> None:
+        with self._lock:
+            if life == self._restarts and not self._restarting:
+                self._orders.put(EndJob(code, reason))
 
     def _note(self, life: int, text: str) -> None:
         with self._lock:

@@ -18,8 +18,6 @@ from tfring.settings.setting import Kind, SettingError
 from tfring.settings.table import OPTIONS
 
 KINDS = ("indexed", "trainer", "mpijob")
-# Images have to be pulled, and nodes may have to be added, before all ranks are there.
-_START_SECONDS = 600
 _GRACE_SECONDS = 120
 # Between SIGKILL for ranks that do not end, and the end of the grace period.
 _SPARE_SECONDS = 10
@@ -246,7 +244,7 @@ def _program(options: argparse.Namespace) -> tuple[str, ...]:
 
 def _flags(options: argparse.Namespace) -> tuple[str, ...]:
     """Returns the options that `tfring run` gets in the pods, too."""
-    words = ["--start-timeout", options.start_timeout or str(_START_SECONDS)]
+    words = ["--start-timeout", options.start_timeout] if options.start_timeout else []
     switches = ("horovod", "verbose", "prefix_output_with_timestamp", "no_merge_lines")
     for name in (*switches, "show_tensorflow_info"):
         words += [_flag(name)] if getattr(options, name) else []

@@ -136,7 +136,7 @@ def _shell(options: argparse.Namespace, start_timeout: float, silence: float) ->
         kind = "srun" if by_slurm and shutil.which("srun") else "ssh"
     if kind == "srun":
         return SrunOptions(find_gpus(os.environ))
-    ssh = SshOptions(options.ssh_port, options.ssh_identity_file, start_timeout)
+    ssh = SshOptions(options.ssh_port, options.ssh_identity_file)
     if silence:
         # An ssh whose launcher is gone, and with it the network, ends by itself then.
         ssh = dataclasses.replace(ssh, silence_seconds=silence + SSH_LATER_SECONDS)
