@@ -172,6 +172,7 @@ ARROWS: dict[str, set[str]] = {
         "keras",
         "launcher",
         "security",
+        "settings",
         "store",
     },
     "tfring": {"compat"},

@@ -244,8 +244,8 @@ class ElasticJobRunner(Supervisor):
         if self._stopping is not None:
             why = f"stopped by {signal_name(self._stopping)}, passed on to all workers"
             self._note(why)
-            # One that only waited need not know what to do about the signal. One that was let go has
-            # done what it was asked to.
+            # One that only waited need not know what to do about the signal. One that was let go
+            # has done what it was asked to.
             failed = [one for one in self._failures if one.rank >= 0 or not self._generation.number]
             codes = [code for one in failed if (code := one.process.exit_code()) != DISMISSED]
             codes.append(self._options.stopped_exit_code)
