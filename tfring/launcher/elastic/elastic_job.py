@@ -249,7 +249,9 @@ class ElasticJobRunner(Supervisor):
             failed = [one for one in self._failures if one.rank >= 0 or not self._generation.number]
             codes = [code for one in failed if (code := one.process.exit_code()) != DISMISSED]
             codes.append(self._options.stopped_exit_code)
-            return (codes[0] if self._end is None else self._end.code), why
+            # Ranks that have ended well after a signal need not be done, as in a static job.
+            code = codes[0] if self._end is None or self._end.code == 0 else self._end.code
+            return code, why
         assert self._end is not None
         if self._end.code == 0 and not self._late_code:
             return 0, ""
