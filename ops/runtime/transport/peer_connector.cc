@@ -24,8 +24,6 @@ constexpr size_t kRanksBytes = 16;
 constexpr size_t kChallengeBytes = kGreeting.size() + kNonceBytes;
 constexpr size_t kClaimBytes = kRanksBytes + kNonceBytes;
 constexpr Duration kPause = 100 * kMillisecond;
-// Connections that have not said who they are, besides one for each rank.
-constexpr size_t kMostStrangers = 256;
 
 Result<std::string> Nonce() {
   std::string nonce(kNonceBytes, '\0');
@@ -128,15 +126,19 @@ Status PeerConnector::Advance(Rank peer) {
       Continue(events[i].data.fd);
     }
   }
+  DropSlowStrangers();
   return OkStatus();
 }
 
 Status PeerConnector::Begin(Rank peer, Attempt* attempt) {
   const auto& [address, port] = addresses_.endpoints[static_cast<size_t>(peer)];
   Result<UniqueFd> socket = ConnectTo(address, port, attempt->count++);
+  while (!socket.ok() && socket.status().code() == StatusCode::kInternal && DropStranger()) {
+    socket = ConnectTo(address, port, attempt->count++);
+  }
   if (socket.ok()) {
     attempt->socket = socket->get();
-    Add({std::move(*socket), Stage::kConnecting, peer, "", ""});
+    Add({std::move(*socket), Stage::kConnecting, peer, "", "", 0});
     return OkStatus();
   }
   if (socket.status().code() == StatusCode::kInternal) {
@@ -162,22 +164,20 @@ Status PeerConnector::Accept() {
   UniqueFd socket(
       accept4(addresses_.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket.valid()) {
-    if (errno != EMFILE && errno != ENFILE) return OkStatus();  // it has given up already
+    const int error = errno;
+    if (error != EMFILE && error != ENFILE) return OkStatus();  // it has given up already
+    if (DropStranger()) return OkStatus();                      // the next call accepts
     return Internal("rank " + std::to_string(addresses_.self) +
-                    " cannot accept the connections of other ranks: " + ErrnoText(errno) +
+                    " cannot accept the connections of other ranks: " + ErrnoText(error) +
                     ". Raise the limit of descriptors on its host (ulimit -Hn)");
   }
   Result<std::string> nonce = Nonce();
   if (!nonce.ok()) return nonce.status();
-  Handshake handshake{std::move(socket), Stage::kHello, kNoRank, std::string(kGreeting) + *nonce,
-                      ""};
+  Handshake handshake{
+      std::move(socket), Stage::kHello, kNoRank, std::string(kGreeting) + *nonce, "",
+      MonotonicNow()};
   if (!Say(handshake.socket.get(), handshake.said).ok()) return OkStatus();
-  if (handshakes_.size() >= addresses_.endpoints.size() + kMostStrangers) {
-    // At random, so that nobody can choose who is dropped.
-    const size_t number = WireReader(*nonce).Word() % handshakes_.size();
-    Drop(std::next(handshakes_.begin(), static_cast<std::ptrdiff_t>(number))->first,
-         "too many connections at once");
-  }
+  if (Strangers().size() >= addresses_.endpoints.size() + addresses_.strangers) DropStranger();
   Add(std::move(handshake));
   return OkStatus();
 }
@@ -269,11 +269,37 @@ void PeerConnector::Drop(int socket, const std::string& why) {
   const auto found = handshakes_.find(socket);
   const auto attempt = attempts_.find(found->second.peer);
   if (attempt != attempts_.end()) {
+    const TimePoint now = MonotonicNow();
     attempt->second.socket = -1;
     attempt->second.failure = why;
-    attempt->second.next = MonotonicNow() + kPause;
+    attempt->second.next = now + kPause;
   }
   handshakes_.erase(found);  // closing takes it out of the epoll set
+}
+
+std::vector<int> PeerConnector::Strangers() const {
+  std::vector<int> sockets;
+  for (const auto& [socket, handshake] : handshakes_) {
+    if (handshake.peer == kNoRank) sockets.push_back(socket);
+  }
+  return sockets;
+}
+
+// At random, so that nobody can choose who is dropped. False if there is none.
+bool PeerConnector::DropStranger() {
+  const std::vector<int> sockets = Strangers();
+  if (sockets.empty()) return false;
+  size_t number = 0;
+  (void)!getrandom(&number, sizeof(number), 0);
+  handshakes_.erase(sockets[number % sockets.size()]);
+  return true;
+}
+
+void PeerConnector::DropSlowStrangers() {
+  const TimePoint now = MonotonicNow();
+  for (const int socket : Strangers()) {
+    if (handshakes_.at(socket).since + addresses_.hello_limit <= now) handshakes_.erase(socket);
+  }
 }
 
 // Whether the peer's kernel has.
@@ -286,6 +312,9 @@ TimePoint PeerConnector::NextAttempt() const {
   for (const auto& [peer, attempt] : attempts_) {
     if (attempt.socket < 0) next = std::min(next, attempt.next);
     if (!Answered(attempt)) next = std::min(next, attempt.began + addresses_.limit);
+  }
+  for (const int socket : Strangers()) {
+    next = std::min(next, handshakes_.at(socket).since + addresses_.hello_limit);
   }
   return next;
 }

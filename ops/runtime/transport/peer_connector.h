@@ -21,6 +21,10 @@ struct PeerAddresses {
   std::vector<std::pair<std::string, int>> endpoints;  // address and port of each rank's
   std::string key;                                     // all ranks have it, and nobody else
   Duration limit = 60 * kSecond;                       // for another rank's kernel to answer
+  // Of those that have connected here and not said who they are: how many there may be besides one
+  // for each rank, and how long each may take.
+  size_t strangers = 256;
+  Duration hello_limit = 10 * kSecond;
 };
 
 // Opens data connections that two ranks need and do not have yet: the higher rank connects, the
@@ -42,7 +46,7 @@ class PeerConnector {
 
   // Begins to connect to `peer`, if that is for this rank to do and not done yet, and goes on with
   // all connections that are under way. Unavailable: `peer` could not be reached within the limit.
-  // Internal: this process may open no more descriptors.
+  // Internal: this process may open no more descriptors, and no stranger has one.
   Status Advance(Rank peer);
   // The connections that have got ready since the last call.
   std::vector<std::pair<Rank, UniqueFd>> TakeReady() { return std::exchange(ready_, {}); }
@@ -66,12 +70,13 @@ class PeerConnector {
     Rank peer = kNoRank;   // kNoRank: it has not said yet
     std::string said;      // all messages but the proofs, as they were said
     std::string received;  // of the next message
+    TimePoint since = 0;   // when it was accepted
   };
   // To connect to a lower rank.
   struct Attempt {
     TimePoint began = 0;
-    int socket = -1;     // of its handshake, if one is under way
-    TimePoint next = 0;  // when to try again, if none is
+    int socket = -1;      // of its handshake, if one is under way
+    TimePoint next = 0;   // when to try again, if none is
     size_t count = 0;
     std::string failure;  // of the last one
   };
@@ -86,6 +91,9 @@ class PeerConnector {
   Status AnswerChallenge(Handshake* handshake) const;
   Status AnswerHello(Handshake* handshake, bool* ready) const;
   void Drop(int socket, const std::string& why);
+  std::vector<int> Strangers() const;
+  bool DropStranger();
+  void DropSlowStrangers();
   std::string Proof(const char* side, const std::string& said) const;
   std::string Place(Rank peer) const;
   bool Answered(const Attempt& attempt) const;

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -101,19 +102,33 @@ TEST(WhoHasAnotherKeyIsNotAccepted) {
   lower.join();
 }
 
-int ConnectTo(int port) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+void Connect(int fd, int port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+}
+
+int ConnectTo(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  Connect(fd, port);
   return fd;
+}
+
+// Whether the other side has not closed it; takes what it has said.
+bool IsOpen(const UniqueFd& socket) {
+  char bytes[256];
+  ssize_t n = 0;
+  do {
+    n = recv(socket.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
+  } while (n > 0);
+  return n < 0 && errno == EAGAIN;
 }
 
 // Some that say nothing, some that say anything, and more of them than may wait.
 TEST(StrangersDelayNobody) {
-  Strangers job(2);
+  Strangers job(2, {}, 60 * kSecond, 4);
   std::vector<UniqueFd> strangers;
   for (int i = 0; i < 40; ++i) {
     strangers.emplace_back(ConnectTo(job.ports[0]));
@@ -127,6 +142,81 @@ TEST(StrangersDelayNobody) {
   char out = 1;
   EXPECT_TRUE(Move(job.ranks[1].get(), 0, true, &out).ok());
   lower.join();
+  int kept = 0;
+  for (const UniqueFd& stranger : strangers) kept += IsOpen(stranger) ? 1 : 0;
+  EXPECT_TRUE(kept <= 6);  // one for each rank, and four
+}
+
+std::unique_ptr<PeerConnector> ConnectorOf(Rank self, UniqueFd listener, std::vector<int> ports,
+                                           Duration limit, size_t strangers = 256,
+                                           Duration hello_limit = 60 * kSecond) {
+  PeerAddresses addresses{self, std::move(listener), {}, kKey, limit, strangers, hello_limit};
+  for (const int port : ports) addresses.endpoints.emplace_back("127.0.0.1", port);
+  auto made = PeerConnector::Create(std::move(addresses));
+  EXPECT_TRUE(made.ok());
+  return std::move(*made);
+}
+
+// Advances until `done`.
+template <typename Done>
+Status AdvanceUntil(PeerConnector* connector, Rank peer, Done done) {
+  const TimePoint deadline = In(20 * kSecond);
+  while (MonotonicNow() < deadline) {
+    TFRING_RETURN_IF_ERROR(connector->Advance(peer));
+    if (done()) return OkStatus();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return DeadlineExceeded("nothing happened");
+}
+
+bool HasChallenge(const UniqueFd& stranger) {
+  char byte;
+  return recv(stranger.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 1;
+}
+
+TEST(StrangersTakeNoConnectionThatThisRankHasBegun) {
+  const Listening lower = Listen();
+  Listening own = Listen();
+  const std::vector<int> ports{lower.port, own.port};
+  auto connector = ConnectorOf(1, std::move(own.socket), ports, 60 * kSecond, 0);
+  const auto answered = [&connector] { return connector->Trouble(0).empty(); };
+  ASSERT_TRUE(AdvanceUntil(connector.get(), 0, answered).ok());
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 40; ++i) strangers.emplace_back(ConnectTo(own.port));
+  const auto all_came = [&strangers] { return HasChallenge(strangers.back()); };
+  ASSERT_TRUE(AdvanceUntil(connector.get(), 0, all_came).ok());
+  EXPECT_TRUE(IsOpen(UniqueFd(accept4(lower.socket.get(), nullptr, nullptr, SOCK_CLOEXEC))));
+}
+
+TEST(AStrangerThatSaysNothingIsDropped) {
+  Listening own = Listen();
+  auto connector =
+      ConnectorOf(0, std::move(own.socket), {own.port, 1}, 60 * kSecond, 256, 50 * kMillisecond);
+  const UniqueFd stranger(ConnectTo(own.port));
+  const auto came = [&stranger] { return HasChallenge(stranger); };
+  ASSERT_TRUE(AdvanceUntil(connector.get(), 1, came).ok());
+  const auto dropped = [&stranger] { return !IsOpen(stranger); };
+  EXPECT_TRUE(AdvanceUntil(connector.get(), 1, dropped).ok());
+}
+
+TEST(AStrangerGivesItsDescriptorToTheNext) {
+  Listening own = Listen();
+  auto connector = ConnectorOf(0, std::move(own.socket), {own.port, 1}, 60 * kSecond);
+  const UniqueFd stranger(ConnectTo(own.port));
+  const UniqueFd next(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto came = [&stranger] { return HasChallenge(stranger); };
+  ASSERT_TRUE(AdvanceUntil(connector.get(), 1, came).ok());
+  Connect(next.get(), own.port);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit full = before;
+  full.rlim_cur = static_cast<rlim_t>(UniqueFd(dup(next.get())).get());  // all below are open
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &full), 0);
+  const auto next_came = [&next] { return HasChallenge(next); };
+  const Status status = AdvanceUntil(connector.get(), 1, next_came);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(status.message(), "");
+  EXPECT_TRUE(!IsOpen(stranger));
 }
 
 // Another process has the port of rank 0, and answers as it likes.

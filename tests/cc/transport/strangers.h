@@ -34,7 +34,8 @@ inline Listening Listen() {
 
 // Ranks without any connection, which connect when they first use a stream.
 struct Strangers {
-  explicit Strangers(int size, std::vector<std::string> keys = {}, Duration limit = 60 * kSecond) {
+  explicit Strangers(int size, std::vector<std::string> keys = {}, Duration limit = 60 * kSecond,
+                     size_t strangers = 256) {
     keys.resize(static_cast<size_t>(size), kKey);
     std::vector<Listening> listening;
     std::vector<std::pair<std::string, int>> endpoints;
@@ -43,7 +44,8 @@ struct Strangers {
       endpoints.emplace_back("127.0.0.1", listening.back().port);
     }
     for (int r = 0; r < size; ++r) {
-      PeerAddresses addresses{r, std::move(listening[r].socket), endpoints, keys[r], limit};
+      PeerAddresses addresses{r,        std::move(listening[r].socket), endpoints, keys[r], limit,
+                              strangers};
       auto connector = PeerConnector::Create(std::move(addresses));
       EXPECT_TRUE(connector.ok());
       auto made = TcpDataTransport::Create({}, 5 * kSecond, std::move(*connector));
