@@ -211,6 +211,7 @@ Status PeerConnector::Receive(Handshake* handshake, bool* ready) {
       return Unavailable(ErrnoText(error));
     }
     handshake->stage = Stage::kChallenge;
+    handshake->since = MonotonicNow();
     Watch(epoll_, EPOLL_CTL_MOD, fd, EPOLLIN);
     return OkStatus();
   }
@@ -270,6 +271,7 @@ void PeerConnector::Drop(int socket, const std::string& why) {
   const auto attempt = attempts_.find(found->second.peer);
   if (attempt != attempts_.end()) {
     const TimePoint now = MonotonicNow();
+    if (Answered(attempt->second)) attempt->second.began += now - found->second.since;
     attempt->second.socket = -1;
     attempt->second.failure = why;
     attempt->second.next = now + kPause;

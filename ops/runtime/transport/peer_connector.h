@@ -45,8 +45,9 @@ class PeerConnector {
   bool Reaches(Rank peer) const;
 
   // Begins to connect to `peer`, if that is for this rank to do and not done yet, and goes on with
-  // all connections that are under way. Unavailable: `peer` could not be reached within the limit.
-  // Internal: this process may open no more descriptors, and no stranger has one.
+  // all connections that are under way. Unavailable: `peer` could not be reached within the limit,
+  // in which the time that a connection waited to be accepted does not count. Internal: this
+  // process may open no more descriptors, and no stranger has one.
   Status Advance(Rank peer);
   // The connections that have got ready since the last call.
   std::vector<std::pair<Rank, UniqueFd>> TakeReady() { return std::exchange(ready_, {}); }
@@ -70,11 +71,11 @@ class PeerConnector {
     Rank peer = kNoRank;   // kNoRank: it has not said yet
     std::string said;      // all messages but the proofs, as they were said
     std::string received;  // of the next message
-    TimePoint since = 0;   // when it was accepted
+    TimePoint since = 0;   // when it was accepted, or the peer's kernel answered
   };
   // To connect to a lower rank.
   struct Attempt {
-    TimePoint began = 0;
+    TimePoint began = 0;  // later by the time that its connections have stood
     int socket = -1;      // of its handshake, if one is under way
     TimePoint next = 0;   // when to try again, if none is
     size_t count = 0;

@@ -174,6 +174,25 @@ bool HasChallenge(const UniqueFd& stranger) {
   return recv(stranger.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 1;
 }
 
+TEST(AConnectionThatIsLostAfterALongWaitIsTriedAgain) {
+  Listening lower = Listen();
+  const std::vector<int> ports{lower.port, 1};
+  auto higher = ConnectorOf(1, Listen().socket, ports, 300 * kMillisecond);
+  const auto answered = [&higher] { return higher->Trouble(0).empty(); };
+  ASSERT_TRUE(AdvanceUntil(higher.get(), 0, answered).ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  UniqueFd(accept4(lower.socket.get(), nullptr, nullptr, SOCK_CLOEXEC)).Reset();
+  auto accepting = ConnectorOf(0, std::move(lower.socket), ports, 60 * kSecond);
+  bool accepted = false;
+  const Status status = AdvanceUntil(higher.get(), 0, [&] {
+    EXPECT_TRUE(accepting->Advance(1).ok());
+    accepted |= !accepting->TakeReady().empty();
+    return !higher->TakeReady().empty();
+  });
+  EXPECT_EQ(status.message(), "");
+  EXPECT_TRUE(accepted);
+}
+
 TEST(StrangersTakeNoConnectionThatThisRankHasBegun) {
   const Listening lower = Listen();
   Listening own = Listen();
