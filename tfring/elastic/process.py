@@ -165,8 +165,14 @@ class ElasticProcess:
             self._ready = True
             self.link.ready()
 
-    def join(self) -> Record:
+    def join(
+        self,
+        waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> Record:
         """Waits for the next generation, leaves the present one, and begins that.
+
+        Args:
+            waiting: What to do while it waits; is over before this process connects.
 
         Returns:
             The generation, of which all members are connected.
@@ -174,9 +180,10 @@ class ElasticProcess:
         Raises:
             Dismissed: This process has to leave the job.
         """
-        self.ready()
         while True:
-            record = self.link.next_record()
+            with waiting():
+                self.ready()
+                record = self.link.next_record()
             self.abandon(f"generation {record.generation} of the job follows")
             if self._form(record):
                 self.record, self._failures = record, 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from tfring import _native, topology
@@ -105,8 +107,7 @@ class ElasticJob:
                 process.stopped()
                 self._join()
             else:
-                with self._copies.waiting(state):
-                    self._join()
+                self._join(lambda: self._copies.waiting(state))
         process.runs = True
         state._copies = self._copies
 
@@ -190,9 +191,12 @@ class ElasticJob:
             self._process.leave(dismissed)
         return False
 
-    def _join(self) -> None:
+    def _join(
+        self,
+        waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
         try:
-            self._process.join()
+            self._process.join(waiting)
         except Dismissed as dismissed:
             self._process.leave(dismissed)
         self._before = (0, 0)

@@ -74,7 +74,8 @@ START = Group(
         ports(
             "PORT_RANGE",
             "Ranks, stores and launchers listen at ports of this range: `20000-20999`. Each rank "
-            "of a host needs one, rank 0 and `tfring run` one or two more.",
+            "and each waiting elastic worker of a host needs one, rank 0 and `tfring run` one or "
+            "two more.",
             default_text="any free port",
             reader=Reader.PYTHON,
         ),
