@@ -7,6 +7,7 @@ says what is guaranteed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import time
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from tfring.elastic.commit_memory import CommitMemory, CopyHead
-from tfring.elastic.copy_transfer import CopyReceiver, CopySender
+from tfring.elastic.copy_transfer import CopyReceiver, CopySender, may_come
 from tfring.elastic.process import ElasticProcess
 from tfring.elastic.progress import Progress, hash_of
 from tfring.elastic.records import Position, Record
@@ -92,7 +93,8 @@ class Copies:
     def waiting(self, state: Copied) -> Iterator[None]:
         """Keeps commits of ranks on other hosts, while this worker, which is new, waits.
 
-        The coordinator is told which commit this worker could go on from.
+        The coordinator is told which commit this worker could go on from. The port at which copies
+        come is free again at the end: the worker may need it to connect with a generation.
 
         Args:
             state: Of this process.
@@ -101,15 +103,24 @@ class Copies:
         receiver = None
         if self._memory is not None:
             self._claim(self._memory.newest())
-            try:
-                receiver = CopyReceiver(self._process.worker, self._claim)
-            except (StoreError, OSError) as error:
-                _log.warning("no commits of other hosts are kept here: %s", described(error))
+            receiver = self._receiver()
         try:
             yield
         finally:
             if receiver is not None:
                 receiver.close()
+
+    def _receiver(self) -> CopyReceiver | None:
+        worker = self._process.worker
+        if not may_come(worker):
+            return None
+        try:
+            return CopyReceiver(worker, self._claim)
+        except (StoreError, OSError) as error:
+            no_port = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+            level = logging.DEBUG if no_port else logging.WARNING
+            _log.log(level, "no commits of other hosts are kept here: %s", described(error))
+            return None
 
     def take(self, state: Copied, record: Record) -> None:
         """Loads the copy of this host, if this worker is new and no member is further.

@@ -1,8 +1,8 @@
 """Copies of commits that go to another host: to a worker there that waits to be taken in.
 
-Who waits says in the job's store where it listens. The rank that sends finds it there, connects,
-and sends a commit at a time: a head, the bytes, and then it waits for the answer that they are
-kept. All connections prove to know the job's secret, and every message has a seal.
+A waiting worker writes its address to the job's store. The rank that sends finds it there,
+connects, and sends a commit at a time: a head, the bytes, and then it waits for the answer that
+they are kept. Both ends prove to know the job's secret. Every message has a MAC.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ _CONNECT_SECONDS = 2.0
 _STORE_SECONDS = 5.0
 # Without an answer, or without progress, the other end is given up.
 _SILENT_SECONDS = 10.0
+# After which to try again to reach a worker.
+_AGAIN_SECONDS = 10.0
 _MOST_HEAD = 16 << 20
 _PIECE_BYTES = 1 << 20
 _KEPT = b"kept"
@@ -60,28 +62,33 @@ class CopyReceiver:
 
         Raises:
             StoreError: The store cannot be reached.
-            OSError: There is no address to listen at.
+            OSError: There is no address or port to listen at.
         """
         self._came = came
-        self._memory = CommitMemory(worker.memory)
-        self._store = TCPStore(worker.store_host, worker.store_port, timeout=_STORE_SECONDS)
         self._closing = False
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()  # guards the next
         self._channel: Channel | None = None  # of the rank that sends
-        self._listener = ServiceListener(
-            bind(read_settings(os.environ).bind_addr or "", 0, _BACKLOG),
-            _key(self._store),
-            worker.worker,
-            name=f"worker {worker.worker}",
-        )
-        place = json.dumps([worker.host, _own_addresses(), self._listener.address[1]])
-        self._store.set(f"{_PLACES}{worker.worker}", place, ephemeral=True)
         self._thread = threading.Thread(target=self._run, name="tfring copies", daemon=True)
-        self._thread.start()
+        with contextlib.ExitStack() as opened:
+            sock = bind(read_settings(os.environ).bind_addr or "", 0, _BACKLOG)
+            opened.enter_context(sock)
+            self._memory = CommitMemory(worker.memory)
+            opened.callback(self._memory.close)
+            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            opened.callback(os.close, self._wake)
+            self._store = TCPStore(worker.store_host, worker.store_port, timeout=_STORE_SECONDS)
+            opened.callback(self._store.close)
+            self._listener = ServiceListener(
+                sock, _key(self._store), worker.worker, name=f"worker {worker.worker}"
+            )
+            opened.callback(self._listener.close)
+            place = json.dumps([worker.host, _own_addresses(), self._listener.address[1]])
+            self._store.set(f"{_PLACES}{worker.worker}", place, ephemeral=True)
+            self._thread.start()
+            opened.pop_all()
 
     def close(self) -> None:
-        """Takes no more; a copy that is on its way does not count."""
+        """Takes no more, and frees the port; a copy that is on its way does not count."""
         self._closing = True
         os.eventfd_write(self._wake, 1)
         with self._lock:
@@ -93,7 +100,7 @@ class CopyReceiver:
         os.close(self._wake)
 
     def _run(self) -> None:
-        with selectors.DefaultSelector() as selector:
+        with contextlib.closing(self._listener), selectors.DefaultSelector() as selector:
             selector.register(self._listener.fileno(), selectors.EVENT_READ)
             selector.register(self._wake, selectors.EVENT_READ)
             while not self._closing:
@@ -102,7 +109,6 @@ class CopyReceiver:
                 self._listener.admit(Role.COPY, lambda: self._channel is None, self._admitted)
                 if self._channel is not None:
                     self._serve(self._channel)
-        self._listener.close()
 
     def _admitted(self, channel: Channel) -> None:
         with self._lock:
@@ -119,6 +125,8 @@ class CopyReceiver:
                 channel.send(_KEPT)
         except _LOST as error:
             _log.debug("copies of commits come no more: %s", described(error))
+        except Exception as error:  # the head may be of any type; the next sender may do better
+            _log.warning("a copy of a commit cannot be taken: %s", described(error))
         with self._lock:
             self._channel = None
         channel.sock.close()
@@ -153,6 +161,7 @@ class CopySender:
         self._store = TCPStore(worker.store_host, worker.store_port, timeout=_STORE_SECONDS)
         self._watch = self._store.watch(_PLACES)
         self._places: dict[int, tuple[list[str], int]] = {}  # of workers on other hosts
+        self._later: dict[int, float] = {}  # when to try again those that were not reached
         self._channel: Channel | None = None
         self._keeper = 0  # the worker at its other end
         self._over = False  # the store is gone, and with it the news of who waits
@@ -206,6 +215,7 @@ class CopySender:
         while (change := self._watch.take()) is not None:
             worker = int(change.key.removeprefix(_PLACES))
             self._places.pop(worker, None)
+            self._later.pop(worker, None)
             if change.value is not None:
                 host, addresses, port = json.loads(change.value)
                 if host != self._worker.host:
@@ -213,19 +223,34 @@ class CopySender:
 
     def _connect(self) -> bool:
         """Connects with the first worker that can be reached; returns whether there is one."""
-        while self._places:
-            self._keeper = min(self._places)
-            addresses, port = self._places[self._keeper]
-            hello = Hello(Role.COPY, self._worker.worker, self._keeper)
-            for address in addresses:
-                deadline = time.monotonic() + _CONNECT_SECONDS
-                with contextlib.suppress(*_LOST):
-                    self._channel = connect(address, port, _key(self._store), hello, deadline)
-                    keep_alive(self._channel.sock)
-                    self._channel.sock.settimeout(_SILENT_SECONDS)
-                    return True
-            del self._places[self._keeper]
-            _log.info("worker %d cannot be reached and keeps no copies of commits", self._keeper)
+        for worker in sorted(self._places):
+            if time.monotonic() < self._later.get(worker, 0.0):
+                continue
+            if self._connect_with(worker):
+                return True
+            if worker not in self._later:
+                _log.warning(
+                    "worker %d cannot be reached at %s port %d and keeps no copies of commits; "
+                    "this is tried again every %g s",
+                    worker,
+                    ", ".join(self._places[worker][0]),
+                    self._places[worker][1],
+                    _AGAIN_SECONDS,
+                )
+            self._later[worker] = time.monotonic() + _AGAIN_SECONDS
+        return False
+
+    def _connect_with(self, worker: int) -> bool:
+        addresses, port = self._places[worker]
+        hello = Hello(Role.COPY, self._worker.worker, worker)
+        for address in addresses:
+            deadline = time.monotonic() + _CONNECT_SECONDS
+            with contextlib.suppress(*_LOST):
+                self._channel = connect(address, port, _key(self._store), hello, deadline)
+                keep_alive(self._channel.sock)
+                self._channel.sock.settimeout(_SILENT_SECONDS)
+                self._keeper = worker
+                return True
         return False
 
     def _disconnect(self) -> None:
@@ -250,11 +275,23 @@ def _cut(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
+def may_come(worker: ElasticWorker) -> bool:
+    """Whether copies may come from another host: there may be one, and it can reach this worker.
+
+    Args:
+        worker: This worker. The launcher gives the store of a job that stays on its host the name
+            "localhost".
+    """
+    advertised = read_settings(os.environ).advertise_addr or ""
+    # An advertised port is that of the rank, and leads to no other one.
+    return worker.store_host != "localhost" and hosts.split_port(advertised)[1] is None
+
+
 def _own_addresses() -> list[str]:
     """Returns the addresses at which other hosts may reach this one."""
     settings = read_settings(os.environ)
     if settings.advertise_addr:
-        return [hosts.split_port(settings.advertise_addr)[0]]  # the port is that of the rank
+        return [hosts.split_port(settings.advertise_addr)[0]]
     found = hosts.interface_addresses()
     found = [one for one in found if one.interface in settings.interface] or found
     outside = [one.address for one in found if not one.loopback]

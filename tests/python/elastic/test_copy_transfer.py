@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
+import socket
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from launcher_tools import LIMIT_SECONDS, wait_until
 
+from tfring.elastic import copy_transfer
 from tfring.elastic.commit_memory import CommitMemory, CopyHead
-from tfring.elastic.copy_transfer import CopyReceiver, CopySender
+from tfring.elastic.copies import Copied, Copies
+from tfring.elastic.copy_transfer import CopyReceiver, CopySender, may_come
 from tfring.environments.elastic import ElasticWorker, make_memory
-from tfring.store import TCPStore
+from tfring.handshake.errors import UnreachableError
+from tfring.handshake.listener import bind
+from tfring.store import StoreError, TCPStore
 
 # More than one piece of a message.
 LARGE = os.urandom((1 << 20) + 5)
@@ -107,11 +114,106 @@ def test_a_copy_that_breaks_off_does_not_count(worker_of: Any) -> None:
     there.receiver.close()
 
 
-def test_an_address_with_a_port_is_that_of_the_rank(
-    worker_of: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_head_that_cannot_be_read(worker_of: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The worker says so, and takes the copies of the next sender."""
+    wrong, there = CopySender(worker_of(1, "a")), Waiting(worker_of(2, "b"))
+    no_head: Any = 5
+    assert wait_until(lambda: wrong.send(no_head, [1], [b"x"]) or "TypeError" in caplog.text)
+    assert "a copy of a commit cannot be taken" in caplog.text
+    wrong.close(free=False)
+    following = CopySender(worker_of(3, "a"))
+    assert wait_until(lambda: send(following, 1, b"one") and there.kept() == [b"one"])
+    following.close(free=False)
+    there.receiver.close()
+
+
+def test_who_cannot_be_reached_is_tried_again(
+    worker_of: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("TFRING_ADVERTISE_ADDR", "127.0.0.1:9")
+    tried = []
+
+    def no_way(*_: Any) -> Any:
+        tried.append(True)
+        raise UnreachableError("no way", rank=0)
+
+    monkeypatch.setattr(copy_transfer, "_AGAIN_SECONDS", 1000.0)
     sender, there = CopySender(worker_of(1, "a")), Waiting(worker_of(2, "b"))
-    assert wait_until(lambda: send(sender, 1, b"one") and not there.came.empty())
+    with monkeypatch.context() as patched:
+        patched.setattr(copy_transfer, "connect", no_way)
+        assert wait_until(lambda: send(sender, 1, b"one") and tried)
+        before = len(tried)
+        send(sender, 2, b"two")
+        assert len(tried) == before  # it is too early
+        sender._later[2] = 0.0
+        send(sender, 3, b"three")
+        assert len(tried) > before
+    assert caplog.text.count("worker 2 cannot be reached") == 1
+    sender._later[2] = 0.0
+    send(sender, 4, b"four")
+    assert there.kept() == [b"four"]
     sender.close(free=False)
     there.receiver.close()
+
+
+def test_nothing_stays_open_without_the_store(
+    worker_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_store(*_: Any, **__: Any) -> None:
+        raise StoreError("gone")
+
+    bound: list[socket.socket] = []
+    worker, real = worker_of(1, "a"), copy_transfer.bind
+    monkeypatch.setattr(copy_transfer, "bind", lambda *a: bound.append(real(*a)) or bound[0])
+    for name in ("set", "__init__"):
+        bound.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(TCPStore, name, no_store)
+            with pytest.raises(StoreError, match="gone"):
+                CopyReceiver(worker, lambda _: None)
+        assert bound[0].fileno() == -1
+
+
+@pytest.mark.parametrize(
+    ("store", "advertised", "expected"),
+    [
+        ("192.0.2.7", "", True),
+        ("127.0.0.1", "", True),  # for a worker beside the launcher; others have another address
+        ("localhost", "", False),
+        ("192.0.2.7", "192.0.2.8", True),
+        ("192.0.2.7", "192.0.2.8:31000", False),
+    ],
+)
+def test_copies_may_come(
+    worker_of: Any, monkeypatch: pytest.MonkeyPatch, store: str, advertised: str, expected: bool
+) -> None:
+    monkeypatch.setenv("TFRING_ADVERTISE_ADDR", advertised)
+    assert may_come(worker_of(1, "a")._replace(store_host=store)) is expected
+
+
+class State:
+    """Of this process, as far as a worker needs it that waits."""
+
+    def _describe(self) -> list[str]:
+        return []
+
+
+def test_a_worker_that_waits_gives_its_port_back(
+    worker_of: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the rank may need it, where the range has one port for each."""
+    with bind("", 0, 1) as sock:
+        port = sock.getsockname()[1]
+    monkeypatch.setenv("TFRING_PORT_RANGE", f"{port}-{port}")
+    process: Any = SimpleNamespace(
+        worker=worker_of(1, "a")._replace(store_host="127.0.0.1"),
+        link=SimpleNamespace(committed=lambda position: None),
+    )
+    copies, state = Copies(process), cast(Copied, State())
+    with copies.waiting(state), pytest.raises(OSError, match="in use"):
+        bind("", 0, 1)
+    caplog.set_level(logging.DEBUG, "tfring")
+    with bind("", 0, 1), copies.waiting(state):
+        assert [
+            one.levelname for one in caplog.records if "no commits of other hosts" in one.message
+        ] == ["DEBUG"]
+    copies.end()
