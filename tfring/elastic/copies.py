@@ -142,7 +142,9 @@ class Copies:
             _log.warning("the copy of a commit cannot be used: %s", described(error))
             return
         counted = state._progress.counted
-        state._progress = Progress(head.lineage, head.commit, head.step, head.step, counted)
+        state._progress = Progress(
+            head.lineage, head.commit, head.step, head.step, counted, copied=True
+        )
         state.save()
         _log.info(
             "worker %d goes on from commit %d, of which its host has kept a copy",

@@ -26,6 +26,8 @@ class Progress:
         step: Steps that they hold.
         live_step: Steps so far, those after the last commit too.
         counted: Whether the program counts steps; if not, a commit counts as one.
+        copied: Whether the state was read from a copy, and no rank has looked at it since. A rank
+            that has made the commit may have changed its state meanwhile, in a reset callback.
     """
 
     lineage: int = 0
@@ -33,6 +35,7 @@ class Progress:
     step: int = 0
     live_step: int = 0
     counted: bool = False
+    copied: bool = False
 
     def commit_now(self) -> None:
         """Counts a commit."""
@@ -76,15 +79,16 @@ def compare(mine: Progress, parts: Sequence[str], root: int | None = None) -> Ah
     if not is_initialized() or size() == 1:
         own = Progress(lineage, mine.commit, mine.step, mine.step, mine.counted)
         return Ahead(0, mine.lineage == 0, own)
-    value = [int(mine.lineage != 0), mine.commit, mine.step, lineage, hash_of(parts)]
+    known, parts_hash = int(mine.lineage != 0), hash_of(parts)
+    value = [known, mine.commit, mine.step, -int(mine.copied), lineage, parts_hash]
     numbers: Any = np.array([value], dtype=np.int64)
     ranks = _native.core.allgather(numbers, name="tfring.elastic.compare").tolist()
     if any(other[-1] != ranks[0][-1] for other in ranks):
         _refuse(parts)
     if root is None:
-        root = max(range(len(ranks)), key=lambda r: (*ranks[r][:3], -r))
-    known, commit, step, chosen, _ = ranks[root]
-    behind = known == 0 or any(other != ranks[root] for other in ranks)
+        root = max(range(len(ranks)), key=lambda r: (*ranks[r][:4], -r))
+    known, commit, step, copied, chosen, _ = ranks[root]
+    behind = known == 0 or copied != 0 or any(other != ranks[root] for other in ranks)
     return Ahead(root, behind, Progress(chosen, commit, step, step, mine.counted))
 
 

@@ -27,6 +27,7 @@ class Others:
                     int(r.lineage != 0),
                     r.commit,
                     r.step,
+                    -int(r.copied),
                     r.lineage or 99 + n,
                     progress.hash_of(parts),
                 ]
@@ -65,6 +66,9 @@ def test_the_first_sync_takes_rank_0s(ranks: Any) -> None:
         ([Progress(), Progress(5, 3, 9), Progress(5, 3, 9)], 1, True),  # rank 0 has joined
         ([Progress(0, 7, 7), Progress(5, 0, 0)], 1, True),  # its commits are of no training
         ([Progress(6, 3, 9), Progress(5, 3, 9)], 0, True),  # of another training
+        # A reset callback of the rank that has made the commit may have changed its state since.
+        ([Progress(5, 3, 9, copied=True), Progress(5, 3, 9)], 1, True),
+        ([Progress(5, 3, 9, copied=True), Progress(5, 3, 9, copied=True)], 0, True),
     ],
 )
 def test_the_rank_that_is_ahead(ranks: Any, made: list[Progress], root: int, behind: bool) -> None:
