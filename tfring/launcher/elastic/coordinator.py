@@ -164,7 +164,7 @@ class Service:
         if well or self._restarts == limit:
             used_up = f", and the {limit} restarts are used up (--max-restarts, or --reset-limit)"
             self._stopping = True
-            self._orders.put(EndJob(exit_code if well else 1, reason + ("" if well else used_up)))
+            self._orders.put(EndJob(exit_code, reason + ("" if well else used_up)))
             self._service.end()
             return
         self._restarts += 1

@@ -105,6 +105,7 @@ class ElasticJobRunner(Supervisor):
             self._wait(due)
             if self._stopping is not None and not stopped:
                 stopped = True
+                self._failures.clear()  # how those before the signal ended says nothing of it
                 self._head.stop()
             for order in self._orders.take_all():
                 self._carry_out(order)
