@@ -22,7 +22,7 @@ struct CoordinatorOptions {
   int np = 1;  // the first generation waits for so many, up to `start_wait`
   int min_np = 1;
   int max_np = 1;
-  int spares = 0;  // workers that are started beyond max_np, and wait
+  int spares = 0;             // workers that are started beyond max_np, and wait
   WorkerId first_worker = 1;  // above all ids that a job which starts again has had
   Duration start_wait = 60 * kSecond;
   // For a process to be ready; and how long one may be silent whose end its launcher would report.
