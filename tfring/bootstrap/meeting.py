@@ -170,7 +170,7 @@ def join_by_munge(
 ) -> tuple[TCPStore, str]:
     """As `join`, with the secret in the credential that rank 0 gives to all (security/munge.py).
 
-    Whoever sits on one of the ports may give a credential that is out of date, or none: the next
+    Another program on one of the ports may give a credential that is out of date, or none: the next
     port is tried with what is given there.
 
     Args:

@@ -226,8 +226,8 @@ void Coordinator::Repair(WorkerId worker, Process* process) {
   Tell(worker, std::move(command));
 }
 
-// Hosts of members that are silent and that others have lost: whoever would report the ends of
-// processes there may be gone with them.
+// Hosts of silent members that others have lost. The agent there, which reports the ends of
+// processes, may be lost with them.
 std::set<std::string> Coordinator::LostHosts() const {
   std::set<std::string> hosts;
   for (const auto& [id, process] : processes_) {

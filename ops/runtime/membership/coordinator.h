@@ -27,7 +27,7 @@ struct CoordinatorOptions {
   Duration start_wait = 60 * kSecond;
   // For a process to be ready; and how long one may be silent whose end its launcher would report.
   Duration start_limit = 120 * kSecond;
-  // For how long others are believed to live of which nothing is heard.
+  // How long a worker that no launcher vouches for, or that others have lost, may be silent.
   Duration lease = 5 * kSecond;
   // How long a worker that is heard of may take to stop, and to connect. A worker may publish for a
   // lease after its last answer, so the first is no shorter than the lease.
@@ -107,7 +107,7 @@ class TFRING_EXPORT Coordinator {
     TimePoint heard = 0;     // or started, before it has registered
     TimePoint told = 0;      // when something was last said to it, but for answers
     Generation lost_in = 0;  // the last generation of which a member has lost it
-    bool started = false;    // by our order: whoever carried that out reports its end
+    bool started = false;    // by our order; its launcher reports its end
     bool registered = false;
     bool leaving = false;  // has to, or wants to (last.leaving)
     Report last;

@@ -235,7 +235,7 @@ Status PeerConnector::Receive(Handshake* handshake, bool* ready) {
 // A challenge has come from a lower rank.
 Status PeerConnector::AnswerChallenge(Handshake* handshake) const {
   if (handshake->received.compare(0, kGreeting.size(), kGreeting) != 0) {
-    return Unavailable("the process that listens there is none of this version of tfring");
+    return Unavailable("the process that listens there is not of this version of tfring");
   }
   Result<std::string> nonce = Nonce();
   if (!nonce.ok()) return nonce.status();

@@ -8,7 +8,7 @@ The launcher writes lines ``WORD RANK REST``:
 - ``signal RANK NUMBER``: sends a signal to the rank's process group.
 - ``lease 0 SECONDS``: the launcher is there, and says so at least once in so many seconds; if it
   does not, it counts as gone. 0: it says so no more, and counts as gone when the connection ends.
-- ``grace 0 SECONDS``: ranks get so long between SIGTERM and SIGKILL when the launcher is gone.
+- ``grace 0 SECONDS``: seconds between SIGTERM and SIGKILL for ranks when the launcher is gone.
 - ``report 0 JSON``: the exit report to finish if the launcher is gone without ``bye``.
 - ``end 0``: kills all ranks, and ends the agent.
 - ``bye 0``: the launcher will end the connection, and has written everything itself.

@@ -33,11 +33,11 @@ from tfring.launcher.reports.text import end_of_output
 from tfring.launcher.signals import signal_name
 from tfring.launcher.supervisor import Supervisor
 
-# Workers that were told that the job has failed get so long to end by themselves.
+# Seconds for workers to end by themselves after the job has failed.
 _FAILED_SECONDS = 5.0
-# So long workers get that wait for a generation when the training is over.
+# Seconds for workers that still wait for a generation when the training is over.
 _WAITING_SECONDS = 2.0
-# Of so many workers that have failed the error output is kept.
+# The launcher keeps the error output of the last workers that have failed.
 _KEPT_FAILURES = 16
 
 MakeHead = Callable[[Orders], Head]
