@@ -47,7 +47,7 @@ from tfring.keras.horovod_tensorflow import DistributedOptimizer as DistributedO
 from tfring.keras.preprocessing import adapt as adapt
 from tfring.keras.seeds import set_seed as set_seed
 from tfring.keras.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization
-from tfring.launcher.function import run as run
+from tfring.launch.function import run as run
 from tfring.ops.arguments import (
     handle_average_backwards_compatibility as handle_average_backwards_compatibility,
 )

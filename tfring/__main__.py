@@ -2,7 +2,7 @@
 
 import sys
 
-from tfring.launcher.cli import main
+from tfring.launch.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -16,18 +16,21 @@ import threading
 from typing import Any
 
 from tfring import _native, topology
-from tfring.bootstrap import mpi_data, mpi_exchange
-from tfring.bootstrap.cancel import Cancel
-from tfring.bootstrap.connect import Membership, connect_job
-from tfring.bootstrap.inter_op_threads import ensure_inter_op_threads
 from tfring.elastic import process as elastic
 from tfring.elastic.errors import Dismissed
-from tfring.environments import Given, Identity, Rendezvous, find_identity
-from tfring.environments.elastic import ElasticWorker, take_worker
 from tfring.exceptions import described
 from tfring.gpu.nccl import fix_sums, use_interface, with_nccl
-from tfring.handshake.errors import BootstrapError
-from tfring.handshake.keepalive import break_when_unanswered
+from tfring.job.bootstrap import mpi_data, mpi_exchange
+from tfring.job.bootstrap.cancel import Cancel
+from tfring.job.bootstrap.connect import Membership, connect_job
+from tfring.job.bootstrap.inter_op_threads import ensure_inter_op_threads
+from tfring.job.environments import Given, Identity, Rendezvous, find_identity
+from tfring.job.environments.elastic import ElasticWorker, take_worker
+from tfring.job.handshake.errors import BootstrapError
+from tfring.job.handshake.keepalive import break_when_unanswered
+from tfring.job.security import generation
+from tfring.job.security.sources import take_secret
+from tfring.job.store import Store
 from tfring.logs import handler as logs
 from tfring.metrics import generation as metrics
 from tfring.observers.observers import Here
@@ -41,11 +44,8 @@ from tfring.process_sets import ProcessSet, registry
 from tfring.process_sets.given import given_sets, job_and_sets
 from tfring.recorder.own import own_path
 from tfring.recorder.places import end_job, record_options
-from tfring.security import generation
-from tfring.security.sources import take_secret
 from tfring.settings.environment import Settings, native_values, read_settings
 from tfring.signals import interrupts
-from tfring.store import Store
 from tfring.topology import is_initialized
 
 _log = logging.getLogger("tfring")
@@ -95,7 +95,7 @@ def init(
             (one of all processes adds none); `tfring.process_sets.registered()` has them.
         process_sets: Process sets to register, the same on all ranks where they are made of ranks;
             ranks are those of the job. "dynamic" or None: none yet. Sets can be added at any time.
-        store: A `tfring.store.Store` through which the ranks meet; with `rank` and `size`.
+        store: A `tfring.job.store.Store` through which the ranks meet; with `rank` and `size`.
         init_method: As torch.distributed has it: "env://", "tcp://host:port" of rank 0, which may
             end with "?rank=0&size=2", or "file:///path" of a file that all ranks can write.
         rank: Our rank, with `store` or `init_method`.

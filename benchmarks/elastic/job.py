@@ -22,8 +22,8 @@ from benchmarks.elastic.worker import Settings
 from tfring._native import core
 from tfring.elastic.service import CoordinatorService
 from tfring.explain.launched import RunRecords
-from tfring.launcher.elastic.worker import exception_of
-from tfring.store import TCPStore
+from tfring.job.store import TCPStore
+from tfring.launch.elastic.worker import exception_of
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "localhost"

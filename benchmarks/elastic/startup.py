@@ -28,7 +28,7 @@ import numpy as np
 import tfring as hvd
 from tfring import world
 from tfring._native import core
-from tfring.bootstrap import connect
+from tfring.job.bootstrap import connect
 
 def watch(module, name, mark):
     inner = getattr(module, name)

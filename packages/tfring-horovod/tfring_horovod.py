@@ -22,7 +22,7 @@ def refuse_both() -> None:
 
 def horovodrun() -> int:
     """Runs `tfring run --horovod` with the options of horovodrun."""
-    from tfring.launcher import cli  # programs that import horovod do not need it
+    from tfring.launch import cli  # programs that import horovod do not need it
 
     words = sys.argv[1:]
     if words in (["-v"], ["--version"]):

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tfring.handshake.listener import bind
+from tfring.job.handshake.listener import bind
 
 
 class Squatter:

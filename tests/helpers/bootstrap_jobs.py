@@ -6,8 +6,8 @@ import os
 import secrets
 import threading
 
-from tfring.environments import Identity, Rendezvous
-from tfring.handshake.listener import bind
+from tfring.job.environments import Identity, Rendezvous
+from tfring.job.handshake.listener import bind
 
 # Jobs with one secret try the same ports: another run of tests on this machine has another one.
 SECRET = secrets.token_hex(32)

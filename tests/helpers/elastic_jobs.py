@@ -15,8 +15,8 @@ from launcher_tools import LIMIT_SECONDS, environment
 
 from tfring._native import core
 from tfring.elastic.service import CoordinatorService
-from tfring.environments.elastic import make_memory, memory_variables
-from tfring.store import TCPStore
+from tfring.job.environments.elastic import make_memory, memory_variables
+from tfring.job.store import TCPStore
 
 SECRET = "t" * 64
 HOST = "localhost"

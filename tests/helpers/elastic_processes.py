@@ -23,7 +23,7 @@ from tfring.elastic.errors import Dismissed, GenerationEnded
 from tfring.elastic.link import WorkerLink
 from tfring.elastic.records import Position
 from tfring.elastic.service import CoordinatorService
-from tfring.store import TCPStore
+from tfring.job.store import TCPStore
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "s" * 64

@@ -11,7 +11,7 @@ from store_tools import Wire
 from tfring.elastic.link import WorkerLink
 from tfring.elastic.records import Position
 from tfring.elastic.service import CoordinatorService
-from tfring.store import TCPStore
+from tfring.job.store import TCPStore
 
 
 class Links:

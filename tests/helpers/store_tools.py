@@ -12,7 +12,7 @@ from pathlib import Path
 
 from attacks import Relay
 
-from tfring.store import HashStore, PrefixStore, TCPStore
+from tfring.job.store import HashStore, PrefixStore, TCPStore
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "s" * 64
@@ -51,7 +51,7 @@ class Shared:
 
 def program(text):
     """Starts a Python program in a process of its own; its output can be read by lines."""
-    head = "import sys, time, threading\nfrom tfring.store import *\n"
+    head = "import sys, time, threading\nfrom tfring.job.store import *\n"
     return subprocess.Popen(
         [sys.executable, "-c", head + textwrap.dedent(text)],
         cwd=ROOT,

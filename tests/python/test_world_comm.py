@@ -11,7 +11,7 @@ from launcher_tools import mpirun, run, write_script
 core = pytest.importorskip("tfring._native").core
 
 from tfring import world  # noqa: E402
-from tfring.bootstrap import job  # noqa: E402
+from tfring.job.bootstrap import job  # noqa: E402
 
 COMMON = """
     import numpy as np
@@ -132,7 +132,7 @@ def test_rank_that_does_not_come_under_mpi_is_not_waited_for_for_ever(tmp_path, 
     text = f"""
     import os, time
     from tfring import world
-    from tfring.bootstrap import mpi_exchange
+    from tfring.job.bootstrap import mpi_exchange
     mpi_exchange.load_mpi()
     if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
         world.{call}

@@ -125,7 +125,7 @@ def test_second_inter_op_thread(tmp_path, given, expected):
         """
     import os
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    from tfring.bootstrap.inter_op_threads import ensure_inter_op_threads
+    from tfring.job.bootstrap.inter_op_threads import ensure_inter_op_threads
     ensure_inter_op_threads()
     print(os.environ["TF_NUM_INTEROP_THREADS"])
     """,

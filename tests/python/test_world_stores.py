@@ -16,7 +16,7 @@ SCRIPT = """
     import numpy as np
     import tfring as hvd
     from tfring._native import core
-    from tfring.store import PrefixStore, TCPStore
+    from tfring.job.store import PrefixStore, TCPStore
 
     rank, path, tcp_port, store_port = int(sys.argv[1]), *sys.argv[2:]
 

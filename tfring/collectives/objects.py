@@ -18,8 +18,8 @@ import numpy as np
 
 from tfring import _native, process_sets
 from tfring.exceptions import described, tf_errors
+from tfring.job.security import generation
 from tfring.ops import names
-from tfring.security import generation
 from tfring.topology import is_initialized, rank
 
 _FAILED = -1  # sent in place of a size

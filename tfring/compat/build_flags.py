@@ -6,8 +6,8 @@ import importlib.util
 import os
 
 from tfring import _native
-from tfring.bootstrap import mpi_exchange
 from tfring.gpu.nccl import find_nccl
+from tfring.job.bootstrap import mpi_exchange
 from tfring.settings.environment import read_settings
 
 

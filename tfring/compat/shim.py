@@ -48,7 +48,7 @@ _MODULES: dict[str, str | None] = {
     "ray.elastic_v2": "tfring.ray",
     "ray.ray_logger": "tfring.ray.ray_logger",
     "ray.runner": "tfring.ray",
-    "runner": "tfring.launcher.function",
+    "runner": "tfring.launch.function",
     "spark": "tfring.spark",
     "spark.common": None,
     "spark.common.backend": "tfring.spark.backend",

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tfring.environments.elastic import MEMORY_NAME
+from tfring.job.environments.elastic import MEMORY_NAME
 
 _MAGIC = b"TFRCOPY1"
 _FIELDS = struct.Struct("<8sQQQQQQ")

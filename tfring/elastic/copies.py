@@ -20,8 +20,8 @@ from tfring.elastic.process import ElasticProcess
 from tfring.elastic.progress import Progress, hash_of
 from tfring.elastic.records import Position, Record
 from tfring.exceptions import described
+from tfring.job.store import StoreError
 from tfring.settings.environment import read_settings
-from tfring.store import StoreError
 
 _log = logging.getLogger("tfring")
 

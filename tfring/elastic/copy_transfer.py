@@ -18,21 +18,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from tfring.bootstrap import hosts
 from tfring.elastic.commit_memory import CommitMemory, CopyHead
-from tfring.environments.elastic import ElasticWorker
 from tfring.exceptions import described
-from tfring.handshake.auth import Hello, Role
-from tfring.handshake.connector import connect
-from tfring.handshake.errors import BootstrapError
-from tfring.handshake.keepalive import keep_alive
-from tfring.handshake.listener import bind
-from tfring.handshake.service import ServiceListener
-from tfring.security.errors import IntegrityError
-from tfring.security.seal import Channel
-from tfring.security.secret import job_key
+from tfring.job.bootstrap import hosts
+from tfring.job.environments.elastic import ElasticWorker
+from tfring.job.handshake.auth import Hello, Role
+from tfring.job.handshake.connector import connect
+from tfring.job.handshake.errors import BootstrapError
+from tfring.job.handshake.keepalive import keep_alive
+from tfring.job.handshake.listener import bind
+from tfring.job.handshake.service import ServiceListener
+from tfring.job.security.errors import IntegrityError
+from tfring.job.security.seal import Channel
+from tfring.job.security.secret import job_key
+from tfring.job.store import StoreError, TCPStore
 from tfring.settings.environment import read_settings
-from tfring.store import StoreError, TCPStore
 
 _log = logging.getLogger("tfring")
 

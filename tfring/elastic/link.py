@@ -14,7 +14,7 @@ from tfring import _native
 from tfring.elastic import keys
 from tfring.elastic.errors import Dismissed, GenerationEnded, WaitCancelled
 from tfring.elastic.records import Position, Record, record_of
-from tfring.store import PrefixStore, Store, StoreError, Watch
+from tfring.job.store import PrefixStore, Store, StoreError, Watch
 
 _log = logging.getLogger("tfring")
 

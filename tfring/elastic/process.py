@@ -17,17 +17,17 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from tfring.bootstrap.cancel import Cancel
 from tfring.elastic import keys
 from tfring.elastic.errors import Dismissed, GenerationEnded
 from tfring.elastic.link import WorkerLink
 from tfring.elastic.records import Position, Record
-from tfring.environments import Identity, Rendezvous
-from tfring.environments.elastic import ElasticWorker
-from tfring.handshake.errors import BootstrapError, UnreachableError
-from tfring.security.errors import SecretError
+from tfring.job.bootstrap.cancel import Cancel
+from tfring.job.environments import Identity, Rendezvous
+from tfring.job.environments.elastic import ElasticWorker
+from tfring.job.handshake.errors import BootstrapError, UnreachableError
+from tfring.job.security.errors import SecretError
+from tfring.job.store import PrefixStore, Store, StoreError, StoreTimeoutError, TCPStore, Timeout
 from tfring.settings.environment import Settings
-from tfring.store import PrefixStore, Store, StoreError, StoreTimeoutError, TCPStore, Timeout
 
 _log = logging.getLogger("tfring")
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tfring import _native
 from tfring.elastic import keys
-from tfring.store import PrefixStore, Store, StoreError, Watch
+from tfring.job.store import PrefixStore, Store, StoreError, Watch
 
 _log = logging.getLogger("tfring")
 

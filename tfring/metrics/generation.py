@@ -7,11 +7,11 @@ import logging
 from pathlib import Path
 
 from tfring import _native
+from tfring.job.security.errors import SecretError
+from tfring.job.security.sources import read_secret_file
 from tfring.metrics.collector import RankCollector
 from tfring.metrics.server import Endpoint
 from tfring.metrics.spans import SpanExporter
-from tfring.security.errors import SecretError
-from tfring.security.sources import read_secret_file
 from tfring.settings.environment import Settings
 from tfring.settings.setting import SettingError
 

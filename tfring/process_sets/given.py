@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfring.bootstrap.mpi_exchange import is_communicator, spans_world
+from tfring.job.bootstrap.mpi_exchange import is_communicator, spans_world
 from tfring.process_sets.process_set import ProcessSet
 
 

@@ -7,7 +7,7 @@ import operator
 import threading
 from typing import Any
 
-from tfring.bootstrap import mpi_exchange
+from tfring.job.bootstrap import mpi_exchange
 from tfring.topology import is_initialized, rank, size
 
 

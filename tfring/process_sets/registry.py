@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tfring import _native
-from tfring.bootstrap import mpi_exchange
 from tfring.exceptions import tf_errors
+from tfring.job.bootstrap import mpi_exchange
 from tfring.process_sets import agreement
 from tfring.process_sets.agreement import SetProposal
 from tfring.process_sets.process_set import ProcessSet, global_process_set

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tfring.engines.variables import interfaces
-from tfring.launcher.elastic.options import NO_LIMIT, ElasticOptions
+from tfring.launch.elastic.options import NO_LIMIT, ElasticOptions
 from tfring.ray.elastic_job import ElasticJob
 from tfring.ray.nodes import Discovered, RayHostDiscovery
 from tfring.ray.settings import ELASTIC_SECONDS, Settings, resources

@@ -19,9 +19,11 @@ from tfring.engines.outcomes import is_consequence
 from tfring.engines.shim import uses_shim
 from tfring.engines.variables import elastic_variables
 from tfring.exceptions import described
-from tfring.launcher.elastic.coordinator import Service
-from tfring.launcher.elastic.options import ElasticOptions
-from tfring.launcher.elastic.orders import (
+from tfring.job.security.secret import fresh_secret
+from tfring.job.store import TCPStore
+from tfring.launch.elastic.coordinator import Service
+from tfring.launch.elastic.options import ElasticOptions
+from tfring.launch.elastic.orders import (
     NOT_STARTED,
     EndJob,
     Generation,
@@ -34,8 +36,6 @@ from tfring.ray.nodes import Discovered
 from tfring.ray.outcomes import cause_of, text_of
 from tfring.ray.settings import Resources, Settings
 from tfring.ray.worker import Ended, Worker
-from tfring.security.secret import fresh_secret
-from tfring.store import TCPStore
 
 _log = logging.getLogger("tfring")
 

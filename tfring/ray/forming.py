@@ -10,8 +10,8 @@ import ray
 
 from tfring.engines.shim import use_shim
 from tfring.engines.variables import Where, job_variables, rank_variables
-from tfring.launcher.agents.addresses import open_rendezvous
-from tfring.security.secret import fresh_secret
+from tfring.job.security.secret import fresh_secret
+from tfring.launch.agents.addresses import open_rendezvous
 
 
 def here() -> Where:

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from tfring.engines.variables import interfaces
-from tfring.handshake.listener import bind
-from tfring.launcher.function import FunctionServer
-from tfring.launcher.hosts.placement import Slot
-from tfring.launcher.options.environment import sent_variables
-from tfring.launcher.options.job_options import JobOptions
-from tfring.launcher.output.merger import OutputMerger
-from tfring.launcher.output.terminal import Terminal
+from tfring.job.handshake.listener import bind
+from tfring.launch.function import FunctionServer
+from tfring.launch.hosts.placement import Slot
+from tfring.launch.options.environment import sent_variables
+from tfring.launch.options.job_options import JobOptions
+from tfring.launch.output.merger import OutputMerger
+from tfring.launch.output.terminal import Terminal
 from tfring.settings.environment import Settings
 from tfring.spark.meeting import PYTHON
 from tfring.spark.tunnels import TaskTunnels
 
 # Executors have a file system and Python of their own.
 _NOT_SENT = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_", "PYTHON", "TFRING_RECORD_DIR")
-_MODULE = "tfring.launcher.function_task"
+_MODULE = "tfring.launch.function_task"
 # Between hosts; Spark's own limit for an executor is 120 s.
 _SILENCE_SECONDS = 30.0
 _BACKLOG = 1024

@@ -10,9 +10,9 @@ from typing import Any, TextIO
 
 from tfring.engines.variables import Where, gpus_of_node, places
 from tfring.explain.launched import RunRecords
-from tfring.launcher.function import pickled_call
-from tfring.launcher.hosts.placement import Slot
-from tfring.launcher.job import JobRunner
+from tfring.launch.function import pickled_call
+from tfring.launch.hosts.placement import Slot
+from tfring.launch.job import JobRunner
 from tfring.spark.meeting import Task
 from tfring.spark.settings import Wishes, function_server
 from tfring.spark.stage import Stage, active_context, addresses, wait_for_tasks

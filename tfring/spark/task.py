@@ -1,6 +1,6 @@
 """What a task of Spark does for a job: it starts an agent, and connects it with the program.
 
-The agent is that of `tfring run` for a host (tfring/launcher/agents/host_agent.py): it starts a
+The agent is that of `tfring run` for a host (tfring/launch/agents/host_agent.py): it starts a
 rank when the program says so, and ends it when the connection ends, or this task.
 """
 
@@ -20,13 +20,13 @@ from typing import IO
 from pyspark import TaskContext
 
 from tfring.compat.shim import search_path
-from tfring.handshake import connector
-from tfring.handshake.auth import Hello, Role
-from tfring.handshake.errors import BootstrapError
-from tfring.launcher.agents.protocol import agent_command
-from tfring.security.errors import IntegrityError
-from tfring.security.seal import Channel
-from tfring.security.secret import job_key
+from tfring.job.handshake import connector
+from tfring.job.handshake.auth import Hello, Role
+from tfring.job.handshake.errors import BootstrapError
+from tfring.job.security.errors import IntegrityError
+from tfring.job.security.seal import Channel
+from tfring.job.security.secret import job_key
+from tfring.launch.agents.protocol import agent_command
 from tfring.spark.meeting import GPUS, JOB_ID, MAX_BYTES, PYTHON, Meeting, Task
 
 __all__ = ["get_available_devices"]

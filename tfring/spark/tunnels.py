@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Mapping
 
 from tfring.engines.shim import uses_shim
-from tfring.handshake.auth import Hello
-from tfring.handshake.handshakes import ADMITTED, Handshakes
-from tfring.handshake.listener import bind
-from tfring.launcher.agents.host import LOST_CODE
-from tfring.security.errors import IntegrityError
-from tfring.security.seal import Channel
-from tfring.security.secret import fresh_secret, job_key
+from tfring.job.handshake.auth import Hello
+from tfring.job.handshake.handshakes import ADMITTED, Handshakes
+from tfring.job.handshake.listener import bind
+from tfring.job.security.errors import IntegrityError
+from tfring.job.security.seal import Channel
+from tfring.job.security.secret import fresh_secret, job_key
+from tfring.launch.agents.host import LOST_CODE
 from tfring.spark.meeting import JOB_ID, MAX_BYTES, Meeting, Task
 
 _CHUNK = 1 << 16

@@ -13,11 +13,11 @@ import time
 
 import pytest
 
-from tfring.handshake import connector
-from tfring.handshake.auth import Hello, Role
-from tfring.handshake.errors import BootstrapError
-from tfring.launcher.agents.connections import Connections
-from tfring.security.secret import fresh_secret, job_key
+from tfring.job.handshake import connector
+from tfring.job.handshake.auth import Hello, Role
+from tfring.job.handshake.errors import BootstrapError
+from tfring.job.security.secret import fresh_secret, job_key
+from tfring.launch.agents.connections import Connections
 from tfring.spark import task as tasks_of_spark
 from tfring.spark import tunnels as tunnels_of_program
 from tfring.spark.meeting import JOB_ID, MAX_BYTES, Meeting, Task

@@ -15,7 +15,7 @@ from launcher_tools import environment
 from tfring.bench.display import Display, Files
 from tfring.bench.options import BenchOptions
 from tfring.bench.result import Result, Row, measured_row, read_result
-from tfring.launcher.cli import main
+from tfring.launch.cli import main
 
 
 def row(section: str, way: str, count: int, net: float, seed: int = 1, rounds: int = 30) -> Row:
@@ -238,7 +238,7 @@ def ranks_that_say(
 ) -> None:
     """Puts a program that only tells events in the place of that which measures."""
     (folder / "said_ranks.py").write_text(RANKS)
-    monkeypatch.setattr("tfring.launcher.bench._PROGRAM", "said_ranks")
+    monkeypatch.setattr("tfring.launch.bench._PROGRAM", "said_ranks")
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ['PYTHONPATH']}")

@@ -99,6 +99,6 @@ def test_beside_horovod_itself_it_says_what_to_do(environment: Path) -> None:
 
 
 def test_a_program_that_imports_horovod_loads_no_launcher() -> None:
-    program = "import sys, horovod.tensorflow; assert 'tfring.launcher' not in sys.modules"
+    program = "import sys, horovod.tensorflow; assert 'tfring.launch' not in sys.modules"
     done = tools.finish([sys.executable, "-c", program], PYTHONPATH=f"{PACKAGE}:{tools.ROOT}")
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ from elastic_threads import Links
 from tfring._native import core
 from tfring.elastic import keys
 from tfring.elastic.records import Position
-from tfring.store import PrefixStore, StoreWatchError
+from tfring.job.store import PrefixStore, StoreWatchError
 
 
 def reports_come(job, worker):

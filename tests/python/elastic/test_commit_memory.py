@@ -12,7 +12,7 @@ import pytest
 from launcher_tools import environment
 
 from tfring.elastic.commit_memory import CommitMemory, CopyHead
-from tfring.environments.elastic import make_memory
+from tfring.job.environments.elastic import make_memory
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from tfring.elastic import copy_transfer
 from tfring.elastic.commit_memory import CommitMemory, CopyHead
 from tfring.elastic.copies import Copied, Copies
 from tfring.elastic.copy_transfer import CopyReceiver, CopySender, may_come
-from tfring.environments.elastic import ElasticWorker, make_memory
-from tfring.handshake.errors import UnreachableError
-from tfring.handshake.listener import bind
-from tfring.store import StoreError, TCPStore
+from tfring.job.environments.elastic import ElasticWorker, make_memory
+from tfring.job.handshake.errors import UnreachableError
+from tfring.job.handshake.listener import bind
+from tfring.job.store import StoreError, TCPStore
 
 # More than one piece of a message.
 LARGE = os.urandom((1 << 20) + 5)

@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip("tfring._native")
 
 from tfring import world
-from tfring.bootstrap.cancel import Cancel
-from tfring.bootstrap.connect import Membership
-from tfring.environments import Identity, Rendezvous
-from tfring.store import HashStore
+from tfring.job.bootstrap.cancel import Cancel
+from tfring.job.bootstrap.connect import Membership
+from tfring.job.environments import Identity, Rendezvous
+from tfring.job.store import HashStore
 
 TOO_MANY = OSError(errno.EMFILE, "Too many open files")
 

@@ -13,16 +13,16 @@ from store_tools import LIMIT, SECRET, Wire
 
 pytest.importorskip("tfring._native")
 
-from tfring.bootstrap.cancel import Cancel
 from tfring.elastic import process as elastic_process
 from tfring.elastic.errors import Dismissed, GenerationEnded
 from tfring.elastic.process import ElasticProcess
 from tfring.elastic.records import Member, Position, Record
-from tfring.environments import Identity, Rendezvous
-from tfring.environments.elastic import ElasticWorker
-from tfring.handshake.errors import BootstrapError
-from tfring.store import Store, StoreConnectionError, TCPStore
-from tfring.store.tcp import connection
+from tfring.job.bootstrap.cancel import Cancel
+from tfring.job.environments import Identity, Rendezvous
+from tfring.job.environments.elastic import ElasticWorker
+from tfring.job.handshake.errors import BootstrapError
+from tfring.job.store import Store, StoreConnectionError, TCPStore
+from tfring.job.store.tcp import connection
 
 WORKER = ElasticWorker(7, "localhost", 4000, "a", 2, True)
 

@@ -44,7 +44,7 @@ SCRIPT = """
 TFRING_WITH_FOLDER = """
 import sys
 from pathlib import Path
-from tfring.launcher.cli import main
+from tfring.launch.cli import main
 from tfring.recorder import places
 
 places._places = lambda: (Path(sys.argv[1]), Path("/nobody/tfring"))

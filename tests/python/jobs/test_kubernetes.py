@@ -17,7 +17,7 @@ from two_hosts import inside, two_hosts
 
 pytest.importorskip("tfring._native")
 
-from tfring.launcher.cli import main
+from tfring.launch.cli import main
 
 yaml = pytest.importorskip("yaml")
 FOLDER = ROOT / "examples" / "kubernetes"

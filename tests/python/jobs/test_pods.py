@@ -22,7 +22,7 @@ from launcher_tools import LIMIT_SECONDS, ROOT, start_command, wait_until, write
 pytest.importorskip("tfring._native")
 
 from tfring.checkpoint import Checkpointer
-from tfring.launcher.exit_codes import LOST_PEER
+from tfring.launch.exit_codes import LOST_PEER
 
 LONG = 300  # seconds that a step of a test takes at most on a busy machine
 

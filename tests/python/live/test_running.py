@@ -167,7 +167,7 @@ def test_a_host_that_cannot_be_reached_is_named(job: LiveJob, tmp_path: Path) ->
 
 
 def test_missing_packages_are_named() -> None:
-    code = "import sys; sys.modules['rich'] = None; from tfring.launcher.cli import main; "
+    code = "import sys; sys.modules['rich'] = None; from tfring.launch.cli import main; "
     code += "sys.exit(main(['top', '--once']))"
     done = run_python("-c", code)
     assert done.returncode == 2 and "pip install 'tfring[top]'" in done.stderr

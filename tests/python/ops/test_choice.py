@@ -15,7 +15,7 @@ from launcher_tools import run_python
 
 from tfring import _native
 from tfring.compat import build_flags
-from tfring.launcher import doctor
+from tfring.launch import doctor
 from tfring.ops import library, xla
 
 INSTALLED = ".".join(tf.__version__.split(".")[:2])

@@ -18,7 +18,7 @@ import pytest
 from launcher_tools import LIMIT_SECONDS, environment, run, write_script
 from made_records import write_record, write_training
 
-from tfring.launcher.cli import main
+from tfring.launch.cli import main
 from tfring.recorder.layout import EventType
 
 JOB = """

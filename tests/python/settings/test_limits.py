@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from tfring.elastic.process import CONNECT_SECONDS, with_heartbeats
-from tfring.launcher.agents.host import AGENT_TIMEOUT_SECONDS, ELASTIC_TIMEOUT_SECONDS
-from tfring.launcher.elastic.options import ELASTIC_SECONDS
-from tfring.launcher.options.job_options import STOP_SECONDS
+from tfring.job.store.tcp_store import DEFAULT_LEASE, DEFAULT_LOST_AFTER
+from tfring.launch.agents.host import AGENT_TIMEOUT_SECONDS, ELASTIC_TIMEOUT_SECONDS
+from tfring.launch.elastic.options import ELASTIC_SECONDS
+from tfring.launch.options.job_options import STOP_SECONDS
 from tfring.settings.environment import read_settings
 from tfring.settings.table import SETTINGS
 from tfring.ssh.options import SshOptions
-from tfring.store.tcp_store import DEFAULT_LEASE, DEFAULT_LOST_AFTER
 
 ELASTIC_HEARTBEAT = float(with_heartbeats(read_settings({})).runtime["HEARTBEAT_TIMEOUT_SECONDS"])
 PAGE = Path(__file__).resolve().parents[3] / "docs/failures.md"

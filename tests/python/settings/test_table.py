@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tfring import _native
-from tfring.launcher.cli import make_parser
+from tfring.launch.cli import make_parser
 from tfring.settings.environment import Settings, native_values
 from tfring.settings.setting import Kind, Reader, Setting, SettingError
 from tfring.settings.table import GROUPS, OPTIONS, RUNTIME, SETTINGS
@@ -65,7 +65,7 @@ def test_bounds_are_values_and_what_is_below_is_none(setting: Setting) -> None:
 def test_what_python_reads_is_in_the_table() -> None:
     names = {field.name.upper() for field in dataclasses.fields(Settings)}
     read = {setting.name for setting in PUBLIC if setting.reader is Reader.PYTHON}
-    elsewhere = {"PODS", "POD_SLOTS", "LIB_DIR"}  # environments/kubernetes.py, _native.py
+    elsewhere = {"PODS", "POD_SLOTS", "LIB_DIR"}  # job/environments/kubernetes.py, _native.py
     assert read - names == elsewhere
     assert names - read == {"RUNTIME", "UNKNOWN", "WITHOUT_EFFECT"}
 

@@ -75,9 +75,8 @@ def test_the_way_of_a_lost_rank_is_short() -> None:
     files = [path for path in PATH.findall(way) if path.startswith("tfring/")]
     assert {Path(path).with_suffix("").parts[1] for path in files} == {
         "elastic",
-        "store",
+        "job",
         "world",
-        "bootstrap",
     }
     # What it names of them does not call back: world uses elastic, and nothing of elastic uses it.
     assert "world" not in python_rules.ARROWS["elastic"]
@@ -94,13 +93,13 @@ def test_a_wrong_document_is_found() -> None:
 ## To change X, look in Y
 | X | Y |
 |---|---|
-| a launcher | `tfring/launcher/cli.py` |
+| a launcher | `tfring/launch/cli.py` |
 ## The way of one tensor
 `ops/sim/` and `tfring/world.py`, then `tfring/world.py`, `tfring/gone.py`
 ## Glossary
 """
     assert missing_paths(text) == ["no/such.py", "nowhere.py", "ops/*/message/", "tfring/gone.py"]
-    assert changes(text) == ["| a launcher | `tfring/launcher/cli.py` |"]
+    assert changes(text) == ["| a launcher | `tfring/launch/cli.py` |"]
     assert files_of_one_tensor(text) == ["tfring/world.py", "tfring/gone.py"]
     assert section(text, "Glossary") == section(text, "No such heading") == ""
 

@@ -120,15 +120,14 @@ PLANTED = {
         ("tfring/topology.py", "if typing.TYPE_CHECKING:\n    from tfring import world\n"),
         ("tfring/topology.py", "if not TYPE_CHECKING:\n    from tfring import world\n"),
         ("tfring/topology.py", "if DEBUG or TYPE_CHECKING:\n    from tfring import world\n"),
-        ("tfring/launcher/__init__.pyi", "from tfring.world import init as init\n"),
+        ("tfring/launch/__init__.pyi", "from tfring.world import init as init\n"),
         ("tfring/keras/__init__.pyi", "from tfring import init as init\n"),
         ("tfring/__init__.pyi", "import torch\n"),
         ("tfring/world.py", "def f():\n    from tfring import process_sets\n"),  # in a function
         ("tfring/world.py", "class A:\n    def f(self):\n        import os\n"),
         ("tfring/world.py", "import tensorflow as tf\n"),
         ("tfring/world.py", "def f():\n    import torch\n"),
-        ("tfring/bootstrap/mpi.py", "from mpi4py import MPI\n"),
-        ("tfring/environments/mpi.py", "def f():\n    from mpi4py import MPI\n"),
+        ("tfring/job/bootstrap/mpi.py", "from mpi4py import MPI\n"),
         ("tfring/drawer/x.py", "import os\n"),  # a package that the table does not know
     ],
 )
@@ -141,7 +140,7 @@ def test_a_wrong_import_is_found(path: str, text: str) -> None:
     [
         ("tfring/world.py", PLANTED["tfring/world.py"]),
         ("tfring/exceptions.py", "def f():\n    import tensorflow as tf\n"),
-        ("tfring/bootstrap/mpi.py", "def f():\n    from mpi4py import MPI\n"),
+        ("tfring/job/bootstrap/mpi.py", "def f():\n    from mpi4py import MPI\n"),
         ("tfring/__init__.pyi", "from tfring.world import init as init\n"),
         ("tfring/keras/__init__.pyi", "from tfring.world import init as init\n"),
     ],

@@ -10,8 +10,8 @@ from tfring.bench.peers.children import Child
 from tfring.bench.peers.mpi import mpi_call
 from tfring.bench.peers.task import Place
 from tfring.bench.timing import Sync, Turn, timed
-from tfring.bootstrap.hosts import LOOPBACK, interface_addresses
 from tfring.collectives.objects import allgather_json
+from tfring.job.bootstrap.hosts import LOOPBACK, interface_addresses
 from tfring.settings.environment import read_settings
 from tfring.topology import rank, size
 

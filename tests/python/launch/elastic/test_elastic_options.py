@@ -1,0 +1,186 @@
+"""What the options of elastic jobs mean, and which make no sense; what discovery scripts print."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfring._native import core
+from tfring.launch import exit_codes
+from tfring.launch.cli import make_parser
+from tfring.launch.elastic.coordinator import coordinator_options
+from tfring.launch.elastic.discovery import Discovered, DiscoveryError, parse_hosts_found
+from tfring.launch.elastic.options import NO_LIMIT, elastic_options
+from tfring.launch.hosts.errors import UsageError
+from tfring.launch.reports.text import exception_of
+from tfring.settings.table import SETTINGS
+
+
+def parsed(*words):
+    return make_parser().parse_args(["run", *map(str, words), "true"])
+
+
+def elastic(*words):
+    return elastic_options(parsed(*words))
+
+
+def counts(*words):
+    made = elastic(*words)
+    return made.np, made.min_np, made.max_np, made.spares, made.hosts
+
+
+def test_in_a_job_of_a_scheduler_it_begins_with_all_its_slots(monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "a,b")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2(x2)")
+    assert counts("--min-np", 1) == (4, 1, NO_LIMIT, 0, (("a", 2), ("b", 2)))
+    # With -np alone it is on this host, as a job whose ranks stay.
+    assert counts("-np", 3, "--min-np", 1) == (3, 1, NO_LIMIT, 0, (("localhost", 3),))
+
+
+def test_a_job_without_these_options_is_not_elastic():
+    assert elastic("-np", 2) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("-np", 4, "--min-np", 2), (4, 2, NO_LIMIT, 0, (("localhost", 4),))),
+        (("-np", 4, "--max-np", 8), (4, 4, 8, 0, (("localhost", 8),))),
+        (("--min-num-proc", 2, "--max-num-proc", 3), (2, 2, 3, 0, (("localhost", 3),))),
+        (("-np", 2, "--spares", 1), (2, 2, 2, 1, (("localhost", 3),))),
+        (("-np", 2, "--min-np", 1, "--slots", 8), (2, 1, NO_LIMIT, 0, (("localhost", 8),))),
+        (
+            ("--min-np", 1, "-H", "localhost:1,127.0.0.1:2"),
+            (3, 1, NO_LIMIT, 0, (("localhost", 1), ("127.0.0.1", 2))),
+        ),
+        (("--max-np", 2, "-H", "localhost:3"), (2, 2, 2, 0, (("localhost", 3),))),
+        (("--spares", 1, "-H", "localhost:3"), (2, 2, 2, 1, (("localhost", 3),))),
+        (("--min-np", 3, "--spares", 1, "-H", "localhost:3"), (3, 3, 3, 1, (("localhost", 3),))),
+        (("-np", 4, "--host-discovery-script", "echo a:1"), (4, 4, NO_LIMIT, 0, ())),
+    ],
+)
+def test_how_many_workers_there_are_and_where(words, expected):
+    assert counts(*words) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-np", 1, "--min-np", 2), "-np 1 has to be between --min-np 2"),
+        (("-np", 9, "--max-np", 8), "-np 9 has to be between --min-np 9 and --max-np 8"),
+        (("-np", 3, "--min-np", 1, "-H", "a:2"), "the hosts have 2 slots in all"),
+        (("--min-np", 3, "-H", "a:2"), "--min-np 3 were asked for, and the hosts have 2 slots"),
+        (("--min-np", 3, "--max-np", 2, "-H", "a:4"), "-np 3 has to be between --min-np 3 and"),
+        (("--min-np", 0), "--min-np 0: it has to be 1 or more"),
+        (("-np", 2, "--reset-limit", 3), "--reset-limit is for elastic jobs"),
+        (("-np", 2, "--slots", 3), "--slots is for elastic jobs"),
+        (("--min-np", 1, "-H", "a:1", "--slots", 3), "--slots is for hosts that"),
+        (("--min-np", 1, "-H", "a:1,a:2"), "a host is named twice"),
+        (("--host-discovery-script", "x"), "say with how many ranks to begin"),
+        (("--min-np", 1, "-H", "a", "--host-discovery-script", "x"), "give one of them"),
+        (("--min-np", 1, "--hostfile", "/nowhere"), "the host file cannot be read"),
+        (("--min-np", 1, "--elastic-timeout", 0), "--elastic-timeout 0: it has to be above 0"),
+        (("--min-np", 1, "--blacklist-cooldown-range", 5, 1), "the shortest and the longest"),
+        (
+            ("--min-np", 1, "--blacklist-cooldown-range", 1, 5, "--blacklist-hosts"),
+            "with --blacklist-hosts no host comes back",
+        ),
+        (("-np", 2, "--blacklist-hosts"), "--blacklist-hosts is for elastic jobs"),
+        (("--min-np", 1, "--compare", "1,2"), "--compare compares jobs whose ranks stay"),
+    ],
+)
+def test_options_that_make_no_sense(words, message):
+    with pytest.raises(UsageError) as error:
+        elastic(*words)
+    assert message in str(error.value)
+
+
+def test_a_script_that_cannot_be_run_is_refused(tmp_path):
+    script = tmp_path / "find hosts.sh"
+    script.write_text("#!/bin/sh\necho localhost:1\n")
+    with pytest.raises(UsageError, match="chmod"):
+        elastic("--min-np", 1, "--host-discovery-script", script)
+    script.chmod(0o755)
+    assert elastic("--min-np", 1, "--host-discovery-script", script).script == f"'{script}'"
+
+
+def test_hosts_on_which_workers_fail():
+    pytest.importorskip("tfring._native")
+    ours = coordinator_options(elastic("-np", 2, "--min-np", 1), 60).hosts
+    assert not ours.first_failure_bars and ours.failures == 3
+    imports = coordinator_options(elastic("-np", 2, "--min-np", 1, "--horovod"), 60).hosts
+    assert not imports.first_failure_bars and imports.failures == 3
+    strict = coordinator_options(elastic("-np", 2, "--min-np", 1, "--blacklist-hosts"), 60).hosts
+    assert strict.first_failure_bars
+    words = ("-np", 2, "--min-np", 1, "--blacklist-cooldown-range", 10, 100)
+    cooling = coordinator_options(elastic(*words), 60).hosts
+    assert cooling.failures == 1 and cooling.cooling_empties and not cooling.first_failure_bars
+    assert (cooling.cool_first, cooling.cool_most) == (20 * 10**9, 100 * 10**9)
+
+
+@pytest.mark.parametrize(
+    ("text", "slots", "expected"),
+    [
+        ("a:2\n\n b:1 \n", None, [("a", 2), ("b", 1)]),
+        ("a\nme@b:3", 4, [("a", 4), ("me@b", 3)]),
+        ("[fe80::1]:2\n[fe80::2]", 1, [("fe80::1", 2), ("fe80::2", 1)]),
+        ("", None, []),
+    ],
+)
+def test_lines_of_a_discovery_script(text, slots, expected):
+    assert parse_hosts_found(text, slots) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "a:0", "a b", "a:-1", "a:1:2", "-x:1", "a:1\na:2", "a:x", "a:1" + "0" * 30]
+)
+def test_what_is_no_list_of_hosts_is_refused(text):
+    with pytest.raises(DiscoveryError, match="line "):
+        parse_hosts_found(text, None)
+
+
+def test_what_is_wrong_is_told_once_and_the_hosts_stay():
+    found = Discovered(None)
+    assert found.take(1, "", "no such cluster\n") == (
+        False,
+        "the host discovery script failed, there are no hosts yet: it ended with exit code 1: no "
+        "such cluster",
+    )
+    assert found.take(1, "", "no such cluster\n") == (False, "")
+    assert found.take(0, "b:1\na:1\n", "") == (True, "")
+    assert found.take(None, "", "")[1].endswith(
+        "the hosts stay as they are: it did not end in time"
+    )
+    assert found.take(0, "\n", "")[1].endswith("the hosts stay as they are: it named no hosts")
+    assert found.hosts == [("b", 1), ("a", 1)]
+    assert found.take(0, "a:1\nb:1\n", "") == (False, "the host discovery script works again")
+    # Hosts that stay keep their places, whatever the order of the lines.
+    assert found.take(0, "c:1\na:2\n", "") == (True, "")
+    assert found.hosts == [("a", 2), ("c", 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ""),
+        ("some output\n", ""),
+        (
+            "Traceback (most recent call last):\n  File 'a'\nValueError: no\n  more\nlog line\n",
+            "ValueError: no",
+        ),
+        (
+            "Traceback (most recent call last):\n  x\nKeyError: 1\n\nDuring handling of the above "
+            "exception, another exception occurred:\n\nTraceback (most recent call last):\n  y\n"
+            "my.own.Error: two\n",
+            "my.own.Error: two",
+        ),
+        ("Traceback (most recent call last):\n  x\nKeyboardInterrupt\n", "KeyboardInterrupt"),
+    ],
+)
+def test_the_exception_at_the_end_of_an_error_output(text, expected):
+    assert exception_of(text) == expected
+
+
+def test_exit_codes_are_the_same_wherever_they_are_said():
+    assert SETTINGS["STOPPED_EXIT_CODE"].default == exit_codes.STOPPED
+    assert core.membership.EXIT_TRY_AGAIN == exit_codes.DISMISSED
+    assert len({exit_codes.STOPPED, exit_codes.DISMISSED, exit_codes.LOST_PEER, 0, 1, 2}) == 6

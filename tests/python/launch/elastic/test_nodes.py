@@ -1,0 +1,236 @@
+"""Elastic jobs that are started once per node, as with torchrun; here the nodes are on one host."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections import Counter
+
+import pytest
+from elastic_runs import ElasticRun
+from launcher_tools import LIMIT_SECONDS, alive, run, wait_until
+
+pytest.importorskip("tfring._native")
+
+from tfring.job.store import StoreTimeoutError, TCPStore
+from tfring.launch.elastic.node_options import NodeOptions
+from tfring.launch.elastic.nodes import NodeHead
+from tfring.launch.elastic.options import ElasticOptions
+from tfring.launch.elastic.orders import EndJob, Orders, StartWorker
+from tfring.launch.exit_codes import LOST_PEER
+
+
+@pytest.fixture
+def endpoint():
+    with socket.create_server(("localhost", 0)) as probe:
+        return f"localhost:{probe.getsockname()[1]}"
+
+
+def node(folder, name, endpoint, *options, nodes="1:2", **more):
+    """Starts a node of a job; all nodes look at the same folder."""
+    common = ("--nproc-per-node", 1, "--rdzv-endpoint", endpoint, "--rdzv-id", "job")
+    return ElasticRun(folder, "--nnodes", nodes, *common, *options, **more)
+
+
+def test_nodes_join_survive_a_failure_and_end_together(tmp_path, endpoint):
+    with node(tmp_path, "a", endpoint, "--max-restarts", 1) as first:
+        first.trains(lambda m: m == [1])
+        with node(tmp_path, "b", endpoint) as second:
+            joined = second.trains(lambda m: len(m) == 2)
+            assert first.trains(lambda m: m == joined) and joined[0] == 1
+            second.kill(joined[1])
+            again = second.trains(lambda m: len(m) == 2 and m != joined)
+            assert again[0] == 1
+            first.ask("stop")
+            assert second.finish() == 0
+        assert first.finish() == 0
+        ends = [*first.said, *second.said]
+        assert sorted(e["rank"] for e in ends if e["event"] == "end") == [0, 1]
+
+
+def test_a_node_that_finds_no_other_says_so_and_ends_at_a_signal(tmp_path, endpoint):
+    with node(tmp_path, "a", endpoint.replace("localhost", "127.0.0.9")) as job:
+        job.wait(lambda: any("no node serves the job" in line for line in job.errors))
+        job.process.send_signal(signal.SIGTERM)
+        assert job.process.wait(LIMIT_SECONDS) == -signal.SIGTERM
+        assert not job.said
+
+
+def test_more_failures_than_max_restarts_end_the_job_on_all_nodes(tmp_path, endpoint):
+    with (
+        node(tmp_path, "a", endpoint, nodes=2) as first,
+        node(tmp_path, "b", endpoint, nodes=2) as second,
+    ):
+        members = first.trains(lambda m: len(m) == 2)
+        owner = first if any(line["worker"] == members[1] for line in first.said) else second
+        owner.kill(members[1])
+        assert first.finish() == 1 and second.finish() == 1
+        for each in (first, second):
+            assert any("the limit of 0 resets is used up" in line for line in each.errors)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_launcher_of_a_node_that_ends_costs_its_ranks_only(tmp_path, endpoint, number):
+    """Started anew, the node joins again."""
+    with node(tmp_path, "a", endpoint, "--max-restarts", 3) as first:
+        first.trains(lambda m: len(m) == 1)
+        with node(tmp_path, "b", endpoint) as second:
+            joined = second.trains(lambda m: len(m) == 2)
+            pid = second.pid(joined[1])
+            begin = len(first.said)
+            second.process.send_signal(number)
+            second.process.wait(LIMIT_SECONDS)
+            assert wait_until(lambda: not alive(pid), 60)
+            first.trains(lambda m: m == joined[:1], after=begin)
+        with node(tmp_path, "b", endpoint) as again:
+            again.trains(lambda m: len(m) == 2 and m[0] == joined[0])
+            first.ask("stop")
+            assert again.finish() == 0
+        assert first.finish() == 0
+
+
+def test_the_end_of_the_node_that_serves_ends_the_others(tmp_path, endpoint):
+    with node(tmp_path, "a", endpoint, nodes=2) as first:
+        first.heard("the nodes are now")
+        with node(tmp_path, "b", endpoint, nodes=2) as second:
+            members = second.trains(lambda m: len(m) == 2)
+            mine = [line["pid"] for line in second.said if line["worker"] in members]
+            first.process.kill()
+            assert second.finish() == LOST_PEER
+            assert not any(alive(pid) for pid in mine)
+            assert any("does not serve the job any more" in line for line in second.errors)
+
+
+def test_another_job_at_the_same_endpoint_is_refused(tmp_path, endpoint):
+    with node(tmp_path, "a", endpoint) as first:
+        first.trains(lambda m: m == [1])
+        other = run("--nnodes", 1, "--rdzv-endpoint", endpoint, "--rdzv-id", "other", "true")
+        assert other.returncode == 2
+        assert 'the nodes of the job "job" meet, and this is one of "other"' in other.stderr
+        first.ask("stop")
+        assert first.finish() == 0
+
+
+def test_without_an_id_another_program_does_not_join(tmp_path, endpoint):
+    options = ("--nnodes", "1:2", "--rdzv-endpoint", endpoint)
+    with ElasticRun(tmp_path, *options) as first:
+        first.trains(lambda m: m == [1])
+        other = run(*options, "true", "other")
+        assert other.returncode == 2
+        assert f'and this is one of "true other in {os.getcwd()}"' in other.stderr
+        with ElasticRun(tmp_path, *options) as second:  # the same, on another node
+            second.trains(lambda m: len(m) == 2)
+            first.ask("stop")
+            assert first.finish() == 0 and second.finish() == 0
+
+
+def test_a_port_that_another_program_has_is_named():
+    with socket.create_server(("localhost", 0)) as taken:
+        endpoint = f"localhost:{taken.getsockname()[1]}"
+        made = run("--nnodes", 1, "--rdzv-endpoint", endpoint, "--start-timeout", 1, "true")
+    assert made.returncode == 2
+    assert f"the TCPStore at {endpoint.replace(':', ' port ')} could not be reached" in made.stderr
+    assert "This launcher does not serve there" in made.stderr and "in use" in made.stderr
+
+
+class Node:
+    """A node in this process, and what its coordinator wants of it."""
+
+    def __init__(self, endpoint, least=1):
+        host, port = endpoint.split(":")
+        elastic = ElasticOptions(np=least, min_np=least, max_np=least)
+        self.orders = Orders()
+        self.head = NodeHead(NodeOptions(host, int(port), "job", 1), elastic, 60, self.orders)
+        self.taken = []
+
+    def order(self, kind):
+        """Waits for an order of a kind, and returns the first."""
+
+        def find():
+            self.taken += self.orders.take_all()
+            return any(isinstance(one, kind) for one in self.taken)
+
+        assert wait_until(find, 60), self.taken
+        found = next(one for one in self.taken if isinstance(one, kind))
+        self.taken.remove(found)
+        return found
+
+    def close(self):
+        self.head.close()
+        self.orders.close()
+
+
+def no_answer(times):
+    """A TCPStore.delete_key that does not answer so many times; of each key the first times."""
+    seen, delete = Counter(), TCPStore.delete_key
+
+    def lost(store, key, timeout=None):
+        seen[key] += 1
+        if key.startswith(("orders/", "ended/")) and seen[key] <= times:
+            raise StoreTimeoutError("the store did not answer")
+        return delete(store, key, timeout)
+
+    return lost
+
+
+def test_a_store_that_does_not_answer_once_ends_nothing(endpoint, monkeypatch):
+    monkeypatch.setattr(TCPStore, "delete_key", no_answer(1))
+    node = Node(endpoint)
+    try:
+        for worker in (1, 2, 3):
+            assert node.order(StartWorker).worker == worker
+            node.head.ended(worker, 1, "")
+        assert not [one for one in node.taken if isinstance(one, EndJob)]
+    finally:
+        node.head.stop()
+        node.close()
+
+
+def test_a_store_that_does_not_answer_at_all_ends_the_job_of_the_node(endpoint, monkeypatch):
+    monkeypatch.setattr(TCPStore, "delete_key", no_answer(1 << 30))
+    node = Node(endpoint)
+    try:
+        end = node.order(EndJob)
+        assert end.code == 1
+        assert "does not serve the job any more: it was asked 2 times" in end.reason
+    finally:
+        monkeypatch.undo()
+        node.close()
+
+
+def test_an_order_that_comes_twice_is_carried_out_once(endpoint, monkeypatch):
+    set_key = TCPStore.set
+
+    def twice(store, key, value, **more):
+        set_key(store, key, value, **more)
+        if key.startswith("orders/"):
+            time.sleep(0.3)  # the node has carried it out, and deleted it
+            set_key(store, key, value, **more)
+
+    monkeypatch.setattr(TCPStore, "set", twice)
+    node = Node(endpoint)
+    try:
+        assert node.order(StartWorker).worker == 1
+        node.head.ended(1, 1, "")
+        assert node.order(StartWorker).worker == 2
+    finally:
+        node.head.stop()
+        node.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--nnodes", "2:1"), "--nnodes 2:1: it has to be a number, or MIN:MAX"),
+        (("--nnodes", 2), "--rdzv-endpoint is missing: say where the nodes meet"),
+        (("--nnodes", 2, "-np", 2, "--rdzv-endpoint", "a"), "leave out -np"),
+        (("--rdzv-id", "a"), "--rdzv-id needs --nnodes"),
+        (("--nnodes", 1, "--rdzv-endpoint", "no.host.invalid"), "the nodes cannot meet"),
+        (("--nnodes", 1, "--rdzv-endpoint", "192.0.2.1:70000"), "say where the nodes meet"),
+    ],
+)
+def test_options_of_nodes_that_make_no_sense(options, message):
+    made = run(*options, "--start-timeout", 1, "true", TFRING_SECRET="s" * 32)
+    assert made.returncode == 2 and message in made.stderr

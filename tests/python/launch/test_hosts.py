@@ -1,0 +1,257 @@
+"""Hosts as users write them, and as schedulers do."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+
+import pytest
+
+from tfring.launch.hosts.allocations import find_allocation
+from tfring.launch.hosts.errors import UsageError
+from tfring.launch.hosts.lists import expand, split_list
+from tfring.launch.hosts.placement import (
+    address_of,
+    find_slots,
+    is_local,
+    parse_hostfile,
+    parse_hosts,
+)
+from tfring.launch.hosts.slurm_gpus import read_gpus
+from tfring.ssh.options import SshOptions
+
+
+def needs_clustershell():
+    return pytest.importorskip("ClusterShell")
+
+
+def test_gpus_of_a_slurm_job_by_node():
+    shown = """\
+       TRES=cpu=4,node=2,billing=4
+       JOB_GRES=gpu:a100:4,gpu:v100:2
+         Nodes=h[0-1],g7 CPU_IDs=2-3 Mem=0 GRES=gpu:a:2(IDX:0,3),gpu:v:1(IDX:2),shard:8(2/4)
+         Nodes=h2 CPU_IDs=0 Mem=0 GRES=gpu:1
+         Nodes=h3 CPU_IDs=0 Mem=0 GRES=nic:1(IDX:0)
+         Nodes=h4 CPU_IDs=0 Mem=0 GRES=
+       TresPerJob=gres:gpu:4
+    """
+    needs_clustershell()
+    assert read_gpus(shown) == {"h0": 3, "h1": 3, "g7": 3, "h2": 1, "h3": 0, "h4": 0}
+
+
+def test_users_and_addresses():
+    assert parse_hosts("me@a:2,[fe80::1]:4,you@[::1],[fe80::2%eth0]:1") == [
+        ("me@a", 2),
+        ("fe80::1", 4),
+        ("you@::1", 1),
+        ("fe80::2%eth0", 1),
+    ]
+    assert parse_hostfile("me@a slots=2\n[fe80::1] slots=3\n[::1]:2\n") == [
+        ("me@a", 2),
+        ("fe80::1", 3),
+        ("::1", 2),
+    ]
+    assert address_of("me@fe80::1") == "fe80::1" and address_of("a") == "a"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("fe80::1:4", "in brackets"),
+        ("[fe80::zz]:4", "no|not"),
+        ("[fe80:::1]", "IPv6"),
+        ("me@", "host:slots"),
+        ("me@you@a", "host:slots"),
+        ("a/b", "not a list"),
+    ],
+)
+def test_what_is_no_host_is_named(text, words):
+    with pytest.raises(UsageError, match=words) as caught:
+        parse_hosts(text)
+    assert text in str(caught.value)
+
+
+def test_one_machine_under_two_users_is_one_host():
+    with pytest.raises(UsageError, match=r"twice \(a\)"):
+        find_slots(None, "me@a:1,you@a:1", None)
+
+
+def test_another_user_on_this_host_needs_ssh():
+    assert is_local("localhost") and not is_local("nobody-else@localhost")
+
+
+def test_a_user_without_a_name_may_name_another():
+    """As in containers that run with a number that the system has no user for."""
+
+    def no_name():
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("getpass.getuser", no_name)
+        assert is_local("localhost") and not is_local("me@localhost")
+
+
+def test_ranges():
+    needs_clustershell()
+    assert parse_hosts("n[08-10]:2,me@x[1,3]-ib:1,b") == [
+        ("n08", 2),
+        ("n09", 2),
+        ("n10", 2),
+        ("me@x1-ib", 1),
+        ("me@x3-ib", 1),
+        ("b", 1),
+    ]
+    assert parse_hostfile("n[1-2] slots=4\n") == [("n1", 4), ("n2", 4)]
+    assert expand("a[0-10/5]") == ["a0", "a5", "a10"]
+
+
+@pytest.mark.parametrize("text", ["n[1-", "n[2-1]", "n[x]", "n[0-99999999]", "n]1["])
+def test_bad_ranges(text):
+    needs_clustershell()
+    with pytest.raises(UsageError):
+        expand(text)
+
+
+def test_ranges_without_the_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ClusterShell.NodeSet", None)
+    assert expand("a,b") == ["a", "b"]
+    with pytest.raises(UsageError, match=r"tfring\[cluster\]"):
+        expand("n[1-2]")
+
+
+def test_any_list_is_read_back_as_it_was_written():
+    """Lists of random hosts, written in every form that is allowed."""
+    needs_clustershell()
+    draw = random.Random(11)
+    for _ in range(300):
+        wanted: list[tuple[str, int]] = []
+        parts = []
+        for index in range(draw.randint(1, 5)):
+            slots = draw.randint(1, 64)
+            user = draw.choice(["", "me@", "u.s-r_1@"])
+            kind = draw.choice(["name", "address", "range"])
+            if kind == "name":
+                name = f"{draw.choice(['a', 'node-', '10.0.0.', 'x_y.'])}{index}"
+                wanted.append((user + name, slots))
+            elif kind == "address":
+                name = f"[fe80::{draw.randint(1, 0xFFFF):x}:{index}]"
+                wanted.append((user + name[1:-1], slots))
+            else:
+                width, first, count = draw.randint(1, 4), draw.randint(0, 7), draw.randint(2, 9)
+                last = first + count - 1
+                name = f"h{index}n[{first:0{width}}-{last:0{width}}]"
+                numbers = range(first, last + 1)
+                wanted += [(f"{user}h{index}n{n:0{width}}", slots) for n in numbers]
+            parts.append(f"{user}{name}:{slots}")
+        if len({address_of(host) for host, _ in wanted}) == len(wanted):
+            assert parse_hosts(",".join(parts)) == wanted
+
+
+def test_random_text_gives_hosts_or_a_usage_error():
+    needs_clustershell()
+    draw = random.Random(12)
+    for _ in range(3000):
+        text = "".join(draw.choices("ab1[]-,:@%/. \t", k=draw.randint(0, 12)))
+        try:
+            hosts = parse_hosts(text)
+        except UsageError:
+            continue
+        assert hosts and all(host and slots > 0 for host, slots in hosts)
+        assert not any(host.startswith("-") or " " in host for host, _ in hosts)
+
+
+def test_lists_are_cut_outside_of_brackets():
+    assert split_list("a[1,2]:3, b ,,c") == ["a[1,2]:3", "b", "c"]
+
+
+def test_slurm():
+    needs_clustershell()
+    job = {"SLURM_JOB_NODELIST": "n[01-03],login", "SLURM_TASKS_PER_NODE": "2(x3),1"}
+    found = find_allocation(job)
+    assert found is not None and found.scheduler == "Slurm" and found.slots == 7
+    assert found.hosts == [("n01", 2), ("n02", 2), ("n03", 2), ("login", 1)]
+
+
+def test_slurm_without_ranges_needs_no_library():
+    found = find_allocation({"SLURM_JOB_NODELIST": "a,b", "SLURM_TASKS_PER_NODE": "4(x2)"})
+    assert found is not None and found.hosts == [("a", 4), ("b", 4)]
+    found = find_allocation({"SLURM_JOB_NODELIST": "a,b", "SLURM_NTASKS_PER_NODE": "3"})
+    assert found is not None and found.hosts == [("a", 3), ("b", 3)]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"SLURM_TASKS_PER_NODE": "2,2,2"}, "tasks of 3"),
+        ({"SLURM_TASKS_PER_NODE": "many"}, "many"),
+        ({"SLURM_TASKS_PER_NODE": "1" * 5000}, "not numbers of tasks"),
+        ({}, "ntasks-per-node"),
+        ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}, "leave out srun"),
+    ],
+)
+def test_slurm_that_cannot_be_read(more, words):
+    with pytest.raises(UsageError, match=words):
+        find_allocation({"SLURM_JOB_NODELIST": "a,b", **more})
+
+
+def test_pbs_lsf_and_sge(tmp_path):
+    lines = tmp_path / "lines"
+    lines.write_text("a\na\nb\na\n")
+    with_slots = tmp_path / "slots"
+    with_slots.write_text("a 3 all.q@a UNDEFINED\n\nb 1 all.q@b UNDEFINED\n")
+    for scheduler, job in {
+        "PBS": {"PBS_NODEFILE": str(lines)},
+        "LSF": {"LSB_DJOB_HOSTFILE": str(lines), "LSB_MCPU_HOSTS": "c 9"},
+        "SGE": {"PE_HOSTFILE": str(with_slots)},
+    }.items():
+        found = find_allocation(job)
+        assert found is not None and found.scheduler == scheduler
+        assert found.hosts == [("a", 3), ("b", 1)]
+    found = find_allocation({"LSB_MCPU_HOSTS": "a 3 b 1"})
+    assert found is not None and found.hosts == [("a", 3), ("b", 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("PBS_NODEFILE", "/nowhere/at-all", "PBS job cannot be read"),
+        ("LSB_MCPU_HOSTS", "a b", "LSB_MCPU_HOSTS"),
+        ("LSB_MCPU_HOSTS", "a 1 b", "LSB_MCPU_HOSTS"),
+    ],
+)
+def test_what_other_schedulers_say_wrongly(name, value, words):
+    with pytest.raises(UsageError, match=words):
+        find_allocation({name: value})
+
+
+def test_bad_line_of_sge(tmp_path):
+    (tmp_path / "hosts").write_text("a many\n")
+    with pytest.raises(UsageError, match="a many"):
+        find_allocation({"PE_HOSTFILE": str(tmp_path / "hosts")})
+
+
+def test_which_hosts_win():
+    job = {"SLURM_JOB_NODELIST": "a,b", "SLURM_TASKS_PER_NODE": "2(x2)"}
+    assert [s.host for s in find_slots(None, None, None, job)] == ["a", "a", "b", "b"]
+    assert [s.host for s in find_slots(1, None, None, job)] == ["localhost"]
+    assert [s.host for s in find_slots(None, "c:1", None, job)] == ["c"]
+    with pytest.raises(UsageError, match="how many"):
+        find_slots(None, None, None, {})
+
+
+def test_no_text_reaches_ssh_as_an_option(monkeypatch):
+    for host in ("-oProxyCommand=x", "a b", "", "me@-x", "a;b"):
+        with pytest.raises(ValueError, match="no name of a host"):
+            SshOptions().command(host, ["true"])
+    for host in ("node1", "me@node1", "fd00::1", "fe80::1%eth0", "10.0.0.1", "my_alias"):
+        assert SshOptions().command(host, ["true"])[-3:] == ["--", host, "true"]
+    monkeypatch.setenv("LSB_MCPU_HOSTS", "-oProxyCommand=x 4")
+    with pytest.raises(UsageError, match="no name of a host"):
+        find_allocation(os.environ)
+
+
+def test_a_job_has_at_most_a_hundred_thousand_ranks():
+    for ranks, hosts in ((100_000_000, None), (None, "a:60000,b:60000")):
+        with pytest.raises(UsageError, match="a job has at most 100000"):
+            find_slots(ranks, hosts, None)

@@ -1,0 +1,307 @@
+"""`tfring run` on other hosts: each is this one here, behind an ssh that runs commands locally."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+from launcher_tools import (
+    LIMIT_SECONDS,
+    REPORT,
+    RUN_HERE,
+    fake_ssh,
+    pids_in,
+    run,
+    run_python,
+    start,
+    write_script,
+)
+
+from tfring.launch.cli import make_parser
+from tfring.launch.hosts.errors import UsageError
+from tfring.launch.options.environment import chosen_variables, sent_variables
+from tfring.launch.options.from_arguments import job_options
+
+PREAMBLE = """
+import signal, time
+rank = int(os.environ["TFRING_RANK"])
+"""
+
+
+def script(folder, text):
+    return write_script(folder, text, header=REPORT + PREAMBLE)
+
+
+def test_other_hosts_get_the_environment_but_no_secret_on_the_command_line(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    print(rank, os.environ["TFRING_CROSS_RANK"], [os.environ.get("TRAINING_DATA")], os.getcwd())
+    print(os.environ["TFRING_SECRET"])
+    print([os.environ.get(name) for name in ("GIVEN", "CLOUD_TOKEN", "TF_SETTING")])
+    """,
+    )
+    data = "/a b/$c\n'd'=\"e\"=;#`f`\\"
+    done = run(
+        "-np",
+        3,
+        "-H",
+        "localhost:1,127.0.0.2:2",
+        "-p",
+        2222,
+        "-x",
+        "TRAINING_DATA",
+        "-x",
+        "GIVEN=1",
+        sys.executable,
+        path,
+        tmp_path,
+        PATH=fake_ssh(tmp_path),
+        TRAINING_DATA=data,
+        CLOUD_TOKEN="token",
+        TF_SETTING="2",
+    )
+    assert done.returncode == 0, done.stderr
+    here = os.getcwd()
+    lines = done.stdout.splitlines()
+    for rank, cross_rank in enumerate((0, 1, 0)):
+        assert f"[{rank}]<stdout>:{rank} {cross_rank} {[data]} {here}" in lines
+    log = (tmp_path / "ssh.log").read_text()
+    assert log.count("-p 2222 -- 127.0.0.2 ") == 1  # one connection for both ranks
+    assert "[1]<stdout>:['1', None, '2']" in lines and "[2]<stdout>:['1', None, '2']" in lines
+    secrets = {line.partition(":")[2] for line in lines if len(line) > 70}
+    assert len(secrets) == 1 and secrets.pop() not in log
+    assert "no process on this host called tfring.init()" in done.stderr
+
+
+def test_rank_0_on_another_host_passes_on_where_it_listens(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    import socket
+    where = os.environ["TFRING_RENDEZVOUS_ADDR"], int(os.environ["TFRING_RENDEZVOUS_PORT"])
+    if rank == 0:
+        with socket.socket(fileno=int(os.environ["TFRING_RENDEZVOUS_FD"])) as listener:
+            listener.settimeout(30)
+            listener.listen()
+            print("heard", listener.accept()[0].recv(9).decode())
+    else:
+        socket.create_connection(where, 30).sendall(b"something")
+    """,
+    )
+    hosts = "127.0.0.2:1,127.0.0.3:1"
+    done = run("-H", hosts, sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "[0]<stdout>:heard something" in done.stdout
+
+
+def test_host_that_cannot_be_reached(tmp_path):
+    path = script(tmp_path, "\n    pass\n")
+    ssh = fake_ssh(tmp_path, "echo 'ssh: no route to host' >&2; exit 255")
+    done = run("-H", "127.0.0.2:2", sys.executable, path, tmp_path, PATH=ssh)
+    assert done.returncode == 255
+    assert "no route to host" in done.stderr and "ssh could not reach the host" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_death_by_signal_on_another_host_is_named(tmp_path, number):
+    path = script(
+        tmp_path,
+        f"""
+    if rank == 1:
+        os.kill(os.getpid(), {int(number)})
+    time.sleep(60)
+    """,
+    )
+    done = run("-H", "127.0.0.2:2", sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
+    assert done.returncode == 128 + number
+    assert f"signal {int(number)} ({number.name})" in done.stderr
+
+
+def test_signals_and_long_output_of_another_host(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    def stop(*_):
+        for number in range(20000):
+            print(number, "x" * 50)
+        print("error output", file=sys.stderr, flush=True)
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, stop)
+    report(f"pid.{rank}", os.getpid())
+    time.sleep(60)
+    """,
+    )
+    job = start("-H", "127.0.0.2:2", sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
+    pids_in(tmp_path, 2)
+    job.send_signal(signal.SIGTERM)
+    out, errors = job.communicate(timeout=LIMIT_SECONDS)
+    assert job.returncode == 75
+    for rank in range(2):
+        # A line that stays unfinished for a while is written as far as it has come.
+        mine = [line.split(":")[1] for line in out.splitlines() if line.startswith(f"[{rank}]")]
+        assert "".join(mine) == "".join(f"{number} {'x' * 50}" for number in range(20000))
+        assert f"[{rank}]<stderr>:error output" in errors
+
+
+def test_ssh_that_does_not_get_through_can_be_interrupted(tmp_path):
+    """It reads nothing, and the environment is longer than a pipe holds."""
+    path = script(tmp_path, "\n    pass\n")
+    ssh = fake_ssh(tmp_path, 'echo there > "${0%/bin/ssh}/pid.0"; exec sleep 60')
+    job = start(
+        "-H",
+        "127.0.0.2:2",
+        "-x",
+        "LONG",
+        sys.executable,
+        path,
+        tmp_path,
+        PATH=ssh,
+        LONG="x" * 100000,
+    )
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "pid.0").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    job.send_signal(signal.SIGINT)
+    job.communicate(timeout=LIMIT_SECONDS)
+    assert job.returncode == 130
+
+
+def test_ssh_that_never_answers_ends_in_time(tmp_path):
+    path = script(tmp_path, "\n    pass\n")
+    ssh = fake_ssh(tmp_path, "echo welcome to this host; exec sleep 60")
+    done = run("-H", "127.0.0.2:2", "--start-timeout", 1, sys.executable, path, tmp_path, PATH=ssh)
+    assert done.returncode == 2
+    assert "did not answer within 1 s" in done.stderr
+
+
+def test_what_a_login_shell_prints_does_no_harm(tmp_path):
+    path = script(tmp_path, "\n    print('rank', rank)\n")
+    ssh = fake_ssh(tmp_path, "echo welcome to this host\n" + RUN_HERE)
+    done = run("-H", "127.0.0.2:2", sys.executable, path, tmp_path, PATH=ssh)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{r}]<stdout>:rank {r}" for r in range(2)]
+
+
+SRUN = """\
+printf '%s\\n' "$*" >> "${0%/bin/srun}/srun.log"
+while [[ "$1" == --* ]]; do shift; done
+exec env -i PATH=/usr/bin:/bin HOME=/ "$@"
+"""
+
+
+def test_hosts_that_slurm_gives_are_reached_by_srun(tmp_path):
+    path = script(tmp_path, "\n    print(rank, os.environ['TFRING_CROSS_RANK'])\n")
+    search = fake_ssh(tmp_path, SRUN)
+    (tmp_path / "bin" / "ssh").rename(tmp_path / "bin" / "srun")
+    slurm = {"SLURM_JOB_NODELIST": "127.0.0.2,127.0.0.3", "SLURM_TASKS_PER_NODE": "2(x2)"}
+    done = run(sys.executable, path, tmp_path, PATH=search, **slurm)
+    assert done.returncode == 0, done.stderr
+    wanted = {f"[{r}]<stdout>:{r} {r // 2}" for r in range(4)}
+    assert set(done.stdout.splitlines()) == wanted
+    lines = (tmp_path / "srun.log").read_text().splitlines()
+    assert len(lines) == 2
+    for host, line in zip(("127.0.0.2", "127.0.0.3"), lines, strict=True):
+        assert f"--nodelist={host} " in line and "--overlap" in line and "SECRET" not in line
+
+
+def test_srun_is_not_told_what_each_task_of_the_job_gets(tmp_path):
+    """Else all ranks of a host would share the GPU and the cores of one task."""
+    path = script(tmp_path, "\n    print(rank, *map(os.environ.get, sys.argv[2:]))\n")
+    told = """echo "$SLURM_GPUS_PER_TASK,$SLURM_CPUS_PER_TASK," > "${0%/bin/srun}/told"\n"""
+    search = fake_ssh(tmp_path, told + SRUN)
+    (tmp_path / "bin" / "ssh").rename(tmp_path / "bin" / "srun")
+    asked = {"SLURM_GPUS_PER_TASK": "1", "SLURM_CPUS_PER_TASK": "6"}
+    slurm = {"SLURM_JOB_NODELIST": "127.0.0.2,127.0.0.3", "SLURM_TASKS_PER_NODE": "1(x2)"}
+    done = run(sys.executable, path, tmp_path, *asked, PATH=search, **slurm, **asked)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.splitlines()) == {f"[{r}]<stdout>:{r} 1 6" for r in range(2)}
+    assert (tmp_path / "told").read_text() == ",,\n"
+
+
+def test_srun_only_where_slurm_has_given_the_hosts(tmp_path, monkeypatch):
+    def shell(*options):
+        parsed = make_parser().parse_args(["run", *options, "x"])
+        return job_options(parsed).shell.command("h", ["x"])[0]
+
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "a,b")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2(x2)")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert shell() == "ssh"  # there is no srun
+    (tmp_path / "srun").touch(0o755)
+    assert shell() == "srun"
+    assert shell("-H", "a:2") == "ssh" and shell("--start-agents", "ssh") == "ssh"
+    assert shell("-H", "a:2", "--start-agents", "srun") == "srun"
+
+
+def test_variables_for_other_hosts():
+    here = {
+        "PATH": "p",
+        "PYTHONPATH": "q",
+        "TF_X": "1",
+        "TFRING_LOG_LEVEL": "info",
+        "LC_ALL": "C",
+        "OMP_NUM_THREADS": "2",
+        "NCCL_DEBUG": "INFO",
+        "CUDA_HOME": "/cuda",
+    }
+    secret = {
+        "AWS_SECRET_ACCESS_KEY": "k",
+        "KRB5CCNAME": "f",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "TFRING_SECRET": "s",
+        "TF_CONFIG": "{}",
+        "HOME": "/h",
+        "GITHUB_TOKEN": "t",
+    }
+    assert sent_variables({**here, **secret}) == here
+    assert chosen_variables(["A", "B=2", "C="], {"A": "1"}) == {"A": "1", "B": "2", "C": ""}
+    with pytest.raises(UsageError, match="no such variable"):
+        chosen_variables(["A"], {})
+    with pytest.raises(UsageError, match="NAME=VALUE"):
+        chosen_variables(["1=2"], {})
+
+
+def test_no_variables_for_other_hosts(tmp_path):
+    path = script(tmp_path, "\n    print(os.environ.get('TF_X'), os.environ.get('Y'))\n")
+    done = run(
+        "-H",
+        "127.0.0.2:1",
+        "--no-env",
+        "-x",
+        "Y=1",
+        sys.executable,
+        path,
+        tmp_path,
+        PATH=fake_ssh(tmp_path),
+        TF_X="1",
+    )
+    assert done.stdout == "[0]<stdout>:None 1\n"
+
+
+def test_variables_for_a_function_on_another_host(tmp_path):
+    path = write_script(
+        tmp_path,
+        """
+        import os
+        import tfring
+
+        names = ["TF_X", "CLOUD_TOKEN", "GIVEN", "BOTH"]
+        get = lambda: [os.environ.get(name) for name in names]
+        own = {"GIVEN": "a b", "BOTH": "given", "PYTHONPATH": "/nowhere"}
+        if __name__ == "__main__":
+            print(tfring.run(get, hosts="127.0.0.2:1", env=own))
+            print(tfring.run(get, hosts="127.0.0.2:1", env=own, no_env=True))
+            print(tfring.run(get, hosts="localhost:1", env=own, no_env=True))
+        """,
+    )
+    variables = {"TF_X": "1", "CLOUD_TOKEN": "token", "BOTH": "here"}
+    done = run_python(path, PATH=fake_ssh(tmp_path), **variables)
+    assert done.stdout.splitlines() == [
+        "[['1', None, 'a b', 'given']]",
+        "[[None, None, 'a b', 'given']]",
+        "[['1', 'token', 'a b', 'given']]",  # this host
+    ], done.stderr

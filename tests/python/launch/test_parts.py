@@ -1,0 +1,445 @@
+"""Options, placement, output and reports of the launcher."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+
+import pytest
+
+from tfring.launch.agents.addresses import open_rendezvous
+from tfring.launch.agents.rank import RankProcess
+from tfring.launch.cli import make_parser
+from tfring.launch.hosts.errors import UsageError
+from tfring.launch.hosts.placement import (
+    Slot,
+    assign_slots,
+    find_slots,
+    parse_hostfile,
+    parse_hosts,
+)
+from tfring.launch.options.from_arguments import environment_of, job_options
+from tfring.launch.output.merger import PARTIAL_SECONDS, TAKEOVER_SECONDS, OutputMerger
+from tfring.launch.reports.text import describe, first_failure, last_traceback
+from tfring.ssh.options import SshOptions
+
+
+def parse(*words):
+    return make_parser().parse_args(["run", *words])
+
+
+def test_hosts():
+    assert parse_hosts("a:2, b-1.x:3,c") == [("a", 2), ("b-1.x", 3), ("c", 1)]
+    lines = ["# all", "a slots=2", "", "b:3 # two", "c", ""]
+    for end in ("\n", "\r\n"):
+        assert parse_hostfile(end.join(lines)) == [("a", 2), ("b", 3), ("c", 1)]
+
+
+@pytest.mark.parametrize(
+    "text", ["a:0", "a:x", "a b", "-oProxyCommand=x:1", "a:1:2", "", " ", ",,,"]
+)
+def test_bad_hosts(text):
+    with pytest.raises(UsageError):
+        parse_hosts(text)
+
+
+def test_bad_hostfile_line_is_named():
+    with pytest.raises(UsageError, match="line 2"):
+        parse_hostfile("a slots=1\nb slots=many\n")
+
+
+def test_placement():
+    slots = assign_slots(4, [("a", 2), ("b", 1), ("c", 3)])
+    assert slots == [
+        Slot(0, "a", 0, 2, 0, 3),
+        Slot(1, "a", 1, 2, 0, 1),
+        Slot(2, "b", 0, 1, 1, 3),
+        Slot(3, "c", 0, 1, 2, 3),
+    ]
+    assert len(assign_slots(None, [("a", 2), ("b", 2)])) == 4
+    assert [s.host for s in assign_slots(2, [])] == ["localhost"] * 2
+
+
+@pytest.mark.parametrize(
+    "ranks,hosts,hostfile,words",
+    [
+        (None, None, None, "how many"),
+        (0, None, None, "at least one"),
+        (3, "a:2", None, "2 slots"),
+        (2, "localhost", None, "as -H node1:4; without one a host has 1"),
+        (2, "a:1,a:1", None, "twice"),
+        (2, "a:2", "b", "exclude"),
+    ],
+)
+def test_bad_placement(ranks, hosts, hostfile, words):
+    with pytest.raises(UsageError, match=words):
+        find_slots(ranks, hosts, hostfile)
+
+
+def test_horovodruns_options_become_settings():
+    options = parse(
+        "-np",
+        "2",
+        "--fusion-threshold-mb",
+        "32",
+        "--cache-capacity",
+        "0",
+        "--log-level",
+        "debug",
+        "--log-hide-timestamp",
+        "--log-format",
+        "json",
+        "--no-stall-check",
+        "--gloo",
+        "python",
+        "t.py",
+        "--epochs",
+        "3",
+    )
+    assert options.command == ["python", "t.py", "--epochs", "3"]
+    assert environment_of(options) == {
+        "TFRING_FUSION_THRESHOLD": str(32 << 20),
+        "TFRING_CACHE_CAPACITY": "0",
+        "TFRING_LOG_LEVEL": "debug",
+        "TFRING_LOG_HIDE_TIME": "1",
+        "TFRING_LOG_FORMAT": "json",
+        "TFRING_STALL_CHECK_TIME_SECONDS": "0",
+    }
+
+
+def test_horovodruns_options_for_autotuning():
+    options = parse(
+        "-np",
+        "2",
+        "--autotune",
+        "--autotune-log-file",
+        "log.csv",
+        "--autotune-warmup-samples",
+        "1",
+        "--autotune-steps-per-sample",
+        "5",
+        "python",
+        "t.py",
+    )
+    assert environment_of(options) == {
+        "TFRING_AUTOTUNE": "1",
+        "TFRING_AUTOTUNE_LOG": os.path.abspath("log.csv"),
+        "TFRING_AUTOTUNE_WARMUP_SAMPLES": "1",
+        "TFRING_AUTOTUNE_STEPS_PER_SAMPLE": "5",
+    }
+
+
+@pytest.mark.parametrize(
+    "words,reason",
+    [
+        (["--mpi"], "mpirun"),
+        (["--cycle-time-ms", "1"], "no cycle time"),
+        (["--autotune-bayes-opt-max-samples", "9"], "fixed list"),
+        (["--thread-affinity", "1"], "not there yet"),
+    ],
+)
+def test_refused_options_have_a_reason(words, reason, capsys):
+    with pytest.raises(SystemExit):
+        parse("-np", "2", *words, "python", "t.py")
+    assert reason in capsys.readouterr().err
+
+
+def test_a_variable_of_x_wins_over_the_environment(monkeypatch):
+    monkeypatch.setenv("TFRING_FUSION_THRESHOLD", "abc")
+    words = ("-np", "1", "-x", "TFRING_FUSION_THRESHOLD=1", "x")
+    assert job_options(parse(*words)).environment == {"TFRING_FUSION_THRESHOLD": "1"}
+    monkeypatch.setenv("TFRING_FUSION_THRESHOLD", "1")
+    with pytest.raises(UsageError, match="TFRING_FUSION_THRESHOLD"):
+        job_options(parse("-np", "1", "-x", "TFRING_FUSION_THRESHOLD=abc", "x"))
+
+
+def test_a_program_is_needed():
+    with pytest.raises(UsageError, match="say what to run"):
+        job_options(parse("-np", "2"))
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        (["--start-timeout", "0"], "a number of seconds from 0.001 to"),
+        (["--cache-capacity", "many"], "a whole number from 0 to"),
+        (["--fusion-threshold-mb", "much"], "a number from 0 to 1048576"),
+        (["--fusion-threshold-mb", "-1"], "a number from 0 to 1048576"),
+        (["--fusion-threshold-mb", "99999999"], "a number from 0 to 1048576"),
+        (["--timeline", ""], "a path"),
+        (["--log-level", "loud"], "trace, debug, info, warning or error"),
+    ],
+)
+def test_an_option_with_an_impossible_value_says_what_is_allowed(words, allowed, capsys):
+    with pytest.raises(SystemExit):
+        parse("-np", "1", *words, "x")
+    said = capsys.readouterr().err
+    assert f"argument {words[0]}" in said and f': "{words[1]}" has to be {allowed}' in said
+
+
+def test_environment_counts_where_an_option_is_missing(monkeypatch):
+    monkeypatch.setenv("TFRING_START_TIMEOUT", "7")
+    monkeypatch.setenv("HOROVOD_GLOO_IFACE", "eth0,lo")
+    job = job_options(parse("-np", "2", "python"))
+    assert (job.start_timeout, job.interface) == (7, "eth0,lo")
+    job = job_options(parse("-np", "2", "--start-timeout", "9", "--network-interface", "x", "p"))
+    assert (job.start_timeout, job.interface) == (9, "x")
+
+
+def test_rank_0_listens_on_the_first_interface_that_is_there():
+    with open_rendezvous("nope0,lo", None) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+    with pytest.raises(OSError, match=r"none of .* nope0,nope1 is up .* do: .*\blo\b"):
+        open_rendezvous("nope0,nope1", None)
+
+
+def test_rank_0_listens_where_a_host_with_an_ipv6_address_reaches_it():
+    try:
+        listener = open_rendezvous(None, "::1")
+    except OSError:
+        pytest.skip("needs IPv6")
+    with listener:
+        assert listener.getsockname()[0] == "::1"
+
+
+def test_a_link_local_address_is_refused(monkeypatch):
+    class Probe(socket.socket):
+        def connect(self, address):
+            del address
+
+        def getsockname(self):
+            return ("fe80::1", 0, 0, 2)
+
+    monkeypatch.setattr(socket, "socket", Probe)
+    with pytest.raises(OSError, match=r"link-local.*--network-interface"):
+        open_rendezvous(None, "127.0.0.1")
+
+
+def test_ssh_command_has_no_secret_and_quotes():
+    command = SshOptions(2222, "/k").command("h", ["/py thon", "agent.py"])
+    assert command[-2:] == ["h", "'/py thon' agent.py"]
+    assert "2222" in command and "/k" in command
+
+
+def test_ssh_gives_up_after_the_launcher_would():
+    def interval(*words):
+        command = job_options(parse("-H", "a:1", *words, "x")).shell.command("a", ["x"])
+        return next(word for word in command if word.startswith("ServerAliveInterval="))
+
+    assert interval() == "ServerAliveInterval=21"  # three times, and the launcher after 60 s
+    assert interval("--agent-timeout", "5") == "ServerAliveInterval=3"
+    assert interval("--agent-timeout", "0") == "ServerAliveInterval=15"
+
+
+class Screen:
+    """An OutputMerger with one terminal for both streams."""
+
+    def __init__(self):
+        self.file = io.BytesIO()
+        self.merger = OutputMerger(self.file, self.file)
+
+    @property
+    def text(self):
+        return self.file.getvalue().decode()
+
+
+# What two ranks write, and what the terminal shows. Rank 0 writes to stdout, rank 1 to stderr.
+# TICK: the time passes after which an unfinished line is shown. END: the stream ends.
+TICK, END = object(), object()
+MERGED = {
+    "complete lines": (
+        [(0, b"one\ntw"), (1, b"bad\r\n"), (0, b"o\n")],
+        "[0]<stdout>:one\n[1]<stderr>:bad\r\n[0]<stdout>:two\n",
+    ),
+    "a progress bar that returns first": (
+        [(0, b"\r0/2"), (0, TICK), (0, b"\r1/2"), (0, TICK), (0, b"\r2/2"), (0, TICK), (0, b"\n")],
+        "[0]<stdout>:0/2\r[0]<stdout>:1/2\r[0]<stdout>:2/2\n",
+    ),
+    "a progress bar that returns last": (
+        [(0, b"1/2\r2/2\r"), (0, b"done\n")],
+        "[0]<stdout>:1/2\r[0]<stdout>:2/2\r[0]<stdout>:done\n",
+    ),
+    "a line of another rank during a progress bar": (
+        [(0, b"\r1/2"), (0, TICK), (1, b"warning\n"), (0, b"\r2/2\n")],
+        "[0]<stdout>:1/2\n[1]<stderr>:warning\n[0]<stdout>:2/2\n",
+    ),
+    "a last line without an end": (
+        [(0, b"bye"), (0, END), (1, b"me too\n")],
+        "[0]<stdout>:bye\n[1]<stderr>:me too\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_merged_output(name):
+    events, text = MERGED[name]
+    screen = Screen()
+    streams = [screen.merger.add(0, "stdout"), screen.merger.add(1, "stderr")]
+    now = 0.0
+    for rank, event in events:
+        if event is TICK:
+            now += PARTIAL_SECONDS
+            screen.merger.tick(now)
+        elif event is END:
+            screen.merger.finish(streams[rank])
+        else:
+            screen.merger.feed(streams[rank], event, now)
+    assert screen.text == text
+
+
+def test_unfinished_line_appears_after_a_while_and_is_continued_without_a_second_prefix():
+    screen = Screen()
+    out = screen.merger.add(3, "stdout")
+    screen.merger.feed(out, b"Epoch 1: ", 0.0)
+    assert screen.merger.tick(0.01) == pytest.approx(PARTIAL_SECONDS)
+    assert screen.text == ""
+    screen.merger.tick(PARTIAL_SECONDS)
+    assert screen.text == "[3]<stdout>:Epoch 1: "
+    screen.merger.feed(out, b"done\n", 1.0)
+    assert screen.text == "[3]<stdout>:Epoch 1: done\n"
+
+
+def test_second_bar_waits_for_the_first_one():
+    screen = Screen()
+    a, b = screen.merger.add(0, "stdout"), screen.merger.add(1, "stdout")
+    screen.merger.feed(a, b"\ra", 0.0)
+    screen.merger.tick(PARTIAL_SECONDS)
+    screen.merger.feed(b, b"\rb", 0.2)
+    assert screen.merger.tick(0.2 + PARTIAL_SECONDS) == pytest.approx(0.2 + TAKEOVER_SECONDS)
+    assert screen.text == "[0]<stdout>:a"
+    screen.merger.tick(0.2 + TAKEOVER_SECONDS)
+    assert screen.text == "[0]<stdout>:a\n[1]<stdout>:b"
+
+
+def test_characters_are_not_cut_in_two():
+    screen = Screen()
+    out = screen.merger.add(0, "stdout")
+    snowman = "☃".encode()
+    screen.merger.feed(out, b"x" + snowman[:2], 0.0)
+    screen.merger.tick(1.0)
+    assert screen.text == "[0]<stdout>:x"
+    screen.merger.feed(out, snowman[2:] + b"\n", 1.0)
+    assert screen.text == "[0]<stdout>:x☃\n"
+
+
+def test_endless_line_does_not_fill_the_memory():
+    screen = Screen()
+    out = screen.merger.add(0, "stdout")
+    for _ in range(40):
+        screen.merger.feed(out, b"x" * (1 << 16), 0.0)
+    assert len(out.pending) <= 1 << 20
+
+
+TRACEBACK = """\
+noise
+Traceback (most recent call last):
+  File "a.py", line 1, in <module>
+KeyError: 'handled long ago'
+more noise
+Traceback (most recent call last):
+  File "a.py", line 2, in <module>
+KeyError: 'cause'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "a.py", line 3, in <module>
+ValueError: effect
+"""
+
+
+def test_last_traceback_comes_with_its_cause():
+    block = last_traceback(TRACEBACK)
+    assert block[-1] == "ValueError: effect"
+    assert "KeyError: 'cause'" in block and "KeyError: 'handled long ago'" not in block
+    assert last_traceback("a\nb\n") == ["a", "b"]
+    assert last_traceback("") == []
+
+
+def ended(rank, code, at, text="", by_us=False):
+    process = RankProcess(Slot(rank, "h", rank, 3, 0, 1), None)  # type: ignore[arg-type]
+    if text:
+        process.record_output("stderr", text.encode(), at[0] if isinstance(at, tuple) else at)
+    process.code, process.ended_by_launcher = code, by_us
+    process.ended_at = at[1] if isinstance(at, tuple) else at
+    return process
+
+
+HEADER = "Traceback (most recent call last):\n"
+
+
+def test_first_failure_is_the_first_traceback_not_the_first_exit():
+    slow = ended(1, 1, (1.0, 3.0), HEADER + "ValueError: root\n")
+    quick = ended(0, 1, (1.2, 1.3), HEADER + "SomeError: consequence\n")
+    assert first_failure([quick, slow]) is slow
+    text = describe([quick, slow])
+    assert "rank 1 on host h failed first, with exit code 1" in text
+    assert "ValueError: root" in text and "after it rank 0" in text
+
+
+def test_killed_rank_failed_before_those_that_noticed():
+    killed = ended(2, -9, 1.5)
+    noticed = ended(0, 1, (1.4, 1.8), HEADER + "UnavailableError: somebody is gone\n")
+    assert first_failure([noticed, killed]) is killed
+    assert "signal 9 (SIGKILL)" in describe([noticed, killed])
+
+
+def test_rank_that_an_error_names_failed_first():
+    left = ended(1, 3, 2.0)
+    for how in ("has shut down: no collective", "ended with an exception: KeyError: 'x'. No"):
+        named_it = ended(0, 1, (1.0, 1.1), f"{HEADER}E: rank 1 (host h) {how}\n")
+        assert first_failure([named_it, left]) is left
+
+
+def test_ranks_that_the_launcher_ended_come_last():
+    ours = ended(0, -15, 1.0, by_us=True)
+    theirs = ended(1, 7, 5.0)
+    assert first_failure([ours, theirs]) is theirs
+    assert "ended by tfring run" in describe([ours, theirs])
+    assert first_failure([ended(0, 0, 1.0)]) is None
+
+
+def test_traceback_header_that_arrives_in_two_pieces_is_seen():
+    process = ended(0, 1, 9.0)
+    process.record_output("stderr", HEADER[:10].encode(), 1.0)
+    process.record_output("stderr", HEADER[10:].encode() + b"X: y\n", 1.5)
+    assert process.failed_at() == 1.5
+
+
+# As TensorFlow 2.21 and 2.17 print them; the last line of the first part begins without a level.
+INFO_LINES = b"""\
+WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+I0000 00:00:1795293746.558261   20330 port.cc:153] oneDNN custom operations are on. You may see ...
+I0000 00:00:1795293746.612440   20330 cpu_feature_guard.cc:227] This TensorFlow binary is optimized
+To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow with the ...
+2026-05-02 10:00:00.123456: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.
+"""
+OTHER_LINES = b"""\
+W0000 00:00:1795293749.493644   20371 local_rendezvous.cc:412] Local rendezvous is aborting
+E0000 00:00:1795293749.493645   20371 cuda_fft.cc:477] Unable to register cuFFT factory
+2026-05-02 10:00:00.123456: W tensorflow/core/framework/op_kernel.cc:1]  OP_REQUIRES failed
+WARNING:tensorflow:from Python
+I1121 20:15:00.123456 139 train.py:40] what the program logs
+INFO: the program's own
+"""
+
+
+@pytest.mark.parametrize("shown_of", [(0,), None, ()])
+def test_tensorflows_information_comes_from_the_ranks_that_were_chosen(shown_of):
+    out, err = io.BytesIO(), io.BytesIO()
+    merger = OutputMerger(out, err, info_ranks=shown_of, merge_lines=False)
+    streams = [merger.add(rank, name) for rank in (0, 1) for name in ("stdout", "stderr")]
+    for stream in streams:
+        merger.feed(stream, INFO_LINES + OTHER_LINES, 0.0)
+        merger.finish(stream)
+
+    def shown(rank, name):
+        prefix = f"[{rank}]<{name}>:".encode()
+        lines = (out if name == "stdout" else err).getvalue().splitlines(keepends=True)
+        return b"".join(x.removeprefix(prefix) for x in lines if x.startswith(prefix))
+
+    assert shown(0, "stdout") == shown(1, "stdout") == INFO_LINES + OTHER_LINES
+    for rank in (0, 1):
+        wanted = shown_of is None or rank in shown_of
+        assert shown(rank, "stderr") == (INFO_LINES if wanted else b"") + OTHER_LINES

@@ -1,0 +1,159 @@
+"""tfring.run: a function on several processes, its results by rank."""
+
+import socket
+import sys
+import textwrap
+
+import launcher_tools as tools
+import pytest
+
+import tfring
+from tfring.launch import function
+from tfring.launch.function import FunctionServer
+
+
+def test_results_by_rank(tmp_path):
+    """Arguments, closures, output, results larger than any pipe."""
+    path = tools.write_script(
+        tmp_path,
+        """
+        import tfring
+
+        offset = 100
+
+        def work(x, y=1):
+            import numpy as np
+            import tfring as hvd
+            from tfring._native import core
+
+            hvd.init()
+            print("hello from", hvd.rank())
+            total = core.allreduce(np.array([x + hvd.rank()]), name="t", op=hvd.Sum)
+            return hvd.rank(), int(total[0]) + y + offset, bytes(20_000_000)
+
+        results = tfring.run(work, (10,), {"y": 5}, np=3)
+        assert [r[:2] for r in results] == [(r, 138) for r in range(3)], results
+        assert all(len(r[2]) == 20_000_000 for r in results)
+        assert tfring.run(lambda: "one") == ["one"]
+        """,
+    )
+    done = tools.run_python(path)
+    assert done.returncode == 0, done.stderr
+    for rank in range(3):
+        assert f"[{rank}]<stdout>:hello from {rank}" in done.stdout
+
+
+def test_failures(tmp_path):
+    """An exception comes back as the cause; one that cannot be built again as its traceback."""
+    path = tools.write_script(
+        tmp_path,
+        """
+        import os
+        import tfring
+
+        class Odd(Exception):
+            def __init__(self, a, b):
+                super().__init__(a)
+
+        def fails(error):
+            import tfring as hvd
+            from tfring._native import core
+
+            hvd.init()
+            if hvd.rank() == 1:
+                raise error()
+            core.barrier(name="end")
+
+        def message(function, *args, np):
+            try:
+                tfring.run(function, args, np=np)
+            except RuntimeError as error:
+                return str(error), error.__cause__
+            raise AssertionError("no error")
+
+        text, cause = message(fails, lambda: ValueError("no good"), np=2)
+        assert "failed on rank 1" in text and "no good" in text, text
+        assert isinstance(cause, ValueError) and cause.args == ("no good",)
+        text, cause = message(fails, lambda: Odd(1, 2), np=2)
+        assert "Odd: 1" in text and cause is None, (text, cause)
+        text, _ = message(lambda: os._exit(3), np=2)
+        assert "exit code 3; ranks without a result: 0, 1" in text, text
+        text, _ = message(lambda: (lambda: __import__("threading").Lock())(), np=1)
+        assert "failed on rank 0" in text and "the result cannot be pickled" in text, text
+        lock = __import__("threading").Lock()
+        try:
+            tfring.run(lambda: lock)
+        except TypeError as error:
+            assert "something that it uses, cannot be pickled (TypeError: " in str(error), error
+            assert "inside the function" in str(error)
+        else:
+            raise AssertionError("no error")
+        """,
+    )
+    done = tools.run_python(path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"num_proc": 2, "np": 3}, ValueError, "the same thing"),
+        ({"np": "2"}, TypeError, "whole numbers of ranks, and not '2'"),
+        ({"use_mpi": True}, NotImplementedError, "mpirun"),
+        ({"min_np": 1}, NotImplementedError, "elastic"),
+        ({"no_such": 1}, TypeError, "no_such"),
+        ({"env": {"A": 1}}, ValueError, "both strings"),
+        ({"env": {"A=B": "1"}}, ValueError, "the name of a variable"),
+        ({"host_discovery_script": "x"}, NotImplementedError, "elastic"),
+    ],
+)
+def test_impossible_parameters(options, error, text):
+    with pytest.raises(error, match=text):
+        tfring.run(print, **options)
+
+
+def test_the_function_is_sent_only_to_processes_that_know_the_secret():
+    """The server closes other connections and goes on."""
+    with FunctionServer(b"the function", 1, None, None) as server:
+        where = server.environment
+        address = (where["TFRING_FUNCTION_ADDR"], int(where["TFRING_FUNCTION_PORT"]))
+        for greeting in (b"GET / HTTP/1.0\r\n\r\n".ljust(200), bytes(200)):
+            with socket.create_connection(address, timeout=20) as stranger:
+                stranger.sendall(greeting)
+                received = b""
+                try:
+                    while chunk := stranger.recv(100):
+                        received += chunk
+                except ConnectionError:
+                    pass
+                assert b"the function" not in received
+        with pytest.raises(RuntimeError, match="without a result: 0"):
+            server.results(1)
+
+
+def test_the_server_ends_where_descriptors_are_too_few_for_the_ranks():
+    code = """
+        import resource
+        from tfring.launch.function import FunctionServer
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+        with FunctionServer(b"the function", 200, None, None):
+            pass
+        """
+    done = tools.finish([sys.executable, "-c", textwrap.dedent(code)])
+    assert done.returncode == 0, done.stderr
+    assert "200 more connections" in done.stderr
+
+
+@pytest.mark.parametrize("hosts", ["192.0.2.7:2", "localhost:1,192.0.2.7:1"])
+def test_server_listens_where_other_hosts_can_reach_it(monkeypatch, hosts):
+    """Also if all ranks run on one host, which is another one."""
+    seen = []
+
+    def open_rendezvous(interface, towards):
+        seen.append((interface, towards))
+        raise OSError("far enough")
+
+    monkeypatch.setattr(function, "open_rendezvous", open_rendezvous)
+    with pytest.raises(OSError, match="far enough"):
+        function.run(len, hosts=hosts, num_proc=2)
+    assert seen == [(None, "192.0.2.7")]

@@ -1,0 +1,399 @@
+"""From a process's identity to authenticated sockets between all ranks of its job."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import hmac
+import ipaddress
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tfring import _native
+from tfring.job.bootstrap import hosts, mesh, mpi_data
+from tfring.job.bootstrap.cancel import Cancel
+from tfring.job.bootstrap.exchange import Exchange
+from tfring.job.bootstrap.hosts import InterfaceAddress
+from tfring.job.bootstrap.job import Job, form_job
+from tfring.job.bootstrap.mpi_exchange import MpiExchange, free_group
+from tfring.job.bootstrap.records import Record, check_versions, topology_of
+from tfring.job.environments import Identity, Rendezvous
+from tfring.job.handshake.descriptors import raise_descriptor_limit
+from tfring.job.handshake.errors import BootstrapError
+from tfring.job.handshake.listener import Listener, bind
+from tfring.job.security.errors import SecretError
+from tfring.job.security.seal import ChannelKeys
+from tfring.job.security.secret import ADVICE, expand, fresh_secret
+from tfring.job.store import Store
+from tfring.settings.environment import Settings
+from tfring.settings.table import SETTINGS
+
+_log = logging.getLogger("tfring")
+
+
+@dataclasses.dataclass(frozen=True)
+class Membership:
+    """One rank's membership in a job: its topology and connections, as the runtime needs them.
+
+    The descriptors belong to this object, until release() or close(), and the MPI group to its
+    owner. `mpi_group` is None where MPI did not start the job. `process_sets` is the
+    largest number of process sets that any rank gave to init, `last_process_set` the highest id
+    that a process set has had on any of them. `control_keys` has the keys of the
+    seals that we send to a peer and of those that we get from it; `key` is the generation's. `job`
+    is a number that no other job has, and no secret. `mpi_data` is what the runtime gets where
+    MPI carries the data. Where not all ranks are connected, `listener` and `endpoints` are as those
+    of mesh.Connections. `interface` is the network interface at which other hosts reach this rank,
+    "" where the job has one host.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    homogeneous: bool
+    hosts: list[str]
+    control_fds: dict[int, int]
+    data_fds: dict[int, int]
+    local_pids: dict[int, int]
+    runtime: dict[str, str]
+    by_mpi: bool
+    mpi_group: Any = None
+    process_sets: int = 0
+    last_process_set: int = 0
+    control_keys: dict[int, ChannelKeys] = dataclasses.field(default_factory=dict)
+    key: bytes | None = dataclasses.field(default=None, repr=False)
+    job: str = ""
+    mpi_data: dict[str, str] = dataclasses.field(default_factory=dict)
+    interface: str = ""
+    listener: socket.socket | None = None
+    endpoints: list[tuple[str, int]] = dataclasses.field(default_factory=list)
+
+    @property
+    def nonce(self) -> int:
+        """`job` as a number; frames of the runtime carry it, and those with another are refused."""
+        return int(self.job, 16)
+
+    def release(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Returns the control and data descriptors by peer; the caller owns them from now on."""
+        taken = dict(self.control_fds), dict(self.data_fds)
+        self.control_fds.clear()
+        self.data_fds.clear()
+        return taken
+
+    def release_others(self) -> tuple[int, list[tuple[str, int]], bytes] | None:
+        """Returns what the runtime needs to connect further ranks, whose descriptor it then owns.
+
+        None where all are connected.
+        """
+        if self.listener is None or self.key is None:
+            return None
+        return self.listener.detach(), self.endpoints, expand(self.key, b"data connections")
+
+    def close(self) -> None:
+        """Closes the descriptors that were not released."""
+        if self.listener is not None:
+            self.listener.close()
+        for descriptors in self.release():
+            for descriptor in descriptors.values():
+                os.close(descriptor)
+
+    def free_group(self) -> None:
+        """Frees the MPI group, where there is one."""
+        if self.mpi_group is not None:
+            free_group(self.mpi_group)
+
+
+def connect_job(
+    identity: Identity,
+    settings: Settings,
+    environ: Mapping[str, str],
+    comm: Any = None,
+    process_sets: int = 0,
+    store: Store | None = None,
+    last_process_set: int = 0,
+    cancel: Cancel | None = None,
+) -> Membership:
+    """Connects all ranks of the job to each other; every rank calls it.
+
+    Args:
+        identity: Our identity among the processes that were launched.
+        settings: The settings in the environment.
+        environ: The variables (for the socket that the launcher passed on).
+        comm: The job, as for init, but no list of communicators.
+        process_sets: The number of process sets that this rank gave to init.
+        store: The store that this rank gave to init; it stays the caller's.
+        last_process_set: The highest id that a process set has had in this process.
+        cancel: Ends the connecting before; whoever sets it ends the store's waits, too.
+
+    Returns:
+        Our membership, with the descriptors of all our connections.
+
+    Raises:
+        BootstrapError: A rank did not take part or could not be reached; the message names it.
+        AuthError: A process does not know the job's secret.
+        ValueError: `comm` does not contain this process, or cannot be a job here.
+    """
+    deadline = time.monotonic() + settings.start_timeout
+    if identity.size is None or comm:
+        raise_descriptor_limit()
+    else:
+        mesh.ensure_descriptors(
+            identity.rank,
+            identity.size,
+            settings.mesh_limit,
+            rendezvous=identity.rendezvous is Rendezvous.TCP,
+        )
+    job = form_job(identity, settings, environ, comm, store)
+    try:
+        records = _exchange_records(job, settings, process_sets, last_process_set)
+        _check(records, job)
+        over_hosts = len({record.host_id for record in records}) > 1
+        if over_hosts and not job.secret and not settings.insecure and job.identity.rank == 0:
+            _warn_of_open_key("MPI" if job.mpi_group is not None else "The store")
+        # Under MPI there may be no secret; the nonce of rank 0, which MPI carries, suffices then.
+        key = hmac.new(job.secret.encode(), records[0].nonce.encode(), hashlib.sha256).digest()
+        key = expand(key, b"generation")
+        over_mpi = _prepare_mpi(job, records)
+        connections = _connect(
+            job.exchange, records, job.identity.rank, settings, key, deadline, cancel
+        )
+    except BaseException:
+        if job.mpi_group is not None:
+            free_group(job.mpi_group)
+        raise
+    finally:
+        job.exchange.close()
+    return dataclasses.replace(
+        _membership(job, records, connections, key),
+        mpi_data=over_mpi,
+        interface=_own_interface(records, job.identity.rank, settings),
+    )
+
+
+@functools.cache
+def _warn_of_open_key(carrier: str) -> None:
+    """Says once that the job's key can be read on its way between hosts."""
+    _log.warning(
+        "%s sends this job's key between hosts unencrypted. Anybody who can read that network can "
+        "join the job and run code in its ranks. Set TFRING_SECRET_FILE to a file of mode 0600 "
+        "with random text, the same on all hosts, or TFRING_INSECURE=1 if nobody else can read it",
+        carrier,
+    )
+
+
+def _exchange_records(
+    job: Job, settings: Settings, process_sets: int, last_process_set: int
+) -> list[Record]:
+    """Sends our record to all ranks and returns the records of all."""
+    identity = job.identity
+    mine = Record.of_this_process(
+        identity.rank, identity.local_rank, identity.local_size, settings, fresh_secret()
+    )
+    mine = dataclasses.replace(mine, process_sets=process_sets, last_process_set=last_process_set)
+    values = job.exchange.allgather(mine.to_json())
+    check_versions(values)
+    return [Record.from_json(value, rank) for rank, value in enumerate(values)]
+
+
+def _membership(
+    job: Job, records: list[Record], connections: mesh.Connections, key: bytes
+) -> Membership:
+    rank = job.identity.rank
+    control_fds, data_fds = connections.release()
+    neighbours = [r for r in records if r.host_id == records[rank].host_id and r.rank != rank]
+    return Membership(
+        rank=rank,
+        size=len(records),
+        **dataclasses.asdict(topology_of(records, rank)),
+        hosts=[r.host for r in records],
+        control_fds=control_fds,
+        data_fds=data_fds,
+        local_pids={r.rank: r.pid for r in neighbours},
+        runtime=_agreed_settings(records, rank),
+        by_mpi=job.identity.rendezvous is Rendezvous.MPI,
+        mpi_group=job.mpi_group,
+        process_sets=max(r.process_sets for r in records),
+        last_process_set=max(r.last_process_set for r in records),
+        control_keys=dict(connections.control_keys),
+        key=key if len(records) > 1 else None,
+        job=hashlib.sha256(b"job" + records[0].nonce.encode()).hexdigest()[:12],
+        listener=connections.listener,
+        endpoints=connections.endpoints,
+    )
+
+
+def _check(records: list[Record], job: Job) -> None:
+    """Checks that the job has the announced size, and a secret if it has several hosts."""
+    identity = job.identity
+    if job.one_host and len({record.host_id for record in records}) > 1:
+        raise SecretError(
+            "the job has ranks on several hosts, and others may read the store through which they "
+            "meet: set TFRING_SECRET_FILE to a file of mode 0600 or TFRING_SECRET to random text, "
+            f"the same for all ranks ({ADVICE})"
+        )
+    if identity.size is not None and len(records) != identity.size:
+        raise BootstrapError(
+            f"{identity.source} announced {identity.size} ranks, and {len(records)} came"
+        )
+
+
+def _prepare_mpi(job: Job, records: list[Record]) -> dict[str, str]:
+    """Returns what the runtime needs for data over MPI; empty where the job does without."""
+    if len(records) == 1 or not mpi_data.wanted(records[0].settings):
+        return {}
+    found: list[tuple[MpiExchange, Path]] = []
+
+    def find() -> None:
+        source = job.identity.source
+        found.append(mpi_data.find(job.exchange, source, _native.library_dir()))
+
+    # A rank that cannot use MPI ends this before any is in a collective of MPI without it.
+    _run_on_all_ranks(job.exchange, job.identity.rank, find)
+    return mpi_data.open_communicator(*found[0])
+
+
+def _agreed_settings(records: list[Record], rank: int) -> dict[str, str]:
+    """Returns rank 0's settings, which all ranks use so that they choose the same algorithms."""
+    mine, first = records[rank].settings, records[0].settings
+    for name, value in mine.items():
+        if not SETTINGS[name].per_rank and first.get(name) != value:
+            _log.warning(
+                "TFRING_%s is %s on rank %d and %s on rank 0: rank 0's setting counts for all",
+                name,
+                value,
+                rank,
+                first.get(name, "not set"),
+            )
+    agreed = {n: v for n, v in first.items() if not SETTINGS[n].per_rank}
+    return agreed | {n: v for n, v in mine.items() if SETTINGS[n].per_rank}
+
+
+def _run_on_all_ranks(exchange: Exchange, rank: int, step: Callable[[], Any]) -> list[Any]:
+    """Runs a step on every rank and returns the results of all; a failure of one fails all.
+
+    Raises:
+        BootstrapError: The step failed on another rank, which the message names. If it failed here,
+            its own error is raised.
+    """
+    failure: Exception | None = None
+    value: Any = None
+    try:
+        value = step()
+    except (BootstrapError, OSError, ValueError) as error:
+        failure = error
+    try:
+        answers = exchange.allgather({"value": value, "error": str(failure) if failure else None})
+    except BootstrapError:
+        if failure is None:
+            raise
+    if failure is not None:
+        raise failure
+    for other, answer in enumerate(answers):
+        if not isinstance(answer, dict):
+            raise BootstrapError(f"rank {other} sent a malformed record")
+        if answer.get("error"):
+            raise BootstrapError(f"the job could not start: rank {other}: {answer['error']}")
+    return [answer.get("value") for answer in answers]
+
+
+def _connect(
+    exchange: Exchange,
+    records: list[Record],
+    rank: int,
+    settings: Settings,
+    key: bytes,
+    deadline: float,
+    cancel: Cancel | None,
+) -> mesh.Connections:
+    """Opens our listener, exchanges the addresses and makes all connections of this rank."""
+    size = len(records)
+    if size == 1:
+        return mesh.Connections()
+    listener: Listener | None = None
+    connections: mesh.Connections | None = None
+    mesh_limit = records[0].mesh_limit
+
+    def listen() -> list[Any]:
+        nonlocal listener
+        address = _own_address(records, rank, settings)
+        # Behind address translation no interface has the address that others use.
+        here = settings.bind_addr or ("" if settings.advertise_addr else address)
+        listener = Listener(bind(here, 0, max(1024, 2 * size + 16)), key, rank)
+        if settings.advertise_addr:
+            address, port = hosts.split_port(settings.advertise_addr)
+            return [address, port or listener.address[1]]
+        return [address, listener.address[1]]
+
+    def connect_all() -> None:
+        nonlocal connections
+        assert listener is not None
+        connections = mesh.connect_all(
+            rank=rank,
+            endpoints=endpoints,
+            hosts=[r.host for r in records],
+            host_ids=[r.host_id for r in records],
+            listener=listener,
+            key=key,
+            mesh_limit=mesh_limit,
+            deadline=deadline,
+            cancel=cancel,
+        )
+
+    try:
+        endpoints = [(str(a), int(p)) for a, p in _run_on_all_ranks(exchange, rank, listen)]
+        _run_on_all_ranks(exchange, rank, connect_all)
+        assert listener is not None and connections is not None
+        if len(connections.data) < size - 1:
+            connections.listener = listener.listening_socket()
+            connections.endpoints = endpoints
+    except BaseException:
+        if connections is not None:
+            connections.close()
+        raise
+    finally:
+        if listener is not None:
+            listener.close()
+    return connections
+
+
+def _own_interface(records: list[Record], rank: int, settings: Settings) -> str:
+    """Returns the interface with the address of `_own_address`; "" on a single host."""
+    mine = records[rank]
+    if all(r.host_id == mine.host_id for r in records):
+        return ""
+    address = _own_address(records, rank, settings)
+    return next((a.interface for a in mine.addresses if a.address == address), "")
+
+
+def _own_address(records: list[Record], rank: int, settings: Settings) -> str:
+    """Returns the address at which other ranks can reach this one: loopback on a single host."""
+    mine = records[rank]
+    if settings.bind_addr and not ipaddress.ip_address(settings.bind_addr).is_unspecified:
+        return settings.bind_addr
+    if settings.interface:
+        return hosts.chosen_interface(settings.interface, mine.addresses).address
+    if all(r.host_id == mine.host_id for r in records):
+        return hosts.LOOPBACK
+    by_host: dict[str, list[InterfaceAddress]] = {}
+    for record in records:
+        by_host.setdefault(record.host_id, record.addresses)
+    network = hosts.common_network(list(by_host.values()))
+    if network is not None:
+        return next(a.address for a in mine.addresses if a.network == network)
+    for record in records:
+        if record.host_id != mine.host_id:
+            address = hosts.route_address(record.addresses)
+            if address is not None:
+                return address
+    raise BootstrapError(
+        f"host {mine.host} (rank {rank}) has no address at which host {records[0].host} could "
+        "reach it: choose a network interface with TFRING_INTERFACE"
+    )

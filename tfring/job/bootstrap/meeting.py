@@ -1,0 +1,316 @@
+"""Where the ranks of a job meet: rank 0 serves a store, others connect to it.
+
+All know the address and a sequence of ports, of which the launcher may have opened one for rank 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+import stat
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tfring.job.bootstrap import hosts
+from tfring.job.bootstrap.patience import Patience
+from tfring.job.handshake import auth
+from tfring.job.handshake.connector import in_turn, open_connection
+from tfring.job.handshake.errors import AuthError, BootstrapError
+from tfring.job.handshake.listener import bind, ports_to_try
+from tfring.job.security import munge
+from tfring.job.security.errors import SecretError
+from tfring.job.security.secret import expand, job_key
+from tfring.job.store import (
+    Limits,
+    ServerLimits,
+    StoreAuthError,
+    StoreConnectionError,
+    StoreError,
+    TCPStore,
+)
+from tfring.job.store.tcp.connection import Server
+from tfring.job.store.tcp.server import StoreServer
+
+_log = logging.getLogger("tfring")
+
+# A rank whose connection is gone for longer is lost, so that another may come in its place.
+_LEASE = 0.001
+_LOST_AFTER = 2.0
+_IN_USE_SECONDS = 5.0
+_CREDENTIAL_SECONDS = 3.0
+_RETRY_SECONDS = 0.1
+_CANDIDATES = 8
+_PORTS = range(20000, 32000)
+# Of the store: what each rank may set in it.
+_KEYS_OF_A_RANK = 16
+_MOST = ServerLimits()
+
+# By port, the sockets with which this process keeps ports of the launcher's for the next init: they
+# are from the range of outgoing connections, so that another program could get them in between.
+# They are bound and do not listen, because nobody accepts what comes.
+_kept: dict[int, socket.socket] = {}
+
+
+class Meeting(NamedTuple):
+    """Where the ranks of a job meet.
+
+    Attributes:
+        address: Name or address of rank 0's host, as all ranks know it.
+        ports: The ports to try there, in this order.
+        bind_address: Rank 0: the address to listen at, "" for all; None: what `address` suggests.
+        inherited_fd: Rank 0: a listening socket on the only port that the launcher passed on.
+        loopback_only: Nobody on another host can join.
+    """
+
+    address: str
+    ports: Sequence[int]
+    bind_address: str | None = None
+    inherited_fd: int | None = None
+    loopback_only: bool = False
+
+    def describe(self) -> str:
+        """Returns ``host port 1234``, with the number of other ports."""
+        more = f" (or {len(self.ports) - 1} others)" if len(self.ports) > 1 else ""
+        return f"{self.address} port {self.ports[0]}{more}"
+
+    def hint(self) -> str:
+        """Returns what to do for ranks on other hosts that do not come."""
+        if self.loopback_only:
+            return (
+                "if they run on other hosts, set TFRING_SECRET_FILE or TFRING_SECRET, without "
+                "which none of them can join"
+            )
+        return f"if they run on other hosts, check that they can reach {self.describe()}"
+
+
+def candidate_ports(key: bytes) -> list[int]:
+    """Returns ports that all ranks of a job try in this order, and that others cannot foresee.
+
+    They lie in TFRING_PORT_RANGE, else below the range that Linux takes ports of outgoing
+    connections from.
+
+    Args:
+        key: The job's key.
+    """
+    ports = sorted(ports_to_try(os.environ))
+    if ports == [0]:
+        ports = list(_PORTS)
+    words = [expand(key, b"port %d" % number)[:4] for number in range(_CANDIDATES)]
+    return [ports[int.from_bytes(word, "big") % len(ports)] for word in words]
+
+
+def serve(
+    meeting: Meeting, size: int, key: bytes, credential: bytes | None, owned: contextlib.ExitStack
+) -> TCPStore:
+    """Rank 0: serves the store.
+
+    Args:
+        meeting: Where.
+        size: Number of ranks.
+        key: The job's key.
+        credential: What anybody gets who asks for it; see security/munge.py.
+        owned: Closed after the store, it keeps the port of a launcher for the next init.
+
+    Returns:
+        The store, whose close() ends it for all.
+
+    Raises:
+        BootstrapError: Rank 0 cannot listen there.
+    """
+    sock, by_launcher = _listening_socket(meeting, size)
+    if by_launcher:
+        owned.callback(_stop_listening, sock.dup())
+    limits = ServerLimits(
+        Limits(keys=max(_MOST.table.keys, _KEYS_OF_A_RANK * size)), max(_MOST.clients, 2 * size)
+    )
+    role = auth.Role.RENDEZVOUS
+    server = StoreServer(sock, key, limits, role=role, credential=credential)
+    host, port = server.address
+    own = hosts.LOOPBACK if host in ("0.0.0.0", "::") else host
+    hello = auth.Hello(role, 0, 0)
+    at = Server(own, [port], key, _LEASE, _LOST_AFTER, hello)
+    return TCPStore.of_job(at, _IN_USE_SECONDS, server)
+
+
+def join(meeting: Meeting, rank: int, key: bytes, patience: Patience) -> TCPStore:
+    """The other ranks: connects with the store.
+
+    Args:
+        meeting: Where it is.
+        rank: Our rank.
+        key: The job's key.
+        patience: How long to try.
+
+    Raises:
+        AuthError: The process that listens there does not know the secret.
+        BootstrapError: Nobody listens there.
+    """
+    reason: StoreError = StoreConnectionError("the time was up before the first attempt")
+    wrong: StoreAuthError | None = None  # says more than the reason
+    while not patience.is_over:
+        try:
+            return connect(meeting.address, meeting.ports, rank, key, patience.until_next_word)
+        except StoreAuthError as error:
+            wrong = error
+        except StoreConnectionError as error:
+            reason = error
+        if rank == 1:  # one of those that wait is enough
+            patience.tell(lambda: f"rank 0 at {meeting.describe()}")
+    if wrong is not None:
+        raise AuthError(f"rank {rank}: {wrong}")
+    raise BootstrapError(f"rank {rank} could not reach rank 0 at {meeting.describe()}: {reason}")
+
+
+def join_by_munge(
+    meeting: Meeting, rank: int, job: str, job_id: str, patience: Patience
+) -> tuple[TCPStore, str]:
+    """As `join`, with the secret in the credential that rank 0 gives to all (security/munge.py).
+
+    Another program on one of the ports may give a credential that is out of date, or none: the next
+    port is tried with what is given there.
+
+    Args:
+        meeting: Where the store is.
+        rank: Our rank.
+        job: What tells the job from others: see munge.credential.
+        job_id: Tells jobs apart that share a secret.
+        patience: How long to try.
+
+    Returns:
+        The store, and the secret.
+
+    Raises:
+        BootstrapError: Nobody gave a credential with the secret of a store that is there.
+    """
+    reason: Exception = TimeoutError("the time was up")
+    wrong: Exception | None = None  # says more than the reason
+    while not patience.is_over:
+        for port in in_turn(meeting.ports):
+            try:
+                secret = munge.secret_in(_credential(meeting.address, port, rank), job)
+                key = job_key(secret, job_id)
+                return connect(meeting.address, [port], rank, key, _CREDENTIAL_SECONDS), secret
+            except (SecretError, StoreAuthError) as error:
+                wrong = error
+            except (OSError, StoreConnectionError) as error:
+                reason = error
+        if rank == 1:
+            patience.tell(lambda: f"a credential of rank 0 at {meeting.describe()}")
+        time.sleep(_RETRY_SECONDS)
+    raise BootstrapError(
+        f"rank {rank} got no credential with the job's secret from {meeting.describe()}: "
+        f"{wrong or reason}"
+    )
+
+
+def connect(address: str, ports: Sequence[int], rank: int, key: bytes, seconds: float) -> TCPStore:
+    """Returns the store that rank 0 serves.
+
+    Args:
+        address: Where it is.
+        ports: The ports to try there.
+        rank: Our rank.
+        key: What both ends prove to know.
+        seconds: How long to try.
+
+    Raises:
+        StoreAuthError, StoreConnectionError: As of a TCPStore.
+    """
+    hello = auth.Hello(auth.Role.RENDEZVOUS, rank, 0)
+    return TCPStore.of_job(Server(address, ports, key, _LEASE, _LOST_AFTER, hello), seconds)
+
+
+def _credential(address: str, port: int, rank: int) -> bytes:
+    """Returns what the process that listens at a port gives to everybody."""
+    with open_connection((address, port), time.monotonic() + _CREDENTIAL_SECONDS) as sock:
+        sock.settimeout(_CREDENTIAL_SECONDS)
+        sock.sendall(auth.first_message(auth.Hello(auth.Role.MUNGE, rank, 0)))
+        data = b""
+        while len(data) <= munge.LONGEST and (chunk := sock.recv(munge.LONGEST)):
+            data += chunk
+    if not data:  # rank 0 may have given up meanwhile
+        raise ConnectionResetError("the connection was closed without an answer")
+    return data
+
+
+def _listening_socket(meeting: Meeting, size: int) -> tuple[socket.socket, bool]:
+    """Returns where to accept the others, and whether the launcher has chosen the port."""
+    backlog = max(1024, size + 16)
+    for port in meeting.ports:
+        sock = _kept.pop(port, None)
+        if sock is None and meeting.inherited_fd is not None:
+            sock = adopt_socket(meeting.inherited_fd, port)
+        if sock is not None:
+            try:
+                # While connections of an earlier init are in TIME_WAIT.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.listen(backlog)
+                return sock, True
+            except OSError as error:
+                _log.info("port %d of the launcher cannot be used: %s", port, error)
+                sock.close()
+    address = meeting.bind_address
+    if address is None:
+        address = hosts.listening_address(meeting.address)
+    if not address and meeting.ports[0]:  # 0: whoever is told where it is gets the port, too
+        _log.info("rank 0 listens on all addresses of this host, port %d", meeting.ports[0])
+    return _bind_one(address, meeting, backlog), False
+
+
+def _stop_listening(sock: socket.socket) -> None:
+    """Ends the listening of a socket, in all processes that have it, and keeps its port.
+
+    The kernel keeps a port that was bound by its number. Without SO_REUSEADDR nobody else can bind
+    it, too.
+    """
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    _kept[sock.getsockname()[1]] = sock
+
+
+def _bind_one(address: str, meeting: Meeting, backlog: int) -> socket.socket:
+    # The next init after a shutdown uses the same port; a process that is about to end may hold it.
+    deadline = time.monotonic() + _IN_USE_SECONDS
+    while True:
+        for port in meeting.ports:
+            try:
+                return bind(address, port, backlog)
+            except OSError as error:
+                failure = error
+                if error.errno != errno.EADDRINUSE:
+                    break
+        if failure.errno == errno.EADDRINUSE and time.monotonic() < deadline:
+            time.sleep(0.1)
+            continue
+        hint = "TFRING_BIND_ADDR says where rank 0 listens"
+        if failure.errno == errno.EADDRINUSE:
+            hint = "another program uses the port"
+        raise BootstrapError(
+            f"rank 0 cannot listen at {meeting.describe()} ({failure}): {hint}; "
+            "TFRING_RENDEZVOUS_ADDR and TFRING_RENDEZVOUS_PORT, the same for all ranks, override it"
+        )
+
+
+def adopt_socket(fd: int, port: int) -> socket.socket | None:
+    """Takes over an inherited socket; None if ``fd`` is not one that is bound to that port."""
+    try:
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            return None
+        probe = socket.socket(fileno=os.dup(fd))
+    except OSError:
+        return None
+    try:
+        name = probe.getsockname()
+        connected = probe.getpeername()
+    except OSError:
+        connected = ()
+    if connected or len(name) < 2 or name[1] != port:
+        probe.close()
+        return None
+    os.close(fd)  # so that neither a child process nor a second init can use it
+    return probe

@@ -1,0 +1,247 @@
+"""Connects the ranks: a star of control connections around rank 0, and data connections.
+
+In a small job all ranks are connected for data. In a larger one each is with those of its host and
+its neighbours in the ring; the runtime opens all others when a collective first needs them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+from tfring.job.bootstrap.cancel import Cancel
+from tfring.job.handshake import auth
+from tfring.job.handshake.connector import connect
+from tfring.job.handshake.descriptors import raise_descriptor_limit
+from tfring.job.handshake.errors import BootstrapError, UnreachableError
+from tfring.job.handshake.listener import Listener
+from tfring.job.security.seal import Channel, ChannelKeys
+from tfring.texts.ranks import ranks_text
+
+
+class Connections:
+    """The connected sockets of one rank, until they are handed to the runtime.
+
+    Owns the sockets until release() or close(). Where not all ranks are connected, `listener` is
+    what others connect to later, and `endpoints` has address and port of each rank's.
+    """
+
+    def __init__(self) -> None:
+        self.control: dict[int, socket.socket] = {}
+        self.data: dict[int, socket.socket] = {}
+        self.control_keys: dict[int, ChannelKeys] = {}
+        self.listener: socket.socket | None = None
+        self.endpoints: list[tuple[str, int]] = []
+
+    def add(self, role: auth.Role, peer: int, channel: Channel) -> None:
+        """Takes over one connection and sets the options that the runtime needs."""
+        sock = channel.sock
+        if role is auth.Role.CONTROL:
+            self.control_keys[peer] = channel.keys
+        (self.control if role is auth.Role.CONTROL else self.data)[peer] = sock
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def release(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Returns the control and data descriptors by peer; the caller owns them from now on."""
+        control = {peer: sock.detach() for peer, sock in self.control.items()}
+        data = {peer: sock.detach() for peer, sock in self.data.items()}
+        return control, data
+
+    def close(self) -> None:
+        """Closes everything that was not released."""
+        for sock in (*self.control.values(), *self.data.values()):
+            sock.close()
+        if self.listener is not None:
+            self.listener.close()
+
+
+def data_peers(rank: int, host_ids: Sequence[str], mesh_limit: int) -> set[int]:
+    """Returns the ranks that a rank is connected with for data when the job begins.
+
+    Args:
+        rank: The rank.
+        host_ids: By rank, equal for ranks of one host.
+        mesh_limit: Largest job in which that is every other rank.
+    """
+    size = len(host_ids)
+    ring = {(rank - 1) % size, (rank + 1) % size}
+    near = {r for r in range(size) if r in ring or host_ids[r] == host_ids[rank]}
+    return (set(range(size)) if size <= mesh_limit else near) - {rank}
+
+
+def links(rank: int, host_ids: Sequence[str], mesh_limit: int) -> set[tuple[auth.Role, int]]:
+    """Returns role and peer of every connection that a rank has when the job begins."""
+    control = set(range(1, len(host_ids))) if rank == 0 else {0}
+    wanted = {(auth.Role.CONTROL, peer) for peer in control}
+    return wanted | {(auth.Role.DATA, peer) for peer in data_peers(rank, host_ids, mesh_limit)}
+
+
+# For each peer of this host: shared memory, its wake-up and the watched process.
+_PER_LOCAL_PEER = 3
+# For files that the user's program opens after init.
+_RESERVE = 256
+
+
+def ensure_descriptors(rank: int, size: int, mesh_limit: int, *, rendezvous: bool) -> None:
+    """Makes sure that this rank may open as many descriptors as its first connections need.
+
+    If the system allows it, also as many as it takes to be connected with all ranks.
+
+    Args:
+        rank: Our rank.
+        size: Number of ranks.
+        mesh_limit: Largest job in which every rank is connected with every other at once.
+        rendezvous: Whether the ranks connect to rank 0 before that, to find each other.
+
+    Raises:
+        BootstrapError: The hard limit does not suffice; the message says how many are needed.
+    """
+    hosts = [str(r) for r in range(size)]  # who shares one is not known yet
+    data = len(data_peers(rank, hosts, mesh_limit))
+    needed = len(os.listdir("/proc/self/fd")) + len(links(rank, hosts, mesh_limit))
+    needed += _PER_LOCAL_PEER * data
+    if rendezvous:
+        needed += size - 1 if rank == 0 else 1
+    later = (1 + _PER_LOCAL_PEER) * (size - 1 - data)
+    limit = raise_descriptor_limit(needed + later + _RESERVE)
+    if limit < needed:
+        raise BootstrapError(
+            f"rank {rank} of {size} needs {needed} file descriptors and may have {limit}: raise "
+            "the limit for this host (ulimit -Hn, LimitNOFILE of its service, or nofile in "
+            "/etc/security/limits.conf)"
+        )
+
+
+def connect_all(
+    *,
+    rank: int,
+    endpoints: list[tuple[str, int]],
+    hosts: list[str],
+    host_ids: list[str],
+    listener: Listener,
+    key: bytes,
+    mesh_limit: int,
+    deadline: float,
+    cancel: Cancel | None = None,
+) -> Connections:
+    """Makes all connections of this rank; all ranks call it at the same time.
+
+    Each rank connects to the lower ranks and accepts the higher ones at the same time, so that no
+    rank waits for a chain of others.
+
+    Args:
+        rank: Our rank.
+        endpoints: Address and port of every rank's listener.
+        hosts: Host name of every rank, for messages.
+        host_ids: What tells the hosts of ranks apart.
+        listener: Our own.
+        key: The key of this generation.
+        mesh_limit: Largest job in which every rank is connected with every other at once.
+        deadline: ``time.monotonic()`` at which to give up.
+        cancel: Ends it before.
+
+    Raises:
+        BootstrapError: A rank could not be reached or did not connect; the message names it. Or it
+            was cancelled.
+    """
+    wanted = links(rank, host_ids, mesh_limit)
+    above = {link for link in wanted if link[1] > rank}
+    connections = Connections()
+    outgoing = _Outgoing(connections, listener)
+    outgoing.start(
+        lambda role, peer: connect(
+            *endpoints[peer],
+            key,
+            auth.Hello(role, rank, peer),
+            deadline,
+            outgoing.given_up,
+        ),
+        sorted(wanted - above),
+    )
+    try:
+        with (cancel or Cancel()).runs(outgoing.give_up):
+            present = listener.accept(above, deadline)
+            outgoing.finish()
+        for (role, peer), channel in present.items():
+            connections.add(role, peer, channel)
+        missing = above - set(present)
+        if missing:
+            peers = {peer for _, peer in missing}
+            text = _did_not_connect(rank, peers, endpoints, hosts)
+            raise UnreachableError(text, rank=min(peers))
+    except BaseException:
+        outgoing.give_up()
+        connections.close()
+        raise
+    return connections
+
+
+class _Outgoing:
+    """Connects to the lower ranks, in a thread of its own while another accepts the higher ones.
+
+    If a rank cannot be reached, the listener is interrupted and finish() raises the reason. The
+    thread adds to `connections` until finish() returns or give_up() was called.
+    """
+
+    def __init__(self, connections: Connections, listener: Listener) -> None:
+        self._connections = connections
+        self._listener = listener
+        self._failures: list[Exception] = []
+        self._over = threading.Event()  # the thread is through, or given up
+        self._lock = threading.Lock()  # guards _given_up, and `connections` while it is not set
+        self._given_up = False
+
+    def start(
+        self, connect_to: Callable[[auth.Role, int], Channel], below: list[tuple[auth.Role, int]]
+    ) -> None:
+        def work() -> None:
+            try:
+                for role, peer in below:
+                    channel = connect_to(role, peer)
+                    with self._lock:
+                        if self._given_up:
+                            channel.sock.close()
+                            return
+                        self._connections.add(role, peer, channel)
+            except Exception as error:
+                with self._lock:
+                    if not self._given_up:  # else the listener may be closed
+                        self._failures.append(error)
+                        self._listener.interrupt()
+            finally:
+                self._over.set()
+
+        threading.Thread(target=work, name="tfring-connect", daemon=True).start()
+
+    def give_up(self) -> None:
+        """Ends accept() and finish(), from any thread; what is connected later is closed."""
+        with self._lock:
+            self._given_up = True
+        self._listener.interrupt()
+        self._over.set()
+
+    def given_up(self) -> bool:
+        return self._given_up
+
+    def finish(self) -> None:
+        """Waits until all are connected; raises what prevented it."""
+        self._over.wait()
+        if self._given_up:
+            raise BootstrapError("this generation was given up while its ranks connected")
+        if self._failures:
+            raise self._failures[0]
+
+
+def _did_not_connect(
+    rank: int, peers: Iterable[int], endpoints: list[tuple[str, int]], hosts: list[str]
+) -> str:
+    ranks = sorted(peers)
+    where = ", ".join(sorted({hosts[peer] for peer in ranks}))
+    return (
+        f"{ranks_text(ranks)} (host {where}) did not connect to rank {rank} (host "
+        f"{hosts[rank]}, address {endpoints[rank][0]}) in time: check that these hosts can reach "
+        "that address (firewall, or the wrong network: TFRING_INTERFACE chooses one)"
+    )

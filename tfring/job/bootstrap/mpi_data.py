@@ -1,0 +1,137 @@
+"""What the runtime needs to send tensors over MPI, with TFRING_CPU_OPERATIONS=mpi."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tfring.job.bootstrap.exchange import Exchange
+from tfring.job.bootstrap.mpi_exchange import MpiExchange, threads_supported
+from tfring.job.handshake.errors import BootstrapError
+from tfring.settings.setting import SettingError
+
+SETTING = "CPU_OPERATIONS"
+_ASKED = f"TFRING_{SETTING} is mpi"
+# What the version of an MPI library begins with or contains, and which plug-in fits: those of one
+# line share their binary interface.
+_PLUGINS = {
+    "Open MPI": "openmpi",
+    "MPICH": "mpich",
+    "Intel(R) MPI": "mpich",
+    "MVAPICH": "mpich",
+}
+
+
+def wanted(runtime: Mapping[str, str]) -> bool:
+    """Whether the settings of a job ask for it.
+
+    Args:
+        runtime: The settings of the runtime that are set, by name without prefix.
+    """
+    return runtime.get(SETTING) == "mpi"
+
+
+def refuse_if_wanted(runtime: Mapping[str, str]) -> None:
+    """For elastic jobs: MPI cannot replace a process.
+
+    Args:
+        runtime: The settings of the runtime that are set, by name without prefix.
+
+    Raises:
+        SettingError: The settings ask for MPI.
+    """
+    if wanted(runtime):
+        raise SettingError(
+            f"{_ASKED} in an elastic job: MPI ends a job that loses a process, and takes no new "
+            f"ones. Set TFRING_{SETTING}=auto, or start the job with mpirun"
+        )
+
+
+def plugin_file(name: str) -> str:
+    """Returns the file name of the plug-in "openmpi" or "mpich"."""
+    return f"libtfring_mpi_{name}.so"
+
+
+def plugins_in(folder: Path) -> list[str]:
+    """Returns which plug-ins a folder of libraries has.
+
+    Args:
+        folder: The folder with the compiled libraries.
+    """
+    names = dict.fromkeys(_PLUGINS.values())
+    return [name for name in names if (folder / plugin_file(name)).is_file()]
+
+
+def find(exchange: Exchange, source: str, folder: Path) -> tuple[MpiExchange, Path]:
+    """Finds the plug-in for the MPI of this process.
+
+    Args:
+        exchange: Between the ranks of the job.
+        source: What started them, for messages.
+        folder: The folder with the compiled libraries.
+
+    Returns:
+        The exchange, which is one over MPI, and the plug-in.
+
+    Raises:
+        BootstrapError: MPI cannot be used, for the reason that the message has.
+    """
+    if not isinstance(exchange, MpiExchange):
+        raise BootstrapError(
+            f"{_ASKED}, and the ranks did not meet over MPI but by {source}: start the job with "
+            f"mpirun, or set TFRING_{SETTING}=auto"
+        )
+    mpi = exchange.mpi
+    if not threads_supported():
+        raise BootstrapError(
+            f"{_ASKED}, and MPI was started without MPI_THREAD_MULTIPLE, while tfring calls it "
+            'from a thread of its own: leave mpi4py.rc.thread_level at "multiple"'
+        )
+    plugin = folder / plugin_file(_plugin_for(mpi))
+    if not plugin.is_file():
+        built = ", ".join(plugins_in(folder)) or "none"
+        raise BootstrapError(
+            f"{_ASKED}, and this build of tfring has no plug-in {plugin.name} for {library(mpi)} "
+            f"(plug-ins: {built}): build tfring where mpi.h of that MPI is found "
+            f"(docs/installation.md), or set TFRING_{SETTING}=auto"
+        )
+    return exchange, plugin
+
+
+def open_communicator(exchange: MpiExchange, plugin: Path) -> dict[str, str]:
+    """Makes a communicator for the data; all ranks do so at the same time, once all have a plug-in.
+
+    Args:
+        exchange: Between the ranks of the job.
+        plugin: What `find` has found.
+
+    Returns:
+        What the runtime's `init` gets as `mpi`.
+    """
+    communicator = exchange.another()
+    return {
+        "plugin": str(plugin),
+        "module": str(exchange.mpi.__file__),
+        "communicator": str(communicator.py2f()),
+    }
+
+
+def library(mpi: Any) -> str:
+    """Returns name and version of the MPI library that mpi4py has loaded."""
+    first = str(mpi.Get_library_version()).strip().split("\n", 1)[0]
+    return " ".join(first.split(",", 1)[0].split())
+
+
+def _plugin_for(mpi: Any) -> str:
+    version = str(mpi.Get_library_version())
+    # mpi4py for the interface of MPI 5, which both implement and no plug-in uses.
+    standard = getattr(mpi, "Get_abi_version", lambda: (-1, -1))()[0] >= 0
+    found = next((plugin for name, plugin in _PLUGINS.items() if name in version), None)
+    if found is None or standard:
+        why = "through the binary interface of MPI 5" if standard else "an unknown MPI"
+        raise BootstrapError(
+            f"{_ASKED}, and mpi4py has loaded {library(mpi)}, {why}: use mpi4py with Open MPI or "
+            f"MPICH, or set TFRING_{SETTING}=auto"
+        )
+    return found

@@ -1,0 +1,195 @@
+"""What every rank sends to all others when the job starts, and the topology computed from it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from tfring.job.bootstrap.hosts import (
+    InterfaceAddress,
+    host_identity,
+    host_name,
+    interface_addresses,
+)
+from tfring.job.handshake.errors import BootstrapError
+from tfring.settings.environment import Settings
+from tfring.settings.table import SETTINGS
+from tfring.version import __version__
+
+# Key of a record, what it is the version of, and how many parts of the number have to be equal.
+_MUST_BE_EQUAL = (
+    ("version", "tfring", 9),
+    ("python", "Python", 2),
+    ("tensorflow", "TensorFlow", 2),
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One rank's description of itself.
+
+    from_json() checks its types, although it comes from a process that knows the secret.
+    """
+
+    rank: int
+    host: str
+    host_id: str
+    pid: int
+    version: str
+    local_rank: int | None
+    local_size: int | None
+    mesh_limit: int
+    nonce: str
+    addresses: list[InterfaceAddress]
+    settings: dict[str, str]
+    process_sets: int = 0
+    last_process_set: int = 0
+    python: str = ""
+    tensorflow: str = ""
+
+    @staticmethod
+    def of_this_process(
+        rank: int, local_rank: int | None, local_size: int | None, settings: Settings, nonce: str
+    ) -> Record:
+        """Returns the record of this process."""
+        return Record(
+            rank=rank,
+            host=host_name(),
+            host_id=host_identity(),
+            pid=os.getpid(),
+            version=__version__,
+            local_rank=local_rank,
+            local_size=local_size,
+            mesh_limit=settings.mesh_limit,
+            # All ranks use rank 0's.
+            nonce=nonce if rank == 0 else "",
+            addresses=interface_addresses(),
+            settings=dict(settings.runtime),
+            python=platform.python_version(),
+            tensorflow=_tensorflow_version(),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a JSON value."""
+        return {**self.__dict__, "addresses": [a.to_json() for a in self.addresses]}
+
+    @staticmethod
+    def from_json(value: Any, rank: int) -> Record:
+        """Reads what to_json() of rank ``rank`` returned.
+
+        Raises:
+            BootstrapError: It is not a record of that rank.
+        """
+        try:
+            record = Record(
+                rank=int(value["rank"]),
+                host=str(value["host"]),
+                host_id=str(value["host_id"]),
+                pid=int(value["pid"]),
+                version=str(value["version"]),
+                local_rank=_optional(value["local_rank"]),
+                local_size=_optional(value["local_size"]),
+                mesh_limit=int(value["mesh_limit"]),
+                nonce=str(value["nonce"]),
+                addresses=[InterfaceAddress.from_json(a) for a in value["addresses"]],
+                settings={SETTINGS[k].name: str(v) for k, v in value["settings"].items()},
+                process_sets=int(value["process_sets"]),
+                last_process_set=int(value["last_process_set"]),
+                python=str(value["python"]),
+                tensorflow=str(value["tensorflow"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise BootstrapError(f"rank {rank} sent a malformed record") from None
+        if record.rank != rank:
+            raise BootstrapError(f"rank {rank} describes itself as rank {record.rank}")
+        return record
+
+
+def check_versions(values: list[Any]) -> None:
+    """Checks that the records of all ranks come from the same versions, before they are parsed.
+
+    Other versions of tfring may have other records. Objects that are pickled by one version of
+    Python, and graphs of another TensorFlow, may not work on the other ranks.
+
+    Args:
+        values: What to_json() of every rank returned, by rank.
+
+    Raises:
+        BootstrapError: Two ranks differ.
+    """
+    for key, what, parts in _MUST_BE_EQUAL:
+        first, *others = [_version(value, key, parts) for value in values]
+        for rank, version in enumerate(others, start=1):
+            if version != first and "" not in (version, first):
+                raise BootstrapError(
+                    f"rank {rank} on host {_text(values[rank], 'host')} has {what} {version}, rank "
+                    f"0 on host {_text(values[0], 'host')} has {first}: install the same version "
+                    "everywhere"
+                )
+
+
+def _version(value: Any, key: str, parts: int) -> str:
+    return ".".join(_text(value, key).split(".")[:parts])
+
+
+def _text(value: Any, key: str) -> str:
+    return str(value.get(key, "")) if isinstance(value, dict) else ""
+
+
+def _tensorflow_version() -> str:
+    """Returns the version of the installed TensorFlow, without loading it; "" if there is none."""
+    for name in ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return ""
+
+
+def _optional(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A rank's position among the ranks of its host and across hosts."""
+
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    homogeneous: bool
+
+
+def topology_of(records: list[Record], rank: int) -> Topology:
+    """Computes the topology as one rank sees it.
+
+    Local ranks are the environment's if it has given one to every rank, else they follow the order
+    of ranks on each host. The cross rank counts the ranks with the same local rank.
+
+    Args:
+        records: Every rank's record, by rank.
+        rank: The rank whose topology is wanted.
+    """
+    by_host: dict[str, list[int]] = {}
+    for record in records:
+        by_host.setdefault(record.host_id, []).append(record.rank)
+    local_ranks, local_sizes = [], []
+    for record in records:
+        neighbours = by_host[record.host_id]
+        local_ranks.append(neighbours.index(record.rank))
+        local_sizes.append(len(neighbours))
+    given_ranks = [r.local_rank for r in records if r.local_rank is not None]
+    given_sizes = [r.local_size for r in records if r.local_size is not None]
+    if len(given_ranks) == len(given_sizes) == len(records):
+        local_ranks, local_sizes = given_ranks, given_sizes
+    cross = [r for r, local in enumerate(local_ranks) if local == local_ranks[rank]]
+    return Topology(
+        local_rank=local_ranks[rank],
+        local_size=local_sizes[rank],
+        cross_rank=cross.index(rank),
+        cross_size=len(cross),
+        homogeneous=len(set(local_sizes)) == 1,
+    )

@@ -1,0 +1,122 @@
+"""Processes of an elastic job: the coordinator, not the environment, says which rank they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import NamedTuple
+
+from tfring.job.environments.identity import IdentityError, read_int, require_all
+
+_SOURCE = "an elastic job"
+_WORKER = "TFRING_ELASTIC_WORKER"
+_NAMES = (_WORKER, "TFRING_ELASTIC_STORE", "TFRING_ELASTIC_HOST", "TFRING_ELASTIC_SLOT")
+_FIRST = "TFRING_ELASTIC_FIRST"
+# Descriptors of the memory in which the host of a worker keeps commits.
+_MEMORY = "TFRING_ELASTIC_MEMORY"
+MEMORY_NAME = "tfring commit"
+
+
+class ElasticWorker(NamedTuple):
+    """What the launcher of an elastic job tells a process.
+
+    Attributes:
+        worker: The id of this process in the job; no other life of a process has it.
+        store_host: Host of the store through which it hears of the coordinator.
+        store_port: Its port.
+        host: This host, as the coordinator names it.
+        slot: Its slot on this host, for life.
+        first: Whether it was started for the first generation, and init waits for that.
+        memory: Descriptors of the memory in which its host keeps commits; (): there is none.
+    """
+
+    worker: int
+    store_host: str
+    store_port: int
+    host: str
+    slot: int
+    first: bool
+    memory: tuple[int, ...] = ()
+
+
+class _Taken:
+    """What was taken out of the environment, and by which process; lives as long as that."""
+
+    pid = 0
+    worker: ElasticWorker | None = None
+
+
+def detect(environ: Mapping[str, str]) -> ElasticWorker | None:
+    """Returns what the launcher of an elastic job has set, or None.
+
+    Args:
+        environ: The variables, usually ``os.environ``.
+
+    Raises:
+        IdentityError: Variables are missing, or impossible.
+    """
+    if not environ.get(_WORKER):
+        return None
+    require_all(environ, _NAMES, _SOURCE)
+    store = environ[_NAMES[1]]
+    host, _, port = store.rpartition(":")
+    if not host or not port.isdigit():
+        raise IdentityError(f'{_NAMES[1]} is "{store}" and has to be host:port')
+    return ElasticWorker(
+        worker=read_int(environ, _WORKER, low=1),
+        store_host=host.removeprefix("[").removesuffix("]"),
+        store_port=int(port),
+        host=environ[_NAMES[2]],
+        slot=read_int(environ, _NAMES[3]),
+        first=environ.get(_FIRST) == "1",
+        memory=memory_in(environ),
+    )
+
+
+def make_memory() -> tuple[int, ...]:
+    """Returns descriptors of two new memory files, for all workers of this host.
+
+    Raises:
+        OSError: The kernel gives none.
+    """
+    return tuple(os.memfd_create(MEMORY_NAME) for _ in range(2))
+
+
+def memory_variables(memory: Sequence[int]) -> dict[str, str]:
+    """Returns the variables by which a worker finds these descriptors, which it inherits.
+
+    Args:
+        memory: Of `make_memory`; empty: there are none.
+    """
+    return {_MEMORY: ",".join(map(str, memory))} if memory else {}
+
+
+def memory_in(environ: Mapping[str, str]) -> tuple[int, ...]:
+    """Returns the descriptors that `memory_variables` has put into a worker's variables.
+
+    Args:
+        environ: The variables.
+    """
+    return tuple(int(one) for one in environ.get(_MEMORY, "").split(",") if one.isdigit())
+
+
+def take_worker(environ: MutableMapping[str, str]) -> ElasticWorker | None:
+    """Returns what `detect` does, and takes the worker's id out of the environment.
+
+    Processes that this one starts are not that worker, and would be taken for it.
+
+    Args:
+        environ: The variables, usually ``os.environ``.
+
+    Returns:
+        The worker that this process is; what an earlier call took; None in other jobs, and in
+        forked children of such a process.
+
+    Raises:
+        IdentityError: Variables are missing, or impossible.
+    """
+    found = detect(environ)
+    if found is not None:
+        _Taken.pid, _Taken.worker = os.getpid(), found
+        del environ[_WORKER]
+    return _Taken.worker if _Taken.pid == os.getpid() else None

@@ -1,0 +1,113 @@
+"""Proves which rank an object comes from, in the present generation.
+
+Objects travel as the data of collectives, over connections without seals, and are unpickled where
+they arrive: each carries a seal of its own, of the rank that sends it, the name of the collective
+and a number that grows, so that none can be made up, changed, or sent a second time.
+"""
+
+from __future__ import annotations
+
+import hmac
+import itertools
+import struct
+import threading
+
+from tfring.job.security.errors import IntegrityError
+from tfring.job.security.seal import SEAL_SIZE, seal_of
+from tfring.job.security.secret import expand, fresh_secret
+
+_NUMBER = struct.Struct("<Q")
+OVERHEAD = _NUMBER.size + SEAL_SIZE
+
+
+class _Generation:
+    """The key of one generation, and which numbers were used. Thread-safe."""
+
+    def __init__(self, key: bytes) -> None:
+        self.key = expand(key, b"objects")
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()  # guards _last
+        self._last: dict[tuple[str, int], int] = {}  # by name and sender
+
+    def next_number(self) -> int:
+        with self._lock:
+            return next(self._numbers)
+
+    def accept(self, name: str, sender: int, number: int) -> bool:
+        """Whether a number is higher than all before it; it is the last one then."""
+        with self._lock:
+            if number <= self._last.get((name, sender), 0):
+                return False
+            self._last[name, sender] = number
+            return True
+
+
+_current: _Generation | None = None
+
+
+def begin(key: bytes | None) -> None:
+    """Starts a generation.
+
+    Args:
+        key: The key that all ranks of the generation have; None in a job of one rank.
+    """
+    global _current
+    _current = _Generation(key or fresh_secret().encode())
+
+
+def end() -> None:
+    """Ends the generation. Nothing can be sealed or opened until the next one begins."""
+    global _current
+    _current = None
+
+
+def seal(payload: bytes, name: str, sender: int) -> bytes:
+    """Returns a payload with its seal in front, `OVERHEAD` bytes longer.
+
+    Args:
+        payload: What is sent.
+        name: Name of the collective, with the process set.
+        sender: Our rank.
+
+    Raises:
+        IntegrityError: There is no generation.
+    """
+    generation = _generation()
+    number = generation.next_number()
+    return _NUMBER.pack(number) + _seal(generation, number, name, sender, payload) + payload
+
+
+def unseal(sealed: bytes, name: str, sender: int) -> bytes:
+    """Checks a seal and returns the payload.
+
+    Args:
+        sealed: What came.
+        name: As the sender gave it.
+        sender: The rank that it should come from.
+
+    Raises:
+        IntegrityError: It comes from somebody else, was changed, or was received before.
+    """
+    generation = _generation()
+    if len(sealed) >= OVERHEAD:
+        (number,) = _NUMBER.unpack_from(sealed)
+        payload = sealed[OVERHEAD:]
+        right = _seal(generation, number, name, sender, payload)
+        fine = hmac.compare_digest(sealed[_NUMBER.size : OVERHEAD], right)
+        if fine and generation.accept(name, sender, number):
+            return payload
+    raise IntegrityError(
+        f"{name}: what came was not sent by rank {sender} in this collective, or was changed on "
+        "its way: somebody interferes with the network between the hosts. It was not unpickled"
+    )
+
+
+def _seal(generation: _Generation, number: int, name: str, sender: int, payload: bytes) -> bytes:
+    text = name.encode()
+    return seal_of(generation.key, number, struct.pack("<II", sender, len(text)), text, payload)
+
+
+def _generation() -> _Generation:
+    if _current is None:
+        raise IntegrityError("tfring is not initialized: there is no key to seal objects with")
+    return _current

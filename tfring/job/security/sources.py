@@ -1,0 +1,251 @@
+"""Where the secret of a job comes from, and when a job is refused because it has none."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import NamedTuple
+
+from tfring.job.security import munge
+from tfring.job.security.errors import SecretError
+from tfring.job.security.secret import ADVICE, derived_secret, fresh_secret
+
+_log = logging.getLogger("tfring")
+
+_MAX_FILE_BYTES = 4096
+
+# The TFRING_SECRET that was taken out of the environment, for the next init.
+_taken: str | None = None
+
+
+class JobSecret(NamedTuple):
+    """The secret of a job.
+
+    Attributes:
+        text: The secret; empty where rank 0 has yet to give it to us in a credential.
+        loopback_only: It is worth something on this host only: connections stay within it.
+        credential: Rank 0: what to give to anybody; see munge.py.
+        by_munge: The other ranks ask rank 0 for the credential.
+    """
+
+    text: str
+    loopback_only: bool = False
+    credential: bytes | None = None
+    by_munge: bool = False
+
+
+class Situation(NamedTuple):
+    """What is known about a job before its ranks have met.
+
+    Attributes:
+        source: What started it, for messages.
+        rank: Our rank.
+        public_seed: What all its ranks know and others may know, too; None: nothing.
+        several_hosts: Whether it has ranks on other hosts.
+        slurm: Whether Slurm started it.
+    """
+
+    source: str
+    rank: int
+    public_seed: str | None
+    several_hosts: bool
+    slurm: bool
+
+
+def take_secret(environ: MutableMapping[str, str]) -> str | None:
+    """Takes TFRING_SECRET out of the environment, so that child processes do not inherit it.
+
+    Args:
+        environ: Usually os.environ.
+
+    Returns:
+        The secret, or what an earlier call took; None if there never was one.
+    """
+    global _taken
+    _taken = environ.pop("TFRING_SECRET", None) or _taken
+    return _taken
+
+
+def given_secret(environ: Mapping[str, str]) -> str | None:
+    """Returns TFRING_SECRET, also after take_secret(), or what is in TFRING_SECRET_FILE.
+
+    Args:
+        environ: Usually os.environ.
+
+    Returns:
+        The secret; None if none was given.
+
+    Raises:
+        SecretError: The file cannot be read, or others can.
+    """
+    text = environ.get("TFRING_SECRET") or _taken
+    file = environ.get("TFRING_SECRET_FILE")
+    return read_secret_file(Path(file)) if text is None and file else text
+
+
+def find_secret(
+    given: str | None, file: str | None, insecure: bool, situation: Situation
+) -> JobSecret:
+    """Finds the secret of a job whose ranks meet over TCP.
+
+    In this order: the one that was given; on one host the user's own; munge under Slurm; with
+    TFRING_INSECURE one that others can compute.
+
+    Args:
+        given: TFRING_SECRET.
+        file: TFRING_SECRET_FILE.
+        insecure: TFRING_INSECURE.
+        situation: What is known about the job.
+
+    Raises:
+        SecretError: There is none; the message says how to give one.
+    """
+    if given is not None:
+        return JobSecret(given)
+    if file is not None:
+        return JobSecret(read_secret_file(Path(file)))
+    if situation.public_seed is None:
+        raise SecretError(
+            f"{situation.source} started this job, and this process has no secret (TFRING_SECRET): "
+            "a rank takes it out of its environment, so that a process that a rank starts cannot "
+            "join the job in its place"
+        )
+    if not situation.several_hosts:
+        # A place that somebody else has taken is an error also with TFRING_INSECURE.
+        with contextlib.suppress(OSError):
+            return JobSecret(secret_of_this_user(), loopback_only=True)
+    elif situation.slurm and munge.available():
+        if situation.rank != 0:
+            return JobSecret("", by_munge=True)
+        text = fresh_secret()
+        credential = munge.credential(text, situation.public_seed)
+        return JobSecret(text, by_munge=True, credential=credential)
+    if insecure:
+        _warn_insecure(situation)
+        return JobSecret(derived_secret(situation.public_seed), not situation.several_hosts)
+    raise SecretError(_refusal(situation))
+
+
+def _refusal(situation: Situation) -> str:
+    where = "has ranks on several hosts" if situation.several_hosts else "finds no place for a key"
+    munge_hint = ", let the administrator install munge on the nodes" if situation.slurm else ""
+    return (
+        f"the job was started by {situation.source}, which sets no secret, and {where}: set "
+        "TFRING_SECRET_FILE to a file of mode 0600 or TFRING_SECRET to random text, the same for "
+        f"all ranks ({ADVICE}){munge_hint}, start it with `tfring run`, or set TFRING_INSECURE=1 "
+        "to let anybody on the network join it and run code in its processes"
+    )
+
+
+def _warn_insecure(situation: Situation) -> None:
+    if situation.rank == 0:
+        _log.warning(
+            "TFRING_INSECURE: the job was started by %s, which sets no secret: whoever can reach "
+            "rank 0 could join the job and run code in its processes",
+            situation.source,
+        )
+
+
+def read_secret_file(path: Path) -> str:
+    """Returns the secret in a file that nobody else can read or change.
+
+    Args:
+        path: The file.
+
+    Raises:
+        SecretError: It cannot be read, is empty or too long, or others can read it or replace it.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise SecretError(f"the file with the secret cannot be read: {error}") from None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise SecretError(f"{path}, which should hold the secret, is no regular file")
+        if status.st_uid not in (os.geteuid(), 0):
+            raise SecretError(f"{path}, which holds the secret, belongs to another user")
+        if status.st_mode & 0o077:
+            mode = stat.S_IMODE(status.st_mode)
+            raise SecretError(
+                f"{path}, which holds the secret, has mode {mode:04o}, so that others can read or "
+                f"change it: chmod 600 {path}, and make a new secret"
+            )
+        data = os.read(fd, _MAX_FILE_BYTES + 1)
+    finally:
+        os.close(fd)
+    text = data.decode(errors="replace").strip()
+    if not text or len(data) > _MAX_FILE_BYTES:
+        raise SecretError(f"{path} should hold a secret and has {len(data)} bytes: {ADVICE}")
+    return text
+
+
+# Where systemd makes a folder for each user, which nobody else can write to.
+_RUN = Path("/run/user")
+
+
+def secret_of_this_user() -> str:
+    """Returns a secret that this user's processes on this host share, made at the first call.
+
+    It lies in a folder of mode 0700. The first place that can be used counts: the user's folder of
+    the system, the folder for temporary files, the user's home.
+
+    Raises:
+        SecretError: No place can be used, and in one somebody else has made the folder.
+        OSError: No place can be written.
+    """
+    troubles: list[OSError | SecretError] = []
+    for place in _places():
+        try:
+            return _secret_in(place)
+        except (OSError, SecretError) as error:
+            troubles.append(error)
+    raise next((each for each in troubles if isinstance(each, SecretError)), troubles[0])
+
+
+def _places() -> Iterator[Path]:
+    user = os.geteuid()
+    own = _RUN / str(user)
+    with contextlib.suppress(OSError):
+        if own.stat().st_uid == user:
+            yield own / "tfring"
+    yield Path(tempfile.gettempdir()) / f"tfring-{user}"
+    with contextlib.suppress(OSError, RuntimeError):  # this user may have no home
+        cache = Path.home() / ".cache"
+        cache.mkdir(mode=0o700, exist_ok=True)
+        yield cache / "tfring"
+
+
+def _secret_in(folder: Path) -> str:
+    """Returns the secret in a folder, which is made if it is not there.
+
+    Raises:
+        SecretError: Somebody else has made the folder or the file.
+        OSError: It cannot be written.
+    """
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise SecretError(
+            f"{folder} is not a folder that only user {os.geteuid()} can use: it belongs to user "
+            f"{status.st_uid} and has mode {stat.S_IMODE(status.st_mode):o}. Remove it, or have "
+            "its owner do so"
+        )
+    path = folder / "secret"
+    if not path.exists():
+        # First under another name, so that nobody reads half of it; the first link wins.
+        own = folder / f"secret.{secrets.token_hex(8)}"
+        fd = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(fd, "w", encoding="ascii") as file:
+            file.write(fresh_secret())
+        with contextlib.suppress(FileExistsError):
+            os.link(own, path)
+        own.unlink()
+    return read_secret_file(path)

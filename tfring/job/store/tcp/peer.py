@@ -1,0 +1,162 @@
+"""The server's end of one connection: what was received, what is to be sent, who waits for what."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+from collections import deque
+from collections.abc import Iterator
+
+from tfring.job.handshake.keepalive import keep_alive
+from tfring.job.security.seal import Channel
+from tfring.job.store.table import Change, Limits
+from tfring.job.store.tcp.messages import Answer, Kind, Request, longest_message
+from tfring.job.store.tcp.session import Session
+from tfring.job.store.watch import Newest
+
+_READ_BYTES = 1 << 16
+# So much is made ready to be sent at once; more waits as answers, which share the store's values.
+_SEND_BYTES = 1 << 16
+# Answers that a client has not taken; it is not read from until it takes some.
+_MOST_ANSWERS = 256
+
+
+class Waiting:
+    """A GET or WAIT whose keys do not all exist yet."""
+
+    def __init__(self, peer: Peer, request: Request, keys: list[str]) -> None:
+        self.peer = peer
+        self.request = request
+        self.keys = keys
+        self.missing: set[str] = set()
+
+
+class PeerWatch:
+    """What a client watches, and what it has yet to be told."""
+
+    def __init__(self, prefix: str, exact: bool, state: list[Change], revision: int) -> None:
+        self._prefix, self._exact = prefix, exact
+        self._state = deque(state)
+        self._revision = revision
+        self._synced = False
+        self._newest = Newest()
+
+    def matches(self, key: str) -> bool:
+        """Whether the watch is about a key."""
+        return key == self._prefix if self._exact else key.startswith(self._prefix)
+
+    def put(self, change: Change) -> None:
+        """Adds a change."""
+        self._newest.put(change)
+
+    def take(self, number: int) -> Answer | None:
+        """Returns what the client is told next, if anything.
+
+        Args:
+            number: The number of the request that the watch began with.
+        """
+        if self._state or (self._synced and self._newest):
+            change = self._state.popleft() if self._state else self._newest.take()
+            value = () if change.value is None else (change.value,)
+            fields = (change.key.encode(), b"%d" % change.revision, *value)
+            return Answer(Kind.CHANGED, number, fields)
+        if self._synced:
+            return None
+        self._synced = True
+        return Answer(Kind.SYNCED, number, (b"%d" % self._revision,))
+
+
+class Peer:
+    """One connection. Never blocks, and holds a bounded amount for a client that does not read."""
+
+    def __init__(self, channel: Channel, limits: Limits, deadline: float) -> None:
+        """Takes over a connection.
+
+        Args:
+            channel: After the handshake, its socket non-blocking.
+            limits: The store's.
+            deadline: ``time.monotonic()`` by which it has to have opened a session.
+        """
+        self.sock = channel.sock
+        self.session: Session | None = None
+        self.deadline = deadline
+        self.events = selectors.EVENT_READ  # that the server waits for
+        self.waiting: dict[int, Waiting] = {}
+        self.watches: dict[int, PeerWatch] = {}
+        self._channel = channel
+        self._arriving = channel.arriving(longest_message(limits))
+        self._messages: Iterator[bytes] = iter(())
+        self._used_up = True
+        self._answers: deque[Answer] = deque()
+        self._ready = memoryview(b"")
+        with contextlib.suppress(OSError):  # it may be closed already, which read() will tell
+            keep_alive(self.sock)
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether the client takes its answers fast enough to be read from."""
+        return len(self._answers) < _MOST_ANSWERS
+
+    @property
+    def wants_read(self) -> bool:
+        """Whether to wait until the socket can be read."""
+        return self._used_up and self.takes_requests
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether to wait until the socket can be written."""
+        return bool(self._ready)
+
+    def read(self) -> None:
+        """Reads what is there.
+
+        Raises:
+            OSError: The connection is lost.
+        """
+        if not self.wants_read:
+            return
+        with contextlib.suppress(BlockingIOError, InterruptedError):
+            data = self.sock.recv(_READ_BYTES)
+            if not data:
+                raise ConnectionResetError
+            self._messages = self._arriving.feed(data)
+            self._used_up = False
+
+    def requests(self) -> Iterator[Request]:
+        """Returns the requests that were read, as long as the client takes its answers.
+
+        Raises:
+            IntegrityError: It was not the client that sent this.
+            ValueError: It is no request.
+        """
+        while self.takes_requests:
+            message = next(self._messages, None)
+            if message is None:
+                self._used_up = True
+                return
+            yield Request.decode(message)
+
+    def answer(self, answer: Answer) -> None:
+        """Puts an answer into the queue."""
+        self._answers.append(answer)
+
+    def write(self) -> None:
+        """Sends what the socket takes now.
+
+        Raises:
+            OSError: The connection is lost.
+        """
+        with contextlib.suppress(BlockingIOError, InterruptedError):
+            while self._ready or self._make_ready():
+                self._ready = self._ready[self.sock.send(self._ready) :]
+
+    def _make_ready(self) -> bool:
+        """Makes bytes of some answers, and of changes when there are no more; whether any."""
+        data = bytearray()
+        while self._answers and len(data) < _SEND_BYTES:
+            data += self._channel.sealed(self._answers.popleft().encode())
+        for number, watch in self.watches.items():
+            while len(data) < _SEND_BYTES and (answer := watch.take(number)) is not None:
+                data += self._channel.sealed(answer.encode())
+        self._ready = memoryview(bytes(data))
+        return bool(data)

@@ -1,0 +1,95 @@
+"""The addresses at which other hosts reach this one, and the socket at which ranks meet there."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+from tfring.job.bootstrap import hosts
+from tfring.job.handshake.listener import ports_to_try
+
+_TRIES = 10  # to get a free port
+
+
+def interface_address(names: list[str]) -> str:
+    """Returns the first address of the first interface that has one, IPv4 before IPv6.
+
+    Args:
+        names: Names of network interfaces, best first.
+
+    Raises:
+        OSError: None of them is up here and has one.
+    """
+    here = hosts.interface_addresses()
+    for name in names:
+        for one in here:
+            if one.interface == name.strip():
+                return one.address
+    there = ", ".join(dict.fromkeys(one.interface for one in here))
+    raise OSError(
+        f"none of the network interfaces {','.join(names)} is up on this host and has an address; "
+        f"those that do: {there}"
+    )
+
+
+def own_address(interface: str | None, towards: str | None) -> str:
+    """Returns the address of this host at which other hosts reach it.
+
+    Args:
+        interface: The network interface to use, or several (eth0,eth1); or None.
+        towards: One of the other hosts, or None if there are none.
+
+    Raises:
+        OSError: There is no such interface, or no such host.
+    """
+    if interface:
+        return interface_address(interface.split(","))
+    if not towards:
+        return "127.0.0.1"
+    family, _, _, _, where = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(where)
+        return str(probe.getsockname()[0])
+
+
+def open_rendezvous(
+    interface: str | None, towards: str | None, environ: Mapping[str, str] = os.environ
+) -> socket.socket:
+    """Returns a socket that is bound to the address at which other ranks can reach this host.
+
+    It does not listen yet: nobody would accept what comes before rank 0 calls init.
+
+    Args:
+        interface: The network interface to use, or several (eth0,eth1); or None.
+        towards: Another host of the job, or None if all ranks are on this one.
+        environ: The variables of the job, for TFRING_PORT_RANGE.
+
+    Raises:
+        OSError: There is no such interface, no such host, or no free port.
+    """
+    address = own_address(interface, towards)
+    if address.lower().startswith("fe80:"):
+        raise OSError(
+            f"{address} is link-local, and other hosts cannot tell on which link: name an "
+            "interface with another address (--network-interface)"
+        )
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    ports = ports_to_try(environ)
+    for port in ports if any(ports) else ports * _TRIES:
+        if port == 0:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.bind((address, 0))
+                port = probe.getsockname()[1]
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            # Connections of a job before may be in TIME_WAIT. Nobody else may bind the port, too.
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # By its number: the kernel then keeps the port also when the listening is over.
+            bound.bind((address, port))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+            return bound
+        except OSError:  # another program was faster
+            bound.close()
+    of = "stayed free long enough to be bound" if not any(ports) else "of TFRING_PORT_RANGE is free"
+    raise OSError(f"no port of {address} {of}")

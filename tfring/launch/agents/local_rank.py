@@ -1,0 +1,84 @@
+"""A rank as the agent of its host starts and sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import IO, Any
+
+from tfring.launch.agents.binding import bound
+from tfring.launch.agents.kernel import end_with_parent, take_orphans
+from tfring.launch.agents.out_of_memory import OutOfMemoryWatch
+
+
+class LocalRank:
+    """One rank that this process has started. Its output pipes never block.
+
+    Attributes:
+        facts: What is known of it: see protocol.py.
+        code: How it ended, negative for a signal; None while it runs.
+        ended_at: When that was seen (time.monotonic).
+
+    Args:
+        job: What to run: `argv`, `env`, `cwd`, and how to bind it to cores.
+        inherited: Descriptors that it inherits under the same numbers.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+
+    def __init__(self, job: dict[str, Any], inherited: Sequence[int]) -> None:
+        agent = os.getpid()
+
+        def before_exec() -> None:
+            end_with_parent(agent, signal.SIGKILL)
+            # What a process below the rank leaves behind becomes the rank's child, and this
+            # agent's when the rank has ended: so the agent knows whose it is.
+            take_orphans()
+
+        with bound(job) as cores:
+            self._process = subprocess.Popen(
+                job["argv"],
+                env={**os.environ, **job["env"]},
+                cwd=job["cwd"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+                preexec_fn=before_exec,
+                pass_fds=inherited,
+            )
+        self.pid = self._process.pid
+        self.facts: dict[str, Any] = {"pid": self.pid, "cores": cores}
+        self.code: int | None = None
+        self.ended_at = 0.0
+        self._killed = False  # by this agent
+        self._memory = OutOfMemoryWatch(self.pid)
+        for _, pipe in self.streams():
+            os.set_blocking(pipe.fileno(), False)
+
+    def streams(self) -> tuple[tuple[bytes, IO[bytes]], ...]:
+        """Returns its output streams with their letters: see protocol.py."""
+        assert self._process.stdout is not None and self._process.stderr is not None
+        return (b"o", self._process.stdout), (b"e", self._process.stderr)
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to its process group, unless it has ended."""
+        if self.code is None:
+            self._killed = self._killed or number == signal.SIGKILL
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, number)
+
+    def poll(self) -> bool:
+        """Returns whether it has ended since the last call."""
+        if self.code is not None or self._process.poll() is None:
+            return False
+        self.code, self.ended_at = self._process.returncode, time.monotonic()
+        by_others = self.code == -signal.SIGKILL and not self._killed
+        self.facts.update(code=self.code, oom=self._memory.verdict() if by_others else "")
+        return True

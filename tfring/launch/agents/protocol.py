@@ -1,0 +1,92 @@
+"""What the launcher and the agent of a host send each other.
+
+The launcher writes lines ``WORD RANK REST``:
+
+- ``start RANK JOB``: starts a rank. JOB is JSON: `argv`, `env` (beside the agent's own variables),
+  `cwd`; `bind_to`, `local_rank` and `local_size`; and for rank 0 `listen`, with the `interface` of
+  the address at which ranks meet, or a host `towards` which it has to lead.
+- ``signal RANK NUMBER``: sends a signal to the rank's process group.
+- ``lease 0 SECONDS``: the launcher is there, and says so at least once in so many seconds; if it
+  does not, it counts as gone. 0: it says so no more, and counts as gone when the connection ends.
+- ``grace 0 SECONDS``: seconds between SIGTERM and SIGKILL for ranks when the launcher is gone.
+- ``report 0 JSON``: the exit report to finish if the launcher is gone without ``bye``.
+- ``end 0``: kills all ranks, and ends the agent.
+- ``bye 0``: the launcher will end the connection, and has written everything itself.
+
+The agent writes the line `GREETING` and then frames: a letter, the rank, the length of the data,
+the data. o is output, for rank 0 first a line with the address at which ranks meet; e error output;
+s what is known of a rank that has started, as JSON: `pid`, `cores`; x how it ended, as JSON: the
+same, `code` and `oom`; k nothing, a sign of life.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import sys
+from pathlib import Path
+
+from tfring.launch.agents.kernel import end_with_parent
+
+GREETING = b"tfring-host-agent 3\n"
+FRAME = struct.Struct(">cII")
+# How often both ends of a connection between hosts give a sign of life.
+KEEPALIVE_SECONDS = 1.0
+
+# Schedulers send these to all processes of a job. An agent lives as long as its ranks need it. The
+# kernel sends the last two when a child ends, and when the parent does.
+_NOT_FOR_AGENTS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGXCPU,
+    signal.SIGCHLD,
+    signal.SIGCONT,
+)
+_NEEDED = (signal.SIGCHLD, signal.SIGCONT)
+
+# The package's files are all that an agent needs besides the standard library: it starts in
+# milliseconds, and nothing of the rank's environment can break it.
+_START = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from tfring.launch.agents import host_agent; host_agent.main(*map(int, sys.argv[2:]))"
+)
+_ROOT = str(Path(__file__).absolute().parents[3])
+
+
+def agent_command(parent: int, *, guarded: bool) -> list[str]:
+    """Returns the command line of the agent of a host.
+
+    Args:
+        parent: The process on this host without which the agent has to end; 0 if there is none.
+        guarded: Whether it gets a guardian; else who starts it looks after what it leaves.
+    """
+    numbers = [str(parent), str(int(guarded))]
+    return [sys.executable, "-I", "-S", "-c", _START, _ROOT, *numbers]
+
+
+def set_up_signals(parent: int) -> int:
+    """Has the signals of an agent, and the end of its parent, wake it up instead of ending it.
+
+    Args:
+        parent: The process that has started this one, and without which it has to end; or 0.
+
+    Returns:
+        A descriptor that never blocks, from which the numbers of the signals are read.
+    """
+    wake, wake_write = os.pipe()
+    for fd in (wake, wake_write):
+        os.set_blocking(fd, False)
+    for number in _NOT_FOR_AGENTS:
+        # With a handler, not ignored: the rank starts with what the agent was started with.
+        if signal.getsignal(number) is not signal.SIG_IGN or number in _NEEDED:
+            signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    if parent:
+        # SIGCONT also wakes an agent that was stopped. Who gets it looks for its parent.
+        end_with_parent(parent, signal.SIGCONT)
+    return wake

@@ -1,0 +1,88 @@
+"""One rank from the launcher's side: its output, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tfring.launch.agents.host import RankAgent
+from tfring.launch.hosts.placement import Slot
+from tfring.launch.signals import signal_name
+
+_TAIL_BYTES = 64 << 10
+_TRACEBACK = b"Traceback (most recent call last):"
+
+
+@dataclass
+class RankProcess:
+    """A rank that runs or has run."""
+
+    slot: Slot
+    agent: RankAgent
+    tail: bytearray = field(default_factory=bytearray)
+    traceback_at: float | None = None  # when the last traceback on its error output began
+    ended_at: float | None = None
+    code: int | None = None  # as in subprocess: negative for a signal
+    ended_by_launcher: bool = False
+    # Takes copies of its output: the stream's name, and data.
+    copy: Callable[[str, bytes], None] | None = None
+
+    @property
+    def rank(self) -> int:
+        """Its rank."""
+        return self.slot.rank
+
+    def signal(self, number: int) -> None:
+        """Passes a signal to the rank's process group."""
+        self.agent.signal(number)
+
+    def record_output(self, name: str, data: bytes, now: float) -> None:
+        """Keeps the end of the error output; copies all output if that was asked for."""
+        if self.copy is not None:
+            self.copy(name, data)
+        if name != "stderr":
+            return
+        before = bytes(self.tail[-len(_TRACEBACK) :])
+        if _TRACEBACK in before + data and _TRACEBACK not in before:
+            self.traceback_at = now
+        self.tail += data
+        del self.tail[:-_TAIL_BYTES]
+
+    def failed(self) -> bool:
+        """Whether it ended with an error."""
+        return self.code is not None and self.code != 0
+
+    def exit_code(self) -> int:
+        """The exit code that a shell would report."""
+        assert self.code is not None
+        return 128 - self.code if self.code < 0 else self.code
+
+    def failed_at(self) -> float:
+        """Estimates when its failure began.
+
+        A Python rank fails when its traceback appears, and may need seconds from there to its end,
+        while other ranks already fail because of it. A killed rank ends only after the kernel has
+        freed its memory, and other ranks may see its connections close before that.
+        """
+        assert self.ended_at is not None
+        if self.code is not None and (self.code < 0 or self.code > 128):
+            return self.ended_at - 1.0
+        if self.traceback_at is not None:
+            return self.traceback_at
+        return self.ended_at
+
+    def out_of_memory(self) -> str:
+        """Returns what speaks for it that it ran out of memory, or ""."""
+        return str(self.agent.facts().get("oom") or "") if self.agent is not None else ""
+
+    def describe_end(self) -> str:
+        """``exit code 3`` or ``signal 9 (SIGKILL)``, with what is known about it."""
+        assert self.code is not None
+        why = ""
+        if self.agent is not None:
+            why = self.agent.lost() or self.out_of_memory()
+        end = f"exit code {self.code}"
+        if self.code < 0:
+            name = signal_name(-self.code)
+            end = f"signal {-self.code} ({name})" if name.startswith("SIG") else name
+        return f"{end} ({why})" if why else end

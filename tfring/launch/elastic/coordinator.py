@@ -1,0 +1,295 @@
+"""The coordinator of an elastic job in the launcher that starts all its workers."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from typing import Any
+
+from tfring import _native
+from tfring.elastic import keys
+from tfring.elastic.service import CoordinatorService
+from tfring.job.store import PrefixStore, Store, StoreError, TCPStore
+from tfring.launch.agents.addresses import own_address
+from tfring.launch.elastic.options import ElasticOptions
+from tfring.launch.elastic.orders import (
+    EndJob,
+    Generation,
+    KillWorker,
+    Member,
+    Note,
+    Orders,
+    OrderSink,
+    StartWorker,
+)
+from tfring.launch.hosts.errors import UsageError
+from tfring.launch.hosts.placement import address_of, is_local
+from tfring.launch.options.job_options import JobOptions
+from tfring.settings.environment import read_settings
+
+_NANOSECONDS = 1_000_000_000
+# All local addresses, as the server's own client connects to it.
+_ANY = "0.0.0.0"
+# So often all start again without --reset-limit.
+_RESTARTS = 3
+_STORE_SECONDS = 1.0  # for a request, while others wait
+
+
+def coordinator_options(elastic: ElasticOptions, start_timeout: float) -> Any:
+    """Returns the options of the coordinator's state machine.
+
+    Args:
+        elastic: Those of the job.
+        start_timeout: Seconds for which the first generation waits for all ranks.
+    """
+    options = _native.core.membership.CoordinatorOptions()
+    options.np, options.min_np, options.max_np = elastic.np, elastic.min_np, elastic.max_np
+    options.spares = elastic.spares
+    options.start_wait = _nanoseconds(start_timeout)
+    # A worker that builds its model before it is ready may take long.
+    options.start_limit = options.min_wait = _nanoseconds(elastic.timeout)
+    options.reset_limit = elastic.reset_limit
+    options.count_changes = not elastic.only_failures_count
+    # The policy is a part of the options: what is set on it stays.
+    hosts = options.hosts
+    if elastic.cooldown is not None:
+        least, most = elastic.cooldown
+        hosts.failures, hosts.cooling_empties = 1, True
+        # Horovod's first cool-down is twice its least one.
+        hosts.cool_first, hosts.cool_most = _nanoseconds(2 * least), _nanoseconds(most)
+    else:
+        hosts.first_failure_bars = elastic.blacklist
+    options.hosts = hosts
+    return options
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(min(seconds, 1e9) * _NANOSECONDS)
+
+
+class Service:
+    """The coordinator's service, whose wishes become orders.
+
+    Until a worker has come to elastic.run, nobody can go on without a member that is lost: then all
+    workers end, and start again with a coordinator of their own, as those of torchrun do.
+
+    Args:
+        store: The store of the job, which stays the caller's.
+        elastic: The options of the job.
+        start_timeout: Seconds for which the first generation waits for all ranks.
+        orders: Where its wishes go.
+    """
+
+    def __init__(
+        self, store: Store, elastic: ElasticOptions, start_timeout: float, orders: OrderSink
+    ) -> None:
+        self._store = PrefixStore(keys.PREFIX, store)
+        self._whole_store = store
+        self._elastic = elastic
+        self._options = coordinator_options(elastic, start_timeout)
+        self._orders = orders
+        self._lock = threading.RLock()  # guards all below
+        self._hosts: list[tuple[str, int]] = []
+        self._workers: dict[int, str] = {}  # the host of each that was started and has not ended
+        self._last_worker = 0
+        self._restarts = 0
+        self._restarting = False  # the workers of the life before still end
+        self._stopping = False  # by a signal, or because the job is over
+        self._begin()
+
+    def _begin(self) -> None:
+        self._first: set[int] = set()  # workers for the first generation that have not ended
+        self._seen = 0  # the last generation that was told
+        self._options.first_worker = self._last_worker + 1
+        life = self._restarts
+        self._service = CoordinatorService(
+            self._whole_store,
+            self._options,
+            on_start=functools.partial(self._start, life),
+            on_kill=functools.partial(self._kill, life),
+            on_note=functools.partial(self._note, life),
+            on_end=functools.partial(self._end, life),
+        )
+
+    def set_hosts(self, hosts: list[tuple[str, int]]) -> None:
+        """Says which hosts there are now."""
+        with self._lock:
+            self._hosts = hosts
+            if not self._restarting:
+                self._service.set_hosts(hosts)
+            self._begin_again()
+
+    def ended(self, worker: int, exit_code: int, cause: str) -> None:
+        """Says that a worker's process is over."""
+        with self._lock:
+            host = self._workers.pop(worker, "")
+            self._first.discard(worker)
+            if not self._restarting and self._is_needed(worker):
+                end = f"ended with exit code {exit_code}" + (f": {cause}" if cause else "")
+                self._lost(worker, host, exit_code, end)
+            elif not self._restarting:
+                self._service.process_ended(worker, exit_code, cause)
+            self._begin_again()
+
+    def stop(self) -> None:
+        """Says that the job ends by a signal: no worker is needed any more."""
+        with self._lock:
+            self._stopping = True
+
+    def close(self) -> None:
+        """Ends the service."""
+        self._service.close()
+
+    # Where all have to start again.
+
+    def _is_needed(self, worker: int) -> bool:
+        """Whether a worker is a member of a generation that cannot go on without it."""
+        status = self._service.status()
+        members = [member["worker"] for member in status["members"]]
+        if self._stopping or worker not in members or status["phase"] == "over":
+            return False
+        try:
+            return not self._store.check([keys.RUNS], _STORE_SECONDS)
+        except StoreError:
+            return False
+
+    def _lost(self, worker: int, host: str, exit_code: int, end: str) -> None:
+        """Handles the end of a member that is needed."""
+        members = [member["worker"] for member in self._service.status()["members"]]
+        reason = f"rank {members.index(worker)} (worker {worker}) on host {host} {end}"
+        limit = _RESTARTS if self._elastic.reset_limit < 0 else self._elastic.reset_limit
+        # A program without elastic.run that ends well is through, whatever the others do.
+        well = exit_code in (0, read_settings(os.environ).stopped_exit_code)
+        if well or self._restarts == limit:
+            used_up = f", and the {limit} restarts are used up (--max-restarts, or --reset-limit)"
+            self._stopping = True
+            self._orders.put(EndJob(exit_code, reason + ("" if well else used_up)))
+            self._service.end()
+            return
+        self._restarts += 1
+        self._restarting = True
+        of = f"restart {self._restarts} of {limit}"
+        self._orders.put(Note(f"{reason}; all ranks start again ({of})"))
+        self._service.end()  # its thread may wait for our lock
+        for other in self._workers:
+            self._orders.put(KillWorker(other))
+
+    def _begin_again(self) -> None:
+        """Begins the next life when all workers of the one before have ended, or their hosts."""
+        there = {host for host, _ in self._hosts}
+        if self._restarting and not there.intersection(self._workers.values()):
+            self._workers.clear()
+            self._restarting = False
+            self._begin()
+            self._service.set_hosts(self._hosts)
+
+    # In the thread of the service of one life.
+
+    def _start(self, life: int, worker: int, host: str, slot: int) -> None:
+        with self._lock:
+            if life != self._restarts or self._restarting:
+                return
+            self._workers[worker] = host
+            self._last_worker = max(worker, self._last_worker)
+            status = self._service.status()
+            begins = status["generation"] == 0
+            first = begins and len(self._first) < self._elastic.np
+            rank = worker - self._options.first_worker
+            if first:
+                self._first.add(worker)
+            there = self._elastic.np if begins else len(status["members"])
+            size = self._elastic.np if first else min(there + 1, self._elastic.max_np)
+            rank = min(rank if first else size, size - 1)
+            self._orders.put(StartWorker(worker, host, slot, first, size, rank, life))
+
+    def _kill(self, life: int, worker: int) -> None:
+        self._orders.put(KillWorker(worker))
+        with self._lock:
+            if life == self._restarts and not self._restarting and self._is_needed(worker):
+                end = "was silent, or did not stop, and is taken for lost"
+                self._lost(worker, self._workers.get(worker, ""), 1, end)
+
+    def _end(self, life: int, code: int, reason: str) -> None:
+        with self._lock:
+            if life == self._restarts and not self._restarting:
+                self._orders.put(EndJob(code, reason))
+
+    def _note(self, life: int, text: str) -> None:
+        with self._lock:
+            if life != self._restarts or self._restarting:
+                return
+            self._orders.put(Note(text))
+            status = self._service.status()
+            if status["generation"] > self._seen:
+                self._seen = status["generation"]
+                members = tuple(Member(**member) for member in status["members"])
+                self._orders.put(Generation(self._seen, members))
+
+
+class LocalHead:
+    """See `Head`: the coordinator, and the store of the job, in this process.
+
+    Args:
+        options: What to run.
+        elastic: With how many workers, and where.
+        orders: Where the coordinator's wishes go.
+
+    Raises:
+        UsageError: No store can be opened.
+    """
+
+    def __init__(self, options: JobOptions, elastic: ElasticOptions, orders: Orders) -> None:
+        self._interface = options.interface
+        self._alone = elastic.script is None and all(is_local(host) for host, _ in elastic.hosts)
+        try:
+            address = self._listen_at()
+            bind = "" if address == _ANY else address
+            self._store = TCPStore(
+                address, 0, is_master=True, secret=options.secret, bind_addr=bind
+            )
+        except (OSError, StoreError) as error:
+            raise UsageError(f"the store of the job cannot be opened: {error}") from None
+        self._service = Service(self._store, elastic, options.start_timeout, orders)
+        if elastic.hosts:
+            self._service.set_hosts(list(elastic.hosts))
+
+    def _listen_at(self) -> str:
+        if self._alone:
+            return "localhost"
+        given = read_settings(os.environ).bind_addr
+        return own_address(self._interface, None) if self._interface else given or _ANY
+
+    def variables(self, start: StartWorker) -> dict[str, str]:
+        """See `Head.variables`."""
+        address = self._store.host
+        if address == _ANY:
+            towards = address_of(start.host)
+            try:
+                address = own_address(None, None if is_local(start.host) else towards)
+            except OSError as error:
+                raise UsageError(f"no way to host {towards}: {error}") from None
+        if ":" in address:
+            address = f"[{address}]"
+        return {"TFRING_ELASTIC_STORE": f"{address}:{self._store.port}"}
+
+    def connection(self, host: str) -> str:
+        """See `Head.connection`."""
+        return host
+
+    def stop(self) -> None:
+        """See `Head.stop`."""
+        self._service.stop()
+
+    def hosts_found(self, hosts: list[tuple[str, int]]) -> None:
+        """See `Head.hosts_found`."""
+        self._service.set_hosts(hosts)
+
+    def ended(self, worker: int, exit_code: int, cause: str) -> None:
+        """See `Head.ended`."""
+        self._service.ended(worker, exit_code, cause)
+
+    def close(self) -> None:
+        """See `Head.close`."""
+        self._service.close()
+        self._store.close()

@@ -1,0 +1,287 @@
+"""Runs an elastic job: starts and ends workers as its coordinator wants, prints their output."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable
+
+from tfring.explain.launched import RunRecords
+from tfring.launch.agents.host import Host
+from tfring.launch.agents.rank import RankProcess
+from tfring.launch.elastic.options import ElasticOptions
+from tfring.launch.elastic.orders import (
+    NOT_STARTED,
+    EndJob,
+    Generation,
+    Head,
+    KillWorker,
+    Note,
+    Orders,
+    StartWorker,
+)
+from tfring.launch.elastic.script import NUMBER, DiscoveryScript, hosts_text
+from tfring.launch.elastic.worker import AT_ONCE, Worker, given_up_after, worker_variables
+from tfring.launch.exit_codes import DISMISSED
+from tfring.launch.hosts.errors import UsageError
+from tfring.launch.hosts.placement import Slot
+from tfring.launch.options.job_options import JobOptions
+from tfring.launch.output.merger import OutputMerger
+from tfring.launch.reports.text import end_of_output
+from tfring.launch.signals import signal_name
+from tfring.launch.supervisor import Supervisor
+
+# Seconds for workers to end by themselves after the job has failed.
+_FAILED_SECONDS = 5.0
+# Seconds for workers that still wait for a generation when the training is over.
+_WAITING_SECONDS = 2.0
+# The launcher keeps the error output of the last workers that have failed.
+_KEPT_FAILURES = 16
+
+MakeHead = Callable[[Orders], Head]
+
+
+class ElasticJobRunner(Supervisor):
+    """An elastic job: a worker that fails ends nothing, the coordinator hears of it.
+
+    The coordinator, which has a thread of its own, says what starts and ends.
+
+    Args:
+        options: What to run; its slots are not used.
+        make_head: Makes where the orders come from.
+        elastic: With how many workers, and where.
+        merger: Gets the output of the workers.
+        records: Where the workers of this host keep their records.
+    """
+
+    noun = "workers"
+
+    def __init__(
+        self,
+        options: JobOptions,
+        make_head: MakeHead,
+        elastic: ElasticOptions,
+        merger: OutputMerger,
+        records: RunRecords,
+    ) -> None:
+        super().__init__(options, merger, records)
+        self._make_head = make_head
+        self._orders = Orders()
+        self._made_head: Head | None = None
+        self._script = None
+        if elastic.script is not None:
+            self._script = DiscoveryScript(self._connections, elastic.script, elastic.slots)
+        self._slots = dict(elastic.hosts)
+        self._workers: dict[int, Worker] = {}  # that have not ended
+        self._over: list[RankProcess] = []  # of all that have
+        self._failures: list[Worker] = []  # the last that have failed, in the order of their ends
+        self._generation = Generation(0, ())
+        self._end: EndJob | None = None
+        self._late_code = 0  # of a member that failed after the end of the training
+
+    @property
+    def _head(self) -> Head:
+        assert self._made_head is not None
+        return self._made_head
+
+    def _prepare(self) -> None:
+        self._selector.register(self._orders.fd, selectors.EVENT_READ, self._orders)
+        self._made_head = self._make_head(self._orders)  # may wait
+
+    def _close(self) -> None:
+        if self._made_head is not None:
+            self._made_head.close()
+        self._orders.close()
+
+    def _run(self) -> None:
+        stopped = False
+        while self._workers or (self._end is None and self._stopping is None):
+            self._discover()
+            due = [one.escalation[0][0] for one in self._workers.values() if one.escalation]
+            if self._script is not None and self._script.start_at > time.monotonic():
+                due.append(self._script.start_at)
+            self._wait(due)
+            if self._stopping is not None and not stopped:
+                stopped = True
+                self._failures.clear()  # how those before the signal ended says nothing of it
+                self._head.stop()
+            for order in self._orders.take_all():
+                self._carry_out(order)
+            now, over = time.monotonic(), self._end is not None or self._stopping is not None
+            for worker in self._workers.values():
+                worker.escalate(now, over=over)
+            self._reap()
+
+    def _on_output(self, host: Host, number: int, name: str, data: bytes) -> None:
+        if number == NUMBER and name == "stdout" and self._script is not None:
+            self._script.feed(data)
+        else:
+            super()._on_output(host, number, name, data)
+
+    def _processes_of_job(self) -> list[RankProcess]:
+        return [*self._over, *self._running.values()]
+
+    def _kill_at(self, when: float) -> None:
+        for worker in self._workers.values():
+            worker.escalation = [(when, signal.SIGKILL), *given_up_after(when)]
+
+    # What the coordinator wants.
+
+    def _carry_out(self, order: object) -> None:
+        if isinstance(order, StartWorker):
+            if self._stopping is None and self._end is None:
+                self._start(order)
+            else:  # or the coordinator would count on it
+                self._head.ended(order.worker, NOT_STARTED, "")
+        elif isinstance(order, KillWorker):
+            worker = self._workers.get(order.worker)
+            if worker is not None and self._stopping is None:
+                worker.end_at(time.monotonic())
+        elif isinstance(order, Note):
+            if self._stopping is None:
+                self._note(order.text)
+        elif isinstance(order, Generation):
+            self._begin_generation(order)
+        elif isinstance(order, EndJob):
+            self._end_job(order)
+
+    def _start(self, order: StartWorker) -> None:
+        try:
+            host = self._connections.host(self._head.connection(order.host))
+            variables = {
+                **worker_variables(
+                    self._options,
+                    order,
+                    os.environ,
+                    remote=not host.local,
+                    records=self._records.variables,
+                ),
+                **self._head.variables(order),
+            }
+        except UsageError as error:
+            self._note(f"worker {order.worker} could not be started: {error}")
+            self._head.ended(order.worker, 1, f"it could not be started: {error}")
+            return
+        self._files.add_worker(order.worker)
+        size = max(order.slot + 1, self._slots.get(order.host, 0))
+        slot = Slot(order.worker, order.host, order.slot, size, 0, 1)
+        process = self._start_process(host, slot, -1, variables)
+        worker = self._workers[order.worker] = Worker(order, process)
+        self._show_rank(worker)
+        self._files.event("worker_started", worker=order.worker, host=order.host, slot=order.slot)
+        if self._options.verbose:
+            self._note(f"worker {order.worker} starts on host {order.host}, slot {order.slot}")
+
+    def _show_rank(self, worker: Worker) -> None:
+        label = "" if worker.rank >= 0 else f"worker {worker.start.worker}"
+        for stream in self._streams[worker.start.worker].values():
+            self._merger.assign(stream, worker.rank, label)
+
+    def _begin_generation(self, generation: Generation) -> None:
+        self._generation = generation
+        for rank, member in enumerate(generation.members):
+            if (worker := self._workers.get(member.worker)) is not None:
+                worker.rank, worker.generation = rank, generation.number
+                self._show_rank(worker)
+        self._note(f"generation {generation.number}: {generation.text()}")
+        members = [member._asdict() for member in generation.members]
+        self._files.event("generation", generation=generation.number, members=members)
+
+    def _end_job(self, end: EndJob) -> None:
+        if self._end is not None or (self._stopping and end.code):
+            return  # the job has a reason to end
+        self._end = end
+        now = time.monotonic()
+        for worker in self._workers.values():
+            if not worker.process.agent.host.greeted:
+                worker.escalation = [(now, AT_ONCE)]  # nothing of it has been started
+            elif not self._is_member(worker):
+                worker.end_at(now + _WAITING_SECONDS)
+            elif end.code != 0:
+                worker.end_at(now + _FAILED_SECONDS)
+
+    def _is_member(self, worker: Worker) -> bool:
+        return any(one.worker == worker.start.worker for one in self._generation.members)
+
+    # What ends.
+
+    def _ended(self, process: RankProcess) -> None:
+        worker = self._workers.pop(process.rank)
+        worker.told = self._end is not None
+        failed = process.failed() and process.code != DISMISSED  # of these the coordinator tells
+        cause = worker.cause()
+        self._head.ended(worker.start.worker, process.exit_code(), cause)
+        self._files.event(
+            "worker_failed" if failed else "worker_ended",
+            worker=worker.start.worker,
+            rank=worker.rank if worker.rank >= 0 else None,
+            host=worker.start.host,
+            exit_code=process.exit_code(),
+            reason=process.describe_end(),
+            cause=cause or None,
+            ended_by_launcher=process.ended_by_launcher,
+        )
+        self._over.append(process)
+        if not failed:
+            process.tail.clear()
+            return
+        self._failures.append(worker)
+        while len(self._failures) > _KEPT_FAILURES:
+            self._failures.pop(0).process.tail.clear()
+        if process.ended_by_launcher or self._stopping is not None:
+            return
+        if self._end is None:
+            self._note(
+                f"{worker.name()} ended with {process.describe_end()}"
+                + (f": {cause}" if cause else "")
+            )
+        elif self._end.code == 0 and self._is_member(worker):
+            self._late_code = self._late_code or process.exit_code()
+
+    def _explain(self) -> tuple[int, str]:
+        """Prints how the job failed, if it did; returns the exit code and why."""
+        if self._stopping is not None:
+            why = f"stopped by {signal_name(self._stopping)}, passed on to all workers"
+            self._note(why)
+            # One that only waited need not know what to do about the signal. One that was let go
+            # has done what it was asked to.
+            failed = [one for one in self._failures if one.rank >= 0 or not self._generation.number]
+            codes = [code for one in failed if (code := one.process.exit_code()) != DISMISSED]
+            codes.append(self._options.stopped_exit_code)
+            # Ranks that have ended well after a signal need not be done, as in a static job.
+            code = codes[0] if self._end is None or self._end.code == 0 else self._end.code
+            return code, why
+        assert self._end is not None
+        if self._end.code == 0 and not self._late_code:
+            return 0, ""
+        why = self._end.reason
+        if self._end.code == 0:
+            why = "a worker failed after the training was over"
+        self._note(f"the job failed: {why}")
+        failed = [one for one in self._failures if not one.process.ended_by_launcher]
+        # Those that were told that the job has failed fail because of that.
+        shown = [one for one in failed if not one.told or self._end.code == 0]
+        if shown:
+            worker = next((one for one in reversed(shown) if one.cause()), shown[-1])
+            self._note(f"the end of the error output of {worker.name()}:")
+            for line in end_of_output(worker.process):
+                self._merger.note(f"    {line}")
+        if found := self._records.explanation():
+            self._note(found)
+        return self._end.code or self._late_code, why
+
+    # Which hosts there are.
+
+    def _discover(self) -> None:
+        if self._script is None or self._stopping is not None or self._end is not None:
+            return
+        changed, notes = self._script.step(time.monotonic())
+        for note in notes:
+            self._note(note)
+        if changed:
+            self._note(f"the hosts are now {hosts_text(self._script.hosts)}")
+            self._files.event("hosts", hosts=self._script.hosts)
+            self._slots = dict(self._script.hosts)
+            self._head.hosts_found(self._script.hosts)

@@ -1,0 +1,417 @@
+"""tfring.run: calls a Python function on N processes and returns what it returned, by rank.
+
+The function and its results travel over a connection of their own between every rank and this
+process. Both sides prove to know a secret of this call before anything else is read, and every
+message carries a seal, because what follows is pickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+import cloudpickle
+
+from tfring.engines.outcomes import is_consequence
+from tfring.explain.launched import RunRecords
+from tfring.job.handshake.auth import Role
+from tfring.job.handshake.errors import BootstrapError
+from tfring.job.handshake.listener import Listener
+from tfring.job.security.errors import IntegrityError
+from tfring.job.security.seal import Channel
+from tfring.job.security.secret import fresh_secret, job_key
+from tfring.launch import cell_sources
+from tfring.launch.agents.addresses import open_rendezvous
+from tfring.launch.agents.host import AGENT_TIMEOUT_SECONDS, SSH_LATER_SECONDS
+from tfring.launch.hosts.placement import Slot, address_of, find_slots, is_local
+from tfring.launch.job import JobRunner
+from tfring.launch.options.job_options import JobOptions
+from tfring.launch.output.merger import OutputMerger
+from tfring.launch.output.terminal import Terminal
+from tfring.settings.environment import Settings
+from tfring.ssh.options import SshOptions
+
+__all__ = ["run"]
+
+_log = logging.getLogger("tfring")
+
+JOB_ID = "function"
+# After the end of the job, for results that are still on their way.
+_RESULT_SECONDS = 10.0
+_PAUSE_SECONDS = 0.5
+# The longest function or result; a seal shows that the length is the other end's own.
+MAX_BYTES = 1 << 40
+
+
+def run(
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = None,
+    *,
+    np: int | None = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    start_timeout: float | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    network_interface: str | None = None,
+    output_filename: str | None = None,
+    verbose: int | None = None,
+    executable: str | None = None,
+    env: Mapping[str, str] | None = None,
+    no_env: bool = False,
+    **other: Any,
+) -> list[Any]:
+    """Calls a function on several processes at once and waits for all of them.
+
+    They start as by ``tfring run``, which prefixes their output; the function calls `init` itself.
+
+    Args:
+        func: Any callable that cloudpickle can pickle, including lambdas and local functions.
+        args: Its positional arguments, the same on every rank.
+        kwargs: Its keyword arguments.
+        num_proc: Number of processes (default 1).
+        np: Horovod's older name for num_proc.
+        hosts: As ``tfring run -H``: "node1:4,node2:4"; this host by default.
+        hostfile: As ``tfring run --hostfile``.
+        start_timeout: Seconds that the ranks wait for each other when they start.
+        ssh_port: Port of ssh on the other hosts.
+        ssh_identity_file: Private key for ssh.
+        network_interface: Network interface to use between hosts, or several: "eth0,eth1".
+        output_filename: Folder for a copy of each rank's output.
+        verbose: If it is not 0, prints which host each rank is on.
+        executable: The Python that the ranks run (default: this one).
+        env: Variables for all ranks, by name; as ``tfring run -x NAME=VALUE``.
+        no_env: As ``tfring run --no-env``: ranks on other hosts get no variables but these.
+        **other: Horovod's others: those of elastic jobs and of MPI must be None.
+
+    Returns:
+        What the function returned, by rank.
+
+    Raises:
+        ValueError, TypeError: Parameters are wrong or contradict; or `func` cannot be pickled.
+        NotImplementedError: A parameter asks for a feature that tfring does not have.
+        RuntimeError: A rank failed; the cause is its exception, if that can be pickled.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    _check_other_parameters(other)
+    slots = _slots(num_proc, np, hosts, hostfile)
+    silence = AGENT_TIMEOUT_SECONDS + SSH_LATER_SECONDS
+    ssh = SshOptions(ssh_port, ssh_identity_file, silence_seconds=silence)
+    interface = other.get("network_interfaces") or network_interface
+    job = dataclasses.replace(
+        _job(slots, executable, env or {}, no_env, ssh, interface),
+        start_timeout=start_timeout or Settings.start_timeout,
+        output_folder=Path(output_filename) if output_filename else None,
+        verbose=bool(verbose),
+    )
+    return _call(pickled_call(func, args, kwargs), job)
+
+
+def pickled_call(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> bytes:
+    """Returns a function with its arguments, as the processes of `function_task` get it.
+
+    Args:
+        func: Any callable that cloudpickle can pickle.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+
+    Raises:
+        TypeError: Something cannot be pickled.
+    """
+    call = (func, tuple(args), dict(kwargs or {}), cell_sources.collect())
+    instead = "make what is named here inside the function"
+    return cell_sources.dumps(call, "the function, or something that it uses,", instead)
+
+
+def _job(
+    slots: list[Slot],
+    executable: str | None,
+    env: Mapping[str, str],
+    no_env: bool,
+    ssh: SshOptions,
+    interface: str | None,
+) -> JobOptions:
+    for name, value in env.items():
+        if not (isinstance(name, str) and isinstance(value, str) and name.isidentifier()):
+            raise ValueError(
+                f"tfring.run(env={{{name!r}: {value!r}}}): it has to be the name of a variable and "
+                "its value, both strings"
+            )
+    # The folders of the function's modules come first.
+    path = [*_import_path(), *filter(None, [env.get("PYTHONPATH")])]
+    return JobOptions(
+        slots=slots,
+        argv=[executable or sys.executable, "-m", "tfring.launch.function_task"],
+        environment={**env, "PYTHONPATH": os.pathsep.join(path)},
+        sent={} if no_env else None,
+        shell=ssh,
+        interface=interface,
+    )
+
+
+def _call(function: bytes, options: JobOptions) -> list[Any]:
+    """Runs the job, and while it runs a server for the function and its results."""
+    hosts = [slot.host for slot in options.slots]
+    other_host = next((address_of(host) for host in hosts if not is_local(host)), None)
+    with FunctionServer(function, len(hosts), options.interface, other_host) as server:
+        environment = {**options.environment, **server.environment}
+        job = dataclasses.replace(options, environment=environment)
+        with Terminal() as terminal, RunRecords({**os.environ, **environment}) as records:
+            runner = JobRunner(job, OutputMerger(terminal.stdout, terminal.stderr), records)
+            code = runner.run()
+        if runner.stopped_by == signal.SIGINT:
+            raise KeyboardInterrupt
+        return server.results(code, runner.reason)
+
+
+_ELASTIC = (
+    "min_num_proc",
+    "max_num_proc",
+    "min_np",
+    "max_np",
+    "slots",
+    "reset_limit",
+    "cooldown_range",
+    "host_discovery_script",
+)
+_MPI = ("use_mpi", "mpi_args")
+# The first two have no effect: tfring.run caches nothing about hosts and never uses MPI.
+_ACCEPTED = ("disable_cache", "use_gloo", "network_interfaces")
+
+
+def _slots(
+    num_proc: int | None, np: int | None, hosts: str | None, hostfile: str | None
+) -> list[Slot]:
+    if num_proc is not None and np is not None and num_proc != np:
+        raise ValueError(f"num_proc={num_proc} and np={np} are the same thing: give one of them")
+    ranks = num_proc if num_proc is not None else np
+    if ranks is not None and not isinstance(ranks, SupportsIndex):
+        raise TypeError(f"num_proc and np are whole numbers of ranks, and not {ranks!r}")
+    if ranks is None and not hosts and not hostfile:
+        ranks = 1
+    return find_slots(ranks, hosts or None, hostfile)
+
+
+def _check_other_parameters(other: Mapping[str, Any]) -> None:
+    """Refuses parameters of Horovod's that ask for a feature which is missing here."""
+    for name, value in other.items():
+        if name not in (*_ELASTIC, *_MPI, *_ACCEPTED):
+            raise TypeError(f"tfring.run has no parameter {name!r}")
+        if name in _ELASTIC and value is not None:
+            raise NotImplementedError(
+                f"tfring.run({name}=...) is not there yet: start an elastic job on the command "
+                "line, tfring run --min-np 2 python train.py; see docs/launcher.md"
+            )
+        if name in _MPI and value:
+            raise NotImplementedError(
+                "tfring.run starts its processes without MPI; with MPI start the whole program as "
+                "`mpirun -np N python train.py`"
+            )
+
+
+def _import_path() -> list[str]:
+    """Returns the folders of sys.path, so that the ranks can import the function's modules."""
+    return list(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
+
+
+class FunctionServer:
+    """Sends the function to the ranks and receives their results.
+
+    One thread accepts the connections of the ranks and of nobody else; a thread per rank waits for
+    its result. The thread that called `run` owns the server and reads the results after the job has
+    ended. In an elastic job workers stand for ranks, by their ids, and there may always be more.
+
+    Args:
+        function: What `pickled_call` returns.
+        ranks: How many ranks there are; of an elastic job: how many ids more than those that have
+            come may come at any time.
+        interface: The network interface to listen at; None: what fits.
+        towards: The address of another host of the job; None: there is none.
+        secret: What the ranks know; None: a new one.
+        listener: Listens already, in the place of `interface` and `towards`.
+        advertised: The address at which ranks find it; None: the one at which it listens.
+        elastic: Whether the job is elastic.
+    """
+
+    def __init__(
+        self,
+        function: bytes,
+        ranks: int,
+        interface: str | None,
+        towards: str | None,
+        *,
+        secret: str | None = None,
+        listener: socket.socket | None = None,
+        advertised: str | None = None,
+        elastic: bool = False,
+    ) -> None:
+        self._function = function
+        self._ranks = ranks
+        self._elastic = elastic
+        self._secret = secret or fresh_secret()
+        key = job_key(self._secret, JOB_ID)
+        sock = listener or open_rendezvous(interface, towards)
+        sock.listen(min(4096, self._ranks + 16))
+        self._listener = Listener(sock, key, 0)
+        address, port = self._listener.address
+        self._address = (advertised or address, port)
+        self._lock = threading.Lock()  # guards _outcomes, _channels, _threads and _listens
+        self._listens = True
+        self._outcomes: dict[int, tuple[bool, bytes]] = {}
+        self._channels: list[Channel] = []
+        self._threads: list[threading.Thread] = []
+        self._over = threading.Event()
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+        self._acceptor.start()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which the ranks find this server."""
+        return {
+            "TFRING_FUNCTION_ADDR": self._address[0],
+            "TFRING_FUNCTION_PORT": str(self._address[1]),
+            "TFRING_FUNCTION_SECRET": self._secret,
+        }
+
+    def __enter__(self) -> FunctionServer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        with self._lock:
+            if self._listens:
+                self._listener.interrupt()
+        self._acceptor.join()
+        self._stop_listening()
+        with self._lock:
+            for channel in self._channels:
+                channel.sock.close()
+
+    def results(self, code: int, why: str = "") -> list[Any]:
+        """Returns the results by rank.
+
+        Args:
+            code: The exit code of the job.
+            why: What is known of a failure.
+
+        Raises:
+            RuntimeError: A rank failed, or ended without a result; its exception is the cause.
+        """
+        outcomes = self._wait()
+        failed = {rank: _failure(data) for rank, (fine, data) in outcomes.items() if not fine}
+        if failed:  # in order of arrival, what only follows from another rank's error last
+            rank = min(failed, key=lambda one: is_consequence(failed[one][1]))
+            text, error = failed[rank]
+            raise RuntimeError(f"the function failed on rank {rank}:\n{text}") from error
+        missing = [rank for rank in range(self._ranks) if rank not in outcomes]
+        if missing or code != 0:
+            ranks = ", ".join(map(str, missing)) or "none"
+            raise RuntimeError(
+                f"the job ended with exit code {code}; ranks without a result: {ranks}. "
+                + (why or "See their output")
+            )
+        return [cloudpickle.loads(outcomes[rank][1]) for rank in range(self._ranks)]
+
+    def results_of(self, workers: Sequence[int], code: int, why: str) -> list[Any]:
+        """Returns the results of an elastic job.
+
+        Args:
+            workers: The ids of the last generation, by rank.
+            code: The exit code of the job.
+            why: What is known of a failure.
+
+        Raises:
+            RuntimeError: The job failed; the exception of the last worker that failed is the cause.
+        """
+        outcomes = self._wait()
+        missing = [rank for rank, one in enumerate(workers) if not outcomes.get(one, (False,))[0]]
+        if code == 0 and not missing:
+            return [cloudpickle.loads(outcomes[worker][1]) for worker in workers]
+        if code == 0:
+            why = f"ranks {missing} ended without a result after the training was over"
+        text, cause = f"the elastic job failed: {why or f'exit code {code}'}", None
+        failed = {worker: _failure(data) for worker, (fine, data) in outcomes.items() if not fine}
+        for worker, (trace, error) in failed.items():
+            if cause is None or not is_consequence(error):
+                cause, last = error, f"\nthe error of worker {worker}:\n{trace}"
+        raise RuntimeError(text + (last if failed else "")) from cause
+
+    def _wait(self) -> dict[int, tuple[bool, bytes]]:
+        """Waits for results that are on their way; returns what has come."""
+        with self._lock:
+            threads = list(self._threads)
+        deadline = time.monotonic() + _RESULT_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        with self._lock:
+            return dict(self._outcomes)
+
+    def _accept(self) -> None:
+        """Accepts each rank once, as they come, until all are there or the job has ended.
+
+        Then it closes the port.
+        """
+        first = int(self._elastic)  # the id of the first
+        expected = {(Role.FUNCTION, rank) for rank in range(first, first + self._ranks)}
+        while expected:
+            try:
+                present = self._listener.accept(expected, math.inf, one_is_enough=True)
+            except BootstrapError as error:
+                # Too few descriptors, or somebody is a rank twice: the job may still end well.
+                _log.warning("tfring.run: %s", error)
+                if self._over.wait(_PAUSE_SECONDS):
+                    return
+                continue
+            if not present:
+                return  # interrupted: the job has ended
+            for (role, rank), channel in present.items():
+                expected.discard((role, rank))
+                if self._elastic:
+                    expected.add((role, rank + self._ranks))
+                thread = threading.Thread(target=self._serve, args=(rank, channel), daemon=True)
+                with self._lock:
+                    self._channels.append(channel)
+                    self._threads.append(thread)
+                thread.start()
+        self._stop_listening()
+
+    def _stop_listening(self) -> None:
+        with self._lock:
+            if self._listens:
+                self._listens = False
+                self._listener.close()
+
+    def _serve(self, rank: int, channel: Channel) -> None:
+        """Gives a rank the function and waits for its result."""
+        channel.sock.setblocking(True)
+        with contextlib.suppress(OSError, IntegrityError):
+            channel.send(self._function)
+            fine = channel.receive(MAX_BYTES) == b"result"
+            data = channel.receive(MAX_BYTES)
+            with self._lock:
+                self._outcomes[rank] = (fine, data)
+
+
+def _failure(data: bytes) -> tuple[str, BaseException | None]:
+    """Returns the traceback of a rank, and its exception if that could be pickled."""
+    text, pickled = cloudpickle.loads(data)
+    try:
+        error = cloudpickle.loads(pickled) if pickled else None
+    except Exception:
+        error = None  # a class whose constructor needs other arguments than those it pickles
+    return str(text), error if isinstance(error, BaseException) else None

@@ -1,0 +1,170 @@
+"""Assigns ranks to hosts."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfring.job.bootstrap.hosts import interface_addresses
+from tfring.launch.hosts.allocations import find_allocation
+from tfring.launch.hosts.errors import UsageError
+from tfring.launch.hosts.lists import parse_entry, split_list
+
+MOST_RANKS = 100_000
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The host of one rank, and its rank among those of the host and across hosts."""
+
+    rank: int
+    host: str
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+def find_slots(
+    ranks: int | None,
+    hosts: str | None,
+    hostfile: str | None,
+    environ: Mapping[str, str] | None = None,
+) -> list[Slot]:
+    """Assigns ranks to the hosts in a list or in a file, or to those that a scheduler has given.
+
+    Args:
+        ranks: Number of ranks; None uses every slot of the hosts.
+        hosts: For example ``node1:4,node2:4``; None for this host.
+        hostfile: Path of a host file, instead of `hosts`.
+        environ: The environment, where a scheduler names hosts; they count if all others are None.
+
+    Raises:
+        UsageError: The parameters are wrong or contradict each other.
+        OSError: The host file cannot be read.
+    """
+    if hosts and hostfile:
+        raise UsageError("a list of hosts (-H) and a host file exclude each other: give one")
+    if ranks is not None and ranks < 1:
+        raise UsageError(f"{ranks} ranks were asked for, and at least one is needed")
+    found = parse_hosts(hosts) if hosts is not None else []
+    if hostfile:
+        found = parse_hostfile(Path(hostfile).read_text(encoding="utf-8"))
+    if ranks is None and hosts is None and not hostfile and environ is not None:
+        allocation = find_allocation(environ)
+        found = [] if allocation is None else allocation.hosts
+    return assign_slots(ranks, found)
+
+
+def parse_hosts(text: str) -> list[tuple[str, int]]:
+    """Reads ``host:slots,host:slots``; a host without a number has one slot.
+
+    Raises:
+        UsageError: The text has another form.
+    """
+    hosts = [host for part in split_list(text) for host in parse_entry(part, part)]
+    if not hosts:
+        raise UsageError(f"-H {text!r} names no host: is a variable of your shell empty?")
+    return hosts
+
+
+def parse_hostfile(text: str) -> list[tuple[str, int]]:
+    """Reads a host file: ``host slots=4`` or ``host:4`` per line, # starts a comment.
+
+    Raises:
+        UsageError: A line has another form; the message names it.
+    """
+    hosts: list[tuple[str, int]] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.split("#", 1)[0].split()
+        if not words:
+            continue
+        slots = [re.fullmatch(r"slots=(\d+)", word) for word in words[1:]]
+        if len(words) > 2 or not all(slots):
+            raise UsageError(f'line {number} of the host file is "{line}", not "host slots=4"')
+        entry = f"{words[0]}:{slots[0].group(1)}" if slots and slots[0] else words[0]
+        try:
+            hosts += parse_entry(entry, line)
+        except UsageError as error:
+            raise UsageError(f"line {number} of the host file: {error}") from None
+    return hosts
+
+
+def assign_slots(ranks: int | None, hosts: list[tuple[str, int]]) -> list[Slot]:
+    """Fills the slots of the hosts with ranks, in order.
+
+    Args:
+        ranks: Number of ranks; None fills every slot.
+        hosts: Hosts and their slots; empty means this host with as many slots as ranks.
+
+    Raises:
+        UsageError: There are too few slots or too many ranks, or a host is named twice.
+    """
+    if not hosts:
+        if ranks is None:
+            raise UsageError(
+                "say how many ranks to start: tfring run -np 2 python train.py; within a job of "
+                "Slurm, PBS, LSF or SGE its hosts are taken"
+            )
+        hosts = [("localhost", ranks)]
+    names = [address_of(host) for host, _ in hosts]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"a host is named twice ({twice}): add up its slots in one entry")
+    total = sum(slots for _, slots in hosts)
+    ranks = total if ranks is None else ranks
+    if ranks > MOST_RANKS:
+        raise UsageError(f"{ranks} ranks were asked for, and a job has at most {MOST_RANKS}")
+    if ranks > total:
+        raise UsageError(
+            f"{ranks} ranks were asked for, and the hosts have {total} slots in all: give each "
+            "its number, as -H node1:4; without one a host has 1"
+        )
+    used: list[tuple[str, int]] = []
+    left = ranks
+    for host, slots in hosts:
+        used.append((host, min(slots, left)))
+        left -= used[-1][1]
+    used = [(host, count) for host, count in used if count > 0]
+    return _number_ranks(used)
+
+
+def _number_ranks(used: list[tuple[str, int]]) -> list[Slot]:
+    slots: list[Slot] = []
+    for index, (host, count) in enumerate(used):
+        for local in range(count):
+            cross = sum(1 for _, other in used[:index] if other > local)
+            across = sum(1 for _, other in used if other > local)
+            slots.append(Slot(len(slots), host, local, count, cross, across))
+    return slots
+
+
+def address_of(host: str) -> str:
+    """Returns a host without the user that ssh logs in as: ``node1`` of ``me@node1``."""
+    return host.rpartition("@")[2]
+
+
+def _own_name() -> str | None:
+    """Returns the name of this process's user; None: the system has none, as in many containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None
+
+
+def is_local(host: str) -> bool:
+    """Whether a host is this machine, and no other user is to run the ranks there."""
+    user, _, host = host.rpartition("@")
+    if user and user != _own_name():
+        return False
+    if host in ("localhost", "::1", socket.gethostname(), socket.getfqdn()):
+        return True
+    try:
+        found = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    return bool(found & {a.address for a in interface_addresses()})

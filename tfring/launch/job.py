@@ -1,0 +1,232 @@
+"""Runs a job whose ranks stay: starts them, and ends all when one fails."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from tfring.explain.launched import RunRecords
+from tfring.launch.agents.host import Host
+from tfring.launch.agents.rank import RankProcess
+from tfring.launch.escalation import Escalation
+from tfring.launch.exit_codes import LOST_PEER
+from tfring.launch.hosts.errors import UsageError
+from tfring.launch.hosts.placement import Slot, address_of
+from tfring.launch.options.environment import rank_variables
+from tfring.launch.options.job_options import JobOptions
+from tfring.launch.output.merger import OutputMerger
+from tfring.launch.reports import text
+from tfring.launch.signals import signal_name
+from tfring.launch.supervisor import StoppedWhileStartingError, Supervisor
+from tfring.texts.ranks import rank_ranges
+
+# For so long after the end of the ranks what ssh says of a host that was lost is read.
+_DRAIN_SECONDS = 1.0
+# After so many starts in a row signs of life are given to hosts, and signals looked at.
+_STARTS_AT_ONCE = 16
+_RENDEZVOUS = b"tfring-rendezvous "
+
+
+class JobRunner(Supervisor):
+    """A job whose ranks stay: the first one that fails ends all.
+
+    It starts an escalation: the others get time to print their own errors, then SIGTERM, then
+    SIGKILL, and at last the agents of their hosts are killed. After a failure, but not after a
+    signal, all ranks are started again, `max_restarts` times.
+    """
+
+    def __init__(self, options: JobOptions, merger: OutputMerger, records: RunRecords) -> None:
+        """As of Supervisor."""
+        super().__init__(options, merger, records)
+        self._processes: list[RankProcess] = []
+        self._shown: set[int] = set()  # ranks of which it has been said where they run
+        # Rank 0's first line says where it listens. What has come of it; None: it is not awaited.
+        self._first_line: bytes | None = None
+        self._failed = False  # a rank failed before any signal
+        self._restarts = 0
+        self._escalation = Escalation()
+
+    @property
+    def stopped_by(self) -> int | None:
+        """See `Supervisor.stopped_by`."""
+        return None if self._failed else self._stopping
+
+    def _run(self) -> None:
+        self._start_all()
+        while self._running or self._starts_again():
+            self._process_events()
+        self._drain()
+
+    def _starts_again(self) -> bool:
+        """Starts all ranks again if one has failed, and that may be; returns whether it did."""
+        first = text.first_failure([p for p in self._processes if not self._left_in_good_order(p)])
+        if first is None or not self._failed or self._stopping is not None:
+            return False
+        if self._restarts == self._options.max_restarts:
+            return False
+        self._restarts += 1
+        reason = text.end_in_a_line(first)
+        of = f"restart {self._restarts} of {self._options.max_restarts}"
+        self._note(f"{reason}; all ranks start again ({of})")
+        self._files.restarted(self._restarts, reason)
+        self._processes.clear()
+        self._shown.clear()
+        self._failed, self._escalation = False, Escalation()
+        self._start_all()
+        return True
+
+    def _explain(self) -> tuple[int, str]:
+        """Prints how the job failed, if it did; returns the exit code and why."""
+        # A rank that failed counts before those that were asked to end, also if it came later.
+        failed = [p for p in self._processes if p.failed() and not self._left_in_good_order(p)]
+        first = text.first_failure(failed or self._processes)
+        if first is None:
+            return (0 if self._stopping is None else self._options.stopped_exit_code), ""
+        if self._left_in_good_order(first):
+            why = f"all ranks were asked to end, and have (exit code {first.code})"
+            self._note(why)
+        elif self._stopping is not None and not self._failed:
+            why = f"stopped by {signal_name(self._stopping)}, passed on to all ranks"
+            self._note(why)
+        else:
+            self._merger.note(text.describe(self._processes))
+            ended = [process.rank for process in self._processes if process.ended_by_launcher]
+            why = self._records.explanation(ended)
+            if why:
+                self._note(why)
+            mine = {slot.rank for slot in self._options.slots}
+            if self._options.share is not None and text.blamed(first) - mine:
+                return LOST_PEER, why or text.headline(first)
+        return first.exit_code(), why or text.headline(first)
+
+    def _start_all(self) -> None:
+        slots = self._options.slots
+        others = [address_of(s.host) for s in slots if s.host != slots[0].host]
+        listen = {
+            "interface": self._options.interface,
+            "towards": others[0] if others else None,
+        }
+        share, self._starting = self._options.share, True
+        self._first_line = b"" if share is None else None
+        where = {} if share is None else share.variables()
+        # Ranks of the lives before are strangers to this one.
+        life = f".{self._restarts}" if self._restarts else ""
+        where["TFRING_JOB_ID"] = self._options.job_id + life
+        where["TFRING_RESTART_COUNT"] = str(self._restarts)
+        for slot in slots:
+            opens = slot.rank == 0 and share is None
+            self._start(slot, where, listen if opens else None)
+            if slot.rank % _STARTS_AT_ONCE == 0:
+                self._process_events(time.monotonic())
+                if self._stopping is not None:
+                    raise StoppedWhileStartingError
+            if opens:
+                address, port = self._wait_for_rendezvous(self._processes[0])
+                if port == 0:
+                    break  # rank 0 did not start; its error output has the reason
+                where["TFRING_RENDEZVOUS_ADDR"] = address
+                where["TFRING_RENDEZVOUS_PORT"] = str(port)
+        self._starting = False
+
+    def _start(
+        self, slot: Slot, where: dict[str, str], listen: dict[str, str | None] | None
+    ) -> None:
+        """Has one rank started.
+
+        Args:
+            slot: Which rank, and on which host.
+            where: Variables that say which life of the job this is, and where rank 0 listens.
+            listen: Rank 0: where to listen; see protocol.py.
+        """
+        host = self._connections.host(slot.host)
+        variables = rank_variables(
+            self._options, slot, os.environ, remote=not host.local, records=self._records.variables
+        )
+        variables = {**variables, **where}
+        process = self._start_process(host, slot, slot.rank, variables, listen=listen)
+        self._processes.append(process)
+
+    def _wait_for_rendezvous(self, process: RankProcess) -> tuple[str, int]:
+        """Waits until rank 0 says where it listens. Port 0 if it could not start."""
+        deadline = time.monotonic() + self._options.start_timeout
+        while self._awaits_first_line() and process.code is None:
+            self._process_events(deadline)
+            if self._stopping is not None:
+                raise StoppedWhileStartingError
+            if time.monotonic() >= deadline:
+                break
+        line, self._first_line = self._first_line or b"", None
+        words = line.split()
+        if process.code is not None and not line:
+            return "", 0
+        if not line.startswith(_RENDEZVOUS) or len(words) != 3:
+            noise = process.agent.host.noise
+            raise UsageError(
+                f"rank 0's agent on {process.slot.host} did not answer within "
+                f"{self._options.start_timeout:g} s as expected ({(line or noise)[:200]!r}): check "
+                "that ssh to it needs no password, and that the same Python and tfring are there"
+            )
+        return words[1].decode(), int(words[2])
+
+    def _process_events(self, deadline: float | None = None) -> None:
+        """Waits for output, a signal, the end of a rank or a deadline, and handles it."""
+        self._wait([deadline, *self._escalation.due()])
+        for process in self._processes:
+            if process.rank not in self._shown and "pid" in process.agent.facts():
+                self._shown.add(process.rank)
+                self._say_where(process)
+        self._reap()
+        self._escalation.work(time.monotonic(), list(self._running.values()))
+
+    def _on_output(self, host: Host, number: int, name: str, data: bytes) -> None:
+        if self._awaits_first_line() and (number, name) == (0, "stdout"):
+            # What follows in the same piece is handed on at once: rank 0 may have ended by now.
+            line, end, data = data.partition(b"\n")
+            self._first_line = (self._first_line or b"") + line + end
+        if data:
+            super()._on_output(host, number, name, data)
+
+    def _awaits_first_line(self) -> bool:
+        return self._first_line is not None and not self._first_line.endswith(b"\n")
+
+    def _leaves_no_time(self) -> bool:
+        # After a failure no rank has to write a checkpoint either.
+        return self._stopping is not None or self._failed
+
+    def _kill_at(self, when: float) -> None:
+        self._escalation.kill(when)
+
+    def _processes_of_job(self) -> list[RankProcess]:
+        return self._processes
+
+    def _ended(self, process: RankProcess) -> None:
+        self._files.rank_ended(process)
+        in_order = self._left_in_good_order(process)
+        if process.failed() and not in_order and not self._escalation:
+            self._failed = True
+            self._escalation.after_failure(time.monotonic())
+
+    def _left_in_good_order(self, process: RankProcess) -> bool:
+        """Whether a rank was asked to end, and did so after its checkpoint."""
+        return process.failed() and process.code == self._options.stopped_exit_code
+
+    def _say_where(self, process: RankProcess) -> None:
+        facts, slot = process.agent.facts(), process.slot
+        cores = rank_ranges(facts.get("cores", ()))
+        self._files.event(
+            "rank_started", rank=slot.rank, host=slot.host, pid=facts["pid"], cores=cores
+        )
+        if self._options.verbose:
+            self._note(
+                f"rank {slot.rank} on {slot.host}, local rank {slot.local_rank}, "
+                f"process {facts['pid']}, cores {cores}"
+            )
+
+    def _drain(self) -> None:
+        """Reads what ssh has to say of hosts that were lost."""
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        for host in self._connections.hosts():
+            fd = host.fds()[2]
+            while host.ended and fd in self._selector.get_map() and time.monotonic() < deadline:
+                for key, _ in self._selector.select(max(0.0, deadline - time.monotonic())):
+                    self._handle_event(key)

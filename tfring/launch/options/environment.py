@@ -1,0 +1,146 @@
+"""Which variables ranks get: of their own, and on other hosts of the launcher's environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from tfring.launch.agents.shells import RemoteShell
+from tfring.launch.hosts.errors import UsageError
+from tfring.launch.hosts.placement import Slot
+from tfring.launch.options.job_options import JobOptions
+
+# What programs, libraries and training depend on, and what holds neither keys to other services nor
+# anything that is different on every host.
+_SENT = re.compile(
+    r"PATH|LD_LIBRARY_PATH|VIRTUAL_ENV|CONDA_(PREFIX|DEFAULT_ENV)|PYTHON\w*|LANG|LC_\w+|TZ|"
+    r"(TFRING|HOROVOD|TF|KERAS|XLA|NCCL|OMP|KMP|MKL|OPENBLAS|MALLOC)_\w+|"
+    r"CUDA_(HOME|PATH|DEVICE_ORDER|LAUNCH_BLOCKING|CACHE_\w+)"
+)
+# Of those, what describes this host or holds a secret.
+_KEPT = re.compile(
+    r"TF_CONFIG|TF_(VAR|CLI)_\w+|"  # the second is Terraform's
+    r"TFRING_(SECRET|SECRET_FILE|BIND_ADDR|ADVERTISE_ADDR|FUNCTION_\w+)"
+)
+# Names of variables that hold secrets of this or another service.
+_SECRET = re.compile(
+    r"SECRET(?!_FILE)|(?<!MAX_)(?<!NUM_)TOKEN(?!IZER|_FILE)|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE|"
+    r"API_?KEY|ACCESS_?KEY|AUTH(?!OR)|COOKIE|WEBHOOK|JWT|CONNECTION_STRING|DSN$|"
+    r"(^|_)(KEY|PAT|PASS|\w*PWD)$",
+    re.IGNORECASE,
+)
+# PWD and OLDPWD are folders of the shell.
+_FOLDERS = ("PWD", "OLDPWD")
+# An address with a user and a password, as in DATABASE_URL.
+_PASSWORD_IN_URL = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
+
+
+def sent_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that ranks on other hosts get without being asked for.
+
+    Args:
+        environ: The launcher's environment.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if _SENT.fullmatch(name) and not _KEPT.fullmatch(name) and not is_secret(name, value)
+    }
+
+
+def chosen_variables(asked: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that ``-x NAME`` and ``-x NAME=VALUE`` ask for.
+
+    Args:
+        asked: The arguments of -x.
+        environ: The launcher's environment, for those without a value.
+
+    Raises:
+        UsageError: One has no value here.
+    """
+    values = {}
+    for text in asked:
+        name, given, value = text.partition("=")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise UsageError(f"-x {text}: it has to be NAME or NAME=VALUE")
+        if not given and name not in environ:
+            raise UsageError(f"-x {name}: there is no such variable here; -x {name}=VALUE sets one")
+        values[name] = value if given else environ[name]
+    return values
+
+
+def rank_variables(
+    options: JobOptions,
+    slot: Slot,
+    environ: Mapping[str, str],
+    *,
+    remote: bool,
+    records: Mapping[str, str],
+) -> dict[str, str]:
+    """Returns the variables of a rank besides those that processes on its host have.
+
+    Args:
+        options: The job.
+        slot: The rank.
+        environ: The launcher's environment.
+        remote: Whether the rank is on another host.
+        records: What ranks on this host get so that the launcher finds their records.
+    """
+    return {
+        **job_variables(options, environ, remote=remote, records=records),
+        "TFRING_RANK": str(slot.rank),
+        "TFRING_SIZE": str(options.size),
+        "TFRING_LOCAL_RANK": str(slot.local_rank),
+        "TFRING_LOCAL_SIZE": str(slot.local_size),
+        "TFRING_CROSS_RANK": str(slot.cross_rank),
+        "TFRING_CROSS_SIZE": str(slot.cross_size),
+    }
+
+
+def job_variables(
+    options: JobOptions,
+    environ: Mapping[str, str],
+    *,
+    remote: bool,
+    records: Mapping[str, str],
+) -> dict[str, str]:
+    """Returns the variables that are the same for all ranks of a host.
+
+    Args:
+        options: The job.
+        environ: The launcher's environment.
+        remote: Whether the host is another one.
+        records: What ranks on this host get so that the launcher finds their records.
+    """
+    sent = sent_variables(environ) if options.sent is None else options.sent
+    values = {
+        **(sent if remote else {}),
+        **({} if remote else records),
+        "PYTHONUNBUFFERED": environ.get("PYTHONUNBUFFERED", "1"),
+        **options.environment,
+        "TFRING_PARENT": "",  # of a rank that starts this job
+        **({"TFRING_SECRET": options.secret} if isinstance(options.shell, RemoteShell) else {}),
+        "TFRING_JOB_ID": options.job_id,
+        "TFRING_START_TIMEOUT": f"{options.start_timeout:g}",
+    }
+    if options.interface:
+        values["TFRING_INTERFACE"] = options.interface
+    return values
+
+
+def is_secret(name: str, value: str = "") -> bool:
+    """Tells whether a variable's name or value says that it holds a secret.
+
+    Such a variable goes to other hosts only if `-x` names it, and nobody sees its value.
+
+    Args:
+        name: Of the variable.
+        value: Its value.
+    """
+    named = name not in _FOLDERS and _SECRET.search(name) is not None
+    return named or _PASSWORD_IN_URL.search(value) is not None
+
+
+def shown_value(name: str, value: str) -> str:
+    """Returns the value of a variable for people to see: that of a secret is masked."""
+    return "********" if value and is_secret(name, value) else value

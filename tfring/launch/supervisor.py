@@ -1,0 +1,269 @@
+"""Supervises the processes of a job on its hosts: what all kinds of jobs have in common."""
+
+from __future__ import annotations
+
+import abc
+import json
+import os
+import selectors
+import signal
+import time
+from collections.abc import Iterable, Mapping
+
+from tfring.explain.launched import RunRecords
+from tfring.job.handshake.descriptors import raise_descriptor_limit
+from tfring.launch.agents.connections import Connections
+from tfring.launch.agents.host import Host, RankAgent
+from tfring.launch.agents.rank import RankProcess
+from tfring.launch.hosts.errors import UsageError
+from tfring.launch.hosts.placement import Slot
+from tfring.launch.options.job_options import JobOptions
+from tfring.launch.output.merger import OutputMerger, Stream
+from tfring.launch.reports.job_files import JobFiles
+from tfring.launch.signals import ENDING, PASSED_ON, SignalWatch, second_signal_text, signal_name
+
+
+class StoppedWhileStartingError(Exception):
+    """The launcher got a signal that ends the job before all ranks were started."""
+
+
+class Supervisor(abc.ABC):
+    """Runs one job from its start to its end. What an end means is for each kind of job to say.
+
+    One thread waits for output, signals, the end of processes and what the kind of job waits for. A
+    signal to the launcher is passed on and leaves the processes time for a checkpoint; a second
+    signal leaves none.
+
+    Used by one thread: the main thread, which handles signals, or any other, which leaves them
+    alone. If run() raises, the agents read end of file and end the processes that still run.
+
+    Args:
+        options: What to run.
+        merger: Gets the output of the processes.
+        records: Where the ranks of this host keep their records.
+    """
+
+    # What messages call the processes.
+    noun = "ranks"
+
+    def __init__(self, options: JobOptions, merger: OutputMerger, records: RunRecords) -> None:
+        self._options = options
+        self._merger = merger
+        self._records = records
+        self._files = JobFiles(options)
+        self._selector = selectors.DefaultSelector()
+        self._signals = SignalWatch()
+        self._connections = Connections(
+            self._selector,
+            options.shell,
+            options.agent_timeout,
+            self._on_output,
+            self._on_silent,
+            grace=options.stop_timeout,
+        )
+        # By the numbers of processes at their agents; those that have not ended.
+        self._running: dict[int, RankProcess] = {}
+        self._streams: dict[int, dict[str, Stream]] = {}
+        self._stopping: int | None = None  # the signal that the launcher got
+        self._starting = False  # a signal now leaves nobody any time
+        self.reason = ""  # why the job has failed, in a line, once it has ended
+
+    @property
+    def stopped_by(self) -> int | None:
+        """The signal to this process that ended the job; None if there was none."""
+        return self._stopping
+
+    def run(self) -> int:
+        """Runs the job; returns the exit code for the shell.
+
+        Raises:
+            UsageError: The job cannot be started as the options say.
+        """
+        raise_descriptor_limit()
+        why, code = "tfring run itself failed; its own error says why", 1
+        try:
+            self._files.open()
+            with self._selector:
+                self._prepare()
+                with self._signals:
+                    self._selector.register(self._signals.fd, selectors.EVENT_READ, self._signals)
+                    # A signal does not end this process before it has told how the job ended.
+                    code, why = self._run_and_explain()
+        except UsageError as error:
+            code, why = 2, str(error)
+            raise
+        except KeyboardInterrupt:
+            code, why = 130, "stopped by SIGINT before anything was started"
+            raise
+        except BrokenPipeError:
+            code, why = 141, "nobody reads the output of tfring run any more"
+            raise
+        finally:
+            self.reason = why
+            self._files.end(self._processes_of_job(), code, self.stopped_by, why)
+            self._connections.close()
+            self._close()
+            for trouble in self._files.close():
+                self._merger.note(trouble)
+        self._records.succeeded = code == 0
+        return code
+
+    def _run_and_explain(self) -> tuple[int, str]:
+        try:
+            self._files.begin(
+                self._connections.host("localhost") if self._options.exit_report else None
+            )
+            self._run()
+        except StoppedWhileStartingError:
+            assert self._stopping is not None
+            why = f"stopped by {signal_name(self._stopping)} before all ranks were started"
+            self._note(why)
+            return 128 + self._stopping, why
+        return self._explain()
+
+    # What each kind of job says.
+
+    def _prepare(self) -> None:  # noqa: B027  (most kinds have nothing to do)
+        """Gets ready; a signal ends this process meanwhile."""
+
+    @abc.abstractmethod
+    def _run(self) -> None:
+        """Runs the job until nothing of it is left to wait for."""
+
+    @abc.abstractmethod
+    def _explain(self) -> tuple[int, str]:
+        """Prints how the job failed, if it did; returns the exit code and why."""
+
+    def _close(self) -> None:  # noqa: B027
+        """Gives back what _prepare() has made, and what of that there is after an error."""
+
+    @abc.abstractmethod
+    def _processes_of_job(self) -> list[RankProcess]:
+        """Returns what the exit report tells of."""
+
+    @abc.abstractmethod
+    def _ended(self, process: RankProcess) -> None:
+        """Handles the end of a process."""
+
+    @abc.abstractmethod
+    def _kill_at(self, when: float) -> None:
+        """Has all processes end by then: a signal to the launcher ends the job."""
+
+    def _leaves_no_time(self) -> bool:
+        """Whether a signal that ends the job kills its processes at once."""
+        return self._stopping is not None
+
+    # What happens.
+
+    def _wait(self, deadlines: Iterable[float | None]) -> None:
+        """Waits for output, a signal, anything else that is watched, or a deadline.
+
+        Args:
+            deadlines: Of the job (time.monotonic).
+        """
+        now = time.monotonic()
+        limits = [d - now for d in (self._merger.tick(now), *deadlines) if d is not None]
+        if (seconds := self._connections.prepare()) is not None:
+            limits.append(seconds)
+        for key, _ in self._selector.select(max(0.0, min(limits)) if limits else None):
+            self._handle_event(key)
+        self._connections.tick()
+
+    def _handle_event(self, key: selectors.SelectorKey) -> None:
+        if isinstance(key.data, SignalWatch):
+            for number in key.data.read():
+                self._handle_signal(number)
+        elif isinstance(key.data, Host):
+            self._connections.handle(key)
+
+    def _on_output(self, host: Host, number: int, name: str, data: bytes) -> None:
+        process, now = self._running.get(number), time.monotonic()
+        if process is None:  # ssh has said it, or the agent itself
+            self._note(f"host {host.name}: {data.decode(errors='replace')}")
+            return
+        process.record_output(name, data, now)
+        self._merger.feed(self._streams[number][name], data, now)
+
+    def _reap(self) -> None:
+        """Handles the ends of processes."""
+        for number, process in list(self._running.items()):
+            code = process.agent.poll()
+            if code is None:
+                continue
+            process.code, process.ended_at = code, time.monotonic()
+            del self._running[number]
+            for stream in self._streams.pop(number).values():
+                self._merger.finish(stream)
+            self._ended(process)
+
+    def _on_silent(self, host: Host) -> None:
+        self._note(
+            f"host {host.name} gave no sign of life for {host.lease:g} s and is taken for lost; if "
+            f"it still runs, its agent ends its {self.noun} by itself"
+        )
+        self._files.event("host_silent", host=host.name, seconds=host.lease)
+
+    def _handle_signal(self, number: int) -> None:
+        if number == signal.SIGTSTP:
+            self._suspend()
+        if number in (*ENDING, *PASSED_ON):
+            self._signal_all(number)
+            self._files.event("signal", signal=signal_name(number))
+        if number not in ENDING:
+            return
+        at_once, self._stopping = self._leaves_no_time(), number
+        now, wait = time.monotonic(), self._options.stop_timeout
+        if not at_once and not self._starting:
+            self._note(
+                f"{signal_name(number)} was passed on to all {self.noun}, which have {wait:g} s to "
+                f"end; {second_signal_text(number)}"
+            )
+        self._kill_at(now if at_once else now + wait)
+
+    def _signal_all(self, number: int) -> None:
+        for process in self._running.values():
+            process.signal(number)
+
+    def _suspend(self) -> None:
+        """Stops the processes and this one, as the terminal asked (Ctrl-Z), until it goes on.
+
+        They have sessions of their own, so the terminal stops none of them; and as their process
+        groups have no parent in their sessions, SIGTSTP would not stop them either.
+        """
+        self._signal_all(signal.SIGSTOP)
+        self._connections.hold()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._signal_all(signal.SIGCONT)
+
+    # What starts.
+
+    def _start_process(
+        self, host: Host, slot: Slot, rank: int, variables: Mapping[str, str], **more: object
+    ) -> RankProcess:
+        """Has a process started.
+
+        Args:
+            host: The connection to its host.
+            slot: Its place; the number of its rank is that of the process.
+            rank: What its output has as prefix; -1: it has no rank yet.
+            variables: What it gets in its environment.
+            **more: What else its agent needs: see protocol.py.
+        """
+        job = {
+            "argv": self._options.argv,
+            "env": dict(variables),
+            "cwd": self._options.folder or os.getcwd(),
+            "bind_to": self._options.bind_to,
+            "local_rank": slot.local_rank,
+            "local_size": slot.local_size,
+            **more,
+        }
+        process = RankProcess(slot, RankAgent(host, slot.rank), copy=self._files.copier(slot.rank))
+        self._running[slot.rank] = process
+        self._streams[slot.rank] = {n: self._merger.add(rank, n) for n in ("stdout", "stderr")}
+        host.start(slot.rank, json.dumps(job).encode())
+        host.flush()
+        return process
+
+    def _note(self, text: str) -> None:
+        self._merger.note(f"tfring run: {text}")
