@@ -1,7 +1,6 @@
 """Stores: keys and values that threads, processes or hosts share while they form a job."""
 
 from tfring.job.store import Change as Change
-from tfring.job.store import HashStore as HashStore
 from tfring.job.store import Limits as Limits
 from tfring.job.store import PrefixStore as PrefixStore
 from tfring.job.store import ServerLimits as ServerLimits

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from attacks import Relay
 
-from tfring.job.store import HashStore, PrefixStore, TCPStore
+from tfring.job.store import PrefixStore, TCPStore
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "s" * 64
@@ -25,25 +25,19 @@ class Shared:
     def __init__(self, kind, folder):
         self.kind = kind
         self._stack = contextlib.ExitStack()
-        base = kind.removeprefix("prefix of ")
-        if base == "hash":
-            only = self._stack.enter_context(HashStore(LIMIT))
-            self._make = lambda **more: only
-            self.code = None
-        else:
-            self.server = self._stack.enter_context(
-                TCPStore("localhost", 0, is_master=True, timeout=LIMIT, secret=SECRET)
-            )
-            where = ("localhost", self.server.port)
-            self._make = lambda **more: TCPStore(*where, timeout=LIMIT, secret=SECRET, **more)
-            self.code = f"TCPStore{where} ".strip()[:-1] + f", timeout={LIMIT}, secret={SECRET!r})"
+        self.server = self._stack.enter_context(
+            TCPStore("localhost", 0, is_master=True, timeout=LIMIT, secret=SECRET)
+        )
+        self._where = ("localhost", self.server.port)
+        self.code = (
+            f"TCPStore{self._where} ".strip()[:-1] + f", timeout={LIMIT}, secret={SECRET!r})"
+        )
 
     def client(self, **more):
         """Another client of the same store; it is closed with the store."""
-        made = self._make(**more)
-        if self.kind != "hash":
-            self._stack.callback(made.close)
-        return PrefixStore("part", made) if self.kind.startswith("prefix of") else made
+        made = TCPStore(*self._where, timeout=LIMIT, secret=SECRET, **more)
+        self._stack.callback(made.close)
+        return PrefixStore("part", made) if self.kind == "prefix" else made
 
     def close(self):
         self._stack.close()

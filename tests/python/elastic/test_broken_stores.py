@@ -90,9 +90,8 @@ def test_watches_that_end_are_begun_again():
         link.ready()
         number = job.train([link]).generation
         for watch in (*link._watches, job.service._watch):
-            inner = watch._watch
-            inner._on_close(inner)  # the store tells it nothing any more
-            inner.fail(StoreWatchError("this client was too slow"))
+            watch._on_close(watch)  # the store tells it nothing any more
+            watch.fail(StoreWatchError("this client was too slow"))
         link.failed(number)
         link.stopped(number, Position(1, 1))
         assert job.train([link]).generation == number + 1

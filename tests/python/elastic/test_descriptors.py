@@ -11,11 +11,12 @@ import pytest
 
 pytest.importorskip("tfring._native")
 
+from own_store import OwnStore
+
 from tfring import world
 from tfring.job.bootstrap.cancel import Cancel
 from tfring.job.bootstrap.connect import Membership
 from tfring.job.environments import Identity, Rendezvous
-from tfring.job.store import HashStore
 
 TOO_MANY = OSError(errno.EMFILE, "Too many open files")
 
@@ -76,7 +77,7 @@ def test_none_is_left_when_there_are_too_many(what: str, monkeypatch: pytest.Mon
     identity = Identity("a test", 1, 2, Rendezvous.STORE)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="Too many"):
-        world._begin_generation(identity, HashStore(1.0), Cancel())
+        world._begin_generation(identity, OwnStore(), Cancel())
     assert len(os.listdir("/proc/self/fd")) == before - 2
     for other in others:  # rank 0 learns of it
         assert other.recv(1) == b""

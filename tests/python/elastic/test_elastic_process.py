@@ -30,6 +30,7 @@ WORKER = ElasticWorker(7, "localhost", 4000, "a", 2, True)
 class MadeUpStore:
     def __init__(self, *where: Any) -> None:
         self.timeout, self.closed = 1.0, False
+        self._connection, self._prefix = None, ""  # what a PrefixStore of it takes
 
     def cut(self) -> None:
         pass

@@ -23,7 +23,6 @@ from tfring.job.bootstrap.patience import Patience
 from tfring.job.handshake.errors import BootstrapError
 from tfring.job.store import (
     Change,
-    PrefixStore,
     Store,
     StoreConnectionError,
     StoreError,
@@ -33,7 +32,7 @@ from tfring.texts.ranks import ranks_text
 
 # One rank's record has about 1 KiB.
 MAX_RECORD_BYTES = 64 << 10
-_PREFIX = "tfring/init"
+_PREFIX = "tfring/init/"
 # Added to the time limit, so that rank 0 can still tell the others which rank is missing.
 _REPORT_SECONDS = 5.0
 # How long rank 0 waits for others to have read the last answer, before it deletes the keys.
@@ -76,7 +75,7 @@ class StoreExchange:
                 failed.
         """
         self._owned = owned
-        self._store = PrefixStore(_PREFIX, store)
+        self._store = store
         self._rank, self._members = rank, list(members)
         self._others = frozenset(members) - {0}
         self._patience = patience
@@ -92,7 +91,7 @@ class StoreExchange:
         try:
             with self._store_errors():
                 if rank == 0:
-                    self._changes = self._store.watch(timeout=self._left())
+                    self._changes = self._store.watch(_PREFIX, timeout=self._left())
                     self._gather_ranks()
                 else:
                     self._join()
@@ -131,14 +130,14 @@ class StoreExchange:
             if not self._name:
                 pass  # nobody has seen us
             elif self._rank != 0:
-                self._store.set(f"{self._name}/left/{self._rank}", b"", timeout=_LEAVE_SECONDS)
+                self._store.set(self._key("left", self._rank), b"", timeout=_LEAVE_SECONDS)
             else:
                 self._changes.close()
-                left = [f"{self._name}/left/{other}" for other in sorted(self._joined)]
+                left = [self._key("left", other) for other in sorted(self._joined)]
                 with contextlib.suppress(StoreTimeoutError):
                     self._store.wait(left, _LEAVE_SECONDS)
                 if self._owned is None:
-                    joined = [f"{self._name}/joined/{other}" for other in self._joined]
+                    joined = [self._key("joined", other) for other in self._joined]
                     for key in (*left, *joined, *self._made):
                         self._store.delete_key(key, _LEAVE_SECONDS)
         self._release()
@@ -160,7 +159,7 @@ class StoreExchange:
                 self._handle(self._changes.next(self._patience.until_next_word))
 
     def _handle(self, change: Change) -> None:
-        kind, _, last = change.key.rpartition("/")
+        kind, _, last = change.key.removeprefix(_PREFIX).rpartition("/")
         name, _, what = kind.partition("/")
         if kind == "arrived":
             if change.value is not None:
@@ -185,8 +184,8 @@ class StoreExchange:
         answer: dict[str, Any] = {"name": self._name}
         if members != self._members:
             answer = self._refusal(rank, members)
-        self._store.set(f"answer/{token}", encode(answer), timeout=self._left())
-        self._made += [f"arrived/{token}", f"answer/{token}"]
+        self._store.set(f"{_PREFIX}answer/{token}", encode(answer), timeout=self._left())
+        self._made += [f"{_PREFIX}arrived/{token}", f"{_PREFIX}answer/{token}"]
 
     def _refusal(self, rank: int, members: list[int]) -> dict[str, Any]:
         if _is_whole(members) and _is_whole(self._members):
@@ -244,7 +243,7 @@ class StoreExchange:
         self._store.set(
             self._key(number, "all"), _packed({"values": ordered}), timeout=self._left()
         )
-        self._made += [f"{self._name}/{number}/{who}" for who in ("all", *self._others)]
+        self._made += [self._key(number, who) for who in ("all", *map(str, self._others))]
         return ordered
 
     # The other ranks.
@@ -256,7 +255,7 @@ class StoreExchange:
         members = None if _is_whole(self._members) else self._members
         arrival = {"rank": self._rank, "size": size, "members": members}
         try:
-            self._store.set(f"arrived/{token}", encode(arrival), timeout=self._left())
+            self._store.set(f"{_PREFIX}arrived/{token}", encode(arrival), timeout=self._left())
             answer = decode(self._answer_to(token))
         except StoreConnectionError as error:
             if self._owned is None:
@@ -270,7 +269,7 @@ class StoreExchange:
         if "error" in answer:
             raise BootstrapError(str(answer["error"]))
         self._name = str(answer["name"])
-        key, until = f"{self._name}/joined/{self._rank}", time.monotonic() + _TWICE_SECONDS
+        key, until = self._key("joined", self._rank), time.monotonic() + _TWICE_SECONDS
         while self._store.compare_set(key, "", token, self._left()) != token.encode():
             if self._owned is None or time.monotonic() >= until:
                 raise BootstrapError(
@@ -284,7 +283,7 @@ class StoreExchange:
     def _answer_to(self, token: str) -> bytes:
         while not self._patience.is_over:
             try:
-                return self._store.get(f"answer/{token}", self._patience.until_next_word)
+                return self._store.get(f"{_PREFIX}answer/{token}", self._patience.until_next_word)
             except StoreTimeoutError:
                 if self._rank == 1:  # one of those that wait is enough
                     self._patience.tell(lambda: "rank 0, which has not come to the store")
@@ -295,8 +294,8 @@ class StoreExchange:
 
     # All ranks.
 
-    def _key(self, number: int, who: int | str) -> str:
-        return f"{self._name}/{number}/{who}"
+    def _key(self, what: int | str, who: int | str) -> str:
+        return f"{_PREFIX}{self._name}/{what}/{who}"
 
     def _is_over(self) -> bool:
         return time.monotonic() >= self._deadline

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import abc
 import datetime
 import math
-import time
 from collections.abc import Sequence
 
 from tfring.job.store.errors import StoreTimeoutError
+from tfring.job.store.table import Limits, check_key
+from tfring.job.store.tcp.connection import Connection
+from tfring.job.store.tcp.messages import Op
 from tfring.job.store.watch import Watch
 
 Timeout = float | datetime.timedelta  # a number is seconds
 DEFAULT_TIMEOUT = datetime.timedelta(seconds=300)
 
 
-class Store(abc.ABC):
-    """Keys and values that several threads, processes or hosts share.
+class Store:
+    """Keys and values that several processes or hosts share.
 
     Operations have the names and arguments of torch.distributed's stores. Keys are texts of up to
     1024 bytes, values bytes of up to 16 MiB; a str is stored as UTF-8. Every operation happens at
@@ -29,10 +30,14 @@ class Store(abc.ABC):
         StoreTimeoutError: The store did not answer in time, or a key was not set.
         StoreConnectionError: The store is gone or closed.
 
-    What sets something can raise, too:
+    Operations that set something can raise, too:
 
         StoreLimitError: The key or the value is too long, or the store is full.
     """
+
+    # Where keys are, and what they begin with there.
+    _connection: Connection
+    _prefix = ""
 
     def __init__(self, timeout: Timeout = DEFAULT_TIMEOUT) -> None:
         """Sets the time limit of operations for which none is given.
@@ -61,7 +66,6 @@ class Store(abc.ABC):
         """
         self._timeout = seconds_of(timeout)
 
-    @abc.abstractmethod
     def set(
         self,
         key: str,
@@ -75,15 +79,19 @@ class Store(abc.ABC):
         Args:
             key: The key.
             value: Its value.
-            ephemeral: Only of a TCPStore: the key goes when this client's connection to the server
-                has been gone for longer than its lease, or the client is closed.
+            ephemeral: The key goes when this client's connection to the server has been gone for
+                longer than its lease, or the client is closed.
             timeout: See the class.
         """
+        fields = (self._name(key), as_bytes(value), b"1" if ephemeral else b"")
+        self._request(Op.SET, fields, timeout)
 
     def multi_set(
         self, keys: Sequence[str], values: Sequence[bytes | str], timeout: Timeout | None = None
     ) -> None:
         """Sets several keys, in this order; others may see some of them before the rest is set.
+
+        All are sent before the first is answered.
 
         Args:
             keys: The keys.
@@ -94,28 +102,41 @@ class Store(abc.ABC):
             ValueError: There are not as many values as keys.
             StoreLimitError: As of `set`. The keys after that one may be set or not.
         """
-        deadline = deadline_after(self._limit(timeout))
-        for key, value in pairs(keys, values):
-            self.set(key, value, timeout=max(0.001, deadline - time.monotonic()))
+        names = self._names(keys)
+        if len(names) != len(values):
+            raise ValueError(f"{len(names)} keys and {len(values)} values: each key needs one")
+        several = [(name, as_bytes(value), b"") for name, value in zip(names, values, strict=True)]
+        limit = self._limit(timeout)
+        if None in self._connection.request_all(Op.SET, several, limit):
+            raise self._silent(Op.SET, limit)
 
-    @abc.abstractmethod
     def get(self, key: str, timeout: Timeout | None = None) -> bytes:
         """Returns the value of a key. Waits until the key exists."""
+        return self.multi_get([key], timeout)[0]
 
     def multi_get(self, keys: Sequence[str], timeout: Timeout | None = None) -> list[bytes]:
-        """Returns the values of several keys. Waits until all of them exist."""
-        deadline = deadline_after(self._limit(timeout))
-        return [self.get(key, max(0.001, deadline - time.monotonic())) for key in key_list(keys)]
+        """Returns the values of several keys. Waits until all of them exist.
 
-    @abc.abstractmethod
+        All are asked for before the first is answered.
+        """
+        names, limit = self._names(keys), self._limit(timeout)
+        found = self._connection.request_all(Op.GET, [(name,) for name in names], limit)
+        values = [fields[0] for fields in found if fields is not None]
+        if len(values) < len(names):
+            missing = [name for name, fields in zip(names, found, strict=True) if fields is None]
+            raise self._missing_error(missing, limit)
+        return values
+
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
         """Waits until all keys exist. The error names those that are missing."""
+        names, limit = self._names(keys), self._limit(timeout)
+        if names and self._connection.request(Op.WAIT, tuple(names), limit) is None:
+            raise self._missing_error(self._missing(names), limit)
 
-    @abc.abstractmethod
     def check(self, keys: Sequence[str], timeout: Timeout | None = None) -> bool:
         """Returns whether all keys exist now."""
+        return bool(self._request(Op.CHECK, tuple(self._names(keys)), timeout)[0])
 
-    @abc.abstractmethod
     def add(self, key: str, amount: int, timeout: Timeout | None = None) -> int:
         """Adds to a whole number and returns the sum; where the key does not exist, to 0.
 
@@ -129,12 +150,12 @@ class Store(abc.ABC):
         Raises:
             StoreValueError: The value is no whole number, or the sum has more than 64 bits.
         """
+        return int(self._request(Op.ADD, (self._name(key), b"%d" % amount), timeout)[0])
 
-    @abc.abstractmethod
     def append(self, key: str, value: bytes | str, timeout: Timeout | None = None) -> None:
         """Adds bytes to the end of a key's value; where the key does not exist, sets it."""
+        self._request(Op.APPEND, (self._name(key), as_bytes(value)), timeout)
 
-    @abc.abstractmethod
     def compare_set(
         self, key: str, expected: bytes | str, desired: bytes | str, timeout: Timeout | None = None
     ) -> bytes:
@@ -150,12 +171,13 @@ class Store(abc.ABC):
             The value afterwards: `desired` if it was set, else the one that was there, or
             `expected` if the key does not exist.
         """
+        fields = (self._name(key), as_bytes(expected), as_bytes(desired))
+        return self._request(Op.COMPARE_SET, fields, timeout)[0]
 
-    @abc.abstractmethod
     def delete_key(self, key: str, timeout: Timeout | None = None) -> bool:
         """Deletes a key and returns whether it existed."""
+        return bool(self._request(Op.DELETE, (self._name(key),), timeout)[0])
 
-    @abc.abstractmethod
     def num_keys(self, prefix: str = "", timeout: Timeout | None = None) -> int:
         """Returns the number of keys.
 
@@ -163,8 +185,8 @@ class Store(abc.ABC):
             prefix: Count only those that begin with this.
             timeout: See the class.
         """
+        return int(self._request(Op.NUM_KEYS, ((self._prefix + prefix).encode(),), timeout)[0])
 
-    @abc.abstractmethod
     def watch(
         self, prefix: str = "", *, exact: bool = False, timeout: Timeout | None = None
     ) -> Watch:
@@ -178,8 +200,20 @@ class Store(abc.ABC):
             exact: Only the key that is `prefix` itself.
             timeout: How long the watch waits for a change; None: the store's timeout.
         """
+        limit, begin = self._limit(timeout), self._prefix + prefix
+        watch = Watch(
+            self._connection.where,
+            begin,
+            exact,
+            limit,
+            closed=self._connection.end_watch,
+            hidden=len(self._prefix),
+        )
+        fields = (begin.encode(), b"1" if exact else b"")
+        if self._connection.request(Op.WATCH, fields, limit, watch) is None:
+            raise self._silent(Op.WATCH, limit)
+        return watch
 
-    @abc.abstractmethod
     def close(self) -> None:
         """Ends the use of the store here; its content stays for others. Again: nothing."""
 
@@ -197,8 +231,52 @@ class Store(abc.ABC):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def _name(self, key: str) -> bytes:
+        """Returns a key as the connection has it."""
+        check_key(key, Limits())
+        check_key(self._prefix + key, Limits())
+        return (self._prefix + key).encode()
+
+    def _names(self, keys: Sequence[str]) -> list[bytes]:
+        if isinstance(keys, str):
+            raise TypeError(f'a list of keys is needed; for one, ["{keys}"]')
+        return [self._name(key) for key in keys]
+
     def _limit(self, timeout: Timeout | None) -> float:
-        return self._timeout if timeout is None else seconds_of(timeout)
+        return seconds_of(self.timeout if timeout is None else timeout)
+
+    def _request(
+        self, op: Op, fields: tuple[bytes, ...], timeout: Timeout | None
+    ) -> tuple[bytes, ...]:
+        limit = self._limit(timeout)
+        answer = self._connection.request(op, fields, limit)
+        if answer is None:
+            raise self._silent(op, limit)
+        return answer
+
+    def _silent(self, op: Op, limit: float) -> StoreTimeoutError:
+        return StoreTimeoutError(
+            f"{self._connection.where} has not answered {op.name} within {limit:g} s, and it is "
+            "not known whether it has happened: its server is stopped or busy, or its host is cut "
+            "off"
+        )
+
+    def _missing(self, names: list[bytes]) -> list[bytes]:
+        """Returns those keys that do not exist, all of them where the server does not answer."""
+        try:
+            found = [self._request(Op.CHECK, (name,), 1.0)[0] for name in names]
+        except StoreTimeoutError:
+            return names
+        return [name for name, exists in zip(names, found, strict=True) if not exists] or names
+
+    def _missing_error(self, missing: list[bytes], seconds: float) -> StoreTimeoutError:
+        names = ", ".join(f'"{key.decode()}"' for key in missing[:8])
+        more = f" and {len(missing) - 8} others" if len(missing) > 8 else ""
+        plural = "keys were" if len(missing) > 1 else "key was"
+        return StoreTimeoutError(
+            f"{self._connection.where}: the {plural} not set within {seconds:g} s: {names}{more}. "
+            "Look at the output of the processes that should set them, or wait longer (timeout=)"
+        )
 
 
 def seconds_of(timeout: Timeout) -> float:
@@ -224,48 +302,3 @@ def as_bytes(value: bytes | str) -> bytes:
     if not isinstance(value, (bytes, bytearray, memoryview)):
         raise TypeError(f"a value is bytes or str, and {value!r} is a {type(value).__name__}")
     return bytes(value)
-
-
-def key_list(keys: Sequence[str]) -> list[str]:
-    """Returns keys as a list.
-
-    Raises:
-        TypeError: One str was given instead of a list, whose letters would be the keys.
-    """
-    if isinstance(keys, str):
-        raise TypeError(f'a list of keys is needed; for one, ["{keys}"]')
-    return list(keys)
-
-
-def pairs(keys: Sequence[str], values: Sequence[bytes | str]) -> list[tuple[str, bytes | str]]:
-    """Returns each key with its value.
-
-    Raises:
-        TypeError: One str was given instead of a list, whose letters would be the keys.
-        ValueError: There are not as many values as keys.
-    """
-    if len(key_list(keys)) != len(values):
-        raise ValueError(f"{len(keys)} keys and {len(values)} values: each key needs one")
-    return list(zip(keys, values, strict=True))
-
-
-def missing_error(where: str, missing: Sequence[str], seconds: float) -> StoreTimeoutError:
-    """Returns the error for keys that were not set in time.
-
-    Args:
-        where: The store.
-        missing: The keys.
-        seconds: How long they were waited for.
-    """
-    names = ", ".join(f'"{key}"' for key in missing[:8])
-    more = f" and {len(missing) - 8} others" if len(missing) > 8 else ""
-    plural = "keys were" if len(missing) > 1 else "key was"
-    return StoreTimeoutError(
-        f"{where}: the {plural} not set within {seconds:g} s: {names}{more}. Look at the output of "
-        "the processes that should set them, or wait longer (timeout=)"
-    )
-
-
-def deadline_after(seconds: float) -> float:
-    """Returns the ``time.monotonic()`` after so many seconds."""
-    return time.monotonic() + seconds

@@ -5,28 +5,15 @@ from __future__ import annotations
 import ipaddress
 import os
 import weakref
-from collections.abc import Sequence
 
 from tfring.job.handshake.listener import bind
 from tfring.job.security.errors import SecretError
 from tfring.job.security.secret import expand, job_key
 from tfring.job.security.sources import given_secret, secret_of_this_user
-from tfring.job.store.errors import StoreConnectionError, StoreTimeoutError
-from tfring.job.store.store import (
-    DEFAULT_TIMEOUT,
-    Store,
-    Timeout,
-    as_bytes,
-    key_list,
-    missing_error,
-    pairs,
-    seconds_of,
-)
-from tfring.job.store.table import Limits, check_key
+from tfring.job.store.errors import StoreConnectionError
+from tfring.job.store.store import DEFAULT_TIMEOUT, Store, Timeout, seconds_of
 from tfring.job.store.tcp.connection import Connection, Server
-from tfring.job.store.tcp.messages import Op
 from tfring.job.store.tcp.server import ServerLimits, StoreServer
-from tfring.job.store.watch import Watch
 from tfring.settings.environment import read_settings
 
 _BACKLOG = 1024
@@ -131,87 +118,6 @@ class TCPStore(Store):
         # Where nobody closes the store: before the interpreter ends, or when it is forgotten.
         self._finalizer = weakref.finalize(self, _close, self._connection, served)
 
-    def set(
-        self,
-        key: str,
-        value: bytes | str,
-        *,
-        ephemeral: bool = False,
-        timeout: Timeout | None = None,
-    ) -> None:
-        """See `Store.set`."""
-        fields = (_name(key), as_bytes(value), b"1" if ephemeral else b"")
-        self._request(Op.SET, fields, timeout)
-
-    def multi_set(
-        self, keys: Sequence[str], values: Sequence[bytes | str], timeout: Timeout | None = None
-    ) -> None:
-        """See `Store.multi_set`; all are sent before the first is answered."""
-        several = [(_name(key), as_bytes(value), b"") for key, value in pairs(keys, values)]
-        limit = self._limit(timeout)
-        if None in self._connection.request_all(Op.SET, several, limit):
-            raise self._silent(Op.SET, limit)
-
-    def get(self, key: str, timeout: Timeout | None = None) -> bytes:
-        """See `Store.get`."""
-        return self.multi_get([key], timeout)[0]
-
-    def multi_get(self, keys: Sequence[str], timeout: Timeout | None = None) -> list[bytes]:
-        """See `Store.multi_get`; all are asked for before the first is answered."""
-        names, limit = key_list(keys), self._limit(timeout)
-        found = self._connection.request_all(Op.GET, [(_name(key),) for key in names], limit)
-        values = [fields[0] for fields in found if fields is not None]
-        if len(values) < len(names):
-            missing = [name for name, fields in zip(names, found, strict=True) if fields is None]
-            raise missing_error(self._where(), missing, limit)
-        return values
-
-    def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
-        """See `Store.wait`."""
-        limit, names = self._limit(timeout), key_list(keys)
-        fields = tuple(_name(key) for key in names)
-        if names and self._connection.request(Op.WAIT, fields, limit) is None:
-            raise missing_error(self._where(), self._missing(names), limit)
-
-    def check(self, keys: Sequence[str], timeout: Timeout | None = None) -> bool:
-        """See `Store.check`."""
-        fields = tuple(_name(key) for key in key_list(keys))
-        return bool(self._request(Op.CHECK, fields, timeout)[0])
-
-    def add(self, key: str, amount: int, timeout: Timeout | None = None) -> int:
-        """See `Store.add`."""
-        return int(self._request(Op.ADD, (_name(key), b"%d" % amount), timeout)[0])
-
-    def append(self, key: str, value: bytes | str, timeout: Timeout | None = None) -> None:
-        """See `Store.append`."""
-        self._request(Op.APPEND, (_name(key), as_bytes(value)), timeout)
-
-    def compare_set(
-        self, key: str, expected: bytes | str, desired: bytes | str, timeout: Timeout | None = None
-    ) -> bytes:
-        """See `Store.compare_set`."""
-        fields = (_name(key), as_bytes(expected), as_bytes(desired))
-        return self._request(Op.COMPARE_SET, fields, timeout)[0]
-
-    def delete_key(self, key: str, timeout: Timeout | None = None) -> bool:
-        """See `Store.delete_key`."""
-        return bool(self._request(Op.DELETE, (_name(key),), timeout)[0])
-
-    def num_keys(self, prefix: str = "", timeout: Timeout | None = None) -> int:
-        """See `Store.num_keys`."""
-        return int(self._request(Op.NUM_KEYS, (prefix.encode(),), timeout)[0])
-
-    def watch(
-        self, prefix: str = "", *, exact: bool = False, timeout: Timeout | None = None
-    ) -> Watch:
-        """See `Store.watch`."""
-        limit = self._limit(timeout)
-        watch = Watch(self._where(), prefix, exact, limit, closed=self._connection.end_watch)
-        fields = (prefix.encode(), b"1" if exact else b"")
-        if self._connection.request(Op.WATCH, fields, limit, watch) is None:
-            raise self._silent(Op.WATCH, limit)
-        return watch
-
     def close(self) -> None:
         """Ends the use of the store here; where the server runs, all users lose the store."""
         self._finalizer()
@@ -227,31 +133,6 @@ class TCPStore(Store):
     def secret(self) -> str:
         """See `Store.secret`."""
         return expand(self._key, b"job of a store").hex()
-
-    def _where(self) -> str:
-        return f"the TCPStore at {self.host} port {self.port}"
-
-    def _request(
-        self, op: Op, fields: tuple[bytes, ...], timeout: Timeout | None
-    ) -> tuple[bytes, ...]:
-        limit = self._limit(timeout)
-        answer = self._connection.request(op, fields, limit)
-        if answer is None:
-            raise self._silent(op, limit)
-        return answer
-
-    def _silent(self, op: Op, limit: float) -> StoreTimeoutError:
-        return StoreTimeoutError(
-            f"{self._where()} has not answered {op.name} within {limit:g} s, and it is not known "
-            "whether it has happened: its server is stopped or busy, or its host is cut off"
-        )
-
-    def _missing(self, names: list[str]) -> list[str]:
-        """Returns those keys that do not exist, all of them where the server does not answer."""
-        try:
-            return [name for name in names if not self.check([name], 1.0)] or names
-        except StoreTimeoutError:
-            return names
 
 
 def _close(connection: Connection, server: StoreServer | None) -> None:
@@ -299,8 +180,3 @@ def _only_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _name(key: str) -> bytes:
-    check_key(key, Limits())
-    return key.encode()

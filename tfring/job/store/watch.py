@@ -51,6 +51,7 @@ class Watch:
         timeout: float,
         *,
         closed: Callable[[Watch], None] | None = None,
+        hidden: int = 0,
     ) -> None:
         """Made by `Store.watch`.
 
@@ -60,11 +61,13 @@ class Watch:
             exact: Only the key `prefix` itself.
             timeout: Seconds that next() waits by default.
             closed: Called once, when the watch is closed.
+            hidden: How many characters of each key are left out in the changes that it returns.
         """
         self.prefix, self.exact = prefix, exact
         self._where = where
         self._timeout = timeout
         self._on_close = closed
+        self._hidden = hidden
         self._condition = threading.Condition()  # guards all below
         self._newest = Newest()
         self._known: dict[str, int] = {}  # the revision of every key that was told of
@@ -99,7 +102,7 @@ class Watch:
                         f"within {limit:g} s"
                     )
                 self._condition.wait(min(left, threading.TIMEOUT_MAX))
-            return self._newest.take()
+            return self._oldest()
 
     def take(self) -> Change | None:
         """Returns the next change; None if there is none now.
@@ -110,7 +113,7 @@ class Watch:
         """
         with self._condition:
             if self._newest:
-                return self._newest.take()
+                return self._oldest()
             self._raise_if_over()
             return None
 
@@ -185,6 +188,10 @@ class Watch:
         with self._condition:
             self._failure = self._failure or error
             self._notify()
+
+    def _oldest(self) -> Change:
+        change = self._newest.take()
+        return change._replace(key=change.key[self._hidden :])
 
     def _notify(self) -> None:
         self._condition.notify_all()

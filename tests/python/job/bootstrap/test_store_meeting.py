@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from bootstrap_jobs import SECRET, close, run_ranks
+from own_store import OwnStore
 
 from tfring.job.bootstrap import hosts, patience
 from tfring.job.bootstrap.connect import connect_job
@@ -13,7 +14,7 @@ from tfring.job.bootstrap.store_exchange import StoreExchange
 from tfring.job.environments import Identity, Rendezvous
 from tfring.job.handshake.errors import BootstrapError
 from tfring.job.security.errors import SecretError
-from tfring.job.store import HashStore, TCPStore
+from tfring.job.store import TCPStore
 from tfring.settings.environment import Settings
 
 LIMIT = 60.0
@@ -50,7 +51,7 @@ def check_and_close(memberships, size):
 
 
 def test_several_jobs_in_a_row_through_one_store():
-    with HashStore() as store:
+    with OwnStore() as store:
         keys = set()
         for size in (2, 3, 2):
             memberships, errors = connect(range(size), size, lambda _: (store, None))
@@ -104,7 +105,7 @@ def test_through_a_tcp_store():
 
 def test_what_a_killed_job_has_left_confuses_nobody():
     """Its ranks had come, in any phase, and rank 0 had answered; then all were killed."""
-    with HashStore() as store:
+    with OwnStore() as store:
         for rank in (1, 2):
             arrival = {"rank": rank, "size": 3}
             store.set(f"tfring/init/arrived/old{rank}", json.dumps(arrival))
@@ -119,7 +120,7 @@ def test_what_a_killed_job_has_left_confuses_nobody():
 
 def test_everybody_is_told_who_did_not_come():
     settings = Settings(start_timeout=1.0)
-    with HashStore() as store:
+    with OwnStore() as store:
         _, errors = connect([0, 2], 4, lambda _: (store, None), settings)
     for rank in (0, 2):
         assert isinstance(errors[rank], BootstrapError)
@@ -128,25 +129,25 @@ def test_everybody_is_told_who_did_not_come():
 
 def test_who_waits_says_for_whom_long_before_the_time_is_up(monkeypatch, caplog):
     monkeypatch.setattr(patience, "_FIRST_SECONDS", 0.1)
-    with HashStore() as store:
+    with OwnStore() as store:
         connect([0, 2], 4, lambda _: (store, None), Settings(start_timeout=1.0))
     said = [record.getMessage() for record in caplog.records]
     assert said[0].startswith("rank 0 waits for ranks 1 and 3 of 4, and gives up in 1 s")
     assert 1 <= len(set(said)) <= 2  # more and more rarely
-    with HashStore() as store:
+    with OwnStore() as store:
         connect([1], 4, lambda _: (store, None), Settings(start_timeout=1.0))
     assert "rank 1 waits for rank 0, which has not come to the store" in caplog.text
 
 
 def test_rank_0_does_not_come():
     settings = Settings(start_timeout=0.3)
-    with HashStore() as store:
+    with OwnStore() as store:
         _, errors = connect([1], 2, lambda _: (store, None), settings)
     assert "rank 1 waited 0.3 s in the store for rank 0" in str(errors[1])
 
 
 def test_ranks_that_disagree_about_the_size():
-    with HashStore() as store:
+    with OwnStore() as store:
 
         def work(rank):
             timeout = 3.0 if rank == 0 else LIMIT
@@ -158,7 +159,7 @@ def test_ranks_that_disagree_about_the_size():
 
 
 def test_two_processes_with_one_rank():
-    with HashStore() as store:
+    with OwnStore() as store:
 
         def work(number):
             rank = (0, 1, 1)[number]
@@ -171,7 +172,7 @@ def test_two_processes_with_one_rank():
 
 
 def test_a_rank_that_is_lost_while_the_job_starts():
-    with HashStore() as store:
+    with OwnStore() as store:
         exchanges, errors = run_ranks(lambda rank: meet(store, rank, 3, 2.0), range(3))
         assert not errors
         for exchange in exchanges.values():
@@ -182,24 +183,17 @@ def test_a_rank_that_is_lost_while_the_job_starts():
 
 
 def test_a_store_that_is_gone():
-    store = HashStore()
+    store = OwnStore()
     exchanges, _ = run_ranks(lambda rank: meet(store, rank, 2, LIMIT), range(2))
     store.close()
     _, errors = run_ranks(lambda rank: exchanges[rank].allgather(rank), range(2))
     for rank in range(2):
-        assert f"rank {rank} lost the other ranks: the HashStore was closed" in str(errors[rank])
+        assert f"rank {rank} lost the other ranks: the own store was closed" in str(errors[rank])
         exchanges[rank].close()
 
 
-class OpenStore(HashStore):
-    """A store of which nobody knows who can read it."""
-
-    def secret(self):
-        return None
-
-
 def test_a_store_that_others_may_read(monkeypatch):
-    with OpenStore() as store:
+    with OwnStore(secret=None) as store:
         memberships, errors = connect(range(2), 2, lambda _: (store, None))
         assert not errors
         check_and_close(memberships, 2)

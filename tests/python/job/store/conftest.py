@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from store_tools import Shared
 
-KINDS = ("hash", "tcp", "prefix of hash", "prefix of tcp")
+KINDS = ("tcp", "prefix")
 
 
 @pytest.fixture(params=KINDS)

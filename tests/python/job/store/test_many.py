@@ -8,7 +8,6 @@ import pytest
 from store_tools import in_threads, programs
 
 THREADS = 2  # more would wait for each other's turn to run Python, not for the store
-EACH_KIND = pytest.mark.parametrize("shared", ["hash", "tcp"], indirect=True)
 
 
 def many(shared, operations):
@@ -33,16 +32,13 @@ def many(shared, operations):
     assert clients[0].num_keys() == 1 + THREADS
 
 
-@EACH_KIND
-def test_many_operations(shared):
-    """About 15,000 in all kinds of stores together."""
-    many(shared, {"hash": 10_000, "tcp": 5_000}[shared.kind])
+def test_many_operations(tcp):
+    many(tcp, 5_000)
 
 
 @pytest.mark.soak
-@EACH_KIND
-def test_a_million_operations(shared):
-    many(shared, 1_000_000)
+def test_a_million_operations(tcp):
+    many(tcp, 1_000_000)
 
 
 @pytest.mark.soak

@@ -11,8 +11,8 @@ from store_tools import LIMIT, in_threads
 
 from tfring.job.store import (
     Change,
+    PrefixStore,
     StoreConnectionError,
-    StoreError,
     StoreLimitError,
     StoreTimeoutError,
     StoreValueError,
@@ -302,17 +302,17 @@ def test_iterating_over_a_watch_ends_when_it_is_closed(shared):
     assert not thread.is_alive() and seen == ["a"]
 
 
-def test_only_connections_can_end(shared):
-    store = shared.client()
-    if "tcp" in shared.kind:
-        store.set("k", b"", ephemeral=True)
-    else:
-        with pytest.raises(StoreError, match="a TCPStore has"):
-            store.set("k", b"", ephemeral=True)
+def test_a_part_of_a_part(tcp):
+    store = tcp.client()
+    part = PrefixStore("inner", PrefixStore("outer", store))
+    part.set("k", b"1")
+    assert store.get("outer/inner/k") == b"1" and part.num_keys() == 1
+    with part.watch() as watch:
+        assert watch.next()[:2] == ("k", b"1")
 
 
 def test_closing_ends_what_waits(shared):
-    if shared.kind.startswith("prefix"):
+    if shared.kind == "prefix":
         pytest.skip("the other store is its owner's to close")
     store = shared.client()
     watch, started = store.watch("w"), threading.Barrier(3)

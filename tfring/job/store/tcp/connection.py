@@ -99,6 +99,7 @@ class Connection:
             StoreTimeoutError: The other clients did not come.
         """
         self._server = server
+        self.where = server.describe()  # for messages
         self._session = secrets.token_bytes(16)
         self._instance = b""
         self._pid = os.getpid()
@@ -160,7 +161,7 @@ class Connection:
         """
         if self._pid != os.getpid():
             raise StoreConnectionError(
-                f"{self._server.describe()}: this process was forked from the one that connected: "
+                f"{self.where}: this process was forked from the one that connected: "
                 "make a store of its own"
             )
         deadline = time.monotonic() + limit
@@ -180,7 +181,7 @@ class Connection:
         left = max(0.0, deadline - time.monotonic())
         if not call.done.wait(left) and not self._calls.give_up(call):
             return None
-        return _result(call, self._server.describe())
+        return _result(call, self.where)
 
     def end_watch(self, watch: Watch) -> None:
         """Ends a watch."""
@@ -208,7 +209,7 @@ class Connection:
             if self._closed or self._pid != os.getpid():
                 return
             self._closed = True
-        error = StoreConnectionError(f"{self._server.describe()} was closed here: make a new one")
+        error = StoreConnectionError(f"{self.where} was closed here: make a new one")
         self._calls.fail(error, final=True)
         with self._ends:
             if self._wake >= 0:
@@ -312,18 +313,18 @@ class Connection:
             except AuthError as error:
                 wrong_since = wrong_since or time.monotonic()
                 if time.monotonic() >= min(deadline, wrong_since + _WRONG_SECRET_SECONDS):
-                    raise StoreAuthError(f"{self._server.describe()}: {error}") from None
+                    raise StoreAuthError(f"{self.where}: {error}") from None
             except (BootstrapError, *_BROKEN) as error:
                 if time.monotonic() < deadline:
                     time.sleep(_PAUSE_SECONDS)
                     continue
                 if clients and isinstance(error, TimeoutError):
                     raise StoreTimeoutError(
-                        f"{self._server.describe()} waited {timeout:g} s for {clients} clients, "
+                        f"{self.where} waited {timeout:g} s for {clients} clients, "
                         "and they did not all come: look at the output of the others"
                     ) from None
                 raise StoreConnectionError(
-                    f"{self._server.describe()} could not be reached within {timeout:g} s "
+                    f"{self.where} could not be reached within {timeout:g} s "
                     f"({error}): check that its server runs, and that this host can reach it"
                 ) from None
 
@@ -339,7 +340,7 @@ class Connection:
                 last = error
             else:
                 if self._instance == before:
-                    self._calls.send_again(known, self._server.describe())
+                    self._calls.send_again(known, self.where)
                     return channel
                 channel.sock.close()
                 self._fail("another server is there, which has nothing of what the first had", True)
@@ -357,7 +358,7 @@ class Connection:
     def _fail(self, why: str, final: bool) -> None:
         self._calls.fail(
             StoreConnectionError(
-                f"{self._server.describe()}: {why}: the process that ran the server has ended, or "
+                f"{self.where}: {why}: the process that ran the server has ended, or "
                 "its host is cut off"
             ),
             final=final,
