@@ -1,23 +1,18 @@
 """tfring.run: calls a Python function on N processes and returns what it returned, by rank.
 
-The function and its results travel over a connection of their own between every rank and this
-process. Both sides prove to know a secret of this call before anything else is read, and every
-message carries a seal, because what follows is pickled.
+This process serves a store with the function, in which ranks put their results. Both sides prove to
+know a secret of this call before anything else is read, and every message carries a seal, because
+what follows is pickled.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import logging
-import math
 import os
 import signal
 import socket
 import sys
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -25,12 +20,9 @@ import cloudpickle
 
 from tfring.engines.outcomes import is_consequence
 from tfring.explain.launched import RunRecords
-from tfring.job.handshake.auth import Role
-from tfring.job.handshake.errors import BootstrapError
-from tfring.job.handshake.listener import Listener
-from tfring.job.security.errors import IntegrityError
-from tfring.job.security.seal import Channel
 from tfring.job.security.secret import fresh_secret, job_key
+from tfring.job.store import Limits, ServerLimits
+from tfring.job.store.tcp.server import StoreServer
 from tfring.launch import cell_sources
 from tfring.launch.agents.addresses import open_rendezvous
 from tfring.launch.agents.host import AGENT_TIMEOUT_SECONDS, SSH_LATER_SECONDS
@@ -44,14 +36,12 @@ from tfring.ssh.options import SshOptions
 
 __all__ = ["run"]
 
-_log = logging.getLogger("tfring")
-
 JOB_ID = "function"
-# After the end of the job, for results that are still on their way.
-_RESULT_SECONDS = 10.0
-_PAUSE_SECONDS = 0.5
-# The longest function or result; a seal shows that the length is the other end's own.
-MAX_BYTES = 1 << 40
+# In the store: the function.
+FUNCTION = "function"
+_PIECE_BYTES = 8 << 20  # a value of a store has 16 MiB at most
+_LIMITS = ServerLimits(Limits(total_bytes=1 << 40), clients=65536)
+_BACKLOG = 4096
 
 
 def run(
@@ -168,7 +158,9 @@ def _call(function: bytes, options: JobOptions) -> list[Any]:
     """Runs the job, and while it runs a server for the function and its results."""
     hosts = [slot.host for slot in options.slots]
     other_host = next((address_of(host) for host in hosts if not is_local(host)), None)
-    with FunctionServer(function, len(hosts), options.interface, other_host) as server:
+    sock = open_rendezvous(options.interface, other_host)
+    sock.listen(_BACKLOG)
+    with FunctionServer(function, sock) as server:
         environment = {**options.environment, **server.environment}
         job = dataclasses.replace(options, environment=environment)
         with Terminal() as terminal, RunRecords({**os.environ, **environment}) as records:
@@ -176,7 +168,7 @@ def _call(function: bytes, options: JobOptions) -> list[Any]:
             code = runner.run()
         if runner.stopped_by == signal.SIGINT:
             raise KeyboardInterrupt
-        return server.results(code, runner.reason)
+        return server.results(len(hosts), code, runner.reason)
 
 
 _ELASTIC = (
@@ -229,55 +221,54 @@ def _import_path() -> list[str]:
     return list(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
 
 
-class FunctionServer:
-    """Sends the function to the ranks and receives their results.
+def in_pieces(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yields keys and values for data of any size, in the order in which to set them.
 
-    One thread accepts the connections of the ranks and of nobody else; a thread per rank waits for
-    its result. The thread that called `run` owns the server and reads the results after the job has
-    ended. In an elastic job workers stand for ranks, by their ids, and there may always be more.
+    Args:
+        name: The last key; its value is the number of the others.
+        data: The data.
+    """
+    begins = range(0, len(data), _PIECE_BYTES)
+    for number, begin in enumerate(begins):
+        yield f"{name}/{number}", data[begin : begin + _PIECE_BYTES]
+    yield name, b"%d" % len(begins)
+
+
+def from_pieces(name: str, get: Callable[[str], bytes]) -> bytes:
+    """Returns data that has the keys of `in_pieces`.
+
+    Args:
+        name: The last of the keys.
+        get: Returns the value of a key.
+    """
+    return b"".join([get(f"{name}/{number}") for number in range(int(get(name)))])
+
+
+class FunctionServer:
+    """Serves a store with the function, in which ranks put their results.
+
+    In an elastic job workers stand for ranks, by their ids.
 
     Args:
         function: What `pickled_call` returns.
-        ranks: How many ranks there are; of an elastic job: how many ids more than those that have
-            come may come at any time.
-        interface: The network interface to listen at; None: what fits.
-        towards: The address of another host of the job; None: there is none.
+        sock: A listening socket, which belongs to the server now.
         secret: What the ranks know; None: a new one.
-        listener: Listens already, in the place of `interface` and `towards`.
         advertised: The address at which ranks find it; None: the one at which it listens.
-        elastic: Whether the job is elastic.
     """
 
     def __init__(
         self,
         function: bytes,
-        ranks: int,
-        interface: str | None,
-        towards: str | None,
+        sock: socket.socket,
         *,
         secret: str | None = None,
-        listener: socket.socket | None = None,
         advertised: str | None = None,
-        elastic: bool = False,
     ) -> None:
-        self._function = function
-        self._ranks = ranks
-        self._elastic = elastic
         self._secret = secret or fresh_secret()
-        key = job_key(self._secret, JOB_ID)
-        sock = listener or open_rendezvous(interface, towards)
-        sock.listen(min(4096, self._ranks + 16))
-        self._listener = Listener(sock, key, 0)
-        address, port = self._listener.address
+        content = dict(in_pieces(FUNCTION, function))
+        self._server = StoreServer(sock, job_key(self._secret, JOB_ID), _LIMITS, content=content)
+        address, port = self._server.address
         self._address = (advertised or address, port)
-        self._lock = threading.Lock()  # guards _outcomes, _channels, _threads and _listens
-        self._listens = True
-        self._outcomes: dict[int, tuple[bool, bytes]] = {}
-        self._channels: list[Channel] = []
-        self._threads: list[threading.Thread] = []
-        self._over = threading.Event()
-        self._acceptor = threading.Thread(target=self._accept, daemon=True)
-        self._acceptor.start()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -292,43 +283,36 @@ class FunctionServer:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._over.set()
-        with self._lock:
-            if self._listens:
-                self._listener.interrupt()
-        self._acceptor.join()
-        self._stop_listening()
-        with self._lock:
-            for channel in self._channels:
-                channel.sock.close()
+        self._server.close()
 
-    def results(self, code: int, why: str = "") -> list[Any]:
-        """Returns the results by rank.
+    def results(self, ranks: int, code: int, why: str = "") -> list[Any]:
+        """Ends the server and returns the results by rank.
 
         Args:
+            ranks: How many ranks the job had.
             code: The exit code of the job.
             why: What is known of a failure.
 
         Raises:
             RuntimeError: A rank failed, or ended without a result; its exception is the cause.
         """
-        outcomes = self._wait()
+        outcomes = self._outcomes()
         failed = {rank: _failure(data) for rank, (fine, data) in outcomes.items() if not fine}
         if failed:  # in order of arrival, what only follows from another rank's error last
             rank = min(failed, key=lambda one: is_consequence(failed[one][1]))
             text, error = failed[rank]
             raise RuntimeError(f"the function failed on rank {rank}:\n{text}") from error
-        missing = [rank for rank in range(self._ranks) if rank not in outcomes]
+        missing = [rank for rank in range(ranks) if rank not in outcomes]
         if missing or code != 0:
-            ranks = ", ".join(map(str, missing)) or "none"
+            without = ", ".join(map(str, missing)) or "none"
             raise RuntimeError(
-                f"the job ended with exit code {code}; ranks without a result: {ranks}. "
+                f"the job ended with exit code {code}; ranks without a result: {without}. "
                 + (why or "See their output")
             )
-        return [cloudpickle.loads(outcomes[rank][1]) for rank in range(self._ranks)]
+        return [cloudpickle.loads(outcomes[rank][1]) for rank in range(ranks)]
 
     def results_of(self, workers: Sequence[int], code: int, why: str) -> list[Any]:
-        """Returns the results of an elastic job.
+        """Ends the server and returns the results of an elastic job.
 
         Args:
             workers: The ids of the last generation, by rank.
@@ -338,7 +322,7 @@ class FunctionServer:
         Raises:
             RuntimeError: The job failed; the exception of the last worker that failed is the cause.
         """
-        outcomes = self._wait()
+        outcomes = self._outcomes()
         missing = [rank for rank, one in enumerate(workers) if not outcomes.get(one, (False,))[0]]
         if code == 0 and not missing:
             return [cloudpickle.loads(outcomes[worker][1]) for worker in workers]
@@ -351,60 +335,16 @@ class FunctionServer:
                 cause, last = error, f"\nthe error of worker {worker}:\n{trace}"
         raise RuntimeError(text + (last if failed else "")) from cause
 
-    def _wait(self) -> dict[int, tuple[bool, bytes]]:
-        """Waits for results that are on their way; returns what has come."""
-        with self._lock:
-            threads = list(self._threads)
-        deadline = time.monotonic() + _RESULT_SECONDS
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        with self._lock:
-            return dict(self._outcomes)
-
-    def _accept(self) -> None:
-        """Accepts each rank once, as they come, until all are there or the job has ended.
-
-        Then it closes the port.
-        """
-        first = int(self._elastic)  # the id of the first
-        expected = {(Role.FUNCTION, rank) for rank in range(first, first + self._ranks)}
-        while expected:
-            try:
-                present = self._listener.accept(expected, math.inf, one_is_enough=True)
-            except BootstrapError as error:
-                # Too few descriptors, or somebody is a rank twice: the job may still end well.
-                _log.warning("tfring.run: %s", error)
-                if self._over.wait(_PAUSE_SECONDS):
-                    return
-                continue
-            if not present:
-                return  # interrupted: the job has ended
-            for (role, rank), channel in present.items():
-                expected.discard((role, rank))
-                if self._elastic:
-                    expected.add((role, rank + self._ranks))
-                thread = threading.Thread(target=self._serve, args=(rank, channel), daemon=True)
-                with self._lock:
-                    self._channels.append(channel)
-                    self._threads.append(thread)
-                thread.start()
-        self._stop_listening()
-
-    def _stop_listening(self) -> None:
-        with self._lock:
-            if self._listens:
-                self._listens = False
-                self._listener.close()
-
-    def _serve(self, rank: int, channel: Channel) -> None:
-        """Gives a rank the function and waits for its result."""
-        channel.sock.setblocking(True)
-        with contextlib.suppress(OSError, IntegrityError):
-            channel.send(self._function)
-            fine = channel.receive(MAX_BYTES) == b"result"
-            data = channel.receive(MAX_BYTES)
-            with self._lock:
-                self._outcomes[rank] = (fine, data)
+    def _outcomes(self) -> dict[int, tuple[bool, bytes]]:
+        """Returns by rank or worker whether the function returned, and what; the first first."""
+        self._server.close()
+        content = self._server.content()
+        outcomes = {}
+        for key in content:
+            kind, _, who = key.partition("/")
+            if kind in ("result", "error") and who.isdigit():
+                outcomes[int(who)] = (kind == "result", from_pieces(key, content.__getitem__))
+        return outcomes
 
 
 def _failure(data: bytes) -> tuple[str, BaseException | None]:

@@ -4,52 +4,52 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import traceback
 
 import cloudpickle
 
-from tfring.job.handshake import connector
-from tfring.job.handshake.auth import Hello, Role
-from tfring.job.security.seal import Channel
 from tfring.job.security.secret import job_key
+from tfring.job.store import TCPStore
+from tfring.job.store.tcp.connection import Server
 from tfring.launch import cell_sources
-from tfring.launch.function import JOB_ID, MAX_BYTES
+from tfring.launch.function import FUNCTION, JOB_ID, from_pieces, in_pieces
 
 _CONNECT_SECONDS = 30.0
-
-
-def connect() -> Channel:
-    """Connects to the process that called tfring.run and runs the handshake."""
-    address, port = os.environ["TFRING_FUNCTION_ADDR"], int(os.environ["TFRING_FUNCTION_PORT"])
-    # The function and its child processes have no use for it.
-    key = job_key(os.environ.pop("TFRING_FUNCTION_SECRET"), JOB_ID)
-    own = os.environ.get("TFRING_ELASTIC_WORKER") or os.environ["TFRING_RANK"]
-    hello = Hello(Role.FUNCTION, int(own), 0)
-    channel = connector.connect(address, port, key, hello, time.monotonic() + _CONNECT_SECONDS)
-    channel.sock.settimeout(None)
-    return channel
+_LOST_SECONDS = 30.0
+# For 8 MiB of the function or of a result, while all other ranks have or send theirs.
+_PIECE_SECONDS = 600.0
 
 
 def main() -> int:
     """Runs the function; returns the exit code."""
-    channel = connect()
+    address, port = os.environ["TFRING_FUNCTION_ADDR"], int(os.environ["TFRING_FUNCTION_PORT"])
+    # The function and its child processes have no use for it.
+    key = job_key(os.environ.pop("TFRING_FUNCTION_SECRET"), JOB_ID)
+    who = os.environ.get("TFRING_ELASTIC_WORKER") or os.environ["TFRING_RANK"]
+    place = Server(address, [port], key, _LOST_SECONDS, _LOST_SECONDS)
+    with TCPStore.of_job(place, _CONNECT_SECONDS) as store:
+        call = from_pieces(FUNCTION, lambda name: store.get(name, _PIECE_SECONDS))
     try:
-        func, args, kwargs, sources = cloudpickle.loads(channel.receive(MAX_BYTES))
+        func, args, kwargs, sources = cloudpickle.loads(call)
         cell_sources.install(sources)
         instead = "return plain values, arrays or strings"
         result = cell_sources.dumps(func(*args, **kwargs), "the result", instead)
     except Exception as error:
         text = _traceback(error)
-        channel.send(b"error")
-        channel.send(cloudpickle.dumps((text, _pickled(error))))
+        _send(place, f"error/{who}", cloudpickle.dumps((text, _pickled(error))))
         print(text, file=sys.stderr, flush=True)
         # As the interpreter does with an uncaught exception: at exit the other ranks learn of it.
         sys.last_type, sys.last_value = type(error), error
         return 1
-    channel.send(b"result")
-    channel.send(result)
+    _send(place, f"result/{who}", result)
     return 0
+
+
+def _send(place: Server, name: str, data: bytes) -> None:
+    """Sends what the function returned or raised to the process that called tfring.run."""
+    with TCPStore.of_job(place, _CONNECT_SECONDS) as store:
+        for key, value in in_pieces(name, data):
+            store.set(key, value, timeout=_PIECE_SECONDS)
 
 
 def _traceback(error: BaseException) -> str:

@@ -20,9 +20,6 @@ from tfring.spark.settings import Wishes, function_server
 from tfring.spark.stage import Stage, active_context, addresses
 from tfring.spark.tunnels import TaskTunnels
 
-# So many workers more than have come may come at any time.
-_MOST_NEW_WORKERS = 256
-
 
 def run_elastic(
     fn: Callable[..., Any],
@@ -209,7 +206,7 @@ def _run(call: bytes, elastic: ElasticOptions, wishes: Wishes) -> list[Any]:
         stage = Stage(context, elastic.max_np, tunnels.meeting, barrier=False, on_end=on_end)
         at_end.callback(stage.stop)
         at_end.callback(tunnels.refuse, "the job is over, or has failed")
-        server = function_server(call, _MOST_NEW_WORKERS, tunnels, elastic=True)
+        server = function_server(call, tunnels)
         at_end.enter_context(server)
 
         def make_head(orders: Orders) -> _Head:

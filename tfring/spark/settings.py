@@ -107,24 +107,16 @@ class Wishes:
             )
 
 
-def function_server(
-    call: bytes, ranks: int, tunnels: TaskTunnels, *, elastic: bool = False
-) -> FunctionServer:
+def function_server(call: bytes, tunnels: TaskTunnels) -> FunctionServer:
     """Returns what gives ranks the function, at the address where tasks find this process.
 
     Args:
         call: The function with its arguments.
-        ranks: As `FunctionServer` takes it.
         tunnels: The tasks.
-        elastic: Whether the job is elastic.
     """
     return FunctionServer(
-        function=call,
-        ranks=ranks,
-        interface=None,
-        towards=None,
+        call,
+        bind(tunnels.bind_address, 0, _BACKLOG),
         secret=tunnels.secret,
-        listener=bind(tunnels.bind_address, 0, _BACKLOG),
         advertised=tunnels.meeting.address,
-        elastic=elastic,
     )

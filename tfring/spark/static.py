@@ -106,14 +106,14 @@ def _run(call: bytes, num_proc: int | None, wishes: Wishes) -> list[Any]:
         at_end.callback(tunnels.refuse, "the job is over, or has failed")
         slots = _slots(tunnels, wait_for_tasks(tunnels, stage, number, wishes.start_seconds))
         tunnels.refuse_more("all ranks of the job have their tasks")
-        server = at_end.enter_context(function_server(call, number, tunnels))
+        server = at_end.enter_context(function_server(call, tunnels))
         job = wishes.options(slots, tunnels, server)
         with wishes.output() as merger, RunRecords(os.environ) as records:
             runner = JobRunner(job, merger, records)
             code = runner.run()
         if runner.stopped_by == signal.SIGINT:
             raise KeyboardInterrupt
-        return server.results(code, runner.reason)
+        return server.results(number, code, runner.reason)
 
 
 def _slots(tunnels: _StaticTunnels, tasks: list[Task]) -> list[Slot]:

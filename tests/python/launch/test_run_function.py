@@ -1,14 +1,13 @@
 """tfring.run: a function on several processes, its results by rank."""
 
 import socket
-import sys
-import textwrap
 
 import launcher_tools as tools
 import pytest
 
 import tfring
-from tfring.launch import function
+from tfring.job.handshake.listener import bind
+from tfring.launch import function, function_task
 from tfring.launch.function import FunctionServer
 
 
@@ -114,7 +113,7 @@ def test_impossible_parameters(options, error, text):
 
 def test_the_function_is_sent_only_to_processes_that_know_the_secret():
     """The server closes other connections and goes on."""
-    with FunctionServer(b"the function", 1, None, None) as server:
+    with FunctionServer(b"the function", bind("127.0.0.1", 0, 16)) as server:
         where = server.environment
         address = (where["TFRING_FUNCTION_ADDR"], int(where["TFRING_FUNCTION_PORT"]))
         for greeting in (b"GET / HTTP/1.0\r\n\r\n".ljust(200), bytes(200)):
@@ -128,20 +127,26 @@ def test_the_function_is_sent_only_to_processes_that_know_the_secret():
                     pass
                 assert b"the function" not in received
         with pytest.raises(RuntimeError, match="without a result: 0"):
-            server.results(1)
+            server.results(1, 1)
 
 
-def test_the_server_ends_where_descriptors_are_too_few_for_the_ranks():
-    code = """
-        import resource
-        from tfring.launch.function import FunctionServer
-        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
-        with FunctionServer(b"the function", 200, None, None):
-            pass
-        """
-    done = tools.finish([sys.executable, "-c", textwrap.dedent(code)])
-    assert done.returncode == 0, done.stderr
-    assert "200 more connections" in done.stderr
+def test_the_function_and_results_are_larger_than_a_value_of_a_store(monkeypatch):
+    large = bytes(range(256)) * (80 << 10)
+    call = function.pickled_call(lambda data: (len(data), data), [large], {})
+    with FunctionServer(call, bind("127.0.0.1", 0, 16)) as server:
+        for rank in range(2):
+            for name, value in server.environment.items():
+                monkeypatch.setenv(name, value)
+            monkeypatch.setenv("TFRING_RANK", str(rank))
+            assert function_task.main() == 0
+        assert server.results(2, 0) == [(len(large), large)] * 2
+    with FunctionServer(function.pickled_call(int, ["x"], {}), bind("127.0.0.1", 0, 16)) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        assert function_task.main() == 1
+        with pytest.raises(RuntimeError, match="failed on rank 1") as failed:
+            server.results(2, 1)
+        assert isinstance(failed.value.__cause__, ValueError)
 
 
 @pytest.mark.parametrize("hosts", ["192.0.2.7:2", "localhost:1,192.0.2.7:1"])

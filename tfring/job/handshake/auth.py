@@ -46,7 +46,6 @@ class Role(enum.IntEnum):
     RENDEZVOUS = 1
     CONTROL = 2
     DATA = 3
-    FUNCTION = 4
     MUNGE = 5  # asks for the credential that has the secret; see security/munge.py
     STORE = 6  # no ranks, but a store and its clients
     TUNNEL = 7  # a task of an engine, with the agent that it has started behind it

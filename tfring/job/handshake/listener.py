@@ -29,15 +29,12 @@ Who = tuple[auth.Role, int]
 class Listener(Handshakes):
     """Accepts connections from the ranks of one job."""
 
-    def accept(
-        self, expected: set[Who], deadline: float, *, one_is_enough: bool = False
-    ) -> dict[Who, Channel]:
+    def accept(self, expected: set[Who], deadline: float) -> dict[Who, Channel]:
         """Waits until all expected connections are there.
 
         Args:
             expected: Role and rank of each.
             deadline: ``time.monotonic()`` at which to stop waiting.
-            one_is_enough: Return as soon as there is one.
 
         Returns:
             The connections, their sockets non-blocking; fewer than expected if the deadline passed
@@ -60,10 +57,9 @@ class Listener(Handshakes):
         def admitted(hello: auth.Hello, channel: Channel) -> None:
             present[hello.role, hello.connector] = channel
 
-        enough = min(1 if one_is_enough else len(expected), len(expected))
         try:
             while not self._interrupted:
-                if len(present) >= enough or time.monotonic() >= deadline:
+                if len(present) >= len(expected) or time.monotonic() >= deadline:
                     break
                 self.step(deadline, decide, admitted)
                 if twice:

@@ -30,6 +30,7 @@ from tfring.job.security import generation
 from tfring.job.security.errors import IntegrityError
 from tfring.job.security.seal import Channel, ChannelKeys
 from tfring.job.security.secret import job_key
+from tfring.job.store import StoreError
 from tfring.launch import function, function_task
 from tfring.settings.environment import Settings
 
@@ -289,10 +290,12 @@ def test_relay_that_changes_the_start_of_a_job(caplog):
     assert "was changed on its way: somebody interferes" in caplog.text
 
 
-def test_relay_on_the_connection_of_a_function(monkeypatch):
+def test_relay_on_the_connection_of_a_function(monkeypatch, caplog):
     """Neither side unpickles what the relay puts in."""
     evil = function.pickled_call(Evil(), (), {})
-    with function.FunctionServer(function.pickled_call(len, [[]], {}), 1, None, None) as server:
+    with function.FunctionServer(
+        function.pickled_call(len, [[]], {}), bind("127.0.0.1", 0, 1024)
+    ) as server:
         where = server.environment
 
         def change(number, data):
@@ -304,15 +307,20 @@ def test_relay_on_the_connection_of_a_function(monkeypatch):
             monkeypatch.setenv("TFRING_FUNCTION_PORT", str(relay.address[1]))
             monkeypatch.setenv("TFRING_FUNCTION_SECRET", where["TFRING_FUNCTION_SECRET"])
             monkeypatch.setenv("TFRING_RANK", "0")
-            assert function_task.main() == 0  # what comes to it was not changed
+            monkeypatch.setattr(function_task, "_CONNECT_SECONDS", 1.0)
+            with pytest.raises(StoreError):
+                function_task.main()
             assert "TFRING_FUNCTION_SECRET" not in os.environ
             with pytest.raises(RuntimeError, match="ranks without a result: 0"):
-                server.results(0)
+                server.results(1, 0)
+    assert "was changed on its way" in caplog.text
 
 
 def test_strangers_do_not_wear_out_the_server_of_a_function(monkeypatch):
     threads = threading.active_count()
-    with function.FunctionServer(function.pickled_call(len, [[]], {}), 1, None, None) as server:
+    with function.FunctionServer(
+        function.pickled_call(len, [[]], {}), bind("127.0.0.1", 0, 1024)
+    ) as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("TFRING_RANK", "0")
@@ -320,7 +328,7 @@ def test_strangers_do_not_wear_out_the_server_of_a_function(monkeypatch):
         strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(600)]
         assert threading.active_count() <= threads + 1  # none for a stranger
         assert function_task.main() == 0
-        assert server.results(0) == [0]
+        assert server.results(1, 0) == [0]
         for sock in strangers:
             sock.close()
 

@@ -9,6 +9,7 @@ import selectors
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from tfring.job.handshake.auth import Role
@@ -56,6 +57,7 @@ class StoreServer:
         *,
         role: Role = Role.STORE,
         credential: bytes | None = None,
+        content: Mapping[str, bytes] | None = None,
     ) -> None:
         """Starts the server.
 
@@ -65,6 +67,7 @@ class StoreServer:
             limits: How much the server takes.
             role: What clients say that they connect for.
             credential: What anybody gets who asks for it; see job/security/munge.py.
+            content: Keys and values that are there from the beginning.
         """
         self._limits = limits or ServerLimits()
         self._role = role
@@ -86,6 +89,8 @@ class StoreServer:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._listener.fileno(), selectors.EVENT_READ, None)
         self._selector.register(self._wake, selectors.EVENT_READ, None)
+        for name, value in (content or {}).items():
+            self._table.set(name, value)
         self._dropped = 0
         self._log_again_at = 0.0
         self._closing = False
@@ -100,6 +105,11 @@ class StoreServer:
         os.eventfd_write(self._wake, 1)
         self._thread.join()
         os.close(self._wake)
+
+    def content(self) -> dict[str, bytes]:
+        """Returns what the store had when it was closed, in the order of changes."""
+        state = self._table.matching("")
+        return {change.key: change.value for change in state if change.value is not None}
 
     def _run(self) -> None:
         try:
