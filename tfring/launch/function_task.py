@@ -26,7 +26,7 @@ def main() -> int:
     # The function and its child processes have no use for it.
     key = job_key(os.environ.pop("TFRING_FUNCTION_SECRET"), JOB_ID)
     who = os.environ.get("TFRING_ELASTIC_WORKER") or os.environ["TFRING_RANK"]
-    place = Server(address, [port], key, _LOST_SECONDS, _LOST_SECONDS)
+    place = Server(address, port, key, _LOST_SECONDS, _LOST_SECONDS)
     with TCPStore.of_job(place, _CONNECT_SECONDS) as store:
         call = from_pieces(FUNCTION, lambda name: store.get(name, _PIECE_SECONDS))
     try:

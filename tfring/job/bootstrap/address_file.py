@@ -92,7 +92,7 @@ def _found(path: Path, rank: int, patience: Patience) -> TCPStore:
             here = place.host == hosts.host_identity()
             for address in [hosts.LOOPBACK] if here else place.addresses:
                 try:
-                    return connect(address, [place.port], rank, key, _CONNECT_SECONDS)
+                    return connect(address, place.port, rank, key, _CONNECT_SECONDS)
                 except StoreError as error:  # of an earlier job, perhaps
                     reason = error
         except (SecretError, TypeError, ValueError) as error:

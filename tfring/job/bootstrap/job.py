@@ -295,11 +295,9 @@ def _meet(
             if rank == 0:
                 key = job_key(text, job_id)
                 store = meeting_place.serve(meeting, size, key, secret.credential, owned)
-            elif secret.by_munge:
-                seed = identity.public_seed or ""
-                store, text = meeting_place.join_by_munge(meeting, rank, seed, job_id, patience)
             else:
-                store = meeting_place.join(meeting, rank, job_key(text, job_id), patience)
+                seed = identity.public_seed or ""
+                store, text = meeting_place.join(meeting, rank, secret, seed, job_id, patience)
             owned.callback(store.close)
             ranks = range(size) if members is None else members
             try:

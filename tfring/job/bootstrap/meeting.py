@@ -18,20 +18,14 @@ from typing import NamedTuple
 from tfring.job.bootstrap import hosts
 from tfring.job.bootstrap.patience import Patience
 from tfring.job.handshake import auth
-from tfring.job.handshake.connector import in_turn, open_connection
+from tfring.job.handshake.connector import open_connection
 from tfring.job.handshake.errors import AuthError, BootstrapError
 from tfring.job.handshake.listener import bind, ports_to_try
 from tfring.job.security import munge
 from tfring.job.security.errors import SecretError
 from tfring.job.security.secret import expand, job_key
-from tfring.job.store import (
-    Limits,
-    ServerLimits,
-    StoreAuthError,
-    StoreConnectionError,
-    StoreError,
-    TCPStore,
-)
+from tfring.job.security.sources import JobSecret
+from tfring.job.store import Limits, ServerLimits, StoreAuthError, TCPStore
 from tfring.job.store.tcp.connection import Server
 from tfring.job.store.tcp.server import StoreServer
 
@@ -42,7 +36,12 @@ _LEASE = 0.001
 _LOST_AFTER = 2.0
 _IN_USE_SECONDS = 5.0
 _CREDENTIAL_SECONDS = 3.0
-_RETRY_SECONDS = 0.1
+# For one attempt to connect. A firewall may drop what goes to some of several ports, and a process
+# that says nothing on one must not keep us from the others.
+_ATTEMPT_SECONDS = 20.0
+_ATTEMPT_SECONDS_OF_SEVERAL = 2.0
+_FIRST_PAUSE = 0.01
+_LONGEST_PAUSE = 0.25
 _CANDIDATES = 8
 _PORTS = range(20000, 32000)
 # Of the store: what each rank may set in it.
@@ -132,51 +131,23 @@ def serve(
     host, port = server.address
     own = hosts.LOOPBACK if host in ("0.0.0.0", "::") else host
     hello = auth.Hello(role, 0, 0)
-    at = Server(own, [port], key, _LEASE, _LOST_AFTER, hello)
+    at = Server(own, port, key, _LEASE, _LOST_AFTER, hello)
     return TCPStore.of_job(at, _IN_USE_SECONDS, server)
 
 
-def join(meeting: Meeting, rank: int, key: bytes, patience: Patience) -> TCPStore:
+def join(
+    meeting: Meeting, rank: int, secret: JobSecret, seed: str, job_id: str, patience: Patience
+) -> tuple[TCPStore, str]:
     """The other ranks: connects with the store.
 
-    Args:
-        meeting: Where it is.
-        rank: Our rank.
-        key: The job's key.
-        patience: How long to try.
-
-    Raises:
-        AuthError: The process that listens there does not know the secret.
-        BootstrapError: Nobody listens there.
-    """
-    reason: StoreError = StoreConnectionError("the time was up before the first attempt")
-    wrong: StoreAuthError | None = None  # says more than the reason
-    while not patience.is_over:
-        try:
-            return connect(meeting.address, meeting.ports, rank, key, patience.until_next_word)
-        except StoreAuthError as error:
-            wrong = error
-        except StoreConnectionError as error:
-            reason = error
-        if rank == 1:  # one of those that wait is enough
-            patience.tell(lambda: f"rank 0 at {meeting.describe()}")
-    if wrong is not None:
-        raise AuthError(f"rank {rank}: {wrong}")
-    raise BootstrapError(f"rank {rank} could not reach rank 0 at {meeting.describe()}: {reason}")
-
-
-def join_by_munge(
-    meeting: Meeting, rank: int, job: str, job_id: str, patience: Patience
-) -> tuple[TCPStore, str]:
-    """As `join`, with the secret in the credential that rank 0 gives to all (security/munge.py).
-
-    Another program on one of the ports may give a credential that is out of date, or none: the next
-    port is tried with what is given there.
+    Another program on one of the ports, or a credential that is out of date, is no reason to give
+    up: the next port is tried, and with munge each with the credential that it gives.
 
     Args:
         meeting: Where the store is.
         rank: Our rank.
-        job: What tells the job from others: see munge.credential.
+        secret: The job's secret; by munge it is in the credential that rank 0 gives to all.
+        seed: With munge, what tells the job from others: see munge.credential.
         job_id: Tells jobs apart that share a secret.
         patience: How long to try.
 
@@ -184,35 +155,47 @@ def join_by_munge(
         The store, and the secret.
 
     Raises:
-        BootstrapError: Nobody gave a credential with the secret of a store that is there.
+        AuthError: The process that listens there does not know the secret.
+        BootstrapError: Nobody listens there, or gives a credential with the secret.
     """
-    reason: Exception = TimeoutError("the time was up")
+    reason: Exception = TimeoutError("the time was up before the first attempt")
     wrong: Exception | None = None  # says more than the reason
+    pause = _FIRST_PAUSE
+    most = _ATTEMPT_SECONDS if len(meeting.ports) == 1 else _ATTEMPT_SECONDS_OF_SEVERAL
     while not patience.is_over:
-        for port in in_turn(meeting.ports):
+        for port in _in_turn(meeting.ports):
             try:
-                secret = munge.secret_in(_credential(meeting.address, port, rank), job)
-                key = job_key(secret, job_id)
-                return connect(meeting.address, [port], rank, key, _CREDENTIAL_SECONDS), secret
+                text = secret.text
+                if secret.by_munge:
+                    text = munge.secret_in(_credential(meeting.address, port, rank), seed)
+                seconds = min(most, patience.until_next_word)
+                return connect(meeting.address, port, rank, job_key(text, job_id), seconds), text
             except (SecretError, StoreAuthError) as error:
                 wrong = error
-            except (OSError, StoreConnectionError) as error:
+            except OSError as error:  # of the store, too
                 reason = error
-        if rank == 1:
-            patience.tell(lambda: f"a credential of rank 0 at {meeting.describe()}")
-        time.sleep(_RETRY_SECONDS)
+        if rank == 1:  # one of those that wait is enough
+            patience.tell(lambda: f"rank 0 at {meeting.describe()}")
+        time.sleep(pause)
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
+    if isinstance(wrong, StoreAuthError):
+        raise AuthError(f"rank {rank}: {wrong}")
     raise BootstrapError(
-        f"rank {rank} got no credential with the job's secret from {meeting.describe()}: "
-        f"{wrong or reason}"
+        f"rank {rank} could not reach rank 0 at {meeting.describe()}: {wrong or reason}"
     )
 
 
-def connect(address: str, ports: Sequence[int], rank: int, key: bytes, seconds: float) -> TCPStore:
-    """Returns the store that rank 0 serves.
+def _in_turn(ports: Sequence[int]) -> list[int]:
+    """Returns the order in which to try ports: the first, likely one before each of the others."""
+    return [ports[0], *(port for other in ports[1:] for port in (other, ports[0]))]
+
+
+def connect(address: str, port: int, rank: int, key: bytes, seconds: float) -> TCPStore:
+    """Tries once to connect with the store that rank 0 serves.
 
     Args:
         address: Where it is.
-        ports: The ports to try there.
+        port: The port there.
         rank: Our rank.
         key: What both ends prove to know.
         seconds: How long to try.
@@ -221,7 +204,8 @@ def connect(address: str, ports: Sequence[int], rank: int, key: bytes, seconds: 
         StoreAuthError, StoreConnectionError: As of a TCPStore.
     """
     hello = auth.Hello(auth.Role.RENDEZVOUS, rank, 0)
-    return TCPStore.of_job(Server(address, ports, key, _LEASE, _LOST_AFTER, hello), seconds)
+    server = Server(address, port, key, _LEASE, _LOST_AFTER, hello)
+    return TCPStore.of_job(server, seconds, again=False)
 
 
 def _credential(address: str, port: int, rank: int) -> bytes:

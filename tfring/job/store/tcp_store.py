@@ -84,12 +84,17 @@ class TCPStore(Store):
             served = _serve(host, port, key, bind_addr, limits)
             port = served.address[1]
             _served_here[port] = served
-        server = Server(host, [port], key, seconds_of(lease), seconds_of(lost_after))
+        server = Server(host, port, key, seconds_of(lease), seconds_of(lost_after))
         self._connect(server, served, (world_size or 0) if wait_for_workers else 0)
 
     @classmethod
     def of_job(
-        cls, server: Server, timeout: Timeout, served: StoreServer | None = None
+        cls,
+        server: Server,
+        timeout: Timeout,
+        served: StoreServer | None = None,
+        *,
+        again: bool = True,
     ) -> TCPStore:
         """Returns a store through which the ranks of a job meet.
 
@@ -97,20 +102,23 @@ class TCPStore(Store):
             server: Where it is.
             timeout: How long to wait for it now, and an operation by default.
             served: The server itself, if it runs here; it belongs to the store now.
+            again: Try again until the time is up.
 
         Raises:
             StoreConnectionError, StoreAuthError: As for the constructor.
         """
         store = cls.__new__(cls)
         Store.__init__(store, timeout)
-        store._connect(server, served, 0)
+        store._connect(server, served, 0, again)
         return store
 
-    def _connect(self, server: Server, served: StoreServer | None, clients: int) -> None:
+    def _connect(
+        self, server: Server, served: StoreServer | None, clients: int, again: bool = True
+    ) -> None:
         self._key = server.key
-        self.host, self.port = server.host, server.ports[0]
+        self.host, self.port = server.host, server.port
         try:
-            self._connection = Connection(server, self._timeout, clients)
+            self._connection = Connection(server, self._timeout, clients, again=again)
         except BaseException:
             if served is not None:
                 served.close()

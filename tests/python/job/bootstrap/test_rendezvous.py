@@ -25,10 +25,11 @@ from tfring.job.handshake import auth
 from tfring.job.handshake.errors import BootstrapError
 from tfring.job.handshake.listener import bind
 from tfring.job.security.secret import job_key
+from tfring.job.security.sources import JobSecret
 from tfring.launch.agents.addresses import open_rendezvous, own_address
 from tfring.settings.environment import Settings, read_settings
 
-KEY = b"k" * 32
+KEY = job_key(SECRET, "")
 
 
 def talk(memberships, kind):
@@ -143,7 +144,7 @@ def joined(port, rank, size):
     """Joins a job as a rank does, and returns what the rank has then."""
     place = meeting.Meeting("localhost", [port])
     patience = Patience(f"rank {rank}", 20)
-    store = meeting.join(place, rank, job_key(SECRET, ""), patience)
+    store, _ = meeting.join(place, rank, JobSecret(SECRET), "", "", patience)
     owned = contextlib.ExitStack()
     owned.callback(store.close)
     return store, StoreExchange(store, rank, range(size), patience, owned=owned)
@@ -400,7 +401,7 @@ def test_the_port_of_the_launcher_is_kept_and_nobody_listens_there():
             if rank == 0:
                 store = meeting.serve(place, 2, KEY, None, owned)
             else:
-                store = meeting.join(place, rank, KEY, Patience("rank 1", 20))
+                store = meeting.join(place, rank, JobSecret(SECRET), "", "", Patience("", 20))[0]
             owned.callback(store.close)
             found = StoreExchange(store, rank, range(2), Patience("a rank", 20), owned=owned)
             assert found.allgather(rank) == [0, 1]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tfring.job.handshake.auth import Hello, Role
-from tfring.job.handshake.connector import connect
+from tfring.job.handshake.connector import connect_once
 from tfring.job.handshake.errors import AuthError, BootstrapError
 from tfring.job.handshake.keepalive import keep_alive
 from tfring.job.security.errors import IntegrityError
@@ -38,10 +38,8 @@ _MOST_AT_ONCE = 256  # a server takes up to 1024 requests that wait
 # take the connection for broken.
 _PING_SECONDS = 2.0
 _SILENT_SECONDS = 15.0
-# How long one attempt to connect may take, before it is looked whether the store was closed. Of
-# several ports a stranger may hold the first ones.
+# How long one attempt to connect may take, before it is looked whether the store was closed.
 _ATTEMPT_SECONDS = 2.0
-_ATTEMPT_SECONDS_OF_SEVERAL = 20.0
 _PAUSE_SECONDS = 0.05
 # A process with another secret at the server's address may be about to end.
 _WRONG_SECRET_SECONDS = 5.0
@@ -54,7 +52,7 @@ class Server(NamedTuple):
 
     Attributes:
         host: Its name or address.
-        ports: Its port, or those to try in this order.
+        port: Its port.
         key: What both ends prove to know.
         lease: Seconds for which the server keeps what belongs to this client without a connection.
         lost_after: Seconds after which a server that cannot be reached any more is given up.
@@ -62,7 +60,7 @@ class Server(NamedTuple):
     """
 
     host: str
-    ports: Sequence[int]
+    port: int
     key: bytes
     lease: float
     lost_after: float
@@ -70,12 +68,7 @@ class Server(NamedTuple):
 
     def describe(self) -> str:
         """Returns what it is, for messages."""
-        return f"the TCPStore at {self.host} port {self.ports[0]}"
-
-    @property
-    def attempt(self) -> float:
-        """The seconds that one attempt to connect may take."""
-        return _ATTEMPT_SECONDS if len(self.ports) == 1 else _ATTEMPT_SECONDS_OF_SEVERAL
+        return f"the TCPStore at {self.host} port {self.port}"
 
 
 class Connection:
@@ -85,13 +78,16 @@ class Connection:
     server knows what has happened already.
     """
 
-    def __init__(self, server: Server, timeout: float, clients: int = 0) -> None:
+    def __init__(
+        self, server: Server, timeout: float, clients: int = 0, *, again: bool = True
+    ) -> None:
         """Connects to the server.
 
         Args:
             server: Where it is.
             timeout: Seconds to wait for it.
             clients: Wait until there have been so many clients.
+            again: Try again until the time is up.
 
         Raises:
             StoreConnectionError: It could not be reached.
@@ -110,7 +106,7 @@ class Connection:
         self._ends = threading.Lock()  # guards _closed being set, and _wake against its end
         self._connected = True
         try:
-            channel = self._first_channel(timeout, clients)
+            channel = self._first_channel(timeout, clients, again)
         except BaseException:
             os.close(self._wake)
             raise
@@ -304,7 +300,7 @@ class Connection:
 
     # Connecting.
 
-    def _first_channel(self, timeout: float, clients: int) -> Channel:
+    def _first_channel(self, timeout: float, clients: int, again: bool) -> Channel:
         deadline = time.monotonic() + timeout
         wrong_since: float | None = None
         while True:
@@ -312,10 +308,11 @@ class Connection:
                 return self._open(deadline, clients)[0]
             except AuthError as error:
                 wrong_since = wrong_since or time.monotonic()
-                if time.monotonic() >= min(deadline, wrong_since + _WRONG_SECRET_SECONDS):
+                until = min(deadline, wrong_since + _WRONG_SECRET_SECONDS)
+                if not again or time.monotonic() >= until:
                     raise StoreAuthError(f"{self.where}: {error}") from None
             except (BootstrapError, *_BROKEN) as error:
-                if time.monotonic() < deadline:
+                if again and time.monotonic() < deadline:
                     time.sleep(_PAUSE_SECONDS)
                     continue
                 if clients and isinstance(error, TimeoutError):
@@ -367,8 +364,8 @@ class Connection:
     def _open(self, deadline: float, clients: int = 0) -> tuple[Channel, bool]:
         """Connects and opens the session; returns whether the server knew it already."""
         server = self._server
-        soon = min(deadline, time.monotonic() + server.attempt)
-        channel = connect(server.host, server.ports, server.key, server.hello, soon)
+        soon = min(deadline, time.monotonic() + _ATTEMPT_SECONDS)
+        channel = connect_once(server.host, server.port, server.key, server.hello, soon)
         try:
             keep_alive(channel.sock)
             # Where other clients are waited for, the answer may take long.
