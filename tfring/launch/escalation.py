@@ -1,14 +1,13 @@
-"""How the ranks that still run are ended: politely, then by force, at last with their agents."""
+"""How processes that still run are ended: politely, then by force, at last with their agents."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 
 from tfring.launch.agents.rank import RankProcess
 
-# After the first failure the other ranks have so long to print their own errors, and then, after
-# SIGTERM, to clean up.
-REPORT_SECONDS = 2.0
+# Between SIGTERM and SIGKILL, and from there to the end of the agents.
 TERMINATE_SECONDS = 3.0
 # After SIGKILL has had that long, too, the agents are told to end, and have so long for it.
 _AGENTS_END_SECONDS = 8.0
@@ -18,23 +17,21 @@ _KILL_AGENTS = -1
 
 
 class Escalation:
-    """What is to be done, and when. Used by one thread."""
+    """What is to be done to processes that have to end, and when. Used by one thread."""
 
     def __init__(self) -> None:
         self._steps: list[tuple[float, int]] = []
 
-    def __bool__(self) -> bool:
-        return bool(self._steps)
-
-    def after_failure(self, now: float) -> None:
-        """Begins because a rank failed.
+    def terminate(self, when: float, grace: float = TERMINATE_SECONDS) -> None:
+        """Begins with SIGTERM, unless something is to be done before that.
 
         Args:
-            now: The time (time.monotonic).
+            when: The time for it (time.monotonic).
+            grace: Seconds from there to SIGKILL.
         """
-        terminate_at = now + REPORT_SECONDS
-        self.kill(terminate_at + TERMINATE_SECONDS)
-        self._steps.insert(0, (terminate_at, signal.SIGTERM))
+        if not self._steps or self._steps[0][0] > when:
+            self.kill(when + grace)
+            self._steps.insert(0, (when, signal.SIGTERM))
 
     def kill(self, when: float) -> None:
         """Begins, or begins anew, with SIGKILL.
@@ -42,29 +39,49 @@ class Escalation:
         Args:
             when: The time for it (time.monotonic).
         """
-        agents_at = when + TERMINATE_SECONDS
-        self._steps = [
-            (when, signal.SIGKILL),
-            (agents_at, _END_AGENTS),
-            (agents_at + _AGENTS_END_SECONDS, _KILL_AGENTS),
-        ]
+        self._steps = [(when, signal.SIGKILL), *_agents_after(when)]
+
+    def give_up(self, when: float) -> None:
+        """Begins, or begins anew, with the end of the agent: nothing was started there.
+
+        Args:
+            when: The time for it (time.monotonic).
+        """
+        self._steps = [(when, _KILL_AGENTS)]
+
+    def postpone(self, seconds: float) -> None:
+        """Leaves this much more time for all that is to be done."""
+        self._steps = [(when + seconds, number) for when, number in self._steps]
 
     def due(self) -> list[float]:
         """Returns when something is to be done next, as a list; empty if nothing is."""
         return [when for when, _ in self._steps[:1]]
 
-    def work(self, now: float, running: list[RankProcess]) -> None:
+    def work(
+        self, now: float, running: Iterable[RankProcess], *, spares_agents: bool = False
+    ) -> None:
         """Does what is due.
 
         Args:
             now: The time (time.monotonic).
-            running: The ranks that still run.
+            running: The processes that still run.
+            spares_agents: Whether the agents wait, because other processes of their hosts go on.
         """
         while self._steps and now >= self._steps[0][0]:
-            _, number = self._steps.pop(0)
+            number = self._steps[0][1]
+            if number <= 0 and spares_agents:
+                self._steps = _agents_after(now)
+                return
+            self._steps.pop(0)
             for process in running:
                 process.ended_by_launcher = True
                 if number > 0:
                     process.signal(number)
+                    process.signal(signal.SIGCONT)  # one that stands still cannot end
                 else:  # it does not react; perhaps its host is gone
                     process.agent.give_up(at_once=number == _KILL_AGENTS)
+
+
+def _agents_after(killed_at: float) -> list[tuple[float, int]]:
+    agents_at = killed_at + TERMINATE_SECONDS
+    return [(agents_at, _END_AGENTS), (agents_at + _AGENTS_END_SECONDS, _KILL_AGENTS)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 
@@ -20,6 +21,8 @@ from tfring.launch.signals import signal_name
 from tfring.launch.supervisor import StoppedWhileStartingError, Supervisor
 from tfring.texts.ranks import rank_ranges
 
+# After the first failure the other ranks have so long to print their own errors, before SIGTERM.
+_REPORT_SECONDS = 2.0
 # For so long after the end of the ranks what ssh says of a host that was lost is read.
 _DRAIN_SECONDS = 1.0
 # After so many starts in a row signs of life are given to hosts, and signals looked at.
@@ -32,7 +35,8 @@ class JobRunner(Supervisor):
 
     It starts an escalation: the others get time to print their own errors, then SIGTERM, then
     SIGKILL, and at last the agents of their hosts are killed. After a failure, but not after a
-    signal, all ranks are started again, `max_restarts` times.
+    signal, all ranks are started again, `max_restarts` times. A signal before they have been stops
+    the job in good order: no rank of it is at work.
     """
 
     def __init__(self, options: JobOptions, merger: OutputMerger, records: RunRecords) -> None:
@@ -44,6 +48,7 @@ class JobRunner(Supervisor):
         self._first_line: bytes | None = None
         self._failed = False  # a rank failed before any signal
         self._restarts = 0
+        self._stopped_before = ""  # the restart that a signal came before, and the reason for it
         self._escalation = Escalation()
 
     @property
@@ -60,23 +65,30 @@ class JobRunner(Supervisor):
     def _starts_again(self) -> bool:
         """Starts all ranks again if one has failed, and that may be; returns whether it did."""
         first = text.first_failure([p for p in self._processes if not self._left_in_good_order(p)])
-        if first is None or not self._failed or self._stopping is not None:
+        if first is None or not self._failed or self._restarts == self._options.max_restarts:
             return False
-        if self._restarts == self._options.max_restarts:
-            return False
-        self._restarts += 1
         reason = text.end_in_a_line(first)
-        of = f"restart {self._restarts} of {self._options.max_restarts}"
-        self._note(f"{reason}; all ranks start again ({of})")
-        self._files.restarted(self._restarts, reason)
-        self._processes.clear()
-        self._shown.clear()
-        self._failed, self._escalation = False, Escalation()
-        self._start_all()
-        return True
+        of = f"restart {self._restarts + 1} of {self._options.max_restarts}"
+        if self._stopping is None:
+            self._restarts += 1
+            self._note(f"{reason}; all ranks start again ({of})")
+            self._files.restarted(self._restarts, reason)
+            self._processes.clear()
+            self._shown.clear()
+            self._failed, self._escalation = False, Escalation()
+            with contextlib.suppress(StoppedWhileStartingError):
+                self._start_all()
+                return True
+        self._failed = False  # the signal ends the job, and no failure
+        self._stopped_before = f"before all ranks had started again ({of}): {reason}"
+        return False
 
     def _explain(self) -> tuple[int, str]:
         """Prints how the job failed, if it did; returns the exit code and why."""
+        if self._stopping is not None and self._stopped_before:
+            why = f"stopped by {signal_name(self._stopping)} {self._stopped_before}"
+            self._note(why)
+            return self._options.stopped_exit_code, why
         # A rank that failed counts before those that were asked to end, also if it came later.
         failed = [p for p in self._processes if p.failed() and not self._left_in_good_order(p)]
         first = text.first_failure(failed or self._processes)
@@ -170,13 +182,13 @@ class JobRunner(Supervisor):
 
     def _process_events(self, deadline: float | None = None) -> None:
         """Waits for output, a signal, the end of a rank or a deadline, and handles it."""
-        self._wait([deadline, *self._escalation.due()])
+        self._wait([deadline])
         for process in self._processes:
             if process.rank not in self._shown and "pid" in process.agent.facts():
                 self._shown.add(process.rank)
                 self._say_where(process)
         self._reap()
-        self._escalation.work(time.monotonic(), list(self._running.values()))
+        self._escalation.work(time.monotonic(), self._running.values())
 
     def _on_output(self, host: Host, number: int, name: str, data: bytes) -> None:
         if self._awaits_first_line() and (number, name) == (0, "stdout"):
@@ -193,8 +205,8 @@ class JobRunner(Supervisor):
         # After a failure no rank has to write a checkpoint either.
         return self._stopping is not None or self._failed
 
-    def _kill_at(self, when: float) -> None:
-        self._escalation.kill(when)
+    def _escalations(self) -> list[Escalation]:
+        return [self._escalation]
 
     def _processes_of_job(self) -> list[RankProcess]:
         return self._processes
@@ -202,9 +214,9 @@ class JobRunner(Supervisor):
     def _ended(self, process: RankProcess) -> None:
         self._files.rank_ended(process)
         in_order = self._left_in_good_order(process)
-        if process.failed() and not in_order and not self._escalation:
+        if process.failed() and not in_order and not self._failed and self._stopping is None:
             self._failed = True
-            self._escalation.after_failure(time.monotonic())
+            self._escalation.terminate(time.monotonic() + _REPORT_SECONDS)
 
     def _left_in_good_order(self, process: RankProcess) -> bool:
         """Whether a rank was asked to end, and did so after its checkpoint."""

@@ -15,6 +15,7 @@ from tfring.job.handshake.descriptors import raise_descriptor_limit
 from tfring.launch.agents.connections import Connections
 from tfring.launch.agents.host import Host, RankAgent
 from tfring.launch.agents.rank import RankProcess
+from tfring.launch.escalation import Escalation
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.placement import Slot
 from tfring.launch.options.job_options import JobOptions
@@ -146,8 +147,8 @@ class Supervisor(abc.ABC):
         """Handles the end of a process."""
 
     @abc.abstractmethod
-    def _kill_at(self, when: float) -> None:
-        """Has all processes end by then: a signal to the launcher ends the job."""
+    def _escalations(self) -> list[Escalation]:
+        """Returns by which steps the processes that run are ended, if they have to be."""
 
     def _leaves_no_time(self) -> bool:
         """Whether a signal that ends the job kills its processes at once."""
@@ -159,10 +160,12 @@ class Supervisor(abc.ABC):
         """Waits for output, a signal, anything else that is watched, or a deadline.
 
         Args:
-            deadlines: Of the job (time.monotonic).
+            deadlines: Of the job (time.monotonic), besides those of escalations.
         """
         now = time.monotonic()
-        limits = [d - now for d in (self._merger.tick(now), *deadlines) if d is not None]
+        steps = [due for escalation in self._escalations() for due in escalation.due()]
+        times = (self._merger.tick(now), *deadlines, *steps)
+        limits = [when - now for when in times if when is not None]
         if (seconds := self._connections.prepare()) is not None:
             limits.append(seconds)
         for key, _ in self._selector.select(max(0.0, min(limits)) if limits else None):
@@ -218,7 +221,8 @@ class Supervisor(abc.ABC):
                 f"{signal_name(number)} was passed on to all {self.noun}, which have {wait:g} s to "
                 f"end; {second_signal_text(number)}"
             )
-        self._kill_at(now if at_once else now + wait)
+        for escalation in self._escalations():
+            escalation.kill(now if at_once else now + wait)
 
     def _signal_all(self, number: int) -> None:
         for process in self._running.values():
@@ -228,11 +232,15 @@ class Supervisor(abc.ABC):
         """Stops the processes and this one, as the terminal asked (Ctrl-Z), until it goes on.
 
         They have sessions of their own, so the terminal stops none of them; and as their process
-        groups have no parent in their sessions, SIGTSTP would not stop them either.
+        groups have no parent in their sessions, SIGTSTP would not stop them either. The time until
+        it goes on is none of that which processes have to end.
         """
         self._signal_all(signal.SIGSTOP)
         self._connections.hold()
+        stopped_at = time.monotonic()
         os.kill(os.getpid(), signal.SIGSTOP)
+        for escalation in self._escalations():
+            escalation.postpone(time.monotonic() - stopped_at)
         self._signal_all(signal.SIGCONT)
 
     # What starts.

@@ -9,7 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from launcher_tools import LIMIT_SECONDS, REPORT, pids_in, run, start, write_script
+from launcher_tools import (
+    LIMIT_SECONDS,
+    REPORT,
+    RUN_HERE,
+    fake_ssh,
+    pids_in,
+    run,
+    start,
+    wait_until,
+    write_script,
+)
 
 PREAMBLE = """
 import signal, time
@@ -76,6 +86,50 @@ def test_a_signal_ends_the_job_and_is_no_restart(tmp_path, code):
     job.send_signal(signal.SIGTERM)
     _, errors = job.communicate(timeout=LIMIT_SECONDS)
     assert "start again" not in errors and "passed on to all ranks" in errors
+
+
+def stopped_before_a_restart(job, report):
+    """Stops a job between two lives, and checks what it says."""
+    job.send_signal(signal.SIGTERM)
+    _, errors = job.communicate(timeout=LIMIT_SECONDS)
+    assert job.returncode == 75, errors
+    assert "stopped by SIGTERM before all ranks had started again (restart 1 of 3): " in errors
+    said = json.loads(report.read_text())
+    assert said["exit_code"] == 75 and said["signal"] == "SIGTERM"
+    assert "before all ranks had started again" in said["explanation"]
+
+
+def test_a_signal_while_the_ranks_of_one_life_still_end_stops_the_job(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    report(f"pid.{rank}", os.getpid())
+    while rank == 0 or not os.path.exists(f"{sys.argv[1]}/pid.0"):
+        time.sleep(0.05)
+    sys.exit(3)
+    """,
+    )
+    report, events = tmp_path / "report.json", tmp_path / "events"
+    options = ("-np", 2, "--max-restarts", 3, "--exit-report", report, "--events", events)
+    job = start(*options, sys.executable, path, tmp_path)
+    assert wait_until(lambda: events.exists() and "rank_failed" in events.read_text(), 60)
+    stopped_before_a_restart(job, report)
+
+
+def test_a_signal_while_ranks_start_again_stops_the_job(tmp_path):
+    """The agent of the first life is killed, and no other one can be reached."""
+    path = script(tmp_path, "os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(300)")
+    ssh = fake_ssh(
+        tmp_path,
+        'there="${0%/bin/ssh}/there"\n[ -e $there ] && touch $there.again && exec sleep 60\n'
+        f"touch $there\n{RUN_HERE}",
+    )
+    report = tmp_path / "report.json"
+    options = ("-H", "127.0.0.2:2", "--max-restarts", 3, "--exit-report", report)
+    job = start(*options, sys.executable, path, tmp_path, PATH=ssh)
+    assert wait_until(lambda: (tmp_path / "there.again").exists(), 60)
+    stopped_before_a_restart(job, report)
 
 
 def test_a_rank_that_ended_in_good_order_is_no_restart(tmp_path):

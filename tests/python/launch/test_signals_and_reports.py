@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,10 @@ def test_warnings_of_schedulers_are_passed_on_and_end_nobody(tmp_path, where):
     assert said == {number.name for number in numbers}
 
 
+def stopped(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def test_suspended_and_continued(tmp_path):
     path = script(
         tmp_path,
@@ -86,10 +91,6 @@ def test_suspended_and_continued(tmp_path):
     )
     job = start("-np", 2, sys.executable, path, tmp_path)
     pids = [*pids_in(tmp_path, 2).values(), job.pid]
-
-    def stopped(pid):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
     job.send_signal(signal.SIGTSTP)
     assert wait_until(lambda: all(stopped(pid) for pid in pids), 60)
     job.send_signal(signal.SIGCONT)
@@ -97,6 +98,36 @@ def test_suspended_and_continued(tmp_path):
     (tmp_path / "go").touch()
     job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 0
+
+
+def test_the_time_to_end_stands_still_with_the_launcher(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    def save(*_):
+        report("pid.asked", os.getpid())
+        while not os.path.exists(f"{sys.argv[1]}/go"):
+            time.sleep(0.05)
+        report("saved", "yes")
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, save)
+    report("pid.0", os.getpid())
+    time.sleep(300)
+    """,
+    )
+    seconds = 6
+    options = ("-np", 1, "--stop-timeout", seconds)
+    job = start(*options, sys.executable, path, tmp_path)
+    pids = [*pids_in(tmp_path, 1).values(), job.pid]
+    job.send_signal(signal.SIGTERM)
+    pids_in(tmp_path, 2)
+    job.send_signal(signal.SIGTSTP)
+    assert wait_until(lambda: all(stopped(pid) for pid in pids), 60)
+    time.sleep(seconds + 1)
+    (tmp_path / "go").touch()
+    job.send_signal(signal.SIGCONT)
+    _, errors = job.communicate(timeout=LIMIT_SECONDS)
+    assert job.returncode == 75 and (tmp_path / "saved").exists(), errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import time
 from collections.abc import Callable
 
@@ -23,8 +22,9 @@ from tfring.launch.elastic.orders import (
     StartWorker,
 )
 from tfring.launch.elastic.script import NUMBER, DiscoveryScript, hosts_text
-from tfring.launch.elastic.worker import AT_ONCE, Worker, given_up_after, worker_variables
-from tfring.launch.exit_codes import DISMISSED
+from tfring.launch.elastic.worker import Worker, worker_variables
+from tfring.launch.escalation import Escalation
+from tfring.launch.exit_codes import DISMISSED, LOST_PEER
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.placement import Slot
 from tfring.launch.options.job_options import JobOptions
@@ -99,10 +99,8 @@ class ElasticJobRunner(Supervisor):
         stopped = False
         while self._workers or (self._end is None and self._stopping is None):
             self._discover()
-            due = [one.escalation[0][0] for one in self._workers.values() if one.escalation]
-            if self._script is not None and self._script.start_at > time.monotonic():
-                due.append(self._script.start_at)
-            self._wait(due)
+            starts = [] if self._script is None else [self._script.start_at]
+            self._wait([when for when in starts if when > time.monotonic()])
             if self._stopping is not None and not stopped:
                 stopped = True
                 self._failures.clear()  # how those before the signal ended says nothing of it
@@ -111,7 +109,7 @@ class ElasticJobRunner(Supervisor):
                 self._carry_out(order)
             now, over = time.monotonic(), self._end is not None or self._stopping is not None
             for worker in self._workers.values():
-                worker.escalate(now, over=over)
+                worker.escalation.work(now, [worker.process], spares_agents=not over)
             self._reap()
 
     def _on_output(self, host: Host, number: int, name: str, data: bytes) -> None:
@@ -123,9 +121,8 @@ class ElasticJobRunner(Supervisor):
     def _processes_of_job(self) -> list[RankProcess]:
         return [*self._over, *self._running.values()]
 
-    def _kill_at(self, when: float) -> None:
-        for worker in self._workers.values():
-            worker.escalation = [(when, signal.SIGKILL), *given_up_after(when)]
+    def _escalations(self) -> list[Escalation]:
+        return [worker.escalation for worker in self._workers.values()]
 
     # What the coordinator wants.
 
@@ -138,7 +135,7 @@ class ElasticJobRunner(Supervisor):
         elif isinstance(order, KillWorker):
             worker = self._workers.get(order.worker)
             if worker is not None and self._stopping is None:
-                worker.end_at(time.monotonic())
+                worker.escalation.terminate(time.monotonic())
         elif isinstance(order, Note):
             if self._stopping is None:
                 self._note(order.text)
@@ -196,11 +193,15 @@ class ElasticJobRunner(Supervisor):
         now = time.monotonic()
         for worker in self._workers.values():
             if not worker.process.agent.host.greeted:
-                worker.escalation = [(now, AT_ONCE)]  # nothing of it has been started
+                worker.escalation.give_up(now)
             elif not self._is_member(worker):
-                worker.end_at(now + _WAITING_SECONDS)
+                worker.escalation.terminate(now + _WAITING_SECONDS)
+            elif end.code == LOST_PEER:  # its members need not know that they have to end
+                worker.escalation.terminate(now, self._options.stop_timeout)
+            elif end.code == self._options.stopped_exit_code != 0:  # they have agreed to stop
+                worker.escalation.terminate(now + self._options.stop_timeout)
             elif end.code != 0:
-                worker.end_at(now + _FAILED_SECONDS)
+                worker.escalation.terminate(now + _FAILED_SECONDS)
 
     def _is_member(self, worker: Worker) -> bool:
         return any(one.worker == worker.start.worker for one in self._generation.members)

@@ -89,6 +89,24 @@ def test_a_signal_is_no_restart(tmp_path):
     assert {line["worker"] for line in job.said} == {1, 2}
 
 
+def test_ranks_that_stop_by_agreement_have_time_for_their_checkpoint(tmp_path):
+    """Rank 1 ends as one that was asked to, while rank 0 still writes."""
+    ends = """
+    if hvd.rank() == 0:
+        open(f"{FOLDER}/writes", "w").close()
+        time.sleep(7)
+        say("saved")
+    while not asked("writes"):
+        time.sleep(0.01)
+    os._exit(75)
+"""
+    with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, "--max-np", 2, script=PLAIN + ends) as job:
+        job.trains(lambda m: len(m) == 2)
+        job.ask("stop")
+        assert job.finish() == 75
+    assert [line["event"] for line in job.said].count("saved") == 1
+
+
 def test_all_nodes_start_their_ranks_again(tmp_path):
     with socket.create_server(("localhost", 0)) as probe:
         endpoint = f"localhost:{probe.getsockname()[1]}"
