@@ -63,6 +63,18 @@ def test_all_ranks_start_again_and_meet_anew(tmp_path):
     assert [one["restart"] for one in told if one["event"] == "restart"] == [1, 2]
 
 
+def test_a_line_in_the_files_of_output_begins_another_life(tmp_path):
+    path = script(tmp_path, 'print(f"life {life}", end="", flush=True)\nsys.exit(1 - life)')
+    files = ("--output-filename", tmp_path / "out")
+    done = run("-np", 1, "--max-restarts", 1, *files, sys.executable, path, tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, mark, second = (tmp_path / "out/rank.0/stdout").read_text().splitlines()
+    assert (first, second) == ("life 0", "life 1")
+    assert mark.startswith("tfring run: restart 1 of all ranks: rank 0 on host")
+    assert mark.endswith("ended with exit code 1")
+    assert (tmp_path / "out/rank.0/stderr").read_text() == f"{mark}\n"
+
+
 def test_when_the_restarts_are_used_up_the_job_ends_with_the_code_of_its_last_failure(tmp_path):
     path = script(tmp_path, "report(f'life.{life}.{rank}', life)\nsys.exit(10 + life)")
     done = run("-np", 2, "--max-restarts", 1, sys.executable, path, tmp_path)

@@ -24,6 +24,7 @@ class RankProcess:
     ended_at: float | None = None
     code: int | None = None  # as in subprocess: negative for a signal
     ended_by_launcher: bool = False
+    replaces: int | None = None  # the worker of an elastic job that had its slot before
     # Takes copies of its output: the stream's name, and data.
     copy: Callable[[str, bytes], None] | None = None
 

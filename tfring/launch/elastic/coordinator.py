@@ -21,6 +21,7 @@ from tfring.launch.elastic.orders import (
     Note,
     Orders,
     OrderSink,
+    Restart,
     StartWorker,
 )
 from tfring.launch.hosts.errors import UsageError
@@ -169,8 +170,7 @@ class Service:
             return
         self._restarts += 1
         self._restarting = True
-        of = f"restart {self._restarts} of {limit}"
-        self._orders.put(Note(f"{reason}; all ranks start again ({of})"))
+        self._orders.put(Restart(self._restarts, limit, reason))
         self._service.end()  # its thread may wait for our lock
         for other in self._workers:
             self._orders.put(KillWorker(other))

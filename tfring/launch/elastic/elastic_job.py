@@ -19,6 +19,7 @@ from tfring.launch.elastic.orders import (
     KillWorker,
     Note,
     Orders,
+    Restart,
     StartWorker,
 )
 from tfring.launch.elastic.script import NUMBER, DiscoveryScript, hosts_text
@@ -29,7 +30,7 @@ from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.placement import Slot
 from tfring.launch.options.job_options import JobOptions
 from tfring.launch.output.merger import OutputMerger
-from tfring.launch.reports.text import end_of_output
+from tfring.launch.reports.text import end_of_output, restart_text
 from tfring.launch.signals import signal_name
 from tfring.launch.supervisor import Supervisor
 
@@ -76,6 +77,7 @@ class ElasticJobRunner(Supervisor):
         self._slots = dict(elastic.hosts)
         self._workers: dict[int, Worker] = {}  # that have not ended
         self._over: list[RankProcess] = []  # of all that have
+        self._last: dict[tuple[str, int], int] = {}  # the last worker in each slot of each host
         self._failures: list[Worker] = []  # the last that have failed, in the order of their ends
         self._generation = Generation(0, ())
         self._end: EndJob | None = None
@@ -136,6 +138,9 @@ class ElasticJobRunner(Supervisor):
             worker = self._workers.get(order.worker)
             if worker is not None and self._stopping is None:
                 worker.escalation.terminate(time.monotonic())
+        elif isinstance(order, Restart):
+            self._note(restart_text(order.number, order.most, order.reason))
+            self._files.restarted(order.number, order.reason)
         elif isinstance(order, Note):
             if self._stopping is None:
                 self._note(order.text)
@@ -165,9 +170,17 @@ class ElasticJobRunner(Supervisor):
         size = max(order.slot + 1, self._slots.get(order.host, 0))
         slot = Slot(order.worker, order.host, order.slot, size, 0, 1)
         process = self._start_process(host, slot, -1, variables)
+        process.replaces = self._last.get((order.host, order.slot))
+        self._last[order.host, order.slot] = order.worker
         worker = self._workers[order.worker] = Worker(order, process)
         self._show_rank(worker)
-        self._files.event("worker_started", worker=order.worker, host=order.host, slot=order.slot)
+        self._files.event(
+            "worker_started",
+            worker=order.worker,
+            host=order.host,
+            slot=order.slot,
+            replaces=process.replaces,
+        )
         if self._options.verbose:
             self._note(f"worker {order.worker} starts on host {order.host}, slot {order.slot}")
 

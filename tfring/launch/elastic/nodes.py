@@ -2,7 +2,7 @@
 
 Keys of the store: `job` the job's name; `nodes/NAME` a node and its slots, as long as its launcher
 is there; `orders/NAME/N` what the coordinator wants of a node; `ended/WORKER` how a worker ended;
-`said/generation` and `said/end` what all nodes are told. Values are JSON.
+`said/generation`, `said/restart` and `said/end` what all nodes are told. Values are JSON.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from tfring.launch.elastic.orders import (
     Note,
     Order,
     Orders,
+    Restart,
     StartWorker,
 )
 from tfring.launch.exit_codes import LOST_PEER
@@ -215,6 +216,8 @@ class _Coordinator:
             return
         if isinstance(order, Generation):
             key, value = "said/generation", dataclasses.asdict(order)
+        elif isinstance(order, Restart):
+            key, value = "said/restart", dataclasses.asdict(order)
         elif isinstance(order, EndJob):
             key, value = "said/end", dataclasses.asdict(order)
         else:
@@ -366,6 +369,8 @@ class NodeHead:
             self._over = True
             self._orders.put(EndJob(**fields))
             self.stop()
+        elif key == "restart":
+            self._orders.put(Restart(**fields))
         else:
             members = tuple(Member(*member) for member in fields["members"])
             self._orders.put(Generation(fields["number"], members))

@@ -45,6 +45,21 @@ class KillWorker:
 
 
 @dataclass(frozen=True)
+class Restart:
+    """All workers end, and others are started in their places.
+
+    Attributes:
+        number: How often that was by now.
+        most: How often it may be.
+        reason: Why, in a line.
+    """
+
+    number: int
+    most: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Note:
     """A line for people."""
 
@@ -89,7 +104,7 @@ class Generation:
         return ", ".join(parts)
 
 
-Order = StartWorker | KillWorker | Note | EndJob | Generation
+Order = StartWorker | KillWorker | Restart | Note | EndJob | Generation
 
 
 class Orders:

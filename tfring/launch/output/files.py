@@ -99,6 +99,7 @@ class RankFiles:
         self._most = int(most_mb * 1e6)
         self._kept = kept
         self._files: dict[tuple[int, str], QueuedFile] = {}
+        self._in_line: set[tuple[int, str]] = set()  # of those that do not end with a whole line
         self._targets: list[RotatingFile] = []
 
     def add(self, rank: int, called: str = "") -> None:
@@ -123,9 +124,20 @@ class RankFiles:
     def write(self, rank: int, name: str, data: bytes) -> None:
         """Takes output of a rank, which is written soon."""
         file = self._files.get((rank, name))
-        if file is not None:  # it could be made
-            file.write(data)
-            file.flush()
+        if file is None or not data:  # it could not be made
+            return
+        file.write(data)
+        file.flush()
+        if data.endswith(b"\n"):
+            self._in_line.discard((rank, name))
+        else:
+            self._in_line.add((rank, name))
+
+    def mark(self, rank: int, text: str) -> None:
+        """Writes a line of the launcher into the files of a rank, as another life of it begins."""
+        line = f"tfring run: {text}\n".encode("utf-8", "surrogateescape")
+        for name in ("stdout", "stderr"):
+            self.write(rank, name, b"\n" + line if (rank, name) in self._in_line else line)
 
     def left_out(self) -> list[str]:
         """Returns what could not be written, a text for each file."""

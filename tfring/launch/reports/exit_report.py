@@ -10,6 +10,7 @@ from typing import Any
 
 from tfring.launch.agents.last_words import RUNNING, write_json
 from tfring.launch.agents.rank import RankProcess
+from tfring.launch.hosts.placement import Slot
 from tfring.launch.options.job_options import JobOptions
 from tfring.launch.reports.text import end_of_output, first_failure
 from tfring.launch.signals import signal_name
@@ -95,11 +96,14 @@ class ExitReport:
             "restarts": self.restarts,
             "first_failure": None,
             "explanation": "",
-            f"{self._kind}s": [
-                {self._kind: slot.rank, "host": slot.host, **_facts(started.get(slot.rank))}
-                for slot in slots
-            ],
+            f"{self._kind}s": [self._facts(slot, started.get(slot.rank)) for slot in slots],
         }
+
+    def _facts(self, slot: Slot, process: RankProcess | None) -> dict[str, Any]:
+        facts = {self._kind: slot.rank, "host": slot.host, **_facts(process)}
+        if self._kind == "worker":
+            facts["replaces"] = None if process is None else process.replaces
+        return facts
 
 
 def _facts(process: RankProcess | None) -> dict[str, Any]:

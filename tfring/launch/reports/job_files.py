@@ -128,6 +128,9 @@ class JobFiles:
         self.event("restart", restart=restarts, reason=reason)
         if self._report is not None:
             self._report.restarts = restarts
+        if self._output is not None:
+            for slot in self._options.slots:  # a worker has files of its own
+                self._output.mark(slot.rank, f"restart {restarts} of all ranks: {reason}")
 
     def end(
         self, processes: list[RankProcess], code: int, stopped_by: int | None, explanation: str

@@ -15,7 +15,9 @@ pytest.importorskip("tfring._native")
 
 
 def test_a_killed_worker_is_replaced_and_no_step_is_lost(tmp_path):
-    options = ("-np", 3, "--min-np", 2, "--max-np", 3, "--events", tmp_path / "events")
+    report = tmp_path / "report.json"
+    files = ("--events", tmp_path / "events", "--exit-report", report)
+    options = ("-np", 3, "--min-np", 2, "--max-np", 3, *files)
     with ElasticRun(tmp_path, *options) as job:
         assert job.trains(lambda m: len(m) == 3) == [1, 2, 3]
         pids = {worker: job.pid(worker) for worker in (1, 2, 3)}
@@ -40,6 +42,12 @@ def test_a_killed_worker_is_replaced_and_no_step_is_lost(tmp_path):
     names = [line["event"] for line in lines]
     assert names[0] == "job_started" and names[-1] == "job_ended"
     assert names.count("worker_started") == 4 and names.count("worker_failed") == 1
+    wanted = {1: None, 2: None, 3: None, 4: 1}
+    started = [line for line in lines if line["event"] == "worker_started"]
+    assert {line["worker"]: line.get("replaces") for line in started} == wanted
+    written = json.loads(report.read_text())
+    assert {one["worker"]: one["replaces"] for one in written["workers"]} == wanted
+    assert written["restarts"] == 0
 
 
 def test_workers_know_what_horovod_tells_them_and_files_keep_their_output(tmp_path):

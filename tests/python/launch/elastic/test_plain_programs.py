@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 
@@ -42,7 +43,9 @@ PLAIN = """
 
 
 def test_all_ranks_start_again_and_nobody_trains_alone(tmp_path):
-    options = ("-np", 2, "--min-np", 1, "--spares", 1)
+    report, events = tmp_path / "report.json", tmp_path / "events"
+    files = ("--exit-report", report, "--events", events)
+    options = ("-np", 2, "--min-np", 1, "--spares", 1, *files)
     with ElasticRun(tmp_path, *options, script=PLAIN) as job:
         assert job.trains(lambda m: len(m) == 2) == [1, 2]
         job.kill(2)
@@ -56,6 +59,10 @@ def test_all_ranks_start_again_and_nobody_trains_alone(tmp_path):
     assert note.endswith("; all ranks start again (restart 1 of 3)")
     starts = {line["worker"]: (line["life"], line["rank"]) for line in job.said if "life" in line}
     assert [starts[worker] for worker in again] == [(1, "0"), (1, "1")]
+    assert json.loads(report.read_text())["restarts"] == 1
+    told = [json.loads(line) for line in events.read_text().splitlines()]
+    (restart,) = [one for one in told if one["event"] == "restart"]
+    assert restart["restart"] == 1 and note.startswith(f"tfring run: {restart['reason']};")
 
 
 def test_a_bug_ends_the_job_when_the_restarts_are_used_up(tmp_path):
@@ -111,9 +118,10 @@ def test_all_nodes_start_their_ranks_again(tmp_path):
     with socket.create_server(("localhost", 0)) as probe:
         endpoint = f"localhost:{probe.getsockname()[1]}"
     options = ("--nnodes", 2, "--rdzv-endpoint", endpoint, "--rdzv-id", "a", "--max-restarts", 1)
+    reports = [tmp_path / "first.json", tmp_path / "second.json"]
     with (
-        ElasticRun(tmp_path, *options, script=PLAIN) as first,
-        ElasticRun(tmp_path, *options, script=PLAIN) as second,
+        ElasticRun(tmp_path, *options, "--exit-report", reports[0], script=PLAIN) as first,
+        ElasticRun(tmp_path, *options, "--exit-report", reports[1], script=PLAIN) as second,
     ):
         members = first.trains(lambda m: len(m) == 2)
         owner = first if any(line["worker"] == members[1] for line in first.said) else second
@@ -124,4 +132,6 @@ def test_all_nodes_start_their_ranks_again(tmp_path):
         assert first.finish() == 0 and second.finish() == 0
     lines = [*first.said, *second.said]
     assert {line["size"] for line in lines if line["event"] == "train"} == {2}
-    assert any("(restart 1 of 1)" in line for line in (*first.errors, *second.errors))
+    for node in (first, second):
+        assert any("(restart 1 of 1)" in line for line in node.errors)
+    assert [json.loads(report.read_text())["restarts"] for report in reports] == [1, 1]
