@@ -6,8 +6,10 @@ the storage. The zip file has a CRC-32 of each part, and the manifest has it onc
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
+import math
 import struct
 import tokenize
 import zipfile
@@ -22,8 +24,17 @@ from tfring.checkpoint.manifest import Part
 State = Mapping[str, Any]  # arrays and blobs of bytes, by name
 
 _PIECE = 1 << 24  # bytes that are written or read at once
-# What reading a damaged zip file or header of an array raises.
-_DAMAGES = (zipfile.BadZipFile, struct.error, ValueError, KeyError, EOFError, OverflowError)
+# What reading a damaged zip file or header of an array raises. MemoryError: of a file, however
+# large, that is what its manifest says, and too large for this process.
+_DAMAGES = (
+    zipfile.BadZipFile,
+    struct.error,
+    ValueError,
+    KeyError,
+    EOFError,
+    OverflowError,
+    MemoryError,
+)
 # What else numpy's parser raises at a header, which has at most 64 KiB.
 _UNREADABLE = (SyntaxError, tokenize.TokenError, TypeError, LookupError, MemoryError)
 _HEADER_BEGIN = 10  # bytes: of an .npy file's first version, the last two are a header's length
@@ -81,6 +92,9 @@ def read(stream: IO[bytes], parts: Mapping[str, Part]) -> Iterator[tuple[str, An
         InvalidCheckpointError: the file does not hold what the manifest says.
     """
     try:
+        most = stream.seek(0, io.SEEK_END)
+        if sum(part.nbytes for part in parts.values()) > most:
+            raise InvalidCheckpointError(f"its {most} bytes are less than the manifest says")
         with zipfile.ZipFile(stream) as archive:
             for name, part in parts.items():
                 yield name, _read_part(archive, name, part)
@@ -131,13 +145,16 @@ def _dtype(name: str) -> Any:
     try:
         dtype = np.dtype(name)
     except TypeError:
-        import ml_dtypes
+        kind: Any = None
+        with contextlib.suppress(ImportError):
+            import ml_dtypes
 
-        dtype = np.dtype(getattr(ml_dtypes, name, object))
-    if dtype.hasobject:
+            kind = getattr(ml_dtypes, name, None)
+        dtype = np.dtype(kind if isinstance(kind, type) else object)
+    if dtype.hasobject or _dtype_name(dtype) != name:
         raise InvalidCheckpointError(
-            f"dtype {name!r} is not known here: it may be of a newer ml_dtypes than "
-            "the one that is installed"
+            f"dtype {name!r} is not known here: it may be one of ml_dtypes, which is missing or "
+            "older than where it was written"
         )
     return dtype
 
@@ -170,7 +187,12 @@ def _read_part(archive: zipfile.ZipFile, name: str, part: Part) -> Any:
             value: Any = bytearray(part.nbytes)
             _fill(file, memoryview(value))
             return bytes(value)
-        value = np.empty(part.shape, _dtype(part.dtype))
+        dtype = _dtype(part.dtype)
+        if math.prod(part.shape) * dtype.itemsize != part.nbytes or not dtype.itemsize:
+            raise InvalidCheckpointError(
+                f"{name!r} has {part.nbytes} bytes, which is not the size of {dtype} {part.shape}"
+            )
+        value = np.empty(part.shape, dtype)
         _check_header(file, name, _plain(value))
         _fill(file, memoryview(value.reshape(-1).view(np.uint8)))
         return value

@@ -108,10 +108,13 @@ class Checkpointer:
                 over, in which case this process must end.
             OSError: the storage has failed, for this checkpoint or, if `asynchronous`, for an
                 earlier one; then this one is not written.
-            ValueError: a negative number, or the object is closed.
+            ValueError: a negative number, one of 19 digits, or the object is closed.
         """
-        if step < 0 or generation < 0:
-            raise ValueError(f"save: step={step}, generation={generation}: both are at least 0")
+        if not (0 <= step < manifest.LARGEST and 0 <= generation < manifest.LARGEST):
+            raise ValueError(
+                f"save: step={step}, generation={generation}: both are at least 0 and less than "
+                "10**18"
+            )
         draft = Draft(
             int(generation),
             int(step),

@@ -123,10 +123,21 @@ class CheckpointFiles:
             self._refuse_old(name, draft.generation)  # it has removed what this process wrote
             raise
 
-    def newest_generation(self) -> int | None:
-        """Returns the highest generation that has published; None if there is no checkpoint."""
-        orders = [manifest.order_of(file) for file in self.folder.names()]
-        return max((order[0] for order in orders if order is not None), default=None)
+    def newest_generation(self, above: int = -1) -> int | None:
+        """Returns the highest generation that has published; None if there is no checkpoint.
+
+        A manifest that can be read counts, also where its arrays are damaged.
+
+        Args:
+            above: generations up to this one do not count.
+        """
+        files = {f: o for f in self.folder.names() if (o := manifest.order_of(f)) is not None}
+        for file in sorted(files, key=lambda name: files[name], reverse=True):
+            if files[file][0] <= above:
+                break
+            with contextlib.suppress(InvalidCheckpointError):
+                return self._manifest(file).generation
+        return None
 
     def infos(self) -> list[CheckpointInfo]:
         """Returns the checkpoints whose manifests and sizes are right, the oldest first."""
@@ -150,8 +161,7 @@ class CheckpointFiles:
             OSError: the storage cannot be read.
         """
         try:
-            with self.folder.open(file) as stream:
-                info = manifest.decode(stream.read(), file)
+            info = self._manifest(file)
             size = self.folder.size(info.data)
         except FileNotFoundError as error:
             raise InvalidCheckpointError(f"{file}: a file is missing: {error}") from error
@@ -241,6 +251,13 @@ class CheckpointFiles:
             if order is None or order < oldest:
                 self.folder.remove(file)
 
+    def _manifest(self, file: str) -> CheckpointInfo:
+        try:
+            with self.folder.open(file) as stream:
+                return manifest.decode(stream, file)
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise InvalidCheckpointError(f"{file}: a file is missing: {error}") from error
+
     def _remove_unless_published(self, name: str, data: str) -> None:
         """Frees the space of arrays whose manifest did not come to be, which may be what it lacks.
 
@@ -249,16 +266,15 @@ class CheckpointFiles:
         file = manifest.manifest_file(name)
         with contextlib.suppress(OSError):
             try:
-                with self.folder.open(file) as stream:
-                    published = manifest.decode(stream.read(), file).data == data
-            except (FileNotFoundError, InvalidCheckpointError):
+                published = self._manifest(file).data == data
+            except InvalidCheckpointError:
                 published = False
             if not published:
                 self.folder.remove(data)
 
     def _refuse_old(self, name: str, generation: int) -> None:
-        newest = self.newest_generation()
-        if newest is not None and newest > generation:
+        newest = self.newest_generation(above=generation)
+        if newest is not None:
             raise FencedError(
                 f"checkpoint {name} is not published in {self.folder}: generation {newest} has "
                 f"published there, and this process is of generation {generation}. It must end"

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import stat
 from collections.abc import Callable
 from typing import IO, Any, Protocol
+
+from tfring.checkpoint.errors import InvalidCheckpointError
 
 Fill = Callable[[IO[bytes]], None]  # writes the content of a file
 Gate = Callable[[], None]  # raises if the file must not appear
 
 
 class Folder(Protocol):
-    """What checkpoints need of a storage.
+    """What checkpoints need of a storage. Names are those of files in it: no paths.
 
     Attributes:
         rereads: whether reading a file again right after writing it costs little.
@@ -25,7 +28,12 @@ class Folder(Protocol):
         """Returns the names of all files; none if there is no folder."""
 
     def open(self, name: str) -> IO[bytes]:
-        """Opens a file for reading; FileNotFoundError if there is none."""
+        """Opens a file for reading.
+
+        Raises:
+            FileNotFoundError: there is none.
+            InvalidCheckpointError: it is a folder, a pipe or the like.
+        """
 
     def size(self, name: str) -> int:
         """Returns a file's size in bytes; FileNotFoundError if there is none."""
@@ -73,13 +81,14 @@ class LocalFolder:
     def names(self) -> list[str]:
         """Returns the names of all files; none if there is no folder."""
         try:
-            return os.listdir(self._path)
+            with os.scandir(self._path) as entries:
+                return [entry.name for entry in entries if entry.is_file()]
         except FileNotFoundError:
             return []
 
     def open(self, name: str) -> IO[bytes]:
-        """Opens a file for reading."""
-        return open(self._at(name), "rb")
+        """Opens a file for reading; see Folder. Waits for nobody, as at a pipe."""
+        return open(self._at(name), "rb", opener=_regular_file)
 
     def size(self, name: str) -> int:
         """Returns a file's size in bytes."""
@@ -119,7 +128,7 @@ class LocalFolder:
             os.unlink(self._at(name))
 
     def _at(self, name: str) -> str:
-        return os.path.join(self._path, name)
+        return os.path.join(self._path, _plain(name))
 
     def _sync(self) -> None:
         """Makes the names in the folder outlive a loss of power."""
@@ -204,7 +213,22 @@ class RemoteFolder:
             self._storage.rm_file(self._at(name))
 
     def _at(self, name: str) -> str:
-        return f"{self._path}/{name}"
+        return f"{self._path}/{_plain(name)}"
+
+
+def _plain(name: str) -> str:
+    """Refuses a path: nothing outside of the folder is read, written or removed."""
+    if name in ("", ".", "..") or any(sign in name for sign in "/\\\0"):
+        raise ValueError(f"{name!r} is no name of a file in a folder of checkpoints")
+    return name
+
+
+def _regular_file(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise InvalidCheckpointError(f"{path} is no regular file")
 
 
 def folder_at(path: Any, **options: Any) -> Folder:

@@ -13,18 +13,23 @@ import json
 import re
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import IO, Any
 
 from tfring.checkpoint.errors import CheckpointError, InvalidCheckpointError
 
 FORMAT = 1
 _SUFFIX = ".json"
 _DATA_SUFFIX = ".npz"
-_BASE = r"g(\d+)-s(\d+)"
-_MANIFEST = re.compile(rf"{_BASE}\.json")
+# Not more digits: every name that is taken for one of ours is one that can be written.
+_BASE = r"g(\d{5,18})-s(\d{9,18})"
+LARGEST = 10**18  # generations and steps are less
+_MANIFEST = re.compile(rf"{_BASE}\.json", re.ASCII)
 # All that a writer leaves behind when it is killed: arrays without a manifest, unfinished files.
-_OURS = re.compile(rf"{_BASE}(-[0-9a-f]+)?\.(json|npz)(\.[0-9a-f]+\.tmp)?")
+_OURS = re.compile(rf"{_BASE}(-[0-9a-f]+)?\.(json|npz)(\.[0-9a-f]+\.tmp)?", re.ASCII)
 _DIGEST_BYTES = 16
+MOST_BYTES = 64 << 20  # of a manifest, which is read whole
+# What numpy or ml_dtypes may be asked for: "<f4", "<M8[ns]", "bfloat16"; nothing that numpy parses.
+_DTYPE = re.compile(r"[<>|]?[A-Za-z]\w{0,30}(\[\w{1,10}\])?", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,39 +131,96 @@ def as_json(value: Any, what: str) -> Any:
 
 
 def encode(info: CheckpointInfo) -> bytes:
-    """Returns the bytes of a manifest, with a checksum of itself."""
+    """Returns the bytes of a manifest, with a checksum of itself.
+
+    Raises:
+        CheckpointError: it is too large to be read again.
+    """
     fields = as_json({"format": FORMAT, **dataclasses.asdict(info)}, "metadata")
-    return json.dumps({"blake2b": _digest(fields), "manifest": fields}, indent=1).encode()
+    text = json.dumps({"blake2b": _digest(fields), "manifest": fields}, indent=1).encode()
+    if len(text) > MOST_BYTES:
+        raise CheckpointError(
+            f"the manifest of checkpoint {info.name} would have {len(text)} bytes, more than "
+            f"{MOST_BYTES}. Put what makes its metadata large into the state, as an array"
+        )
+    return text
 
 
-def decode(data: bytes, file: str) -> CheckpointInfo:
-    """Returns the manifest of these bytes.
+def decode(stream: IO[bytes], file: str) -> CheckpointInfo:
+    """Returns the manifest in a file, whoever has written it: every field is checked.
 
     Args:
-        data: what was read.
-        file: where it was read, which must fit what it says.
+        stream: what is read.
+        file: its name, which must fit what it says.
 
     Raises:
         InvalidCheckpointError: it is torn or changed, or of another version of tfring.
     """
+    data = stream.read(MOST_BYTES + 1)
+    if data is None or len(data) > MOST_BYTES:  # None: there is nothing yet, as in a pipe
+        raise InvalidCheckpointError(f"{file} has no end, or more than {MOST_BYTES} bytes")
     try:
         read = json.loads(data)
         fields = read["manifest"]
-        intact = read["blake2b"] == _digest(fields)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        if read["blake2b"] != _digest(fields):
+            raise InvalidCheckpointError(f"{file} was changed after it was written: wrong checksum")
+        if fields["format"] != FORMAT:
+            raise InvalidCheckpointError(
+                f"{file} has format {fields['format']!r:.20}, and this version of tfring reads "
+                f"{FORMAT}"
+            )
+        info = _checked(fields)
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise InvalidCheckpointError(f"{file} is no whole manifest: {error!r}") from error
-    if not intact:
-        raise InvalidCheckpointError(f"{file} was changed after it was written: wrong checksum")
-    if fields["format"] != FORMAT:
-        raise InvalidCheckpointError(
-            f"{file} has format {fields['format']}, and this version of tfring reads {FORMAT}"
-        )
-    del fields["format"]
-    parts = {name: Part(**{**p, "shape": tuple(p["shape"])}) for name, p in fields["parts"].items()}
-    info = CheckpointInfo(**{**fields, "parts": parts})
     if file != manifest_file(info.name):
         raise InvalidCheckpointError(f"{file} is the manifest of {info.name}: it was renamed")
     return info
+
+
+def _checked(fields: dict[str, Any]) -> CheckpointInfo:
+    """Makes a CheckpointInfo of what JSON has; ValueError or TypeError if a field is not right."""
+    _refuse_other_keys(fields, CheckpointInfo, "format")
+    info = CheckpointInfo(
+        generation=_count(fields["generation"], LARGEST),
+        step=_count(fields["step"], LARGEST),
+        metadata=_of(dict, fields["metadata"]),
+        metrics={name: float(value) for name, value in _of(dict, fields["metrics"]).items()},
+        created=float(fields["created"]),
+        data=_of(str, fields["data"]),
+        nbytes=_count(fields["nbytes"]),
+        parts={name: _checked_part(part) for name, part in _of(dict, fields["parts"]).items()},
+    )
+    # A name of a file in this folder, and of no other checkpoint: it is removed with this one.
+    if not re.fullmatch(rf"{info.name}-[0-9a-f]+\.npz", info.data, re.ASCII):
+        raise ValueError(f"{info.data[:100]!r} is no file of arrays of {info.name}")
+    return info
+
+
+def _checked_part(fields: Any) -> Part:
+    _refuse_other_keys(_of(dict, fields), Part)
+    dtype = fields["dtype"]
+    if dtype is not None and not _DTYPE.fullmatch(_of(str, dtype)):
+        raise ValueError(f"{dtype[:100]!r} is no dtype")
+    shape = tuple(_count(length) for length in _of(list, fields["shape"]))
+    return Part(dtype, shape, _count(fields["nbytes"]), _count(fields["crc32"], 1 << 32))
+
+
+def _refuse_other_keys(fields: Mapping[str, Any], kind: type, *more: str) -> None:
+    wanted = {field.name for field in dataclasses.fields(kind)} | set(more)
+    if fields.keys() != wanted:
+        raise ValueError(f"its keys are not {sorted(wanted)}")
+
+
+def _of(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"a {type(value).__name__} in the place of a {kind.__name__}")
+    return value
+
+
+def _count(value: Any, limit: int = 1 << 63) -> int:
+    if not 0 <= _of(int, value) < limit:
+        raise ValueError(f"{value} is not from 0 to {limit - 1}")
+    return int(value)
 
 
 def _digest(fields: Any) -> str:

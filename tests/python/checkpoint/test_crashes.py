@@ -75,12 +75,12 @@ AT_EVERY_CALL = """
         return call
 
     def child(place):
-        for name in ("replace", "fsync", "unlink", "stat", "listdir", "makedirs"):
+        for name in ("replace", "fsync", "unlink", "stat", "scandir", "makedirs"):
             setattr(os, name, counted(getattr(os, name)))
         real = open
-        def counted_open(path, mode="r", *more):
+        def counted_open(path, mode="r", **named):
             count()
-            file = real(path, mode, *more)
+            file = real(path, mode, **named)
             return Counted(file) if mode == "xb" else file
         builtins.open = counted_open
         save(place, 4)
