@@ -149,6 +149,7 @@ def write_training(
     transport: float = 2.0,
     buckets: int = 2,
     state: layout.RankState = layout.RankState.LEFT,
+    host: str = "here",
 ) -> Path:
     """Writes the records of a job in which every step takes as long as its slowest rank.
 
@@ -158,6 +159,7 @@ def write_training(
         transport: Milliseconds for which a bucket is reduced.
         buckets: How many there are. Each rank has sent their bytes to the next one.
         state: Of all ranks.
+        host: On which all ranks were.
     """
     own = np.asarray(own, dtype=float)
     size, count = own.shape
@@ -192,7 +194,7 @@ def write_training(
                     }
                 )
         now = free
-    header = {"host": "here", "job": "planted", "state": state}
+    header = {"host": host, "job": "planted", "state": state}
     header["bytes_sent"] = sent = 500 * buckets * (buckets + 1) * count
     for rank in range(size):
         path = folder / f"rank-{rank}.record"

@@ -96,6 +96,8 @@ def _times(count: int) -> str:
 
 def time_table(report: Report) -> Table:
     """Returns where the time of each rank goes; medians per step."""
+    from rich.text import Text
+
     table = _table("Time per step, in ms (medians)")
     for name in ("rank", "host", "state"):
         table.add_column(name, justify="right" if name == "rank" else "left")
@@ -105,7 +107,7 @@ def time_table(report: Report) -> Table:
     for rank in _listed(report):
         table.add_row(
             str(rank.rank),
-            rank.host,
+            Text(rank.host),  # a name is no markup of rich's
             rank.state,
             *map(_milliseconds, (rank.own, rank.waiting, rank.exposed, rank.overlapped)),
             "" if rank.last is None else f"{rank.last}x",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -66,6 +67,38 @@ def test_the_newest_lines_of_the_program_are_in_it(tmp_path: Path, capsys: Any) 
     assert said == [(str(rank), str(n)) for n in range(6, 16) for rank in range(2)]
 
 
+# Hosts may have any name, and records come from anywhere.
+MARKUP = ['[link=//e.vil"><h1>]x[/]', "[/evil]", "<b>&amp;</b> [red]x"]
+
+
+@pytest.mark.parametrize("host", MARKUP)
+def test_texts_of_a_record_are_no_markup(tmp_path: Path, capsys: Any, host: str) -> None:
+    mark = {"number": 1, "type": EventType.MARK, "time": 5, "text": host}
+    call = {"number": 1, "name": host, "call_site": host, "submitted": 1}
+    for rank in range(2):
+        path = tmp_path / f"rank-{rank}.record"
+        write_record(path, rank, 2, calls=[call], events=[mark], host=host)
+    for command in (["report"], ["explain"], ["top", "--once", "-n", "0.05"]):
+        assert main([*command, str(tmp_path)]) == 0
+        shown = "".join(capsys.readouterr().out.split())
+        # In a report they are in its table, and in what the program has noted.
+        assert shown.count("".join(host.split())) >= (4 if command == ["report"] else 1), command
+
+
+@pytest.mark.parametrize("host", MARKUP)
+def test_texts_of_a_record_are_escaped_in_a_page(tmp_path: Path, host: str) -> None:
+    pytest.importorskip("matplotlib")
+    own = np.full((2, 20), 10.0)
+    own[1] += 5
+    folder = write_training(tmp_path / "job", own, host=host)
+    file = tmp_path / "page.html"
+    assert main(["report", str(folder), "--html", str(file)]) == 0
+    text = file.read_text("utf-8")
+    parsed = Page(text)
+    assert parsed.open == [] and parsed.loaded == [] and parsed.tags == PLAIN_TAGS | {"svg"}
+    assert f"rank 1 ({html.escape(host)})" in text
+
+
 def test_no_record_is_an_error_that_says_so(tmp_path: Path, capsys: Any) -> None:
     assert main(["report", str(tmp_path)]) == 2
     assert "there is no record" in capsys.readouterr().err
@@ -87,6 +120,13 @@ def test_run_report_refuses_other_hosts_without_a_common_folder(capsys: Any) -> 
     assert "needs TFRING_RECORD_DIR" in capsys.readouterr().err
 
 
+# What the page has besides its pictures.
+PLAIN_TAGS = {
+    *("html", "head", "meta", "title", "style", "body", "h1", "p", "pre", "span"),
+    *("figure", "figcaption"),
+}
+
+
 class Page(HTMLParser):
     """Checks what an XML parser would: every element that is opened is closed."""
 
@@ -97,10 +137,13 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.ids: list[str] = []
         self.loaded: list[str] = []
+        self.tags: set[str] = set()
         self.feed(text)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
+        if "svg" not in self.open:
+            self.tags.add(tag)
         if tag not in self.EMPTY:
             self.open.append(tag)
         for name, value in attrs:
