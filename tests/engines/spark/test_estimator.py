@@ -11,6 +11,7 @@ from tfring.spark.backend import SparkBackend
 from tfring.spark.data.frames import write
 from tfring.spark.data.parquet import ParquetData
 from tfring.spark.keras import KerasEstimator, KerasModel
+from tfring.spark.keras.saved import model_bytes
 from tfring.spark.store import Store
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -234,6 +235,45 @@ def test_goes_on_with_a_run(spark, tmp_path):
     then = estimator.fit_on_parquet().getHistory()["loss"]
     assert first[0] > first[1] > then[0]
     assert ParquetData(store.filesystem(), store.get_train_data_path()).rows == 512
+
+
+def test_nothing_in_a_model_from_the_store_runs(spark, tmp_path):
+    """Whoever can write to the store could else run code in all ranks."""
+    frame, ran = _frame(spark, 64), tmp_path / "ran"
+    store = Store.create(str(tmp_path / "store"))
+
+    def evil(x):
+        open(str(ran), "w").close()
+        return x
+
+    hostile = keras.Sequential(
+        [keras.Input((2,)), keras.layers.Lambda(evil, output_shape=(2,)), keras.layers.Dense(1)]
+    )
+    hostile.layers[-1].set_weights([np.ones((2, 1)), np.zeros(1)])
+    ran.unlink(missing_ok=True)  # building it has run it
+    path = store.get_checkpoint_path("mine")
+    store.write(path, model_bytes(hostile))
+    estimator = KerasEstimator(
+        model=_linear(),
+        optimizer=keras.optimizers.SGD(0.0),
+        loss="mse",
+        feature_cols=["a", "b"],
+        label_cols=["y"],
+        num_proc=2,
+        store=store,
+        run_id="mine",
+        epochs=1,
+        verbose=0,
+    )
+    model = estimator.fit(frame)
+    assert not ran.exists()
+    assert model.getHistory()["loss"][0] < 1e-10, "its weights are the store's, which are right"
+    store.write(path, model_bytes(_linear(3)))
+    with pytest.raises(ValueError, match=r"run_id='mine' from .*does not have the weights of this"):
+        estimator.fit(frame)
+    store.write(path, b"no model")
+    with pytest.raises(ValueError, match="run_id='mine'"):
+        estimator.fit(frame)
 
 
 def test_rows_for_validation(spark, tmp_path):

@@ -13,7 +13,14 @@ from tfring.spark.backend import Backend, SparkBackend
 from tfring.spark.data.frames import Prepared, prepared, write
 from tfring.spark.keras.model import KerasModel
 from tfring.spark.keras.params import ESTIMATOR, set_defaults, set_params, with_params
-from tfring.spark.keras.saved import compiled_with, model_bytes, model_of, optimizer_config, packed
+from tfring.spark.keras.saved import (
+    compiled_with,
+    model_bytes,
+    model_of,
+    optimizer_config,
+    packed,
+    with_weights,
+)
 from tfring.spark.keras.shapes import Arrangement
 from tfring.spark.keras.training import Plan, Trained, train
 from tfring.spark.store import Store
@@ -131,10 +138,8 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
         Arrangement.of(model, features, labels).check(data.columns)  # or every rank would find out
         objects = {**_compiled(model, self), **{n: self.getOrDefault(n) for n in _OBJECTS}}
         optimizer = objects.pop("optimizer")
-        checkpoint = data.store.get_checkpoint_path(run_id)
-        goes_on = self.isSet("run_id") and data.store.exists(checkpoint)
         plan = Plan(
-            data.store.read(checkpoint) if goes_on else model_bytes(model),
+            self._model_to_train(model, data.store, run_id),
             optimizer_config(optimizer),
             packed(objects, custom),
             {name: self.getOrDefault(name) for name in _PLAIN},
@@ -156,6 +161,19 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
             history=trained.history,
             run_id=run_id,
         )
+
+    def _model_to_train(self, model: Any, store: Store, run_id: str) -> bytes:
+        """Returns the model, with the weights of the run of this name if the store has it."""
+        path = store.get_checkpoint_path(run_id)
+        if not (self.isSet("run_id") and store.exists(path)):
+            return model_bytes(model)
+        try:
+            return with_weights(model, store.read(path), self.getOrDefault("custom_objects"))
+        except ValueError as error:
+            raise ValueError(
+                f"KerasEstimator cannot go on with run_id={run_id!r} from {path}: {error}. Give it "
+                "the model of that run, or another run_id"
+            ) from error
 
     def _check(self) -> None:
         """Refuses what cannot be trained, before anything is written."""

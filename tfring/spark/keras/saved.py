@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,10 +37,34 @@ def model_of(content: bytes, custom_objects: Mapping[str, Any] | None) -> Any:
         path = os.path.join(folder, "model.keras")
         with open(path, "wb") as file:
             file.write(content)
-        # The user's own model, from the user's own program: what it brings along may run.
+        # The user's own model, from the user's own program: what it brings along may run. One from
+        # a store is read by `with_weights` only.
         return keras.saving.load_model(
             path, custom_objects=dict(custom_objects or {}), compile=False, safe_mode=False
         )
+
+
+def with_weights(model: Any, stored: bytes, custom_objects: Mapping[str, Any] | None) -> bytes:
+    """Returns `model_bytes` of a model with the weights of another, of which nothing is run.
+
+    Args:
+        model: The user's Keras model, which keeps its weights.
+        stored: A .keras file from a store, where others may write. Only its arrays are read.
+        custom_objects: Classes and functions of the user that the model needs, by name.
+
+    Raises:
+        ValueError: It does not have the weights of this model.
+    """
+    copy = model_of(model_bytes(model), custom_objects)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.keras")
+        with open(path, "wb") as file:
+            file.write(stored)
+        try:
+            copy.load_weights(path)
+        except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
+            raise ValueError(f"it does not have the weights of this model: {error}") from error
+    return model_bytes(copy)
 
 
 def optimizer_config(optimizer: Any) -> Any:
