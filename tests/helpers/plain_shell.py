@@ -35,7 +35,12 @@ def call(words: list[str]) -> int:
     while words[0].startswith("-"):
         words = words[2 if words[0] in ("-o", "-p", "-i") else 1 :]
     host, command = words[0], words[1].encode()
-    with socket.create_connection((host, PORT)) as connection:
+    try:
+        connection = socket.create_connection((host, PORT))
+    except OSError as error:
+        print(f"ssh: connect to host {host} port {PORT}: {error.strerror}", file=sys.stderr)
+        return 255
+    with connection:
         connection.sendall(b"%08d" % len(command) + command)
         sources = [0, connection.fileno()]
         while connection.fileno() in sources:

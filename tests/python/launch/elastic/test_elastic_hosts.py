@@ -139,3 +139,15 @@ def test_workers_on_another_host_get_what_they_need_through_ssh(tmp_path):
         job.ask("stop")
         assert job.finish() == 0
     assert len((tmp_path / "ssh.log").read_text().splitlines()) == 1
+
+
+def test_a_host_that_cannot_be_reached_at_first_does_not_end_the_job(tmp_path):
+    """What ssh says of it is no error of the program, however often it comes."""
+    refused = 'echo "ssh: connect to host node2 port 22: Connection refused" >&2; exit 255'
+    options = ("-np", 2, "--min-np", 1, "-H", "localhost:1,127.0.0.2:1", "--start-timeout", 8)
+    with ElasticRun(tmp_path, *options, PATH=fake_ssh(tmp_path, refused)) as job:
+        assert job.trains(lambda m: len(m) == 1) == [1]
+        job.ask("stop")
+        assert job.finish() == 0
+    tries = [line for line in job.errors if "ssh could not reach the host" in line]
+    assert len(tries) >= 3 and not any("the same error" in line for line in job.errors)
