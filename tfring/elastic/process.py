@@ -232,15 +232,10 @@ class ElasticProcess:
         raise SystemExit(dismissed.code)
 
     def finish(self) -> None:
-        """At the end of a process without an error: waits until all members are through.
+        """At the end of a process without an error: ends the link.
 
         After an error the link is left as it is: signs of life go on until the process is over.
         """
-        if self.in_generation:  # a program that has not called elastic.run
-            self.link.synced(self.generation, self.position)
-            self.stopped(done=True)
-            with contextlib.suppress(Dismissed):
-                self.link.next_record()
         self.link.close()
         self._close_records()
         self._store.close()

@@ -79,6 +79,7 @@ class CoordinatorService:
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._closing = False
         # All below belongs to the thread; others only look at some of it, under the GIL.
+        self.recovers = False  # whether a worker has come to elastic.run
         self._watch: Watch | None = None
         self._watch_again_at = 0.0
         self._deaf = False  # the last attempt to watch has failed
@@ -226,6 +227,9 @@ class CoordinatorService:
 
     def _report(self, key: str, message: bytes | None, events: Any) -> Any:
         """Returns the report in a key; None if there is none, or nothing new."""
+        if key == keys.RUNS:
+            self.recovers = True
+            return None
         worker = keys.reporter(key)
         try:
             if worker is None:
@@ -246,6 +250,8 @@ class CoordinatorService:
                 )
             return None
         self._refused.discard(key)
+        # Also if the key of RUNS was lost with another coordinator and its store.
+        self.recovers |= report.state == self._core.WorkerState.running
         stands = _standing(report)
         if self._stands.get(worker) == stands:
             self._signs_of_life[worker] = report

@@ -68,11 +68,11 @@ class JobRunner(Supervisor):
         if first is None or not self._failed or self._restarts == self._options.max_restarts:
             return False
         reason = text.end_in_a_line(first)
-        number, most = self._restarts + 1, self._options.max_restarts
+        of = f"restart {self._restarts + 1} of {self._options.max_restarts}"
         if self._stopping is None:
-            self._restarts = number
-            self._note(text.restart_text(number, most, reason))
-            self._files.restarted(number, reason)
+            self._restarts += 1
+            self._note(f"{reason}; all ranks start again ({of})")
+            self._files.restarted(self._restarts, reason)
             self._processes.clear()
             self._shown.clear()
             self._failed, self._escalation = False, Escalation()
@@ -80,9 +80,7 @@ class JobRunner(Supervisor):
                 self._start_all()
                 return True
         self._failed = False  # the signal ends the job, and no failure
-        self._stopped_before = (
-            f"before all ranks had started again (restart {number} of {most}): {reason}"
-        )
+        self._stopped_before = f"before all ranks had started again ({of}): {reason}"
         return False
 
     def _explain(self) -> tuple[int, str]:

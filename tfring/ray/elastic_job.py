@@ -29,6 +29,7 @@ from tfring.launch.elastic.orders import (
     Generation,
     KillWorker,
     Note,
+    Restart,
     StartWorker,
 )
 from tfring.ray.forming import fresh_job
@@ -173,6 +174,8 @@ class ElasticJob:
         elif isinstance(order, KillWorker):
             if order.worker in self._workers:
                 self._workers[order.worker].kill()
+        elif isinstance(order, Restart):
+            _log.info("%s", order.text())
         elif isinstance(order, Note):
             _log.info("%s", order.text)
         elif isinstance(order, Generation):

@@ -132,7 +132,7 @@ class Worker:
         except BaseException as error:
             world.end_of_program(error)
             raise
-        world.end_of_program()  # waits for the others, as at the end of any program
+        world.end_of_program()
         return ended
 
     @contextlib.contextmanager

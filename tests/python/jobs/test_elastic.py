@@ -111,18 +111,6 @@ SETS = """
 """
 
 
-PLAIN = """
-    import numpy as np
-    from tfring._native import core
-
-    hvd.init()
-    total = core.allreduce(np.ones(1), name="x", op=1)
-    if hvd.rank() == 1:
-        time.sleep(1.0)  # the others are at their end then
-    say("through", total=float(core.allreduce(np.ones(1), name="y", op=1)[0]))
-"""
-
-
 @pytest.fixture
 def start(tmp_path):
     """Starts a job of the script above, or of another one."""
@@ -340,13 +328,6 @@ def hold_lock(job, folder, worker, seconds):
     new.write_text(str(seconds))
     new.rename(folder / f"lock.{worker}")
     job.wait(lambda: job.lines("locks", worker=worker))
-
-
-def test_a_program_without_elastic_run_ends_together(start, tmp_path):
-    with start(3, PLAIN, min_np=1) as job:
-        assert job.wait_for_end() == (0, "the training is over")
-        assert set(job.exit_codes.values()) == {0} and len(job.exit_codes) == 3
-        assert sorted(one["total"] for one in job.lines("through")) == [3.0] * 3
 
 
 def test_a_coordinator_that_is_gone_ends_its_workers(start, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -34,7 +35,7 @@ _NANOSECONDS = 1_000_000_000
 _ANY = "0.0.0.0"
 # So often all start again without --reset-limit.
 _RESTARTS = 3
-_STORE_SECONDS = 1.0  # for a request, while others wait
+_STORE_SECONDS = 1.0  # for a request between two lives
 
 
 def coordinator_options(elastic: ElasticOptions, start_timeout: float) -> Any:
@@ -85,8 +86,7 @@ class Service:
     def __init__(
         self, store: Store, elastic: ElasticOptions, start_timeout: float, orders: OrderSink
     ) -> None:
-        self._store = PrefixStore(keys.PREFIX, store)
-        self._whole_store = store
+        self._store = store
         self._elastic = elastic
         self._options = coordinator_options(elastic, start_timeout)
         self._orders = orders
@@ -105,7 +105,7 @@ class Service:
         self._options.first_worker = self._last_worker + 1
         life = self._restarts
         self._service = CoordinatorService(
-            self._whole_store,
+            self._store,
             self._options,
             on_start=functools.partial(self._start, life),
             on_kill=functools.partial(self._kill, life),
@@ -148,12 +148,8 @@ class Service:
         """Whether a worker is a member of a generation that cannot go on without it."""
         status = self._service.status()
         members = [member["worker"] for member in status["members"]]
-        if self._stopping or worker not in members or status["phase"] == "over":
-            return False
-        try:
-            return not self._store.check([keys.RUNS], _STORE_SECONDS)
-        except StoreError:
-            return False
+        over = self._stopping or status["phase"] == "over"
+        return worker in members and not over and not self._service.recovers
 
     def _lost(self, worker: int, host: str, exit_code: int, end: str) -> None:
         """Handles the end of a member that is needed."""
@@ -181,6 +177,8 @@ class Service:
         if self._restarting and not there.intersection(self._workers.values()):
             self._workers.clear()
             self._restarting = False
+            with contextlib.suppress(StoreError):  # of one that came there when it had to end
+                PrefixStore(keys.PREFIX, self._store).delete_key(keys.RUNS, _STORE_SECONDS)
             self._begin()
             self._service.set_hosts(self._hosts)
 

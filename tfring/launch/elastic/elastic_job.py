@@ -30,7 +30,7 @@ from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.placement import Slot
 from tfring.launch.options.job_options import JobOptions
 from tfring.launch.output.merger import OutputMerger
-from tfring.launch.reports.text import end_of_output, restart_text
+from tfring.launch.reports.text import end_of_output
 from tfring.launch.signals import signal_name
 from tfring.launch.supervisor import Supervisor
 
@@ -139,7 +139,7 @@ class ElasticJobRunner(Supervisor):
             if worker is not None and self._stopping is None:
                 worker.escalation.terminate(time.monotonic())
         elif isinstance(order, Restart):
-            self._note(restart_text(order.number, order.most, order.reason))
+            self._note(order.text())
             self._files.restarted(order.number, order.reason)
         elif isinstance(order, Note):
             if self._stopping is None:

@@ -58,6 +58,10 @@ class Restart:
     most: int
     reason: str
 
+    def text(self) -> str:
+        """Returns ``rank 2 ... ended with exit code 1; all ranks start again (restart 1 of 3)``."""
+        return f"{self.reason}; all ranks start again (restart {self.number} of {self.most})"
+
 
 @dataclass(frozen=True)
 class Note:

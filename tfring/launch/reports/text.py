@@ -78,11 +78,6 @@ def end_in_a_line(process: RankProcess) -> str:
     return f"{end}: {cause}" if cause else end
 
 
-def restart_text(number: int, most: int, reason: str) -> str:
-    """Returns ``rank 2 on host node1 ended with ...; all ranks start again (restart 1 of 3)``."""
-    return f"{reason}; all ranks start again (restart {number} of {most})"
-
-
 def _rank_on_host(process: RankProcess) -> str:
     # The runtime calls this host by its name, too.
     host = host_name() if process.slot.host == "localhost" else process.slot.host

@@ -87,6 +87,20 @@ def test_a_rank_that_ends_well_ends_the_job_well(tmp_path, at_once):
     assert {line["worker"] for line in job.said} == {1, 2}
 
 
+def test_a_rank_that_ends_by_sys_exit_does_not_wait_for_the_others(tmp_path):
+    """The others call nothing meanwhile that would tell them."""
+    fails = """
+    while hvd.rank() == 0 and os.environ["TFRING_RESTART_COUNT"] == "0":
+        time.sleep(0.01)
+    sys.exit(0 if os.environ["TFRING_RESTART_COUNT"] == "1" else "the data are gone")
+"""
+    with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, "--max-np", 2, script=PLAIN + fails) as job:
+        job.ask("stop")
+        assert job.finish() == 0
+    assert any("all ranks start again (restart 1 of 3)" in line for line in job.errors)
+    assert {line["worker"] for line in job.said} == {1, 2, 3, 4}
+
+
 def test_a_signal_is_no_restart(tmp_path):
     with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, script=PLAIN) as job:
         job.trains(lambda m: len(m) == 2)
