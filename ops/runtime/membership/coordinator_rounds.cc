@@ -291,9 +291,11 @@ void Coordinator::Propose(const std::vector<WorkerId>& members, uint64_t random)
   record.generation = number_;
   record.nonce = random;
   bool joins = false;
+  bool stays = number_ == 1;
   for (WorkerId worker : members) {
     const Process& process = processes_.at(worker);
     joins = joins || !IsMember(worker);
+    stays = stays || IsMember(worker);
     record.members.push_back({worker, process.place.first, process.place.second, process.listener});
     if (record.position < process.last.position) {
       record.position = process.last.position;
@@ -305,6 +307,11 @@ void Coordinator::Propose(const std::vector<WorkerId>& members, uint64_t random)
     effects_.notes.push_back("no worker is left that has " + PositionText(reached_) +
                              ": the training goes on from " + PositionText(record.position) +
                              ", or from a newer copy");
+  } else if (!stays) {
+    // All were lost at once, and none has told of its last commit.
+    effects_.notes.push_back("no worker of generation " + std::to_string(number_ - 1) +
+                             " is left: the training goes on from " +
+                             PositionText(record.position) + "; later commits are lost");
   }
   reached_ = record.position;
   record_ = std::move(record);

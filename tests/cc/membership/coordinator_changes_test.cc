@@ -323,6 +323,21 @@ TEST(ItIsSaidIfNoWorkerIsLeftThatHasTheNewestCommit) {
                 "commit 0 (step 0), or from a newer copy"));
 }
 
+TEST(ItIsSaidIfAllAreLostBeforeTheyHaveToldOfTheirCommits) {
+  CoordinatorOptions options = JobOf(2);
+  options.min_np = 1;
+  SmallJob job(options);
+  for (WorkerId id : {1, 2}) job.Join(id, "a");
+  EXPECT_TRUE(job.Runs(1));
+  for (WorkerId id : {1, 2}) job.workers.at(id).deaf = true;  // their agent was killed
+  for (WorkerId id : {1, 2}) job.End(id, 255);
+  job.Join(3, "a");
+  EXPECT_TRUE(job.Runs(2));
+  EXPECT_TRUE(
+      job.Noted("no worker of generation 1 is left: the training goes on from commit 0 (step 0); "
+                "later commits are lost"));
+}
+
 TEST(AnErrorOfNewWorkersOfAHostDoesNotEndAJobThatTrains) {
   SmallJob job = RunningJob(JobOf(2), 2);
   for (WorkerId id : {3, 4, 5, 6}) {
