@@ -31,14 +31,14 @@ def membership() -> tuple[Membership, socket.socket, socket.socket]:
     """Rank 1 of 2, and the ends of its connections that rank 0 has."""
     (control, control_0), (data, data_0) = connection(), connection()
     made = Membership(
-        1,
-        2,
-        1,
-        2,
-        0,
-        1,
-        True,
-        ["a", "a"],
+        rank=1,
+        size=2,
+        local_rank=1,
+        local_size=2,
+        cross_rank=0,
+        cross_size=1,
+        homogeneous=True,
+        hosts=["a", "a"],
         control_fds={0: control.detach()},
         data_fds={0: data.detach()},
         local_pids={},

@@ -8,8 +8,6 @@ import hashlib
 import hmac
 import ipaddress
 import logging
-import os
-import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,7 +26,6 @@ from tfring.job.handshake.descriptors import raise_descriptor_limit
 from tfring.job.handshake.errors import BootstrapError
 from tfring.job.handshake.listener import Listener, bind
 from tfring.job.security.errors import SecretError
-from tfring.job.security.seal import ChannelKeys
 from tfring.job.security.secret import ADVICE, expand, fresh_secret
 from tfring.job.store import Store
 from tfring.settings.environment import Settings
@@ -37,19 +34,24 @@ from tfring.settings.table import SETTINGS
 _log = logging.getLogger("tfring")
 
 
-@dataclasses.dataclass(frozen=True)
-class Membership:
+@dataclasses.dataclass(kw_only=True)
+class Membership(mesh.Connections):
     """One rank's membership in a job: its topology and connections, as the runtime needs them.
 
-    The descriptors belong to this object, until release() or close(), and the MPI group to its
-    owner. `mpi_group` is None where MPI did not start the job. `process_sets` is the
-    largest number of process sets that any rank gave to init, `last_process_set` the highest id
-    that a process set has had on any of them. `control_keys` has the keys of the
-    seals that we send to a peer and of those that we get from it; `key` is the generation's. `job`
-    is a number that no other job has, and no secret. `mpi_data` is what the runtime gets where
-    MPI carries the data. Where not all ranks are connected, `listener` and `endpoints` are as those
-    of mesh.Connections. `interface` is the network interface at which other hosts reach this rank,
-    "" where the job has one host.
+    Attributes:
+        rank, size, local_rank, local_size, cross_rank, cross_size: As Horovod defines them.
+        homogeneous: Whether each host has the same number of ranks.
+        hosts: The name of each rank's host.
+        local_pids: Process ids of the other ranks of this host, by rank.
+        runtime: The settings of the runtime that all ranks use, by name.
+        by_mpi: Whether the ranks met over MPI.
+        mpi_group: The group of the ranks, which the caller frees; None without MPI.
+        process_sets: The largest number of process sets that any rank gave to init.
+        last_process_set: The highest id that a process set has had on any rank.
+        key: The generation's key; None in a job of one rank.
+        job: A number that no other job has, in hexadecimal; not secret.
+        mpi_data: What the runtime gets where MPI carries the data.
+        interface: The network interface at which other hosts reach this rank; "" on a single host.
     """
 
     rank: int
@@ -60,33 +62,21 @@ class Membership:
     cross_size: int
     homogeneous: bool
     hosts: list[str]
-    control_fds: dict[int, int]
-    data_fds: dict[int, int]
     local_pids: dict[int, int]
     runtime: dict[str, str]
     by_mpi: bool
     mpi_group: Any = None
     process_sets: int = 0
     last_process_set: int = 0
-    control_keys: dict[int, ChannelKeys] = dataclasses.field(default_factory=dict)
     key: bytes | None = dataclasses.field(default=None, repr=False)
     job: str = ""
     mpi_data: dict[str, str] = dataclasses.field(default_factory=dict)
     interface: str = ""
-    listener: socket.socket | None = None
-    endpoints: list[tuple[str, int]] = dataclasses.field(default_factory=list)
 
     @property
     def nonce(self) -> int:
         """`job` as a number; frames of the runtime carry it, and those with another are refused."""
         return int(self.job, 16)
-
-    def release(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Returns the control and data descriptors by peer; the caller owns them from now on."""
-        taken = dict(self.control_fds), dict(self.data_fds)
-        self.control_fds.clear()
-        self.data_fds.clear()
-        return taken
 
     def release_others(self) -> tuple[int, list[tuple[str, int]], bytes] | None:
         """Returns what the runtime needs to connect further ranks, whose descriptor it then owns.
@@ -96,14 +86,6 @@ class Membership:
         if self.listener is None or self.key is None:
             return None
         return self.listener.detach(), self.endpoints, expand(self.key, b"data connections")
-
-    def close(self) -> None:
-        """Closes the descriptors that were not released."""
-        if self.listener is not None:
-            self.listener.close()
-        for descriptors in self.release():
-            for descriptor in descriptors.values():
-                os.close(descriptor)
 
     def free_group(self) -> None:
         """Frees the MPI group, where there is one."""
@@ -207,26 +189,21 @@ def _membership(
     job: Job, records: list[Record], connections: mesh.Connections, key: bytes
 ) -> Membership:
     rank = job.identity.rank
-    control_fds, data_fds = connections.release()
     neighbours = [r for r in records if r.host_id == records[rank].host_id and r.rank != rank]
     return Membership(
+        **vars(connections),
         rank=rank,
         size=len(records),
         **dataclasses.asdict(topology_of(records, rank)),
         hosts=[r.host for r in records],
-        control_fds=control_fds,
-        data_fds=data_fds,
         local_pids={r.rank: r.pid for r in neighbours},
         runtime=_agreed_settings(records, rank),
         by_mpi=job.identity.rendezvous is Rendezvous.MPI,
         mpi_group=job.mpi_group,
         process_sets=max(r.process_sets for r in records),
         last_process_set=max(r.last_process_set for r in records),
-        control_keys=dict(connections.control_keys),
         key=key if len(records) > 1 else None,
         job=hashlib.sha256(b"job" + records[0].nonce.encode()).hexdigest()[:12],
-        listener=connections.listener,
-        endpoints=connections.endpoints,
     )
 
 
@@ -351,7 +328,7 @@ def _connect(
         endpoints = [(str(a), int(p)) for a, p in _run_on_all_ranks(exchange, rank, listen)]
         _run_on_all_ranks(exchange, rank, connect_all)
         assert listener is not None and connections is not None
-        if len(connections.data) < size - 1:
+        if len(connections.data_fds) < size - 1:
             connections.listener = listener.listening_socket()
             connections.endpoints = endpoints
     except BaseException:

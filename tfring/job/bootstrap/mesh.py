@@ -6,6 +6,7 @@ its neighbours in the ring; the runtime opens all others when a collective first
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import threading
@@ -21,41 +22,49 @@ from tfring.job.security.seal import Channel, ChannelKeys
 from tfring.texts.ranks import ranks_text
 
 
+@dataclasses.dataclass(kw_only=True)
 class Connections:
-    """The connected sockets of one rank, until they are handed to the runtime.
+    """The connections of one rank, until they are handed to the runtime.
 
-    Owns the sockets until release() or close(). Where not all ranks are connected, `listener` is
-    what others connect to later, and `endpoints` has address and port of each rank's.
+    Owns the descriptors until release() or close().
+
+    Attributes:
+        control_fds: Descriptors of control connections, by peer.
+        data_fds: Descriptors of data connections, by peer.
+        control_keys: By peer, the keys of the seals that we send and of those that we get.
+        listener: Where not all ranks are connected: what others connect to later.
+        endpoints: Where not all ranks are connected: address and port of each rank's listener.
     """
 
-    def __init__(self) -> None:
-        self.control: dict[int, socket.socket] = {}
-        self.data: dict[int, socket.socket] = {}
-        self.control_keys: dict[int, ChannelKeys] = {}
-        self.listener: socket.socket | None = None
-        self.endpoints: list[tuple[str, int]] = []
+    control_fds: dict[int, int] = dataclasses.field(default_factory=dict)
+    data_fds: dict[int, int] = dataclasses.field(default_factory=dict)
+    control_keys: dict[int, ChannelKeys] = dataclasses.field(default_factory=dict)
+    listener: socket.socket | None = None
+    endpoints: list[tuple[str, int]] = dataclasses.field(default_factory=list)
 
     def add(self, role: auth.Role, peer: int, channel: Channel) -> None:
         """Takes over one connection and sets the options that the runtime needs."""
         sock = channel.sock
-        if role is auth.Role.CONTROL:
-            self.control_keys[peer] = channel.keys
-        (self.control if role is auth.Role.CONTROL else self.data)[peer] = sock
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if role is auth.Role.CONTROL:
+            self.control_keys[peer] = channel.keys
+        (self.control_fds if role is auth.Role.CONTROL else self.data_fds)[peer] = sock.detach()
 
     def release(self) -> tuple[dict[int, int], dict[int, int]]:
         """Returns the control and data descriptors by peer; the caller owns them from now on."""
-        control = {peer: sock.detach() for peer, sock in self.control.items()}
-        data = {peer: sock.detach() for peer, sock in self.data.items()}
-        return control, data
+        taken = dict(self.control_fds), dict(self.data_fds)
+        self.control_fds.clear()
+        self.data_fds.clear()
+        return taken
 
     def close(self) -> None:
         """Closes everything that was not released."""
-        for sock in (*self.control.values(), *self.data.values()):
-            sock.close()
         if self.listener is not None:
             self.listener.close()
+        for descriptors in self.release():
+            for descriptor in descriptors.values():
+                os.close(descriptor)
 
 
 def data_peers(rank: int, host_ids: Sequence[str], mesh_limit: int) -> set[int]:
