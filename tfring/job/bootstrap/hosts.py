@@ -9,6 +9,7 @@ import ipaddress
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,9 +168,7 @@ def split_port(text: str) -> tuple[str, int | None]:
     return text.strip("[]"), None
 
 
-def chosen_interface(
-    wanted: tuple[str, ...], addresses: list[InterfaceAddress]
-) -> InterfaceAddress:
+def chosen_interface(wanted: Sequence[str], addresses: list[InterfaceAddress]) -> InterfaceAddress:
     """Returns the address of the first wanted interface that is up.
 
     Args:
@@ -183,10 +182,10 @@ def chosen_interface(
         for candidate in addresses:
             if candidate.interface == name:
                 return candidate
-    present = sorted({a.interface for a in addresses})
+    present = ", ".join(sorted({a.interface for a in addresses}))
     raise BootstrapError(
-        f"TFRING_INTERFACE asks for {', '.join(wanted)}, and host {host_name()} has no such "
-        f"interface that is up; it has {', '.join(present)}"
+        f"TFRING_INTERFACE or --network-interface asks for {', '.join(wanted)}. On host "
+        f"{host_name()} none of them is up and has an address; those that do: {present}"
     )
 
 

@@ -166,12 +166,20 @@ def _bind_to(address: str, port: int, backlog: int) -> socket.socket:
     raise error
 
 
-def resolve(
-    address: str, port: int, seconds: float
-) -> list[tuple[int, int, int, str, tuple[object, ...]]]:
-    """Returns the addresses of a name as socket.getaddrinfo does, IPv4 first.
+Found = list[tuple[int, int, int, str, tuple[object, ...]]]  # as socket.getaddrinfo returns
+
+
+def resolve(address: str, port: int, seconds: float) -> Found:
+    """Returns what `look_up` does, IPv4 first.
 
     So all ranks try the addresses of "localhost" in the same order.
+    """
+    found = look_up(address, port, seconds)
+    return sorted(found, key=lambda entry: entry[0] != socket.AF_INET)
+
+
+def look_up(address: str, port: int, seconds: float) -> Found:
+    """Returns the addresses of a name in the order that the system prefers.
 
     Args:
         address: Name or address.
@@ -183,24 +191,23 @@ def resolve(
     """
     answer: list[Any] = []
 
-    def look_up() -> None:
+    def ask() -> None:
         try:
             answer.append(socket.getaddrinfo(address, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError) as error:  # the second: a part of the name is empty
             answer.append(error)
 
     if _is_address(address):
-        look_up()
+        ask()
     else:
-        thread = threading.Thread(target=look_up, name="tfring look-up", daemon=True)
+        thread = threading.Thread(target=ask, name="tfring look-up", daemon=True)
         thread.start()
         thread.join(seconds)
     if not answer:
         raise OSError(f"no name server has told the address of {address} within {seconds:.0f} s")
     if isinstance(answer[0], (OSError, UnicodeError)):
         raise OSError(f"{address} has no address: {answer[0]}") from None
-    ordered = sorted(answer[0], key=lambda entry: entry[0] != socket.AF_INET)
-    return [(int(f), int(k), p, name, tuple(where)) for f, k, p, name, where in ordered]
+    return [(int(f), int(k), p, name, tuple(where)) for f, k, p, name, where in answer[0]]
 
 
 def _is_address(text: str) -> bool:

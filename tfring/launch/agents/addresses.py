@@ -7,30 +7,10 @@ import socket
 from collections.abc import Mapping
 
 from tfring.job.bootstrap import hosts
-from tfring.job.handshake.listener import ports_to_try
+from tfring.job.handshake.errors import BootstrapError
+from tfring.job.handshake.listener import LOOKUP_SECONDS, look_up, ports_to_try
 
 _TRIES = 10  # to get a free port
-
-
-def interface_address(names: list[str]) -> str:
-    """Returns the first address of the first interface that has one, IPv4 before IPv6.
-
-    Args:
-        names: Names of network interfaces, best first.
-
-    Raises:
-        OSError: None of them is up here and has one.
-    """
-    here = hosts.interface_addresses()
-    for name in names:
-        for one in here:
-            if one.interface == name.strip():
-                return one.address
-    there = ", ".join(dict.fromkeys(one.interface for one in here))
-    raise OSError(
-        f"none of the network interfaces {','.join(names)} is up on this host and has an address; "
-        f"those that do: {there}"
-    )
 
 
 def own_address(interface: str | None, towards: str | None) -> str:
@@ -44,10 +24,14 @@ def own_address(interface: str | None, towards: str | None) -> str:
         OSError: There is no such interface, or no such host.
     """
     if interface:
-        return interface_address(interface.split(","))
+        names = [name.strip() for name in interface.split(",")]
+        try:
+            return hosts.chosen_interface(names, hosts.interface_addresses()).address
+        except BootstrapError as error:
+            raise OSError(str(error)) from None
     if not towards:
-        return "127.0.0.1"
-    family, _, _, _, where = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)[0]
+        return hosts.LOOPBACK
+    family, _, _, _, where = look_up(towards, 9, LOOKUP_SECONDS)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(where)
         return str(probe.getsockname()[0])

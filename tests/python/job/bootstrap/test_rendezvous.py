@@ -26,6 +26,7 @@ from tfring.job.handshake.errors import BootstrapError
 from tfring.job.handshake.listener import bind
 from tfring.job.security.secret import job_key
 from tfring.job.security.sources import JobSecret
+from tfring.launch.agents import addresses
 from tfring.launch.agents.addresses import open_rendezvous, own_address
 from tfring.settings.environment import Settings, read_settings
 
@@ -432,5 +433,26 @@ def test_an_interface_with_an_ipv6_address_only(monkeypatch):
     only = [hosts.InterfaceAddress("eth6", "fd00::1", 64, False)]
     monkeypatch.setattr(hosts, "interface_addresses", lambda: only)
     assert own_address("eth0,eth6", None) == "fd00::1"
-    with pytest.raises(OSError, match=r"none of the network interfaces eth0 is up.*those.*eth6"):
+    with pytest.raises(OSError, match=r"asks for eth0\. .*none of them is up.*those.*eth6"):
         own_address("eth0", None)
+
+
+@pytest.mark.parametrize("order", [("::1", "127.0.0.1"), ("127.0.0.1", "::1")])
+def test_the_family_towards_a_host_is_the_one_that_the_system_prefers(monkeypatch, order):
+    real = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda _, *more, **few: [real(one, *more, **few)[0] for one in order]
+    )
+    try:
+        assert own_address(None, "both.example") == order[0]
+    except OSError as error:
+        pytest.skip(f"needs IPv6: {error}")
+
+
+def test_a_silent_name_server_does_not_hold_the_launcher_up(monkeypatch):
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60))
+    monkeypatch.setattr(addresses, "LOOKUP_SECONDS", 0.1)
+    with pytest.raises(OSError, match=r"no name server has told the address of far\.example"):
+        own_address(None, "far.example")
+    over.set()
