@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import io
+import ipaddress
 import os
+import random
 import socket
 import socketserver
 import threading
+import time
+import urllib.parse
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-# So many requests are answered at a time; further connections are closed.
+# So many requests are answered at a time. Another one takes the place of one of them at random, so
+# that clients which say nothing keep nobody out.
 _MAX_REQUESTS = 8
-_REQUEST_SECONDS = 10.0
+_REQUEST_SECONDS = 10.0  # from the connection to the end of the request's head
+_MAX_HEAD = 1 << 16  # bytes
+_END = b"\r\n\r\n"  # of a head
+_PAUSE_SECONDS = 0.1  # where no descriptor is left for a connection, which stays in the queue
 
 _servers: weakref.WeakSet[_Server] = weakref.WeakSet()
 
@@ -35,9 +44,8 @@ class Endpoint:
         Raises:
             OSError: The address is not one of this host, or the port is taken.
         """
-        if token is not None:
-            application = _with_token(token, application)
-        self._server = _Server(address, port, application)
+        checked = _by_address(application) if token is None else _with_token(token, application)
+        self._server = _Server(address, port, checked)
         self._closing = False
         self._thread = threading.Thread(target=self._serve, name="tfring-metrics", daemon=True)
         self._thread.start()
@@ -64,7 +72,18 @@ class Endpoint:
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = _REQUEST_SECONDS
+    def setup(self) -> None:
+        """Reads the head, which has to come in time as a whole; what follows is not read."""
+        super().setup()
+        until, head = time.monotonic() + _REQUEST_SECONDS, b""
+        while _END not in head and len(head) < _MAX_HEAD:
+            self.connection.settimeout(max(0.001, until - time.monotonic()))
+            piece = self.connection.recv(_MAX_HEAD)
+            if not piece:
+                break
+            head += piece
+        self.connection.settimeout(_REQUEST_SECONDS)  # for each part of the answer
+        self.rfile = io.BufferedReader(io.BytesIO(head if _END in head else b""))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Logs nothing: a scrape is nothing that a user wants to read of."""
@@ -75,7 +94,8 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
     def __init__(self, address: str, port: int, application: Any) -> None:
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._free = threading.Semaphore(_MAX_REQUESTS)
+        self._lock = threading.Lock()
+        self._requests: list[socket.socket] = []  # guarded by _lock
         super().__init__((address, port), _Handler)
         self.set_app(application)
         _servers.add(self)
@@ -86,17 +106,26 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
 
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(_PAUSE_SECONDS)
+            raise
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+        with self._lock:
+            if len(self._requests) == _MAX_REQUESTS:
+                at = random.randrange(_MAX_REQUESTS)
+                with contextlib.suppress(OSError):  # it has gone away
+                    self._requests.pop(at).shutdown(socket.SHUT_RDWR)  # its thread ends
+            self._requests.append(request)
         super().process_request(request, client_address)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock, contextlib.suppress(ValueError):
+            self._requests.remove(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Prints nothing: the client has gone away, or WSGI has said what was wrong."""
@@ -114,6 +143,27 @@ def _with_token(token: str, application: Any) -> Any:
         return [b""]
 
     return checked
+
+
+def _by_address(application: Any) -> Any:
+    """Refuses names: a web page could have its own name lead to this host, and read this."""
+
+    def checked(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        if _is_address(str(environ.get("HTTP_HOST", ""))):
+            answer: Iterable[bytes] = application(environ, start)
+            return answer
+        start("421 Misdirected Request", [("Content-Length", "0")])
+        return [b""]
+
+    return checked
+
+
+def _is_address(host: str) -> bool:
+    try:
+        name = urllib.parse.urlsplit(f"//{host}").hostname
+        return name in (None, "localhost") or bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
 
 
 def _close_in_child() -> None:

@@ -240,15 +240,11 @@ def test_goes_on_with_a_run(spark, tmp_path):
 def test_nothing_in_a_model_from_the_store_runs(spark, tmp_path):
     """Whoever can write to the store could else run code in all ranks."""
     frame, ran = _frame(spark, 64), tmp_path / "ran"
+    file = str(ran)
     store = Store.create(str(tmp_path / "store"))
 
-    def evil(x):
-        open(str(ran), "w").close()
-        return x
-
-    hostile = keras.Sequential(
-        [keras.Input((2,)), keras.layers.Lambda(evil, output_shape=(2,)), keras.layers.Dense(1)]
-    )
+    evil = keras.layers.Lambda(lambda x: (open(file, "w").close(), x)[1], output_shape=(2,))
+    hostile = keras.Sequential([keras.Input((2,)), evil, keras.layers.Dense(1)])
     hostile.layers[-1].set_weights([np.ones((2, 1)), np.zeros(1)])
     ran.unlink(missing_ok=True)  # building it has run it
     path = store.get_checkpoint_path("mine")
