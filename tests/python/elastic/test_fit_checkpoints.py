@@ -17,10 +17,19 @@ from tfring.keras.elastic.checkpoints import FitCheckpoints
 from tfring.keras.elastic.fit_state import Epochs
 
 
-@pytest.mark.parametrize("allowed", [False, True])
+@pytest.mark.parametrize(
+    ("allowed", "at_change", "questions", "there"),
+    [(False, False, 1, False), (True, False, 2, True), (False, True, 0, True)],
+)
 def test_the_generation_that_saved_is_asked_for(
-    allowed: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    allowed: bool,
+    at_change: bool,
+    questions: int,
+    there: bool,
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """But not for what all ranks have ended a generation with: the next one goes on from it."""
     asked: list[int] = []
 
     def may_publish(generation: int) -> bool:
@@ -45,6 +54,6 @@ def test_the_generation_that_saved_is_asked_for(
         epochs=Epochs(),
     )
     checkpoints = Checkpointer(tmp_path, asynchronous=False)
-    FitCheckpoints(checkpoints).save(state)
-    assert asked == [3] * (2 if allowed else 1)
-    assert [info.order for info in checkpoints.all()] == ([(13, 5)] if allowed else [])
+    FitCheckpoints(checkpoints).save(state, at_change=at_change)
+    assert asked == [3] * questions
+    assert [info.order for info in checkpoints.all()] == ([(13, 5)] if there else [])

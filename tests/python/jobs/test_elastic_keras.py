@@ -198,6 +198,41 @@ def test_fit_goes_on_when_a_rank_is_killed(start, tmp_path):
     assert saved is not None and saved.step == mine["iterations"]
 
 
+# A storage that takes checkpoints, but for the first one, when the file "disk" is there.
+SLOW_DISK = """
+    from tfring.checkpoint.files import CheckpointFiles
+
+    publish = CheckpointFiles.publish
+
+    def publish_slowly(self, draft, *more):
+        if draft.step > 5:
+            say("writes", step=draft.step)
+            while not asked("disk"):
+                time.sleep(0.02)
+        return publish(self, draft, *more)
+
+    CheckpointFiles.publish = publish_slowly
+    hvd.init()
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_nobody_waits_for_a_disk_when_a_rank_leaves(start, tmp_path, rank):
+    """Rank 0 writes all the same when it has left the others: they may be about to leave, too."""
+    with start(2, FIT.replace("    hvd.init()\n", SLOW_DISK.lstrip("\n")), min_np=1) as job:
+        wait_for_batches(job, 2)
+        job.wait(lambda: job.lines("writes"))
+        leaver = end_a_moment_later(job, rank, random.Random(23), signal.SIGTERM)
+        wait_for_batches(job, 1)
+        if rank == 1:
+            job.wait(lambda: leaver in job.exit_codes)
+        (tmp_path / "disk").touch()
+        job.wait(lambda: leaver in job.exit_codes)
+        assert job.exit_codes[leaver] == 76
+        (tmp_path / "stop").touch()
+        assert job.wait_for_end() == (0, "the training is over")
+
+
 @pytest.mark.slow
 def test_fit_goes_on_when_both_ranks_are_killed_in_turn(start, tmp_path):
     """The second before a replacement has joined. No step is lost or done twice."""

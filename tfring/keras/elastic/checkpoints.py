@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,18 +46,29 @@ class FitCheckpoints:
         state.restored = True
         state.commit_here()
 
-    def save(self, state: FitState, logs: Mapping[str, Any] | None = None) -> None:
+    def save(
+        self,
+        state: FitState,
+        logs: Mapping[str, Any] | None = None,
+        *,
+        at_change: bool = False,
+    ) -> None:
         """Takes what the last commit holds; a thread writes it.
 
         Args:
             state: Just committed.
             logs: The metrics by which the best checkpoints are kept.
+            at_change: Whether all ranks have come to this commit to end the generation there. What
+                comes later goes on from it, so it may appear when the generation is over.
 
         Raises:
             RuntimeError: An earlier checkpoint could not be written.
         """
         process = processes.present()
         now = 0 if process is None else process.generation
+        may_publish = None
+        if process is not None and not at_change:
+            may_publish = functools.partial(process.may_publish, now)
         training_state.save_checkpoint(
             self._checkpoints,
             state.model,
@@ -67,7 +79,7 @@ class FitCheckpoints:
             cursor=state.data,
             values={_EPOCHS: state.epochs.as_json()},
             metrics={k: float(v) for k, v in (logs or {}).items() if np.ndim(v) == 0},
-            may_publish=None if process is None else lambda: process.may_publish(now),
+            may_publish=may_publish,
         )
 
     def publish(self) -> None:

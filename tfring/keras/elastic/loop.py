@@ -14,7 +14,7 @@ from tfring.collectives import objects
 from tfring.data.cursor_callback import CursorCallback
 from tfring.elastic import process as processes
 from tfring.elastic.errors import HostsUpdatedInterrupt
-from tfring.elastic.messages import NO_UPDATE, REMOVED
+from tfring.elastic.messages import NO_UPDATE, REMOVED, strongest
 from tfring.keras.elastic.checkpoints import FitCheckpoints
 from tfring.keras.elastic.decisions import Decisions
 from tfring.keras.elastic.fit_state import FitState
@@ -191,8 +191,9 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
         if update == NO_UPDATE and not stop:
             return
         if self._checkpoints is not None:
-            self._checkpoints.save(self._state)
-            self._checkpoints.publish()
+            self._checkpoints.save(self._state, at_change=True)
+            if strongest(int(not leaves and not stop)) == 0:  # nobody stays who has the state
+                self._checkpoints.publish()
         if stop:
             raise SystemExit(read_settings(os.environ).stopped_exit_code)
         raise HostsUpdatedInterrupt(update == REMOVED)
