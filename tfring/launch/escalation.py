@@ -34,15 +34,17 @@ class Escalation:
             self._steps.insert(0, (when, signal.SIGTERM))
 
     def kill(self, when: float) -> None:
-        """Begins, or begins anew, with SIGKILL.
+        """Goes on with SIGKILL.
 
         Args:
-            when: The time for it (time.monotonic).
+            when: The time for it (time.monotonic), if it is not due before.
         """
+        due = [at for at, number in self._steps if number == signal.SIGKILL]
+        when = min([when, *due])
         self._steps = [(when, signal.SIGKILL), *_agents_after(when)]
 
     def give_up(self, when: float) -> None:
-        """Begins, or begins anew, with the end of the agent: nothing was started there.
+        """Goes on with the end of the agent alone: nothing was started there.
 
         Args:
             when: The time for it (time.monotonic).

@@ -33,6 +33,7 @@ from tfring.launch.agents.out_of_memory import (
     counter_files,
     killed_in_log,
 )
+from tfring.launch.escalation import Escalation
 
 PREAMBLE = """
 import signal, time
@@ -233,6 +234,15 @@ def test_signals_of_one_end_are_one(monkeypatch):
         assert read(signal.SIGINT, signal.SIGINT) == [2, 2]
         now += 0.2
         assert read(signal.SIGHUP, signal.SIGTERM) == [1]
+
+
+def test_a_signal_leaves_no_more_time_to_what_has_to_end_already():
+    escalation = Escalation()
+    escalation.terminate(100.0, 3.0)
+    escalation.kill(130.0)
+    assert escalation.due() == [103.0]
+    escalation.kill(101.0)
+    assert escalation.due() == [101.0]
 
 
 def test_a_second_signal_of_a_scheduler_leaves_time_for_a_checkpoint(tmp_path):

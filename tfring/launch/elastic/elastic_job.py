@@ -137,6 +137,7 @@ class ElasticJobRunner(Supervisor):
         elif isinstance(order, KillWorker):
             worker = self._workers.get(order.worker)
             if worker is not None and self._stopping is None:
+                worker.unwanted = True
                 worker.escalation.terminate(time.monotonic())
         elif isinstance(order, Restart):
             self._note(order.text())
@@ -260,8 +261,9 @@ class ElasticJobRunner(Supervisor):
             why = f"stopped by {signal_name(self._stopping)}, passed on to all workers"
             self._note(why)
             # One that only waited need not know what to do about the signal. One that was let go
-            # has done what it was asked to.
+            # has done what it was asked to, and one that had to end anyway says nothing of it.
             failed = [one for one in self._failures if one.rank >= 0 or not self._generation.number]
+            failed = [one for one in failed if not one.unwanted]
             codes = [code for one in failed if (code := one.process.exit_code()) != DISMISSED]
             codes.append(self._options.stopped_exit_code)
             # Ranks that have ended well after a signal need not be done, as in a static job.

@@ -23,6 +23,7 @@ class Worker:
     rank: int = -1  # in the last generation that it was in; -1: in none
     generation: int = 0
     told: bool = False  # to leave, as the job was over, before it ended
+    unwanted: bool = False  # the coordinator has had it ended
     escalation: Escalation = field(default_factory=Escalation)
 
     def name(self) -> str:

@@ -128,6 +128,21 @@ def test_ranks_that_stop_by_agreement_have_time_for_their_checkpoint(tmp_path):
     assert [line["event"] for line in job.said].count("saved") == 1
 
 
+def test_a_signal_while_ranks_of_one_life_still_end_stops_the_job(tmp_path):
+    stays = """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while hvd.rank() == 0:
+        time.sleep(0.01)
+    sys.exit(1)
+"""
+    with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, "--max-np", 2, script=PLAIN + stays) as job:
+        job.ask("stop")
+        job.heard("all ranks start again")
+        job.process.send_signal(signal.SIGTERM)
+        assert job.finish() == 75
+    assert {line["worker"] for line in job.said} == {1, 2}
+
+
 def test_all_nodes_start_their_ranks_again(tmp_path):
     with socket.create_server(("localhost", 0)) as probe:
         endpoint = f"localhost:{probe.getsockname()[1]}"
