@@ -11,32 +11,14 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
-from tfring.job.environments import (
-    kubernetes,
-    mpi,
-    pmix,
-    single,
-    slurm,
-    tf_config,
-    tfring_run,
-    torchrun,
-)
+from tfring.job.environments import kubernetes, mpi, slurm, tf_config, tfring_run, torchrun
 from tfring.job.environments.given import Given
 from tfring.job.environments.identity import Identity, IdentityError, Rendezvous
 
 __all__ = ["Given", "Identity", "IdentityError", "Rendezvous", "find_identity"]
 
 # In this order; the first whose detect() returns an identity decides.
-_ENVIRONMENTS: tuple[Any, ...] = (
-    tfring_run,
-    torchrun,
-    mpi,
-    pmix,
-    slurm,
-    kubernetes,
-    tf_config,
-    single,
-)
+_ENVIRONMENTS: tuple[Any, ...] = (tfring_run, torchrun, mpi, slurm, kubernetes, tf_config)
 
 
 def find_identity(
@@ -61,16 +43,17 @@ def find_identity(
     under_mpi: Identity | None = None
     for environment in _ENVIRONMENTS:
         identity: Identity | None = environment.detect(environ)
-        if identity is None or (under_mpi is not None and environment is single):
+        if identity is None:
             continue
         if identity.rendezvous is Rendezvous.MPI and (not have_mpi4py or meeting == "rendezvous"):
             # srun sets PMI variables for programs without MPI as well: the Slurm step is enough.
-            under_mpi = under_mpi or identity
+            under_mpi = identity
             continue
         if identity.rendezvous is Rendezvous.MPI and meeting != "mpi":
             return dataclasses.replace(identity, fallback=_in_slurm(identity, environ))
         return identity
-    assert under_mpi is not None
+    if under_mpi is None:
+        return Identity("a single process", rank=0, size=1, rendezvous=Rendezvous.NONE)
     if meeting == "rendezvous":
         return _over_tcp(under_mpi, environ)
     raise IdentityError(

@@ -1,4 +1,4 @@
-"""Processes started by an MPI launcher: mpirun, mpiexec, or srun with PMI."""
+"""Processes started by an MPI launcher: mpirun, mpiexec, prterun, or srun with PMI or PMIx."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from tfring.job.environments.identity import (
     Identity,
     Rendezvous,
+    check_rank,
+    read_int,
     read_optional_int,
     read_rank_and_size,
+    require_all,
 )
 
 # Name of the launcher; the variables with rank, size, local rank and local size.
@@ -39,4 +42,23 @@ def detect(environ: Mapping[str, str]) -> Identity | None:
             local_rank=read_optional_int(environ, local_rank_name),
             local_size=read_optional_int(environ, local_size_name, low=1),
         )
-    return None
+    return _by_pmix(environ) if environ.get("PMIX_RANK") else None
+
+
+def _by_pmix(environ: Mapping[str, str]) -> Identity:
+    """Returns the identity that a PMIx launcher set, which sets nothing else.
+
+    No PMIx variable has the number of ranks: Slurm has one for its step, elsewhere MPI knows it.
+    """
+    source = "PMIx"
+    require_all(environ, ("PMIX_RANK", "PMIX_NAMESPACE"), source)
+    rank = read_int(environ, "PMIX_RANK")
+    size = read_optional_int(environ, "SLURM_STEP_NUM_TASKS", low=1)
+    check_rank(source, rank, size)
+    return Identity(
+        source=source,
+        rank=rank,
+        size=size,
+        rendezvous=Rendezvous.MPI,
+        local_rank=read_optional_int(environ, "SLURM_LOCALID") if size else None,
+    )

@@ -14,7 +14,6 @@ _MIN_LENGTH = 16
 # have 128 bits. Shorter ones may be a person's own words.
 _LONG = 32
 _SCRYPT = {"n": 1 << 15, "r": 8, "p": 1, "maxmem": 64 << 20, "dklen": 32}
-KEY_SIZE = 32
 
 ADVICE = 'python -c "import secrets; print(secrets.token_hex(32))" makes one'
 
