@@ -1,7 +1,7 @@
 """`init(init_method="file:///path")`: a file says where rank 0 serves the store of the job.
 
-The file has mode 0600 and the secret of the store. Rank 0 writes it, in place of what an earlier
-job has left, and removes it when the job has begun.
+The file has mode 0600 and holds the secret of the store. Rank 0 writes it, replaces the file of an
+earlier job, and removes its own when the job has begun.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _written(path: Path, port: int, secret: str) -> Iterator[None]:
 
 
 def _found(path: Path, rank: int, patience: Patience) -> TCPStore:
-    """Returns the store of which the file says where it is."""
+    """Returns the store whose address and key are in the file."""
     reason: Exception = TimeoutError("rank 0 has not come")
     while not patience.is_over:
         try:
@@ -99,7 +99,7 @@ def _found(path: Path, rank: int, patience: Patience) -> TCPStore:
             reason = error
         if rank == 1:  # one of those that wait is enough
             said = reason
-            patience.tell(lambda: f"rank 0, as {path} says where it is ({said})")  # noqa: B023
+            patience.tell(lambda: f"rank 0, whose address is in {path} ({said})")  # noqa: B023
         time.sleep(_PAUSE_SECONDS)
     raise BootstrapError(
         f"rank {rank} waited {patience.seconds:g} s for rank 0, as {path} says where it is: "

@@ -1,4 +1,4 @@
-"""Ends what waits while a generation is formed, from another thread."""
+"""Ends the waits of a generation that is being formed, from another thread."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 
 class Cancel:
-    """Says that a generation is not wanted any more before it has begun. Thread-safe.
+    """Gives a generation up before it has begun. Thread-safe.
 
-    Whoever waits registers what ends its wait.
+    A thread that waits registers an action that ends its wait.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Cancel:
 
     @contextlib.contextmanager
     def cuts(self, descriptors: Iterable[int]) -> Iterator[None]:
-        """While the block runs, set() ends connections, whoever reads from them.
+        """While the block runs, set() ends connections, also under a thread that reads from them.
 
         Args:
             descriptors: Of connected sockets, which the block may close.

@@ -113,7 +113,7 @@ def connect_job(
         process_sets: The number of process sets that this rank gave to init.
         store: The store that this rank gave to init; it stays the caller's.
         last_process_set: The highest id that a process set has had in this process.
-        cancel: Ends the connecting before; whoever sets it ends the store's waits, too.
+        cancel: Ends the connecting early. Its caller also ends the waits for the store.
 
     Returns:
         Our membership, with the descriptors of all our connections.

@@ -1,4 +1,4 @@
-"""What the start of a job needs from MPI or from the rendezvous over TCP: an allgather.
+"""What the start of a job needs from MPI or from a store: an allgather.
 
 Values are JSON, never pickles.
 """
@@ -48,7 +48,7 @@ def decode(data: bytes) -> Any:
     """Returns the value that some JSON describes.
 
     Raises:
-        BootstrapError: They are not JSON.
+        BootstrapError: It is not JSON.
     """
     try:
         return json.loads(data)

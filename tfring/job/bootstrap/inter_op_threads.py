@@ -48,9 +48,10 @@ def ensure_inter_op_threads() -> None:
             except RuntimeError:
                 pass  # TensorFlow has made its threads already
     _log.warning(
-        "TensorFlow has a single inter-op thread here, so collectives cannot overlap the backward "
-        "pass, and compiled functions that hold collectives wait for each other for ever if two "
-        "threads call them: call tfring.init() before the first TensorFlow operation, or set %s=%d",
+        "TensorFlow has a single inter-op thread here. Collectives cannot overlap the backward "
+        "pass, and two threads that call compiled functions with collectives block each other "
+        "forever. "
+        "Call tfring.init() before the first TensorFlow operation, or set %s=%d",
         _VARIABLE,
         WANTED,
     )

@@ -1,6 +1,6 @@
 """Where the ranks of a job meet: rank 0 serves a store, others connect to it.
 
-All know the address and a sequence of ports, of which the launcher may have opened one for rank 0.
+All know the address and a sequence of ports. The launcher may have opened one of them for rank 0.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def serve(
         meeting: Where.
         size: Number of ranks.
         key: The job's key.
-        credential: What anybody gets who asks for it; see security/munge.py.
+        credential: Given to any process that asks for it; see security/munge.py.
         owned: Closed after the store, it keeps the port of a launcher for the next init.
 
     Returns:
@@ -240,7 +240,7 @@ def _listening_socket(meeting: Meeting, size: int) -> tuple[socket.socket, bool]
     address = meeting.bind_address
     if address is None:
         address = hosts.listening_address(meeting.address)
-    if not address and meeting.ports[0]:  # 0: whoever is told where it is gets the port, too
+    if not address and meeting.ports[0]:  # 0: the address is passed on with the port
         _log.info("rank 0 listens on all addresses of this host, port %d", meeting.ports[0])
     return _bind_one(address, meeting, backlog), False
 

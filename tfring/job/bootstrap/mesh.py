@@ -108,7 +108,7 @@ def ensure_descriptors(rank: int, size: int, mesh_limit: int, *, rendezvous: boo
     Raises:
         BootstrapError: The hard limit does not suffice; the message says how many are needed.
     """
-    hosts = [str(r) for r in range(size)]  # who shares one is not known yet
+    hosts = [str(r) for r in range(size)]  # which ranks share one is not known yet
     data = len(data_peers(rank, hosts, mesh_limit))
     needed = len(os.listdir("/proc/self/fd")) + len(links(rank, hosts, mesh_limit))
     needed += _PER_LOCAL_PEER * data

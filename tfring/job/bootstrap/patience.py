@@ -1,4 +1,4 @@
-"""How long a rank waits for others while a job starts, and what it says meanwhile."""
+"""How long a rank waits for others while a job starts, and its warnings meanwhile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 _log = logging.getLogger("tfring")
 
-# When the first word is said, and how much longer the time until each further one is.
+# When the first warning comes, and how much longer each next wait is.
 _FIRST_SECONDS = 10.0
 _TIMES = 4
 
@@ -40,10 +40,10 @@ class Patience:
         return max(0.01, min(self.deadline, self._began + self._silent_for) - time.monotonic())
 
     def tell(self, whom: Callable[[], str]) -> None:
-        """Says for whom we wait, if it is time to: after 10 s, then more and more rarely.
+        """Names the ranks that we wait for, if it is time: after 10 s, then less and less often.
 
         Args:
-            whom: Returns for whom, and where.
+            whom: Returns the ranks that we wait for, and where.
         """
         now = time.monotonic()
         if now < self._began + self._silent_for or now >= self.deadline:

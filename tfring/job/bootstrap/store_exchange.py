@@ -1,12 +1,12 @@
 """The exchange through a store, which all ranks of a job can use.
 
-A store may hold what an earlier job has left there that was killed. So every rank comes with a
-token of its own, rank 0 answers each token with the name of this generation, and a rank that uses
-the name has read the answer to its own token. All further keys begin with that name; rank 0
-deletes them in the end.
+A store may still hold keys of an earlier job that was killed. So every rank comes with a token of
+its own, and rank 0 answers each token with the name of this generation. A rank that uses the name
+has read the answer to its own token. All further keys begin with that name. Rank 0 deletes them in
+the end.
 
-Rank 0 watches the store. Where the store ends with the job, ranks also keep a key there that goes
-with their connection, so that rank 0 notices who is lost.
+Rank 0 watches the store. If the store ends with the job, each rank also keeps a key there that goes
+with its connection, and rank 0 notices which rank is lost.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ MAX_RECORD_BYTES = 64 << 10
 _PREFIX = "tfring/init/"
 # Added to the time limit, so that rank 0 can still tell the others which rank is missing.
 _REPORT_SECONDS = 5.0
-# How long rank 0 waits for others to have read the last answer, before it deletes the keys.
+# How long rank 0 waits until all have read the last answer, before it deletes the keys.
 _LEAVE_SECONDS = 5.0
-# How long a rank may seem to be there twice: another process came in the place of one that ended.
+# A rank may seem to be there twice for this long: another process has taken a lost one's place.
 _TWICE_SECONDS = 3.0
 _PAUSE_SECONDS = 0.1
 
 
 class TooEarlyError(BootstrapError):
-    """Rank 0 starts another job first, of which we are no member, or has begun it meanwhile."""
+    """Rank 0 starts another job first, without us, or has begun it meanwhile."""
 
 
 class StoreExchange:
@@ -83,7 +83,7 @@ class StoreExchange:
         self._hint = hint
         self._round = 0
         self._name = ""
-        # Of rank 0: what has come by round and rank, who has joined, who has gone, what to delete.
+        # Of rank 0: values by round and rank, ranks that joined, ranks that went, keys to delete.
         self._values: dict[int, dict[int, bytes]] = {}
         self._joined: set[int] = set()
         self._gone: set[int] = set()
@@ -149,7 +149,7 @@ class StoreExchange:
     # Rank 0.
 
     def _gather_ranks(self) -> None:
-        """Answers whoever comes, until all ranks have read an answer."""
+        """Answers each rank that comes, until all have read an answer."""
         self._name = secrets.token_hex(8)
         while len(self._joined) < len(self._others):
             self._patience.tell(self._missing)

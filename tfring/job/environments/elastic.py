@@ -40,7 +40,7 @@ class ElasticWorker(NamedTuple):
 
 
 class _Taken:
-    """What was taken out of the environment, and by which process; lives as long as that."""
+    """The worker that was taken out of the environment, and the process that took it."""
 
     pid = 0
     worker: ElasticWorker | None = None

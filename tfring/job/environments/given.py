@@ -16,7 +16,7 @@ from tfring.job.environments.identity import Identity, Rendezvous
 
 
 class Given(NamedTuple):
-    """The arguments of init that say who we are and how the ranks meet.
+    """The arguments of init with the rank, the size and how the ranks meet.
 
     Attributes:
         init_method: A URL, or None.
@@ -33,7 +33,7 @@ class Given(NamedTuple):
     comm: bool = False
 
     def identity(self, environ: Mapping[str, str]) -> Identity | None:
-        """Returns who we are; None where the environment decides.
+        """Returns the identity in the arguments; None if the environment decides.
 
         Args:
             environ: The variables, for env://.

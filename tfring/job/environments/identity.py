@@ -1,4 +1,4 @@
-"""Which rank of which job a process is, and what the environments share to find it out."""
+"""The identity of a rank, and what the environments share to find it."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Identity:
         address: Where rank 0 listens (Rendezvous.TCP); the file of the store (Rendezvous.STORE),
             where init was given no store itself.
         port: The port at that address.
-        fixed_port: Whether rank 0 surely listens at that port: the launcher opened it.
+        fixed_port: Whether the launcher has opened that port, so that no other is tried.
         job_id: Tells jobs apart that use the same address.
-        public_seed: Text that all ranks of the job have, which others may know, too: with
-            TFRING_INSECURE a secret is derived from it, which prevents accidents, not attacks.
+        public_seed: Text that all ranks of the job have, and others may know. With
+            TFRING_INSECURE the secret is derived from it: against accidents, not attacks.
         several_hosts: Whether the job has ranks on other hosts; None: the environment does not say.
         by_slurm: Whether Slurm started the job.
         fallback: The same rank of the same job, meeting over TCP, should MPI not work.

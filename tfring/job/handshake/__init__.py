@@ -1,1 +1,1 @@
-"""Connections between processes that prove to each other to know the same secret."""
+"""Connections between processes that prove to each other that they know one secret."""

@@ -1,4 +1,4 @@
-"""Each side of a connection proves to know the job's key before anything else is read from it.
+"""Each side of a connection proves that it knows the job's key before the other reads more.
 
 Four messages of fixed size, so that there is nothing to parse before the proof:
 
@@ -7,10 +7,10 @@ Four messages of fixed size, so that there is nothing to parse before the proof:
     connector -> listener   HMAC(key, "connector", all of the above)
     listener -> connector   verdict, HMAC(key, "listener", all of the above, verdict)
 
-Each proof covers both nonces, so that it cannot be replayed, and the name of its side, so that it
-cannot be sent back to the one who made it. The connector proves first: who asks a listener learns
-nothing that guesses could be tried on. The verdict tells the connector whether it was admitted.
-Both sides then have keys for the seals of what follows, which is not encrypted.
+Each proof covers both nonces, so nobody can replay it, and the name of its side, so nobody can send
+it back to its maker. The connector proves first: a stranger that asks a listener learns nothing to
+try guesses on. The verdict tells the connector whether it was admitted. Both sides then have keys
+for the seals of later messages, which are not encrypted.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Verdict(enum.IntEnum):
     ADMITTED = 1
     LATER = 2  # it starts another job first
     REFUSED = 3  # it waits for other ranks
-    WRONG_SECRET = 4  # said without a proof
+    WRONG_SECRET = 4  # sent without a proof
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class ListenerHandshake:
         return self.claim
 
     def verdict(self, verdict: Verdict) -> bytes:
-        """Returns the last message; to be sent to who has proved to know the key.
+        """Returns the last message, for a connector that has proved to know the key.
 
         Args:
             verdict: What the listener decided.

@@ -17,7 +17,7 @@ def raise_descriptor_limit(needed: int = 0) -> float:
         needed: Number of descriptors that the process has to have.
 
     Returns:
-        The soft limit that holds now; infinity if there is none.
+        The soft limit from now on; infinity if there is no limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = max(needed, _USUAL)

@@ -1,7 +1,7 @@
 """The handshakes of auth.py on all connections that come to one listening socket.
 
-Several run side by side in one thread, each with its own time limit, so that a process which sends
-nothing, or anything else, delays nobody.
+Several run side by side in one thread, each with its own time limit. A process that sends nothing,
+or something else, delays nobody.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger("tfring")
 _HANDSHAKE_SECONDS = 10.0
 _MAX_HANDSHAKES = 512
 _ACCEPTS_PER_EVENT = 64
-# A warning about connections that were dropped at most every so often; the rest are counted.
+# Seconds between warnings about dropped connections. Those in between are counted.
 _LOG_SECONDS = 5.0
 _LONGEST_WAIT = 3600.0
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
@@ -77,7 +77,7 @@ class Handshakes:
             key: The job's key.
             rank: Our rank.
             name: What we are, in the log and in errors; "" for the rank.
-            credential: What anybody gets who asks for it; see security/munge.py.
+            credential: Given to any process that asks for it; see security/munge.py.
         """
         self._sock = sock
         self._key = key
@@ -122,8 +122,8 @@ class Handshakes:
 
         Args:
             limit: ``time.monotonic()`` at which to return at the latest.
-            decide: Says whether a connector that has proved to know the key is admitted.
-            admitted: Gets every connection of which it said so, its socket non-blocking.
+            decide: Whether to admit a connector that has proved to know the key.
+            admitted: Gets every connection that is admitted, its socket non-blocking.
         """
         now = time.monotonic()
         for late in [p for p in self._pending if p.deadline <= now]:
@@ -158,7 +158,7 @@ class Handshakes:
             except OSError as error:
                 if error.errno in _NO_DESCRIPTOR:
                     self._free_descriptors(error)
-                return  # nobody else is there, or the other end has given up already
+                return  # none is left, or the other end has closed it already
             if len(self._pending) >= _MAX_HANDSHAKES:
                 # At random, so that nobody can choose who is dropped.
                 self._drop(random.choice(self._pending), "too many handshakes at once")
@@ -213,7 +213,7 @@ class Handshakes:
             self._drop(pending, str(error))
             return
         except OSError:
-            # A rank whose patience ended comes again, and who only looks for open ports is no news.
+            # A rank whose time was up connects again. A port scan needs no warning.
             self._drop(pending, "")
             return
         self._answer(pending, hello, decide(hello), admitted)
@@ -261,7 +261,7 @@ class Handshakes:
 
     def _log_drops(self, reason: str, now: float) -> None:
         _log.warning(
-            "%s: dropped %d connection(s) that are none of this job's: %s",
+            "%s dropped %d connection(s) that do not belong to this job: %s",
             self._name,
             self._dropped,
             reason,

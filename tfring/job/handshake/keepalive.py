@@ -1,4 +1,4 @@
-"""Noticing that the other end of a connection is gone although it has said nothing."""
+"""Notices that the host of the other end is gone although it has closed no connection."""
 
 from __future__ import annotations
 

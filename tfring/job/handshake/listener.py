@@ -1,4 +1,4 @@
-"""Listening for the ranks of a job that have to come, with the handshake on every connection."""
+"""Listens for the ranks of a job, with the handshake on every connection."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Listener(Handshakes):
         return present
 
     def _check_limit(self, connections: int) -> None:
-        """Raises BootstrapError if the limit does not allow so many connections."""
+        """Raises BootstrapError if the limit of descriptors is too low for these connections."""
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         free = soft - len(os.listdir("/proc/self/fd"))
         if soft != resource.RLIM_INFINITY and free < connections:

@@ -1,4 +1,4 @@
-"""Listening for any number of processes that know a key, as long as a service runs."""
+"""Listens for any number of processes that know a key, while a service runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PAUSE_SECONDS = 0.25
 
 
 class ServiceListener(Handshakes):
-    """Accepts every connection of one role, from whoever knows the key.
+    """Accepts every connection of one role from processes that know the key.
 
     Its owner has its own loop: `fileno()` says when to call admit(), and `next_deadline()` when to
     call it at the latest.
@@ -53,7 +53,7 @@ class ServiceListener(Handshakes):
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _without_descriptors(self, error: OSError) -> None:
-        # Who waits stays in the queue of the kernel; without a pause this would be a busy loop.
+        # The connection stays in the kernel's queue. Without a pause this would be a busy loop.
         _log.warning(
             "%s has no descriptor for another connection (%s; see ulimit -n) and tries again",
             self._name,

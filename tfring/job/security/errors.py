@@ -1,11 +1,11 @@
-"""What is wrong with a secret or with a message."""
+"""Errors of secrets and of sealed messages."""
 
 from __future__ import annotations
 
 
 class SecretError(RuntimeError):
-    """The job has no secret that it could be started with, or one that is none."""
+    """The job has no secret, or one that it cannot use."""
 
 
 class IntegrityError(RuntimeError):
-    """A message was not sent by the rank that it should come from, or was changed on its way."""
+    """Another process than the expected rank sent a message, or somebody changed it on its way."""

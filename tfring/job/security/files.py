@@ -1,7 +1,7 @@
 """Files that this user makes, also in folders where other users may write.
 
-Somebody else may have put a link, a pipe or a file of their own where a file is to be. A link would
-have this user overwrite another file, and a pipe would wait for a reader.
+Another user may have put a link, a pipe or a file there first. Through a link this user would
+overwrite another file, and a pipe would wait for a reader.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def check_owner(folder: Path, descriptor: int) -> None:
 
     Args:
         folder: The folder.
-        descriptor: Of a file that this process has made in it: its owner is who files of ours
-            belong to there, also where a file system changes owners.
+        descriptor: Of a file that this process has made in it. Its owner is the owner of our files
+            there, also on a file system that changes owners.
 
     Raises:
-        PermissionError: The folder belongs to somebody else, who could exchange what is in it.
+        PermissionError: The folder belongs to another user, who could replace its files.
     """
     owner, ours = folder.lstat().st_uid, os.fstat(descriptor).st_uid
     if owner != ours:

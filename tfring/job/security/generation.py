@@ -1,8 +1,8 @@
 """Proves which rank an object comes from, in the present generation.
 
-Objects travel as the data of collectives, over connections without seals, and are unpickled where
-they arrive: each carries a seal of its own, of the rank that sends it, the name of the collective
-and a number that grows, so that none can be made up, changed, or sent a second time.
+Objects travel as the data of collectives, over connections without seals, and the receiver
+unpickles them. Each carries a seal over its sender's rank, the name of the collective and a number
+that grows: nobody can make one up, change it, or send it a second time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """munge, with which Slurm authenticates: it hands a secret to processes of the same user.
 
 Rank 0 makes a secret and has munge wrap it into a credential that only this user's processes on
-hosts of the cluster can open. Who has the credential and is somebody else can do nothing with it,
-so rank 0 gives it to everybody who asks.
+hosts of the cluster can open. The credential is of no use to other users, so rank 0 gives it to any
+process that asks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tfring.job.security.errors import SecretError
 
 _SECONDS = 10.0
 # What unmunge returns for a credential that another rank of this host has opened before. That does
-# no harm here: it was made by this user for this user, and who sent it has yet to prove that it
-# knows what is in it.
+# no harm: this user made it for this user, and its sender has yet to prove that it knows the
+# secret.
 _REPLAYED = 17
 LONGEST = 4096
 
@@ -32,8 +32,8 @@ def credential(secret: str, job: str) -> bytes:
 
     Args:
         secret: What it holds.
-        job: What tells the job from others; not secret. So a credential of another job, which
-            somebody else may have kept, is of no use.
+        job: Tells the job from others; not secret. It makes a credential of another job, which
+            somebody may have kept, useless.
 
     Raises:
         SecretError: munge does not work on this host.
@@ -50,7 +50,7 @@ def secret_in(received: bytes, job: str) -> str:
     """Opens a credential.
 
     Args:
-        received: What came from whoever listens at rank 0's port.
+        received: The answer of the process that listens at rank 0's port.
         job: See credential.
 
     Raises:

@@ -19,7 +19,7 @@ SEAL_SIZE = 16
 _LENGTH = struct.Struct("<I")
 _TOTAL = struct.Struct("<Q")
 _NUMBER = struct.Struct("<Q")
-# A lie about a length is found out after at most so many bytes.
+# The first piece with a wrong length or seal is refused, so a lie costs at most this many bytes.
 _PIECE_BYTES = 1 << 20
 
 # Yields how many bytes it needs next, gets them, and returns what they are.
@@ -66,7 +66,7 @@ class Channel:
         """Takes the keys that the handshake made.
 
         Args:
-            sock: A blocking socket; a timeout of its own holds for every piece.
+            sock: A blocking socket. Its timeout holds for each piece.
             keys: The keys of both directions.
         """
         self.sock = sock

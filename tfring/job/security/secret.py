@@ -10,8 +10,8 @@ import secrets
 from tfring.job.security.errors import SecretError
 
 _MIN_LENGTH = 16
-# A text of so many characters may be random enough to need no stretching: 32 hexadecimal digits
-# have 128 bits. Shorter ones may be a person's own words.
+# A text of this length may be random enough to need no stretching: 32 hexadecimal digits have 128
+# bits. A shorter one may be a person's own words.
 _LONG = 32
 _SCRYPT = {"n": 1 << 15, "r": 8, "p": 1, "maxmem": 64 << 20, "dklen": 32}
 
@@ -37,8 +37,8 @@ def derived_secret(public_seed: str) -> str:
 def job_key(secret: str, job_id: str) -> bytes:
     """Returns the key that the ranks of one job prove to know.
 
-    Who records a handshake can try secrets at leisure. So a short one, which may be a person's own
-    words, goes through scrypt first, which takes a tenth of a second and 32 MiB for every try.
+    Somebody who records a handshake can try secrets at leisure. A short secret, which may be a
+    person's own words, goes through scrypt first: each try then takes 0.1 s and 32 MiB.
 
     Args:
         secret: The job's secret.
@@ -69,8 +69,8 @@ def expand(key: bytes, purpose: bytes) -> bytes:
     """Returns a key for one purpose: HKDF-Expand of RFC 5869 with SHA-256 and one block.
 
     Args:
-        key: A key that is used for nothing else than making others.
-        purpose: Another text for every use.
+        key: A key that only makes other keys.
+        purpose: A different text for each use.
 
     Returns:
         32 bytes.

@@ -1,4 +1,4 @@
-"""Where the secret of a job comes from, and when a job is refused because it has none."""
+"""Finds the secret of a job, and refuses jobs without one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Situation(NamedTuple):
     Attributes:
         source: What started it, for messages.
         rank: Our rank.
-        public_seed: What all its ranks know and others may know, too; None: nothing.
+        public_seed: Text that all its ranks know, and others may know; None: there is none.
         several_hosts: Whether it has ranks on other hosts.
         slurm: Whether Slurm started it.
     """
@@ -146,8 +146,8 @@ def _refusal(situation: Situation) -> str:
 def _warn_insecure(situation: Situation) -> None:
     if situation.rank == 0:
         _log.warning(
-            "TFRING_INSECURE: the job was started by %s, which sets no secret: whoever can reach "
-            "rank 0 could join the job and run code in its processes",
+            "TFRING_INSECURE is set, and %s, which started the job, sets no secret. Anybody who "
+            "can reach rank 0 can join the job and run code in its processes",
             situation.source,
         )
 

@@ -52,11 +52,11 @@ class Store:
 
     @property
     def timeout(self) -> datetime.timedelta:
-        """How long an operation waits if it is not told otherwise."""
+        """How long an operation waits if it has no timeout of its own."""
         return datetime.timedelta(seconds=self._timeout)
 
     def set_timeout(self, timeout: Timeout) -> None:
-        """Sets how long an operation waits if it is not told otherwise.
+        """Sets how long an operation waits if it has no timeout of its own.
 
         Args:
             timeout: Seconds, or a timedelta.
@@ -89,7 +89,7 @@ class Store:
     def multi_set(
         self, keys: Sequence[str], values: Sequence[bytes | str], timeout: Timeout | None = None
     ) -> None:
-        """Sets several keys, in this order; others may see some of them before the rest is set.
+        """Sets several keys in this order. Other clients may see some before the rest is set.
 
         All are sent before the first is answered.
 
@@ -192,8 +192,8 @@ class Store:
     ) -> Watch:
         """Returns a watch of the keys that begin with a prefix.
 
-        It first tells of those that exist, then of every change. Changes of one key that come
-        faster than they are taken are told of as one, the newest; a deletion is one, too.
+        It first returns the keys that exist, then every change. If a key changes faster than the
+        changes are taken, only the newest is returned. A deletion is a change.
 
         Args:
             prefix: What keys begin with.
@@ -215,13 +215,13 @@ class Store:
         return watch
 
     def close(self) -> None:
-        """Ends the use of the store here; its content stays for others. Again: nothing."""
+        """Closes this client. The store's content remains. A second call has no effect."""
 
     def secret(self) -> str | None:
-        """Returns a text that only those who may use the store know; a job's key is made from it.
+        """Returns a text that only the store's users know. A job makes its key from it.
 
-        "" where nobody else can read what is in the store; None where this is not known, so that a
-        job over several hosts needs a secret of its own.
+        "" if nobody else can read the store. None if that is not known: a job over several hosts
+        then needs a secret of its own.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""What a store holds, and what its operations mean: the one implementation of all stores."""
+"""Keys and values of a store, and what its operations mean."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from tfring.job.store.errors import StoreLimitError, StoreValueError
 
 _LARGEST = (1 << 63) - 1
-# More characters than a number of 64 bits has: what is longer has too many bits, or is none.
+# Longer than any number of 64 bits.
 _LONGEST_NUMBER = 24
 
 
@@ -29,7 +29,7 @@ class Limits(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a watch says about a key.
+    """A change of a key, as a watch returns it.
 
     Attributes:
         key: The key.
@@ -61,7 +61,7 @@ class Table:
         """Makes an empty table.
 
         Args:
-            changed: Is told of every change, when it has happened.
+            changed: Called after every change.
             limits: How much the table takes.
         """
         self.limits = limits or Limits()

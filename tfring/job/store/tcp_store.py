@@ -131,10 +131,10 @@ class TCPStore(Store):
         self._finalizer()
 
     def cut(self) -> None:
-        """Ends what waits here with a StoreConnectionError, and later calls; waits for nothing.
+        """Ends calls that wait here, and later ones, with a StoreConnectionError. Does not wait.
 
-        For a thread that must not wait for a server that may be gone. close() has to follow. The
-        server hears no goodbye: ephemeral keys of this client stay for its lease.
+        For a thread that must not wait for a server that may be gone. Call close() afterwards. The
+        server hears no goodbye, so ephemeral keys of this client stay for its lease.
         """
         self._connection.cut()
 
@@ -181,7 +181,7 @@ def _serve(
 
 
 def _only_loopback(host: str) -> bool:
-    """Whether a host is this one, whoever asks, so that nobody else can connect."""
+    """Whether a host is the loopback interface wherever it is looked up."""
     if host == "localhost":
         return True
     try:

@@ -11,9 +11,9 @@ from tfring.job.store.table import Change
 
 
 class Newest:
-    """Changes that somebody has yet to get: of every key the newest only, in order of revisions.
+    """The newest change of each key that the other end has yet to get, in order of revisions.
 
-    So it never holds more than the store does, however slow the other end is. Not thread-safe.
+    It never holds more than the store does, even for a slow reader. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -118,9 +118,9 @@ class Watch:
             return None
 
     def on_ready(self, call: Callable[[], None]) -> None:
-        """Has a function called when take() gets something to return or to raise.
+        """Has a function called when take() would return or raise something.
 
-        So a thread can wait for a watch and for other things at a time.
+        A thread can so wait for a watch and for other things at once.
 
         Args:
             call: Called by any thread, which it must not keep waiting; at once if there is
@@ -155,7 +155,7 @@ class Watch:
             self._on_close(self)
 
     def put(self, change: Change) -> None:
-        """Tells of a change, unless it is told of already. For stores."""
+        """Adds a change, unless the watch has it already. For stores."""
         with self._condition:
             if not self.matches(change.key):
                 return
@@ -173,11 +173,11 @@ class Watch:
                 self._notify()
 
     def retain(self, present: set[str], revision: int) -> None:
-        """Tells that all other keys that were told of do not exist any more. For stores.
+        """Adds deletions of all keys that the watch knows and that exist no more. For stores.
 
         Args:
             present: The keys that exist.
-            revision: The store's, which the deletions get.
+            revision: The store's revision, for the deletions.
         """
         with self._condition:
             for key in [key for key in self._known if key not in present]:

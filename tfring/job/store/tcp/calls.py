@@ -1,4 +1,4 @@
-"""What a client of a TCPStore has asked for and not got yet."""
+"""The requests of a TCPStore's client that have no answer yet."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Calls:
             return None
 
     def take(self, answer: Answer) -> None:
-        """Gives an answer to whom it is for.
+        """Hands an answer to the call or the watch that it belongs to.
 
         Raises:
             ValueError: It is none.
@@ -137,7 +137,7 @@ class Calls:
                 call.done.set()
 
     def send_again(self, known: bool, where: str) -> None:
-        """Queues all that has no answer, and the watches, for a new connection.
+        """Queues requests without an answer, and watches, for a new connection.
 
         Args:
             known: Whether the server still knows this client, so that nothing can happen twice.

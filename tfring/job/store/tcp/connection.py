@@ -56,7 +56,7 @@ class Server(NamedTuple):
         key: What both ends prove to know.
         lease: Seconds for which the server keeps what belongs to this client without a connection.
         lost_after: Seconds after which a server that cannot be reached any more is given up.
-        hello: Who connects with whom, and what for.
+        hello: Both ends, and the purpose of the connection.
     """
 
     host: str
@@ -86,7 +86,7 @@ class Connection:
         Args:
             server: Where it is.
             timeout: Seconds to wait for it.
-            clients: Wait until there have been so many clients.
+            clients: Wait until this many clients have connected.
             again: Try again until the time is up.
 
         Raises:
@@ -326,7 +326,7 @@ class Connection:
                 ) from None
 
     def _connect_again(self, reason: Exception) -> Channel | None:
-        """Returns a new connection; None after all requests have failed because there is none."""
+        """Returns a new connection; None after it has failed all requests for lack of one."""
         deadline = time.monotonic() + self._server.lost_after
         last: Exception = reason
         while not self._closed:

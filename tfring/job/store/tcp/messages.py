@@ -71,7 +71,7 @@ class Request(NamedTuple):
         """Reads a message.
 
         Raises:
-            ValueError: It is none.
+            ValueError: It is no message.
         """
         op, number, oldest = _unpacked(_REQUEST, message)
         return Request(Op(op), number, oldest, _split(message, _REQUEST.size))
@@ -93,7 +93,7 @@ class Answer(NamedTuple):
         """Reads a message.
 
         Raises:
-            ValueError: It is none.
+            ValueError: It is no message.
         """
         kind, number = _unpacked(_ANSWER, message)
         return Answer(Kind(kind), number, _split(message, _ANSWER.size))
@@ -112,7 +112,7 @@ def number(field: bytes) -> int:
     """Reads a whole number.
 
     Raises:
-        ValueError: It is none, or has more than 20 characters.
+        ValueError: It is no number, or has more than 20 characters.
     """
     if len(field) > 20:
         raise ValueError(f"a number of {len(field)} characters")

@@ -1,4 +1,4 @@
-"""The server's end of one connection: what was received, what is to be sent, who waits for what."""
+"""The server's end of one connection: its requests, answers, waits and watches."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tfring.job.store.tcp.session import Session
 from tfring.job.store.watch import Newest
 
 _READ_BYTES = 1 << 16
-# So much is made ready to be sent at once; more waits as answers, which share the store's values.
+# Bytes that are made ready at once. The rest waits as answers, which share the store's values.
 _SEND_BYTES = 1 << 16
-# Answers that a client has not taken; it is not read from until it takes some.
+# The server stops reading from a client that has more answers to take.
 _MOST_ANSWERS = 256
 
 
@@ -123,7 +123,7 @@ class Peer:
             self._used_up = False
 
     def requests(self) -> Iterator[Request]:
-        """Returns the requests that were read, as long as the client takes its answers.
+        """Returns the requests that were read, while the client takes its answers.
 
         Raises:
             IntegrityError: It was not the client that sent this.

@@ -66,7 +66,7 @@ class StoreServer:
             key: What clients prove to know.
             limits: How much the server takes.
             role: What clients say that they connect for.
-            credential: What anybody gets who asks for it; see job/security/munge.py.
+            credential: Given to any process that asks for it; see job/security/munge.py.
             content: Keys and values that are there from the beginning.
         """
         self._limits = limits or ServerLimits()

@@ -1,4 +1,4 @@
-"""What a server knows of its clients, also while a connection is broken."""
+"""What a server knows about its clients, also while they have no connection."""
 
 from __future__ import annotations
 
