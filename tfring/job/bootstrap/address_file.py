@@ -102,7 +102,7 @@ def _found(path: Path, rank: int, patience: Patience) -> TCPStore:
             patience.tell(lambda: f"rank 0, whose address is in {path} ({said})")  # noqa: B023
         time.sleep(_PAUSE_SECONDS)
     raise BootstrapError(
-        f"rank {rank} waited {patience.seconds:g} s for rank 0, as {path} says where it is: "
+        f"rank {rank} waited {patience.seconds:g} s for rank 0, whose address should be in {path}: "
         f"{reason}. Look at the output of rank 0, and check that both see the same file"
     )
 

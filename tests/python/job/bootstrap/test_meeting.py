@@ -51,7 +51,7 @@ def test_job_over_several_hosts_needs_a_secret(connect_all, caplog):
         settings = Settings(start_timeout=20, insecure=True)
         memberships, errors = connect_all(2, settings, public_seed="p", several_hosts=True)
     assert not errors and len(memberships) == 2
-    assert "could join the job and run code" in caplog.text
+    assert "can join the job and run code" in caplog.text
 
 
 # Jobs over two hosts as other launchers describe them; the addresses belong to nobody.
