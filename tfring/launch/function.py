@@ -66,7 +66,8 @@ def run(
 ) -> list[Any]:
     """Calls a function on several processes at once and waits for all of them.
 
-    They start as by ``tfring run``, which prefixes their output; the function calls `init` itself.
+    The processes start as with ``tfring run``, which prefixes their output. The function calls
+    `init` itself.
 
     Args:
         func: Any callable that cloudpickle can pickle, including lambdas and local functions.
@@ -81,11 +82,11 @@ def run(
         ssh_identity_file: Private key for ssh.
         network_interface: Network interface to use between hosts, or several: "eth0,eth1".
         output_filename: Folder for a copy of each rank's output.
-        verbose: If it is not 0, prints which host each rank is on.
+        verbose: Prints which host each rank is on, unless it is 0.
         executable: The Python that the ranks run (default: this one).
         env: Variables for all ranks, by name; as ``tfring run -x NAME=VALUE``.
         no_env: As ``tfring run --no-env``: ranks on other hosts get no variables but these.
-        **other: Horovod's others: those of elastic jobs and of MPI must be None.
+        **other: Other parameters of Horovod's `run`. Those of elastic jobs and of MPI must be None.
 
     Returns:
         What the function returned, by rank.
@@ -155,7 +156,7 @@ def _job(
 
 
 def _call(function: bytes, options: JobOptions) -> list[Any]:
-    """Runs the job, and while it runs a server for the function and its results."""
+    """Runs the job, and beside it a server for the function and its results."""
     hosts = [slot.host for slot in options.slots]
     other_host = next((address_of(host) for host in hosts if not is_local(host)), None)
     sock = open_rendezvous(options.interface, other_host)
@@ -247,7 +248,7 @@ def from_pieces(name: str, get: Callable[[str], bytes]) -> bytes:
 class FunctionServer:
     """Serves a store with the function, in which ranks put their results.
 
-    In an elastic job workers stand for ranks, by their ids.
+    In an elastic job workers with their ids take the place of ranks.
 
     Args:
         function: What `pickled_call` returns.
@@ -291,7 +292,7 @@ class FunctionServer:
         Args:
             ranks: How many ranks the job had.
             code: The exit code of the job.
-            why: What is known of a failure.
+            why: The reason of a failure, if it is known.
 
         Raises:
             RuntimeError: A rank failed, or ended without a result; its exception is the cause.
@@ -317,7 +318,7 @@ class FunctionServer:
         Args:
             workers: The ids of the last generation, by rank.
             code: The exit code of the job.
-            why: What is known of a failure.
+            why: The reason of a failure, if it is known.
 
         Raises:
             RuntimeError: The job failed; the exception of the last worker that failed is the cause.
@@ -336,7 +337,7 @@ class FunctionServer:
         raise RuntimeError(text + (last if failed else "")) from cause
 
     def _outcomes(self) -> dict[int, tuple[bool, bytes]]:
-        """Returns by rank or worker whether the function returned, and what; the first first."""
+        """Returns whether the function returned, and its data, by rank or worker, as they came."""
         self._server.close()
         content = self._server.content()
         outcomes = {}
