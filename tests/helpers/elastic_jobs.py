@@ -18,7 +18,7 @@ from tfring.elastic.service import CoordinatorService
 from tfring.job.environments.elastic import make_memory, memory_variables
 from tfring.job.store import TCPStore
 
-SECRET = "t" * 64
+SECRET = "7a" * 32
 HOST = "localhost"
 SECOND = 1_000_000_000
 

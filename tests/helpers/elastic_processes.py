@@ -26,7 +26,7 @@ from tfring.elastic.service import CoordinatorService
 from tfring.job.store import TCPStore
 
 ROOT = Path(__file__).resolve().parents[2]
-SECRET = "s" * 64
+SECRET = "5e" * 32
 LIMIT = 60.0  # seconds for what should take far less
 SECOND = 1_000_000_000
 COMMIT_SECONDS = 0.005

@@ -15,7 +15,7 @@ from attacks import Relay
 from tfring.job.store import PrefixStore, TCPStore
 
 ROOT = Path(__file__).resolve().parents[2]
-SECRET = "s" * 64
+SECRET = "5e" * 32
 LIMIT = 120.0  # seconds for what should take far less
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
+import re
 import secrets
 
 from tfring.job.security.errors import SecretError
 
 _MIN_LENGTH = 16
-# A text of this length may be random enough to need no stretching: 32 hexadecimal digits have 128
-# bits. A shorter one may be a person's own words.
-_LONG = 32
+# What needs no stretching: 32 hexadecimal digits have 128 bits. Anything else may be a person's own
+# words, however long it is.
+_RANDOM = re.compile(r"[0-9A-Fa-f]{32,}")
 _SCRYPT = {"n": 1 << 15, "r": 8, "p": 1, "maxmem": 64 << 20, "dklen": 32}
 
 ADVICE = 'python -c "import secrets; print(secrets.token_hex(32))" makes one'
@@ -37,8 +38,8 @@ def derived_secret(public_seed: str) -> str:
 def job_key(secret: str, job_id: str) -> bytes:
     """Returns the key that the ranks of one job prove to know.
 
-    Somebody who records a handshake can try secrets at leisure. A short secret, which may be a
-    person's own words, goes through scrypt first: each try then takes 0.1 s and 32 MiB.
+    Somebody who records a handshake can try secrets at leisure. A secret that may be a person's own
+    words goes through scrypt first: each try then takes 0.1 s and 32 MiB.
 
     Args:
         secret: The job's secret.
@@ -60,7 +61,7 @@ def _stretched(secret: str) -> bytes:
             f"the job's secret (TFRING_SECRET) has {len(secret)} characters and needs at least "
             f"{_MIN_LENGTH}: {ADVICE}"
         )
-    if len(secret) >= _LONG:
+    if _RANDOM.fullmatch(secret):
         return hashlib.sha256(b"tfring secret\0" + secret.encode()).digest()
     return hashlib.scrypt(secret.encode(), salt=b"tfring secret", **_SCRYPT)
 

@@ -177,6 +177,12 @@ def read_secret_file(path: Path) -> str:
                 f"{path}, which holds the secret, has mode {mode:04o}, so that others can read or "
                 f"change it: chmod 600 {path}, and make a new secret"
             )
+        folder = path.resolve().parent
+        if folder.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+            raise SecretError(
+                f"{path}, which holds the secret, is in {folder}, where everybody can replace it: "
+                f"chmod o-w {folder}"
+            )
         data = os.read(fd, _MAX_FILE_BYTES + 1)
     finally:
         os.close(fd)

@@ -281,6 +281,11 @@ def test_secret_files(tmp_path, monkeypatch):
         sources.read_secret_file(path)
     path.chmod(0o600)
     assert sources.read_secret_file(path) == SECRET
+    tmp_path.chmod(0o777)
+    with pytest.raises(SecretError, match="everybody can replace it: chmod o-w"):
+        sources.read_secret_file(path)
+    tmp_path.chmod(0o1777)  # as /tmp: others cannot rename or remove our files
+    assert sources.read_secret_file(path) == SECRET
     path.write_text("")
     with pytest.raises(SecretError, match="has 0 bytes"):
         sources.read_secret_file(path)

@@ -78,10 +78,21 @@ def test_short_secret_is_refused():
         job_key("abc", "job")
 
 
-def test_a_persons_own_words_are_stretched():
-    """A short secret goes through scrypt, so that every guess at it costs memory and time."""
-    plain = hashlib.sha256(b"tfring secret\0" + b"sixteen letters!").digest()
-    assert job_key("sixteen letters!", "job") != expand(plain, b"job\0job")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "sixteen letters!",
+        "please do not connect to my job!",
+        "correct-horse-battery-staple-correct",
+    ],
+)
+def test_a_persons_own_words_are_stretched(words):
+    """They go through scrypt, so that every guess at them costs memory and time."""
+    plain = hashlib.sha256(b"tfring secret\0" + words.encode()).digest()
+    assert job_key(words, "job") != expand(plain, b"job\0job")
+
+
+def test_hexadecimal_digits_are_not_stretched():
     random = hashlib.sha256(b"tfring secret\0" + b"c" * 64).digest()
     assert job_key("c" * 64, "job") == expand(random, b"job\0job")
 
