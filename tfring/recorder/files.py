@@ -17,6 +17,8 @@ from tfring.recorder import layout
 _WITH_PLAN = ("first_asked", "second_last_asked", "last_asked", "sequence")
 
 
+# A job's name becomes that of a folder or a file.
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 # What a terminal takes for a command, but for line ends: a name must not move its cursor.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _TYPES = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT, "rank": layout.RANK}
@@ -92,11 +94,11 @@ def rings_of(path: Path, data: bytes | mmap.mmap) -> dict[str, np.ndarray[Any, A
         RecordError: It is no record, cut off, or of another version.
     """
     header = checked_header(path, data[: layout.HEADER_BYTES])
+    if len(data) < size_of(header):
+        raise RecordError(f"{path} is cut off: it has {len(data)} bytes")
     rings, at = {}, layout.HEADER_BYTES
     for name, dtype in _TYPES.items():
         count = int(header[f"{name}_slots"])
-        if at + count * dtype.itemsize > len(data):
-            raise RecordError(f"{path} is cut off: it has {len(data)} bytes")
         rings[name] = np.frombuffer(data, dtype, count, at)
         at += count * dtype.itemsize
     return rings
@@ -124,9 +126,21 @@ def checked_header(path: Path, data: bytes) -> dict[str, Any]:
         )
     rank, size = header["rank"], header["size"]
     # A spool of a killed rank has nothing of each rank.
-    if not 0 <= rank < size or header["rank_slots"] not in (0, size):
+    if not 0 <= rank < size <= layout.MOST_RANKS or header["rank_slots"] not in (0, size):
         raise RecordError(f"{path} is damaged: it says that it is of rank {rank} of {size}")
+    for name, most in layout.SLOTS.items():
+        if header[f"{name}_slots"] > most:
+            slots = header[f"{name}_slots"]
+            raise RecordError(f"{path} is damaged: it says that it has {slots} slots for {name}s")
+    if not _NAME.fullmatch(header["job"]):
+        raise RecordError(f"{path} is damaged: {header['job']!r} is no number of a job")
     return header
+
+
+def size_of(header: dict[str, Any]) -> int:
+    """Returns how many bytes a record has by its header."""
+    rings = (header[f"{name}_slots"] * dtype.itemsize for name, dtype in _TYPES.items())
+    return int(layout.HEADER_BYTES + sum(rings))
 
 
 def header_of(data: bytes) -> dict[str, Any]:
@@ -141,11 +155,13 @@ def header_of(data: bytes) -> dict[str, Any]:
 def _copies(path: Path) -> tuple[bytes, bytes, bytes]:
     """Reads the file three times: what is equal before and after has not changed in between."""
     with open_file(path) as file:
-        first = file.read()
+        size = size_of(checked_header(path, file.read(layout.HEADER_BYTES)))
         file.seek(0)
-        second = file.read()
+        first = file.read(size)
         file.seek(0)
-        return first, second, file.read()
+        second = file.read(size)
+        file.seek(0)
+        return first, second, file.read(size)
 
 
 def text_of(value: Any) -> str:

@@ -58,10 +58,18 @@ def load_job(given: Sequence[Path | str] = (), base: Path | None = None) -> JobR
         RecordError: There is no record, a file is none, or the files are of several jobs.
         OSError: A file cannot be read.
     """
-    files = _files(given, base)
-    records = [read_record(path) for path in files]
+    records = [read_record(path) for path in _files(given, base)]
     if not records:
         raise RecordError(f"there is no record of a job in {', '.join(map(str, given))}")
+    return job_of(records)
+
+
+def job_of(records: Sequence[Record]) -> JobRecords:
+    """Returns the newest generation of the job that these, at least one, are the records of.
+
+    Raises:
+        RecordError: They are of several jobs.
+    """
     names = sorted({str(record.header["job"]) for record in records})
     if len(names) > 1:
         raise RecordError(f"these are records of several jobs: {', '.join(names)}")

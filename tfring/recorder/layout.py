@@ -12,6 +12,8 @@ import numpy as np
 MAGIC = b"TFRINGRC"
 VERSION = 1
 HEADER_BYTES = 4096
+SLOTS = {"call": 8192, "plan": 4096, "event": 256}
+MOST_RANKS = 100_000  # of a job
 
 _LIVE = 512  # where the fields begin that change while the rank runs
 

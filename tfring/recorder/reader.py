@@ -108,8 +108,12 @@ def read_record(path: Path | str) -> Record:
         RecordError: The file is no record, or of another version.
         OSError: The file cannot be read.
     """
-    rings = read_rings(Path(path))
-    return _record(Path(path), rings, rings.calls, rings.plans)
+    return record_of(Path(path), read_rings(Path(path)))
+
+
+def record_of(path: Path, rings: Rings) -> Record:
+    """Returns the record of which this was read."""
+    return _record(path, rings, rings.calls, rings.plans)
 
 
 def read_newest(path: Path | str, calls: int) -> Record:

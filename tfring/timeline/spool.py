@@ -3,8 +3,7 @@
 It begins with a line of JSON. Then come parts: four letters that say what it is, the number of
 bytes, the bytes. A part that a crash has cut off is left out. When the file is half as large as
 allowed it is renamed, replacing the one before, and a new one begun. Entries are those of the
-record, so all that has been drained becomes a record again, one with longer rings, and is read as
-such.
+record, so all that has been drained becomes a record again, one with longer rings.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
-import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from tfring.recorder import layout
-from tfring.recorder.files import open_file
-from tfring.recorder.job import JobRecords, load_job
-from tfring.recorder.reader import RecordError, read_record
+from tfring.recorder.files import checked_header, open_file
+from tfring.recorder.job import JobRecords, job_of, load_job
+from tfring.recorder.reader import Record, RecordError, Rings, read_record, record_of
 from tfring.timeline.hops import HOP, Hops
 
 SUFFIX = ".spool"
@@ -49,6 +48,7 @@ _TAGS = {
 _TAG_OF = {name: tag for tag, name in _TAGS.items()}
 _END = b"DONE"
 _PART = struct.Struct("<4sI")
+_MOST_PART = 64 << 20  # bytes: a drain writes no more at once
 
 
 class SpoolWriter:
@@ -194,20 +194,19 @@ def is_done(path: Path) -> bool:
         return False
 
 
-def to_record(path: Path, record: Path, most: int | None = None) -> int:
+def read_spool(path: Path, most: int | None = None) -> tuple[Record, int]:
     """Makes a record of what is in a spool.
 
     Args:
         path: The spool.
-        record: The file to write.
         most: Of more calls than that, only the newest.
 
     Returns:
-        How many calls were left out for that.
+        The record, and how many calls were left out.
 
     Raises:
         RecordError: The file is no spool, or holds nothing yet.
-        OSError: A file cannot be read or written.
+        OSError: A file cannot be read.
     """
     facts = facts_of(path)
     header: bytes | None = None
@@ -225,8 +224,7 @@ def to_record(path: Path, record: Path, most: int | None = None) -> int:
     if not is_done(path):
         for name, entries in _after_the_last_drain(facts).items():
             found[name].append(entries)
-    numbers = np.frombuffer(header, layout.HEADER, 1).copy()
-    rings, left_out = [], 0
+    rings, left_out = dict[str, np.ndarray[Any, Any]](), 0
     for name, dtype in RINGS.items():
         ring = np.frombuffer(b"".join(found[name]), dtype)
         if name in _NUMBERS:
@@ -234,13 +232,13 @@ def to_record(path: Path, record: Path, most: int | None = None) -> int:
         if name in ("call", "plan") and most is not None and len(ring) > most:
             left_out += len(ring) - most if name == "call" else 0
             ring = ring[-most:]
-        numbers[f"{name}_slots"] = len(ring)
-        if name == "call" and len(ring):
-            # Calls that came after the last header: readers leave out what it does not count.
-            numbers["calls"] = max(int(numbers["calls"][0]), int(ring["number"].max()))
-        rings.append(ring.tobytes())
-    record.write_bytes(numbers.tobytes() + b"".join(rings))
-    return left_out
+        rings[name] = ring
+    checked = checked_header(path, header)
+    if len(rings["rank"]) not in (0, checked["size"]):
+        raise RecordError(f"{path} is damaged: it is of {len(rings['rank'])} ranks")
+    now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    whole = Rings(checked, rings["call"], rings["plan"], rings["event"], rings["rank"], now)
+    return record_of(path, whole), left_out
 
 
 def hops_of(path: Path, most: int | None = None) -> Hops:
@@ -290,19 +288,20 @@ def load_timeline(given: Sequence[Path | str] = (), most: int | None = None) -> 
         OSError: A file cannot be read.
     """
     spools: list[Path] = []
-    files: list[Path | str] = []
+    others: list[str] = []
     for one in map(Path, given):
         found = [one] if is_spool(one) else spools_of(one)
         spools += found
-        files += [] if found else [str(one)]
+        others += [] if found else [str(one)]
+    records = list(load_job(others).records.values()) if others or not spools else []
     left_out, hops = 0, dict[int, Hops]()
-    with tempfile.TemporaryDirectory(prefix="tfring-timeline-") as folder:
-        for number, path in enumerate(spools):
-            files.append(Path(folder) / f"{number}.record")
-            each = None if most is None else most // len(spools)
-            left_out += to_record(path, Path(files[-1]), each)
-            hops[int(facts_of(path)["rank"])] = hops_of(path, each)
-        return Loaded(load_job(files), hops, left_out)
+    each = None if most is None or not spools else most // len(spools)
+    for path in spools:
+        record, more = read_spool(path, each)
+        records.append(record)
+        left_out += more
+        hops[record.rank] = hops_of(path, each)
+    return Loaded(job_of(records), hops, left_out)
 
 
 def _newest(ring: np.ndarray[Any, Any], key: str) -> np.ndarray[Any, Any]:
@@ -336,6 +335,8 @@ def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
         file.readline()
         while len(head := file.read(_PART.size)) == _PART.size:
             tag, length = _PART.unpack(head)
+            if length > _MOST_PART:
+                return
             data = file.read(length)
             name = _TAGS.get(tag)
             if len(data) < length:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,6 +172,57 @@ def test_impossible_ranks_are_refused(tmp_path: Path) -> None:
         path = write_record(tmp_path / "r", rank, size, ranks=[{}] * slots)
         with pytest.raises(RecordError, match=f"is damaged: .* rank {rank} of {size}"):
             read_record(path)
+
+
+def damaged(folder: Path, **fields: Any) -> Path:
+    """A record of little whose header says something else."""
+    path = write_record(folder / "rank-0.record", 0, 1)
+    header = np.frombuffer(path.read_bytes()[: layout.HEADER_BYTES], layout.HEADER).copy()
+    for name, value in fields.items():
+        header[name] = value
+    with open(path, "r+b") as file:
+        file.write(header.tobytes())
+    return path
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"call_slots": 2**32 - 1},
+        {"event_slots": 257},
+        {"size": 2**31 - 1, "rank_slots": 0},
+        {"size": 2**31 - 1, "rank_slots": 2**31 - 1},
+    ],
+)
+def test_a_record_that_says_too_much_is_refused(tmp_path: Path, fields: dict[str, int]) -> None:
+    path = damaged(tmp_path, **fields)
+    with open(path, "r+b") as file:
+        file.truncate(1 << 40)  # takes no room on the disk
+    for read in (read_record, read_header, lambda path: read_newest(path, 50)):
+        with pytest.raises(RecordError, match="is damaged: it says"):
+            read(path)
+
+
+def test_what_lies_behind_a_record_is_not_read(tmp_path: Path) -> None:
+    path = write_record(tmp_path / "rank-0.record", 0, 1, calls=[{"number": 1}])
+    with open(path, "r+b") as file:
+        file.truncate(1 << 40)
+    assert [call.number for call in read_record(path).calls] == [1]
+
+
+@pytest.mark.parametrize("job", ["../../elsewhere", "/tmp/elsewhere", "..", "", "a\nb"])
+def test_the_name_of_a_job_is_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: str
+) -> None:
+    """Dumps and timelines are named after it."""
+    here = tmp_path / "a/b/c"
+    here.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    write_record(tmp_path / "records/rank-0.record", 0, 1, job=job)
+    for command in ("dump", "timeline"):
+        assert main([command, str(tmp_path / "records")]) == 2
+        assert "is no number of a job" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "a", tmp_path / "records"]
 
 
 def test_the_newest_generation_of_one_job_is_loaded(tmp_path: Path) -> None:

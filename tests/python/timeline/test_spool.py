@@ -218,7 +218,7 @@ def test_other_files_are_no_spools(tmp_path):
     path.write_text('{"a": 1}\n')
     assert not spool.is_spool(path)
     with pytest.raises(RecordError, match="no spool"):
-        spool.to_record(path, tmp_path / "b")
+        spool.read_spool(path)
 
 
 def test_spools_of_others_do_no_harm(tmp_path, caplog):
