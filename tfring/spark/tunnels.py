@@ -219,7 +219,7 @@ class TaskTunnels:
             channel.sock.settimeout(_SAY_SECONDS)
             task = Task.of(json.loads(channel.receive(MAX_BYTES)))
             channel.sock.settimeout(None)
-        except (OSError, IntegrityError):
+        except (OSError, IntegrityError, ValueError, KeyError, TypeError):  # it is no task
             channel.sock.close()
             return
         tunnel = TaskTunnel(task, channel, self._ended)

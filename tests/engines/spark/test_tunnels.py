@@ -54,6 +54,16 @@ def _until(condition):
         time.sleep(0.01)
 
 
+@pytest.mark.parametrize(
+    "said", [b"no json", b"[]", b"{}", b'{"gpus": 1}', b'{"gpus": [], "x": 1}']
+)
+def test_who_does_not_say_what_it_is_is_dropped(tunnels, said):
+    channel = _task(tunnels)
+    channel.send(said)
+    assert channel.sock.recv(1) == b""
+    assert tunnels.tasks() == []
+
+
 def test_bytes_go_both_ways(tunnels):
     channel = _task(tunnels)
     task = _say(channel)
