@@ -117,6 +117,9 @@ class Service:
         """Says which hosts there are now."""
         with self._lock:
             self._hosts = hosts
+            there = {host for host, _ in hosts}
+            # Of workers on a node that has vanished nobody tells the end.
+            self._first = {one for one in self._first if self._workers.get(one) in there}
             if not self._restarting:
                 self._service.set_hosts(hosts)
             self._begin_again()

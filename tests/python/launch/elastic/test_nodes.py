@@ -9,7 +9,7 @@ import time
 from collections import Counter
 
 import pytest
-from elastic_runs import ElasticRun
+from elastic_runs import TRAINING, ElasticRun
 from launcher_tools import LIMIT_SECONDS, alive, run, wait_until
 
 pytest.importorskip("tfring._native")
@@ -86,6 +86,30 @@ def test_a_launcher_of_a_node_that_ends_costs_its_ranks_only(tmp_path, endpoint,
             first.trains(lambda m: m == joined[:1], after=begin)
         with node(tmp_path, "b", endpoint) as again:
             again.trains(lambda m: len(m) == 2 and m[0] == joined[0])
+            first.ask("stop")
+            assert again.finish() == 0
+        assert first.finish() == 0
+
+
+def test_a_node_that_is_lost_before_the_first_generation_has_another_in_its_place(
+    tmp_path, endpoint
+):
+    """Whose workers are among the first: nobody is there whom they would have to wait for."""
+    held = TRAINING.replace(
+        "    hvd.init()", '    while asked("hold"):\n        time.sleep(0.01)\n    hvd.init()'
+    )
+    (tmp_path / "hold").touch()
+    options = {"nodes": 2, "script": held}
+    with node(tmp_path, "a", endpoint, **options) as first:
+        first.wait(lambda: first.said)
+        with node(tmp_path, "b", endpoint, **options) as second:
+            second.wait(lambda: second.said)
+            second.process.kill()
+            second.process.wait(LIMIT_SECONDS)
+        with node(tmp_path, "b", endpoint, **options) as again:
+            again.wait(lambda: again.said)
+            first.take_back("hold")
+            assert again.trains(lambda m: len(m) == 2) == [1, 3]
             first.ask("stop")
             assert again.finish() == 0
         assert first.finish() == 0
