@@ -191,6 +191,14 @@ class Checkpointer:
         """
         return self._files.newest_generation()
 
+    def check_writable(self) -> None:
+        """Writes a small file and removes it, so that a wrong folder is noticed before training.
+
+        Raises:
+            OSError: the storage cannot be written to.
+        """
+        self._files.check_writable()
+
     def load(self, name: str | None = None) -> Checkpoint | None:
         """Reads a checkpoint and checks it against its manifest.
 

@@ -123,6 +123,12 @@ class CheckpointFiles:
             self._refuse_old(name, draft.generation)  # it has removed what this process wrote
             raise
 
+    def check_writable(self) -> None:
+        """Writes a small file and removes it; `clean` does if this process is killed meanwhile."""
+        name = manifest.new_data_file(manifest.checkpoint_name(0, 0))
+        self.folder.write(name, lambda file: None)
+        self.folder.remove(name)
+
     def newest_generation(self, above: int = -1) -> int | None:
         """Returns the highest generation that has published; None if there is no checkpoint.
 

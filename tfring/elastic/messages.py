@@ -48,7 +48,7 @@ def strongest(mine: int) -> int:
     """Returns the strongest of what all ranks have heard. A collective.
 
     Args:
-        mine: What this rank has heard: one of the numbers above.
+        mine: What this rank has heard: one of the numbers above, or a higher one of the caller's.
 
     Raises:
         CoreError: A rank was lost.

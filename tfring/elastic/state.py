@@ -126,15 +126,19 @@ class State:
     def reset(self) -> None:
         """Is called when a new generation has begun, before the reset callbacks."""
 
-    def _host_update(self, more: int = NO_UPDATE) -> int:
-        """Returns what has happened to the hosts, or `more` of any rank; the same on all ranks."""
+    def _host_update(self) -> int:
+        """Returns what has happened to the hosts; the same on all ranks."""
+        return strongest(self._heard())
+
+    def _heard(self) -> int:
+        """Returns what this rank has heard of the hosts since it was last asked."""
         update, messages = NO_UPDATE, self._host_messages
         while not messages.empty():
             timestamp, kind = messages.get()
             if timestamp > self._last_updated_timestamp:
                 self._last_updated_timestamp = timestamp
                 update |= kind
-        return strongest(update | more)
+        return update
 
     def _commit_here(self) -> None:
         self.save()

@@ -36,7 +36,7 @@ def optimizers_of(model: Any) -> dict[str, Any]:
     if model is not None and model in _remembered:
         return dict(_remembered[model])
     reached = reachable(model)
-    found = {path: value for path, value in reached.items() if _is_optimizer(value)}
+    found = {path: value for path, value in reached.items() if is_optimizer(value)}
     inside = {id(part) for optimizer in found.values() for part in _inside(optimizer)}
     return {path: found[path] for path in found if id(found[path]) not in inside}
 
@@ -68,12 +68,13 @@ def reachable(model: Any) -> dict[str, Any]:
             continue
         seen.add(id(value))
         found[path] = value
-        if not _is_optimizer(value):
+        if not is_optimizer(value):
             waiting.extend(reversed(list(_children(path, value))))
     return found
 
 
-def _is_optimizer(value: Any) -> bool:
+def is_optimizer(value: Any) -> bool:
+    """Returns whether a value is an optimizer of either Keras."""
     return isinstance(value, keras.optimizers.Optimizer) or detect.is_optimizer(value)
 
 

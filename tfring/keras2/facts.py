@@ -13,6 +13,10 @@ import tensorflow as tf
 
 from tfring.keras2 import detect
 from tfring.keras2.hook import Keras2Hook, build
+from tfring.training.local_variables import variable_key
+
+# Lists of an optimizer: of all its variables, and of those that it trains.
+NOT_SLOTS = ("_variables", "_trainable_variables")
 
 
 class Keras2Callback:
@@ -89,39 +93,42 @@ def weights_of(model: Any, *, trainable: bool = False) -> list[Any]:
     return list(model.trainable_variables if trainable else model.weights)
 
 
-def slots_of(optimizer: Any, variables: Iterable[Any]) -> set[int]:
-    """Returns the ids of a Keras 2 optimizer's own variables for these variables of the model.
+def slots_of(optimizer: Any, variables: Iterable[Any]) -> list[tuple[str, Any, Any]]:
+    """Returns what an optimizer of either Keras keeps for variables that it trains.
 
-    Args:
-        optimizer: the innermost optimizer.
-        variables: tf.Variables of the model.
-    """
-    keys = [_key_of(optimizer, v) for v in variables]
-    if detect.is_legacy(optimizer):
-        kept = [optimizer._slots[key] for key in keys if key in optimizer._slots]
-        return {id(slot) for slots in kept for slot in slots.values()}
-    indices = _indices_of(optimizer)
-    return slots_at(optimizer, len(indices), [indices[key] for key in keys if key in indices])
-
-
-def slots_at(optimizer: Any, count: int, positions: Iterable[int]) -> set[int]:
-    """Returns the ids of an optimizer's own variables for some of the variables that it trains.
-
-    Optimizers of both Keras, except legacy ones, keep them (momentums, for example) in lists of the
+    All optimizers, except legacy ones, keep such variables (momentums, for example) in lists of the
     same length and order as the list of what they train.
 
     Args:
         optimizer: the innermost optimizer.
-        count: how many variables it trains.
-        positions: which of them.
+        variables: of the model, trained by it or not.
+
+    Returns:
+        The name of a slot, the variable of the model, the optimizer's own variable for it.
     """
-    chosen = list(positions)
-    lists = [
-        value
+    if detect.is_optimizer(optimizer):
+        keyed = [(_key_of(optimizer, v), v) for v in variables]
+        if detect.is_legacy(optimizer):
+            slots = vars(optimizer).get("_slots", {})
+            return [(s, v, own) for key, v in keyed for s, own in slots.get(key, {}).items()]
+        indices = _indices_of(optimizer)
+        count, places = len(indices), [(indices[key], v) for key, v in keyed if key in indices]
+    else:
+        wanted = {variable_key(v) for v in variables}
+        trained = getattr(optimizer, "_trainable_variables", None) or []
+        count = len(trained)
+        places = [(i, v) for i, v in enumerate(trained) if variable_key(v) in wanted]
+    lists = {
+        name: value
         for name, value in vars(optimizer).items()
-        if isinstance(value, list) and len(value) == count and name != "_variables"
+        if isinstance(value, list) and len(value) == count and name not in NOT_SLOTS
+    }
+    return [
+        (name, v, values[i])
+        for name, values in lists.items()
+        for i, v in places
+        if is_variable(values[i])
     ]
-    return {id(values[i]) for values in lists for i in chosen if values[i] is not None}
 
 
 def velocities_of(optimizer: Any) -> list[Any]:
@@ -170,6 +177,30 @@ def is_built(optimizer: Any) -> bool:
         return bool(optimizer.built)
     inner = getattr(optimizer, "inner_optimizer", None) or optimizer
     return bool(inner._slots if detect.is_legacy(inner) else getattr(inner, "_built", False))
+
+
+def begin_fit_at(model: Any, epoch: int | None) -> None:
+    """Makes the `fit` of either Keras that is about to train begin with an epoch.
+
+    Args:
+        model: whose `fit` has called its callbacks' on_train_begin.
+        epoch: counted from 0; None: what `fit` was told, as in a later call of it.
+    """
+    if detect.is_model(model):
+        model._training_state = None if epoch is None else _Beginning(epoch)
+    else:
+        model._initial_epoch = epoch
+
+
+class _Beginning:
+    """What Keras 2 asks where `fit` goes on after a failure."""
+
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def maybe_load_initial_counters_from_ckpt(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        """Returns the epoch, and the batch of it, that `fit` begins with."""
+        return self._epoch, 0
 
 
 def loss_tracker(model: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import tensorflow as tf
 
 import tfring.keras as hvd
 from tfring import topology
+from tfring.checkpoint import Checkpointer
 from tfring.data.cursor import Cursor
 from tfring.elastic import tensorflow_state
 
@@ -128,6 +130,41 @@ def test_fit_goes_on_from_a_checkpoint_within_an_epoch(tmp_path: Path) -> None:
     assert seen.seen[:3] == ["begin", ("epoch", 1), asked - 4]
     assert history.epoch == [0, 1]
     assert_same_losses(history.history["loss"][:1], losses[:1])
+
+
+@pytest.mark.parametrize("every", ["every_steps", "every_seconds"])
+def test_fit_saves_within_epochs(tmp_path: Path, every: str) -> None:
+    folder = hvd.broadcast_object(str(tmp_path))
+    often = {"every_steps": 2} if every == "every_steps" else {"every_seconds": 1e-9}
+    checkpoints = Checkpointer(folder, keep_last=100, asynchronous=False)
+    model = model_of_this_rank()
+    elastic_fit(model, 2, checkpoint=checkpoints, every_epochs=None, **often)
+    if hvd.rank() == 0:
+        saved = [info.metadata["tfring"] for info in checkpoints.all()]
+        wanted = range(2, 9, 2) if every == "every_steps" else range(1, 9)
+        assert [4 * each["epoch"] + each["batch"] for each in saved] == list(wanted)
+        assert [each["batch"] for each in saved] == [n % 4 for n in wanted]
+    with pytest.raises(RuntimeError, match="finds no checkpoint"):
+        elastic_fit(model, 2, checkpoint=f"{folder}/none", restore="required")
+    resumed, seen = model_of_this_rank(), Events()
+    elastic_fit(resumed, 3, seen, checkpoint=folder, restore="required")
+    assert seen.seen == events(2, 3, 4)
+
+
+def test_fit_and_callbacks_read_each_others_checkpoints(tmp_path: Path) -> None:
+    folder = hvd.broadcast_object(str(tmp_path))
+    x, y = samples()
+    callbacks = hvd.fit_callbacks(checkpoint=folder)
+    model_of_this_rank().fit(x, y, batch_size=BATCH, epochs=1, verbose=0, callbacks=callbacks)
+    seen = Events()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the checkpoint has no data cursor")
+        elastic_fit(model_of_this_rank(), 3, seen, checkpoint=folder, restore="required")
+    assert seen.seen == events(1, 3, 4), "two whole epochs"
+    seen = Events()
+    callbacks = hvd.fit_callbacks(seen, checkpoint=folder, restore="required")
+    model_of_this_rank().fit(x, y, batch_size=BATCH, epochs=4, verbose=0, callbacks=callbacks)
+    assert seen.seen == events(3, 4, 4)
 
 
 @pytest.mark.slow

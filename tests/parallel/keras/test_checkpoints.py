@@ -250,6 +250,30 @@ def test_a_loop_of_ones_own(folder: Path) -> None:
     assert newest.values == {"a": [1]}
 
 
+def test_momentums_find_their_weights_in_any_order(folder: Path) -> None:
+    def parts(which: slice) -> tuple[Any, Any, Any]:
+        layers = [keras.layers.Input((4,)), keras.layers.Dense(4), keras.layers.Dense(4)]
+        model, optimizer = keras.Sequential(layers), keras.optimizers.SGD(0.1, momentum=0.9)
+        trained = model.trainable_variables[which]
+        optimizer.build(trained)
+        places = [i for v in trained for i, weight in enumerate(model.weights) if weight is v]
+        return model, optimizer, dict(zip(places, optimizer.momentums, strict=True))
+
+    model, optimizer, momentums = parts(slice(None))
+    for place, momentum in momentums.items():
+        momentum.assign(np.full(momentum.shape, place, "float32"))
+    with Checkpointer(folder, asynchronous=False) as checkpoints:
+        hvd.save_checkpoint(checkpoints, model, step=1, optimizer=optimizer)
+    hvd.barrier()
+    model, optimizer, momentums = parts(slice(None, None, -1))
+    hvd.restore_checkpoint(folder, model, optimizer=optimizer)
+    for place, momentum in momentums.items():
+        np.testing.assert_array_equal(momentum.numpy(), place)
+    model, optimizer, momentums = parts(slice(2))
+    with pytest.raises(RuntimeError, match=r"momentums/2/kernel.* only in the checkpoint"):
+        hvd.restore_checkpoint(folder, model, optimizer=optimizer)
+
+
 def test_what_cannot_be_saved_or_restored_fails_on_every_rank(folder: Path) -> None:
     model = made(1)
     assert hvd.restore_checkpoint(folder, model) is None
@@ -275,7 +299,79 @@ def test_a_lost_lease_ends_training_on_all_ranks(folder: Path) -> None:
         train(model, data, Advance(data), CheckpointCallback(checkpoints, every_steps=1))
 
 
-def test_keras_2_is_refused(folder: Path) -> None:
+def beginnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged of how training begins since the last call."""
+    said = [r.getMessage() for r in caplog.records if "training " in r.getMessage()]
+    caplog.clear()
+    return said
+
+
+def test_a_line_says_what_training_begins_with(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="tfring")
+    lines = 1 if hvd.rank() == 0 else 0
+    data = Data()
+    with pytest.raises(RuntimeError, match=r"finds no checkpoint in .*mounted"):
+        train(made(1), data, CheckpointCallback(folder / "new", restore="required"))
+    assert not (folder / "new").exists()
+    train(made(1), data, CheckpointCallback(folder / "new"), epochs=1)
+    anew = f"there is no checkpoint in {folder / 'new'}: training begins anew"
+    assert beginnings(caplog) == [anew] * lines
+    train(made(1), data, CheckpointCallback(folder / "new", restore="required"), epochs=2)
+    goes_on = (
+        f"training goes on from checkpoint g00000-s{STEPS:09d} in {folder / 'new'}: step {STEPS}, "
+        "epoch 2, 0 of its batches trained"
+    )
+    assert beginnings(caplog) == [goes_on] * lines
+    train(made(1), data, CheckpointCallback(folder / "new", restore=False), epochs=1)
+    assert len(beginnings(caplog)) == lines
+    with pytest.raises(ValueError, match="restore='must'"):
+        CheckpointCallback(folder, restore="must")
+
+
+def test_a_folder_that_cannot_be_written_ends_fit_before_it_trains(folder: Path) -> None:
+    data, model = Data(), made(1)
+    counted = Advance(data)
+    for restore in (True, False):
+        callback = CheckpointCallback("/proc/no/folder", every_epochs=None, restore=restore)
+        with pytest.raises(RuntimeError, match=r"rank 0 cannot save to /proc/no/folder"):
+            train(model, data, counted, callback)
+    assert counted.steps == 0
+
+
+def test_keras_2_goes_on_with_the_next_epoch(folder: Path) -> None:
     tf_keras = pytest.importorskip("tf_keras")
-    with pytest.raises(NotImplementedError, match="for models of Keras 3"):
-        hvd.restore_checkpoint(folder, tf_keras.Sequential([tf_keras.layers.Dense(1)]))
+
+    class Steps(tf_keras.callbacks.Callback):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[Any] = []
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.seen.append(epoch)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.seen.append("step")
+
+    def life(epochs: int, **more: Any) -> tuple[Any, Any]:
+        tf_keras.utils.set_random_seed(3)
+        layers = [tf_keras.Input((8,)), tf_keras.layers.Dense(3)]
+        model = tf_keras.Sequential(layers)
+        optimizer = hvd.DistributedOptimizer(tf_keras.optimizers.Adam(0.01))
+        model.compile(optimizer, tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        steps, (x, y) = Steps(), my_data(4)
+        callbacks = [*hvd.fit_callbacks(checkpoint=folder, **more), steps]
+        model.fit(x, y, batch_size=6, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)
+        return model, steps.seen
+
+    life(1)
+    resumed, seen = life(3, restore="required")
+    assert seen == [1, *["step"] * 4, 2, *["step"] * 4]
+    straight, seen = life(3, restore=False)
+    assert seen[0] == 0
+    for one, other in zip(resumed.get_weights(), straight.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert len(resumed.fit(*my_data(4), verbose=0).epoch) == 1, (
+        "a later fit begins where it is told"
+    )

@@ -14,6 +14,7 @@ import pytest
 from keras_cases import assert_same_on_all_ranks, compiled, fit, my_data
 
 import tfring.keras as hvd
+from tfring.checkpoint import Checkpointer
 from tfring.collectives.objects import allgather_object
 
 pytestmark = pytest.mark.usefixtures("eager_functions")
@@ -70,7 +71,7 @@ def test_own_callbacks_see_means_and_rank_0_writes(
     names = [type(callback).__name__ for callback in callbacks if not isinstance(callback, Board)]
     broadcast, average = "BroadcastGlobalVariablesCallback", "MetricAverageCallback"
     ours = [broadcast, "_Warmup", "Writers", "BatchNormAverageCallback", average]
-    assert names == ["Restore", *ours, "Seen", "Save"]
+    assert names == [*ours, "Seen", "CheckpointCallback"]
     model = compiled(momentum(), seed=hvd.rank())
     fit(model, *callbacks, epochs=3)
     assert len({tuple(each) for each in hvd.allgather_object(seen.losses)}) == 1
@@ -81,10 +82,7 @@ def test_own_callbacks_see_means_and_rank_0_writes(
     assert_same_on_all_ranks(model)
     if hvd.rank() == 0:
         assert (logs / "epoch 2").read_text() == str(seen.losses[2])
-        assert sorted(path.name for path in state.iterdir()) == [
-            "latest.json",
-            "state-3.weights.h5",
-        ]
+        assert [info.metadata["tfring"]["epoch"] for info in Checkpointer(state).all()] == [1, 2, 3]
 
 
 def test_without_tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,13 +124,22 @@ def test_a_state_that_does_not_fit_fails_on_every_rank(folder: Path) -> None:
     other = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(3)])
     other.compile(hvd.DistributedOptimizer(momentum()), "mse")
     x, _ = my_data(1)
-    with pytest.raises(RuntimeError, match="rank 0 cannot go on from the state in"):
+    with pytest.raises(RuntimeError, match="rank 0 cannot go on from the checkpoints in"):
         other.fit(x, x[:, :3], verbose=0, callbacks=hvd.fit_callbacks(checkpoint=folder))
 
 
-def test_a_wrong_warmup_is_refused() -> None:
+def test_checkpoints_within_epochs(folder: Path) -> None:
+    often = hvd.fit_callbacks(checkpoint=folder, every_epochs=None, every_steps=2)
+    fit(compiled(momentum()), *often, epochs=2)
+    if hvd.rank() == 0:
+        assert [info.step for info in Checkpointer(folder).all()] == [2, 4, 6]
+
+
+def test_wrong_arguments_are_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match="warmup=-1"):
         hvd.fit_callbacks(warmup=-1)
+    with pytest.raises(ValueError, match="every_seconds=-1"):
+        hvd.fit_callbacks(checkpoint=folder, every_seconds=-1)
 
 
 class Counted(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]

@@ -85,6 +85,19 @@ def test_values_come_back_with_dtype_and_shape(tmp_path: Path) -> None:
         np.testing.assert_array_equal(plain["half"], values["half"])
 
 
+def test_a_folder_that_cannot_be_written_is_noticed_before_a_save(tmp_path: Path) -> None:
+    checkpoints = Checkpointer(tmp_path / "new")
+    checkpoints.check_writable()
+    assert list((tmp_path / "new").iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        Checkpointer(tmp_path / "file" / "folder").check_writable()
+    # What a process leaves that is killed meanwhile, the next save removes.
+    (tmp_path / "new" / "g00000-s000000000-0a1b.npz.2c3d.tmp").touch()
+    saved(tmp_path / "new", 5)
+    assert not list((tmp_path / "new").glob("*.tmp"))
+
+
 def test_a_copy_is_written_and_training_goes_on_meanwhile(tmp_path: Path) -> None:
     asked, goes_on = threading.Event(), threading.Event()
 

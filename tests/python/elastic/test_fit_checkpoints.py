@@ -17,6 +17,11 @@ from tfring.keras.elastic.checkpoints import FitCheckpoints
 from tfring.keras.elastic.fit_state import Epochs
 
 
+def made(checkpoints: Checkpointer) -> FitCheckpoints:
+    never: Any = {"every_steps": None, "every_seconds": None}
+    return FitCheckpoints(checkpoints, every_epochs=1, restore=True, **never)
+
+
 @pytest.mark.parametrize(
     ("allowed", "at_change", "questions", "there"),
     [(False, False, 1, False), (True, False, 2, True), (False, True, 0, True)],
@@ -54,6 +59,6 @@ def test_the_generation_that_saved_is_asked_for(
         epochs=Epochs(),
     )
     checkpoints = Checkpointer(tmp_path, asynchronous=False)
-    FitCheckpoints(checkpoints).save(state, at_change=at_change)
+    made(checkpoints).save_state(state, at_change=at_change)
     assert asked == [3] * questions
     assert [info.order for info in checkpoints.all()] == ([(13, 5)] if there else [])

@@ -10,28 +10,34 @@ from tfring import topology
 from tfring.collectives import objects
 from tfring.keras.callbacks.batch_norm import BatchNormAverageCallback
 from tfring.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
+from tfring.keras.callbacks.checkpoints.callback import CheckpointCallback
 from tfring.keras.callbacks.learning_rate import LearningRateWarmupCallback
 from tfring.keras.callbacks.metrics import MetricAverageCallback
-from tfring.keras.callbacks.resume import Restore, Save
 from tfring.keras.callbacks.writers import Writers
 from tfring.keras2 import facts
 from tfring.ops import arguments
 
 
 def fit_callbacks(
-    *callbacks: Any, log_dir: Any = None, checkpoint: Any = None, warmup: int = 0
+    *callbacks: Any,
+    log_dir: Any = None,
+    checkpoint: Any = None,
+    every_epochs: int | None = 1,
+    every_steps: int | None = None,
+    every_seconds: float | None = None,
+    restore: bool | str = True,
+    warmup: int = 0,
 ) -> list[Any]:
     """Returns callbacks for `model.fit`, in the order in which they have to come.
 
-    1. With `checkpoint`: the state that an earlier run left is loaded by rank 0, and all ranks go
-       on with the epoch after it.
-    2. All ranks get the weights and the optimizer's state of rank 0.
-    3. With `warmup`: the learning rate rises.
-    4. Metrics become those of the data of all ranks, as hvd.evaluate has them, and the statistics
+    1. All ranks get the weights and the optimizer's state of rank 0.
+    2. With `warmup`: the learning rate rises.
+    3. Metrics become those of the data of all ranks, as hvd.evaluate has them, and the statistics
        of BatchNormalization their mean.
-    5. Yours: all ranks see the same metrics, so EarlyStopping or ReduceLROnPlateau decide alike.
-    6. With `log_dir`: rank 0 writes for TensorBoard.
-    7. With `checkpoint`: rank 0 saves the state after each epoch.
+    4. Yours: all ranks see the same metrics, so EarlyStopping or ReduceLROnPlateau decide alike.
+    5. With `log_dir`: rank 0 writes for TensorBoard.
+    6. With `checkpoint`: a CheckpointCallback, which goes on from the newest checkpoint, saves, and
+       at SIGTERM ends training after a checkpoint.
 
     What a callback of yours remembers (the patience of EarlyStopping) is not in the checkpoint, and
     begins anew.
@@ -41,13 +47,18 @@ def fit_callbacks(
             (ModelCheckpoint, CSVLogger, TensorBoard), only the first of them does; others that
             write files belong on rank 0 only (`*([Mine(path)] if hvd.rank() == 0 else [])`).
         log_dir: folder for TensorBoard's event files. With it the call is a collective.
-        checkpoint: folder for the last state; only rank 0 needs to reach it. The model has to be
-            built, and the same in every run.
+        checkpoint: a Checkpointer, or the path or URL of its folder; only rank 0 uses it. The model
+            has to be built, and the same in every run. A CheckpointCallback of yours, as the last
+            of all callbacks, can do more.
+        every_epochs: of the CheckpointCallback, as the next three.
+        every_steps: saves after every so many steps of training; None for never.
+        every_seconds: saves when so many seconds have passed on rank 0; None for never.
+        restore: whether `fit` goes on from the newest checkpoint; "required": it must.
         warmup: number of epochs over which the learning rate rises to the one that the optimizer
             has when `fit` begins, from that divided by the number of ranks.
 
     Raises:
-        ValueError: warmup is negative.
+        ValueError: warmup is negative, or an interval is not positive.
         ImportError: there is no TensorBoard on rank 0; on every rank.
         tf.errors.FailedPreconditionError: tfring is not initialized.
     """
@@ -57,8 +68,18 @@ def fit_callbacks(
     if log_dir is not None:
         _require_tensorboard()
     first = topology.rank() == 0
+    saving = []
+    if checkpoint is not None:
+        saving.append(
+            CheckpointCallback(
+                checkpoint,
+                every_epochs=every_epochs,
+                every_steps=every_steps,
+                every_seconds=every_seconds,
+                restore=restore,
+            )
+        )
     return [
-        *([Restore(checkpoint)] if checkpoint is not None else []),
         BroadcastGlobalVariablesCallback(0),
         *([_Warmup(warmup)] if warmup else []),
         Writers(callbacks),
@@ -66,7 +87,7 @@ def fit_callbacks(
         MetricAverageCallback(),
         *callbacks,
         *([keras.callbacks.TensorBoard(log_dir)] if log_dir is not None and first else []),
-        *([Save(checkpoint)] if checkpoint is not None else []),
+        *saving,
     ]
 
 

@@ -68,14 +68,11 @@ def shared_state(model: Any, local: Iterable[Any] = (), *, accumulators: bool = 
         accumulators: whether to include the gradients accumulated so far; during training they are
             this rank's part of an update to come.
     """
-    keys = _keys(local)
+    local = list(local)
     chosen: dict[int, Any] = {}
     for optimizer in optimizers_of(model).values():
         inner = innermost(optimizer)
-        if detect.is_optimizer(inner):
-            left_out = facts.slots_of(inner, local)
-        else:
-            left_out = _slots(inner, keys)
+        left_out = {id(own) for _, _, own in facts.slots_of(inner, local)}
         if not accumulators:
             left_out |= {id(v) for v in getattr(inner, "_accumulated_gradients", None) or ()}
         known = facts.variables_of(optimizer)
@@ -139,10 +136,3 @@ def build_alike(model: Any, described: Sequence[Mapping[str, Any]]) -> None:
 
 def _keys(variables: Iterable[Any]) -> set[Any]:
     return {variable_key(variable) for variable in variables}
-
-
-def _slots(optimizer: Any, keys: set[Any]) -> set[int]:
-    """Returns the ids of a Keras 3 optimizer's own variables for these variables of the model."""
-    trained = getattr(optimizer, "_trainable_variables", None) or []
-    positions = [i for i, variable in enumerate(trained) if variable_key(variable) in keys]
-    return facts.slots_at(optimizer, len(trained), positions)

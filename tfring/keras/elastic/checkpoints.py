@@ -8,24 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from tfring.checkpoint import Checkpointer
 from tfring.elastic import process as processes
-from tfring.keras.callbacks.checkpoints import training_state
+from tfring.keras.callbacks.checkpoints.training_checkpoints import TrainingCheckpoints
 from tfring.keras.elastic.fit_state import Epochs, FitState
 
 _EPOCHS = "epochs"
 
 
-class FitCheckpoints:
-    """Saves and loads a FitState; all methods are collectives of all ranks.
+class FitCheckpoints(TrainingCheckpoints):
+    """Saves and loads a FitState; `restore`, `save_state` and `publish` are collectives.
 
     A checkpoint is named by the generation that wrote it and by the step, and the highest one
     counts: what a rank wrote that was taken for lost meanwhile has a lower name.
     """
-
-    def __init__(self, given: Checkpointer | str) -> None:
-        """Takes a Checkpointer, or the path or URL of its folder; only rank 0 uses it."""
-        self._checkpoints = training_state.checkpointer(given)
 
     def restore(self, state: FitState) -> None:
         """Goes on from the newest checkpoint, if there is one.
@@ -34,19 +29,24 @@ class FitCheckpoints:
             state: Of all ranks, and of none that has trained.
 
         Raises:
-            RuntimeError: The checkpoints cannot be read, or do not fit the model.
+            RuntimeError: As `begin` does.
         """
         state.copy_all()  # a rank may be lost when only some of the variables have their new values
-        found = training_state.restore_checkpoint(self._checkpoints, state.model, cursor=state.data)
-        state.first_generation = training_state.next_generation(self._checkpoints)
+        found = self.begin(state.model, cursor=state.data)
+        state.first_generation = self.generation
         if found is not None:
             state.epoch, state.batch = found.epoch, found.batch
             state.epochs = Epochs.of_json(found.values.get(_EPOCHS, ()))
-            state.trained = found.step
+            state.trained = state.saved = found.step
+            place = state.data.state_dict()
+            if (place["epoch"], place["consumed"]) <= (found.epoch, 0):
+                # The end of the epoch before, or CheckpointCallback has saved it without a cursor.
+                state.data.load_state_dict({**place, "epoch": found.epoch, "consumed": 0})
+                state.batch = 0
         state.restored = True
         state.commit_here()
 
-    def save(
+    def save_state(
         self,
         state: FitState,
         logs: Mapping[str, Any] | None = None,
@@ -69,8 +69,7 @@ class FitCheckpoints:
         may_publish = None
         if process is not None and not at_change:
             may_publish = functools.partial(process.may_publish, now)
-        training_state.save_checkpoint(
-            self._checkpoints,
+        self.save(
             state.model,
             step=state.trained,
             epoch=state.epoch,
@@ -81,11 +80,4 @@ class FitCheckpoints:
             metrics={k: float(v) for k, v in (logs or {}).items() if np.ndim(v) == 0},
             may_publish=may_publish,
         )
-
-    def publish(self) -> None:
-        """Waits until all that was taken is written.
-
-        Raises:
-            RuntimeError: It could not be written.
-        """
-        training_state.publish(self._checkpoints)
+        state.saved = state.trained

@@ -8,11 +8,11 @@ from typing import Any
 
 import keras
 
-from tfring.elastic.messages import NO_UPDATE
+from tfring.elastic.messages import strongest
 from tfring.keras.elastic.state import KerasState
 
-# A rank of a job that is not elastic wants to stop; above what may have happened to hosts.
-_STOP = 4
+# What a rank wants, below what has happened to hosts: that is told once, this as long as it is so.
+_SAVE, _STOP, _HOSTS = 1, 2, 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +60,7 @@ class FitState(KerasState):
         batch: Batches of the present epoch that are trained.
         epochs: The results of the epochs.
         trained: Steps that are done, those of earlier jobs included.
+        saved: How many of them are in the last checkpoint.
         stopped: Whether a callback has ended training.
         restored: Whether the newest checkpoint, if there is one, was loaded.
         first_generation: What the checkpoints of this job add to the numbers of generations.
@@ -70,6 +71,7 @@ class FitState(KerasState):
     batch: int
     epochs: Epochs
     trained: int
+    saved: int
     stopped: bool
     restored: bool
     first_generation: int
@@ -88,6 +90,7 @@ class FitState(KerasState):
             batch=0,
             epochs=Epochs(),
             trained=0,
+            saved=0,
             stopped=False,
             restored=False,
             first_generation=0,
@@ -103,17 +106,20 @@ class FitState(KerasState):
         """Commits, without asking whether ranks are about to come or go; no collective."""
         self._commit_here()
 
-    def ask(self, stop: bool) -> tuple[int, bool]:
+    def ask(self, stop: bool, save: bool) -> tuple[int, bool, bool]:
         """Asks all ranks what is to happen after this commit. A collective.
 
         Args:
-            stop: Whether this rank wants all ranks to stop.
+            stop: Whether this rank wants all ranks to stop; in a job that is not elastic.
+            save: Whether this rank wants a checkpoint.
 
         Returns:
-            What has happened to the hosts, and whether a rank wants to stop.
+            What has happened to the hosts, whether a rank wants to stop, and whether one wants a
+            checkpoint. Of several, all ranks hear the first.
         """
-        answer = self._host_update(_STOP if stop else NO_UPDATE)
-        return answer % _STOP, answer >= _STOP
+        wish = _STOP if stop else _SAVE if save else 0
+        update, wish = divmod(strongest(self._heard() * _HOSTS + wish), _HOSTS)
+        return update, wish == _STOP, wish == _SAVE
 
     def _knows_data(self) -> bool:
         return True

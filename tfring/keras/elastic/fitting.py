@@ -17,13 +17,12 @@ from tfring.data import policies
 from tfring.data.elastic_dataset import ElasticDataset
 from tfring.elastic import process as processes
 from tfring.elastic.loop import run as elastic_run
-from tfring.keras.callbacks.checkpoints.contents import refuse_keras_2
 from tfring.keras.callbacks.metrics import MetricAverageCallback
 from tfring.keras.elastic.checkpoints import FitCheckpoints
 from tfring.keras.elastic.fit_state import FitState
 from tfring.keras.elastic.loop import CommitEpochs, CommitSteps, Validate
 from tfring.keras.elastic.users import UserCallbacks
-from tfring.keras2 import facts
+from tfring.keras2 import detect, facts
 from tfring.ops import arguments
 from tfring.signals.termination import TerminationRequest
 
@@ -47,6 +46,10 @@ def fit(
     validation_data: Any = None,
     validation_batch_size: int | None = None,
     checkpoint: Checkpointer | str | None = None,
+    every_epochs: int | None = 1,
+    every_steps: int | None = None,
+    every_seconds: float | None = None,
+    restore: bool | str = True,
     shuffle: bool = True,
     seed: int = 0,
     batches_per_commit: int = 1,
@@ -72,6 +75,11 @@ def fit(
         validation_batch_size: Samples of a batch of one rank; None: as Keras has it.
         checkpoint: A Checkpointer, or the path or URL of a folder, from whose newest checkpoint
             training goes on, and where it saves; only rank 0 uses it.
+        every_epochs: Saves a checkpoint at the end of every so many epochs; None for never.
+        every_steps: Saves after every so many steps, at a commit; None for never.
+        every_seconds: Saves when so many seconds have passed on rank 0, at a commit; None for
+            never.
+        restore: Whether training goes on from the newest checkpoint; "required": it must.
         shuffle: Whether the samples are shuffled, in each epoch in another way.
         seed: Of the shuffle.
         batches_per_commit: After how many batches the state is committed.
@@ -86,9 +94,21 @@ def fit(
         tf.errors.OpError: A rank was lost, in a job that is not elastic.
     """
     arguments.require_init("fit")
-    refuse_keras_2(model)
+    if detect.is_model(model):
+        raise NotImplementedError(
+            "hvd.elastic.fit is for models of Keras 3: with Keras 2 use hvd.elastic.KerasState and "
+            "the callbacks of hvd.elastic"
+        )
     state = FitState(model, _dataset(data, batch_size, policy, shuffle, seed))
-    checkpoints = None if checkpoint is None else FitCheckpoints(checkpoint)
+    checkpoints = None
+    if checkpoint is not None:
+        checkpoints = FitCheckpoints(
+            checkpoint,
+            every_epochs=every_epochs,
+            every_steps=every_steps,
+            every_seconds=every_seconds,
+            restore=restore,
+        )
     training = _Training(state, epochs, verbose, checkpoints)
     validation = (validation_data, validation_batch_size)
     return training.run(callbacks, validation, batches_per_commit)
@@ -170,6 +190,8 @@ class _Training:
         if topology.size() > 1:  # a callback may have set other weights
             broadcast_variables(facts.weights_of(state.model), root_rank=0)
         if self._checkpoints is not None:
+            if state.saved != state.trained:
+                self._checkpoints.save_state(state)
             self._checkpoints.publish()
 
 

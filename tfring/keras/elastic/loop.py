@@ -158,7 +158,7 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
             SystemExit: All ranks were asked to end, and have saved.
         """
         if self._steps.committed:
-            self._let_change()
+            self._let_change(may_save=not self._state.data.cursor.pass_is_done)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback; raises what on_train_batch_end does."""
@@ -167,9 +167,10 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
         state.epochs = state.epochs.added(epoch, logs or {})
         state.epoch, state.batch, state.stopped = epoch + 1, 0, bool(self.model.stop_training)
         state.commit_here()
-        if self._checkpoints is not None:
-            self._checkpoints.save(state, logs)
-        self._let_change()
+        checkpoints = self._checkpoints
+        if checkpoints is not None and checkpoints.due_at_epoch(state.epoch):
+            checkpoints.save_state(state, logs)
+        self._let_change(may_save=True)
 
     def _agree(self) -> None:
         """Takes from rank 0 what its callbacks have decided.
@@ -182,18 +183,29 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
         [stop, rates], *_ = objects.allgather_json([mine.stop, mine.rates], "tfring.elastic.fit")
         Decisions(stop, tuple(map(tuple, rates))).apply(self.model)
 
-    def _let_change(self) -> None:
+    def _let_change(self, *, may_save: bool) -> None:
+        """Saves what is due, and lets ranks come and go.
+
+        Args:
+            may_save: Not after the last batch of an epoch, whose end comes next.
+        """
         leaves, process = self._wants_to_leave(), processes.present()
+        state, checkpoints = self._state, self._checkpoints
         if leaves and process is not None and not self._told:
             self._told = True
             process.link.leave()  # the coordinator then lets all come to the same commit
-        update, stop = self._state.ask(leaves and process is None)
-        if update == NO_UPDATE and not stop:
+        late = checkpoints is not None and checkpoints.due_by_time()
+        update, stop, save = state.ask(leaves and process is None, late)
+        changes = update != NO_UPDATE or stop
+        if checkpoints is not None:
+            save |= checkpoints.due_at_step(state.trained, state.saved)
+            if changes or (save and may_save):
+                checkpoints.save_state(state, at_change=changes)
+            # Where nobody stays who has the state, all wait until it is published.
+            if changes and strongest(int(not leaves and not stop)) == 0:
+                checkpoints.publish()
+        if not changes:
             return
-        if self._checkpoints is not None:
-            self._checkpoints.save(self._state, at_change=True)
-            if strongest(int(not leaves and not stop)) == 0:  # nobody stays who has the state
-                self._checkpoints.publish()
         if stop:
             raise SystemExit(read_settings(os.environ).stopped_exit_code)
         raise HostsUpdatedInterrupt(update == REMOVED)

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from tfring import _native, topology
+from tfring import _native
 from tfring.exceptions import tf_errors
 from tfring.ops import reduce_ops
 
@@ -26,38 +26,30 @@ class Agreement:
     the numbers, and at most doubles each time. Used by the thread that trains.
     """
 
-    def __init__(self, every_seconds: float | None) -> None:
-        """Sets the interval of checkpoints in seconds on rank 0; None for none by time."""
-        self._every_seconds = every_seconds
+    def __init__(self) -> None:
         self.begin(0)
 
     def begin(self, step: int) -> None:
         """Starts to count when training begins, after `step` steps."""
         self._asked_at, self._asked_step = time.monotonic(), step
         self._distance = 1
-        self.saved()
-
-    def saved(self) -> None:
-        """Is called when a checkpoint has been taken."""
-        self._saved_at = time.monotonic()
 
     def is_due(self, step: int) -> bool:
         """Returns whether to ask after this step; the same on all ranks."""
         return step >= self._asked_step + self._distance
 
-    def ask(self, step: int, stop: bool) -> tuple[bool, bool]:
+    def ask(self, step: int, stop: bool, due: bool) -> tuple[bool, bool]:
         """Asks all ranks; a collective.
 
         Args:
             step: how many steps were trained, on all ranks.
             stop: whether this rank wants to stop.
+            due: whether this rank wants to save.
 
         Returns:
-            Whether one wants to stop, and whether a checkpoint is due by rank 0's clock.
+            Whether one wants to stop, and whether one wants to save.
         """
         now = time.monotonic()
-        interval = self._every_seconds if topology.rank() == 0 else None
-        due = interval is not None and now - self._saved_at >= interval
         per_step = (now - self._asked_at) / max(1, step - self._asked_step)
         mine = np.array([stop, due, max(per_step, _FASTEST)], dtype=np.float64)
         with tf_errors():

@@ -12,10 +12,11 @@ import numpy as np
 
 from tfring import topology
 from tfring.keras.callbacks.base import LocalVariablesCallback, find_join, wait_for_all
-from tfring.keras.callbacks.checkpoints import training_state
 from tfring.keras.callbacks.checkpoints.agreement import Agreement
+from tfring.keras.callbacks.checkpoints.training_checkpoints import TrainingCheckpoints
+from tfring.keras.callbacks.checkpoints.training_state import TrainingPosition
 from tfring.keras.checks import refuse_to_resume
-from tfring.keras2 import detect
+from tfring.keras2 import detect, facts
 from tfring.settings.environment import read_settings
 from tfring.signals.termination import TerminationRequest
 
@@ -47,7 +48,7 @@ class CheckpointCallback(LocalVariablesCallback):
         every_steps: int | None = None,
         every_seconds: float | None = None,
         cursor: Any = None,
-        restore: bool = True,
+        restore: bool | str = True,
         generation: int | Callable[[], int] | None = None,
         at_sigterm: str = "exit",
         values: Callable[[], Mapping[str, Any]] | None = None,
@@ -64,34 +65,40 @@ class CheckpointCallback(LocalVariablesCallback):
                 JSON, and `load_state_dict(state)`. It has to count what was trained, not what was
                 read ahead. Without it an epoch that was interrupted begins anew.
             restore: whether `fit` goes on from the newest checkpoint. If not it begins anew, and
-                what it saves wins over what is there.
+                what it saves wins over what is there. "required": no checkpoint is an error.
             generation: which generation of the job saves, or a function that returns it; None is
                 one more than the newest in the folder when `fit` begins.
             at_sigterm: "exit" publishes a checkpoint and raises SystemExit within `fit`, with
-                TFRING_STOPPED_EXIT_CODE (0); "return" publishes, too, and lets `fit` return;
+                TFRING_STOPPED_EXIT_CODE (75); "return" publishes, too, and lets `fit` return;
                 "ignore" leaves the signal alone.
             values: returns more to keep: values that JSON can hold. Those of rank 0 count.
             local_variables: variables of the model that are this rank's own; they are not saved.
 
         Raises:
-            ValueError: a number that is not positive, or another word for at_sigterm.
+            ValueError: a number that is not positive, or another word for restore or at_sigterm.
         """
         super().__init__(local_variables)
-        _refuse_wrong(every_epochs, every_steps, every_seconds, at_sigterm)
-        self._checkpoints = training_state.checkpointer(checkpoints)
-        self._every_epochs, self._every_steps = every_epochs, every_steps
-        self._cursor, self._restores, self._values = cursor, restore, values
+        if at_sigterm not in _AT_SIGTERM:
+            raise ValueError(
+                f"CheckpointCallback: at_sigterm={at_sigterm!r} is none of {', '.join(_AT_SIGTERM)}"
+            )
+        self._checkpoints = TrainingCheckpoints(
+            checkpoints,
+            every_epochs=every_epochs,
+            every_steps=every_steps,
+            every_seconds=every_seconds,
+            restore=restore,
+        )
+        self._cursor, self._values = cursor, values
         self._wanted_generation, self._at_sigterm = generation, at_sigterm
-        self._generation = 0
-        self._agreement = Agreement(every_seconds)
+        self._agreement = Agreement()
         self._termination = TerminationRequest(self._fits)
-        self.position: training_state.TrainingPosition | None = None
+        self.position: TrainingPosition | None = None
         self.stopped = False
         self._step = self._saved = 0  # steps of training: done, in the last checkpoint
         self._epoch = self._batch = 0  # batches of this epoch that are trained
         self._skipped = 0  # batches of the first epoch that were trained before this fit
         self._seen = 0  # batches that Keras has counted in this epoch
-        self._due = False  # a checkpoint, at the end of this epoch
 
     def request_stop(self) -> None:
         """Asks for what SIGTERM does; for handlers of other signals. Any rank may call it."""
@@ -101,19 +108,17 @@ class CheckpointCallback(LocalVariablesCallback):
         """As in keras.callbacks.Callback.
 
         Raises:
-            RuntimeError: the checkpoints cannot be read, or do not fit the model; on every rank.
+            RuntimeError: the checkpoints cannot be read or written, do not fit the model, or there
+                is none and one is required; on every rank.
             NotImplementedError: a model of Keras 3.0, unless restore=False was given.
         """
         super().on_train_begin(logs)
         self.stopped = self._termination.requested = False
         self.position, self._step, self._skipped = None, 0, 0
-        if self._restores:
-            self._restore()
+        self._begin()
         wanted = self._wanted_generation
-        if wanted is None:
-            self._generation = training_state.next_generation(self._checkpoints)
-        else:
-            self._generation = wanted() if callable(wanted) else wanted
+        if wanted is not None:
+            self._checkpoints.generation = wanted() if callable(wanted) else wanted
         self._saved = self._step
         self._agreement.begin(self._step)
         if self._at_sigterm != "ignore":
@@ -146,19 +151,17 @@ class CheckpointCallback(LocalVariablesCallback):
             SystemExit: all ranks were asked to leave, and have.
         """
         super().on_train_batch_end(batch, logs)
-        before = self._step
         self._step += batch + 1 - self._seen
         self._seen = batch + 1
         self._batch = self._skipped + self._seen
         if find_join(self.model) is not None:  # the other ranks may be in another step
             return
-        due = self._every_steps is not None and _passes(before, self._step, self._every_steps)
+        due = self._checkpoints.due_at_step(self._step, self._saved)
         if self._agreement.is_due(self._step):
             due |= self._agree()
         last = self._batch == self._steps()
         if (due and not last) or self.stopped:  # after the last batch the epoch's end saves
             self._save(self._epoch, self._batch)
-        self._due = due and last
         if self.stopped:
             self._leave()
 
@@ -168,13 +171,12 @@ class CheckpointCallback(LocalVariablesCallback):
         if self.stopped:  # within the epoch
             return
         wait_for_all(self.model)
-        due = self._due or (
-            self._every_epochs is not None and (epoch + 1) % self._every_epochs == 0
-        )
+        due = self._checkpoints.due_at_epoch(epoch + 1)
+        if find_join(self.model) is None:
+            due |= self._checkpoints.due_at_step(self._step, self._saved)
         due |= self._agree()
         if due or self.stopped:
             self._save(epoch + 1, 0, logs)
-        self._due = False
         if self.stopped:
             self._leave()
 
@@ -185,19 +187,20 @@ class CheckpointCallback(LocalVariablesCallback):
             RuntimeError: a checkpoint could not be written; on every rank.
         """
         super().on_train_end(logs)
-        self.model._initial_epoch = None  # a later fit begins where it is told to
+        facts.begin_fit_at(self.model, None)  # a later fit begins where it is told to
         self._termination.unwatch()
         if not self.stopped:
             if self._saved != self._step:
                 self._save(self._epoch + 1, 0)
-            training_state.publish(self._checkpoints)
+            self._checkpoints.publish()
 
-    def _restore(self) -> None:
-        if not detect.is_model(self.model):  # that is refused with what is read
+    def _begin(self) -> None:
+        """Goes on from the newest checkpoint, if there is one."""
+        if self._checkpoints.restores and not detect.is_model(self.model):
             instead = "say restore=False, and use hvd.restore_checkpoint and fit(initial_epoch=...)"
             refuse_to_resume(self.model, "CheckpointCallback", instead)
-        found = training_state.restore_checkpoint(
-            self._checkpoints, self.model, cursor=self._cursor, local_variables=self.local()
+        found = self._checkpoints.begin(
+            self.model, cursor=self._cursor, local_variables=self.local()
         )
         if found is None:
             return
@@ -210,7 +213,7 @@ class CheckpointCallback(LocalVariablesCallback):
                 "whose data begins anew: give CheckpointCallback a cursor to go on within it",
                 stacklevel=3,
             )
-        self.model._initial_epoch = found.epoch
+        facts.begin_fit_at(self.model, found.epoch)
         wanted = (self.params or {}).get("epochs")
         if topology.rank() == 0 and wanted is not None and found.epoch >= wanted:
             warnings.warn(
@@ -222,32 +225,30 @@ class CheckpointCallback(LocalVariablesCallback):
 
     def _agree(self) -> bool:
         """Asks all ranks whether one wants to stop; returns whether a checkpoint is due by time."""
-        stop, due = self._agreement.ask(self._step, self._termination.requested)
+        due = self._checkpoints.due_by_time()
+        stop, due = self._agreement.ask(self._step, self._termination.requested, due)
         self.stopped |= stop
         return due
 
     def _save(self, epoch: int, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        training_state.save_checkpoint(
-            self._checkpoints,
+        self._checkpoints.save(
             self.model,
             step=self._step,
             epoch=epoch,
             batch=batch,
-            generation=self._generation,
             cursor=self._cursor,
             values=self._values() if self._values is not None else None,
             metrics={k: float(v) for k, v in (logs or {}).items() if np.ndim(v) == 0},
             local_variables=self.local(),
         )
         self._saved = self._step
-        self._agreement.saved()
 
     def _leave(self) -> None:
         """Publishes, and ends training on all ranks, which have all come here."""
-        training_state.publish(self._checkpoints)
+        self._checkpoints.publish()
         self.model.stop_training = True
         if self._at_sigterm == "exit":
-            self.model._initial_epoch = None
+            facts.begin_fit_at(self.model, None)
             self._termination.unwatch()
             raise SystemExit(read_settings(os.environ).stopped_exit_code)
 
@@ -262,19 +263,3 @@ class CheckpointCallback(LocalVariablesCallback):
                 return True
             frame = frame.f_back
         return False
-
-
-def _passes(before: int, now: int, every: int) -> bool:
-    return before // every < now // every
-
-
-def _refuse_wrong(epochs: Any, steps: Any, seconds: Any, at_sigterm: str) -> None:
-    given = {"every_epochs": epochs, "every_steps": steps, "every_seconds": seconds}
-    wrong = [f"{key}={value}" for key, value in given.items() if value is not None and value <= 0]
-    if at_sigterm not in _AT_SIGTERM:
-        wrong.append(f"at_sigterm={at_sigterm!r}")
-    if wrong:
-        raise ValueError(
-            f"CheckpointCallback: {', '.join(wrong)}: intervals are positive or None, and "
-            f"at_sigterm is one of {', '.join(_AT_SIGTERM)}"
-        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,21 +10,12 @@ import numpy as np
 from tfring import topology
 from tfring.checkpoint import CheckpointError
 from tfring.keras.callbacks import state
-from tfring.keras2 import detect, facts
+from tfring.keras.callbacks.checkpoints.names import variable_names
+from tfring.keras.model_optimizers import optimizers_of, remembered
+from tfring.keras2 import facts
 
 _SEED = "seed_generator_state"
 _LISTED = 5  # variables in a message
-# Keras numbers layers and optimizers that have no name of their own through the whole process.
-_NUMBER = re.compile(r"_\d+(?=[_/]|$)")
-
-
-def refuse_keras_2(model: Any) -> None:
-    """Raises NotImplementedError for a model of Keras 2."""
-    if detect.is_model(model):
-        raise NotImplementedError(
-            "checkpoints of tfring are for models of Keras 3: with Keras 2 save the model on rank "
-            "0, and load it with hvd.load_model"
-        )
 
 
 class Contents:
@@ -39,7 +29,7 @@ class Contents:
         """Finds the variables.
 
         Args:
-            model: a model of Keras 3 that is built.
+            model: a model of either Keras that is built.
             optimizer: one that cannot be reached from the model, as in a loop of the user's.
             local: variables of the model that are this rank's own.
 
@@ -56,24 +46,17 @@ class Contents:
         self._local = state.local_variables(model, local)
 
     def variables(self) -> dict[str, Any]:
-        """Returns what is kept, in the same order on all ranks."""
-        known = state.shared_state(self.model, self._local, accumulators=False)
+        """Returns what is kept, by structural names, in the same order on all ranks."""
+        with remembered(self.model):
+            optimizers = optimizers_of(self.model)
+            known = state.shared_state(self.model, self._local, accumulators=False)
         if self._optimizer is not None:
-            ids = {id(v) for v in known}
-            known += [v for v in facts.variables_of(self._optimizer) if id(v) not in ids]
-        named: dict[str, Any] = {}
-        for kind, variables in (
-            ("model", state.shared_weights(self.model, self._local)),
-            ("optimizer", known),
-        ):
-            for variable in variables:
-                path = name = f"{kind}/{getattr(variable, 'path', None) or variable.name}"
-                number = 1
-                while name in named:
-                    number += 1
-                    name = f"{path}#{number}"
-                named[name] = variable
-        return named
+            known += facts.variables_of(self._optimizer)
+            place = "given optimizer" if "optimizer" in optimizers else "optimizer"
+            optimizers[place] = self._optimizer
+        names = variable_names(facts.weights_of(self.model), optimizers)
+        kept = [*state.shared_weights(self.model, self._local), *known]
+        return {names[id(v)]: v for v in kept}
 
     def left_out(self) -> list[Any]:
         """Returns the trainable variables that are this rank's own."""
@@ -87,39 +70,36 @@ class Contents:
         """Returns which of the model's weights each optimizer trains; see build_alike."""
         return {
             "reached": state.built_with(self.model),
-            "given": self._optimizer is not None and bool(self._optimizer.built),
+            "given": self._optimizer is not None and facts.is_built(self._optimizer),
         }
 
     def build_alike(self, described: Mapping[str, Any]) -> None:
         """Builds optimizers that are not built, as they were in the run that `built` described."""
         state.build_alike(self.model, [described["reached"]])
-        if described["given"] and self._optimizer is not None and not self._optimizer.built:
-            facts.build_for(self._optimizer, facts.weights_of(self.model, trainable=True))
+        given = self._optimizer
+        if described["given"] and given is not None and not facts.is_built(given):
+            facts.build_for(given, facts.weights_of(self.model, trainable=True))
 
-    def assign(self, order: Sequence[str], values: Mapping[str, Any]) -> None:
+    def assign(self, values: Mapping[str, Any]) -> None:
         """Gives the variables the values of a checkpoint: all of them, or none.
 
         Args:
-            order: the names of `variables` in the run that saved.
-            values: by these names.
+            values: by the names of `variables` in the run that saved.
 
         Raises:
             CheckpointError: the model or its optimizers have other variables.
         """
         mine = self.variables()
-        pairs = [
-            (name, variable, values[their])
-            for (name, variable), their in zip(mine.items(), _matched(mine, order), strict=True)
-        ]
-        for name, variable, value in pairs:
-            has = (tuple(variable.shape), _dtype_of(variable))
-            if has != (value.shape, value.dtype.name):
+        _refuse_others(mine, values)
+        for name, variable in mine.items():
+            has, saved = (tuple(variable.shape), _dtype_of(variable)), values[name]
+            if has != (saved.shape, saved.dtype.name):
                 raise CheckpointError(
-                    f"{name} has shape {has[0]} and dtype {has[1]}, and in the checkpoint shape "
-                    f"{value.shape} and dtype {value.dtype.name}"
+                    f"{name} ({_path_of(variable)}) has shape {has[0]} and dtype {has[1]}, and in "
+                    f"the checkpoint shape {saved.shape} and dtype {saved.dtype.name}"
                 )
-        for _, variable, value in pairs:
-            variable.assign(value)
+        for name, variable in mine.items():
+            variable.assign(values[name])
 
     def seeds(self) -> list[list[int]]:
         """Returns the states of this rank's seed generators."""
@@ -136,21 +116,18 @@ class Contents:
         return [v for v in self.model.variables if v.name.split("/")[-1] == _SEED]
 
 
-def _matched(mine: Mapping[str, Any], theirs: Sequence[str]) -> Sequence[str]:
-    """Returns the name in the checkpoint of each of our variables.
+def _refuse_others(mine: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    missing = [name for name in saved if name not in mine]
+    more = [f"{name} ({_path_of(mine[name])})" for name in mine if name not in saved]
+    if missing or more:
+        raise CheckpointError(
+            f"the checkpoint is of another model or optimizer: {_listed(missing)} only in the "
+            f"checkpoint, {_listed(more)} only in the model"
+        )
 
-    Names are equal, or differ in numbers that Keras gives, and then the order counts.
-    """
-    if set(mine) == set(theirs):
-        return list(mine)
-    if [_NUMBER.sub("", name) for name in mine] == [_NUMBER.sub("", name) for name in theirs]:
-        return theirs
-    missing = [name for name in theirs if name not in mine]
-    more = [name for name in mine if name not in theirs]
-    raise CheckpointError(
-        f"the checkpoint is of another model or optimizer: {_listed(missing)} only in the "
-        f"checkpoint, {_listed(more)} only in the model"
-    )
+
+def _path_of(variable: Any) -> str:
+    return str(getattr(variable, "path", None) or variable.name)
 
 
 def _listed(names: Sequence[str]) -> str:

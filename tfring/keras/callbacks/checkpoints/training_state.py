@@ -13,7 +13,7 @@ from tfring.checkpoint.manifest import as_json
 from tfring.collectives import objects
 from tfring.collectives.variables import broadcast_variables
 from tfring.exceptions import described
-from tfring.keras.callbacks.checkpoints.contents import Contents, refuse_keras_2
+from tfring.keras.callbacks.checkpoints.contents import Contents
 from tfring.ops import arguments
 
 _SAVE = "tfring.checkpoint.save"
@@ -63,7 +63,7 @@ def save_checkpoint(
 
     Args:
         checkpoints: where to; only rank 0 uses it.
-        model: a model of Keras 3 that is built, the same on all ranks.
+        model: a model that is built, the same on all ranks.
         step: how many steps have been trained.
         epoch: the epoch that is to go on or to begin after a restart, counted from 0.
         batch: how many batches of it have been trained.
@@ -79,11 +79,9 @@ def save_checkpoint(
     Raises:
         RuntimeError: A rank cannot save, or an earlier checkpoint could not be written; on every
             rank.
-        NotImplementedError: a model of Keras 2.
         tf.errors.FailedPreconditionError: tfring is not initialized.
     """
     arguments.require_init("save_checkpoint")
-    refuse_keras_2(model)
     contents = Contents(model, optimizer, local_variables)
     ranks = _of_all_ranks(checkpoints, contents, cursor, values)
     if topology.rank() != 0:
@@ -92,7 +90,6 @@ def save_checkpoint(
     training = {
         "epoch": epoch,
         "batch": batch,
-        "variables": list(contents.variables()),
         "built": contents.built(),
         "ranks": ranks,
         "values": dict(values or {}),
@@ -132,11 +129,9 @@ def restore_checkpoint(
     Raises:
         RuntimeError: Rank 0 cannot read the checkpoints, all of them are invalid, or they are of
             another model; on every rank.
-        NotImplementedError: a model of Keras 2.
         tf.errors.FailedPreconditionError: tfring is not initialized.
     """
     arguments.require_init("restore_checkpoint")
-    refuse_keras_2(model)
     found, failure = None, None
     if topology.rank() == 0:
         try:
@@ -220,7 +215,7 @@ def _assigned(contents: Contents, loaded: Checkpoint) -> dict[str, Any]:
     if training is None:
         raise CheckpointError(f"{info.name} was not written by save_checkpoint or its callback")
     contents.build_alike(training["built"])
-    contents.assign(training["variables"], loaded.state)
+    contents.assign(loaded.state)
     return {"training": training, "step": info.step, "generation": info.generation}
 
 
@@ -255,20 +250,20 @@ def _exchange(
     return everywhere
 
 
-def next_generation(checkpoints: Checkpointer) -> int:
+def begin_generation(checkpoints: Checkpointer) -> int:
     """Returns one more than the newest generation of the folder, on all ranks; a collective.
 
     Raises:
-        RuntimeError: rank 0 cannot read the folder; on every rank.
+        RuntimeError: rank 0 cannot read the folder or cannot write to it; on every rank.
     """
     newest: int | None = None
     failure = None
     if topology.rank() == 0:
         try:
             newest = checkpoints.newest_generation()
+            checkpoints.check_writable()
         except Exception as error:
             failure = error
-    root = _exchange(newest, failure, "tfring.checkpoint.generation", f"cannot read {checkpoints}")[
-        0
-    ]["value"]
+    what = f"cannot save to {checkpoints}"
+    root = _exchange(newest, failure, "tfring.checkpoint.generation", what)[0]["value"]
     return 0 if root is None else int(root) + 1

@@ -1,0 +1,48 @@
+"""What one process has saved, another restores: every optimizer, in every way to use it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from launcher_tools import ROOT, run, run_python
+from tiers import slow
+
+pytest.importorskip("tfring._native")
+pytest.importorskip("tf_keras")
+
+PROGRAM = ROOT / "tests" / "helpers" / "resumed_optimizers.py"
+QUICK = [
+    *("plain/Adafactor", "plain/Nadam", "plain/Muon", "plain/ScheduleFreeAdamW"),
+    *("mixed_float16/Adam", "mixed_float16/SGD", "scaled_inside/Adam", "scaled_outside/Adam"),
+    *("several/Adam", "apart/Adam", "ema/AdamW", "ema/LossScaleOptimizer", "ema/MultiOptimizer"),
+    *("accumulation/Adam", "built_first/LossScaleOptimizer", "built_later/LossScaleOptimizer"),
+    *("keras_2/Adam", "keras_2/legacy.Adam", "keras_2/scaled"),
+]
+
+
+@pytest.mark.parametrize("cases", [QUICK, slow([])], ids=["quick", "all"])
+def test_another_process_with_more_ranks_has_all_values(tmp_path: Path, cases: list[str]) -> None:
+    """No case at all stands for all of them."""
+    path = {"PYTHONPATH": f"{ROOT}:{PROGRAM.parent}"}
+    first = run_python(PROGRAM, tmp_path, "save", *cases, **path)
+    assert first.returncode == 0, first.stderr[-2000:]
+    second = run("-np", 2, "python", PROGRAM, tmp_path, "restore", *cases, **path)
+    assert second.returncode == 0, (second.stdout + second.stderr)[-2000:]
+    saved = sorted(tmp_path.glob("*/*/save-0.npz"))
+    assert len(saved) >= max(len(cases), len(QUICK))
+    wrong = [
+        f"{file.parent.relative_to(tmp_path)}: variable {key} on rank {rank}"
+        for file in saved
+        for rank in range(2)
+        for key in differing(file, file.with_name(f"restore-{rank}.npz"))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def differing(one: Path, other: Path) -> list[str]:
+    before, after = np.load(one), np.load(other)
+    assert before.files == after.files
+    assert len(before.files) > 8, "weights and more"
+    return [key for key in before.files if not np.array_equal(before[key], after[key])]

@@ -1,0 +1,153 @@
+"""TrainingCheckpoints: where a training saves to and when, and what it begins with."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from tfring import topology
+from tfring.checkpoint.manifest import checkpoint_name
+from tfring.keras.callbacks.checkpoints import training_state
+from tfring.keras.callbacks.checkpoints.training_state import TrainingPosition
+
+_log = logging.getLogger("tfring")
+_REQUIRED = "required"
+
+
+class TrainingCheckpoints:
+    """What CheckpointCallback, fit_callbacks and elastic.fit share; see docs/checkpoints.md.
+
+    Attributes:
+        generation: the one that this job has from `begin` on, unless it says another.
+    """
+
+    def __init__(
+        self,
+        given: Any,
+        *,
+        every_epochs: int | None,
+        every_steps: int | None,
+        every_seconds: float | None,
+        restore: bool | str,
+    ) -> None:
+        """Sets where to and when to save; the same on every rank. Touches no storage.
+
+        Args:
+            given: a Checkpointer, or the path or URL of its folder; only rank 0 uses it.
+            every_epochs: saves at the end of every so many epochs; None for never.
+            every_steps: saves after every so many steps of training; None for never.
+            every_seconds: saves when so many seconds have passed on rank 0; None for never.
+            restore: whether training goes on from the newest checkpoint; "required": it must.
+
+        Raises:
+            ValueError: an interval that is not positive, or another word for restore.
+        """
+        every = {
+            "every_epochs": every_epochs,
+            "every_steps": every_steps,
+            "every_seconds": every_seconds,
+        }
+        wrong = [
+            f"{key}={value}" for key, value in every.items() if value is not None and value <= 0
+        ]
+        if wrong:
+            raise ValueError(f"checkpoints: {', '.join(wrong)}: intervals are positive or None")
+        if restore not in (True, False, _REQUIRED):
+            raise ValueError(
+                f"checkpoints: restore={restore!r}: it is True, False or {_REQUIRED!r}"
+            )
+        self._checkpoints = training_state.checkpointer(given)
+        self._every_epochs, self._every_steps = every_epochs, every_steps
+        self._every_seconds, self._restores = every_seconds, restore
+        self._saved_at = time.monotonic()
+        self.generation = 0
+
+    def __str__(self) -> str:
+        return str(self._checkpoints)
+
+    @property
+    def restores(self) -> bool:
+        """Whether training goes on from the newest checkpoint."""
+        return bool(self._restores)
+
+    def begin(
+        self, model: Any, *, cursor: Any = None, local_variables: Sequence[Any] = ()
+    ) -> TrainingPosition | None:
+        """Restores the newest checkpoint, and says so in a line of log; a collective.
+
+        Args:
+            model: as in `restore_checkpoint`.
+            cursor: as in `restore_checkpoint`.
+            local_variables: as in `restore_checkpoint`.
+
+        Returns:
+            Where training goes on; None if it begins anew.
+
+        Raises:
+            RuntimeError: the checkpoints cannot be read or do not fit the model, there is none and
+                one is required, or the folder cannot be written to; on every rank.
+        """
+        found = None
+        if self._restores:
+            given = {"cursor": cursor, "local_variables": local_variables}
+            found = training_state.restore_checkpoint(self._checkpoints, model, **given)
+        if found is None and self._restores == _REQUIRED:
+            raise RuntimeError(
+                f"rank {topology.rank()}: rank 0 finds no checkpoint in {self}, and restore is "
+                f"{_REQUIRED!r}. Look whether the folder is the right one and is mounted, or say "
+                "restore=True to begin anew"
+            )
+        self.generation = training_state.begin_generation(self._checkpoints)
+        self._saved_at = time.monotonic()
+        if topology.rank() == 0:
+            _log.info("%s", self._beginning(found))
+        return found
+
+    def due_at_epoch(self, epochs: int) -> bool:
+        """Returns whether to save after so many epochs; the same on all ranks."""
+        return self._every_epochs is not None and epochs % self._every_epochs == 0
+
+    def due_at_step(self, step: int, saved: int) -> bool:
+        """Returns whether to save now; the same on all ranks.
+
+        Args:
+            step: how many steps were trained.
+            saved: how many of them are in the last checkpoint.
+        """
+        return (
+            self._every_steps is not None and step // self._every_steps > saved // self._every_steps
+        )
+
+    def due_by_time(self) -> bool:
+        """Returns whether this rank is rank 0 and its clock says to save."""
+        if self._every_seconds is None or topology.rank() != 0:
+            return False
+        return time.monotonic() - self._saved_at >= self._every_seconds
+
+    def save(self, model: Any, **given: Any) -> None:
+        """Saves as `save_checkpoint` does, with the generation of this job if none is given."""
+        training_state.save_checkpoint(
+            self._checkpoints, model, **{"generation": self.generation, **given}
+        )
+        self._saved_at = time.monotonic()
+
+    def publish(self) -> None:
+        """Waits until rank 0 has published what was saved; a collective.
+
+        Raises:
+            RuntimeError: it could not be written; on every rank.
+        """
+        training_state.publish(self._checkpoints)
+
+    def _beginning(self, found: TrainingPosition | None) -> str:
+        if found is not None:
+            name = checkpoint_name(found.generation, found.step)
+            return (
+                f"training goes on from checkpoint {name} in {self}: step {found.step}, epoch "
+                f"{found.epoch + 1}, {found.batch} of its batches trained"
+            )
+        if not self._restores:
+            return f"training begins anew, as restore=False says, and saves to {self}"
+        return f"there is no checkpoint in {self}: training begins anew"
