@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tfring.bench.compare import changes, failed, lines, warnings
 from tfring.bench.display import MARK, Display, Files
-from tfring.bench.options import BenchOptions, add_options, bench_options
+from tfring.bench.options import BenchOptions, bench_options
+from tfring.bench.options import add_options as add_measured
 from tfring.bench.peers.available import chosen_peers
 from tfring.bench.plot import require_matplotlib
 from tfring.bench.result import read_result
 from tfring.explain.launched import RunRecords
 from tfring.job.environments import find_identity
 from tfring.job.environments.identity import Identity, IdentityError, Rendezvous
-from tfring.launch.hosts.allocations import find_allocation
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.job import JobRunner
-from tfring.launch.options import arguments
-from tfring.launch.options.from_arguments import job_options
+from tfring.launch.options.option import add_options as add_fields
+from tfring.launch.options.option import given, read_options
+from tfring.launch.options.resolve import job_options
+from tfring.launch.options.run_options import RunOptions
 from tfring.launch.output.merger import OutputMerger, Stream
 from tfring.launch.output.terminal import Terminal
 
@@ -33,38 +35,16 @@ NAME = "bench"
 HELP = "measure collectives, gradients of models and training steps here"
 LOCAL_RANKS = 2
 _PROGRAM = "tfring.bench.worker"
-# Options of `tfring run` that say where the ranks are, by their names in the parsed options.
-_PLACES = {
-    "num_proc": "-np",
-    "hosts": "--hosts",
-    "hostfile": "--hostfile",
-    "ssh_port": "--ssh-port",
-    "ssh_identity_file": "--ssh-identity-file",
-    "network_interface": "--network-interface",
-    "bind_to": "--bind-to",
-}
+# Options of `tfring run` that say where the ranks are, and what else they get.
+_PLACES = ("num_proc", "hosts", "ssh_port", "ssh_identity_file", "bind_to", "x")
 
 
-def add_bench(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
+    add_fields(parser, RunOptions, only=_PLACES)
     add = parser.add_argument
-    add("-np", "--num-proc", metavar="N", help=f"ranks to start ({LOCAL_RANKS}, on this host)")
-    add("-H", "--hosts", metavar="HOST:SLOTS,...", help="where to, as for tfring run")
-    add("-hostfile", "--hostfile", metavar="FILE", help="as for tfring run")
-    add("-p", "--ssh-port", metavar="PORT", help="as for tfring run")
-    add("-i", "--ssh-identity-file", metavar="FILE", help="as for tfring run")
     add("--network-interface", metavar="NAME,...", help="as for tfring run")
-    add("--bind-to", metavar="none|core|socket", help="as for tfring run")
-    add(
-        "-x",
-        "--env",
-        dest="x",
-        action="append",
-        default=[],
-        metavar="NAME[=VALUE]",
-        help="as for tfring run",
-    )
-    add_options(parser)
+    add_measured(parser)
     add("--json", metavar="FILE", help="write the result, with all samples, for --compare")
     add("--plot", metavar="FILE", help="draw it: a file that ends in .png, .svg or .pdf")
     add("--compare", nargs=2, metavar="FILE", help="compare two results; measure nothing")
@@ -116,8 +96,8 @@ def _become_rank(
     options: argparse.Namespace, what: BenchOptions, files: Files, here: Identity
 ) -> int:
     """Goes on as the rank that this process is. Does not return."""
-    named = [word for name, word in _PLACES.items() if getattr(options, name) is not None]
-    named += ["-x"] if options.x else []
+    named = given(read_options(RunOptions, options), *_PLACES)
+    named += ["--network-interface"] if options.network_interface else []
     if named:
         raise ValueError(
             f"{', '.join(named)}: this process is rank {here.rank} of {here.size} already, started "
@@ -128,23 +108,27 @@ def _become_rank(
 
 
 def _command(what: BenchOptions, files: Files | None) -> list[str]:
-    given = {"options": what.to_json(), "files": None if files is None else asdict(files)}
+    given = {
+        "options": what.to_json(),
+        "files": None if files is None else dataclasses.asdict(files),
+    }
     return [sys.executable, "-m", _PROGRAM, json.dumps(given)]
 
 
 def _start(options: argparse.Namespace, what: BenchOptions, files: Files) -> int:
     """Starts the ranks and shows what they find."""
-    parser = argparse.ArgumentParser(prog="tfring bench", usage="tfring bench [-np N] [options]")
-    arguments.add_options(parser)
-    words = [f"-x={variable}" for variable in ("TF_CPP_MIN_LOG_LEVEL=2", *options.x)]
-    for name, word in _PLACES.items():
-        value = getattr(options, name)
-        if value is not None:
-            words += [word, value]
-    places = (options.num_proc, options.hosts, options.hostfile)
-    if all(place is None for place in places) and find_allocation(os.environ) is None:
-        words += ["-np", str(LOCAL_RANKS)]
-    job = job_options(parser.parse_args([*words, *_command(what, None)]))
+    asked = read_options(RunOptions, options)
+    nowhere = asked.num_proc is None and not asked.known_hosts
+    network = options.network_interface
+    job = job_options(
+        dataclasses.replace(
+            asked,
+            num_proc=LOCAL_RANKS if nowhere else asked.num_proc,
+            x=(("TF_CPP_MIN_LOG_LEVEL", "2"), *asked.x),
+            settings={"TFRING_INTERFACE": network} if network else {},
+            command=tuple(_command(what, None)),
+        )
+    )
     with Terminal() as terminal, RunRecords({**os.environ, **job.environment}) as records:
         with Display(files) as display:
             merger = _EventMerger(terminal, display.handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import importlib.metadata
@@ -23,10 +24,14 @@ from tfring.job.bootstrap.inter_op_threads import WANTED, inter_op_threads
 from tfring.job.bootstrap.mpi_data import plugins_in
 from tfring.job.environments import IdentityError, find_identity
 from tfring.job.environments.kubernetes import Pod, find_pod
+from tfring.launch.hosts.placement import parse_hosts
 from tfring.settings.environment import native_values, read_settings, values_of
 from tfring.settings.setting import Reader, SettingError
 from tfring.settings.table import SETTINGS
 from tfring.version import __version__
+
+NAME = "doctor"
+HELP = "show what is installed and what is wrong"
 
 _CPU_FLAGS = ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "asimd", "sve")
 _PROBE_SECONDS = 120
@@ -42,6 +47,26 @@ class Findings:
     def show(self, name: str, value: object) -> None:
         """Adds one line."""
         self.lines.append((name, str(value)))
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.add_argument(
+        "-H",
+        dest="hosts",
+        default="",
+        metavar="HOST:SLOTS,...",
+        help="also what allreduces between these hosts are expected to take; none is asked",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the findings; returns 1 if there is a problem.
+
+    Raises:
+        UsageError: The hosts have another form.
+    """
+    return main(parse_hosts(options.hosts) if options.hosts else ())
 
 
 def main(hosts: Sequence[tuple[str, int]] = ()) -> int:

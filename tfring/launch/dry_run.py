@@ -7,8 +7,9 @@ import shlex
 
 from tfring.launch.agents.protocol import agent_command
 from tfring.launch.agents.shells import RemoteShell
+from tfring.launch.elastic.options import NO_LIMIT, ElasticOptions, NodeOptions
 from tfring.launch.hosts.placement import Slot, is_local
-from tfring.launch.options.environment import rank_variables, shown_value
+from tfring.launch.options.environment import job_variables, place_variables, shown_value
 from tfring.launch.options.job_options import JobOptions
 from tfring.texts.ranks import ranks_text
 
@@ -25,41 +26,44 @@ def show(options: JobOptions) -> int:
     by_host: dict[str, list[Slot]] = {}
     for slot in options.slots:
         by_host.setdefault(slot.host, []).append(slot)
-    print(f"{len(options.slots)} ranks on {len(by_host)} hosts, in {os.getcwd()}")
+    if options.elastic is None:
+        print(f"{len(options.slots)} ranks on {len(by_host)} hosts, in {os.getcwd()}")
+    else:
+        _show_elastic(options.elastic, options.node)
     if (share := options.share) is not None:
         print(f"of {share.size} ranks in all; rank 0 at {share.address} port {share.port}")
     print(f"command: {shlex.join(options.argv)}")
     if options.bind_to != "none":
         print(f"each rank is bound to its share of the {options.bind_to}s of its host")
     for host, slots in by_host.items():
-        remote = not is_local(host)
-        print(f"\n{host}: {ranks_text([slot.rank for slot in slots])}")
-        if remote:
-            assert isinstance(options.shell, RemoteShell)
-            command = options.shell.command(host, agent_command(0, guarded=True))
-            print(f"  started by: {shlex.join(command)}")
-        else:
-            print("  this host; its ranks have all variables of tfring run, too")
-        _show_variables(options, slots, remote)
+        _show_host(options, host, ranks_text([slot.rank for slot in slots]), slots)
+    for host, count in options.elastic.hosts if options.elastic is not None else ():
+        _show_host(options, host, f"{count} slots", [])
     return 0
 
 
-def _show_variables(options: JobOptions, slots: list[Slot], remote: bool) -> None:
-    """Prints the variables of the ranks of a host: those of all first, then what differs."""
-    of_rank = {
-        slot.rank: rank_variables(options, slot, os.environ, remote=remote, records={})
-        for slot in slots
-    }
-    first = of_rank[slots[0].rank]
-    same = {
-        name: value
-        for name, value in first.items()
-        if all(variables.get(name) == value for variables in of_rank.values())
-    }
+def _show_elastic(elastic: ElasticOptions, node: NodeOptions | None) -> None:
+    most = "as many as there are slots" if elastic.max_np == NO_LIMIT else str(elastic.max_np)
+    print(f"begins with {elastic.np} ranks, at least {elastic.min_np}, at most {most}")
+    print(f"workers that wait to join: {elastic.spares}; in {os.getcwd()}")
+    if elastic.script is not None:
+        print(f"hosts: those that this command prints each second: {elastic.script}")
+    if node is not None:
+        print(f"meets other nodes at {node.host} port {node.port}, and starts {node.slots} ranks")
+
+
+def _show_host(options: JobOptions, host: str, has: str, slots: list[Slot]) -> None:
+    remote = not is_local(host)
+    print(f"\n{host}: {has}")
+    if remote:
+        assert isinstance(options.shell, RemoteShell)
+        command = options.shell.command(host, agent_command(0, guarded=True))
+        print(f"  started by: {shlex.join(command)}")
+    else:
+        print("  this host; its ranks have all variables of tfring run, too")
+    same = job_variables(options, os.environ, remote=remote, records={})
     for name, value in sorted(same.items()):
         print(f"  {name}={shlex.quote(shown_value(name, value))}")
-    for rank, variables in of_rank.items():
-        own = sorted(variables.items() - same.items())
-        if own:
-            words = [f"{name}={shlex.quote(shown_value(name, value))}" for name, value in own]
-            print(f"  rank {rank}: {' '.join(words)}")
+    for slot in slots:
+        own = sorted(place_variables(options, slot).items())
+        print(f"  rank {slot.rank}: {' '.join(f'{name}={value}' for name, value in own)}")

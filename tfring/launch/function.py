@@ -26,7 +26,14 @@ from tfring.job.store.tcp.server import StoreServer
 from tfring.launch import cell_sources
 from tfring.launch.agents.addresses import open_rendezvous
 from tfring.launch.agents.host import AGENT_TIMEOUT_SECONDS, SSH_LATER_SECONDS
-from tfring.launch.hosts.placement import Slot, address_of, find_slots, is_local
+from tfring.launch.hosts.placement import (
+    Slot,
+    address_of,
+    assign_slots,
+    is_local,
+    parse_hosts,
+    read_hostfile,
+)
 from tfring.launch.job import JobRunner
 from tfring.launch.options.job_options import JobOptions
 from tfring.launch.output.merger import OutputMerger
@@ -197,7 +204,10 @@ def _slots(
         raise TypeError(f"num_proc and np are whole numbers of ranks, and not {ranks!r}")
     if ranks is None and not hosts and not hostfile:
         ranks = 1
-    return find_slots(ranks, hosts or None, hostfile)
+    if hosts and hostfile:
+        raise ValueError("hosts= and hostfile= exclude each other: give one")
+    found = parse_hosts(hosts) if hosts else read_hostfile(hostfile) if hostfile else []
+    return assign_slots(ranks, found)
 
 
 def _check_other_parameters(other: Mapping[str, Any]) -> None:

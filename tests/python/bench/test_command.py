@@ -118,7 +118,6 @@ def test_what_cannot_be_told_from_nothing_has_no_bandwidth() -> None:
         ("--plot a.txt", "--plot a.txt: it has to end in .png, .svg or .pdf"),
         ("--json /nowhere/a.json", "/nowhere/a.json cannot be written: /nowhere is no folder"),
         ("--fail-above 1.1", "--fail-above goes with --compare a.json b.json"),
-        ("-np 0", "0 ranks were asked for, and at least one is needed"),
     ],
 )
 def test_impossible_options_are_refused(words: str, message: str, capsys: Any) -> None:

@@ -1,4 +1,4 @@
-"""Manifests that `tfring run --kubernetes` prints: right by their schemas, and they form jobs."""
+"""Manifests that `tfring manifest` prints: right by their schemas, and they form jobs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tfring.launch.cli import main
 yaml = pytest.importorskip("yaml")
 FOLDER = ROOT / "examples" / "kubernetes"
 SHAPES = {
-    "plain": ["-np", "4"],
+    "plain": ["--nnodes", "4"],
     "wide": [
-        "-np",
-        "8",
-        "--slots",
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
         "4",
         "--pod-gpus",
         "4",
@@ -99,7 +99,7 @@ MPIJOB = record(
 
 def printed(capsys, kind, *words):
     """The objects of a manifest, by kind."""
-    given = ["run", "--kubernetes", kind, "--image", "registry.example.com/train:1", *words]
+    given = ["manifest", "--kind", kind, "--image", "registry.example.com/train:1", *words]
     assert main([*given, "python", "train.py"]) == 0, capsys.readouterr().err
     return {one["kind"]: one for one in yaml.safe_load_all(capsys.readouterr().out)}
 
@@ -238,7 +238,7 @@ ODD_WORDS = (
 def test_odd_words_reach_the_program_as_they_are(capsys, kind):
     """As Kubernetes reads the manifest, which takes more for numbers than PyYAML does."""
     values = [word for number, odd in enumerate(ODD_WORDS) for word in ("-x", f"V{number}={odd}")]
-    given = ["run", "--kubernetes", kind, "--image", "a/b@sha256:0", "-np", "2", *values]
+    given = ["manifest", "--kind", kind, "--image", "a/b@sha256:0", "--nnodes", "2", *values]
     assert main([*given, "python", "train.py", *ODD_WORDS]) == 0
     text = capsys.readouterr().out
     comment = text.splitlines()[0].removeprefix("# ")
@@ -305,7 +305,7 @@ def test_examples_are_what_their_first_line_prints(capsys, path):
 
 def test_the_command_in_the_readme_prints_a_job(capsys):
     text = (ROOT / "README.md").read_text(encoding="utf-8").replace("\\\n", "")
-    [line] = [line for line in text.splitlines() if line.startswith("tfring run --kubernetes")]
+    [line] = [line for line in text.splitlines() if line.startswith("tfring manifest")]
     words, arrow, file = line.removeprefix("tfring ").partition(" > ")
     assert arrow and f"kubectl apply -f {file}\n" in text
     assert main(shlex.split(words)) == 0
@@ -336,7 +336,7 @@ def who_is_there(processes):
     return sorted(json.loads(line[line.rindex("[") :]) for line in lines if "[" in line)
 
 
-@pytest.mark.parametrize("words", [["-np", "4", "--slots", "2"], ["--nnodes", "1:2"]])
+@pytest.mark.parametrize("words", [["--nnodes", "2", "--nproc-per-node", "2"], ["--nnodes", "1:2"]])
 def test_the_pods_of_an_indexed_job_form_a_job(capsys, tmp_path, words):
     more = ["--no-merge-lines", "--job-name", "train"]
     job = printed(capsys, "indexed", *words, *more)["Job"]
@@ -349,17 +349,15 @@ def test_the_pods_of_an_indexed_job_form_a_job(capsys, tmp_path, words):
             pods.append(made.start(index, command, **variables))
             made.publish(index)
         said = who_is_there(pods)
-    if "-np" in words:
+    if "1:2" not in words:
         assert said == [[rank, 4, rank % 2, 2, 10, f"train-{rank // 2}"] for rank in range(4)]
     else:  # it begins with one pod; without elastic.run the other does not join
         assert said[0][:2] in ([0, 1], [0, 2])
 
 
-@pytest.mark.parametrize(
-    "words", [["-np", "4", "--slots", "2"], ["--nnodes", "2", "--nproc-per-node", "2"]]
-)
-def test_the_pods_of_the_trainer_form_a_job(capsys, tmp_path, words):
-    made = printed(capsys, "trainer", *words, "--no-merge-lines")
+def test_the_pods_of_the_trainer_form_a_job(capsys, tmp_path):
+    words = ("--nnodes", "2", "--nproc-per-node", "2", "--no-merge-lines")
+    made = printed(capsys, "trainer", *words)
     run, runtime = made["TrainJob"]["spec"]["trainer"], made["ClusterTrainingRuntime"]["spec"]
     [step] = runtime["template"]["spec"]["replicatedJobs"]
     [container] = pod_of(step["template"])["containers"]
@@ -381,7 +379,7 @@ def test_the_pods_of_the_trainer_form_a_job(capsys, tmp_path, words):
     assert said == [[rank, 4, rank % 2, 2, 10, f"train-node-0-{rank // 2}"] for rank in range(4)]
 
 
-@pytest.mark.parametrize("words", [["-np", "4", "--slots", "2"], ["--nnodes", "1:2"]])
+@pytest.mark.parametrize("words", [["--nnodes", "2", "--nproc-per-node", "2"], ["--nnodes", "1:2"]])
 def test_the_launcher_of_an_mpijob_reaches_its_workers(capsys, tmp_path, words):
     """With the files that the operator mounts, and a stand-in for ssh."""
     [job] = printed(capsys, "mpijob", *words, "-x", "EPOCHS=3", "--no-merge-lines").values()
@@ -403,7 +401,7 @@ def test_the_launcher_of_an_mpijob_reaches_its_workers(capsys, tmp_path, words):
             **environment(**variables),
         )
         said = who_is_there([launcher])
-    if "-np" in words:
+    if "1:2" not in words:
         assert [one[:4] for one in said] == [[rank, 4, rank % 2, 2] for rank in range(4)]
     else:
         assert said[0][0] == 0 and said[0][1] in (1, 2)

@@ -7,18 +7,28 @@ import sys
 
 import pytest
 from launcher_tools import fake_ssh, run, write_script
+from run_options import refused, run_options
 
 from tfring.launch.agents.binding import read_places, share_of
 from tfring.launch.cli import main, make_parser
 from tfring.launch.hosts.errors import UsageError
-from tfring.launch.options.config_file import words_of_file
+from tfring.launch.options.config_file import with_file, words_of_file
 from tfring.launch.options.environment import sent_variables, shown_value
-from tfring.launch.options.from_arguments import environment_of, job_options, unused_hosts
+from tfring.launch.options.option import read_options
+from tfring.launch.options.resolve import unused_hosts
+from tfring.launch.options.run_options import RunOptions
 
 
-def words(path, *given):
+def words(path):
     pytest.importorskip("yaml")
-    return words_of_file(path, make_parser().parse_args(["run"]).parser, ["run", *given])
+    return words_of_file(path, make_parser().parse_args(["run"]).parser)
+
+
+def with_words(path, *given):
+    """The options of a file and of a command line."""
+    parsed = make_parser().parse_args(["run", *given, "--config-file", str(path), "x"])
+    parsed.words = [*given, "--config-file", str(path), "x"]
+    return read_options(RunOptions, with_file(parsed))
 
 
 def write(folder, text):
@@ -57,10 +67,10 @@ verbose: true
 
 def test_a_file_as_horovodruns(tmp_path):
     path = write(tmp_path, HOROVODRUNS)
-    options = make_parser().parse_args(["run", *words(path), "python"])
+    options = run_options(*words(path))
     assert (options.num_proc, options.verbose) == (2, True)
-    assert options.x == ["DATA=/data", "EMPTY="]
-    assert environment_of(options) == {
+    assert options.x == (("DATA", "/data"), ("EMPTY", ""))
+    assert options.variables == {
         "TFRING_FUSION_THRESHOLD": str(32 << 20),
         "TFRING_CACHE_CAPACITY": "2048",
         "TFRING_HIERARCHICAL_ALLREDUCE": "1",
@@ -76,7 +86,13 @@ def test_a_file_as_horovodruns(tmp_path):
 def test_the_command_line_wins(tmp_path):
     path = write(tmp_path, "num_proc: 2\nhosts: [a:1, b:1]\nstop-timeout: 5\n")
     assert words(path) == ["--num-proc=2", "--hosts=a:1,b:1", "--stop-timeout=5"]
-    assert words(path, "-hostfile", "f") == ["--num-proc=2", "--stop-timeout=5"]
+    (tmp_path / "hosts").write_text("c:3\n")
+    path.write_text(path.read_text() + "env: {A: 1}\nbind-to: core\nlog-level: info\n")
+    given = ("--bind-to", "none", "-x", "B=2", "--log-format", "json")
+    options = with_words(path, "-hostfile", str(tmp_path / "hosts"), *given)
+    assert (options.hosts, options.stop_timeout, options.bind_to) == ((("c", 3),), 5, "none")
+    assert options.x == (("A", "1"), ("B", "2")) and options.command == ("x",)
+    assert options.settings == {"TFRING_LOG_LEVEL": "info", "TFRING_LOG_FORMAT": "json"}
     done = run(
         "--config-file", path, "-H", "localhost:1", "-np", 1, "sh", "-c", "echo $TFRING_SIZE"
     )
@@ -200,19 +216,19 @@ def test_secrets_of_other_services_stay_on_this_host():
         ("--output-keep", "-2"),
     ],
 )
-def test_numbers_that_mean_nothing(bad):
-    with pytest.raises(UsageError, match=bad[0]):
-        job_options(make_parser().parse_args(["run", "-np", "1", *bad, "x"]))
+def test_numbers_that_mean_nothing(bad, capsys):
+    said = refused(capsys, "run", "-np", "1", *bad, "x")
+    assert f"argument {bad[0]}: {bad[1]}: it has to be" in said
 
 
 def test_ranks_on_one_host_of_several_are_told():
     job = {"SLURM_JOB_NODELIST": "a,b", "SLURM_TASKS_PER_NODE": "2(x2)"}
-    options = make_parser().parse_args(["run", "-np", "3", "x"])
+    options = run_options("-np", "3")
     hint = unused_hosts(options, job)
     assert "2 hosts of this Slurm job, 4 in all" in hint
     assert unused_hosts(options, {}) == ""
     assert unused_hosts(options, {**job, "SLURM_JOB_NODELIST": "a"}) == ""
-    assert unused_hosts(make_parser().parse_args(["run", "-H", "a:2", "x"]), job) == ""
+    assert unused_hosts(run_options("-H", "a:2"), job) == ""
 
 
 def test_a_job_of_a_scheduler_needs_no_option(tmp_path):

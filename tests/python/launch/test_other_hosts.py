@@ -19,11 +19,11 @@ from launcher_tools import (
     start,
     write_script,
 )
+from run_options import run_options
 
-from tfring.launch.cli import make_parser
 from tfring.launch.hosts.errors import UsageError
-from tfring.launch.options.environment import chosen_variables, sent_variables
-from tfring.launch.options.from_arguments import job_options
+from tfring.launch.options.environment import chosen_variable, sent_variables
+from tfring.launch.options.resolve import job_options
 
 PREAMBLE = """
 import signal, time
@@ -224,8 +224,7 @@ def test_srun_is_not_told_what_each_task_of_the_job_gets(tmp_path):
 
 def test_srun_only_where_slurm_has_given_the_hosts(tmp_path, monkeypatch):
     def shell(*options):
-        parsed = make_parser().parse_args(["run", *options, "x"])
-        return job_options(parsed).shell.command("h", ["x"])[0]
+        return job_options(run_options(*options)).shell.command("h", ["x"])[0]
 
     monkeypatch.setenv("SLURM_JOB_NODELIST", "a,b")
     monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2(x2)")
@@ -258,11 +257,16 @@ def test_variables_for_other_hosts():
         "GITHUB_TOKEN": "t",
     }
     assert sent_variables({**here, **secret}) == here
-    assert chosen_variables(["A", "B=2", "C="], {"A": "1"}) == {"A": "1", "B": "2", "C": ""}
+
+
+def test_what_x_asks_for(monkeypatch):
+    monkeypatch.setenv("A", "1")
+    monkeypatch.delenv("B", raising=False)
+    assert [chosen_variable(x) for x in ("A", "B=2", "C=")] == [("A", "1"), ("B", "2"), ("C", "")]
     with pytest.raises(UsageError, match="no such variable"):
-        chosen_variables(["A"], {})
+        chosen_variable("B")
     with pytest.raises(UsageError, match="NAME=VALUE"):
-        chosen_variables(["1=2"], {})
+        chosen_variable("1=2")
 
 
 def test_no_variables_for_other_hosts(tmp_path):

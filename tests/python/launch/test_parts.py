@@ -7,26 +7,25 @@ import os
 import socket
 
 import pytest
+from run_options import refused, run_options
 
 from tfring.launch.agents.addresses import open_rendezvous
 from tfring.launch.agents.rank import RankProcess
-from tfring.launch.cli import make_parser
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.placement import (
     Slot,
     assign_slots,
-    find_slots,
     parse_hostfile,
     parse_hosts,
 )
-from tfring.launch.options.from_arguments import environment_of, job_options
+from tfring.launch.options.resolve import job_options
 from tfring.launch.output.merger import PARTIAL_SECONDS, TAKEOVER_SECONDS, OutputMerger
 from tfring.launch.reports.text import describe, first_failure, last_traceback
 from tfring.ssh.options import SshOptions
 
 
 def parse(*words):
-    return make_parser().parse_args(["run", *words])
+    return run_options(*words, program=())
 
 
 def test_hosts():
@@ -62,19 +61,24 @@ def test_placement():
 
 
 @pytest.mark.parametrize(
-    "ranks,hosts,hostfile,words",
+    ("ranks", "hosts", "words"),
     [
-        (None, None, None, "how many"),
-        (0, None, None, "at least one"),
-        (3, "a:2", None, "2 slots"),
-        (2, "localhost", None, "as -H node1:4; without one a host has 1"),
-        (2, "a:1,a:1", None, "twice"),
-        (2, "a:2", "b", "exclude"),
+        (None, [], "how many"),
+        (0, [], "at least one"),
+        (3, [("a", 2)], "2 slots"),
+        (2, [("localhost", 1)], "as -H node1:4; without one a host has 1"),
+        (2, [("a", 1), ("a", 1)], "twice"),
     ],
 )
-def test_bad_placement(ranks, hosts, hostfile, words):
+def test_bad_placement(ranks, hosts, words):
     with pytest.raises(UsageError, match=words):
-        find_slots(ranks, hosts, hostfile)
+        assign_slots(ranks, hosts)
+
+
+def test_a_list_of_hosts_and_a_file_exclude_each_other(tmp_path, capsys):
+    (tmp_path / "hosts").write_text("a slots=1\n")
+    said = refused(capsys, "run", "-H", "a:2", "--hostfile", tmp_path / "hosts", "x")
+    assert "not allowed with argument" in said
 
 
 def test_horovodruns_options_become_settings():
@@ -97,8 +101,8 @@ def test_horovodruns_options_become_settings():
         "--epochs",
         "3",
     )
-    assert options.command == ["python", "t.py", "--epochs", "3"]
-    assert environment_of(options) == {
+    assert options.program == ("python", "t.py", "--epochs", "3")
+    assert options.variables == {
         "TFRING_FUSION_THRESHOLD": str(32 << 20),
         "TFRING_CACHE_CAPACITY": "0",
         "TFRING_LOG_LEVEL": "debug",
@@ -122,7 +126,7 @@ def test_horovodruns_options_for_autotuning():
         "python",
         "t.py",
     )
-    assert environment_of(options) == {
+    assert options.variables == {
         "TFRING_AUTOTUNE": "1",
         "TFRING_AUTOTUNE_LOG": os.path.abspath("log.csv"),
         "TFRING_AUTOTUNE_WARMUP_SAMPLES": "1",
@@ -136,7 +140,7 @@ def test_horovodruns_options_for_autotuning():
         (["--mpi"], "mpirun"),
         (["--cycle-time-ms", "1"], "no cycle time"),
         (["--autotune-bayes-opt-max-samples", "9"], "fixed list"),
-        (["--thread-affinity", "1"], "not there yet"),
+        (["--thread-affinity", "1"], "no counterpart"),
     ],
 )
 def test_refused_options_have_a_reason(words, reason, capsys):

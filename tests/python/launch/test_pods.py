@@ -6,11 +6,12 @@ import pytest
 
 pytest.importorskip("tfring._native")
 
-from tfring.launch.cli import make_parser
+from run_options import run_options as options
+
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.placement import is_local
 from tfring.launch.options.environment import rank_variables
-from tfring.launch.options.from_arguments import job_options, unused_hosts
+from tfring.launch.options.resolve import job_options, unused_hosts
 
 SECRET = "0123456789abcdef" * 4
 POD = {
@@ -21,10 +22,6 @@ POD = {
     "TFRING_RENDEZVOUS_PORT": "29400",
     "TFRING_SECRET": SECRET,
 }
-
-
-def options(*words):
-    return make_parser().parse_args(["run", *words, "python", "train.py"])
 
 
 @pytest.fixture

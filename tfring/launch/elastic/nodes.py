@@ -30,8 +30,7 @@ from tfring.job.store import (
 )
 from tfring.job.store.tcp_store import DEFAULT_LEASE
 from tfring.launch.elastic.coordinator import Service
-from tfring.launch.elastic.node_options import NodeOptions
-from tfring.launch.elastic.options import ElasticOptions
+from tfring.launch.elastic.options import ElasticOptions, NodeOptions
 from tfring.launch.elastic.orders import (
     EndJob,
     Generation,

@@ -5,16 +5,18 @@ from __future__ import annotations
 import getpass
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfring.job.bootstrap.hosts import interface_addresses
-from tfring.launch.hosts.allocations import find_allocation
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.lists import parse_entry, split_list
 
 MOST_RANKS = 100_000
+
+Hosts = tuple[tuple[str, int], ...]
+"""Hosts, each with its slots."""
 
 
 @dataclass(frozen=True)
@@ -27,37 +29,6 @@ class Slot:
     local_size: int
     cross_rank: int
     cross_size: int
-
-
-def find_slots(
-    ranks: int | None,
-    hosts: str | None,
-    hostfile: str | None,
-    environ: Mapping[str, str] | None = None,
-) -> list[Slot]:
-    """Assigns ranks to the hosts in a list or in a file, or to those that a scheduler has given.
-
-    Args:
-        ranks: Number of ranks; None uses every slot of the hosts.
-        hosts: For example ``node1:4,node2:4``; None for this host.
-        hostfile: Path of a host file, instead of `hosts`.
-        environ: The environment, where a scheduler names hosts; they count if all others are None.
-
-    Raises:
-        UsageError: The parameters are wrong or contradict each other.
-        OSError: The host file cannot be read.
-    """
-    if hosts and hostfile:
-        raise UsageError("a list of hosts (-H) and a host file exclude each other: give one")
-    if ranks is not None and ranks < 1:
-        raise UsageError(f"{ranks} ranks were asked for, and at least one is needed")
-    found = parse_hosts(hosts) if hosts is not None else []
-    if hostfile:
-        found = parse_hostfile(Path(hostfile).read_text(encoding="utf-8"))
-    if ranks is None and hosts is None and not hostfile and environ is not None:
-        allocation = find_allocation(environ)
-        found = [] if allocation is None else allocation.hosts
-    return assign_slots(ranks, found)
 
 
 def parse_hosts(text: str) -> list[tuple[str, int]]:
@@ -94,7 +65,19 @@ def parse_hostfile(text: str) -> list[tuple[str, int]]:
     return hosts
 
 
-def assign_slots(ranks: int | None, hosts: list[tuple[str, int]]) -> list[Slot]:
+def read_hostfile(path: str) -> list[tuple[str, int]]:
+    """Returns the hosts of a file, see parse_hostfile.
+
+    Raises:
+        UsageError: The file cannot be read, or a line has another form.
+    """
+    try:
+        return parse_hostfile(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the host file cannot be read: {error}") from None
+
+
+def assign_slots(ranks: int | None, hosts: Sequence[tuple[str, int]]) -> list[Slot]:
     """Fills the slots of the hosts with ranks, in order.
 
     Args:
@@ -104,6 +87,8 @@ def assign_slots(ranks: int | None, hosts: list[tuple[str, int]]) -> list[Slot]:
     Raises:
         UsageError: There are too few slots or too many ranks, or a host is named twice.
     """
+    if ranks is not None and ranks < 1:
+        raise UsageError(f"{ranks} ranks were asked for, and at least one is needed")
     if not hosts:
         if ranks is None:
             raise UsageError(

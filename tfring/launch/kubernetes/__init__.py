@@ -1,1 +1,1 @@
-"""`tfring run --kubernetes`: a manifest for the job, in place of starting it."""
+"""`tfring manifest`: manifests of jobs for Kubernetes."""

@@ -1,18 +1,43 @@
-"""Prints the manifest of a job."""
+"""``tfring manifest``: prints the manifest of a job for Kubernetes."""
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 from collections.abc import Sequence
 
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.kubernetes.kinds import MAKERS
-from tfring.launch.kubernetes.options import Request
+from tfring.launch.kubernetes.options import Request, add_manifest_options, request_of
 
 # What Kubernetes reads as numbers or truth values, and PyYAML as texts: 1e-3, 0o17, 09, y.
 _NOT_TEXT = re.compile(r"(?:[-+]?\.?\d.*|[yYnN])\Z", re.DOTALL)
 _FLOAT = "tag:yaml.org,2002:float"
+
+
+NAME = "manifest"
+HELP = "print a manifest of a job for Kubernetes"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.usage = "tfring manifest --image IMAGE --nnodes N [options] command ..."
+    parser.description = (
+        "Prints a manifest for Kubernetes; nothing is started. kubectl apply makes the job. "
+        "See docs/kubernetes.md."
+    )
+    add_manifest_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the manifest.
+
+    Raises:
+        UsageError: The options are wrong, or PyYAML is not installed.
+    """
+    print(manifest(request_of(options), [NAME, *options.words]), end="")
+    return 0
 
 
 def manifest(request: Request, argv: Sequence[str]) -> str:
@@ -28,7 +53,7 @@ def manifest(request: Request, argv: Sequence[str]) -> str:
     try:
         import yaml
     except ImportError:
-        raise UsageError('--kubernetes needs PyYAML: pip install "tfring[cluster]"') from None
+        raise UsageError('tfring manifest needs PyYAML: pip install "tfring[cluster]"') from None
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]
         """Writes what is there twice a second time, and not as a reference to the first."""
@@ -42,10 +67,10 @@ def manifest(request: Request, argv: Sequence[str]) -> str:
     objects = MAKERS[request.kind](request)
     text: str = yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, width=1000)
     lines = ["tfring " + " ".join(map(_word, argv))]
-    namespace = "" if request.namespace is None else f" -n {request.namespace}"
+    namespace = "" if request.namespace is None else f" -n {_word(request.namespace)}"
     if request.kind != "mpijob":  # its launcher makes a secret, which reaches the workers by ssh
         lines.append(
-            f"kubectl{namespace} create secret generic {request.secret} "
+            f"kubectl{namespace} create secret generic {_word(request.secret_name)} "
             '--from-literal=secret="$(openssl rand -hex 32)"'
         )
     return "".join(f"# {line}\n" for line in lines) + text

@@ -59,7 +59,7 @@ def _literal(text: str) -> str:
 
 def secret_variable(request: Request) -> Json:
     """Returns the variable with the job's secret."""
-    reference = {"name": request.secret, "key": "secret"}
+    reference = {"name": request.secret_name, "key": "secret"}
     return {"name": "TFRING_SECRET", "valueFrom": {"secretKeyRef": reference}}
 
 
@@ -133,7 +133,7 @@ def pod(request: Request, only: Json, *, restart: str | None = "Never", **more: 
         restart: The restart policy; None where it is said elsewhere.
         more: Other fields of the pod.
     """
-    memory = {"medium": "Memory", "sizeLimit": request.shared_memory}
+    memory = {"medium": "Memory", "sizeLimit": request.shared_size}
     volumes: list[Json] = [{"name": "shared-memory", "emptyDir": memory}]
     for number, (claim, _) in enumerate(request.claims):
         volumes.append({"name": _volume(number), "persistentVolumeClaim": {"claimName": claim}})

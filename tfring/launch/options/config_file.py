@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +27,37 @@ _OTHER_NAMES = {
 }
 _OPPOSITES = {"log-with-timestamp": "--log-without-timestamp"}
 _NOT_HERE = {"config-file", "help", "check-build", "dry-run"}
-# Options that exclude each other: one on the command line takes the place of both.
-_HOSTS = {"hosts": ("-H", "--hosts", "-hostfile", "--hostfile")}
-_HOSTS["hostfile"] = _HOSTS["hosts"]
 
 
-def words_of_file(path: Path, parser: argparse.ArgumentParser, given: Sequence[str]) -> list[str]:
+def with_file(parsed: argparse.Namespace) -> argparse.Namespace:
+    """Returns options, with those of `--config-file` where the command line says nothing.
+
+    Args:
+        parsed: What the parser of a command has found; with the `parser`, and with the `words` that
+            it has read.
+
+    Raises:
+        UsageError: As words_of_file.
+    """
+    if not parsed.config_file:
+        return parsed
+    parser: argparse.ArgumentParser = parsed.parser
+    of_file = parser.parse_args(words_of_file(Path(parsed.config_file), parser))
+    return parser.parse_args(parsed.words, of_file)
+
+
+def words_of_file(path: Path, parser: argparse.ArgumentParser) -> list[str]:
     """Returns the words of a command line that stand for a file.
 
     Args:
         path: The file.
-        parser: What reads the options of ``tfring run``.
-        given: The words of the command line, before which these are put: so those win.
+        parser: What reads the options.
 
     Raises:
         UsageError: The file cannot be read, or has a key that is no option; the message names it.
     """
-    words: list[str] = []
-    for shown, name, value in _entries(path, _load(path)):
-        if any(word in given for word in _HOSTS.get(name, ())):
-            continue
-        words += _words(path, shown, name, value, parser)
-    return words
+    entries = _entries(path, _load(path))
+    return [word for entry in entries for word in _words(path, *entry, parser)]
 
 
 def _load(path: Path) -> Mapping[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from tfring.launch.agents.shells import RemoteShell
 from tfring.launch.hosts.errors import UsageError
@@ -48,25 +49,21 @@ def sent_variables(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def chosen_variables(asked: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that ``-x NAME`` and ``-x NAME=VALUE`` ask for.
+def chosen_variable(text: str) -> tuple[str, str]:
+    """Returns the variable that ``-x NAME`` or ``-x NAME=VALUE`` asks for, with its value.
 
     Args:
-        asked: The arguments of -x.
-        environ: The launcher's environment, for those without a value.
+        text: The argument of -x. Without a value the variable is this process's.
 
     Raises:
-        UsageError: One has no value here.
+        UsageError: It has no value here, or another form.
     """
-    values = {}
-    for text in asked:
-        name, given, value = text.partition("=")
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise UsageError(f"-x {text}: it has to be NAME or NAME=VALUE")
-        if not given and name not in environ:
-            raise UsageError(f"-x {name}: there is no such variable here; -x {name}=VALUE sets one")
-        values[name] = value if given else environ[name]
-    return values
+    name, given, value = text.partition("=")
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise UsageError(f"{text}: it has to be NAME or NAME=VALUE")
+    if not given and name not in os.environ:
+        raise UsageError(f"{name}: there is no such variable here; -x {name}=VALUE sets one")
+    return name, value if given else os.environ[name]
 
 
 def rank_variables(
@@ -88,6 +85,13 @@ def rank_variables(
     """
     return {
         **job_variables(options, environ, remote=remote, records=records),
+        **place_variables(options, slot),
+    }
+
+
+def place_variables(options: JobOptions, slot: Slot) -> dict[str, str]:
+    """Returns the variables by which a rank knows its place in the job."""
+    return {
         "TFRING_RANK": str(slot.rank),
         "TFRING_SIZE": str(options.size),
         "TFRING_LOCAL_RANK": str(slot.local_rank),

@@ -9,6 +9,7 @@ from pathlib import Path
 from tfring.job.security.secret import fresh_secret
 from tfring.launch.agents.host import AGENT_TIMEOUT_SECONDS
 from tfring.launch.agents.shells import RemoteShell, Tunnels
+from tfring.launch.elastic.options import ElasticOptions, NodeOptions
 from tfring.launch.hosts.placement import Slot
 from tfring.launch.output.files import KEPT_FILES
 from tfring.settings.environment import Settings
@@ -68,6 +69,8 @@ class JobOptions:
     job_id: str = field(default_factory=_fresh_job_id)
     share: Share | None = None  # None: all ranks are in `slots`
     max_restarts: int = 0  # so often all ranks start again after one has failed
+    elastic: ElasticOptions | None = None  # None: its ranks stay; else `slots` is empty
+    node: NodeOptions | None = None  # of an elastic job with a launcher on each node
     stopped_exit_code: int = 0  # where a signal to the launcher has ended the job in good order
 
     @property

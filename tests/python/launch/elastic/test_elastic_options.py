@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from run_options import refused, run_options
 
 from tfring._native import core
 from tfring.launch import exit_codes
-from tfring.launch.cli import make_parser
 from tfring.launch.elastic.coordinator import coordinator_options
 from tfring.launch.elastic.discovery import Discovered, DiscoveryError, parse_hosts_found
-from tfring.launch.elastic.options import NO_LIMIT, elastic_options
+from tfring.launch.elastic.options import NO_LIMIT
 from tfring.launch.hosts.errors import UsageError
+from tfring.launch.options.elastic import elastic_options
 from tfring.launch.reports.text import exception_of
 from tfring.settings.table import SETTINGS
 
 
-def parsed(*words):
-    return make_parser().parse_args(["run", *map(str, words), "true"])
-
-
 def elastic(*words):
-    return elastic_options(parsed(*words))
+    return elastic_options(run_options(*words))[0]
 
 
 def counts(*words):
@@ -70,15 +67,12 @@ def test_how_many_workers_there_are_and_where(words, expected):
         (("-np", 3, "--min-np", 1, "-H", "a:2"), "the hosts have 2 slots in all"),
         (("--min-np", 3, "-H", "a:2"), "--min-np 3 were asked for, and the hosts have 2 slots"),
         (("--min-np", 3, "--max-np", 2, "-H", "a:4"), "-np 3 has to be between --min-np 3 and"),
-        (("--min-np", 0), "--min-np 0: it has to be 1 or more"),
         (("-np", 2, "--reset-limit", 3), "--reset-limit is for elastic jobs"),
         (("-np", 2, "--slots", 3), "--slots is for elastic jobs"),
         (("--min-np", 1, "-H", "a:1", "--slots", 3), "--slots is for hosts that"),
         (("--min-np", 1, "-H", "a:1,a:2"), "a host is named twice"),
         (("--host-discovery-script", "x"), "say with how many ranks to begin"),
         (("--min-np", 1, "-H", "a", "--host-discovery-script", "x"), "give one of them"),
-        (("--min-np", 1, "--hostfile", "/nowhere"), "the host file cannot be read"),
-        (("--min-np", 1, "--elastic-timeout", 0), "--elastic-timeout 0: it has to be above 0"),
         (("--min-np", 1, "--blacklist-cooldown-range", 5, 1), "the shortest and the longest"),
         (
             ("--min-np", 1, "--blacklist-cooldown-range", 1, 5, "--blacklist-hosts"),
@@ -86,12 +80,29 @@ def test_how_many_workers_there_are_and_where(words, expected):
         ),
         (("-np", 2, "--blacklist-hosts"), "--blacklist-hosts is for elastic jobs"),
         (("--min-np", 1, "--compare", "1,2"), "--compare compares jobs whose ranks stay"),
+        (("--nnodes", 2), "--rdzv-endpoint is missing"),
+        (("--rdzv-id", "x"), "--rdzv-id needs --nnodes"),
+        (("--nnodes", 2, "--spares", 1), "leave out --spares"),
     ],
 )
 def test_options_that_make_no_sense(words, message):
     with pytest.raises(UsageError) as error:
         elastic(*words)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--min-np", 0), "--min-num-proc: 0: it has to be a whole number, 1 or more"),
+        (("--min-np", 1, "--hostfile", "/nowhere"), "the host file cannot be read"),
+        (("--elastic-timeout", 0), "--elastic-timeout: 0: it has to be a number above 0"),
+        (("--nnodes", "3:2"), "3:2: it has to be a number, or MIN:MAX as 1:4"),
+        (("--rdzv-endpoint", "a:0"), "a:0: say where the nodes meet"),
+    ],
+)
+def test_values_that_make_no_sense(words, message, capsys):
+    assert message in refused(capsys, "run", *words, "true")
 
 
 def test_a_script_that_cannot_be_run_is_refused(tmp_path):

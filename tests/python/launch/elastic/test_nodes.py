@@ -15,9 +15,8 @@ from launcher_tools import LIMIT_SECONDS, alive, run, wait_until
 pytest.importorskip("tfring._native")
 
 from tfring.job.store import StoreTimeoutError, TCPStore
-from tfring.launch.elastic.node_options import NodeOptions
 from tfring.launch.elastic.nodes import NodeHead
-from tfring.launch.elastic.options import ElasticOptions
+from tfring.launch.elastic.options import ElasticOptions, NodeOptions
 from tfring.launch.elastic.orders import EndJob, Orders, StartWorker
 from tfring.launch.exit_codes import LOST_PEER
 

@@ -1,0 +1,23 @@
+"""What `tfring run` makes of the words of a command line, for tests."""
+
+from __future__ import annotations
+
+from tfring.launch.cli import main, make_parser
+from tfring.launch.options.option import read_options
+from tfring.launch.options.run_options import RunOptions
+
+
+def run_options(*words, program=("python", "train.py")):
+    """The options that words of a command line give."""
+    parsed = make_parser().parse_args(["run", *map(str, words), *program])
+    return read_options(RunOptions, parsed)
+
+
+def refused(capsys, *words):
+    """What the command line says of words that it refuses."""
+    try:
+        code = main(list(map(str, words)))
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    return capsys.readouterr().err

@@ -1,0 +1,183 @@
+"""What the options of ``tfring run`` say of an elastic job."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from tfring.launch.elastic.options import ELASTIC_SECONDS, NO_LIMIT, ElasticOptions, NodeOptions
+from tfring.launch.hosts.errors import UsageError
+from tfring.launch.hosts.placement import Hosts, assign_slots
+from tfring.launch.options.option import given
+from tfring.launch.options.run_options import RunOptions
+
+_MAKES_ELASTIC = ("min_np", "max_np", "host_discovery_script", "spares")
+_ONLY_ELASTIC = (
+    "slots",
+    "elastic_timeout",
+    "reset_limit",
+    "blacklist_cooldown_range",
+    "blacklist_hosts",
+)
+_ONLY_NODES = ("nproc_per_node", "rdzv_endpoint", "rdzv_id")
+_NOT_NODES = (
+    "num_proc",
+    "hosts",
+    *_MAKES_ELASTIC,
+    "slots",
+    "reset_limit",
+    "blacklist_cooldown_range",
+    "blacklist_hosts",
+    "compare",
+)
+
+
+def elastic_options(options: RunOptions) -> tuple[ElasticOptions | None, NodeOptions | None]:
+    """Returns what the options say of an elastic job, and of its nodes if these start one by one.
+
+    Args:
+        options: The options.
+
+    Returns:
+        None for an elastic job where there is none, and None for nodes where one launcher has all.
+
+    Raises:
+        UsageError: They contradict each other, or one is missing.
+    """
+    if options.nnodes is not None:
+        return _nodes(options, *options.nnodes)
+    for flag in given(options, *_ONLY_NODES):
+        raise UsageError(f"{flag} needs --nnodes, as --nnodes 1:4")
+    if given(options, *_MAKES_ELASTIC):
+        return _elastic(options), None
+    for flag in given(options, *_ONLY_ELASTIC):
+        raise UsageError(
+            f"{flag} is for elastic jobs: give --min-np, --max-np or --host-discovery-script, "
+            f"too, or leave {flag} out"
+        )
+    return None, None
+
+
+def _nodes(options: RunOptions, least: int, most: int) -> tuple[ElasticOptions, NodeOptions]:
+    for flag in given(options, *_NOT_NODES):
+        raise UsageError(
+            "with --nnodes each node is started by itself, with --nproc-per-node ranks: leave out "
+            f"{flag}"
+        )
+    if options.rdzv_endpoint is None:
+        raise UsageError(
+            "--rdzv-endpoint is missing: say where the nodes meet, as node1:29400 with the name of "
+            "one of them, the same on all"
+        )
+    per_node = options.nproc_per_node or 1
+    elastic = ElasticOptions(
+        np=least * per_node,
+        min_np=least * per_node,
+        max_np=most * per_node,
+        timeout=options.elastic_timeout or ELASTIC_SECONDS,
+        reset_limit=options.max_restarts or 0,
+        only_failures_count=True,
+    )
+    # Two jobs that meet at one place by mistake are two programs, or run in two folders.
+    job = options.rdzv_id or f"{shlex.join(options.command)} in {os.getcwd()}"
+    return elastic, NodeOptions(*options.rdzv_endpoint, job, per_node)
+
+
+def _elastic(options: RunOptions) -> ElasticOptions:
+    if options.max_restarts is not None:
+        raise UsageError("--max-restarts: in an elastic job --reset-limit says it, give that one")
+    if options.compare:
+        raise UsageError("--compare compares jobs whose ranks stay: leave out the elastic options")
+    cooldown = options.blacklist_cooldown_range
+    if cooldown is not None and cooldown[0] > cooldown[1]:
+        raise UsageError(
+            f"--blacklist-cooldown-range {cooldown[0]:g} {cooldown[1]:g}: these have to be the "
+            "shortest and the longest time in seconds, as 10 100"
+        )
+    if cooldown is not None and options.blacklist_hosts:
+        raise UsageError(
+            "with --blacklist-hosts no host comes back after a failure, and with "
+            "--blacklist-cooldown-range each does: leave one of them out"
+        )
+    script = options.host_discovery_script
+    hosts = () if script else _fixed_hosts(options)
+    np, min_np, max_np = _counts(options, sum(slots for _, slots in hosts) if hosts else None)
+    return ElasticOptions(
+        np=np,
+        min_np=min_np,
+        max_np=max_np,
+        spares=options.spares or 0,
+        hosts=hosts or (() if script else (("localhost", _own_slots(options, max_np)),)),
+        script=_script(options, script) if script else None,
+        slots=options.slots,
+        timeout=options.elastic_timeout or ELASTIC_SECONDS,
+        reset_limit=-1 if options.reset_limit is None else options.reset_limit,
+        cooldown=cooldown,
+        blacklist=options.blacklist_hosts,
+    )
+
+
+def _counts(options: RunOptions, total: int | None) -> tuple[int, int, int]:
+    """Returns np, min_np and max_np.
+
+    Args:
+        options: The options.
+        total: The slots of all hosts, if these are known.
+    """
+    np = options.num_proc
+    if np is None and total is not None:  # all that the hosts have
+        all_but_spares = max(1, total - (options.spares or 0))
+        np = max(min(all_but_spares, options.max_np or NO_LIMIT), options.min_np or 1)
+    np = np or options.min_np or options.max_np
+    if np is None:
+        raise UsageError("say with how many ranks to begin: -np 4, and --min-np 2 for the least")
+    min_np = options.min_np or np
+    max_np = options.max_np or (np if options.spares else NO_LIMIT)
+    if not min_np <= np <= max_np:
+        most = "" if max_np == NO_LIMIT else f" and --max-np {max_np}"
+        raise UsageError(
+            f"-np {np} has to be between --min-np {min_np}{most}: the job begins with -np ranks"
+        )
+    if total is not None and np > total:
+        flag = "--min-np" if options.num_proc is None else "-np"
+        raise UsageError(
+            f"{flag} {np} were asked for, and the hosts have {total} slots in all: name more "
+            "hosts, or begin with fewer"
+        )
+    return np, min_np, max_np
+
+
+def _own_slots(options: RunOptions, max_np: int) -> int:
+    """The slots of this host, where no hosts are named."""
+    if options.slots is not None:
+        return options.slots
+    most = max_np if max_np != NO_LIMIT else options.num_proc or options.min_np or 1
+    return most + (options.spares or 0)
+
+
+def _fixed_hosts(options: RunOptions) -> Hosts:
+    """The hosts of -H, of a host file, or of the scheduler's job; empty: this one."""
+    found = options.known_hosts
+    if found and options.slots is not None:
+        raise UsageError(
+            "--slots is for hosts that a --host-discovery-script names: give the slots of other "
+            "hosts with them, as -H node1:4"
+        )
+    if found:
+        assign_slots(None, found)  # refuses a host that is named twice
+    return found
+
+
+def _script(options: RunOptions, script: str) -> str:
+    """The command of the discovery script; a file is run also if the path does not name it."""
+    if options.hosts is not None:
+        raise UsageError(
+            "--host-discovery-script says the hosts, and -H or a host file, too: give one of them"
+        )
+    path = Path(script)
+    if not path.is_file():
+        return script
+    if not os.access(path, os.X_OK):
+        raise UsageError(f"--host-discovery-script {script} cannot be run: chmod +x {script}")
+    return shlex.quote(str(path.absolute()))

@@ -1,0 +1,161 @@
+"""The job that the options of ``tfring run`` ask for, here and now."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tfring.job.bootstrap import mpi_data
+from tfring.job.environments import IdentityError
+from tfring.job.environments.kubernetes import Pod, find_pod
+from tfring.job.security.errors import SecretError
+from tfring.job.security.sources import given_secret
+from tfring.launch.agents.host import (
+    AGENT_TIMEOUT_SECONDS,
+    ELASTIC_TIMEOUT_SECONDS,
+    SSH_LATER_SECONDS,
+)
+from tfring.launch.agents.shells import RemoteShell, SrunOptions
+from tfring.launch.hosts.allocations import SLURM, find_allocation
+from tfring.launch.hosts.errors import UsageError
+from tfring.launch.hosts.placement import assign_slots
+from tfring.launch.hosts.slurm_gpus import find_gpus
+from tfring.launch.options.elastic import elastic_options
+from tfring.launch.options.job_options import JobOptions
+from tfring.launch.options.pods import shared, slots_of
+from tfring.launch.options.run_options import RunOptions
+from tfring.settings.environment import Settings, read_settings
+from tfring.settings.setting import SettingError
+from tfring.ssh.options import SshOptions
+
+# Settings that the launcher itself gives to all ranks.
+_OF_JOB = ("TFRING_START_TIMEOUT", "TFRING_INTERFACE")
+
+
+def job_options(options: RunOptions) -> JobOptions:
+    """Returns the job that the options describe.
+
+    Args:
+        options: The options.
+
+    Raises:
+        UsageError: The options contradict each other, one is missing, or the environment asks for
+            what the job cannot do.
+    """
+    elastic, node = elastic_options(options)
+    settings = _settings(options, elastic=elastic is not None)
+    program = list(options.program)
+    if program[0].endswith(".py") and not os.access(program[0], os.X_OK):
+        program = [sys.executable, *program]  # a script that cannot be started by itself
+    pod = None if elastic is not None or options.says_where else _pod_around()
+    if pod is not None and options.max_restarts:
+        raise UsageError(
+            "--max-restarts: the ranks of other pods would not start again. Leave it out, "
+            "Kubernetes starts pods again"
+        )
+    slots = slots_of(pod) if pod is not None else []
+    if pod is None and elastic is None:
+        slots = assign_slots(options.num_proc, options.known_hosts)
+    silence = options.agent_timeout
+    if silence is None:
+        silence = AGENT_TIMEOUT_SECONDS if elastic is None else ELASTIC_TIMEOUT_SECONDS
+    own = {name: text for name, text in options.variables.items() if name not in _OF_JOB}
+    job = JobOptions(
+        slots=slots,
+        argv=program,
+        environment={**own, **dict(options.x)},
+        sent={} if options.no_env else None,
+        shell=_shell(options, silence),
+        interface=",".join(settings.interface) or None,
+        start_timeout=settings.start_timeout,
+        stop_timeout=options.stop_timeout,
+        agent_timeout=silence,
+        bind_to=options.bind_to,
+        output_folder=Path(options.output_filename) if options.output_filename else None,
+        output_max_mb=options.output_max_mb or 0.0,
+        output_keep=options.output_keep,
+        exit_report=Path(options.exit_report) if options.exit_report else None,
+        events=Path(options.events) if options.events else None,
+        verbose=options.verbose,
+        max_restarts=0 if elastic is not None else options.max_restarts or 0,
+        elastic=elastic,
+        node=node,
+        stopped_exit_code=settings.stopped_exit_code,
+    )
+    if node is not None:  # all launchers of the job have one secret
+        return dataclasses.replace(job, secret=_given_secret() or "")
+    if pod is not None and pod.pods > 1:
+        return shared(job, pod, _given_secret(), settings.job_id)
+    return job
+
+
+def _settings(options: RunOptions, *, elastic: bool) -> Settings:
+    try:
+        settings = read_settings({**os.environ, **options.variables, **dict(options.x)})
+        if elastic:  # workers would end with it one after another, and others take their places
+            mpi_data.refuse_if_wanted(settings.runtime)
+    except SettingError as error:
+        raise UsageError(str(error)) from None
+    return settings
+
+
+def _pod_around() -> Pod | None:
+    """Returns the pod whose ranks are to be started, if this process is in one."""
+    try:
+        return find_pod(os.environ)
+    except IdentityError as error:
+        raise UsageError(str(error)) from None
+
+
+def _given_secret() -> str | None:
+    try:
+        return given_secret(os.environ)
+    except SecretError as error:
+        raise UsageError(str(error)) from None
+
+
+def _shell(options: RunOptions, silence: float) -> RemoteShell:
+    """Returns what starts agents on other hosts."""
+    kind = options.start_agents
+    if kind == "auto":
+        allocation = None if options.says_where else find_allocation(os.environ)
+        by_slurm = allocation is not None and allocation.scheduler == SLURM
+        kind = "srun" if by_slurm and shutil.which("srun") else "ssh"
+    if kind == "srun":
+        return SrunOptions(find_gpus(os.environ))
+    ssh = SshOptions(options.ssh_port, options.ssh_identity_file)
+    if silence:
+        # An ssh whose launcher is gone, and with it the network, ends by itself then.
+        ssh = dataclasses.replace(ssh, silence_seconds=silence + SSH_LATER_SECONDS)
+    return ssh
+
+
+def unused_hosts(options: RunOptions, environ: Mapping[str, str]) -> str:
+    """Returns a hint where -np alone keeps a job on one of several hosts or pods; else "".
+
+    Args:
+        options: The options.
+        environ: The environment of this process.
+    """
+    if options.num_proc is None or options.hosts is not None:
+        return ""
+    pod, allocation = None, None
+    with contextlib.suppress(IdentityError, UsageError):
+        pod, allocation = find_pod(environ), find_allocation(environ)
+    if pod is not None and pod.pods > 1:
+        return (
+            f"tfring run: -np {options.num_proc} starts a job of this pod alone. Without -np its "
+            f"ranks would be {pod.slots} of the {pod.size} in {pod.pods} pods"
+        )
+    if allocation is None or len(allocation.hosts) < 2:
+        return ""
+    return (
+        f"tfring run: -np {options.num_proc} starts all ranks on this host. Without -np they would "
+        f"be on the {len(allocation.hosts)} hosts of this {allocation.scheduler} job, "
+        f"{allocation.slots} in all"
+    )

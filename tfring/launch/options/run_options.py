@@ -1,0 +1,303 @@
+"""The options of ``tfring run``: horovodrun's and torchrun's that apply to tfring, and ours."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tfring.compat.shim import search_path
+from tfring.launch.agents.host import AGENT_TIMEOUT_SECONDS, ELASTIC_TIMEOUT_SECONDS
+from tfring.launch.elastic.options import ELASTIC_SECONDS
+from tfring.launch.hosts.allocations import find_allocation
+from tfring.launch.hosts.errors import UsageError
+from tfring.launch.hosts.placement import Hosts, parse_hosts, read_hostfile
+from tfring.launch.options.environment import chosen_variable
+from tfring.launch.options.job_options import BINDINGS, SHELLS, STOP_SECONDS
+from tfring.launch.options.option import count, number, option, seconds, spelled, switch
+from tfring.launch.output.files import KEPT_FILES
+from tfring.texts.ranks import parse_ranks
+
+DEFAULT_PORT = 29400  # where nodes meet, as of torchrun
+_LEAST_AGENT_TIMEOUT = 2.0
+
+
+def nodes(text: str) -> tuple[int, int]:
+    """Reads ``N`` or ``MIN:MAX``.
+
+    Raises:
+        ValueError: The text has another form.
+    """
+    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text)
+    least = int(match[1]) if match else 0
+    most = int(match[2] or least) if match else 0
+    if not 1 <= least <= most:
+        raise ValueError(f"{text}: it has to be a number, or MIN:MAX as 1:4")
+    return least, most
+
+
+def _endpoint(text: str) -> tuple[str, int]:
+    match = re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]+)(?::(\d{1,5}))?", text)
+    port = int(match[2] or DEFAULT_PORT) if match else 0
+    if match is None or not 0 < port < 1 << 16:
+        raise ValueError(
+            f"{text}: say where the nodes meet, as node1:29400 with the name of one of them, the "
+            "same on all"
+        )
+    return match[1].strip("[]"), port
+
+
+def _two_numbers(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([1-9]\d*),([1-9]\d*)", text)
+    if match is None:
+        raise ValueError(f"{text}: it has to be two numbers of ranks, as 1,2")
+    return int(match[1]), int(match[2])
+
+
+def _ranks(text: str) -> frozenset[int]:
+    return frozenset(parse_ranks(text))
+
+
+def _silence(text: str) -> float:
+    found = number(float)(text)
+    if 0 < found < _LEAST_AGENT_TIMEOUT:
+        raise ValueError(
+            f"{text}: it has to be 0 or at least {_LEAST_AGENT_TIMEOUT:g}, as signs of life come "
+            "once a second"
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the command line and a file of options ask of ``tfring run``. Times are in seconds."""
+
+    num_proc: int | None = count("-np", "--num-proc", low=1, help="number of ranks to start")
+    hosts: tuple[tuple[str, int], ...] | None = option(
+        "-H",
+        "--hosts",
+        type=parse_hosts,
+        metavar="HOST:SLOTS,...",
+        help="hosts, each with its number of ranks: node1:4,me@node2:4,[fd00::1]:2,n[01-04]:8. "
+        "Without -np, -H and --hostfile the hosts of the Slurm, PBS, LSF or SGE job around",
+        other=spelled(
+            "-hostfile",
+            "--hostfile",
+            type=read_hostfile,
+            metavar="FILE",
+            help='file with lines "host slots=N"',
+        ),
+    )
+    config_file: str | None = option(
+        "--config-file", metavar="FILE", help="YAML with options, as horovodrun's; those here win"
+    )
+    dry_run: bool = switch("--dry-run", help="only show what would be started, and where")
+    ssh_port: int | None = count(
+        "-p", "--ssh-port", low=1, metavar="PORT", help="port of ssh on the other hosts"
+    )
+    ssh_identity_file: str | None = option(
+        "-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh"
+    )
+    start_agents: str = option(
+        "--start-agents",
+        choices=SHELLS,
+        default="auto",
+        help="what reaches other hosts; auto: srun where Slurm has given the hosts, else ssh",
+    )
+    x: tuple[tuple[str, str], ...] = option(
+        "-x",
+        "--env",
+        action="append",
+        default=(),
+        type=chosen_variable,
+        metavar="NAME[=VALUE]",
+        help="give the ranks this variable; can be repeated. Ranks on other hosts get without it "
+        "only variables that training depends on: see docs/security.md",
+    )
+    no_env: bool = switch("--no-env", help="other hosts get no variables but those of -x")
+    max_restarts: int | None = count(
+        "--max-restarts",
+        "--max_restarts",
+        help="so often all ranks start again after one has failed (default 0); with --nnodes and "
+        "elastic.run so many failures are mended",
+    )
+    stop_timeout: float = seconds(
+        "--stop-timeout",
+        default=STOP_SECONDS,
+        help="how long ranks have to end after a signal to tfring run, before SIGKILL (default "
+        f"{STOP_SECONDS:g})",
+    )
+    agent_timeout: float | None = option(
+        "--agent-timeout",
+        type=_silence,
+        metavar="SECONDS",
+        help="after this many seconds of silence tfring run takes a host for lost, and the host's "
+        f"agent takes tfring run for lost (default {AGENT_TIMEOUT_SECONDS:g}, in elastic jobs "
+        f"{ELASTIC_TIMEOUT_SECONDS:g}; 0: never)",
+    )
+    bind_to: str = option(
+        "--bind-to",
+        choices=BINDINGS,
+        default="none",
+        help="bind each rank to its share of the cores or sockets of its host; --verbose shows it",
+    )
+    horovod: bool = switch(
+        "--horovod",
+        help="`import horovod` imports tfring in the ranks, as with python -m tfring.compat",
+    )
+    check_build: bool = switch("-cb", "--check-build", help="the same as `tfring doctor`")
+    stall_check: bool | None = option(
+        "--stall-check",
+        action=argparse.BooleanOptionalAction,
+        help="whether stalls are warned about; they are if nothing is said",
+    )
+    command: tuple[str, ...] = option(
+        nargs=argparse.REMAINDER, default=(), help="the program and its arguments"
+    )
+
+    output_filename: str | None = option(
+        "--output-filename",
+        group=("output and reports",),
+        metavar="FOLDER",
+        help="also write each rank's output to FOLDER/rank.N/stdout and stderr",
+    )
+    output_max_mb: float | None = option(
+        "--output-max-mb",
+        type=number(float, above=True),
+        metavar="MB",
+        help="put such a file aside when it has so many megabytes: stdout.1 is the newest",
+    )
+    output_keep: int = count(
+        "--output-keep",
+        default=KEPT_FILES,
+        help=f"how many files are put aside before the oldest is removed (default {KEPT_FILES})",
+    )
+    print_ranks: frozenset[int] | None = option(
+        "--print-ranks", type=_ranks, metavar="0,3-5", help="print the output of these ranks only"
+    )
+    prefix_output_with_timestamp: bool = switch(
+        "-prefix-timestamp",
+        "--prefix-output-with-timestamp",
+        help="print the time before every line",
+    )
+    no_merge_lines: bool = switch(
+        "--no-merge-lines",
+        help="print a line that several ranks write at the same time for each of them",
+    )
+    show_tensorflow_info: bool = switch(
+        "--show-tensorflow-info",
+        help="print what TensorFlow logs with level INFO for all ranks, not for rank 0 only",
+    )
+    verbose: bool = switch("--verbose", help="print where each rank runs, and on which cores")
+    compare: tuple[int, int] | None = option(
+        "--compare",
+        type=_two_numbers,
+        metavar="1,N",
+        help="run the program with 1 rank and then with N, and say after which step of fit which "
+        "weight differs first; see docs/recipes.md",
+    )
+    compare_steps: int = count(
+        "--compare-steps", low=1, default=10, help="steps of each (default 10)"
+    )
+    report: bool = switch(
+        "--report", help="print where the time went when the job is over; see docs/stragglers.md"
+    )
+    exit_report: str | None = option(
+        "--exit-report", metavar="FILE", help="write how the job ended, as JSON"
+    )
+    events: str | None = option(
+        "--events", metavar="FILE", help="write what happens to the job, as lines of JSON"
+    )
+
+    min_np: int | None = count(
+        "--min-np",
+        "--min-num-proc",
+        group=("elastic jobs", "with --min-np, --max-np, --host-discovery-script or --spares"),
+        low=1,
+        help="with fewer ranks it waits",
+    )
+    max_np: int | None = count("--max-np", "--max-num-proc", low=1, help="it never has more ranks")
+    host_discovery_script: str | None = option(
+        "--host-discovery-script", metavar="COMMAND", help="prints the hosts as lines host:slots"
+    )
+    slots: int | None = count(
+        "--slots", "--slots-per-host", low=1, help="slots of hosts of which the script says none"
+    )
+    spares: int | None = count("--spares", help="workers beyond --max-np that wait, ready to join")
+    elastic_timeout: float | None = seconds(
+        "--elastic-timeout",
+        above=True,
+        help=f"how long it waits for --min-np ranks (default {ELASTIC_SECONDS:g})",
+    )
+    reset_limit: int | None = count("--reset-limit", help="the ranks may change so many times")
+    blacklist_cooldown_range: tuple[float, float] | None = seconds(
+        "--blacklist-cooldown-range",
+        above=True,
+        nargs=2,
+        metavar=("MIN", "MAX"),
+        help="after a failure a host is not used for so many seconds, more each time",
+    )
+    blacklist_hosts: bool = switch(
+        "--blacklist-hosts", help="after a failure a host is not used again, as in Horovod"
+    )
+
+    nnodes: tuple[int, int] | None = option(
+        "--nnodes",
+        group=("elastic jobs, started once per node", "as torchrun's; with --nnodes"),
+        type=nodes,
+        metavar="N or MIN:MAX",
+        help="how many nodes the job has",
+    )
+    nproc_per_node: int | None = count(
+        "--nproc-per-node", "--nproc_per_node", low=1, help="ranks on each node (default 1)"
+    )
+    rdzv_endpoint: tuple[str, int] | None = option(
+        "--rdzv-endpoint",
+        "--rdzv_endpoint",
+        type=_endpoint,
+        metavar="HOST[:PORT]",
+        help=f"where the nodes meet: one of them serves there (default port {DEFAULT_PORT})",
+    )
+    rdzv_id: str | None = option(
+        "--rdzv-id",
+        "--rdzv_id",
+        metavar="ID",
+        help="the job's name, the same on all nodes (default: its command and its folder)",
+    )
+    # What options say of settings: texts by the names of variables.
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def says_where(self) -> bool:
+        """Whether the ranks are where options say, and not where a scheduler or a pod does."""
+        return self.num_proc is not None or self.hosts is not None
+
+    @property
+    def known_hosts(self) -> Hosts:
+        """The hosts of -H or a host file, without -np those of the scheduler's job; or none."""
+        allocation = None if self.says_where else find_allocation(os.environ)
+        return self.hosts or (() if allocation is None else tuple(allocation.hosts))
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """The program and its arguments.
+
+        Raises:
+            UsageError: There is none.
+        """
+        words = self.command[1:] if self.command[:1] == ("--",) else self.command
+        if not words:
+            raise UsageError("say what to run: tfring run -np 2 python train.py")
+        return words
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables that options set, without those of -x."""
+        values = dict(self.settings)
+        if self.stall_check is False:
+            values["TFRING_STALL_CHECK_TIME_SECONDS"] = "0"
+        if self.horovod:
+            values["PYTHONPATH"] = search_path(os.environ)
+        return values

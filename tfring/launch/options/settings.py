@@ -1,0 +1,145 @@
+"""Options of ``tfring run`` that set a variable, and those of horovodrun that it does not have."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Container
+from typing import Any, NoReturn
+
+from tfring.launch.options.option import told
+from tfring.settings.environment import DYNAMIC
+from tfring.settings.setting import Kind, Option, Setting
+from tfring.settings.table import OPTIONS
+
+# Options of horovodrun that have no effect here are errors. The reason, and which ones:
+_REFUSED = {
+    "tfring run does not use MPI; with MPI start the job as `mpirun -np N python train.py`": (
+        "--mpi",
+        "--jsrun",
+        "--mpi-args",
+        "--tcp",
+        "--binding-args",
+        "--mpi-threads-disable",
+        "--no-mpi-threads-disable",
+    ),
+    "tfring has no cycle time, tensors leave when they are ready: leave it out": (
+        "--cycle-time-ms",
+    ),
+    "tfring run caches nothing about hosts: leave it out": ("--disable-cache",),
+    "the autotuner tries a fixed list of values: leave it out": (
+        "--autotune-bayes-opt-max-samples",
+        "--autotune-gaussian-process-noise",
+    ),
+    "has no counterpart in tfring: leave it out": (
+        "--hierarchical-allgather",
+        "--no-hierarchical-allgather",
+        "--torus-allreduce",
+        "--no-torus-allreduce",
+        "--num-nccl-streams",
+        "--gloo-timeout-seconds",
+        "--thread-affinity",
+    ),
+}
+
+# Options of horovodrun that are accepted and have no effect, and why.
+_NO_EFFECT = {
+    "--gloo": "MPI is never used",
+    "--timeline-mark-cycles": "there are no cycles",
+    "--no-timeline-mark-cycles": "there are no cycles",
+}
+
+
+class _Refused(argparse.Action):
+    """Ends the program with the reason why an option is refused, the action's `const`."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        del namespace, values
+        parser.error(f"{option_string}: {self.const}")
+
+
+class _Set(argparse.Action):
+    """Keeps the text of the setting `dest` among the settings that have been given."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        del parser, option_string
+        text = self.const if self.nargs == 0 else values
+        namespace.settings = {**getattr(namespace, "settings", {}), self.dest: text}
+
+
+def add_settings(parser: argparse.ArgumentParser, without: Container[Kind] = ()) -> None:
+    """Adds the options of settings, and those of horovodrun that do nothing or are refused.
+
+    Args:
+        parser: The parser.
+        without: Kinds of settings that are left out.
+    """
+    add = parser.add_argument_group("Settings", "see docs/configuration.md").add_argument
+    for setting, option in OPTIONS:
+        if setting.kind not in without:
+            _add_setting(add, setting, option)
+    for name, why in _NO_EFFECT.items():
+        add(name, action="store_true", default=argparse.SUPPRESS, help=f"no effect: {why}")
+    for why, names in _REFUSED.items():
+        for name in names:
+            add(name, action=_Refused, const=why, nargs="*", help=argparse.SUPPRESS)
+
+
+def _add_setting(add: Any, setting: Setting, option: Option) -> None:
+    one: dict[str, Any] = {
+        "dest": setting.variable,
+        "action": _Set,
+        "default": argparse.SUPPRESS,
+    }
+    text = option.help or setting.plain_meaning
+    if option.off:
+        on, off = (" The default." if setting.default is on else "" for on in (True, False))
+        add(*option.names, **one, nargs=0, const="1", help=f"{text}{on}")
+        opposite = f"The opposite of {option.names[0]}.{off}"
+        add(*option.off, **one, nargs=0, const="0", help=opposite)
+        return
+    if setting.kind is Kind.CHOICE:
+        text += f" {setting.allowed.capitalize()}."
+    default = setting.shown_default
+    if option.scale != 1:
+        default = f"{int(default) / option.scale:g}"
+    if default:
+        text += f" Default {default}."
+
+    def convert(words: str) -> str:
+        return _text_of(setting, option, words)
+
+    add(*option.names, **one, metavar=option.metavar, type=told(convert), help=text)
+
+
+def _text_of(setting: Setting, option: Option, words: str) -> str:
+    """Returns the text of a setting that the words of a command line stand for.
+
+    Raises:
+        ValueError: They are not allowed.
+    """
+    allowed = setting.allowed
+    if option.scale != 1:
+        low, high = setting.low / option.scale, setting.high / option.scale
+        allowed = f"a number from {low:g} to {high:.0f}"
+    try:
+        text = str(int(float(words) * option.scale)) if option.scale != 1 else words
+        text = setting.text_of(setting.parse(text)) if text else ""
+    except (ValueError, OverflowError):
+        text = ""
+    if not text:
+        raise ValueError(f'"{words}" has to be {allowed}')
+    is_path = setting.kind is Kind.PATH and text.upper() != DYNAMIC
+    return os.path.abspath(text) if is_path else text

@@ -1,0 +1,188 @@
+"""``tfring run``: starts a program on several ranks."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tfring.commands import report
+from tfring.comparison.runs import compare_runs
+from tfring.explain.launched import RECORD_DIR, RunRecords
+from tfring.launch import doctor
+from tfring.launch.dry_run import show
+from tfring.launch.elastic.coordinator import LocalHead
+from tfring.launch.elastic.elastic_job import ElasticJobRunner
+from tfring.launch.elastic.nodes import NodeHead
+from tfring.launch.elastic.orders import Head, Orders
+from tfring.launch.hosts.errors import UsageError
+from tfring.launch.hosts.placement import is_local
+from tfring.launch.job import JobRunner
+from tfring.launch.options.config_file import with_file
+from tfring.launch.options.job_options import JobOptions
+from tfring.launch.options.option import add_options as add_fields
+from tfring.launch.options.option import read_options
+from tfring.launch.options.resolve import job_options, unused_hosts
+from tfring.launch.options.run_options import RunOptions
+from tfring.launch.options.settings import add_settings
+from tfring.launch.output.merger import OutputMerger
+from tfring.launch.output.terminal import Terminal
+from tfring.settings.environment import read_settings
+from tfring.settings.setting import SettingError
+from tfring.timeline import merge
+
+NAME = "run"
+HELP = "start a program on several ranks"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.usage = "tfring run [-np N] [-H host:slots,...] [options] command ..."
+    parser.description = (
+        "Starts a program on several ranks, here or on other hosts through ssh. Prints their "
+        "output with the prefix [rank]<stdout>: or [rank]<stderr>:, a line that several ranks "
+        "write at the same time once, as [0-3,5]<stdout>:, and ends all when one fails. Their "
+        "standard input is empty. Other hosts need the same Python and tfring at the same path. "
+        "The exit code is that of the rank that failed first. More: docs/launcher.md."
+    )
+    add_fields(parser, RunOptions)
+    add_settings(parser)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Runs the job; returns its exit code.
+
+    Raises:
+        UsageError: The options are wrong.
+    """
+    options = read_options(RunOptions, with_file(parsed))
+    if options.check_build:
+        return doctor.main()
+    if options.dry_run:
+        return show(job_options(options))
+    return _run(options) if options.compare is None else _compare(options, options.compare)
+
+
+def _run(options: RunOptions, **environment: str) -> int:
+    """Runs the job that the options describe, with more variables; returns its exit code."""
+    job = job_options(options)
+    job = dataclasses.replace(job, environment={**job.environment, **environment})
+    variables = {**os.environ, **job.environment}
+    hosts = {slot.host for slot in job.slots} | {
+        host for host, _ in (job.elastic.hosts if job.elastic is not None else ())
+    }
+    elsewhere = not all(is_local(host) for host in hosts)
+    if options.report and elsewhere and not variables.get(RECORD_DIR):
+        raise UsageError(f"--report with other hosts needs {RECORD_DIR}, a folder of all hosts")
+    timeline = _timeline_of(variables)
+    with Terminal() as terminal, RunRecords(variables) as records:
+        merger = OutputMerger(
+            terminal.stdout,
+            terminal.stderr,
+            timestamps=options.prefix_output_with_timestamp,
+            info_ranks=None if options.show_tensorflow_info else (0,),
+            merge_lines=not options.no_merge_lines,
+            ranks=options.print_ranks,
+        )
+        if hint := unused_hosts(options, os.environ):
+            merger.note(hint)
+        if timeline is not None:
+            _timeline(merge.clear, timeline)
+        runner = _runner(job, merger, records)
+        code = runner.run()
+        ended_well = code == 0 and job.elastic is None and runner.stopped_by is None
+        if ended_well and (hint := _nobody_joined(job, options.horovod, variables, records)):
+            merger.note(hint)
+        terminal.close()
+        if timeline is not None:
+            # Of ranks of this host that were killed before they could write it.
+            _timeline(merge.finish, timeline)
+        if options.report:
+            _print_report(records)
+    return code
+
+
+def _runner(
+    job: JobOptions, merger: OutputMerger, records: RunRecords
+) -> JobRunner | ElasticJobRunner:
+    elastic, node = job.elastic, job.node
+    if elastic is None:
+        return JobRunner(job, merger, records)
+
+    def head(orders: Orders) -> Head:
+        if node is None:
+            return LocalHead(job, elastic, orders)
+        return NodeHead(node, elastic, job.start_timeout, orders)
+
+    return ElasticJobRunner(job, head, elastic, merger, records)
+
+
+def _nobody_joined(
+    job: JobOptions, shimmed: bool, variables: Mapping[str, str], records: RunRecords
+) -> str:
+    """Returns what to say of a job that ended well and that no rank has joined; "" of any other.
+
+    Args:
+        job: The job.
+        shimmed: Whether --horovod was given.
+        variables: The environment of the ranks.
+        records: Where ranks of this host leave a record when they join.
+    """
+    here = sum(is_local(slot.host) for slot in job.slots)
+    with contextlib.suppress(SettingError):
+        if not read_settings(variables).record:
+            return ""
+    if len(job.slots) < 2 or not here or not records.nobody_joined():
+        return ""
+    where = "" if here == len(job.slots) else " on this host"
+    horovod = "" if shimmed else "A script for Horovod needs --horovod. "
+    return (
+        f"tfring run: no process{where} called tfring.init(), so the {len(job.slots)} processes "
+        f"were programs of their own and not ranks of one job. {horovod}A program that looks for "
+        "mpirun's variables or uses mpi4py needs mpirun; see docs/migration.md."
+    )
+
+
+def _timeline_of(variables: Mapping[str, str]) -> Path | None:
+    """Returns where the ranks write a timeline; None: nowhere, or they refuse their settings."""
+    with contextlib.suppress(SettingError):
+        timeline = read_settings(variables).timeline
+        return None if timeline is None else Path(timeline).absolute()
+    return None
+
+
+def _timeline(do: Callable[[Path], object], path: Path) -> None:
+    try:
+        do(path)
+    except Exception as error:  # the exit code is that of the job
+        print(f"tfring run: the timeline could not be written: {error}", file=sys.stderr)
+
+
+def _print_report(records: RunRecords) -> None:
+    """Prints where the time of the job went."""
+    try:
+        paths = [record.path for record in records.job().records.values()]
+        report.show(paths, to_errors=True)
+    except Exception as error:  # the exit code is that of the job
+        print(f"tfring run: no report: {error}", file=sys.stderr)
+
+
+def _compare(options: RunOptions, counts: tuple[int, int]) -> int:
+    """Runs the program with both numbers of ranks and compares; returns 1 if they differ."""
+    with tempfile.TemporaryDirectory(prefix="tfring-compare-") as name:
+        folders = [Path(name) / f"{i}-{count}" for i, count in enumerate(counts)]
+        for count, folder in zip(counts, folders, strict=True):
+            steps = str(options.compare_steps)
+            one = dataclasses.replace(options, num_proc=count)
+            code = _run(one, TFRING_COMPARE_FOLDER=str(folder), TFRING_COMPARE_STEPS=steps)
+            if code != 0:
+                return code
+        first, second = (f"{count} rank{'' if count == 1 else 's'}" for count in counts)
+        outcome = compare_runs(folders[0], folders[1], (first, second))
+    print(f"tfring run: {first} and {second}: {outcome.text}")
+    return 0 if outcome.equal else 1
