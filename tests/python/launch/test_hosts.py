@@ -7,18 +7,20 @@ import random
 import sys
 
 import pytest
+from run_options import run_options
 
 from tfring.launch.hosts.allocations import find_allocation
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.lists import expand, split_list
 from tfring.launch.hosts.placement import (
     address_of,
-    find_slots,
+    assign_slots,
     is_local,
     parse_hostfile,
     parse_hosts,
 )
 from tfring.launch.hosts.slurm_gpus import read_gpus
+from tfring.launch.options.resolve import job_options
 from tfring.ssh.options import SshOptions
 
 
@@ -74,7 +76,7 @@ def test_what_is_no_host_is_named(text, words):
 
 def test_one_machine_under_two_users_is_one_host():
     with pytest.raises(UsageError, match=r"twice \(a\)"):
-        find_slots(None, "me@a:1,you@a:1", None)
+        assign_slots(None, parse_hosts("me@a:1,you@a:1"))
 
 
 def test_another_user_on_this_host_needs_ssh():
@@ -231,13 +233,18 @@ def test_bad_line_of_sge(tmp_path):
         find_allocation({"PE_HOSTFILE": str(tmp_path / "hosts")})
 
 
-def test_which_hosts_win():
-    job = {"SLURM_JOB_NODELIST": "a,b", "SLURM_TASKS_PER_NODE": "2(x2)"}
-    assert [s.host for s in find_slots(None, None, None, job)] == ["a", "a", "b", "b"]
-    assert [s.host for s in find_slots(1, None, None, job)] == ["localhost"]
-    assert [s.host for s in find_slots(None, "c:1", None, job)] == ["c"]
+def test_which_hosts_win(monkeypatch):
+    def hosts(*words):
+        return [slot.host for slot in job_options(run_options(*words)).slots]
+
+    monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
     with pytest.raises(UsageError, match="how many"):
-        find_slots(None, None, None, {})
+        hosts()
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "a,b")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2(x2)")
+    assert hosts() == ["a", "a", "b", "b"]
+    assert hosts("-np", 1) == ["localhost"]
+    assert hosts("-H", "c:1") == ["c"]
 
 
 def test_no_text_reaches_ssh_as_an_option(monkeypatch):
@@ -252,6 +259,6 @@ def test_no_text_reaches_ssh_as_an_option(monkeypatch):
 
 
 def test_a_job_has_at_most_a_hundred_thousand_ranks():
-    for ranks, hosts in ((100_000_000, None), (None, "a:60000,b:60000")):
+    for ranks, hosts in ((100_000_000, []), (None, parse_hosts("a:60000,b:60000"))):
         with pytest.raises(UsageError, match="a job has at most 100000"):
-            find_slots(ranks, hosts, None)
+            assign_slots(ranks, hosts)
