@@ -42,9 +42,8 @@ _PLACES = ("num_proc", "hosts", "ssh_port", "ssh_identity_file", "bind_to", "x")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     add_fields(parser, RunOptions, only=_PLACES)
-    add = parser.add_argument
-    add("--network-interface", metavar="NAME,...", help="as for tfring run")
     add_measured(parser)
+    add = parser.add_argument
     add("--json", metavar="FILE", help="write the result, with all samples, for --compare")
     add("--plot", metavar="FILE", help="draw it: a file that ends in .png, .svg or .pdf")
     add("--compare", nargs=2, metavar="FILE", help="compare two results; measure nothing")
@@ -97,7 +96,6 @@ def _become_rank(
 ) -> int:
     """Goes on as the rank that this process is. Does not return."""
     named = given(read_options(RunOptions, options), *_PLACES)
-    named += ["--network-interface"] if options.network_interface else []
     if named:
         raise ValueError(
             f"{', '.join(named)}: this process is rank {here.rank} of {here.size} already, started "
@@ -119,13 +117,11 @@ def _start(options: argparse.Namespace, what: BenchOptions, files: Files) -> int
     """Starts the ranks and shows what they find."""
     asked = read_options(RunOptions, options)
     nowhere = asked.num_proc is None and not asked.known_hosts
-    network = options.network_interface
     job = job_options(
         dataclasses.replace(
             asked,
             num_proc=LOCAL_RANKS if nowhere else asked.num_proc,
             x=(("TF_CPP_MIN_LOG_LEVEL", "2"), *asked.x),
-            settings={"TFRING_INTERFACE": network} if network else {},
             command=tuple(_command(what, None)),
         )
     )

@@ -1,4 +1,4 @@
-"""`tfring run --config-file`: options from a file of YAML, with horovodrun's sections."""
+"""`--config-file`: options from a file of YAML, with horovodrun's sections."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _words(
     options = parser._option_string_actions
     action = options.get(f"--{name}") if name not in _NOT_HERE else None
     if action is None:
-        raise UsageError(f'--config-file {path}: "{shown}" is no option of tfring run')
+        raise UsageError(f'--config-file {path}: "{shown}" is no option of {parser.prog}')
     if isinstance(value, bool):
         return _flag(path, shown, name, value, options)
     if name == "env" and isinstance(value, dict):

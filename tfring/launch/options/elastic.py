@@ -13,24 +13,10 @@ from tfring.launch.options.option import given
 from tfring.launch.options.run_options import RunOptions
 
 _MAKES_ELASTIC = ("min_np", "max_np", "host_discovery_script", "spares")
-_ONLY_ELASTIC = (
-    "slots",
-    "elastic_timeout",
-    "reset_limit",
-    "blacklist_cooldown_range",
-    "blacklist_hosts",
-)
+_HOW_IT_CHANGES = ("slots", "reset_limit", "blacklist_cooldown_range", "blacklist_hosts")
+_ONLY_ELASTIC = (*_HOW_IT_CHANGES, "elastic_timeout")
 _ONLY_NODES = ("nproc_per_node", "rdzv_endpoint", "rdzv_id")
-_NOT_NODES = (
-    "num_proc",
-    "hosts",
-    *_MAKES_ELASTIC,
-    "slots",
-    "reset_limit",
-    "blacklist_cooldown_range",
-    "blacklist_hosts",
-    "compare",
-)
+_NOT_NODES = ("num_proc", "hosts", *_MAKES_ELASTIC, *_HOW_IT_CHANGES, "compare")
 
 
 def elastic_options(options: RunOptions) -> tuple[ElasticOptions | None, NodeOptions | None]:

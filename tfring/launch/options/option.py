@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import math
@@ -165,10 +166,9 @@ def number(
         allowed += f", {low:g} or more"
 
     def convert(text: str) -> float:
-        try:
+        value: float = math.nan
+        with contextlib.suppress(ValueError):
             value = kind(text)
-        except ValueError:
-            value = kind(low) - 1
         if not low <= value <= high or math.isinf(value) or (above and value == low):
             raise ValueError(f"{text}: it has to be {allowed}")
         return value
