@@ -53,6 +53,11 @@ class WireWriter {
 // bytes must outlive it.
 class WireReader {
  public:
+  // Of all elements and texts of a message together, as they lie in memory: an element of a few
+  // bytes may have some hundred there. The largest messages that are sent, of 16 MiB, need half of
+  // it.
+  static constexpr size_t kMaxMemory = 128u << 20;
+
   explicit WireReader(std::string_view bytes) : left_(bytes) {}
 
   bool ok() const { return ok_; }
@@ -122,12 +127,15 @@ class WireReader {
     return value;
   }
 
-  // The number of elements that follow, which take at least `min_bytes` each: fails for more than
-  // the rest of the input can hold.
+  // The number of elements of type T that follow, which take at least `min_bytes` each: fails for
+  // more than the rest of the input can hold, or than one message may take of memory.
+  template <typename T>
   size_t Count(size_t min_bytes) {
     const uint64_t count = Unsigned();
-    if (count > left_.size() / min_bytes) Fail();
-    return ok_ ? static_cast<size_t>(count) : 0;
+    if (count > left_.size() / min_bytes || count > memory_ / sizeof(T)) Fail();
+    if (!ok_) return 0;
+    memory_ -= static_cast<size_t>(count) * sizeof(T);
+    return static_cast<size_t>(count);
   }
 
   // A byte that is below `limit`.
@@ -141,7 +149,7 @@ class WireReader {
   }
 
   std::string String() {
-    const size_t size = Count(1);
+    const size_t size = Count<char>(1);
     std::string value(left_.substr(0, size));
     left_.remove_prefix(size);
     return value;
@@ -149,6 +157,7 @@ class WireReader {
 
  private:
   std::string_view left_;
+  size_t memory_ = kMaxMemory;  // that elements may still take
   bool ok_ = true;
 };
 

@@ -57,7 +57,7 @@ Record ReadRecord(WireReader* in) {
   record.nonce = in->Word();
   record.root = in->Signed32();
   record.position = ReadPosition(in);
-  const size_t count = in->Count(kMinMemberBytes);
+  const size_t count = in->Count<Member>(kMinMemberBytes);
   if (count > kMaxMembers) in->Fail();
   if (in->ok()) record.members.reserve(count);
   for (size_t i = 0; i < count && in->ok(); ++i) {

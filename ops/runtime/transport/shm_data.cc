@@ -116,7 +116,7 @@ Result<std::unique_ptr<DataTransport>> ShmDataTransport::Connect(
   if (!agreed.ok()) return agreed.status();
   std::vector<Rank> group;
   const auto has_part = [](const auto& segment) {
-    return segment != nullptr && segment->header()->part_bytes > 0;
+    return segment != nullptr && segment->part_bytes() > 0;
   };
   for (const ShmAgreement& agreement : *agreed) {
     if (has_part(own) && has_part(agreement.theirs)) group.push_back(agreement.rank);
@@ -148,10 +148,10 @@ void ShmDataTransport::AddPair(ShmAgreement agreement) {
   pair->theirs = std::move(agreement.theirs);
   pair->out = pair->theirs->ring(agreement.our_ring);
   pair->out_data = pair->theirs->data(agreement.our_ring);
-  pair->out_bytes = pair->theirs->header()->ring_bytes;
+  pair->out_bytes = pair->theirs->ring_bytes();
   pair->in = own_->ring(agreement.their_ring);
   pair->in_data = own_->data(agreement.their_ring);
-  pair->in_bytes = own_->header()->ring_bytes;
+  pair->in_bytes = own_->ring_bytes();
   const auto index = static_cast<size_t>(agreement.rank);
   if (pairs_.size() <= index) pairs_.resize(index + 1);
   pairs_[index] = std::move(pair);

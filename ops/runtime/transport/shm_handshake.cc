@@ -85,9 +85,9 @@ Offer MakeOffer(const ShmSegment* own, uint32_t ring) {
   offer.usable = 1;
   offer.pid = getpid();
   offer.fd = own->fd();
-  offer.rings = own->header()->rings;
-  offer.ring_bytes = own->header()->ring_bytes;
-  offer.part_bytes = own->header()->part_bytes;
+  offer.rings = own->rings();
+  offer.ring_bytes = own->ring_bytes();
+  offer.part_bytes = own->part_bytes();
   offer.your_ring = ring;
   offer.nonce = own->header()->nonce;
   return offer;

@@ -31,26 +31,27 @@ uint64_t HeaderBytes(uint32_t rings) {
   return PagesOf(sizeof(ShmHeader) + rings * sizeof(ShmRing));
 }
 
-uint64_t SegmentBytes(uint32_t rings, uint64_t ring_bytes, uint64_t part_bytes) {
-  return HeaderBytes(rings) + PagesOf(part_bytes) + rings * ring_bytes;
-}
-
 Status Errno(const char* what) {
   return Unavailable(std::string("shared memory: ") + what + ": " + ErrnoText(errno));
 }
 
 }  // namespace
 
-Result<std::unique_ptr<ShmSegment>> ShmSegment::Map(int fd, uint64_t bytes) {
-  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+uint64_t ShmSegment::Shape::bytes() const {
+  return HeaderBytes(rings) + PagesOf(part_bytes) + rings * ring_bytes;
+}
+
+Result<std::unique_ptr<ShmSegment>> ShmSegment::Map(int fd, const Shape& shape) {
+  void* base = mmap(nullptr, shape.bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) return Errno("mmap");
-  madvise(base, bytes, MADV_DONTFORK);
-  return std::unique_ptr<ShmSegment>(new ShmSegment(base, bytes));
+  madvise(base, shape.bytes(), MADV_DONTFORK);
+  return std::unique_ptr<ShmSegment>(new ShmSegment(base, shape));
 }
 
 Result<std::unique_ptr<ShmSegment>> ShmSegment::Create(uint32_t rings, uint64_t ring_bytes,
                                                        uint64_t part_bytes) {
-  const uint64_t bytes = SegmentBytes(rings, ring_bytes, part_bytes);
+  const Shape shape{rings, ring_bytes, part_bytes};
+  const uint64_t bytes = shape.bytes();
   // To allocate more than a memory cgroup allows would not fail, but get the process killed. The
   // owners of the rings are about to allocate as much each, and are mostly in the same group.
   const uint64_t headroom = CgroupHeadroom();
@@ -67,7 +68,7 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Create(uint32_t rings, uint64_t 
       fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
     return Errno("fallocate");
   }
-  Result<std::unique_ptr<ShmSegment>> segment = Map(fd.get(), bytes);
+  Result<std::unique_ptr<ShmSegment>> segment = Map(fd.get(), shape);
   if (!segment.ok()) return segment;
   (*segment)->fd_ = std::move(fd);
   auto* header = new ((*segment)->base_) ShmHeader;
@@ -113,15 +114,15 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Open(pid_t pid, int fd, const Sh
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
   const UniqueFd mine(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!mine.valid()) return Errno(("open " + path).c_str());
-  const uint64_t bytes = SegmentBytes(rings, ring_bytes, part_bytes);
+  const Shape shape{rings, ring_bytes, part_bytes};
   struct stat info;
   const int seals = fcntl(mine.get(), F_GET_SEALS);
   const bool shape_ok = seals >= 0 && (seals & kSeals) == kSeals && fstat(mine.get(), &info) == 0 &&
-                        info.st_size == static_cast<off_t>(bytes);
+                        info.st_size == static_cast<off_t>(shape.bytes());
   if (!shape_ok) {
     return Unavailable("shared memory: " + path + " is not the segment that was announced");
   }
-  Result<std::unique_ptr<ShmSegment>> segment = Map(mine.get(), bytes);
+  Result<std::unique_ptr<ShmSegment>> segment = Map(mine.get(), shape);
   if (!segment.ok()) return segment;
   const ShmHeader* header = (*segment)->header();
   if (header->nonce != nonce || header->rings != rings || header->ring_bytes != ring_bytes ||
@@ -132,7 +133,7 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Open(pid_t pid, int fd, const Sh
   return segment;
 }
 
-ShmSegment::~ShmSegment() { munmap(base_, bytes_); }
+ShmSegment::~ShmSegment() { munmap(base_, shape_.bytes()); }
 
 ShmRing* ShmSegment::ring(uint32_t index) const {
   auto* first = reinterpret_cast<ShmRing*>(static_cast<uint8_t*>(base_) + sizeof(ShmHeader));
@@ -140,11 +141,10 @@ ShmRing* ShmSegment::ring(uint32_t index) const {
 }
 
 uint8_t* ShmSegment::data(uint32_t index) const {
-  const ShmHeader* h = header();
-  return static_cast<uint8_t*>(base_) + (bytes_ - (h->rings - index) * h->ring_bytes);
+  return static_cast<uint8_t*>(base_) + (shape_.bytes() - (rings() - index) * ring_bytes());
 }
 
-char* ShmSegment::part() const { return static_cast<char*>(base_) + HeaderBytes(header()->rings); }
+char* ShmSegment::part() const { return static_cast<char*>(base_) + HeaderBytes(rings()); }
 
 void ShmSegment::WakeOwner(Rank from) const {
   ShmHeader* h = header();

@@ -73,6 +73,10 @@ class ShmSegment {
   ShmSegment& operator=(const ShmSegment&) = delete;
 
   ShmHeader* header() const { return static_cast<ShmHeader*>(base_); }
+  // The shape that was asked for. A peer can change what the header says of it.
+  uint32_t rings() const { return shape_.rings; }
+  uint64_t ring_bytes() const { return shape_.ring_bytes; }
+  uint64_t part_bytes() const { return shape_.part_bytes; }
   ShmRing* ring(uint32_t index) const;
   uint8_t* data(uint32_t index) const;
   char* part() const;
@@ -92,14 +96,21 @@ class ShmSegment {
   void EmptyPipe() const;
 
  private:
-  ShmSegment(void* base, uint64_t bytes) : base_(base), bytes_(bytes) {}
-  static Result<std::unique_ptr<ShmSegment>> Map(int fd, uint64_t bytes);
+  struct Shape {
+    uint32_t rings;
+    uint64_t ring_bytes;
+    uint64_t part_bytes;
+    uint64_t bytes() const;  // of the whole segment
+  };
+
+  ShmSegment(void* base, const Shape& shape) : base_(base), shape_(shape) {}
+  static Result<std::unique_ptr<ShmSegment>> Map(int fd, const Shape& shape);
   Status MakePipe();
   Status OpenPipe(pid_t owner);
 
   UniqueFd fd_;  // the owner's only
   void* base_;
-  uint64_t bytes_;
+  Shape shape_;
   UniqueFd pipe_read_;  // the owner's only
   UniqueFd pipe_write_;
 };

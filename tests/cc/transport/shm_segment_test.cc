@@ -32,6 +32,19 @@ TEST(OpenRefusesAnotherNonceAndAnotherShape) {
   EXPECT_TRUE(!ShmSegment::Open(getpid(), 0, nonce, 2, 65536).ok());
 }
 
+// A peer can write to the header; what it says there must not lead out of the segment.
+TEST(PlacesInASegmentDoNotFollowItsHeader) {
+  auto own = ShmSegment::Create(2, 65536, 4096);
+  ASSERT_TRUE(own.ok());
+  const ShmSegment& segment = **own;
+  uint8_t* const data = segment.data(1);
+  char* const part = segment.part();
+  segment.header()->rings = 1u << 30;
+  segment.header()->ring_bytes = uint64_t{1} << 40;
+  EXPECT_TRUE(segment.data(1) == data && segment.part() == part);
+  EXPECT_EQ(segment.ring_bytes(), uint64_t{65536});
+}
+
 // Else a child that outlives its rank keeps the memory.
 TEST(AForkedChildHasNoSharedMemory) {
   auto segment = ShmSegment::Create(1, 65536);

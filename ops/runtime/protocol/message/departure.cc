@@ -23,7 +23,7 @@ void WriteDepartures(const std::vector<Departure>& departures, WireWriter* out) 
 // Texts of exceptions come from outside of the runtime, and go into errors that Python reads.
 std::vector<Departure> ReadDepartures(WireReader* in) {
   std::vector<Departure> departures;
-  const size_t count = in->Count(kMinDepartureBytes);
+  const size_t count = in->Count<Departure>(kMinDepartureBytes);
   if (count == 0) in->Fail();
   departures.reserve(count);
   for (size_t i = 0; i < count && in->ok(); ++i) {

@@ -20,7 +20,7 @@ void WriteBatch(const LockedBatch& batch, WireWriter* out) {
 
 LockedBatch ReadBatch(WireReader* in) {
   LockedBatch batch;
-  const size_t ids = in->Count(1);
+  const size_t ids = in->Count<uint32_t>(1);
   for (size_t i = 0; i < ids && in->ok(); ++i) batch.push_back(in->Unsigned32());
   return batch;
 }
@@ -78,7 +78,7 @@ LockMessage ReadLockMessage(FrameType type, WireReader* in) {
   message.id = in->Unsigned();
   if (type == FrameType::kLock) {
     message.attempt = in->Unsigned();
-    const size_t batches = in->Count(2);
+    const size_t batches = in->Count<LockedBatch>(2);
     if (batches == 0) in->Fail();
     for (size_t i = 0; i < batches && in->ok(); ++i) {
       message.batches.push_back(ReadBatch(in));

@@ -58,7 +58,7 @@ void WriteList(const std::vector<T>& values, WireWriter* out) {
 template <typename T>
 std::vector<T> ReadList(T (WireReader::*read)(), WireReader* in) {
   std::vector<T> values;
-  const size_t count = in->Count(1);
+  const size_t count = in->Count<T>(1);
   values.reserve(count);
   for (size_t i = 0; i < count && in->ok(); ++i) values.push_back((in->*read)());
   return values;
@@ -208,7 +208,7 @@ Request ReadRequest(WireReader* in) {
   }
   if (request.kind == CollectiveKind::kAddProcessSet) request.set_ranks = ReadRanks(in);
   if (request.kind == CollectiveKind::kRemoveProcessSet) request.removed_set = in->Signed32();
-  const size_t shapes = in->Count(1);
+  const size_t shapes = in->Count<Shape>(1);
   request.shapes.reserve(shapes);
   for (size_t i = 0; i < shapes && in->ok(); ++i) request.shapes.push_back(ReadSignedNumbers(in));
   return request;
@@ -268,7 +268,7 @@ Plan ReadPlan(WireReader* in) {
     plan.absent = ReadRanks(in);
     if (plan.absent.empty()) in->Fail();
   }
-  const size_t items = in->Count(kMinItemBytes);
+  const size_t items = in->Count<PlanItem>(kMinItemBytes);
   plan.items.reserve(items);
   for (size_t i = 0; i < items && in->ok(); ++i) {
     PlanItem item;
@@ -281,14 +281,14 @@ Plan ReadPlan(WireReader* in) {
 }
 
 void ReadRequests(WireReader* in, Frame* frame) {
-  const size_t count = in->Count(kMinRequestBytes);
+  const size_t count = in->Count<Request>(kMinRequestBytes);
   frame->requests.reserve(count);
   for (size_t i = 0; i < count && in->ok(); ++i) frame->requests.push_back(ReadRequest(in));
   frame->cache_ids = ReadIds(in);
 }
 
 void ReadPlans(WireReader* in, Frame* frame) {
-  const size_t count = in->Count(kMinPlanBytes);
+  const size_t count = in->Count<Plan>(kMinPlanBytes);
   frame->plans.reserve(count);
   for (size_t i = 0; i < count && in->ok(); ++i) frame->plans.push_back(ReadPlan(in));
 }

@@ -50,7 +50,7 @@ struct Frame {
 std::string EncodeFrame(const Frame& frame);
 
 // Treats every byte as hostile: bounds every length by what is left of the input, allocates no
-// more than a small multiple of its size, and refuses unknown enums and trailing bytes.
+// more than its size and WireReader::kMaxMemory, and refuses unknown enums and trailing bytes.
 Result<Frame> DecodeFrame(std::string_view bytes);
 
 inline constexpr size_t kMaxFrameBytes = 64u << 20;

@@ -2,7 +2,9 @@
 
 #include <cmath>
 #include <string>
+#include <vector>
 
+#include "ops/runtime/base/wire_io.h"
 #include "ops/runtime/protocol/message/text.h"
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
@@ -308,6 +310,31 @@ TEST(OverlongAndHugeNumbersAreRefused) {
   EXPECT_TRUE(
       !DecodeFrame("\x03\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01").ok());  // 2^64 - 1 as an id
   EXPECT_TRUE(!DecodeFrame("\x03\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f").ok());
+}
+
+// Well-formed frames below kMaxFrameBytes, of elements that are all zeros, would take up to 37
+// times as much memory.
+TEST(FramesOfManySmallElementsAreRefused) {
+  const auto frame = [](uint8_t type, std::vector<uint64_t> counts, const std::string& element) {
+    WireWriter out;
+    out.Byte(type);
+    for (uint64_t count : counts) out.Unsigned(count);
+    std::string bytes = out.Take();
+    for (uint64_t i = 0; i < counts.back(); ++i) bytes += element;
+    return bytes;
+  };
+  const auto type = [](FrameType value) { return static_cast<uint8_t>(value); };
+  const std::string requests = frame(type(FrameType::kRequests), {6'000'000}, std::string(9, 0));
+  EXPECT_TRUE(!DecodeFrame(requests + '\0').ok());
+  const std::string plans = frame(type(FrameType::kPlans), {7'000'000}, std::string(8, 0));
+  EXPECT_TRUE(!DecodeFrame(plans).ok());
+  const std::string batches = frame(type(FrameType::kLock), {0, 0, 30'000'000}, {1, 0});
+  EXPECT_TRUE(!DecodeFrame(batches).ok());
+  // Shapes of all requests together.
+  const std::string shapes = std::string(8, 0) + frame(0, {12'000'000}, {0}).substr(1);
+  EXPECT_TRUE(!DecodeFrame(frame(type(FrameType::kRequests), {5}, shapes) + '\0').ok());
+  EXPECT_TRUE(
+      DecodeFrame(frame(type(FrameType::kRequests), {100'000}, std::string(9, 0)) + '\0').ok());
 }
 
 TEST(DefaultsAreNotSentExplicitly) {
