@@ -24,7 +24,7 @@ DEFAULT_PORT = 29400  # where nodes meet, as of torchrun
 _LEAST_AGENT_TIMEOUT = 2.0
 
 
-def nodes(text: str) -> tuple[int, int]:
+def _nodes(text: str) -> tuple[int, int]:
     """Reads ``N`` or ``MIN:MAX``.
 
     Raises:
@@ -38,7 +38,12 @@ def nodes(text: str) -> tuple[int, int]:
     return least, most
 
 
-def _endpoint(text: str) -> tuple[str, int]:
+def endpoint(text: str) -> tuple[str, int]:
+    """Reads ``HOST`` or ``HOST:PORT``, where nodes meet.
+
+    Raises:
+        ValueError: The text has another form.
+    """
     match = re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]+)(?::(\d{1,5}))?", text)
     port = int(match[2] or DEFAULT_PORT) if match else 0
     if match is None or not 0 < port < 1 << 16:
@@ -246,7 +251,7 @@ class RunOptions:
     nnodes: tuple[int, int] | None = option(
         "--nnodes",
         group=("elastic jobs, started once per node", "as torchrun's; with --nnodes"),
-        type=nodes,
+        type=_nodes,
         metavar="N or MIN:MAX",
         help="how many nodes the job has",
     )
@@ -256,7 +261,7 @@ class RunOptions:
     rdzv_endpoint: tuple[str, int] | None = option(
         "--rdzv-endpoint",
         "--rdzv_endpoint",
-        type=_endpoint,
+        type=endpoint,
         metavar="HOST[:PORT]",
         help=f"where the nodes meet: one of them serves there (default port {DEFAULT_PORT})",
     )
