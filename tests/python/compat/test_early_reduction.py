@@ -84,12 +84,10 @@ SCRIPT = """
     for step, expected in CASES:
         for mode in modes:
             v, opt = variable(), wrapped()
-            mode(lambda: step(opt, v))()
-            close(v, expected)
-            # As often as it is called.
-            v, opt = variable(), wrapped()
             run = mode(lambda: step(opt, v))
-            run(), run()
+            run()
+            close(v, expected)
+            run()  # as often as it is called
             close(v, 2 * expected - 10.0)
 
     # With op=Sum another reduction gives other values: an error says what to do.

@@ -10,7 +10,7 @@ import sys
 import launcher_tools as tools
 import numpy as np
 import pytest
-from tiers import cases
+from tiers import cases, slow
 
 pytest.importorskip("tfring._native")
 pytestmark = pytest.mark.skipif(
@@ -203,7 +203,7 @@ SIX = (
 )
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, slow(1)])
 @pytest.mark.parametrize("script", cases(SIX, quick=["elastic_tape.py"]))
 def test_a_killed_rank_on_the_only_host_ends_no_script(tmp_path, script, victim):
     """Horovod's rule about hosts is an option of its own: --horovod says what is imported."""

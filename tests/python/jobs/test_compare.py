@@ -73,8 +73,9 @@ BATCH_NORM = """
 """
 
 
-@pytest.mark.parametrize("layer", ["SyncBatchNormalization", slow("BatchNormalization")])
-@pytest.mark.parametrize("ranks", [2, slow(3)])
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", ["SyncBatchNormalization", "BatchNormalization"])
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_batch_normalization(tmp_path, layer, ranks):
     """The gradient of a bias before it is all rounding; with each rank's own batch it is named."""
     program = BATCH_NORM.replace("{layer}", layer)

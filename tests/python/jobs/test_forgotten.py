@@ -23,7 +23,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("what", cases(EXPECTED, quick=("nothing", "reload", "right", "keras2")))
+@pytest.mark.parametrize("what", cases(EXPECTED, quick=("nothing", "reload", "right")))
 def test_what_was_forgotten_is_named(what: str, tmp_path: Path) -> None:
     pytest.importorskip("tfring._native")
     if "keras2" in what:

@@ -157,6 +157,7 @@ FIT = """
 """
 
 
+@pytest.mark.slow
 def test_exception_of_a_callback_is_named_by_the_others(tmp_path: Path) -> None:
     pytest.importorskip("keras")
     path = write_script(tmp_path, FIT, header=REPORT)

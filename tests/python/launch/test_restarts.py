@@ -37,13 +37,14 @@ def test_all_ranks_start_again_and_meet_anew(tmp_path):
         tmp_path,
         """
     import numpy as np
-    import tfring as hvd
+    from tfring import world
+    from tfring._native import core
 
-    hvd.init()
-    report(f"{life}.{rank}", hvd.broadcast_object([hvd.size(), life]))
+    world.init()
+    report(f"{life}.{rank}", core.allgather(np.array([life]), name="lives").tolist())
     if rank == 1 and life < 2:
         raise ValueError(f"life {life} is over")
-    hvd.broadcast_object(None, name="the ranks wait for each other")
+    core.barrier(name="the ranks wait for each other")
     """,
     )
     report, events = tmp_path / "report.json", tmp_path / "events"
@@ -52,7 +53,7 @@ def test_all_ranks_start_again_and_meet_anew(tmp_path):
     assert done.returncode == 0, done.stderr
     for life in range(3):
         for rank in range(2):
-            assert (tmp_path / f"{life}.{rank}").read_text() == f"[2, {life}]\n"
+            assert (tmp_path / f"{life}.{rank}").read_text() == f"[{life}, {life}]\n"
     notes = [line for line in done.stderr.splitlines() if "start again" in line]
     assert [line.rpartition(": ")[2] for line in notes] == [
         f"life {life} is over; all ranks start again (restart {life + 1} of 3)" for life in range(2)
