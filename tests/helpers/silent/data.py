@@ -126,7 +126,7 @@ def shard_of_files_in_the_order_of_the_folder():
     model.fit(rows, verbose=0, callbacks=hvd.fit_callbacks())
 
 
-@wrong(quick=True)
+@wrong()
 def last_partial_batch_of_shard():
     model = net(1)
     model.compile(wrapped(), "mse")

@@ -92,7 +92,7 @@ def _lookup(layer: keras.layers.Layer) -> keras.Model:
     return keras.Model(words, LAYERS.Dense(1, name="head")(hidden))
 
 
-@wrong("lookup", r"hvd\.adapt", quick=True)
+@wrong("lookup", r"hvd\.adapt")
 def vocabulary_of_own_data_in_fit():
     layer = LAYERS.StringLookup(name="lookup")
     layer.adapt(_half(WORDS))
@@ -271,7 +271,7 @@ def _rank_0s(arrays):
     return arrays, hvd.broadcast_object(arrays, root_rank=0, name="of_rank_0")
 
 
-@wrong(quick=True)
+@wrong()
 def global_clip_beside_a_local_layer():
     def optimizer(own):
         return hvd.PartialDistributedOptimizer(sgd(global_clipnorm=0.1), local_layers=[own])

@@ -112,7 +112,7 @@ def _tagger() -> keras.Model:
     return keras.Model(tokens, LAYERS.Dense(9)(hidden))
 
 
-@wrong(quick=True)
+@wrong()
 def masked_sequences():
     model = _tagger()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

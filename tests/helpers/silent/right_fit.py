@@ -61,7 +61,7 @@ def train_on_batch_with_adam():
     hvd.assert_equal(model.weights)
 
 
-@right(quick=True)
+@right()
 def gan_by_train_on_batch():
     critic = net(1, activation="sigmoid")
     critic.compile(wrapped(), "binary_crossentropy")
@@ -158,7 +158,7 @@ def pretrained_on_rank_0():
     return model.get_weights()
 
 
-@right(quick=True)
+@right()
 def dropout_and_augmentation():
     hvd.set_seed(1)
     first, last = net(1).layers
@@ -169,7 +169,7 @@ def dropout_and_augmentation():
     hvd.evaluate(model, part(X), part(Y), verbose=0)
 
 
-@right(quick=True)
+@right()
 def batch_normalization():
     first, last = net(1).layers
     model = keras.Sequential([keras.Input((4,)), first, LAYERS.BatchNormalization(), last])
@@ -256,7 +256,7 @@ def two_outputs_with_loss_weights():
     return model.get_weights()
 
 
-@right(quick=True)
+@right()
 def a_layer_of_each_ranks_own():
     model = net()
     own = [model.layers[0]]
@@ -448,7 +448,7 @@ def rows_counted_by_an_elastic_dataset():
     return model.get_weights()
 
 
-@right(quick=True)
+@right()
 def recurrent_states_of_each_ranks_sequences():
     keras.utils.set_random_seed(1)
     cell = LAYERS.SimpleRNN(3, stateful=True)

@@ -31,7 +31,7 @@ def loop_with_a_wrapped_optimizer():
     return loop(model, optimizer, wrap=plain)
 
 
-@right(quick=True)
+@right()
 def broadcast_after_the_first_step():
     """As Horovod's examples have it: the optimizer has no state before."""
     model, optimizer = net(), keras.optimizers.Adam(0.01)
@@ -69,7 +69,7 @@ def weights_averaged_now_and_then():
                 variable.assign(hvd.allreduce(variable.value, name=f"w{index}"))
 
 
-@right(quick=True)
+@right()
 def gradients_reduced_by_hand():
     model, optimizer = net(1), sgd()
     broadcast(model, optimizer)

@@ -29,7 +29,7 @@ NAME = "(hidden|head)/(kernel|bias)"
 BROADCAST = "fit_callbacks|broadcast_variables"
 
 
-@wrong(NAME, BROADCAST, quick=True)
+@wrong(NAME, BROADCAST)
 def fit_without_callbacks():
     model = net()
     model.compile(wrapped(), "mse")

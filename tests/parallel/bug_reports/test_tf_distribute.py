@@ -93,7 +93,7 @@ FORMS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("form", cases(FORMS, quick=["PyDataset", "generator"]))
+@pytest.mark.parametrize("form", cases(FORMS, quick=["generator"]))
 def test_28797_validation_data_of_every_form(form: str) -> None:
     model = compiled(keras.optimizers.SGD(0.1), metrics=["accuracy"])
     given = FORMS[form](*my_data(2))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tfring as hvd
 
 
+@pytest.mark.slow
 def test_48188_a_broadcast_of_many_variables_beside_a_thread_that_reduces() -> None:
     rng = np.random.default_rng(hvd.rank())
     sizes = np.random.default_rng(1).integers(1, 2000, size=500)

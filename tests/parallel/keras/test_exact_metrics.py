@@ -144,6 +144,7 @@ def deciding() -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.any_ranks
 def test_fit_with_early_stopping_is_that_of_one_process() -> None:
     ours, alone, seen = build(), build(), Seen()
@@ -234,6 +235,7 @@ def test_a_train_step_of_the_users_own() -> None:
     assert history["first"] == pytest.approx([(hvd.size() + 1) / 2])
 
 
+@pytest.mark.slow
 def test_horovods_plain_mean_under_its_name() -> None:
     """The shim has this class; tests/python/compat looks there."""
     model = build()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras_cases import PER_RANK, build_model, fit, loss, my_data, whole_data
+from tiers import cases
 
 import tfring.keras as hvd
 
@@ -64,7 +65,7 @@ def trained(optimizer: Any, data: Any, batch: int, *callbacks: Any) -> Any:
 
 
 @pytest.mark.any_ranks
-@pytest.mark.parametrize("wrapped", ["inside", "outside", "two deep"])
+@pytest.mark.parametrize("wrapped", cases(["inside", "outside", "two deep"], quick=["inside"]))
 def test_either_optimizer_may_be_wrapped(wrapped: str) -> None:
     """All gradients are reduced, and once: the weights are those of one process."""
     optimizer: Any

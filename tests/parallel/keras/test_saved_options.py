@@ -91,8 +91,8 @@ def test_a_loaded_model_goes_on_as_the_same_object(options: Any, tmp_path: Path)
     [
         slow({"op": hvd.Adasum}, {"op": hvd.Adasum}),
         slow({"gradient_predivide_factor": 2.0}, {"gradient_predivide_factor": 2.0}),
-        ({"compression": hvd.Compression.bf16}, {"compression": hvd.Compression.bf16}),
-        ({"sparse_as_dense": "auto"}, {"sparse_as_dense": "auto"}),
+        slow({"compression": hvd.Compression.bf16}, {"compression": hvd.Compression.bf16}),
+        slow({"sparse_as_dense": "auto"}, {"sparse_as_dense": "auto"}),
         ({"num_groups": 2}, {"groups": 2}),
         ({"weight_by": None}, {"weight_by": None}),
         slow({"weight_by": np.float32(2.5)}, {"weight_by": 2.5}),
@@ -176,7 +176,7 @@ def rows(x: Any, y: Any, sample_weight: Any) -> Any:
         ("compression", Halved, hvd.Compression.none),
         slow("before_reduce", noisy, None),
         slow("after_reduce", noisy, None),
-        ("weight_by", rows, "loss"),
+        slow("weight_by", rows, "loss"),
     ],
 )
 def test_what_no_file_can_hold_is_named(
@@ -208,7 +208,7 @@ def test_passes_may_change_with_the_loaded_model(tmp_path: Path) -> None:
     assert int(loaded.optimizer.iterations) == 4
 
 
-@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+@pytest.mark.parametrize("suffix", [".keras", slow(".h5")])
 def test_plain_keras_gets_the_optimizer_that_was_wrapped(suffix: str, tmp_path: Path) -> None:
     """It goes on as a plain optimizer does that takes each batch, with the state of the file."""
     given = SGD(0.1, momentum=0.9, name="given")

@@ -99,7 +99,7 @@ def test_a_loaded_model_goes_on_as_if_never_saved(name: str, suffix: str, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["adam", "accumulation"])
+@pytest.mark.parametrize("name", [slow("adam"), "accumulation"])
 def test_plain_keras_loads_it_where_tfring_is_not_installed(name: str, tmp_path: Path) -> None:
     path = tmp_path / "model.keras"
     model = saved(OPTIMIZERS[name](), path)
@@ -117,7 +117,7 @@ def test_plain_keras_loads_it_where_tfring_is_not_installed(name: str, tmp_path:
         np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-6)
 
 
-@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+@pytest.mark.parametrize("suffix", [".keras", slow(".h5")])
 def test_optimizers_that_keras_does_not_know(suffix: str, tmp_path: Path) -> None:
     class Unregistered(keras.optimizers.SGD):
         """Nothing leads to it from outside of this function."""

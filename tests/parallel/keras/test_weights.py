@@ -144,7 +144,7 @@ def test_class_weights() -> None:
     compare(dense, loss, x, classes, class_weight={0: 1.0, 1: 5.0, 2: 0.1})
 
 
-@pytest.mark.parametrize("rows", [equal, rows_of])
+@pytest.mark.parametrize("rows", [slow(equal), rows_of])
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight"])
 def test_sample_weights(reduction: str, rows: Any) -> None:
     x, y, _ = data(rows=rows)
@@ -250,7 +250,7 @@ def sparse_targets() -> tuple[Any, Any]:
     return x, steps.reshape(-1, CLASSES)
 
 
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit", [slow(False), True])
 def test_a_function_of_the_batch_and_a_rank_of_which_nothing_counts(jit: bool) -> None:
     """The gradient is NaN on that rank, of 0/0."""
     x, y = sparse_targets()

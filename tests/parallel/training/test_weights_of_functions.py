@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiers import slow
 
 import tfring as hvd
 
@@ -74,8 +75,8 @@ def one_process(kernel: Any, x: Any, counts: list[int], rows: list[int]) -> Any:
     return tape.gradient(loss, kernel)
 
 
-@pytest.mark.parametrize("outer", ["eager", "graph", "jit"])
-@pytest.mark.parametrize("inner", ["plain", "function", "jit"])
+@pytest.mark.parametrize("outer", [slow("eager"), "graph", "jit"])
+@pytest.mark.parametrize("inner", ["plain", slow("function"), "jit"])
 def test_equals_one_process(outer: str, inner: str) -> None:
     model = Model(inner)
     alike = "jit" if "jit" in (outer, inner) else inner  # as many rows on each rank

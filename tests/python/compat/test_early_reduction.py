@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from keras_generations import GENERATIONS, run_on_two_ranks
 
 SCRIPT = """
@@ -228,6 +229,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
 @GENERATIONS
 def test_gradients_that_were_reduced_early(generation: str, legacy: str, tmp_path: Path) -> None:
     run_on_two_ranks(SCRIPT, generation, legacy, tmp_path)

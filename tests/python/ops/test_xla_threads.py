@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from launcher_tools import run, write_script
-from tiers import slow
 
 from tfring.ops import library
 
@@ -149,7 +148,8 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize("cause", ["variable", slow("pool")])
+@pytest.mark.slow
+@pytest.mark.parametrize("cause", ["variable", "pool"])
 def test_what_tensorflow_keeps_apart_is_explained(tmp_path, cause: str) -> None:
     limits = {"TFRING_STALL_SHUTDOWN_TIME_SECONDS": "8"}
     script = write_script(tmp_path, WAITS_OF_TENSORFLOW)

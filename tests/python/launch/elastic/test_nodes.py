@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 from elastic_runs import TRAINING, ElasticRun
 from launcher_tools import LIMIT_SECONDS, alive, run, wait_until
+from tiers import slow
 
 pytest.importorskip("tfring._native")
 
@@ -70,7 +71,7 @@ def test_more_failures_than_max_restarts_end_the_job_on_all_nodes(tmp_path, endp
             assert any("the limit of 0 resets is used up" in line for line in each.errors)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, slow(signal.SIGTERM), slow(signal.SIGINT)])
 def test_a_launcher_of_a_node_that_ends_costs_its_ranks_only(tmp_path, endpoint, number):
     """Started anew, the node joins again."""
     with node(tmp_path, "a", endpoint, "--max-restarts", 3) as first:
