@@ -1,0 +1,132 @@
+"""What has become of a job whose processes were killed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import time
+from typing import Any
+
+from kill_plans import ELASTIC, KERAS, STATIC
+from killed_jobs import Job
+
+from benchmarks.elastic.checks import violations
+from benchmarks.elastic.worker import Settings, hash_of, value_of
+
+
+def history_of(steps: int, settings: Settings) -> str:
+    """Returns the hash of an undisturbed training of so many steps."""
+    history = ""
+    for step in range(steps):
+        epoch, begin = divmod(step * settings.batch, settings.samples)
+        value = value_of(epoch, begin, begin + settings.batch, settings.samples)
+        history = hash_of(history, epoch, begin, value)
+    return history
+
+
+def check_codes(job: Job, codes: list[tuple[int, int]]) -> None:
+    """The job ends with 0 wherever it can go on, and says why where it cannot."""
+    nodes = job.plan.nodes
+    said = job.errors()
+    for host, code in codes:
+        if code == -signal.SIGKILL and host in job.launcher_killed:
+            continue
+        if code == 0:
+            continue
+        lost = job.lost_host and not job.plan.elastic
+        over = "after the training was over" in said
+        serving = nodes and 0 in job.launcher_killed
+        if not (lost or over or serving) or "tfring run:" not in said:
+            job.wrong.append(f"code: the launcher on host {host} ended with {code}")
+
+
+def check_weights(job: Job, ended: bool) -> list[str]:
+    """All steps are those of a run without kills, and so is the end if there is one."""
+    events = sorted(job.logs.read(), key=lambda event: int(event["t"]))
+    if job.plan.program is KERAS:
+        return check_keras(job, events) if ended else []
+    settings = Settings(steps=job.plan.steps)
+    pids = {event["pid"]: event["w"] for event in events if event["e"] == "up"}
+    for pid, when in job.doomed.items():
+        if pid in pids:
+            events.append({"e": "fault", "t": when, "w": pids[pid], "action": "kill"})
+    events.sort(key=lambda event: int(event["t"]))
+    left: set[int] = set()
+    if job.plan.program is STATIC:
+        left = set(pids.values())
+    wrong = [f"wrong: {text}" for text in violations(events, settings, left)]
+    ends = [event for event in events if event["e"] == "end"]
+    right = (job.plan.steps, history_of(job.plan.steps, settings))
+    wrong += [
+        f"wrong: {end} is not {right}" for end in ends if (end["step"], end["history"]) != right
+    ]
+    if ended and not ends:
+        wrong.append("wrong: no rank came to its end")
+    return [*wrong, *_check_begins(job, events)]
+
+
+def _check_begins(job: Job, events: list[dict[str, Any]]) -> list[str]:
+    """A training that begins anew says so; one with checkpoints goes on from the newest."""
+    wrong, done, saved = [], 0, 0
+    elastic = job.plan.program is ELASTIC
+    told = "no worker is left that has" in job.errors() or "is left: the training" in job.errors()
+    for event in events:
+        if event["e"] == "commit":
+            done = event["step"]
+        elif event["e"] == "saved":
+            saved = event["step"]
+        elif event["e"] == "train" and event["step"] < saved:
+            wrong.append(f"wrong: the checkpoint of step {saved} was lost: {event}")
+        elif event["e"] == "train" and elastic and done > event["step"] + 2 and not told:
+            wrong.append(f"wrong: steps up to {done} are lost, and nobody says so: {event}")
+    return wrong
+
+
+def check_keras(job: Job, events: list[dict[str, Any]]) -> list[str]:
+    """The weights are those of a run without kills but for rounding."""
+    ends = [event for event in events if event["e"] == "end"]
+    if not ends:
+        return ["wrong: no rank came to its end"]
+    clean = json.loads((job.folder.parent / "clean.json").read_text())
+    wrong = []
+    for end in ends:
+        off = max(abs(a - b) for a, b in zip(end["weights"], clean["weights"], strict=True))
+        if end["step"] != clean["step"] or off > 1e-6:
+            wrong.append(f"wrong: worker {end['w']} has step {end['step']}, weights {off:g} off")
+    return wrong
+
+
+def recoveries(job: Job) -> list[dict[str, Any]]:
+    """Seconds from when a loss was noticed to the next step, where members were left."""
+    events = sorted(job.logs.read(), key=lambda event: int(event["t"]))
+    if job.plan.program is STATIC:
+        return []
+    offset = time.time() - time.monotonic()
+    told = []
+    for path in job.folder.glob("events.*"):
+        for line in path.read_text().splitlines():
+            one = json.loads(line)
+            if one["event"] in ("worker_failed", "host_silent"):
+                told.append(int((one["time"] - offset) * 1e9))
+    pids = {event["pid"]: event["w"] for event in events if event["e"] == "up"}
+    found = []
+    for kill, after in itertools.zip_longest(job.killed, job.killed[1:]):
+        begin, until = kill["t"], after["t"] if after else 1 << 62
+        gone = {pids[pid] for pid, when in job.doomed.items() if pid in pids and when <= begin}
+        before = [event for event in events if event["t"] < begin and "g" in event]
+        generation = max((event["g"] for event in before), default=0)
+        members = {event["w"] for event in before if event["g"] == generation}
+        stay = members - gone
+        later = [event for event in events if event["t"] > begin and event["w"] in stay]
+        if kill["ends"] or not members & gone or any(event["e"] == "end" for event in before):
+            continue
+        noticed = [when for when in told if when > begin]
+        noticed += [event["t"] for event in later if event["e"] == "error"]
+        steps = [e["t"] for e in later if e["e"] == "commit" and e["g"] > generation]
+        if noticed and min(steps, default=until) < until:
+            times = (min(noticed) - begin) / 1e9, (min(steps) - min(noticed)) / 1e9
+            found.append({"victim": kill["victim"], "noticed": times[0], "step": times[1]})
+        elif stay and not after and not any(event["e"] == "end" for event in later):
+            found.append({"victim": kill["victim"], "noticed": None, "step": None})
+    return found

@@ -1,0 +1,55 @@
+"""Launchers, agents, ranks and whole hosts that are killed at random: see random_kills.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pytest
+import random_kills
+
+pytest.importorskip("tfring._native")
+
+if os.geteuid() != 0 or shutil.which("unshare") is None or shutil.which("ip") is None:
+    pytest.skip("needs namespaces: root, util-linux, iproute2", allow_module_level=True)
+
+# Among them a rank, an agent, a launcher and a host are killed, in all kinds of jobs.
+FEW = [
+    ("static", 2),
+    ("static-hosts", 2),
+    ("static-nodes", 3),
+    ("elastic", 3),
+    ("elastic-hosts", 1),
+    ("elastic-nodes", 4),
+]
+JOBS = 40
+KERAS_JOBS = 15
+
+
+def check(folder, kind, seed):
+    """Runs one job; fails with what is wrong of its weights, its end, or what it has left."""
+    folder.mkdir()
+    done = random_kills.isolated(seed, kind, folder)
+    assert done["wrong"] == [], json.dumps(done, indent=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "seed"), FEW)
+def test_a_few_processes_are_killed(tmp_path, kind, seed):
+    check(tmp_path / "job", kind, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1, JOBS + 1))
+@pytest.mark.parametrize("kind", [kind for kind in random_kills.KINDS if "keras" not in kind])
+def test_many_processes_are_killed(tmp_path, kind, seed):
+    check(tmp_path / "job", kind, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["keras", "keras-static"])
+def test_processes_of_keras_are_killed(tmp_path, kind):
+    random_kills.clean_keras(tmp_path)
+    for seed in range(1, KERAS_JOBS + 1):
+        check(tmp_path / f"job{seed}", kind, seed)
