@@ -13,6 +13,8 @@ bool Hosts::Has(const Place& place) const {
 }
 
 void Hosts::OnFailure(TimePoint now, const std::string& host) {
+  // The others that a loss of the whole host takes with it are no failures of their own.
+  if (!Usable(now, host)) return;
   std::vector<TimePoint>& failures = heat_[host].failures;
   failures.erase(std::remove_if(failures.begin(), failures.end(),
                                 [&](TimePoint when) { return now - when > policy_.window; }),

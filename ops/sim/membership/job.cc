@@ -206,9 +206,18 @@ void Job::NoteDismissal(WorkerId worker) {
   checker_.OnDismissed(worker, leaver->training().committed().position, left);
 }
 
-// For its silence. Nobody waits for one that holds Python's lock, unless something else has failed.
-void Job::NoteEviction(WorkerId worker) {
+// Nobody waits for one that holds Python's lock, unless something else has failed.
+void Job::NoteEviction(WorkerId worker, const std::string& reason) {
+  const auto says = [&](const char* text) { return reason.find(text) != std::string::npos; };
   const Process* process = Find(worker);
+  const bool unreachable = says("could not reach each other");
+  if (process != nullptr && (unreachable || says("was silent") || says("was not ready"))) {
+    // Workers that this step starts were chosen before it.
+    After(0, [this, host = process->place().first, when = now(), unreachable] {
+      checker_.OnFailureOf(when, host, unreachable);
+    });
+  }
+  if (!says("was silent")) return;
   const Generation generation = coordinator_.record().generation;
   const bool lived = process != nullptr && process->alive() && process->holds() &&
                      process->worker().Runs(generation) && broken_.count(generation) == 0 &&
@@ -219,8 +228,7 @@ void Job::NoteEviction(WorkerId worker) {
 void Job::SendCommand(WorkerId to, const Command& command) {
   checker_.OnCommand(command.kind);
   if (command.kind == CommandKind::kFenced || command.kind == CommandKind::kExit) {
-    const bool first = dismissed_.insert(to).second;
-    if (first && command.reason.find("was silent") != std::string::npos) NoteEviction(to);
+    if (dismissed_.insert(to).second) NoteEviction(to, command.reason);
   }
   Transmit(to, false, [this, to, bytes = EncodeCommand(command)] {
     Process* process = Find(to);

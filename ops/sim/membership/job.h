@@ -76,7 +76,7 @@ class Job {
   bool FindsHost(const std::string& host) const;  // discovery does
   void NoteProposal(const membership::Record& record);
   void NoteDismissal(membership::WorkerId worker);
-  void NoteEviction(membership::WorkerId worker);
+  void NoteEviction(membership::WorkerId worker, const std::string& reason);
   void SendCommand(membership::WorkerId to, const membership::Command& command);
   void Transmit(membership::WorkerId worker, bool up, std::function<void()> deliver);
   void PlanTick();

@@ -220,16 +220,17 @@ void JobChecker::OnEvicted(TimePoint now, WorkerId worker, TimePoint heard, bool
   }
 }
 
-void JobChecker::OnFailureOf(TimePoint now, const std::string& host) {
+void JobChecker::OnFailureOf(TimePoint now, const std::string& host, bool at_once) {
   const membership::HostPolicy& policy = scenario_->coordinator.hosts;
+  auto& [until, times] = cooling_[host];
+  if (now < until && !at_once) return;
   std::vector<TimePoint>& failures = host_failures_[host];
-  failures.push_back(now);
+  if (!at_once) failures.push_back(now);
   const auto recent = std::count_if(failures.begin(), failures.end(),
                                     [&](TimePoint when) { return now - when <= policy.window; });
-  auto& [until, times] = cooling_[host];
   if (policy.first_failure_bars) {
     until = kNever;
-  } else if (recent >= policy.failures) {
+  } else if (at_once || recent >= policy.failures) {
     const Duration longest = std::min(policy.cool_first << std::min(times, 20), policy.cool_most);
     until = std::max(until, now + longest);
     ++times;

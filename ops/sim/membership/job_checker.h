@@ -51,7 +51,7 @@ class JobChecker {
   // The coordinator takes a worker for dead that it last heard of at `heard`, because it was
   // silent.
   void OnEvicted(TimePoint now, membership::WorkerId worker, TimePoint heard, bool lived);
-  void OnFailureOf(TimePoint now, const std::string& host);
+  void OnFailureOf(TimePoint now, const std::string& host, bool at_once = false);
   bool IsBarred(const std::string& host) const;  // for good, by its first failure
   void OnStart(TimePoint now, const std::string& host);
   void OnCommand(membership::CommandKind kind) {

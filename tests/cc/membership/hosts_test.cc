@@ -48,6 +48,13 @@ TEST(AHostCoolsTwiceAsLongEachTime) {
   EXPECT_TRUE(hosts.Usable(kStart, "b") && !hosts.Barred("a"));
 }
 
+TEST(TheLossOfAWholeHostCoolsItOnceHoweverManyWorkersItHad) {
+  Hosts hosts = TwoHosts({});
+  for (int worker = 0; worker < 8; ++worker) hosts.OnFailure(kStart + worker, "a");
+  EXPECT_TRUE(!hosts.Usable(kStart + 9 * kSecond, "a"));
+  EXPECT_TRUE(hosts.Usable(kStart + 11 * kSecond, "a"));
+}
+
 TEST(AHostCanBeMadeToCoolWithoutMoreFailures) {
   Hosts hosts = TwoHosts({});
   hosts.Cool(kStart, "a");
