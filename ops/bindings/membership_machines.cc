@@ -24,6 +24,7 @@ using membership::CoordinatorOptions;
 using membership::Generation;
 using membership::HostPolicy;
 using membership::HostSlots;
+using membership::LivingProcess;
 using membership::Phase;
 using membership::Position;
 using membership::ProcessEnd;
@@ -67,6 +68,7 @@ void DefineWorkerEvents(py::module_& m) {
            arg("listener") = "");
   events.def(py::init<>())
       .def_readwrite("commands", &WorkerEvents::commands)
+      .def_readwrite("attached", &WorkerEvents::attached)
       .def_readwrite("ready", &WorkerEvents::ready)
       .def_readwrite("connected", &WorkerEvents::connected)
       .def_readwrite("synced", &WorkerEvents::synced)
@@ -137,6 +139,7 @@ void DefineCoordinatorOptions(py::module_& m) {
       .def_readwrite("stop_limit", &CoordinatorOptions::stop_limit)
       .def_readwrite("connect_limit", &CoordinatorOptions::connect_limit)
       .def_readwrite("min_wait", &CoordinatorOptions::min_wait)
+      .def_readwrite("rebuild_wait", &CoordinatorOptions::rebuild_wait)
       .def_readwrite("join_interval", &CoordinatorOptions::join_interval)
       .def_readwrite("reset_limit", &CoordinatorOptions::reset_limit)
       .def_readwrite("reset_window", &CoordinatorOptions::reset_window)
@@ -153,9 +156,17 @@ void DefineCoordinatorEvents(py::module_& m) {
            }),
            arg("worker"), arg("exit_code"), arg("cause") = "")
       .def_readonly("worker", &ProcessEnd::worker);
+  py::class_<LivingProcess>(m, "LivingProcess")
+      .def(py::init([](WorkerId worker, std::string host, int32_t slot) {
+             return LivingProcess{worker, {std::move(host), slot}};
+           }),
+           arg("worker"), arg("host"), arg("slot"));
   py::class_<CoordinatorEvents>(m, "CoordinatorEvents")
       .def(py::init<>())
       .def_readwrite("hosts", &CoordinatorEvents::hosts)
+      .def_readwrite("living", &CoordinatorEvents::living)
+      .def_readwrite("last_worker", &CoordinatorEvents::last_worker)
+      .def_readwrite("last_generation", &CoordinatorEvents::last_generation)
       .def_readwrite("ends", &CoordinatorEvents::ends)
       .def_readwrite("reports", &CoordinatorEvents::reports)
       .def_readwrite("random", &CoordinatorEvents::random);

@@ -21,6 +21,8 @@ _log = logging.getLogger("tfring")
 # How long the store may take for one request; what was lost is said again with the next beat.
 _STORE_SECONDS = 1.0
 _CLOSE_SECONDS = 10.0
+# A coordinator that has answered nothing for so long, although it was asked so often, is away.
+_SILENT_SECONDS, _SILENT_REPORTS = 10.0, 5
 # How often a wait asks whether it is still wanted.
 _CANCEL_SECONDS = 0.05
 
@@ -72,6 +74,12 @@ class WorkerLink:
         # The thread's: orders, which wake it, and answers, which can wait for the next beat.
         self._watches: list[Watch] = []
         self._watch_again_at = 0.0
+        self._watched = False  # once; when it is again, the coordinator may be another one
+        self._attached = False  # to such a one; the machine has not heard of it
+        self._heard_at = time.monotonic()
+        self._unanswered = 0  # reports since then
+        self._recovers = False
+        self._silent = False
         # Events for the machine; None: the watch has something, or the link is to end.
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._closing = False
@@ -94,6 +102,11 @@ class WorkerLink:
     def ready(self) -> None:
         """The program has built its model: the coordinator may hear of this worker."""
         self._put(ready="")
+
+    def recovers(self) -> None:
+        """The program has come to elastic.run; each coordinator hears of it."""
+        self._recovers = True
+        self._tell_that_it_recovers()
 
     def connected(self, generation: int) -> None:
         """This worker is connected with all members.
@@ -226,6 +239,11 @@ class WorkerLink:
         """The generation that trains now, as the coordinator's last answer says; 0: none."""
         return self._trains
 
+    @property
+    def silent(self) -> bool:
+        """Whether the coordinator has answered nothing for 10 s."""
+        return self._silent
+
     def may_publish(self) -> bool:
         """Whether what was written in this generation may be published.
 
@@ -274,6 +292,7 @@ class WorkerLink:
         self._watch_commands()
         events = self._wait()
         events[0].commands = self._take_commands()
+        events[0].attached, self._attached = self._attached, False
         report = None
         for event in events:
             effects = self._machine.step(time.monotonic_ns(), event)
@@ -311,7 +330,14 @@ class WorkerLink:
             _log.debug("worker %d cannot hear the coordinator: %s", self._worker, error)
             self._end_watches()
             return
+        self._attached, self._watched = self._watched, True
+        if self._attached and self._recovers:
+            self._tell_that_it_recovers()
         self._watches[0].on_ready(lambda: self._inbox.put(None))
+
+    def _tell_that_it_recovers(self) -> None:
+        with contextlib.suppress(StoreError):
+            self._store.set(keys.RUNS, b"", timeout=_STORE_SECONDS)
 
     def _take_commands(self) -> list[Any]:
         messages, commands = [], []
@@ -332,6 +358,9 @@ class WorkerLink:
         for command in commands:
             if command.kind == self._core.CommandKind.answer and command.sequence > self._answered:
                 self._answered, self._trains = command.sequence, command.generation
+                self._heard_at, self._unanswered = time.monotonic(), 0
+        long = time.monotonic() - self._heard_at > _SILENT_SECONDS
+        self._silent = long and self._unanswered >= _SILENT_REPORTS
         return commands
 
     def _end_watches(self) -> None:
@@ -371,6 +400,7 @@ class WorkerLink:
 
     def _send(self, report: Any) -> None:
         message = self._core.encode_report(report)
+        self._unanswered += 1
         try:
             self._store.set(
                 keys.report_key(self._worker), message, ephemeral=True, timeout=_STORE_SECONDS

@@ -15,8 +15,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from tfring import _native
 from tfring.elastic import keys
 from tfring.elastic.errors import Dismissed, GenerationEnded
 from tfring.elastic.link import WorkerLink
@@ -26,7 +27,15 @@ from tfring.job.environments import Identity, Rendezvous
 from tfring.job.environments.elastic import ElasticWorker
 from tfring.job.handshake.errors import BootstrapError, UnreachableError
 from tfring.job.security.errors import SecretError
-from tfring.job.store import PrefixStore, Store, StoreError, StoreTimeoutError, TCPStore, Timeout
+from tfring.job.store import (
+    PrefixStore,
+    Store,
+    StoreConnectionError,
+    StoreError,
+    StoreTimeoutError,
+    TCPStore,
+    Timeout,
+)
 from tfring.settings.environment import Settings
 
 _log = logging.getLogger("tfring")
@@ -99,7 +108,12 @@ class ElasticProcess:
         self._records: TCPStore | None = None
         self._store = self._connect()
         self.link = WorkerLink(
-            self._store, worker.worker, worker.host, worker.slot, on_abandon=self._on_abandon
+            self._store,
+            worker.worker,
+            worker.host,
+            worker.slot,
+            on_abandon=self._on_abandon,
+            options=_link_options(worker.patience),
         )
 
     @property
@@ -145,8 +159,7 @@ class ElasticProcess:
 
     def tell_that_it_recovers(self) -> None:
         """The program has come to elastic.run: the launcher does not start all workers again."""
-        with contextlib.suppress(StoreError):
-            PrefixStore(keys.PREFIX, self._store).set(keys.RUNS, b"")
+        self.link.recovers()
 
     def wait_for_recovery(self) -> None:
         """Waits until a worker has come to elastic.run: others have no use for one that comes late.
@@ -155,9 +168,15 @@ class ElasticProcess:
             StoreError: The store is gone, and the job with it.
         """
         while True:
-            with contextlib.suppress(StoreTimeoutError):
+            try:
                 PrefixStore(keys.PREFIX, self._store).wait([keys.RUNS], _WAIT_SECONDS)
                 return
+            except StoreTimeoutError:
+                pass
+            except StoreConnectionError:
+                if not self.worker.patience:  # else the launcher says when that is too long
+                    raise
+                time.sleep(_ANSWER_SECONDS)
 
     def ready(self) -> None:
         """Lets the coordinator know that this process can be taken into a generation."""
@@ -275,7 +294,7 @@ class ElasticProcess:
             self._close_records()  # it was cut, most likely
 
     def _count_failure(self, record: Record, error: Exception) -> None:
-        self._failures += 1
+        self._failures += not isinstance(error, StoreConnectionError)
         _log.warning(
             "worker %d could not connect with the other %d of generation %d: %s",
             self.worker.worker,
@@ -324,7 +343,14 @@ class ElasticProcess:
             records.close()
 
     def _connect(self) -> TCPStore:
-        return TCPStore(self.worker.store_host, self.worker.store_port)
+        return TCPStore(self.worker.store_host, self.worker.store_port, may_restart=True)
+
+
+def _link_options(patience: float) -> Any:
+    options = _native.core.membership.WorkerOptions()
+    if patience:
+        options.patience = int(patience * 1e9)
+    return options
 
 
 _started: ElasticProcess | None = None

@@ -7,7 +7,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tfring import _native
@@ -37,6 +37,15 @@ class Callbacks(NamedTuple):
     on_kill: Callable[[int], None]
     on_note: Callable[[str], None]
     on_end: Callable[[int, str], None]
+
+
+class _Living(NamedTuple):
+    """See `CoordinatorService.living`."""
+
+    host: str
+    workers: dict[int, int]
+    last_worker: int
+    generation: int
 
 
 class CoordinatorService:
@@ -75,7 +84,7 @@ class CoordinatorService:
         self._machine = self._core.Coordinator(options)
         self._store = PrefixStore(keys.PREFIX, store)
         self._call = Callbacks(on_start, on_kill, on_note, on_end)
-        # ProcessEnds, lists of hosts; None: the watch has something, or the service is to end.
+        # ProcessEnds, lists of hosts, _Living; None: the watch has something, or it is to end.
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._closing = False
         # All below belongs to the thread; others only look at some of it, under the GIL.
@@ -103,6 +112,19 @@ class CoordinatorService:
             hosts: Each host with its number of slots; workers are started on the first ones first.
         """
         self._inbox.put([(host, slots) for host, slots in hosts])
+
+    def living(
+        self, host: str, workers: Mapping[int, int], last_worker: int, generation: int
+    ) -> None:
+        """Says what a launcher knows that was there before this coordinator.
+
+        Args:
+            host: Its host.
+            workers: The ids of its workers that live, each with its slot.
+            last_worker: The highest id that it has heard of; 0: none.
+            generation: The last generation that it has heard of; 0: none.
+        """
+        self._inbox.put(_Living(host, dict(workers), last_worker, generation))
 
     def process_ended(self, worker: int, exit_code: int, cause: str = "") -> None:
         """Says that a worker's process is over.
@@ -182,20 +204,30 @@ class CoordinatorService:
         times = [] if deadline == self._core.NEVER else [deadline / 1e9]
         times += [] if self._watch is not None else [self._watch_again_at]
         limit = max(0.0, min(times) - time.monotonic()) if times else None
-        ends = []
+        ends: list[Any] = []
+        living: list[Any] = []
         try:
             item = self._inbox.get(timeout=limit)
             while True:
                 if isinstance(item, list):
                     self._hosts = item
                     events.hosts = [self._core.HostSlots(*host) for host in item]
+                elif isinstance(item, _Living):
+                    living += self._take_living(item, events)
                 elif item is not None:
                     ends.append(item)
                     self._over_with(item.worker)
                 item = self._inbox.get_nowait()
         except queue.Empty:
-            events.ends = ends
-        return bool(ends) or events.hosts is not None
+            events.ends, events.living = ends, living
+        return bool(ends or living or events.last_worker) or events.hosts is not None
+
+    def _take_living(self, said: _Living, events: Any) -> list[Any]:
+        self._started.update(said.workers)
+        events.last_worker = max(events.last_worker, said.last_worker)
+        events.last_generation = max(events.last_generation, said.generation)
+        living = self._core.LivingProcess
+        return [living(worker, said.host, slot) for worker, slot in said.workers.items()]
 
     def _watch_reports(self) -> None:
         if self._watch is not None or time.monotonic() < self._watch_again_at:

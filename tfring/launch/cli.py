@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from tfring.commands import ALL, Command
-from tfring.launch import bench, doctor, run
+from tfring.launch import bench, coordinator_command, doctor, run
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.kubernetes import manifest
 from tfring.version import __version__
 
-COMMANDS: tuple[Command, ...] = (run, manifest, doctor, bench, *ALL)
+COMMANDS: tuple[Command, ...] = (run, manifest, coordinator_command, doctor, bench, *ALL)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -239,7 +239,8 @@ OURS = Group(
         *_set_by("`init`, for the processes that a rank starts", "PARENT"),
         *_set_by(
             "the launcher of an elastic job",
-            "ELASTIC_WORKER ELASTIC_STORE ELASTIC_HOST ELASTIC_SLOT ELASTIC_FIRST ELASTIC_MEMORY",
+            "ELASTIC_WORKER ELASTIC_STORE ELASTIC_HOST ELASTIC_SLOT ELASTIC_FIRST ELASTIC_MEMORY "
+            "ELASTIC_PATIENCE",
         ),
     ),
 )

@@ -38,7 +38,10 @@ std::string WithoutNumbers(const std::string& cause) {
 }  // namespace
 
 Coordinator::Coordinator(const CoordinatorOptions& options)
-    : options_(options), hosts_(options_.hosts), next_worker_(options_.first_worker) {}
+    : options_(options),
+      rebuilds_(options_.rebuild_wait > 0),
+      hosts_(options_.hosts),
+      next_worker_(options_.first_worker) {}
 
 CoordinatorEffects Coordinator::Step(TimePoint now, CoordinatorEvents events) {
   now_ = now;
@@ -53,9 +56,14 @@ CoordinatorEffects Coordinator::Step(TimePoint now, CoordinatorEvents events) {
   } else {
     forgave_ = false;
   }
+  const bool someone = events.hosts || !events.living.empty() || !events.reports.empty();
   if (events.hosts) SetHosts(std::move(*events.hosts));
+  next_worker_ = std::max(next_worker_, events.last_worker + 1);
+  number_ = std::max(number_, events.last_generation);
+  for (const LivingProcess& living : events.living) OnLiving(living);
   for (const ProcessEnd& end : events.ends) OnEnd(end);
   for (Report& report : events.reports) OnReport(std::move(report));
+  if (rebuilds_ && StillRebuilds(someone)) return std::move(effects_);
   if (phase_ != Phase::kOver && now >= next_tick_) {
     next_tick_ = After(now, kTick);
     Expire();
@@ -72,10 +80,12 @@ void Coordinator::Forgive(Duration pause) {
   advanced_at_ += pause;
   round_since_ += pause;
   formed_at_ += pause;
+  if (rebuilds_ && rebuilt_at_ != kNever) rebuilt_at_ += pause;
 }
 
 void Coordinator::SetHosts(std::vector<HostSlots> hosts) {
   hosts_.Set(std::move(hosts));
+  if (rebuilds_) return;  // others are still to be told of
   for (auto& [id, process] : processes_) {
     if (!hosts_.Has(process.place)) process.leaving = true;
   }
@@ -84,7 +94,10 @@ void Coordinator::SetHosts(std::vector<HostSlots> hosts) {
 void Coordinator::OnEnd(const ProcessEnd& end) {
   ending_.erase(end.worker);
   const auto found = processes_.find(end.worker);
-  if (found == processes_.end() || phase_ == Phase::kOver) return;
+  if (found == processes_.end() || phase_ == Phase::kOver) {
+    over_.insert(end.worker);
+    return;
+  }
   const Process process = found->second;
   Remove(end.worker);
   ending_.erase(end.worker);  // its slot is free
@@ -92,6 +105,7 @@ void Coordinator::OnEnd(const ProcessEnd& end) {
                           std::to_string(end.exit_code) +
                           (end.cause.empty() ? "" : ": " + end.cause);
   if (end.exit_code > 0) OnHostFailure(process.place.first);
+  if (rebuilds_) return;
   if (!CountWithoutInit(end, process)) {
     EndJob(1, why + ", and so did " + std::to_string(without_init_ - 1) +
                   " before it, and none has called init: does the program call it? One that does "
@@ -143,14 +157,15 @@ void Coordinator::OnReport(Report report) {
     return;
   }
   auto found = processes_.find(id);
-  if (over_.count(id) != 0 || (found == processes_.end() && report.generation != 0)) {
+  if (over_.count(id) != 0 || !Adopt(id, report)) {
+    if (found != processes_.end()) Remove(id);
     over_.insert(id);
     Tell(id, CommandKind::kFenced,
          "worker " + std::to_string(id) + " is no part of the job any more: it was taken for dead");
     return;
   }
   if (found == processes_.end()) {
-    if (report.state != WorkerState::kParked || report.slot < 0) return;
+    if ((report.state != WorkerState::kParked && !rebuilds_) || report.slot < 0) return;
     next_worker_ = std::max(next_worker_, id + 1);
     found = processes_.emplace(id, Process()).first;
   }
@@ -164,6 +179,8 @@ void Coordinator::OnReport(Report report) {
   process.registered = true;
   process.leaving |= report.leaving;
   process.heard = now_;
+  if (rebuilds_) TakeRecord(std::move(report.record));
+  report.record = {};
   process.last = std::move(report);
   reached_ = std::max(reached_, process.last.position);
   Command answer;
@@ -171,6 +188,7 @@ void Coordinator::OnReport(Report report) {
   answer.sequence = process.last.sequence;
   answer.sent_at = process.last.sent_at;
   effects_.commands.emplace_back(id, std::move(answer));
+  if (rebuilds_) return;
   if (IsMember(id)) OnMemberReport(process);
   if (now_ - process.told >= kRepairAfter) Repair(id, &process);
 }

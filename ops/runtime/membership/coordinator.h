@@ -34,6 +34,10 @@ struct CoordinatorOptions {
   Duration stop_limit = 10 * kSecond;
   Duration connect_limit = 30 * kSecond;
   Duration min_wait = 600 * kSecond;  // with fewer than min_np workers
+  // How long it listens and decides nothing, from when it first hears of somebody: there may have
+  // been a coordinator before it, whose workers are still there. No shorter than the lease. 0: it
+  // is the first.
+  Duration rebuild_wait = 0;
   Duration join_interval = 2 * kSecond;
   // At most so many generations after the first in `reset_window`, or in all if that is 0; -1: no
   // limit. At the limit joiners wait, and a failure ends the job.
@@ -52,9 +56,19 @@ struct ProcessEnd {
   std::string cause;  // the exception that ended it; "" if none is known
 };
 
+// What an agent says that has lost its coordinator and found one: this process lives.
+struct LivingProcess {
+  WorkerId worker = kNobody;
+  Place place;
+};
+
 // What happened since the last Step, in the order in which it is handled.
 struct CoordinatorEvents {
   std::optional<std::vector<HostSlots>> hosts;  // all that there are now
+  std::vector<LivingProcess> living;
+  // The highest that agents know of.
+  WorkerId last_worker = kNobody;
+  Generation last_generation = 0;
   std::vector<ProcessEnd> ends;
   std::vector<Report> reports;
   uint64_t random = 0;  // 64 random bits, new for each Step: the nonce of a generation
@@ -140,6 +154,13 @@ class TFRING_EXPORT Coordinator {
   void EndJob(int code, const std::string& reason);
   bool IsMember(WorkerId worker) const { return member_ids_.count(worker) != 0; }
 
+  // coordinator_rebuild.cc: what a coordinator before this one has left.
+  void OnLiving(const LivingProcess& living);
+  bool Adopt(WorkerId worker, const Report& report) const;
+  void TakeRecord(Record record);
+  bool StillRebuilds(bool someone);
+  void Rebuild();
+
   // coordinator_rounds.cc: generations.
   void Advance(uint64_t random);
   void StartRound(const std::string& why, bool failed);
@@ -169,7 +190,9 @@ class TFRING_EXPORT Coordinator {
   Phase phase_ = Phase::kGathering;
   TimePoint first_step_ = kNever;
   TimePoint next_tick_ = 0;
-  bool forgave_ = false;  // in the last Step
+  bool forgave_ = false;           // in the last Step
+  bool rebuilds_ = false;          // listens to what a coordinator before it has left
+  TimePoint rebuilt_at_ = kNever;  // when that ends
   Hosts hosts_;
   Suspects suspects_;
   std::map<WorkerId, Process> processes_;  // started or registered, and not known to be over

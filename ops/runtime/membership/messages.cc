@@ -12,7 +12,8 @@ constexpr uint8_t kDone = 2;
 constexpr uint8_t kLeaving = 4;
 constexpr uint8_t kAnnounced = 8;
 constexpr uint8_t kIntroduced = 16;
-constexpr int kReportFlags = 32;  // one more than all of them together
+constexpr uint8_t kRecord = 32;
+constexpr int kReportFlags = 64;  // one more than all of them together
 // The fewest bytes of a member in a message: bounds the number of members, and so allocation.
 constexpr size_t kMinMemberBytes = 4;
 
@@ -102,6 +103,7 @@ Rank RankOf(const Record& record, WorkerId worker) {
 
 std::string EncodeReport(const Report& report) {
   const bool introduced = report.slot >= 0;
+  const bool has_record = report.record.generation != 0;
   WireWriter out;
   out.Unsigned(report.worker);
   out.Unsigned(report.sequence);
@@ -113,13 +115,14 @@ std::string EncodeReport(const Report& report) {
   out.Byte(static_cast<uint8_t>((report.boundary ? kBoundary : 0) | (report.done ? kDone : 0) |
                                 (report.leaving ? kLeaving : 0) |
                                 (report.announced ? kAnnounced : 0) |
-                                (introduced ? kIntroduced : 0)));
+                                (introduced ? kIntroduced : 0) | (has_record ? kRecord : 0)));
   out.Unsigned(report.suspect);
   if (introduced) {
     WriteText(report.host, &out);
     out.Signed(report.slot);
     WriteText(report.listener, &out);
   }
+  if (has_record) WriteRecord(report.record, &out);
   return out.Take();
 }
 
@@ -144,6 +147,10 @@ Result<Report> DecodeReport(std::string_view bytes) {
     report.slot = in.Signed32();
     report.listener = ReadText(&in);
     if (report.slot < 0) in.Fail();
+  }
+  if (flags & kRecord) {
+    report.record = ReadRecord(&in);
+    if (report.record.generation == 0) in.Fail();
   }
   if (report.worker == kNobody) in.Fail();
   return Finish(std::move(report), in, "a worker");

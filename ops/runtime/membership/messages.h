@@ -58,6 +58,22 @@ inline constexpr int kNumWorkerStates = 10;
 
 TFRING_EXPORT const char* WorkerStateName(WorkerState state);  // "parked"
 
+struct Member {
+  WorkerId worker = kNobody;
+  std::string host;
+  int32_t slot = -1;
+  std::string endpoint;
+};
+
+// A generation: the same everywhere. Rank r is members[r].
+struct Record {
+  Generation generation = 0;
+  uint64_t nonce = 0;  // connections of the generation prove that they know it
+  std::vector<Member> members;
+  Rank root = 0;      // the first member that is ahead of all others: its state is taken
+  Position position;  // of root
+};
+
 // From a worker. Its state says what the report is: kParked registers it, kMesh says that it is
 // connected, kBroken says where it stopped; all others are signs of life.
 struct Report {
@@ -78,22 +94,8 @@ struct Report {
   std::string host;
   int32_t slot = -1;     // on its host, for life
   std::string listener;  // where the members of its next generation reach it
-};
-
-struct Member {
-  WorkerId worker = kNobody;
-  std::string host;
-  int32_t slot = -1;
-  std::string endpoint;
-};
-
-// A generation: the same everywhere. Rank r is members[r].
-struct Record {
-  Generation generation = 0;
-  uint64_t nonce = 0;  // connections of the generation prove that they know it
-  std::vector<Member> members;
-  Rank root = 0;      // the first member that is ahead of all others: its state is taken
-  Position position;  // of root
+  // Of its last generation, until a coordinator that may not know it has answered; else empty.
+  Record record;
 };
 
 // kNoRank if it is no member.

@@ -20,6 +20,10 @@ WorkerEffects Worker::Step(TimePoint now, WorkerEvents events) {
     Handle(now, std::move(command), &effects);
     if (effects.exit) return effects;
   }
+  if (events.attached) {
+    introduced_ = attached_ = sequence_ + 1;
+    news_ = true;
+  }
   HandleProgram(now, events, &effects);
   if (WaitsForAnswers() && now >= After(waits_since_, options_.patience)) {
     Leave(WorkerState::kExited, kExitTryAgain,
@@ -64,7 +68,8 @@ void Worker::Enter(TimePoint now, WorkerState state) {
   state_ = state;
   news_ = true;
   introduced_ = sequence_ + 1;
-  if (state == WorkerState::kRunning) {
+  // A program without elastic.run trains while it could take the state.
+  if (state == WorkerState::kRunning || state == WorkerState::kSync) {
     waits_since_ = kNever;
   } else if (waits_since_ == kNever) {
     waits_since_ = now;
@@ -204,6 +209,7 @@ Report Worker::MakeReport(TimePoint now) {
     report.slot = options_.slot;
     report.listener = listener_;
   }
+  if (answered_ < attached_) report.record = record_;
   return report;
 }
 

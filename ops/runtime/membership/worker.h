@@ -22,14 +22,15 @@ struct WorkerOptions {
   int32_t slot = 0;
   Duration beat = 200 * kMillisecond;
   Duration lease = 5 * kSecond;  // as the coordinator's
-  // How long a worker that does not train waits for an answer before it leaves. One that trains
-  // goes on without answers.
+  // How long a worker that does not train waits for an answer before it leaves. One that trains,
+  // or takes the state, goes on without answers.
   Duration patience = 10 * kSecond;
 };
 
 // What happened since the last Step. The commands are handled first.
 struct WorkerEvents {
   std::vector<Command> commands;
+  bool attached = false;  // to a coordinator that may know nothing of this worker
   // The program has built its model and listens here: the coordinator may hear of it.
   std::optional<std::string> ready;
   std::optional<Generation> connected;  // with all members of it
@@ -125,9 +126,10 @@ class TFRING_EXPORT Worker {
   bool news_ = false;                // the coordinator is to hear of it at once
   uint64_t sequence_ = 0;            // of the last report
   uint64_t introduced_ = 0;          // the first report with the present state
+  uint64_t attached_ = 0;            // the first report to the present coordinator
   uint64_t answered_ = 0;            // the newest report that the coordinator has answered
   TimePoint next_beat_ = kNever;     // kNever before the program is ready
-  TimePoint waits_since_ = kNever;   // for answers; kNever while it trains
+  TimePoint waits_since_ = kNever;   // for answers; kNever while it trains, or may
   TimePoint lease_end_ = INT64_MIN;  // by this worker's clock
 };
 

@@ -38,7 +38,7 @@ Job::Job(const JobOptions& options)
       scenario_(MakeScenario(options)),
       random_(options.seed * 7919 + 13),
       checker_(&scenario_),
-      coordinator_(scenario_.coordinator),
+      coordinator_(std::in_place, scenario_.coordinator),
       hosts_(scenario_.hosts) {}
 
 JobReport Job::Run() {
@@ -100,6 +100,9 @@ void Job::Watch() {
 }
 
 void Job::StepCoordinator(CoordinatorEvents events) {
+  if (!coordinator_) return;
+  // A coordinator that was started again hears of hosts from themselves.
+  if (life_ > 0 && stores_away_ > 0) events.hosts.reset();
   if (coordinator_stopped_) {
     held_events_.push_back(std::move(events));
     return;
@@ -107,17 +110,18 @@ void Job::StepCoordinator(CoordinatorEvents events) {
   for (const membership::ProcessEnd& end : events.ends) {
     const bool news = ended_.insert(end.worker).second;
     const Process* process = Find(end.worker);
-    if (news && process != nullptr && dismissed_.count(end.worker) == 0 && end.exit_code != 0) {
+    const bool counts = news && process != nullptr && known_.count(end.worker) != 0;
+    if (counts && dismissed_.count(end.worker) == 0 && end.exit_code != 0) {
       checker_.OnFailureOf(now(), process->place().first);
     }
   }
   events.random = random_.Next();
-  Act(coordinator_.Step(now(), std::move(events)));
+  Act(coordinator_->Step(now(), std::move(events)));
   PlanTick();
 }
 
 void Job::PlanTick() {
-  const TimePoint when = coordinator_.next_deadline();
+  const TimePoint when = coordinator_->next_deadline();
   if (when == kNever) return;
   const uint64_t tick = ++tick_;
   clock_.At(when, [this, tick] {
@@ -139,6 +143,7 @@ void Job::Act(CoordinatorEffects effects) {
   }
   for (const CoordinatorEffects::Start& start : effects.starts) {
     checker_.OnStart(now(), start.place.first);
+    known_.insert(start.worker);
     Trace("worker " + std::to_string(start.worker) + " is started on " + start.place.first + ":" +
           std::to_string(start.place.second));
     After(kAgentLease, [this, start] {
@@ -146,8 +151,9 @@ void Job::Act(CoordinatorEffects effects) {
         SayEnd(start.worker, 255, "");
       }
     });
-    WithAgent(start.place.first, [this, start] {
-      if (ended_.count(start.worker) != 0) return;
+    WithAgent(start.place.first, [this, start, life = life_] {
+      // What a coordinator wants ends with it.
+      if (ended_.count(start.worker) != 0 || life != life_) return;
       auto& process = processes_[start.worker];
       process = std::make_unique<Process>(this, start.worker, start.place, random_.Fork());
       process->Start();
@@ -156,7 +162,9 @@ void Job::Act(CoordinatorEffects effects) {
   for (WorkerId worker : effects.kills) {
     Disturb();
     if (Process* process = Find(worker)) {
-      WithAgent(process->place().first, [this, process] { KillProcess(process, 137, ""); });
+      WithAgent(process->place().first, [this, process, life = life_] {
+        if (life == life_) KillProcess(process, 137, "");
+      });
     } else {
       SayEnd(worker, 137, "");
     }
@@ -218,7 +226,7 @@ void Job::NoteEviction(WorkerId worker, const std::string& reason) {
     });
   }
   if (!says("was silent")) return;
-  const Generation generation = coordinator_.record().generation;
+  const Generation generation = coordinator_->record().generation;
   const bool lived = process != nullptr && process->alive() && process->holds() &&
                      process->worker().Runs(generation) && broken_.count(generation) == 0 &&
                      active_faults_ == holds_ && FindsHost(process->place().first);

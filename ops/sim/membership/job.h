@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -107,6 +108,10 @@ class Job {
   void PauseHost(const std::string& host, const PlannedFault& fault);
   void MissAgent(const std::string& host);
   void StopCoordinator(const PlannedFault& fault);
+  void KillCoordinator(const PlannedFault& fault);
+  void StartCoordinator();
+  void TellOfHost(const std::string& host);
+  void Attach(membership::WorkerId worker);
   void Disturb();
   std::vector<Process*> Members();
   Process* PickMember();
@@ -116,7 +121,7 @@ class Job {
   VirtualClock clock_;
   Random random_;
   JobChecker checker_;
-  membership::Coordinator coordinator_;
+  std::optional<membership::Coordinator> coordinator_;
   uint64_t tick_ = 0;  // the last that was planned
   std::map<membership::WorkerId, std::unique_ptr<Process>> processes_;
   std::map<membership::Generation, membership::Record> records_;
@@ -137,6 +142,8 @@ class Job {
   std::set<std::string> isolated_;
   std::set<std::string> down_;
   std::set<std::string> paused_;
+  int life_ = 0;                          // of the coordinator
+  std::set<membership::WorkerId> known_;  // whom it has started, or agents have told of
   bool coordinator_stopped_ = false;
   std::vector<membership::CoordinatorEvents> held_events_;  // while it is stopped
   int stores_away_ = 0;

@@ -220,6 +220,13 @@ void JobChecker::OnEvicted(TimePoint now, WorkerId worker, TimePoint heard, bool
   }
 }
 
+void JobChecker::OnNewCoordinator() {
+  resets_.clear();
+  host_failures_.clear();
+  cooling_.clear();
+  allowed_commands_ += 6 * static_cast<int64_t>(last_.members.size()) + 20;
+}
+
 void JobChecker::OnFailureOf(TimePoint now, const std::string& host, bool at_once) {
   const membership::HostPolicy& policy = scenario_->coordinator.hosts;
   auto& [until, times] = cooling_[host];

@@ -51,6 +51,8 @@ class JobChecker {
   // The coordinator takes a worker for dead that it last heard of at `heard`, because it was
   // silent.
   void OnEvicted(TimePoint now, membership::WorkerId worker, TimePoint heard, bool lived);
+  // It knows nothing of budgets and cool-downs.
+  void OnNewCoordinator();
   void OnFailureOf(TimePoint now, const std::string& host, bool at_once = false);
   bool IsBarred(const std::string& host) const;  // for good, by its first failure
   void OnStart(TimePoint now, const std::string& host);

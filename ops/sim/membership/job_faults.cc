@@ -31,7 +31,8 @@ void Job::Disturb() {
 
 std::vector<Process*> Job::Members() {
   std::vector<Process*> members;
-  for (const membership::Member& member : coordinator_.record().members) {
+  if (!coordinator_) return members;
+  for (const membership::Member& member : coordinator_->record().members) {
     Process* process = Find(member.worker);
     if (process != nullptr && process->alive() && !process->stopped()) members.push_back(process);
   }
@@ -63,6 +64,7 @@ void Job::Inject(const PlannedFault& fault) {
     case JobFault::kCutStore:
     case JobFault::kStoreAway:
     case JobFault::kStopStore:
+    case JobFault::kKillCoordinator:
     case JobFault::kLossy:
       InjectOnNetwork(fault);
       return;
@@ -215,11 +217,18 @@ void Job::InjectOnNetwork(const PlannedFault& fault) {
   const std::vector<Process*> members = Members();
   if (fault.kind == JobFault::kStoreAway) {
     ++stores_away_;
-    Undo(fault, [this] { --stores_away_; });
+    Undo(fault, [this] {
+      --stores_away_;
+      TellOfHost("");
+    });
     return;
   }
   if (fault.kind == JobFault::kStopStore) {
     StopCoordinator(fault);
+    return;
+  }
+  if (fault.kind == JobFault::kKillCoordinator) {
+    KillCoordinator(fault);
     return;
   }
   if (fault.kind == JobFault::kLossy) {
@@ -340,6 +349,69 @@ void Job::StopCoordinator(const PlannedFault& fault) {
   });
 }
 
+// The store ends with it, and what it has ordered and nobody has heard of.
+void Job::KillCoordinator(const PlannedFault& fault) {
+  if (coordinator_stopped_ || !coordinator_) return;
+  ++life_;
+  ++tick_;
+  ++stores_away_;
+  coordinator_.reset();
+  was_lossy_ = true;  // much is said again
+  Undo(fault, [this] {
+    --stores_away_;
+    StartCoordinator();
+  });
+}
+
+void Job::StartCoordinator() {
+  membership::CoordinatorOptions options = scenario_.coordinator;
+  if (options_.sabotage != JobSabotage::kNoRebuild) options.rebuild_wait = options.lease;
+  // In the real thing a node that is not heard of in time ends its workers, whose ids may be used
+  // again if no other node knew them.
+  if (!processes_.empty()) options.first_worker = processes_.rbegin()->first + 1;
+  coordinator_.emplace(options);
+  checker_.OnNewCoordinator();
+  known_.clear();
+  StepCoordinator({});
+  std::set<std::string> hosts;
+  for (const auto& [id, process] : processes_) {
+    hosts.insert(process->place().first);
+    Attach(id);
+  }
+  for (const std::string& host : hosts) {
+    WithAgent(host, [this, host, life = life_] {
+      if (life == life_) TellOfHost(host);
+    });
+  }
+}
+
+// The agent of a host has found the coordinator.
+void Job::TellOfHost(const std::string& host) {
+  membership::CoordinatorEvents events;
+  events.hosts = hosts_;
+  if (!records_.empty()) events.last_generation = records_.rbegin()->first;
+  for (const auto& [id, process] : processes_) {
+    if (process->place().first != host) continue;
+    events.last_worker = id;
+    if (!process->alive()) continue;
+    events.living.push_back({id, process->place()});
+    known_.insert(id);
+  }
+  if (!over_) StepCoordinator(std::move(events));
+}
+
+void Job::Attach(WorkerId worker) {
+  After(random_.Between(1, 1500) * kMillisecond, [this, worker, life = life_] {
+    Process* process = Find(worker);
+    if (!process->alive() || life != life_) return;
+    if (StoreReaches(worker)) {
+      process->Deliver([process] { process->OnAttached(); });
+    } else {
+      Attach(worker);
+    }
+  });
+}
+
 void Job::HostDown(const std::string& host) {
   down_.insert(host);
   for (const auto& [id, process] : processes_) {
@@ -348,7 +420,7 @@ void Job::HostDown(const std::string& host) {
 }
 
 const char* JobSabotageName(JobSabotage sabotage) {
-  static const char* const kNames[] = {"none", "no-gate", "keep-cursor"};
+  static const char* const kNames[] = {"none", "no-gate", "keep-cursor", "no-rebuild"};
   return kNames[static_cast<int>(sabotage)];
 }
 

@@ -13,9 +13,10 @@ namespace {
 
 constexpr char kUsage[] =
     "usage: tfring_membership_sim [--workers=0] [--faults=-1] [--seed=1] [--seeds=1] [--verbose]\n"
-    "                             [--sabotage=none|no-gate|keep-cursor]\n"
+    "                             [--sabotage=none|no-gate|keep-cursor|no-rebuild]\n"
     "Runs the coordinator and all workers of an elastic job in one process, on a virtual clock, a\n"
-    "network that fails and hosts that come and go, and checks that generations ascend, that no\n"
+    "network that fails, hosts that come and go and a coordinator that dies, and checks that "
+    "generations ascend, that no\n"
     "committed step and no sample is lost or done twice, and that the job goes on after the last\n"
     "fault. 0 workers: 4 to 64; -1 faults: 0 to 6. A seed repeats a run exactly; of a run that\n"
     "fails the events are printed.\n";
@@ -35,7 +36,8 @@ bool ParseNumber(const char* text, int64_t low, int64_t high, int64_t* value) {
 }
 
 bool ParseSabotage(const std::string& name, JobSabotage* sabotage) {
-  for (JobSabotage each : {JobSabotage::kNone, JobSabotage::kNoGate, JobSabotage::kKeepCursor}) {
+  for (JobSabotage each : {JobSabotage::kNone, JobSabotage::kNoGate, JobSabotage::kKeepCursor,
+                           JobSabotage::kNoRebuild}) {
     if (name != JobSabotageName(each)) continue;
     *sabotage = each;
     return true;

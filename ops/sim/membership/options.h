@@ -16,6 +16,7 @@ enum class JobSabotage : uint8_t {
   kNone,
   kNoGate,      // a bucket's update is applied although the step's other bucket failed
   kKeepCursor,  // a restore leaves the cursor of the data where it was
+  kNoRebuild,   // a coordinator that was started again does not ask what was there before
 };
 
 struct JobOptions {
@@ -27,28 +28,29 @@ struct JobOptions {
 };
 
 enum class JobFault : uint8_t {
-  kKill,         // one member
-  kKillFirst,    // rank 0
-  kKillThree,    // within 50 ms
-  kKillInPhase,  // the next worker that enters a state
-  kKillInStep,   // rank 0, when some members have the result of a step and others do not
-  kException,    // a member ends with an exception
-  kStop,         // SIGSTOP, later SIGCONT
-  kHold,         // a call of a member keeps Python's lock; its runtime goes on
-  kPauseHost,    // a host stops with its agent and all processes, and goes on later
-  kStopStore,    // the coordinator stops, and goes on later
-  kCutPair,      // two members cannot reach each other
-  kCutStore,     // a member cannot reach the coordinator
-  kStoreAway,    // nobody can
-  kIsolate,      // a host is cut from everything else
-  kHostDown,     // a host is off, and comes back
-  kLossy,        // messages to and from the coordinator are lost, doubled and late
-  kNewHost,      // discovery finds one more
-  kHostGone,     // discovery finds one less, which may come back
-  kAllReplaced,  // discovery finds other hosts only
-  kLeave,        // SIGTERM
+  kKill,             // one member
+  kKillFirst,        // rank 0
+  kKillThree,        // within 50 ms
+  kKillInPhase,      // the next worker that enters a state
+  kKillInStep,       // rank 0, when some members have the result of a step and others do not
+  kException,        // a member ends with an exception
+  kStop,             // SIGSTOP, later SIGCONT
+  kHold,             // a call of a member keeps Python's lock; its runtime goes on
+  kPauseHost,        // a host stops with its agent and all processes, and goes on later
+  kStopStore,        // the coordinator stops, and goes on later
+  kCutPair,          // two members cannot reach each other
+  kCutStore,         // a member cannot reach the coordinator
+  kStoreAway,        // nobody can
+  kIsolate,          // a host is cut from everything else
+  kHostDown,         // a host is off, and comes back
+  kLossy,            // messages to and from the coordinator are lost, doubled and late
+  kNewHost,          // discovery finds one more
+  kHostGone,         // discovery finds one less, which may come back
+  kAllReplaced,      // discovery finds other hosts only
+  kLeave,            // SIGTERM
+  kKillCoordinator,  // it ends, and another is started later, which knows nothing
 };
-inline constexpr int kNumJobFaults = 20;
+inline constexpr int kNumJobFaults = 21;
 const char* JobFaultName(JobFault fault);
 
 struct PlannedFault {

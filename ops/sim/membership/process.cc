@@ -79,6 +79,12 @@ void Process::OnLeave() {
   StepWorker(std::move(events));
 }
 
+void Process::OnAttached() {
+  WorkerEvents events;
+  events.attached = true;
+  StepWorker(std::move(events));
+}
+
 void Process::OnCommand(const std::string& bytes) {
   auto command = membership::DecodeCommand(bytes);
   if (!command.ok()) {

@@ -41,6 +41,7 @@ class Process {
   void Hold() { stopped_ = holds_ = true; }
   void Wake();
   void OnLeave();
+  void OnAttached();  // to a coordinator that was started again
   void OnCommand(const std::string& bytes);
   void OnPeerGone(membership::Generation generation, membership::WorkerId suspect);
   // Runs the action in this process: later if it is stopped, never if it is dead.

@@ -32,6 +32,21 @@ void MakeLimits(int workers, Random* random, membership::CoordinatorOptions* opt
   }
 }
 
+// Up to three times, in some of the jobs with faults.
+void MakeEndsOfCoordinator(Random random, Scenario* scenario) {
+  if (scenario->faults.empty() || random.Percent(60)) return;
+  // Workers wait longer for a coordinator that is started again than for one in their launcher.
+  scenario->worker.patience = 60 * kSecond;
+  for (int64_t left = random.Between(1, 3); left > 0; --left) {
+    PlannedFault fault;
+    fault.kind = JobFault::kKillCoordinator;
+    fault.when = random.Between(500, 20000) * kMillisecond;
+    fault.lasts = random.Between(50, 8000) * kMillisecond;
+    scenario->faults.push_back(fault);
+    scenario->last_fault_end = std::max(scenario->last_fault_end, fault.when + fault.lasts);
+  }
+}
+
 void MakeFaults(int count, Random* random, Scenario* scenario) {
   static const WorkerState kPhases[] = {
       WorkerState::kParked,  WorkerState::kJoining,  WorkerState::kMesh,  WorkerState::kSync,
@@ -39,7 +54,7 @@ void MakeFaults(int count, Random* random, Scenario* scenario) {
   for (int i = 0; i < count; ++i) {
     PlannedFault fault;
     fault.kind = random->Percent(20) ? JobFault::kKillInPhase
-                                     : static_cast<JobFault>(random->Below(kNumJobFaults));
+                                     : static_cast<JobFault>(random->Below(kNumJobFaults - 1));
     fault.when = random->Between(500, 14000) * kMillisecond;
     fault.lasts = random->Percent(50) ? random->Between(100, 4000) * kMillisecond
                                       : random->Between(4, 20) * kSecond;
@@ -62,10 +77,10 @@ void MakeFaults(int count, Random* random, Scenario* scenario) {
 
 const char* JobFaultName(JobFault fault) {
   static const char* const kNames[kNumJobFaults] = {
-      "kill",      "kill-first", "kill-three", "kill-in-phase", "kill-in-step",
-      "exception", "stop",       "hold",       "pause-host",    "stop-store",
-      "cut-pair",  "cut-store",  "store-away", "isolate",       "host-down",
-      "lossy",     "new-host",   "host-gone",  "all-replaced",  "leave"};
+      "kill",         "kill-first", "kill-three",      "kill-in-phase", "kill-in-step", "exception",
+      "stop",         "hold",       "pause-host",      "stop-store",    "cut-pair",     "cut-store",
+      "store-away",   "isolate",    "host-down",       "lossy",         "new-host",     "host-gone",
+      "all-replaced", "leave",      "kill-coordinator"};
   return kNames[static_cast<int>(fault)];
 }
 
@@ -92,6 +107,7 @@ Scenario MakeScenario(const JobOptions& options) {
   }
   const int faults = options.faults >= 0 ? options.faults : static_cast<int>(random.Below(7));
   MakeFaults(faults, &random, &scenario);
+  MakeEndsOfCoordinator(random.Fork(), &scenario);
   return scenario;
 }
 

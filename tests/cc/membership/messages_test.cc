@@ -61,6 +61,17 @@ TEST(AReportComesBack) {
   ExpectOnlyTheWhole(bytes, DecodeReport);
 }
 
+TEST(AReportBringsItsRecord) {
+  Report report = FullReport();
+  report.record = Proposal().record;
+  const std::string bytes = EncodeReport(report);
+  ExpectOnlyTheWhole(bytes, DecodeReport);
+  const Result<Report> back = DecodeReport(bytes);
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back->record.generation, Generation{5});
+  EXPECT_EQ(back->record.members.at(1).worker, 9u);
+}
+
 TEST(ASignOfLifeIsShort) {
   Report report = FullReport();
   report.slot = -1;

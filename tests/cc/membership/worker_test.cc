@@ -106,6 +106,25 @@ TEST(AWorkerIntroducesItselfUntilItIsAnswered) {
   EXPECT_EQ(effects.reports[0].slot, -1);
 }
 
+TEST(AWorkerIntroducesItselfToANewCoordinator) {
+  Fixture fixture;
+  fixture.Ready();
+  Command answer;
+  answer.sequence = 1;
+  fixture.Tell(answer);
+  fixture.Tell(Proposal(3));
+  WorkerEvents events;
+  events.attached = true;
+  const WorkerEffects effects = fixture.Program(events);
+  ASSERT_TRUE(effects.reports.size() == 1);
+  EXPECT_EQ(effects.reports[0].record.generation, Generation{3});
+  EXPECT_EQ(effects.reports[0].host, std::string("h"));
+  answer.sequence = effects.reports[0].sequence;
+  fixture.Tell(answer);
+  fixture.now += kSecond;
+  EXPECT_EQ(fixture.Program({}).reports.at(0).record.generation, Generation{0});
+}
+
 TEST(ANewWorkerReportsTheCommitOfACopy) {
   Fixture f;
   WorkerEvents copy;

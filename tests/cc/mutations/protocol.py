@@ -115,6 +115,11 @@ MUTATIONS = (
         JOBS.but("goes on with sample", "--seeds=100", "--sabotage=keep-cursor"),
         (),
     ),
+    Mutation(
+        "no_rebuild",
+        JOBS.but("which cools down", "--seeds=150", "--sabotage=no-rebuild"),
+        (),
+    ),
     # A lock ends at the greatest number of batches that a rank has entered.
     _lock(
         "cut_at_the_greatest",

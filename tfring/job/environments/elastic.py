@@ -12,6 +12,7 @@ _SOURCE = "an elastic job"
 _WORKER = "TFRING_ELASTIC_WORKER"
 _NAMES = (_WORKER, "TFRING_ELASTIC_STORE", "TFRING_ELASTIC_HOST", "TFRING_ELASTIC_SLOT")
 _FIRST = "TFRING_ELASTIC_FIRST"
+PATIENCE = "TFRING_ELASTIC_PATIENCE"
 # Descriptors of the memory in which the host of a worker keeps commits.
 _MEMORY = "TFRING_ELASTIC_MEMORY"
 MEMORY_NAME = "tfring commit"
@@ -28,6 +29,8 @@ class ElasticWorker(NamedTuple):
         slot: Its slot on this host, for life.
         first: Whether it was started for the first generation, and init waits for that.
         memory: Descriptors of the memory in which its host keeps commits; (): there is none.
+        patience: Seconds for which it waits for a coordinator that is away, which may be started
+            again; 0: the coordinator ends with the launcher, and the usual seconds.
     """
 
     worker: int
@@ -37,6 +40,7 @@ class ElasticWorker(NamedTuple):
     slot: int
     first: bool
     memory: tuple[int, ...] = ()
+    patience: float = 0.0
 
 
 class _Taken:
@@ -70,6 +74,7 @@ def detect(environ: Mapping[str, str]) -> ElasticWorker | None:
         slot=read_int(environ, _NAMES[3]),
         first=environ.get(_FIRST) == "1",
         memory=memory_in(environ),
+        patience=float(environ.get(PATIENCE) or 0),
     )
 
 

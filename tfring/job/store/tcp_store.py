@@ -50,6 +50,7 @@ class TCPStore(Store):
         lost_after: float = DEFAULT_LOST_AFTER,
         bind_addr: str | None = None,
         limits: ServerLimits | None = None,
+        may_restart: bool = False,
     ) -> None:
         """Connects to the server; starts it first where it shall run.
 
@@ -69,6 +70,8 @@ class TCPStore(Store):
             bind_addr: The address at which the server listens, "" for all; None: TFRING_BIND_ADDR,
                 else with a secret all, and without one the loopback interface.
             limits: How much the server takes.
+            may_restart: Whether to go on with a server that was started again. It is empty: what
+                waits then, and all watches, get a StoreConnectionError.
 
         Raises:
             SecretError: There is no secret, and `host` is not this one; or it is too short.
@@ -84,7 +87,9 @@ class TCPStore(Store):
             served = _serve(host, port, key, bind_addr, limits)
             port = served.address[1]
             _served_here[port] = served
-        server = Server(host, port, key, seconds_of(lease), seconds_of(lost_after))
+        server = Server(
+            host, port, key, seconds_of(lease), seconds_of(lost_after), may_restart=may_restart
+        )
         self._connect(server, served, (world_size or 0) if wait_for_workers else 0)
 
     @classmethod

@@ -193,9 +193,11 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
         state, checkpoints = self._state, self._checkpoints
         if leaves and process is not None and not self._told:
             self._told = True
-            process.link.leave()  # the coordinator then lets all come to the same commit
+            # The coordinator then lets all come to the same commit; without one all end together.
+            process.link.leave()
+        alone = process is None or process.link.silent
         late = checkpoints is not None and checkpoints.due_by_time()
-        update, stop, save = state.ask(leaves and process is None, late)
+        update, stop, save = state.ask(leaves and alone, late)
         changes = update != NO_UPDATE or stop
         if checkpoints is not None:
             save |= checkpoints.due_at_step(state.trained, state.saved)

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from tfring import _native
@@ -81,14 +82,22 @@ class Service:
         elastic: The options of the job.
         start_timeout: Seconds for which the first generation waits for all ranks.
         orders: Where its wishes go.
+        rebuild_seconds: How long to listen first, because there may have been a coordinator before
+            this one; 0: there was none.
     """
 
     def __init__(
-        self, store: Store, elastic: ElasticOptions, start_timeout: float, orders: OrderSink
+        self,
+        store: Store,
+        elastic: ElasticOptions,
+        start_timeout: float,
+        orders: OrderSink,
+        rebuild_seconds: float = 0.0,
     ) -> None:
         self._store = store
         self._elastic = elastic
         self._options = coordinator_options(elastic, start_timeout)
+        self._options.rebuild_wait = _nanoseconds(rebuild_seconds)
         self._orders = orders
         self._lock = threading.RLock()  # guards all below
         self._hosts: list[tuple[str, int]] = []
@@ -98,6 +107,7 @@ class Service:
         self._restarting = False  # the workers of the life before still end
         self._stopping = False  # by a signal, or because the job is over
         self._begin()
+        self._options.rebuild_wait = 0  # the next lives know what they begin with
 
     def _begin(self) -> None:
         self._first: set[int] = set()  # workers for the first generation that have not ended
@@ -123,6 +133,14 @@ class Service:
             if not self._restarting:
                 self._service.set_hosts(hosts)
             self._begin_again()
+
+    def living(self, host: str, workers: Mapping[int, int], last: int, generation: int) -> None:
+        """See `CoordinatorService.living`."""
+        with self._lock:
+            self._workers.update(dict.fromkeys(workers, host))
+            self._last_worker = max(self._last_worker, last)
+            if not self._restarting:
+                self._service.living(host, workers, last, generation)
 
     def ended(self, worker: int, exit_code: int, cause: str) -> None:
         """Says that a worker's process is over."""

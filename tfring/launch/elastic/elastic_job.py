@@ -25,7 +25,7 @@ from tfring.launch.elastic.orders import (
 from tfring.launch.elastic.script import NUMBER, DiscoveryScript, hosts_text
 from tfring.launch.elastic.worker import Worker, worker_variables
 from tfring.launch.escalation import Escalation
-from tfring.launch.exit_codes import DISMISSED, LOST_PEER
+from tfring.launch.exit_codes import DISMISSED
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.placement import Slot
 from tfring.launch.options.job_options import JobOptions
@@ -210,7 +210,7 @@ class ElasticJobRunner(Supervisor):
                 worker.escalation.give_up(now)
             elif not self._is_member(worker):
                 worker.escalation.terminate(now + _WAITING_SECONDS)
-            elif end.code == LOST_PEER:  # its members need not know that they have to end
+            elif end.ask:
                 worker.escalation.terminate(now, self._options.stop_timeout)
             elif end.code == self._options.stopped_exit_code != 0:  # they have agreed to stop
                 worker.escalation.terminate(now + self._options.stop_timeout)

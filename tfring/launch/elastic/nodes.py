@@ -1,35 +1,37 @@
-"""Jobs that are started once per node: the nodes meet in a store, which the first of them serves.
+"""A node of a job that is started once per node: it hears the coordinator through a store.
 
-Keys of the store: `job` the job's name; `nodes/NAME` a node and its slots, as long as its launcher
-is there; `orders/NAME/N` what the coordinator wants of a node; `ended/WORKER` how a worker ended;
-`said/generation`, `said/restart` and `said/end` what all nodes are told. Values are JSON.
+The first node that can serves the store and the coordinator; or a process of its own does, which
+may end and be started again (`tfring coordinator`). The keys are in node_coordinator.py.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
+import functools
 import json
 import logging
+import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
 
+from tfring.elastic import keys
+from tfring.job.environments.elastic import PATIENCE
 from tfring.job.security.errors import SecretError
 from tfring.job.store import (
     PrefixStore,
-    Store,
     StoreAuthError,
     StoreConnectionError,
     StoreError,
-    StoreTimeoutError,
     TCPStore,
-    Watch,
 )
-from tfring.job.store.tcp_store import DEFAULT_LEASE
-from tfring.launch.elastic.coordinator import Service
+from tfring.launch.elastic.node_coordinator import (
+    STORE_SECONDS,
+    Follower,
+    NodeCoordinator,
+    until_answered,
+)
 from tfring.launch.elastic.options import ElasticOptions, NodeOptions
 from tfring.launch.elastic.orders import (
     EndJob,
@@ -37,7 +39,6 @@ from tfring.launch.elastic.orders import (
     KillWorker,
     Member,
     Note,
-    Order,
     Orders,
     Restart,
     StartWorker,
@@ -45,232 +46,82 @@ from tfring.launch.elastic.orders import (
 from tfring.launch.exit_codes import LOST_PEER
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.placement import is_local
+from tfring.settings.environment import read_settings
 
 _log = logging.getLogger("tfring")
 
-_STORE_SECONDS = 5.0
-# A store that does not answer is asked again for as long as it keeps the key of a node that it does
-# not hear.
-_ATTEMPTS = round(DEFAULT_LEASE / _STORE_SECONDS)
-# How long the node that serves the store waits for others to hear of the end of the job.
-_FAREWELL_SECONDS = 10.0
-
-
-def until_answered(request: Callable[[float], object]) -> None:
-    """Makes a request that may happen twice; asks again where the store does not answer.
-
-    Args:
-        request: Makes it; gets the seconds that it may take.
-
-    Raises:
-        StoreTimeoutError: There was no answer for the time of the lease.
-        StoreConnectionError: The store is gone.
-    """
-    # Attempts are counted, and not time: this process may have been stopped meanwhile.
-    for left in reversed(range(_ATTEMPTS)):
-        try:
-            request(_STORE_SECONDS)
-            return
-        except StoreTimeoutError as error:
-            if left == 0:
-                raise StoreTimeoutError(
-                    f"it was asked {_ATTEMPTS} times, for {_STORE_SECONDS:g} s each: {error}"
-                ) from None
+# Between two attempts to find a coordinator that is away.
+_PAUSE_SECONDS = 0.5
+_RECOVERS = f"{keys.PREFIX}/{keys.RUNS}"
 
 
 def open_store(options: NodeOptions, timeout: float) -> tuple[TCPStore, bool]:
-    """Opens the store where the nodes meet; the first node that can, serves it.
+    """Serves the store where the nodes meet, or connects with it; says so if that takes long.
+
+    The first node that can serves it, unless a coordinator of its own does. The name of the
+    endpoint may get its address later, as those of new pods do, and that may then be one of this
+    host: so it is looked up again and again.
 
     Args:
         options: Where they meet.
-        timeout: Seconds to wait for the node that serves it.
+        timeout: Seconds to wait for the process that serves it.
 
     Returns:
         The store, and whether this process serves it.
 
     Raises:
-        UsageError: It cannot be reached, or another job meets there.
-    """
-    store, served = _serve_or_connect(options, timeout)
-    try:
-        if served:
-            store.set("job", options.job)
-        elif (other := store.get("job", timeout).decode()) != options.job:
-            store.close()
-            raise UsageError(
-                f'at {options.host} port {options.port} the nodes of the job "{other}" meet, and '
-                f'this is one of "{options.job}": choose another port, or the same --rdzv-id'
-            )
-    except (StoreError, OSError) as error:
-        raise UsageError(f"the nodes cannot meet: {error}") from None
-    return store, served
-
-
-def _serve_or_connect(options: NodeOptions, timeout: float) -> tuple[TCPStore, bool]:
-    """Serves the store, or connects with the node that does; says so if that takes long.
-
-    The name of the endpoint may get its address later, as those of new pods do, and that may then
-    be one of this host: so it is looked up again and again.
+        UsageError: It cannot be reached.
     """
     deadline, warned, not_here = time.monotonic() + timeout, False, ""
     try:
         while True:
             not_here = "it is the address of another host"
-            if is_local(options.host):
+            if is_local(options.host) and not options.apart:
                 try:
                     where = (options.host, options.port)
-                    return TCPStore(*where, is_master=True, timeout=_STORE_SECONDS), True
+                    return TCPStore(*where, is_master=True, timeout=STORE_SECONDS), True
                 except StoreConnectionError as error:
                     not_here = str(error)
             left = max(0.01, deadline - time.monotonic())
             try:
-                patience = min(left, _STORE_SECONDS)
-                return TCPStore(options.host, options.port, timeout=patience), False
+                patience = min(left, STORE_SECONDS)
+                where = (options.host, options.port)
+                return TCPStore(*where, timeout=patience, may_restart=options.apart), False
             except StoreAuthError:
                 raise
             except StoreError:
-                if left <= _STORE_SECONDS:
+                if left <= STORE_SECONDS:
                     raise
             if not warned:
                 warned = True
                 _log.warning(
-                    "no node serves the job at %s port %d yet: waits for one for %g s",
+                    "no %s serves the job at %s port %d yet: waits for one for %g s",
+                    "coordinator" if options.apart else "node",
                     options.host,
                     options.port,
-                    left - _STORE_SECONDS,
+                    left - STORE_SECONDS,
                 )
     except (StoreError, SecretError, OSError) as error:
+        if options.apart:
+            raise UsageError(
+                f"the coordinator cannot be reached: {error}. Start `tfring coordinator` there"
+            ) from None
         raise UsageError(
             f"the nodes cannot meet: {error}. This launcher does not serve there: {not_here}"
         ) from None
 
 
-class _Follower:
-    """A thread that hands on what changes below some prefixes of a store."""
-
-    def __init__(
-        self,
-        store: Store,
-        follow: Mapping[str, Callable[[str, bytes | None], None]],
-        on_lost: Callable[[str], None],
-    ) -> None:
-        self._watches: list[tuple[Watch, Callable[[str, bytes | None], None]]] = []
-        self._on_lost = on_lost
-        self._closing = False
-        self._wake = threading.Event()
-        for prefix, handle in follow.items():
-            watch = store.watch(prefix, timeout=_STORE_SECONDS)
-            self._watches.append((watch, handle))
-            watch.on_ready(self._wake.set)
-        self._thread = threading.Thread(target=self._run, name="tfring nodes", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            while not self._closing:
-                self._wake.clear()
-                if self._closing:  # the clear() may have come after close()
-                    return
-                for watch, handle in self._watches:
-                    while (change := watch.take()) is not None:
-                        handle(change.key.removeprefix(watch.prefix), change.value)
-                self._wake.wait()
-        except Exception as error:  # of the store; or a value that no launcher has written
-            if not self._closing:
-                self._on_lost(str(error))
-
-    def close(self) -> None:
-        """Ends the thread."""
-        self._closing = True
-        self._wake.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_STORE_SECONDS)
-        for watch, _ in self._watches:
-            with contextlib.suppress(StoreError):
-                watch.close()
-
-
-class _Coordinator:
-    """The coordinator of all nodes, in the process that serves the store.
-
-    Its wishes go to the nodes through the store, to that of this process, too.
-    """
-
-    def __init__(
-        self, store: Store, elastic: ElasticOptions, start_timeout: float, notes: Orders
-    ) -> None:
-        self._store = store
-        self._notes = notes
-        self._numbers = itertools.count(1)
-        self._hosts: dict[str, int] = {}  # in the order in which they came
-        self._where: dict[int, str] = {}  # the host of each worker
-        self._service = Service(store, elastic, start_timeout, self)
-        follow = {"nodes/": self._on_node, "ended/": self._on_end}
-        self._follower = _Follower(store, follow, self._on_lost)
-
-    def put(self, order: Order) -> None:
-        """Sends a wish of the coordinator; called in its thread."""
-        if isinstance(order, Note):
-            self._notes.put(order)
-            return
-        if isinstance(order, Generation):
-            key, value = "said/generation", dataclasses.asdict(order)
-        elif isinstance(order, Restart):
-            key, value = "said/restart", dataclasses.asdict(order)
-        elif isinstance(order, EndJob):
-            key, value = "said/end", dataclasses.asdict(order)
-        else:
-            if isinstance(order, StartWorker):
-                self._where[order.worker] = order.host
-            name = type(order).__name__
-            key = f"orders/{self._where.get(order.worker, '')}/{next(self._numbers)}"
-            value = {"order": name, **dataclasses.asdict(order)}
-        text = json.dumps(value)
-        try:
-            until_answered(lambda seconds: self._store.set(key, text, timeout=seconds))
-        except StoreError as error:
-            _log.warning("the nodes do not hear the coordinator: %s", error)
-
-    def _on_node(self, name: str, value: bytes | None) -> None:
-        if value is None:
-            self._hosts.pop(name, None)
-        else:
-            self._hosts[name] = int(json.loads(value)["slots"])
-        text = ", ".join(f"{host}:{slots}" for host, slots in self._hosts.items())
-        self._notes.put(Note(f"the nodes are now {text or 'none'}"))
-        self._service.set_hosts(list(self._hosts.items()))
-
-    def _on_end(self, worker: str, value: bytes | None) -> None:
-        if value is not None:
-            end = json.loads(value)
-            self._service.ended(int(worker), int(end["exit_code"]), str(end["cause"]))
-            key = f"ended/{worker}"
-            until_answered(lambda seconds: self._store.delete_key(key, timeout=seconds))
-
-    def _on_lost(self, why: str) -> None:
-        self.put(EndJob(1, f"the launcher that serves the nodes failed: {why}"))
-
-    def stop(self) -> None:
-        """Says that this node ends by a signal, and the job with it."""
-        self._service.stop()
-
-    def close(self) -> None:
-        """Ends the coordinator, after the nodes have heard that the job is over."""
-        deadline = time.monotonic() + _FAREWELL_SECONDS
-        with contextlib.suppress(StoreError):
-            while self._store.num_keys("nodes/", _STORE_SECONDS) and time.monotonic() < deadline:
-                time.sleep(0.05)
-        self._follower.close()
-        self._service.close()
+class _ComesTooLateError(Exception):
+    """The job has gone on without this node."""
 
 
 class NodeHead:
-    """See `Head`: the coordinator is in the launcher of the node that serves the store.
+    """See `Head`: the coordinator is in the process that serves the store.
 
     Args:
         node: Where the nodes meet, and what this one gives.
         elastic: How many ranks the job has.
-        start_timeout: Seconds to wait for the node that serves the store, and for all ranks.
+        start_timeout: Seconds to wait for the process that serves the store, and for all ranks.
         orders: Where the coordinator's wishes go.
 
     Raises:
@@ -280,27 +131,100 @@ class NodeHead:
     def __init__(
         self, node: NodeOptions, elastic: ElasticOptions, start_timeout: float, orders: Orders
     ) -> None:
-        self._node, self._orders = node, orders
+        self._node, self._elastic, self._orders = node, elastic, orders
+        self._start_timeout = start_timeout
         self._store, served = open_store(node, start_timeout)
-        self._coordinator: _Coordinator | None = None
+        self._coordinator: NodeCoordinator | None = None
         self._over = False
-        self._last_order = 0  # of the follower's thread
+        self._closing = threading.Event()
+        self._away = False  # the coordinator is
+        self._recovers = False  # the program has come to elastic.run
+        self._life, self._number = "", 0  # of the coordinator; of this node among those of its host
+        # What was started here, with its slot, until its end is told; and ends that are not yet.
+        self._workers: dict[int, int] = {}
+        self._ends: dict[int, str] = {}
+        self._last_order = self._last_worker = self._generation = 0
         try:
             if served:
-                self._coordinator = _Coordinator(self._store, elastic, start_timeout, orders)
-            self.name = self._own_name()
-            follow = {f"orders/{self.name}/": self._on_order, "said/": self._on_said}
-            self._follower = _Follower(self._store, follow, self._on_lost)
-            self._orders_here = PrefixStore(f"orders/{self.name}", self._store)
-            self._store.set(self._key(), json.dumps({"slots": node.slots}), ephemeral=True)
+                self._coordinator = NodeCoordinator(self._store, elastic, start_timeout, orders)
+            self._attach_first()
         except StoreError as error:
             raise UsageError(f"the nodes cannot meet: {error}") from None
 
-    def _own_name(self) -> str:
+    def _attach_first(self) -> None:
+        deadline = time.monotonic() + self._start_timeout
+        while True:
+            try:
+                self._attach()
+                return
+            except StoreConnectionError:
+                if not self._node.apart or time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE_SECONDS)
+
+    def _attach(self) -> None:
+        """Becomes a node of the job; or again, with what it knows, of a new coordinator.
+
+        Raises:
+            StoreError: The coordinator is away.
+            UsageError: Another job meets there.
+            _ComesTooLateError: The new coordinator has decided who is there.
+        """
+        self._name_job()
+        life = self._store.get("life", self._start_timeout).decode()
+        if not self._life:
+            self._store.wait(["open"], self._start_timeout)
+            self._number = self._store.add(self._names(), 1, STORE_SECONDS)
+        elif life != self._life:
+            if self._store.check(["open"], STORE_SECONDS):
+                raise _ComesTooLateError
+            self._last_order = 0
+            while self._store.add(self._names(), 1, STORE_SECONDS) < self._number:
+                pass  # nobody gets our name
+        self._life = life
+        said = {
+            "slots": self._node.slots,
+            "workers": dict(self._workers),
+            "last_worker": self._last_worker,
+            "generation": self._generation,
+        }
+        self._store.set(self._key(), json.dumps(said), ephemeral=True, timeout=STORE_SECONDS)
+        self._orders_here = PrefixStore(f"orders/{self.name}", self._store)
+        follow = {
+            f"orders/{self.name}/": self._on_order,
+            "said/": self._on_said,
+            _RECOVERS: self._on_recovers,
+        }
+        self._follower = Follower(self._store, follow, self._on_lost, self._send_ends)
+
+    def _name_job(self) -> None:
+        """Tells a coordinator which job this is, or compares.
+
+        Raises:
+            UsageError: It is another job's.
+        """
+        mine = {
+            "job": self._node.job,
+            "elastic": dataclasses.asdict(self._elastic),
+            "start_timeout": self._start_timeout,
+        }
+        text = self._store.compare_set("job", "", json.dumps(mine), STORE_SECONDS)
+        if (other := json.loads(text)["job"]) != self._node.job:
+            where = f"at {self._node.host} port {self._node.port}"
+            self._store.close()
+            raise UsageError(
+                f'{where} the nodes of the job "{other}" meet, and this is one of '
+                f'"{self._node.job}": choose another port, or the same --rdzv-id'
+            )
+
+    @property
+    def name(self) -> str:
         """This host's name, with a number if a node of that name has been there."""
         host = socket.gethostname()
-        number = self._store.add(f"names/{host}", 1)
-        return host if number == 1 else f"{host}.{number}"
+        return host if self._number == 1 else f"{host}.{self._number}"
+
+    def _names(self) -> str:
+        return f"names/{socket.gethostname()}"
 
     def _key(self) -> str:
         return f"nodes/{self.name}"
@@ -314,7 +238,8 @@ class NodeHead:
         """See `Head.variables`."""
         del start
         host = f"[{self._node.host}]" if ":" in self._node.host else self._node.host
-        return {"TFRING_ELASTIC_STORE": f"{host}:{self._node.port}"}
+        patience = {PATIENCE: f"{self._elastic.timeout:g}"} if self._node.apart else {}
+        return {"TFRING_ELASTIC_STORE": f"{host}:{self._node.port}", **patience}
 
     def hosts_found(self, hosts: list[tuple[str, int]]) -> None:
         """See `Head.hosts_found`: each node names itself."""
@@ -322,33 +247,41 @@ class NodeHead:
 
     def ended(self, worker: int, exit_code: int, cause: str) -> None:
         """See `Head.ended`."""
-        if self._over:
-            return
-        value = json.dumps({"exit_code": exit_code, "cause": cause})
-        try:
-            until_answered(
-                lambda seconds: self._store.set(f"ended/{worker}", value, timeout=seconds)
-            )
-        except StoreError as error:
-            self._on_lost(str(error))
+        if not self._over:
+            self._ends[worker] = json.dumps({"exit_code": exit_code, "cause": cause})
+            self._follower.wake()
 
     def stop(self) -> None:
         """See `Head.stop`."""
         if self._coordinator is not None:
             self._coordinator.stop()
-        with contextlib.suppress(StoreError):
-            self._store.delete_key(self._key(), timeout=_STORE_SECONDS)
+        if not self._away:
+            with contextlib.suppress(StoreError):
+                self._store.delete_key(self._key(), timeout=STORE_SECONDS)
 
     def close(self) -> None:
         """See `Head.close`."""
+        self._closing.set()
+        self._follower.close()
+        if not self._over and not self._away:
+            with contextlib.suppress(StoreError):
+                self._send_ends()
         if not self._over or self._coordinator is not None:  # its close() waits for all nodes
             self.stop()
-        self._follower.close()
         if self._coordinator is not None:
             self._coordinator.close()
         self._store.close()
 
     # In the follower's thread.
+
+    def _send_ends(self) -> None:
+        for worker, end in list(self._ends.items()):
+            until_answered(functools.partial(self._set, f"ended/{worker}", end))
+            self._workers.pop(worker, None)
+            del self._ends[worker]
+
+    def _set(self, key: str, value: str, seconds: float) -> None:
+        self._store.set(key, value, timeout=seconds)
 
     def _on_order(self, key: str, value: bytes | None) -> None:
         if value is None:
@@ -357,7 +290,11 @@ class NodeHead:
             self._last_order = int(key)
             fields = json.loads(value)
             kind = {"StartWorker": StartWorker, "KillWorker": KillWorker}[fields.pop("order")]
-            self._orders.put(kind(**fields))
+            order = kind(**fields)
+            if isinstance(order, StartWorker):
+                self._workers[order.worker] = order.slot
+                self._last_worker = max(self._last_worker, order.worker)
+            self._orders.put(order)
         until_answered(lambda seconds: self._orders_here.delete_key(key, timeout=seconds))
 
     def _on_said(self, key: str, value: bytes | None) -> None:
@@ -368,16 +305,55 @@ class NodeHead:
             self._over = True
             self._orders.put(EndJob(**fields))
             self.stop()
-        elif key == "restart":
+            return
+        if key == "restart":
             self._orders.put(Restart(**fields))
-        else:
-            members = tuple(Member(*member) for member in fields["members"])
-            self._orders.put(Generation(fields["number"], members))
+            return
+        members = tuple(Member(*member) for member in fields["members"])
+        self._generation = fields["number"]
+        self._last_worker = max(self._last_worker, *(member.worker for member in members))
+        self._orders.put(Generation(self._generation, members))
+
+    def _on_recovers(self, key: str, value: bytes | None) -> None:
+        self._recovers = self._recovers or (not key and value is not None)
 
     def _on_lost(self, why: str) -> None:
-        if not self._over:
-            self._over = True
-            served, code = f"the node at {self._node.host}", LOST_PEER
-            if self._coordinator is not None:
-                served, code = "this node", 1
-            self._orders.put(EndJob(code, f"{served} does not serve the job any more: {why}"))
+        if self._over or (self._node.apart and self._find_again(why)):
+            return
+        self._over = True
+        reason, code = f"the node at {self._node.host} does not serve the job any more", LOST_PEER
+        if self._coordinator is not None:
+            reason, code = "this node does not serve the job any more", 1
+        elif self._node.apart:
+            reason = "the job has gone on without this node, or another job is there"
+        self._orders.put(EndJob(code, f"{reason}: {why}", ask=code == LOST_PEER))
+
+    def _find_again(self, why: str) -> bool:
+        """Waits for a coordinator, and ends the job here if none comes; False: it is another's."""
+        where = f"the coordinator at {self._node.host} port {self._node.port}"
+        limit = self._elastic.timeout
+        self._away = True
+        self._orders.put(Note(f"{where} is away ({why}): the ranks go on, {limit:g} s at most"))
+        deadline = time.monotonic() + limit
+        while not self._closing.wait(_PAUSE_SECONDS):
+            try:
+                self._attach()
+            except StoreError:
+                if time.monotonic() < deadline:
+                    continue
+                self._end_alone(f"{where} was away for {limit:g} s")
+                return True
+            except (UsageError, _ComesTooLateError):
+                return False
+            self._away = False
+            self._orders.put(Note(f"{where} is there again"))
+            return True
+        return True
+
+    def _end_alone(self, why: str) -> None:
+        """Without a coordinator: ranks that recover save and end; others need none to go on."""
+        self._over = True
+        code = read_settings(os.environ).stopped_exit_code if self._recovers else 0
+        does = "save and end" if self._recovers else "go on, and no rank is replaced"
+        self._orders.put(Note(f"{why}: the ranks {does}"))
+        self._orders.put(EndJob(code, why, ask=self._recovers))

@@ -37,3 +37,4 @@ class NodeOptions:
     port: int
     job: str  # nodes of another job that meet at the same place are refused
     slots: int  # of this node
+    apart: bool = False  # a process of its own serves there, which may be started again

@@ -72,10 +72,17 @@ class Note:
 
 @dataclass(frozen=True)
 class EndJob:
-    """The job is over: its exit code, and why. The workers were told, and end by themselves."""
+    """The job is over.
+
+    Attributes:
+        code: Its exit code.
+        reason: Why, in a line.
+        ask: Whether its members have to be asked to end, and may save first; else they were told.
+    """
 
     code: int
     reason: str
+    ask: bool = False
 
 
 class Member(NamedTuple):

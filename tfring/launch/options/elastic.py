@@ -15,7 +15,7 @@ from tfring.launch.options.run_options import RunOptions
 _MAKES_ELASTIC = ("min_np", "max_np", "host_discovery_script", "spares")
 _HOW_IT_CHANGES = ("slots", "reset_limit", "blacklist_cooldown_range", "blacklist_hosts")
 _ONLY_ELASTIC = (*_HOW_IT_CHANGES, "elastic_timeout")
-_ONLY_NODES = ("nproc_per_node", "rdzv_endpoint", "rdzv_id")
+_ONLY_NODES = ("nproc_per_node", "rdzv_endpoint", "coordinator", "rdzv_id")
 _NOT_NODES = ("num_proc", "hosts", *_MAKES_ELASTIC, *_HOW_IT_CHANGES, "compare")
 
 
@@ -51,7 +51,13 @@ def _nodes(options: RunOptions, least: int, most: int) -> tuple[ElasticOptions, 
             "with --nnodes each node is started by itself, with --nproc-per-node ranks: leave out "
             f"{flag}"
         )
-    if options.rdzv_endpoint is None:
+    apart = options.coordinator is not None
+    if apart and options.rdzv_endpoint is not None:
+        raise UsageError(
+            "--rdzv-endpoint and --coordinator both say where the nodes meet: give one"
+        )
+    where = options.coordinator or options.rdzv_endpoint
+    if where is None:
         raise UsageError(
             "--rdzv-endpoint is missing: say where the nodes meet, as node1:29400 with the name of "
             "one of them, the same on all"
@@ -67,7 +73,7 @@ def _nodes(options: RunOptions, least: int, most: int) -> tuple[ElasticOptions, 
     )
     # Two jobs that meet at one place by mistake are two programs, or run in two folders.
     job = options.rdzv_id or f"{shlex.join(options.command)} in {os.getcwd()}"
-    return elastic, NodeOptions(*options.rdzv_endpoint, job, per_node)
+    return elastic, NodeOptions(*where, job, per_node, apart)
 
 
 def _elastic(options: RunOptions) -> ElasticOptions:

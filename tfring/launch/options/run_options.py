@@ -265,6 +265,13 @@ class RunOptions:
         metavar="HOST[:PORT]",
         help=f"where the nodes meet: one of them serves there (default port {DEFAULT_PORT})",
     )
+    coordinator: tuple[str, int] | None = option(
+        "--coordinator",
+        type=endpoint,
+        metavar="HOST[:PORT]",
+        help="in place of --rdzv-endpoint: where `tfring coordinator` runs, which may end and be "
+        "started again",
+    )
     rdzv_id: str | None = option(
         "--rdzv-id",
         "--rdzv_id",

@@ -57,6 +57,8 @@ class Server(NamedTuple):
         lease: Seconds for which the server keeps what belongs to this client without a connection.
         lost_after: Seconds after which a server that cannot be reached any more is given up.
         hello: Both ends, and the purpose of the connection.
+        may_restart: Whether to go on with a server that was started again, although it has nothing
+            of what the first one had.
     """
 
     host: str
@@ -65,6 +67,7 @@ class Server(NamedTuple):
     lease: float
     lost_after: float
     hello: Hello = Hello(Role.STORE, 0, 0)
+    may_restart: bool = False
 
     def describe(self) -> str:
         """Returns what it is, for messages."""
@@ -336,11 +339,13 @@ class Connection:
             except (BootstrapError, *_BROKEN) as error:
                 last = error
             else:
-                if self._instance == before:
+                if self._instance != before:
+                    why = "another server is there, which has nothing of what the first had"
+                    self._fail(why, not self._server.may_restart)
+                if self._instance == before or self._server.may_restart:
                     self._calls.send_again(known, self.where)
                     return channel
                 channel.sock.close()
-                self._fail("another server is there, which has nothing of what the first had", True)
                 return None
             if time.monotonic() >= deadline:
                 self._fail(

@@ -1,0 +1,111 @@
+// What a coordinator that was started again takes over from the one before it.
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/runtime/membership/coordinator.h"
+
+namespace tfring::membership {
+namespace {
+
+// Workers of which nobody has told had ids below the highest known one and so many more: no id
+// comes twice.
+constexpr WorkerId kUnheardIds = 1000;
+
+}  // namespace
+
+void Coordinator::OnLiving(const LivingProcess& living) {
+  const WorkerId id = living.worker;
+  next_worker_ = std::max(next_worker_, id + 1);
+  const auto found = processes_.find(id);
+  if (found != processes_.end()) {
+    found->second.started = true;
+  } else if (rebuilds_ && over_.count(id) == 0) {
+    Process process;
+    process.place = living.place;
+    process.heard = now_;
+    process.started = true;
+    processes_.emplace(id, std::move(process));
+  } else {  // it was taken for dead, or has come back too late
+    over_.insert(id);
+    effects_.kills.push_back(id);
+  }
+}
+
+// Whether a worker may be in the job: one that has been in a generation, and of which this
+// coordinator has never heard, only while it rebuilds, or as a member of the newest generation.
+bool Coordinator::Adopt(WorkerId worker, const Report& report) const {
+  if (report.generation == 0 || rebuilds_) return true;
+  const auto found = processes_.find(worker);
+  if (found == processes_.end()) return false;
+  return found->second.registered || (IsMember(worker) && report.generation <= record_.generation);
+}
+
+void Coordinator::TakeRecord(Record record) {
+  if (record.generation <= record_.generation) return;
+  record_ = std::move(record);
+  member_ids_.clear();
+  for (const Member& member : record_.members) {
+    member_ids_.insert(member.worker);
+    next_worker_ = std::max(next_worker_, member.worker + 1);
+  }
+}
+
+// Whether it is too early to decide anything; `someone` was heard of in this Step.
+bool Coordinator::StillRebuilds(bool someone) {
+  if (someone && rebuilt_at_ == kNever) rebuilt_at_ = After(now_, options_.rebuild_wait);
+  if (now_ >= next_tick_) next_tick_ = After(now_, options_.rebuild_wait / 10);
+  if (now_ < rebuilt_at_) return true;
+  Rebuild();
+  return false;
+}
+
+// Goes on with the newest generation that was heard of. Members that were not are lost. Whoever has
+// been in an older one and is not in this one was taken for dead, and its state may be another one
+// at the same commit.
+void Coordinator::Rebuild() {
+  rebuilds_ = false;
+  if (next_worker_ > options_.first_worker) next_worker_ += kUnheardIds;
+  // There was a generation, and nobody says who was in it.
+  const bool unknown = record_.generation == 0 && number_ != 0;
+  std::vector<WorkerId> silent;
+  std::vector<WorkerId> old;
+  for (auto& [id, process] : processes_) {
+    process.leaving = process.leaving || !hosts_.Has(process.place);
+    if (process.last.generation != 0 && !IsMember(id)) old.push_back(id);
+    if (!process.registered && unknown) silent.push_back(id);
+  }
+  for (WorkerId id : old) Evict(id, "was in an older generation than the newest");
+  for (WorkerId id : silent) Evict(id, "says nothing to the new coordinator");
+  if (record_.generation == 0) return;
+  number_ = std::max(number_, record_.generation);
+  ran_ = true;
+  phase_ = Phase::kForming;
+  formed_at_ = advanced_at_ = now_;
+  best_step_ = record_.position.step;
+  std::string lost;
+  for (const Member& member : record_.members) {
+    const auto found = processes_.find(member.worker);
+    if (found == processes_.end()) {
+      over_.insert(member.worker);
+      lost += (lost.empty() ? "worker " : ", worker ") + std::to_string(member.worker) + " on " +
+              member.host;
+      continue;
+    }
+    const Report& last = found->second.last;
+    const bool connected =
+        last.state >= WorkerState::kSync && last.generation == record_.generation;
+    if (connected) phase_ = Phase::kRunning;
+  }
+  effects_.notes.push_back("generation " + std::to_string(record_.generation) + " of " +
+                           std::to_string(record_.members.size()) +
+                           " workers was there before this coordinator");
+  if (!lost.empty()) StartRound("nothing was heard of " + lost, true);
+  for (const auto& [id, process] : processes_) {
+    if (IsMember(id) && process.registered) OnMemberReport(process);
+  }
+}
+
+}  // namespace tfring::membership

@@ -1,0 +1,194 @@
+"""`tfring coordinator` is killed and started again, or never, while the nodes' ranks train."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import threading
+
+import pytest
+from elastic_runs import ElasticRun, history_of
+from launcher_tools import LIMIT_SECONDS, alive, start_command, wait_until
+
+pytest.importorskip("tfring._native")
+
+# A rank goes on by itself, without elastic.run, until a file says that it shall stop.
+PLAIN = """
+    import json, os, sys, time
+    import numpy as np
+    import tfring as hvd
+    from tfring._native import core
+
+    worker = int(os.environ["TFRING_ELASTIC_WORKER"])
+
+    def say(event, **more):
+        line = {"event": event, "worker": worker, "pid": os.getpid(), **more}
+        os.write(1, (json.dumps(line) + "\\n").encode())
+
+    hvd.init()
+    step, stop = 0, 0
+    while not stop:
+        asked = np.array([int(os.path.exists(sys.argv[1] + "/stop"))])
+        stop = core.allreduce(asked, name="stop", op=4)[0]
+        if step == 0:
+            say("train", rank=hvd.rank(), members=list(range(hvd.size())))
+        step += 1
+        time.sleep(0.005)
+    say("end", rank=hvd.rank(), step=step)
+"""
+
+
+@pytest.fixture
+def endpoint():
+    with socket.create_server(("localhost", 0)) as probe:
+        return f"localhost:{probe.getsockname()[1]}"
+
+
+class Coordinator:
+    """A process of `tfring coordinator`, which can be started again; all lines in `lines`."""
+
+    def __init__(self, endpoint):
+        self.endpoint, self.lines = endpoint, []
+        self._readers = []
+        self.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *rest):
+        if kind is not None:
+            print(*self.lines[-60:], sep="")
+        self.kill()
+
+    def start(self):
+        """Starts it."""
+        command = [sys.executable, "-m", "tfring", "coordinator", self.endpoint]
+        self.process = start_command(command)
+        reader = threading.Thread(target=self._read, args=(self.process.stderr,), daemon=True)
+        reader.start()
+        self._readers.append(reader)
+
+    def kill(self):
+        """Kills it, if it runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._readers[-1].join(LIMIT_SECONDS)
+        self.process.stdout.close()
+
+    def heard(self, text, after=0):
+        """Waits until it has said a text, in a line after so many."""
+        found = wait_until(lambda: any(text in line for line in self.lines[after:]), LIMIT_SECONDS)
+        assert found, self.lines
+
+    def _read(self, pipe):
+        with pipe:
+            for line in pipe:
+                self.lines.append(line)
+
+
+def node(folder, endpoint, *options, nodes="1:2", **more):
+    """Starts a node of a job; all nodes look at the same folder."""
+    common = ("--nproc-per-node", 1, "--coordinator", endpoint, "--rdzv-id", "job")
+    common += ("--max-restarts", 9)
+    return ElasticRun(folder, "--nnodes", nodes, *common, *options, **more)
+
+
+def ends_of(*nodes):
+    """What the ranks of nodes have said at their ends, in the order of ranks."""
+    ends = [line for one in nodes for line in one.said if line["event"] == "end"]
+    return sorted(ends, key=lambda line: line["rank"])
+
+
+def test_a_coordinator_is_killed_and_started_again_20_times(tmp_path, endpoint):
+    """Ranks keep their processes and train; in the end the weights are those of all steps."""
+    with (
+        Coordinator(endpoint) as coordinator,
+        node(tmp_path, endpoint, nodes=2) as first,
+        node(tmp_path, endpoint, nodes=2) as second,
+    ):
+        members = first.trains(lambda m: len(m) == 2)
+        for _ in range(20):
+            coordinator.kill()
+            said = len(coordinator.lines)
+            coordinator.start()
+            coordinator.heard("of 2 workers was there before this coordinator", said)
+        assert not any(line["members"] != members for line in first.said if "members" in line)
+        owner = first if any(line["worker"] == members[1] for line in first.said) else second
+        begin = len(owner.said)
+        owner.kill(members[1])  # the last coordinator does what the first one would have done
+        again = owner.trains(lambda m: len(m) == 2 and m != members, after=begin)
+        assert again[0] == members[0] and again[1] > 1000
+        first.ask("stop")
+        assert first.finish() == 0 and second.finish() == 0
+        assert coordinator.process.wait(LIMIT_SECONDS) == 0
+        ends = ends_of(first, second)
+        assert [end["worker"] for end in ends] == again
+        assert all(end["history"] == history_of(end["step"]) for end in ends)
+
+
+def test_what_happens_while_the_coordinator_is_away_is_made_up_for(tmp_path, endpoint):
+    """A rank is killed meanwhile, and a node is started."""
+    with (
+        Coordinator(endpoint) as coordinator,
+        node(tmp_path, endpoint) as first,
+    ):
+        first.trains(lambda m: len(m) == 1)
+        with node(tmp_path, endpoint) as second:
+            members = first.trains(lambda m: len(m) == 2)
+            coordinator.kill()
+            second.heard("is away")
+            second.process.kill()  # its rank ends with it
+            pid = second.pid(members[1])
+            assert wait_until(lambda: not alive(pid), LIMIT_SECONDS)
+        with node(tmp_path, endpoint) as third:
+            begin = len(first.said)
+            coordinator.start()
+            again = third.trains(lambda m: len(m) == 2 and m[0] == members[0])
+            assert first.trains(lambda m: m == again, after=begin)
+            first.ask("stop")
+            assert first.finish() == 0 and third.finish() == 0
+        ends = ends_of(first, third)
+        assert all(end["history"] == history_of(end["step"]) for end in ends)
+
+
+def test_ranks_that_recover_are_asked_to_end_when_no_coordinator_comes(tmp_path, endpoint):
+    with (
+        Coordinator(endpoint) as coordinator,
+        node(tmp_path, endpoint, "--elastic-timeout", 12) as first,
+    ):
+        members = first.trains(lambda m: len(m) == 1)
+        coordinator.kill()
+        assert first.finish() == 75
+        assert any("was away for 12 s: the ranks save and end" in line for line in first.errors)
+        assert not alive(first.pid(members[0]))
+
+
+def test_ranks_of_a_plain_program_go_on_without_a_coordinator(tmp_path, endpoint):
+    options = ("--elastic-timeout", 12)
+    with (
+        Coordinator(endpoint) as coordinator,
+        node(tmp_path, endpoint, *options, nodes=2, script=PLAIN) as first,
+        node(tmp_path, endpoint, *options, nodes=2, script=PLAIN) as second,
+    ):
+        first.trains(lambda m: len(m) == 2)
+        coordinator.kill()
+        for each in (first, second):
+            each.heard("was away for 12 s: the ranks go on")
+        first.ask("stop")
+        assert first.finish() == 0 and second.finish() == 0
+        assert len(ends_of(first, second)) == 2
+
+
+def test_a_coordinator_of_another_job_is_refused(tmp_path, endpoint):
+    with Coordinator(endpoint), node(tmp_path, endpoint) as first:
+        first.trains(lambda m: len(m) == 1)
+        with ElasticRun(
+            tmp_path, "--nnodes", 1, "--coordinator", endpoint, "--rdzv-id", "other"
+        ) as other:
+            assert other.process.wait(LIMIT_SECONDS) == 2
+            other.finish()
+            assert any('and this is one of "other"' in line for line in other.errors)
+        first.process.send_signal(signal.SIGTERM)
+        first.finish()
