@@ -11,6 +11,8 @@ import pytest
 from elastic_runs import ElasticRun, history_of
 from launcher_tools import LIMIT_SECONDS, alive, start_command, wait_until
 
+from tfring.checkpoint import Checkpointer
+
 pytest.importorskip("tfring._native")
 
 # A rank goes on by itself, without elastic.run, until a file says that it shall stop.
@@ -36,6 +38,33 @@ PLAIN = """
         step += 1
         time.sleep(0.005)
     say("end", rank=hvd.rank(), step=step)
+"""
+
+# Trains with Keras in one epoch without end, and says the last step in a file.
+KERAS = """
+    import os, sys, time
+    import keras
+    import numpy as np
+    import tfring.keras as hvd
+
+    FOLDER, EPOCH = sys.argv[1], 1_000_000
+
+    class Steps(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            path = f"{FOLDER}/{os.getpid()}"
+            with open(f"{path}.new", "w") as file:
+                file.write(str(int(self.model.optimizer.iterations)))
+            os.rename(f"{path}.new", f"{path}.step")
+            time.sleep(0.02)
+
+    hvd.init()
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse", jit_compile=False)
+    data = np.zeros((EPOCH, 2), np.float32), np.zeros((EPOCH, 1), np.float32)
+    saved = f"{FOLDER}/saved"
+    hvd.elastic.fit(
+        model, data, epochs=1, batch_size=4, callbacks=[Steps()], checkpoint=saved, verbose=0
+    )
 """
 
 
@@ -179,6 +208,24 @@ def test_ranks_of_a_plain_program_go_on_without_a_coordinator(tmp_path, endpoint
         first.ask("stop")
         assert first.finish() == 0 and second.finish() == 0
         assert len(ends_of(first, second)) == 2
+
+
+@pytest.mark.slow
+def test_fit_saves_and_ends_when_the_launcher_was_killed(tmp_path):
+    """The agent tells its ranks to end; they agree among themselves, as no coordinator answers."""
+    with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, script=KERAS) as job:
+
+        def steps():
+            return {int(file.stem): int(file.read_text()) for file in tmp_path.glob("*.step")}
+
+        def train_or_failed():
+            trained = len(steps()) == 2 and min(steps().values()) > 5
+            return trained or job.process.poll() is not None
+
+        assert wait_until(train_or_failed, LIMIT_SECONDS)
+        job.process.kill()
+        assert wait_until(lambda: not any(alive(pid) for pid in steps()), LIMIT_SECONDS)
+        assert Checkpointer(tmp_path / "saved").latest().step == max(steps().values())
 
 
 def test_a_coordinator_of_another_job_is_refused(tmp_path, endpoint):
