@@ -51,7 +51,7 @@ def parse_ranks(text: str) -> set[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError("it has to be ranks and ranges of them, as 0,3-5")
+            raise ValueError(f"{text}: it has to be ranks and ranges of them, as 0,3-5")
         begin, end = int(first), int(last or first)
         if end < begin or end >= _MOST_RANKS:
             raise ValueError(f"{part.strip()} is no range of ranks: the smaller one comes first")

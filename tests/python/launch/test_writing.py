@@ -224,7 +224,7 @@ def test_printed_ranks_and_files_of_all(tmp_path):
         f"rank {r}\n" for r in range(3)
     ]
     done = run("-np", 1, "--print-ranks", "x", "true")
-    assert done.returncode == 2 and "--print-ranks x" in done.stderr
+    assert done.returncode == 2 and "--print-ranks: x: it has to be ranks" in done.stderr
 
 
 FULL = "needs /dev/full"

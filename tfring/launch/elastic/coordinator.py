@@ -36,7 +36,7 @@ _NANOSECONDS = 1_000_000_000
 _ANY = "0.0.0.0"
 # So often all start again without --reset-limit.
 _RESTARTS = 3
-_STORE_SECONDS = 1.0  # for a request between two lives
+_STORE_SECONDS = 1.0  # for a request, while others wait
 
 
 def coordinator_options(elastic: ElasticOptions, start_timeout: float) -> Any:
@@ -170,7 +170,15 @@ class Service:
         status = self._service.status()
         members = [member["worker"] for member in status["members"]]
         over = self._stopping or status["phase"] == "over"
-        return worker in members and not over and not self._service.recovers
+        return worker in members and not over and not self._recovers()
+
+    def _recovers(self) -> bool:
+        """Whether a worker has come to elastic.run."""
+        if self._service.recovers:
+            return True
+        with contextlib.suppress(StoreError):  # its thread may not have come to what is there
+            return PrefixStore(keys.PREFIX, self._store).check([keys.RUNS], _STORE_SECONDS)
+        return False
 
     def _lost(self, worker: int, host: str, exit_code: int, end: str) -> None:
         """Handles the end of a member that is needed."""

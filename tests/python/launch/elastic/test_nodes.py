@@ -15,7 +15,7 @@ from tiers import slow
 
 pytest.importorskip("tfring._native")
 
-from tfring.job.store import StoreTimeoutError, TCPStore
+from tfring.job.store import Store, StoreTimeoutError, TCPStore
 from tfring.launch.elastic.nodes import NodeHead
 from tfring.launch.elastic.options import ElasticOptions, NodeOptions
 from tfring.launch.elastic.orders import EndJob, Orders, StartWorker
@@ -187,12 +187,13 @@ class Node:
 
 
 def no_answer(times):
-    """A TCPStore.delete_key that does not answer so many times; of each key the first times."""
-    seen, delete = Counter(), TCPStore.delete_key
+    """A Store.delete_key that does not answer so many times; of each key the first times."""
+    seen, delete = Counter(), Store.delete_key
 
     def lost(store, key, timeout=None):
-        seen[key] += 1
-        if key.startswith(("orders/", "ended/")) and seen[key] <= times:
+        name = store._prefix + key
+        seen[name] += 1
+        if name.startswith(("orders/", "ended/")) and seen[name] <= times:
             raise StoreTimeoutError("the store did not answer")
         return delete(store, key, timeout)
 
@@ -200,7 +201,7 @@ def no_answer(times):
 
 
 def test_a_store_that_does_not_answer_once_ends_nothing(endpoint, monkeypatch):
-    monkeypatch.setattr(TCPStore, "delete_key", no_answer(1))
+    monkeypatch.setattr(Store, "delete_key", no_answer(1))
     node = Node(endpoint)
     try:
         for worker in (1, 2, 3):
@@ -213,7 +214,7 @@ def test_a_store_that_does_not_answer_once_ends_nothing(endpoint, monkeypatch):
 
 
 def test_a_store_that_does_not_answer_at_all_ends_the_job_of_the_node(endpoint, monkeypatch):
-    monkeypatch.setattr(TCPStore, "delete_key", no_answer(1 << 30))
+    monkeypatch.setattr(Store, "delete_key", no_answer(1 << 30))
     node = Node(endpoint)
     try:
         end = node.order(EndJob)
@@ -247,7 +248,7 @@ def test_an_order_that_comes_twice_is_carried_out_once(endpoint, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--nnodes", "2:1"), "--nnodes 2:1: it has to be a number, or MIN:MAX"),
+        (("--nnodes", "2:1"), "--nnodes: 2:1: it has to be a number, or MIN:MAX"),
         (("--nnodes", 2), "--rdzv-endpoint is missing: say where the nodes meet"),
         (("--nnodes", 2, "-np", 2, "--rdzv-endpoint", "a"), "leave out -np"),
         (("--rdzv-id", "a"), "--rdzv-id needs --nnodes"),
