@@ -28,7 +28,7 @@ WORKER = ElasticWorker(7, "localhost", 4000, "a", 2, True)
 
 
 class MadeUpStore:
-    def __init__(self, *where: Any) -> None:
+    def __init__(self, *where: Any, may_restart: bool) -> None:
         self.timeout, self.closed = 1.0, False
         self._connection, self._prefix = None, ""  # what a PrefixStore of it takes
 
@@ -42,7 +42,9 @@ class MadeUpStore:
 class MadeUpLink:
     """What the coordinator says is in `records` and `goes`; what it hears in `heard`."""
 
-    def __init__(self, store: Any, worker: int, host: str, slot: int, *, on_abandon: Any) -> None:
+    def __init__(
+        self, store: Any, worker: int, host: str, slot: int, *, on_abandon: Any, options: Any
+    ) -> None:
         assert (worker, host, slot) == (7, "a", 2)
         self.on_abandon = on_abandon
         self.heard: list[Any] = []
