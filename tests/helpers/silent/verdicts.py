@@ -17,11 +17,14 @@ _OTHERS = (
     "`shuffle=True` was passed",
     "WARNING: All log messages before absl::InitializeLog",
 )
+# What is no warning: from which checkpoint training goes on.
+_NEWS = re.compile(r"\[tfring\] \S+ rank \d+ \(.*?\) info: ")
 
 
 def words(text: str) -> str:
-    """What a reader is told: without frames, lines of source and places."""
+    """What a reader is warned of: without frames, lines of source and places."""
     lines = (line for line in text.splitlines() if re.match(r"\S|\s+\w*Error: ", line))
+    lines = (line for line in lines if not _NEWS.match(line))
     lines = (re.sub(r"^\S+:\d+: ", "", line) for line in lines)
     return "\n".join(line for line in lines if not any(other in line for other in _OTHERS))
 
