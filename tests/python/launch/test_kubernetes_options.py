@@ -99,7 +99,7 @@ def test_options_of_a_file(tmp_path):
         (["--nnodes", "2", "-x", "TFRING_LOG_LEVEL=loud"], "TFRING_LOG_LEVEL"),
         (["--nnodes", "2", "--run-as", "0"], "--run-as: 0: it has to be"),
         (["--nnodes", "2", "--elastic-timeout", "60"], "--elastic-timeout is for elastic jobs"),
-        (["--nnodes", "2", "--print-ranks", "x"], "--print-ranks: it has to be ranks"),
+        (["--nnodes", "2", "--print-ranks", "x"], "--print-ranks: x: it has to be ranks"),
         (["--nnodes", "2", "--grace-period", "10"], "--grace-period: 10: it has to be"),
     ],
 )
