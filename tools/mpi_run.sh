@@ -15,4 +15,7 @@ if [[ $(id -u) == 0 ]]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
+# mpirun names a folder after its process id. It does not start if that folder is there already: one
+# that was killed left it, and ids come again. mpirun will have this shell's id, which exec keeps.
+rm -rf "${TMPDIR:-/tmp}/ompi.$$"
 exec mpirun "${args[@]}" "$@" </dev/null

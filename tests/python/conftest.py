@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 
 import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def folder_for_mpirun(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keeps what a killed mpirun leaves out of /tmp.
+
+    mpirun names a folder after its process id, and does not start if that folder is there already.
+    Ids come again, on a machine that is kept even soon.
+    """
+    os.environ["PRTE_MCA_prte_tmpdir_base"] = str(tmp_path_factory.mktemp("mpirun"))
 
 
 @pytest.fixture(autouse=True)
