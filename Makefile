@@ -98,7 +98,8 @@ demo: build ## Train a Keras model on two ranks under mpirun
 test-build: build $(TEST_READY) ## Compile the C++ tests
 	@tools/build.sh "$(BUILD)" tfring_tests -- -DTFRING_BUILD_TESTS=ON
 
-PYTHON_TESTS := $(PY) -m pytest -q --durations=15 tests/python
+PYTHON_FOLDERS := tests/python
+PYTHON_TESTS := $(PY) -m pytest -q --durations=15 $(PYTHON_FOLDERS)
 BESIDE_EACH_OTHER := -n $(PYTEST_JOBS) --dist loadfile --max-worker-restart 0
 QUICK_PYTHON := $(PYTHON_TESTS) $(BESIDE_EACH_OTHER) -m "not (slow or wheel)"
 QUICK_PARALLEL := tools/parallel_tests.sh "not slow"
