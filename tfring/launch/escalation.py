@@ -11,7 +11,7 @@ from tfring.launch.agents.rank import RankProcess
 TERMINATE_SECONDS = 3.0
 # After SIGKILL has had that long, too, the agents are told to end, and have so long for it.
 _AGENTS_END_SECONDS = 8.0
-# What stands for a signal: see RankAgent.give_up().
+# In place of a signal: the agent ends its host's ranks and itself, or is killed.
 _END_AGENTS = 0
 _KILL_AGENTS = -1
 
@@ -80,8 +80,10 @@ class Escalation:
                 if number > 0:
                     process.signal(number)
                     process.signal(signal.SIGCONT)  # one that stands still cannot end
-                else:  # it does not react; perhaps its host is gone
-                    process.agent.give_up(at_once=number == _KILL_AGENTS)
+                elif number == _END_AGENTS:  # it does not react; perhaps its host is gone
+                    process.connection.end_ranks()
+                else:
+                    process.connection.process.kill()
 
 
 def _agents_after(killed_at: float) -> list[tuple[float, int]]:

@@ -13,7 +13,7 @@ from tfring.launch.escalation import Escalation
 from tfring.launch.exit_codes import LOST_PEER
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.placement import Slot, address_of
-from tfring.launch.options.environment import rank_variables
+from tfring.launch.options.environment import job_variables, place_variables
 from tfring.launch.options.job_options import JobOptions
 from tfring.launch.output.merger import OutputMerger
 from tfring.launch.reports import text
@@ -151,10 +151,10 @@ class JobRunner(Supervisor):
             listen: Rank 0: where to listen; see protocol.py.
         """
         host = self._connections.host(slot.host)
-        variables = rank_variables(
-            self._options, slot, os.environ, remote=not host.local, records=self._records.variables
+        same = job_variables(
+            self._options, os.environ, remote=not host.local, records=self._records.variables
         )
-        variables = {**variables, **where}
+        variables = {**same, **place_variables(self._options, slot), **where}
         process = self._start_process(host, slot, slot.rank, variables, listen=listen)
         self._processes.append(process)
 
@@ -172,7 +172,7 @@ class JobRunner(Supervisor):
         if process.code is not None and not line:
             return "", 0
         if not line.startswith(_RENDEZVOUS) or len(words) != 3:
-            noise = process.agent.host.noise
+            noise = process.connection.noise
             raise UsageError(
                 f"rank 0's agent on {process.slot.host} did not answer within "
                 f"{self._options.start_timeout:g} s as expected ({(line or noise)[:200]!r}): check "
@@ -184,7 +184,7 @@ class JobRunner(Supervisor):
         """Waits for output, a signal, the end of a rank or a deadline, and handles it."""
         self._wait([deadline])
         for process in self._processes:
-            if process.rank not in self._shown and "pid" in process.agent.facts():
+            if process.rank not in self._shown and "pid" in process.facts:
                 self._shown.add(process.rank)
                 self._say_where(process)
         self._reap()
@@ -223,7 +223,7 @@ class JobRunner(Supervisor):
         return process.failed() and process.code == self._options.stopped_exit_code
 
     def _say_where(self, process: RankProcess) -> None:
-        facts, slot = process.agent.facts(), process.slot
+        facts, slot = process.facts, process.slot
         cores = rank_ranges(facts.get("cores", ()))
         self._files.event(
             "rank_started", rank=slot.rank, host=slot.host, pid=facts["pid"], cores=cores

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from types import TracebackType
 from typing import Any
 
 # These end the job: they are passed on, and the ranks have some time to end.
@@ -47,12 +46,7 @@ class SignalWatch:
                     self._handlers[number] = signal.signal(number, lambda *_: None)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         if self._main:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from tfring.explain.launched import RunRecords
 from tfring.job.handshake.descriptors import raise_descriptor_limit
 from tfring.launch.agents.connections import Connections
-from tfring.launch.agents.host import Host, RankAgent
+from tfring.launch.agents.host import Host
 from tfring.launch.agents.rank import RankProcess
 from tfring.launch.escalation import Escalation
 from tfring.launch.hosts.errors import UsageError
@@ -190,7 +190,7 @@ class Supervisor(abc.ABC):
     def _reap(self) -> None:
         """Handles the ends of processes."""
         for number, process in list(self._running.items()):
-            code = process.agent.poll()
+            code = process.connection.poll(number)
             if code is None:
                 continue
             process.code, process.ended_at = code, time.monotonic()
@@ -266,7 +266,7 @@ class Supervisor(abc.ABC):
             "local_size": slot.local_size,
             **more,
         }
-        process = RankProcess(slot, RankAgent(host, slot.rank), copy=self._files.copier(slot.rank))
+        process = RankProcess(slot, host, copy=self._files.copier(slot.rank))
         self._running[slot.rank] = process
         self._streams[slot.rank] = {n: self._merger.add(rank, n) for n in ("stdout", "stderr")}
         host.start(slot.rank, json.dumps(job).encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import socket
+from types import SimpleNamespace
 
 import pytest
 from run_options import refused, run_options
@@ -362,7 +363,8 @@ def test_last_traceback_comes_with_its_cause():
 
 
 def ended(rank, code, at, text="", by_us=False):
-    process = RankProcess(Slot(rank, "h", rank, 3, 0, 1), None)  # type: ignore[arg-type]
+    host = SimpleNamespace(facts={}, lost=lambda rank: "")
+    process = RankProcess(Slot(rank, "h", rank, 3, 0, 1), host)  # type: ignore[arg-type]
     if text:
         process.record_output("stderr", text.encode(), at[0] if isinstance(at, tuple) else at)
     process.code, process.ended_by_launcher = code, by_us

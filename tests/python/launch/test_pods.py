@@ -10,7 +10,7 @@ from run_options import run_options as options
 
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.placement import is_local
-from tfring.launch.options.environment import rank_variables
+from tfring.launch.options.environment import job_variables, place_variables
 from tfring.launch.options.resolve import job_options, unused_hosts
 
 SECRET = "0123456789abcdef" * 4
@@ -36,7 +36,10 @@ def test_the_ranks_of_a_pod(pod):
     assert [slot.rank for slot in job.slots] == [2, 3]
     assert job.size == 6 and job.secret == SECRET
     assert all(is_local(slot.host) for slot in job.slots)
-    variables = rank_variables(job, job.slots[1], {}, remote=False, records={})
+    variables = {
+        **job_variables(job, {}, remote=False, records={}),
+        **place_variables(job, job.slots[1]),
+    }
     wanted = {
         "TFRING_RANK": "3",
         "TFRING_SIZE": "6",

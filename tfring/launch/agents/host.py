@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tfring.launch.agents.leftovers import kill_marked
@@ -283,38 +282,3 @@ def _connect(name: str, shell: RemoteShell | Tunnels | None, mark: str) -> tuple
         start_new_session=True,
     )
     return program, process
-
-
-@dataclass
-class RankAgent:
-    """One rank, as the agent of its host tells of it."""
-
-    host: Host
-    rank: int
-
-    def poll(self) -> int | None:
-        """Returns how its rank ended; None if it has not."""
-        return self.host.poll(self.rank)
-
-    def facts(self) -> Mapping[str, Any]:
-        """Returns what is known of the rank: `pid`, `cores`, `oom`; see protocol.py."""
-        return self.host.facts.get(self.rank, {})
-
-    def lost(self) -> str:
-        """Returns why nobody has seen the end of the rank; "" if somebody has."""
-        return self.host.lost(self.rank)
-
-    def signal(self, number: int) -> None:
-        """Passes a signal on to the rank's process group."""
-        self.host.signal(self.rank, number)
-
-    def give_up(self, *, at_once: bool) -> None:
-        """Gives the rank up, and with it all ranks of its host.
-
-        Args:
-            at_once: Whether the agent of the host does not react either.
-        """
-        if at_once:
-            self.host.process.kill()
-        else:
-            self.host.end_ranks()

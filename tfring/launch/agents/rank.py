@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from tfring.launch.agents.host import RankAgent
+from tfring.launch.agents.host import Host
 from tfring.launch.hosts.placement import Slot
 from tfring.launch.signals import signal_name
 
@@ -18,7 +19,7 @@ class RankProcess:
     """A rank that runs or has run."""
 
     slot: Slot
-    agent: RankAgent
+    connection: Host  # to the agent of its host
     tail: bytearray = field(default_factory=bytearray)
     traceback_at: float | None = None  # when the last traceback on its error output began
     ended_at: float | None = None
@@ -33,9 +34,18 @@ class RankProcess:
         """Its rank."""
         return self.slot.rank
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the agent has told of it: `pid`, `cores`, `code`, `oom`; see protocol.py."""
+        return self.connection.facts.get(self.rank, {})
+
     def signal(self, number: int) -> None:
         """Passes a signal to the rank's process group."""
-        self.agent.signal(number)
+        self.connection.signal(self.rank, number)
+
+    def lost(self) -> str:
+        """Returns why nobody has seen its end; "" if somebody has."""
+        return self.connection.lost(self.rank)
 
     def record_output(self, name: str, data: bytes, now: float) -> None:
         """Keeps the end of the error output; copies all output if that was asked for."""
@@ -73,15 +83,13 @@ class RankProcess:
         return self.ended_at
 
     def out_of_memory(self) -> str:
-        """Returns what speaks for it that it ran out of memory, or ""."""
-        return str(self.agent.facts().get("oom") or "") if self.agent is not None else ""
+        """Returns the evidence that it ran out of memory; "" if there is none."""
+        return str(self.facts.get("oom") or "")
 
     def describe_end(self) -> str:
         """``exit code 3`` or ``signal 9 (SIGKILL)``, with what is known about it."""
         assert self.code is not None
-        why = ""
-        if self.agent is not None:
-            why = self.agent.lost() or self.out_of_memory()
+        why = self.lost() or self.out_of_memory()
         end = f"exit code {self.code}"
         if self.code < 0:
             name = signal_name(-self.code)

@@ -206,7 +206,7 @@ class ElasticJobRunner(Supervisor):
         self._end = end
         now = time.monotonic()
         for worker in self._workers.values():
-            if not worker.process.agent.host.greeted:
+            if not worker.process.connection.greeted:
                 worker.escalation.give_up(now)
             elif not self._is_member(worker):
                 worker.escalation.terminate(now + _WAITING_SECONDS)

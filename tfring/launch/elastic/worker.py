@@ -38,7 +38,7 @@ class Worker:
         What ssh says of a host that it does not reach, or has lost, is no failure of the program.
         """
         code = self.process.code
-        if not code or code < 0 or code == DISMISSED or self.process.agent.lost():
+        if not code or code < 0 or code == DISMISSED or self.process.lost():
             return ""
         text = self.process.tail.decode(errors="replace")
         if (found := exception_of(text)) or self.rank >= 0:

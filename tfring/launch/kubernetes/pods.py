@@ -200,7 +200,7 @@ def _at_exit(action: str, container_name: str, *codes: int) -> Json:
     return {"action": action, "onExitCodes": wanted}
 
 
-def metadata(request: Request, name: str | None = None) -> Json:
+def metadata(request: Request) -> Json:
     """Returns the name of an object of the job, and its namespace if one is given."""
     where = {} if request.namespace is None else {"namespace": request.namespace}
-    return {"name": name or request.name, **where}
+    return {"name": request.name, **where}

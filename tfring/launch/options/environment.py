@@ -66,29 +66,6 @@ def chosen_variable(text: str) -> tuple[str, str]:
     return name, value if given else os.environ[name]
 
 
-def rank_variables(
-    options: JobOptions,
-    slot: Slot,
-    environ: Mapping[str, str],
-    *,
-    remote: bool,
-    records: Mapping[str, str],
-) -> dict[str, str]:
-    """Returns the variables of a rank besides those that processes on its host have.
-
-    Args:
-        options: The job.
-        slot: The rank.
-        environ: The launcher's environment.
-        remote: Whether the rank is on another host.
-        records: What ranks on this host get so that the launcher finds their records.
-    """
-    return {
-        **job_variables(options, environ, remote=remote, records=records),
-        **place_variables(options, slot),
-    }
-
-
 def place_variables(options: JobOptions, slot: Slot) -> dict[str, str]:
     """Returns the variables by which a rank knows its place in the job."""
     return {

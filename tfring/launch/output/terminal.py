@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import io
 import sys
-from types import TracebackType
 from typing import BinaryIO, TextIO, cast
 
 from tfring.launch.output.writer import BackgroundWriter, Descriptor, QueuedFile
@@ -46,12 +45,7 @@ class Terminal:
     def __enter__(self) -> Terminal:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def close(self) -> None:

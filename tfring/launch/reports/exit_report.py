@@ -108,8 +108,7 @@ class ExitReport:
 
 def _facts(process: RankProcess | None) -> dict[str, Any]:
     """Returns what the report says of a rank, which may not have been started."""
-    known = process is not None and process.agent is not None
-    facts = process.agent.facts() if process is not None and known else {}
+    facts = process.facts if process is not None else {}
     ended = process is not None and process.code is not None
     return {
         "pid": facts.get("pid"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +13,7 @@ from tfring.launch.agents.rank import RankProcess
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.options.job_options import JobOptions
 from tfring.launch.output.files import RankFiles, RotatingFile
-from tfring.launch.output.writer import BackgroundWriter
-from tfring.launch.reports.events import EventLog
+from tfring.launch.output.writer import BackgroundWriter, QueuedFile
 from tfring.launch.reports.exit_report import ExitReport
 from tfring.launch.signals import signal_name
 
@@ -31,7 +32,7 @@ class JobFiles:
         self._writer = BackgroundWriter()
         self._output: RankFiles | None = None
         self._event_file: RotatingFile | None = None
-        self._events = EventLog(self._writer, None)
+        self._events: QueuedFile | None = None
         self._report: ExitReport | None = None
         self._trouble: list[str] = []
 
@@ -57,7 +58,7 @@ class JobFiles:
             if options.events is not None:
                 option = "--events"
                 self._event_file = RotatingFile(Path(options.events))
-                self._events = EventLog(self._writer, self._event_file)
+                self._events = QueuedFile(self._writer, self._event_file, "the events")
             if options.exit_report is not None:
                 option = "--exit-report"
                 report = ExitReport(options.exit_report, options)
@@ -101,8 +102,13 @@ class JobFiles:
         return None if self._output is None else functools.partial(self._output.write, rank)
 
     def event(self, event: str, **facts: object) -> None:
-        """Adds an event: see EventLog."""
-        self._events.add(event, **facts)
+        """Adds an event of docs/launcher.md; facts that are None are left out."""
+        if self._events is None:
+            return
+        known = {name: value for name, value in facts.items() if value is not None}
+        line = {"time": time.time(), "event": event, **known}
+        self._events.write(json.dumps(line).encode() + b"\n")
+        self._events.flush()
 
     def rank_ended(self, process: RankProcess) -> None:
         """Adds the event of the end of a rank."""
@@ -158,7 +164,9 @@ class JobFiles:
                 *self._trouble,
                 "tfring run: the end of some files is missing: their disk hangs",
             ]
-        trouble = [*self._trouble, *self._events.left_out()]
+        trouble = list(self._trouble)
+        if self._events is not None and (text := self._events.left_out()):
+            trouble.append(text)
         if self._output is not None:
             trouble += self._output.left_out()
             self._output.close()
