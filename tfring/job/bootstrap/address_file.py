@@ -34,12 +34,7 @@ def store_of(
 ) -> TCPStore:
     """Returns the store of the job; rank 0 serves it and says in the file where.
 
-    Args:
-        path: The file.
-        rank: Our rank.
-        size: Number of ranks.
-        patience: How long to look for rank 0.
-        owned: Closes the store, and removes the file.
+    `owned` closes the store and removes the file.
 
     Raises:
         BootstrapError: The file cannot be written; or rank 0 did not write it in time, or could not

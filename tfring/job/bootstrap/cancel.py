@@ -36,11 +36,7 @@ class Cancel:
 
     @contextlib.contextmanager
     def runs(self, action: Callable[[], None]) -> Iterator[None]:
-        """While the block runs, set() calls an action.
-
-        Args:
-            action: What ends the wait, from any thread. It returns soon and raises nothing.
-        """
+        """While the block runs, set() calls an action, which returns soon and raises nothing."""
         with self._lock:
             self._actions.append(action)
             if self._set:
@@ -53,11 +49,7 @@ class Cancel:
 
     @contextlib.contextmanager
     def cuts(self, descriptors: Iterable[int]) -> Iterator[None]:
-        """While the block runs, set() ends connections, also under a thread that reads from them.
-
-        Args:
-            descriptors: Of connected sockets, which the block may close.
-        """
+        """While the block runs, set() ends connections, also of a thread that reads from them."""
         with contextlib.ExitStack() as held:
             copies = [
                 held.enter_context(socket.socket(fileno=os.dup(number))) for number in descriptors

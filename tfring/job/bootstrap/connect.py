@@ -105,18 +105,8 @@ def connect_job(
 ) -> Membership:
     """Connects all ranks of the job to each other; every rank calls it.
 
-    Args:
-        identity: Our identity among the processes that were launched.
-        settings: The settings in the environment.
-        environ: The variables (for the socket that the launcher passed on).
-        comm: The job, as for init, but no list of communicators.
-        process_sets: The number of process sets that this rank gave to init.
-        store: The store that this rank gave to init; it stays the caller's.
-        last_process_set: The highest id that a process set has had in this process.
-        cancel: Ends the connecting early. Its caller also ends the waits for the store.
-
-    Returns:
-        Our membership, with the descriptors of all our connections.
+    `comm` is as for init, but no list of communicators. `store` stays the caller's. Who sets
+    `cancel` also ends the waits for the store.
 
     Raises:
         BootstrapError: A rank did not take part or could not be reached; the message names it.

@@ -123,11 +123,7 @@ def _ipv6_addresses() -> list[InterfaceAddress]:
 
 
 def is_here(address: str) -> bool:
-    """Whether a name or an address is one of this host's; False where it does not resolve.
-
-    Args:
-        address: Name or address.
-    """
+    """Whether a name or an address is one of this host's; False where it does not resolve."""
     try:
         found = {str(entry[4][0]) for entry in resolve(address, 0, LOOKUP_SECONDS)}
     except OSError:
@@ -142,9 +138,6 @@ def listening_address(address: str) -> str:
     A host's own name often resolves to a loopback address on the host itself (Debian's 127.0.1.1),
     or not at all, and behind address translation to one that no interface here has. Then only
     listening everywhere helps.
-
-    Args:
-        address: The name or address by which others look for this host.
     """
     if address in ("localhost", LOOPBACK, "::1"):
         return LOOPBACK if address != "::1" else address
@@ -157,11 +150,7 @@ def listening_address(address: str) -> str:
 
 
 def split_port(text: str) -> tuple[str, int | None]:
-    """Returns the host and the port of "192.0.2.7:31000" or "[fd00::1]:31000"; None: no port.
-
-    Args:
-        text: Name or address, perhaps with a port; an IPv6 address with one is in brackets.
-    """
+    """Returns the host and the port of "192.0.2.7:31000" or "[fd00::1]:31000"; None: no port."""
     host, _, port = text.rpartition(":")
     if port.isdigit() and (":" not in host or host.endswith("]")) and host:
         return host.strip("[]"), int(port)
@@ -169,11 +158,7 @@ def split_port(text: str) -> tuple[str, int | None]:
 
 
 def chosen_interface(wanted: Sequence[str], addresses: list[InterfaceAddress]) -> InterfaceAddress:
-    """Returns the address of the first wanted interface that is up.
-
-    Args:
-        wanted: Names of interfaces, best first.
-        addresses: The addresses of this host.
+    """Returns an address of the first of the wanted interfaces that is up.
 
     Raises:
         BootstrapError: None of them is up; the message names those that are.
@@ -194,9 +179,6 @@ def common_network(by_host: list[list[InterfaceAddress]]) -> str | None:
 
     A network in which two hosts have the same address does not count: bridges such as docker0 have
     the same address on every host and do not connect them.
-
-    Args:
-        by_host: The addresses of every host, each in its own order of preference.
     """
     if not by_host:
         return None
@@ -212,11 +194,7 @@ def common_network(by_host: list[list[InterfaceAddress]]) -> str | None:
 
 
 def route_address(towards: list[InterfaceAddress]) -> str | None:
-    """Returns the address that the kernel would use to reach another host. Sends nothing.
-
-    Args:
-        towards: The addresses of the other host.
-    """
+    """Returns the address that the kernel would use to reach another host. Sends nothing."""
     for target in towards:
         if target.loopback:
             continue

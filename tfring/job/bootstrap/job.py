@@ -65,13 +65,8 @@ def form_job(
 ) -> Job:
     """Forms the job: every rank of it calls this and gets an exchange with the others.
 
-    Args:
-        identity: Our identity among the processes that were launched.
-        settings: The settings in the environment.
-        environ: The variables (for the socket that the launcher passed on).
-        comm: An mpi4py communicator, or a list of launched ranks, whose order gives the new ranks.
-            None or an empty list: all that were launched.
-        store: Through which the ranks meet, if init was given one.
+    `comm` is an mpi4py communicator, or a list of launched ranks, whose order gives the new ranks;
+    None or an empty list: all that were launched.
 
     Raises:
         BootstrapError: A rank did not take part.
@@ -203,11 +198,6 @@ def _renumbered(identity: Identity, rank: int, size: int, rendezvous_by: Rendezv
 
 def checked_ranks(comm: Sequence[Any], size: int, rank: int) -> list[int]:
     """Returns the ranks of a job as whole numbers.
-
-    Args:
-        comm: The ranks.
-        size: Number of ranks that were launched.
-        rank: Our rank.
 
     Raises:
         ValueError: One is not a rank or is named twice, or our own is missing.

@@ -91,9 +91,6 @@ def candidate_ports(key: bytes) -> list[int]:
 
     They lie in TFRING_PORT_RANGE, else below the range that Linux takes ports of outgoing
     connections from.
-
-    Args:
-        key: The job's key.
     """
     ports = sorted(ports_to_try(os.environ))
     if ports == [0]:
@@ -107,12 +104,8 @@ def serve(
 ) -> TCPStore:
     """Rank 0: serves the store.
 
-    Args:
-        meeting: Where.
-        size: Number of ranks.
-        key: The job's key.
-        credential: Given to any process that asks for it; see security/munge.py.
-        owned: Closed after the store, it keeps the port of a launcher for the next init.
+    Any process that asks for the credential gets it: see security/munge.py. `owned`, which is
+    closed after the store, keeps the port of a launcher for the next init.
 
     Returns:
         The store, whose close() ends it for all.
@@ -141,15 +134,8 @@ def join(
     """The other ranks: connects with the store.
 
     Another program on one of the ports, or a credential that is out of date, is no reason to give
-    up: the next port is tried, and with munge each with the credential that it gives.
-
-    Args:
-        meeting: Where the store is.
-        rank: Our rank.
-        secret: The job's secret; by munge it is in the credential that rank 0 gives to all.
-        seed: With munge, what tells the job from others: see munge.credential.
-        job_id: Tells jobs apart that share a secret.
-        patience: How long to try.
+    up: the next port is tried, and with munge each with the credential that it gives. That holds
+    the secret, and `seed` tells it from those of other jobs.
 
     Returns:
         The store, and the secret.
@@ -192,13 +178,6 @@ def _in_turn(ports: Sequence[int]) -> list[int]:
 
 def connect(address: str, port: int, rank: int, key: bytes, seconds: float) -> TCPStore:
     """Tries once to connect with the store that rank 0 serves.
-
-    Args:
-        address: Where it is.
-        port: The port there.
-        rank: Our rank.
-        key: What both ends prove to know.
-        seconds: How long to try.
 
     Raises:
         StoreAuthError, StoreConnectionError: As of a TCPStore.

@@ -70,10 +70,8 @@ class Connections:
 def data_peers(rank: int, host_ids: Sequence[str], mesh_limit: int) -> set[int]:
     """Returns the ranks that a rank is connected with for data when the job begins.
 
-    Args:
-        rank: The rank.
-        host_ids: By rank, equal for ranks of one host.
-        mesh_limit: Largest job in which that is every other rank.
+    In a job of up to `mesh_limit` ranks these are all others. Ranks of one host have equal
+    `host_ids`.
     """
     size = len(host_ids)
     ring = {(rank - 1) % size, (rank + 1) % size}
@@ -97,13 +95,8 @@ _RESERVE = 256
 def ensure_descriptors(rank: int, size: int, mesh_limit: int, *, rendezvous: bool) -> None:
     """Makes sure that this rank may open as many descriptors as its first connections need.
 
-    If the system allows it, also as many as it takes to be connected with all ranks.
-
-    Args:
-        rank: Our rank.
-        size: Number of ranks.
-        mesh_limit: Largest job in which every rank is connected with every other at once.
-        rendezvous: Whether the ranks connect to rank 0 before that, to find each other.
+    If the system allows it, also as many as it takes to be connected with all ranks. With
+    `rendezvous` the ranks connect to rank 0 first, to find each other.
 
     Raises:
         BootstrapError: The hard limit does not suffice; the message says how many are needed.
@@ -141,16 +134,7 @@ def connect_all(
     Each rank connects to the lower ranks and accepts the higher ones at the same time, so that no
     rank waits for a chain of others.
 
-    Args:
-        rank: Our rank.
-        endpoints: Address and port of every rank's listener.
-        hosts: Host name of every rank, for messages.
-        host_ids: What tells the hosts of ranks apart.
-        listener: Our own.
-        key: The key of this generation.
-        mesh_limit: Largest job in which every rank is connected with every other at once.
-        deadline: ``time.monotonic()`` at which to give up.
-        cancel: Ends it before.
+    `hosts` are names, for messages; `host_ids` tell the hosts of ranks apart.
 
     Raises:
         BootstrapError: A rank could not be reached or did not connect; the message names it. Or it

@@ -24,19 +24,12 @@ _PLUGINS = {
 
 
 def wanted(runtime: Mapping[str, str]) -> bool:
-    """Whether the settings of a job ask for it.
-
-    Args:
-        runtime: The settings of the runtime that are set, by name without prefix.
-    """
+    """Whether the settings of a job ask for it."""
     return runtime.get(SETTING) == "mpi"
 
 
 def refuse_if_wanted(runtime: Mapping[str, str]) -> None:
     """For elastic jobs: MPI cannot replace a process.
-
-    Args:
-        runtime: The settings of the runtime that are set, by name without prefix.
 
     Raises:
         SettingError: The settings ask for MPI.
@@ -54,22 +47,13 @@ def plugin_file(name: str) -> str:
 
 
 def plugins_in(folder: Path) -> list[str]:
-    """Returns which plug-ins a folder of libraries has.
-
-    Args:
-        folder: The folder with the compiled libraries.
-    """
+    """Returns which plug-ins a folder of libraries has."""
     names = dict.fromkeys(_PLUGINS.values())
     return [name for name in names if (folder / plugin_file(name)).is_file()]
 
 
 def find(exchange: Exchange, source: str, folder: Path) -> tuple[MpiExchange, Path]:
     """Finds the plug-in for the MPI of this process.
-
-    Args:
-        exchange: Between the ranks of the job.
-        source: What started them, for messages.
-        folder: The folder with the compiled libraries.
 
     Returns:
         The exchange, which is one over MPI, and the plug-in.
@@ -101,10 +85,6 @@ def find(exchange: Exchange, source: str, folder: Path) -> tuple[MpiExchange, Pa
 
 def open_communicator(exchange: MpiExchange, plugin: Path) -> dict[str, str]:
     """Makes a communicator for the data; all ranks do so at the same time, once all have a plug-in.
-
-    Args:
-        exchange: Between the ranks of the job.
-        plugin: What `find` has found.
 
     Returns:
         What the runtime's `init` gets as `mpi`.

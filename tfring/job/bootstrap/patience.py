@@ -17,12 +17,6 @@ class Patience:
     """A time limit, and the warnings before it is up. For one thread."""
 
     def __init__(self, who: str, seconds: float) -> None:
-        """Begins to wait.
-
-        Args:
-            who: Who waits, for the warnings.
-            seconds: How long at most.
-        """
         self.seconds = seconds
         self.deadline = time.monotonic() + seconds
         self._who = who
@@ -40,11 +34,7 @@ class Patience:
         return max(0.01, min(self.deadline, self._began + self._silent_for) - time.monotonic())
 
     def tell(self, whom: Callable[[], str]) -> None:
-        """Names the ranks that we wait for, if it is time: after 10 s, then less and less often.
-
-        Args:
-            whom: Returns the ranks that we wait for, and where.
-        """
+        """Names the ranks that we wait for, if it is time: after 10 s, then less and less often."""
         now = time.monotonic()
         if now < self._began + self._silent_for or now >= self.deadline:
             return

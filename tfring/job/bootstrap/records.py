@@ -115,9 +115,6 @@ def check_versions(values: list[Any]) -> None:
     Other versions of tfring may have other records. Objects that are pickled by one version of
     Python, and graphs of another TensorFlow, may not work on the other ranks.
 
-    Args:
-        values: What to_json() of every rank returned, by rank.
-
     Raises:
         BootstrapError: Two ranks differ.
     """
@@ -168,10 +165,6 @@ def topology_of(records: list[Record], rank: int) -> Topology:
 
     Local ranks are the environment's if it has given one to every rank, else they follow the order
     of ranks on each host. The cross rank counts the ranks with the same local rank.
-
-    Args:
-        records: Every rank's record, by rank.
-        rank: The rank whose topology is wanted.
     """
     by_host: dict[str, list[int]] = {}
     for record in records:

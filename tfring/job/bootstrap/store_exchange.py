@@ -59,15 +59,10 @@ class StoreExchange:
         owned: contextlib.ExitStack | None = None,
         hint: str = "check that they use the same store",
     ) -> None:
-        """Meets the other ranks.
+        """Meets the other ranks, of which rank 0 is one.
 
-        Args:
-            store: All ranks of the job have it.
-            rank: Our rank.
-            members: All ranks, in the order in which allgather returns their values; 0 is one.
-            patience: How long to wait for the others.
-            owned: What close() closes; the store then ends with the job. None: nothing.
-            hint: What to do for those that do not come.
+        allgather returns values in the order of `members`. close() closes what is `owned`: the
+        store then ends with the job. `hint` says what to do for ranks that do not come.
 
         Raises:
             TooEarlyError: Rank 0 waits for others.

@@ -26,10 +26,8 @@ def find_identity(
 ) -> Identity:
     """Finds out which rank of which job this process is.
 
-    Args:
-        environ: The variables, usually ``os.environ``.
-        have_mpi4py: Whether mpi4py is installed; None looks for it without importing it.
-        meeting: TFRING_MEETING: "mpi", "rendezvous" or None.
+    It looks for mpi4py without importing it, unless `have_mpi4py` says whether that is installed.
+    `meeting` is TFRING_MEETING: "mpi", "rendezvous" or None.
 
     Returns:
         The identity from the first environment that has its variables set.

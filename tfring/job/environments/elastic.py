@@ -53,9 +53,6 @@ class _Taken:
 def detect(environ: Mapping[str, str]) -> ElasticWorker | None:
     """Returns what the launcher of an elastic job has set, or None.
 
-    Args:
-        environ: The variables, usually ``os.environ``.
-
     Raises:
         IdentityError: Variables are missing, or impossible.
     """
@@ -88,20 +85,12 @@ def make_memory() -> tuple[int, ...]:
 
 
 def memory_variables(memory: Sequence[int]) -> dict[str, str]:
-    """Returns the variables by which a worker finds these descriptors, which it inherits.
-
-    Args:
-        memory: Of `make_memory`; empty: there are none.
-    """
+    """Returns the variables by which a worker finds these descriptors, which it inherits."""
     return {_MEMORY: ",".join(map(str, memory))} if memory else {}
 
 
 def memory_in(environ: Mapping[str, str]) -> tuple[int, ...]:
-    """Returns the descriptors that `memory_variables` has put into a worker's variables.
-
-    Args:
-        environ: The variables.
-    """
+    """Returns the descriptors that `memory_variables` has put into a worker's variables."""
     return tuple(int(one) for one in environ.get(_MEMORY, "").split(",") if one.isdigit())
 
 
@@ -109,9 +98,6 @@ def take_worker(environ: MutableMapping[str, str]) -> ElasticWorker | None:
     """Returns what `detect` does, and takes the worker's id out of the environment.
 
     Processes that this one starts are not that worker, and would be taken for it.
-
-    Args:
-        environ: The variables, usually ``os.environ``.
 
     Returns:
         The worker that this process is; what an earlier call took; None in other jobs, and in

@@ -35,9 +35,6 @@ class Given(NamedTuple):
     def identity(self, environ: Mapping[str, str]) -> Identity | None:
         """Returns the identity in the arguments; None if the environment decides.
 
-        Args:
-            environ: The variables, for env://.
-
         Raises:
             ValueError: The arguments contradict each other, or one is missing or impossible.
             IdentityError: The variables for env:// are incomplete or impossible.

@@ -83,12 +83,9 @@ def read_optional_int(environ: Mapping[str, str], name: str, *, low: int = 0) ->
 def read_rank_and_size(
     environ: Mapping[str, str], source: str, names: tuple[str, ...]
 ) -> tuple[int, int]:
-    """Reads the world rank and the number of ranks.
+    """Reads the world rank and the number of ranks from the first two of several variables.
 
-    Args:
-        environ: The variables.
-        source: The environment's name, for messages.
-        names: Variables that have to be set together; the first has the rank, the second the size.
+    All of these have to be set together.
 
     Raises:
         IdentityError: One is missing, or the values are impossible.

@@ -87,9 +87,6 @@ def find_pod(environ: Mapping[str, str]) -> Pod | None:
 
     The index alone does not count: pods of any indexed Job have one.
 
-    Args:
-        environ: The variables, usually ``os.environ``.
-
     Raises:
         IdentityError: Variables are missing, or impossible.
     """

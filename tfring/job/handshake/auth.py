@@ -101,10 +101,6 @@ def _session(key: bytes, hello: bytes, challenge: bytes) -> tuple[bytes, bytes]:
 def check_magic(magic: bytes, who: str) -> None:
     """Checks that the other end speaks this protocol.
 
-    Args:
-        magic: Its first bytes.
-        who: What it is, for the message.
-
     Raises:
         AuthError: It speaks another version of the protocol, or something else.
     """
@@ -133,10 +129,7 @@ class ListenerHandshake:
         self.claim: Hello | None = None
 
     def challenge(self, hello: bytes) -> bytes:
-        """Returns the answer to the connector's first message.
-
-        Args:
-            hello: `HELLO_SIZE` bytes.
+        """Returns the answer to the connector's first message, of `HELLO_SIZE` bytes.
 
         Raises:
             AuthError: It is not a hello, or is addressed to another rank.
@@ -150,10 +143,7 @@ class ListenerHandshake:
         return self._challenge
 
     def finish(self, proof: bytes) -> Hello:
-        """Checks the connector's proof and returns its hello, which can be trusted now.
-
-        Args:
-            proof: `PROOF_SIZE` bytes.
+        """Checks the proof, of `PROOF_SIZE` bytes; returns the hello, which can be trusted now.
 
         Raises:
             AuthError: The connector does not know the key.
@@ -167,11 +157,7 @@ class ListenerHandshake:
         return self.claim
 
     def verdict(self, verdict: Verdict) -> bytes:
-        """Returns the last message, for a connector that has proved to know the key.
-
-        Args:
-            verdict: What the listener decided.
-        """
+        """Returns the last message, for a connector that has proved to know the key."""
         said = bytes([verdict])
         return said + _proof(self._key, b"listener", self._hello, self._challenge, said)
 
@@ -186,25 +172,15 @@ WRONG_SECRET_ANSWER = bytes([Verdict.WRONG_SECRET]) + bytes(_PROOF_SIZE)
 
 
 def first_message(hello: Hello) -> bytes:
-    """Returns the connector's first message.
-
-    Args:
-        hello: Our rank, the rank that we connect to, and what for.
-    """
+    """Returns the connector's first message."""
     nonce = secrets.token_bytes(_NONCE_SIZE)
     return _HELLO.pack(_MAGIC, hello.role, hello.connector, hello.listener, nonce)
 
 
 def prove_to_listener(sock: socket.socket, key: bytes, hello: Hello) -> ChannelKeys:
-    """Runs the connector's side of the handshake.
+    """Runs the connector's side of the handshake; returns the keys for what follows.
 
-    Args:
-        sock: A connected blocking socket with a time limit.
-        key: The job's key.
-        hello: Our rank, the rank that we connect to, and what for.
-
-    Returns:
-        The keys for what follows on the connection.
+    The socket is connected and blocks, with a time limit.
 
     Raises:
         AuthError: The listener does not know the key.

@@ -29,15 +29,8 @@ def connect(
 ) -> Channel:
     """Connects to a rank and runs the handshake; tries again until the deadline.
 
-    Another program that listens there is no reason to give up: the rank may still come.
-
-    Args:
-        address: Where the rank listens.
-        port: The port at that address.
-        key: The job's key.
-        hello: Our rank, the rank that we connect to, and what for.
-        deadline: ``time.monotonic()`` at which to give up.
-        given_up: Asked between attempts; True ends them like the deadline.
+    Another program that listens there is no reason to give up: the rank may still come. If
+    `given_up` says so between two attempts, they end as at the deadline (time.monotonic()).
 
     Returns:
         The connection, its socket blocking with the remaining time as its timeout.
@@ -77,13 +70,6 @@ def connect_once(
 ) -> Channel:
     """Connects and runs the handshake, once for each address that a name has.
 
-    Args:
-        address: Name or address.
-        port: The port there.
-        key: The job's key.
-        hello: Our rank, the rank that we connect to, and what for.
-        deadline: ``time.monotonic()`` at which to give up.
-
     Returns:
         The connection, its socket blocking with the remaining time as its timeout.
 
@@ -114,10 +100,6 @@ def _handshake(where: tuple[str, int], key: bytes, hello: auth.Hello, deadline: 
 
 def open_connection(where: tuple[str, int], deadline: float) -> socket.socket:
     """Returns a connected socket, before any handshake.
-
-    Args:
-        where: Address and port.
-        deadline: ``time.monotonic()`` at which to give up.
 
     Raises:
         OSError: Nobody listens there.

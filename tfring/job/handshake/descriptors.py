@@ -13,9 +13,6 @@ _USUAL = 65536
 def raise_descriptor_limit(needed: int = 0) -> float:
     """Raises the soft limit as far as the hard one allows, up to 65536 or what is needed.
 
-    Args:
-        needed: Number of descriptors that the process has to have.
-
     Returns:
         The soft limit from now on; infinity if there is no limit.
     """

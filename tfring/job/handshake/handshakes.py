@@ -70,14 +70,10 @@ class Handshakes:
         name: str = "",
         credential: bytes | None = None,
     ) -> None:
-        """Takes over a listening socket.
+        """Takes over a socket that listens already.
 
-        Args:
-            sock: It listens already.
-            key: The job's key.
-            rank: Our rank.
-            name: What we are, in the log and in errors; "" for the rank.
-            credential: Given to any process that asks for it; see security/munge.py.
+        `name` is what we are, in the log and in errors; "" for the rank. Any process that asks for
+        the credential gets it: see security/munge.py.
         """
         self._sock = sock
         self._key = key
@@ -120,10 +116,9 @@ class Handshakes:
     ) -> None:
         """Waits until something happens, and goes on with the handshakes that it concerns.
 
-        Args:
-            limit: ``time.monotonic()`` at which to return at the latest.
-            decide: Whether to admit a connector that has proved to know the key.
-            admitted: Gets every connection that is admitted, its socket non-blocking.
+        It waits until `limit` at most (time.monotonic()). `decide` says whether to admit a
+        connector that has proved to know the key. `admitted` gets each connection that is, its
+        socket non-blocking.
         """
         now = time.monotonic()
         for late in [p for p in self._pending if p.deadline <= now]:

@@ -14,11 +14,7 @@ _UNANSWERED_MS = 1000 * (_IDLE_SECONDS + _PROBES * _INTERVAL_SECONDS)
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Makes a connection break within seconds when the host of the other end is gone.
-
-    Args:
-        sock: A TCP socket.
-    """
+    """Makes a connection break within seconds when the host of the other end is gone."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_SECONDS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _INTERVAL_SECONDS)
@@ -28,11 +24,7 @@ def keep_alive(sock: socket.socket) -> None:
 
 
 def break_when_unanswered(descriptors: Sequence[int]) -> None:
-    """Makes connections break when the other end's kernel acknowledges nothing for seconds.
-
-    Args:
-        descriptors: Of TCP sockets, which stay the caller's.
-    """
+    """Makes connections break when the other end's kernel acknowledges nothing for seconds."""
     for descriptor in descriptors:
         sock = socket.socket(fileno=descriptor)
         try:

@@ -30,11 +30,7 @@ class Listener(Handshakes):
     """Accepts connections from the ranks of one job."""
 
     def accept(self, expected: set[Who], deadline: float) -> dict[Who, Channel]:
-        """Waits until all expected connections are there.
-
-        Args:
-            expected: Role and rank of each.
-            deadline: ``time.monotonic()`` at which to stop waiting.
+        """Waits until all expected connections are there, each of a role and a rank.
 
         Returns:
             The connections, their sockets non-blocking; fewer than expected if the deadline passed
@@ -110,10 +106,7 @@ def _is_closed(sock: socket.socket) -> bool:
 def bind(address: str, port: int, backlog: int) -> socket.socket:
     """Returns a listening socket, closed on exec.
 
-    Args:
-        address: Name or address of a local interface; "" for all of them.
-        port: The port; 0 takes a free one, of TFRING_PORT_RANGE if that is set.
-        backlog: Number of connections that may wait to be accepted.
+    Address "" is all of this host. Port 0 is a free one, of TFRING_PORT_RANGE if that is set.
 
     Raises:
         OSError: The address is not of this host, or the port is taken.
@@ -130,9 +123,6 @@ def bind(address: str, port: int, backlog: int) -> socket.socket:
 
 def ports_to_try(environ: Mapping[str, str]) -> list[int]:
     """Returns the ports that a listener may have: those of TFRING_PORT_RANGE in any order, else 0.
-
-    Args:
-        environ: The variables.
 
     Raises:
         ValueError: It is no range of ports.
@@ -181,10 +171,7 @@ def resolve(address: str, port: int, seconds: float) -> Found:
 def look_up(address: str, port: int, seconds: float) -> Found:
     """Returns the addresses of a name in the order that the system prefers.
 
-    Args:
-        address: Name or address.
-        port: The port.
-        seconds: How long the look-up may take; a name server may be silent for minutes.
+    It takes `seconds` at most: a name server may be silent for minutes.
 
     Raises:
         OSError: The name has no address, or not yet.

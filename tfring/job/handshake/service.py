@@ -29,12 +29,10 @@ class ServiceListener(Handshakes):
     def admit(
         self, role: auth.Role, is_free: Callable[[], bool], admitted: Callable[[Channel], None]
     ) -> None:
-        """Goes on with the handshakes, without waiting.
+        """Goes on with the handshakes, without waiting; refuses connections of other roles.
 
-        Args:
-            role: What connections are for; others are refused.
-            is_free: Whether one more may be admitted.
-            admitted: Gets every new connection, its socket non-blocking.
+        `is_free` says whether one more may be admitted. `admitted` gets each, its socket
+        non-blocking.
         """
 
         def decide(hello: auth.Hello) -> Decision:

@@ -14,9 +14,6 @@ from pathlib import Path
 def make_file(path: Path) -> int:
     """Makes a file that only this user can read; a regular file of this name is removed before.
 
-    Args:
-        path: The file.
-
     Returns:
         A descriptor to write to, which a child process does not inherit.
 
@@ -38,9 +35,6 @@ def make_file(path: Path) -> int:
 def make_folder(path: Path) -> None:
     """Makes a folder, and those above it, unless it is there.
 
-    Args:
-        path: The folder.
-
     Raises:
         OSError: It cannot be made, or is a link.
     """
@@ -50,12 +44,10 @@ def make_folder(path: Path) -> None:
 
 
 def check_owner(folder: Path, descriptor: int) -> None:
-    """Refuses a folder that somebody else has made.
+    """Refuses a folder that somebody else has made, and who could replace its files.
 
-    Args:
-        folder: The folder.
-        descriptor: Of a file that this process has made in it. Its owner is the owner of our files
-            there, also on a file system that changes owners.
+    `descriptor` is of a file that this process has made in it. Its owner is the owner of our files
+    there, also on a file system that changes owners.
 
     Raises:
         PermissionError: The folder belongs to another user, who could replace its files.

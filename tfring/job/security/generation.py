@@ -46,11 +46,7 @@ _current: _Generation | None = None
 
 
 def begin(key: bytes | None) -> None:
-    """Starts a generation.
-
-    Args:
-        key: The key that all ranks of the generation have; None in a job of one rank.
-    """
+    """Starts a generation; in a job of one rank there is no key."""
     global _current
     _current = _Generation(key or fresh_secret().encode())
 
@@ -64,11 +60,6 @@ def end() -> None:
 def seal(payload: bytes, name: str, sender: int) -> bytes:
     """Returns a payload with its seal in front, `OVERHEAD` bytes longer.
 
-    Args:
-        payload: What is sent.
-        name: Name of the collective, with the process set.
-        sender: Our rank.
-
     Raises:
         IntegrityError: There is no generation.
     """
@@ -79,11 +70,6 @@ def seal(payload: bytes, name: str, sender: int) -> bytes:
 
 def unseal(sealed: bytes, name: str, sender: int) -> bytes:
     """Checks a seal and returns the payload.
-
-    Args:
-        sealed: What came.
-        name: As the sender gave it.
-        sender: The rank that it should come from.
 
     Raises:
         IntegrityError: It comes from somebody else, was changed, or was received before.

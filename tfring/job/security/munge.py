@@ -30,10 +30,8 @@ def available() -> bool:
 def credential(secret: str, job: str) -> bytes:
     """Returns a credential that only this user's processes can open, for the next hour.
 
-    Args:
-        secret: What it holds.
-        job: Tells the job from others; not secret. It makes a credential of another job, which
-            somebody may have kept, useless.
+    `job` tells the job from others and is not secret: a credential of another job, which somebody
+    may have kept, is useless.
 
     Raises:
         SecretError: munge does not work on this host.
@@ -48,10 +46,6 @@ def credential(secret: str, job: str) -> bytes:
 
 def secret_in(received: bytes, job: str) -> str:
     """Opens a credential.
-
-    Args:
-        received: The answer of the process that listens at rank 0's port.
-        job: See credential.
 
     Raises:
         SecretError: It is no credential of this user for this job.

@@ -27,15 +27,9 @@ Parts = Generator[int, bytes, bytes]
 
 
 def seal_of(key: bytes, number: int, *parts: bytes | memoryview) -> bytes:
-    """Returns the seal of a message.
+    """Returns the seal of a message with this number in its stream: 16 bytes.
 
-    Args:
-        key: 32 bytes that only sender and receiver know.
-        number: Which message of the stream it is.
-        *parts: The message, in pieces.
-
-    Returns:
-        16 bytes.
+    The key has 32 bytes, which only sender and receiver know.
     """
     mac = hashlib.blake2b(_NUMBER.pack(number), key=key, digest_size=SEAL_SIZE)
     for part in parts:
@@ -63,12 +57,7 @@ class Channel:
     """
 
     def __init__(self, sock: socket.socket, keys: ChannelKeys) -> None:
-        """Takes the keys that the handshake made.
-
-        Args:
-            sock: A blocking socket. Its timeout holds for each piece.
-            keys: The keys of both directions.
-        """
+        """Takes a blocking socket, whose timeout holds for each piece, and the handshake's keys."""
         self.sock = sock
         self.keys = keys
         self._sent = 0
@@ -77,20 +66,13 @@ class Channel:
     def send(self, data: bytes) -> None:
         """Sends one message.
 
-        Args:
-            data: Any bytes.
-
         Raises:
             OSError: The connection is lost, or its timeout has passed.
         """
         self.sock.sendall(self.sealed(data))
 
     def sealed(self, data: bytes) -> bytes:
-        """Returns the bytes of the next message, which the caller has to send.
-
-        Args:
-            data: The message.
-        """
+        """Returns the bytes of the next message, which the caller has to send."""
         view = memoryview(data)
         pieces = [_TOTAL.pack(len(data))]
         pieces += [bytes(view[i : i + _PIECE_BYTES]) for i in range(0, len(data), _PIECE_BYTES)]
@@ -101,10 +83,7 @@ class Channel:
         return b"".join(out)
 
     def receive(self, limit: int) -> bytes:
-        """Receives one message.
-
-        Args:
-            limit: The longest message that makes sense here, in bytes.
+        """Receives one message of at most `limit` bytes.
 
         Raises:
             IntegrityError: It was not sent by the other end, or is longer.
@@ -121,11 +100,7 @@ class Channel:
             return message
 
     def arriving(self, limit: int) -> Arriving:
-        """Returns what takes messages apart that come in pieces; instead of receive().
-
-        Args:
-            limit: The longest message that makes sense here, in bytes.
-        """
+        """Returns what takes messages apart that come in pieces; instead of receive()."""
         return Arriving(lambda: self._message(limit))
 
     def _message(self, limit: int) -> Parts:
@@ -164,8 +139,7 @@ class Arriving:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Returns the messages that are complete with these bytes, each when it is asked for.
 
-        Args:
-            data: The next bytes of the stream. They have to be used up before the next call.
+        The bytes have to be used up before the next call.
 
         Raises:
             IntegrityError: Something was not sent by the other end, or is longer than the limit.
@@ -196,10 +170,6 @@ def _changed(number: int) -> str:
 
 def receive_exactly(sock: socket.socket, count: int) -> bytes:
     """Reads ``count`` bytes from a blocking socket.
-
-    Args:
-        sock: The socket.
-        count: How many bytes.
 
     Raises:
         ConnectionError: The other end closed the connection before that.

@@ -28,25 +28,16 @@ def derived_secret(public_seed: str) -> str:
     """Returns a secret that all ranks can compute from their environment's variables.
 
     Other users of these machines can compute it as well: it prevents accidents, not attacks.
-
-    Args:
-        public_seed: What all ranks of the job know.
     """
     return hashlib.sha256(b"tfring public seed\0" + public_seed.encode()).hexdigest()
 
 
 def job_key(secret: str, job_id: str) -> bytes:
-    """Returns the key that the ranks of one job prove to know.
+    """Returns the key that the ranks of one job prove to know: 32 bytes.
 
     Somebody who records a handshake can try secrets at leisure. A secret that may be a person's own
-    words goes through scrypt first: each try then takes 0.1 s and 32 MiB.
-
-    Args:
-        secret: The job's secret.
-        job_id: Tells jobs apart that share a secret.
-
-    Returns:
-        32 bytes.
+    words goes through scrypt first: each try then takes 0.1 s and 32 MiB. `job_id` tells jobs apart
+    that share a secret.
 
     Raises:
         SecretError: The secret is too short to be one.
@@ -67,13 +58,5 @@ def _stretched(secret: str) -> bytes:
 
 
 def expand(key: bytes, purpose: bytes) -> bytes:
-    """Returns a key for one purpose: HKDF-Expand of RFC 5869 with SHA-256 and one block.
-
-    Args:
-        key: A key that only makes other keys.
-        purpose: A different text for each use.
-
-    Returns:
-        32 bytes.
-    """
+    """Returns a key of 32 bytes for one purpose: HKDF-Expand of RFC 5869, SHA-256, one block."""
     return hmac.new(key, b"tfring " + purpose + b"\x01", hashlib.sha256).digest()

@@ -61,11 +61,7 @@ class Situation(NamedTuple):
 def take_secret(environ: MutableMapping[str, str]) -> str | None:
     """Takes TFRING_SECRET out of the environment, so that child processes do not inherit it.
 
-    Args:
-        environ: Usually os.environ.
-
-    Returns:
-        The secret, or what an earlier call took; None if there never was one.
+    Returns it, or what an earlier call took; None if there never was one.
     """
     global _taken
     _taken = environ.pop("TFRING_SECRET", None) or _taken
@@ -73,13 +69,7 @@ def take_secret(environ: MutableMapping[str, str]) -> str | None:
 
 
 def given_secret(environ: Mapping[str, str]) -> str | None:
-    """Returns TFRING_SECRET, also after take_secret(), or what is in TFRING_SECRET_FILE.
-
-    Args:
-        environ: Usually os.environ.
-
-    Returns:
-        The secret; None if none was given.
+    """Returns TFRING_SECRET, also after take_secret(), or what is in TFRING_SECRET_FILE, or None.
 
     Raises:
         SecretError: The file cannot be read, or others can.
@@ -96,12 +86,6 @@ def find_secret(
 
     In this order: the one that was given; on one host the user's own; munge under Slurm; with
     TFRING_INSECURE one that others can compute.
-
-    Args:
-        given: TFRING_SECRET.
-        file: TFRING_SECRET_FILE.
-        insecure: TFRING_INSECURE.
-        situation: What is known about the job.
 
     Raises:
         SecretError: There is none; the message says how to give one.
@@ -154,9 +138,6 @@ def _warn_insecure(situation: Situation) -> None:
 
 def read_secret_file(path: Path) -> str:
     """Returns the secret in a file that nobody else can read or change.
-
-    Args:
-        path: The file.
 
     Raises:
         SecretError: It cannot be read, is empty or too long, or others can read it or replace it.

@@ -58,12 +58,7 @@ class Table:
     """
 
     def __init__(self, changed: Callable[[Change], None], limits: Limits | None = None) -> None:
-        """Makes an empty table.
-
-        Args:
-            changed: Called after every change.
-            limits: How much the table takes.
-        """
+        """Makes an empty table, which calls `changed` after every change."""
         self.limits = limits or Limits()
         self.revision = 0
         self._changed = changed
@@ -94,12 +89,7 @@ class Table:
         return sorted(found, key=lambda change: change.revision)
 
     def set(self, key: str, value: bytes, owner: Any = None) -> None:
-        """Sets a key.
-
-        Args:
-            key: The key.
-            value: Its value.
-            owner: With whose end the key goes; see delete_owned().
+        """Sets a key, which goes with the end of its owner: see delete_owned().
 
         Raises:
             StoreLimitError: The key or the value is too long, or the table is full.
@@ -141,11 +131,6 @@ class Table:
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """Sets a key if it has the expected value, or does not exist and none is expected.
-
-        Args:
-            key: The key.
-            expected: The value that it should have; b"" where it should not exist.
-            desired: The value that it gets then.
 
         Returns:
             The value afterwards; `expected` where the key does not exist.

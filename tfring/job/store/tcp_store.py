@@ -103,11 +103,8 @@ class TCPStore(Store):
     ) -> TCPStore:
         """Returns a store through which the ranks of a job meet.
 
-        Args:
-            server: Where it is.
-            timeout: How long to wait for it now, and an operation by default.
-            served: The server itself, if it runs here; it belongs to the store now.
-            again: Try again until the time is up.
+        A server that runs here belongs to the store now. With `again` it tries until the time is
+        up.
 
         Raises:
             StoreConnectionError, StoreAuthError: As for the constructor.

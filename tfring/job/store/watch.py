@@ -55,13 +55,8 @@ class Watch:
     ) -> None:
         """Made by `Store.watch`.
 
-        Args:
-            where: The store, for messages.
-            prefix: What keys begin with.
-            exact: Only the key `prefix` itself.
-            timeout: Seconds that next() waits by default.
-            closed: Called once, when the watch is closed.
-            hidden: How many characters of each key are left out in the changes that it returns.
+        `closed` is called once, when the watch is closed. `hidden` characters of each key are left
+        out in the changes that it returns.
         """
         self.prefix, self.exact = prefix, exact
         self._where = where
@@ -120,11 +115,9 @@ class Watch:
     def on_ready(self, call: Callable[[], None]) -> None:
         """Has a function called when take() would return or raise something.
 
-        A thread can so wait for a watch and for other things at once.
-
-        Args:
-            call: Called by any thread, which it must not keep waiting; at once if there is
-                something already. It may not use the watch.
+        A thread can so wait for a watch and for other things at once. Any thread may call the
+        function, and at once if there is something already: it must neither take long nor use the
+        watch.
         """
         with self._condition:
             self._ready = call
@@ -173,12 +166,7 @@ class Watch:
                 self._notify()
 
     def retain(self, present: set[str], revision: int) -> None:
-        """Adds deletions of all keys that the watch knows and that exist no more. For stores.
-
-        Args:
-            present: The keys that exist.
-            revision: The store's revision, for the deletions.
-        """
+        """Adds deletions of all keys that the watch knows and that exist no more. For stores."""
         with self._condition:
             for key in [key for key in self._known if key not in present]:
                 self.put(Change(key, None, revision))

@@ -36,12 +36,7 @@ class Calls:
     """The requests of one client: numbered, queued, matched with answers. Thread-safe."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        """Makes an empty list.
-
-        Args:
-            wake: Tells the thread that sends that there is something to send; not called any more
-                after the end.
-        """
+        """Makes an empty list. `wake` wakes the sending thread; it is not called after the end."""
         self._wake = wake
         self._lock = threading.Lock()  # guards all below
         self._next = 1
@@ -51,12 +46,7 @@ class Calls:
         self._end: StoreError | None = None
 
     def add(self, op: Op, fields: tuple[bytes, ...], watch: Watch | None = None) -> Call:
-        """Puts a request into the queue.
-
-        Args:
-            op: What to do.
-            fields: As messages.py has them.
-            watch: What gets the changes that follow a WATCH.
+        """Puts a request into the queue; the watch of a WATCH gets the changes that follow.
 
         Raises:
             StoreError: There will be no connection any more.
@@ -139,9 +129,7 @@ class Calls:
     def send_again(self, known: bool, where: str) -> None:
         """Queues requests without an answer, and watches, for a new connection.
 
-        Args:
-            known: Whether the server still knows this client, so that nothing can happen twice.
-            where: The server, for messages.
+        If the server still knows this client, nothing can happen twice.
         """
         with self._lock:
             for call in list(self._open.values()):
@@ -160,12 +148,7 @@ class Calls:
                     self._queue.append(Call(Op.WATCH, key, entry.fields))
 
     def fail(self, error: StoreError, *, final: bool) -> None:
-        """Ends all requests and watches with an error.
-
-        Args:
-            error: The error.
-            final: Whether it is the end of all later requests, too.
-        """
+        """Ends all requests and watches with an error; if it is final, later requests, too."""
         with self._lock:
             if final:
                 self._end = self._end or error

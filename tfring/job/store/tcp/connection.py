@@ -84,13 +84,9 @@ class Connection:
     def __init__(
         self, server: Server, timeout: float, clients: int = 0, *, again: bool = True
     ) -> None:
-        """Connects to the server.
+        """Connects to the server, and waits until so many clients have.
 
-        Args:
-            server: Where it is.
-            timeout: Seconds to wait for it.
-            clients: Wait until this many clients have connected.
-            again: Try again until the time is up.
+        With `again` it tries until the time is up.
 
         Raises:
             StoreConnectionError: It could not be reached.
@@ -121,16 +117,9 @@ class Connection:
     def request(
         self, op: Op, fields: tuple[bytes, ...], limit: float, watch: Watch | None = None
     ) -> tuple[bytes, ...] | None:
-        """Asks the server for something and waits for the answer.
+        """Asks the server for something; returns the fields of the answer, None if the time was up.
 
-        Args:
-            op: What to do.
-            fields: As messages.py has them.
-            limit: Seconds to wait.
-            watch: What gets the changes that follow a WATCH.
-
-        Returns:
-            The fields of the answer; None if the time was up.
+        The watch of a WATCH gets the changes that follow.
 
         Raises:
             StoreError: The server's answer is an error, or the server is gone.
@@ -146,14 +135,7 @@ class Connection:
     ) -> list[tuple[bytes, ...] | None]:
         """Asks the server for the same with several fields, without waiting between most of them.
 
-        Args:
-            op: What to do.
-            several: The fields of each request, as messages.py has them.
-            limit: Seconds to wait for all answers.
-            watch: What gets the changes that follow a WATCH.
-
-        Returns:
-            The fields of each answer; None if the time was up.
+        Returns the fields of each answer; None if the time was up.
 
         Raises:
             StoreError: An answer of the server is an error, or the server is gone.

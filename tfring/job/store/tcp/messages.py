@@ -100,11 +100,7 @@ class Answer(NamedTuple):
 
 
 def longest_message(limits: Limits) -> int:
-    """Returns the bytes that a message may have: a value or two, or a list of keys.
-
-    Args:
-        limits: The store's.
-    """
+    """Returns the bytes that a message may have: a value or two, or a list of keys."""
     return max(2 * limits.value_bytes, 1 << 20) + limits.key_bytes + 1024
 
 

@@ -50,11 +50,7 @@ class PeerWatch:
         self._newest.put(change)
 
     def take(self, number: int) -> Answer | None:
-        """Returns what the client is told next, if anything.
-
-        Args:
-            number: The number of the request that the watch began with.
-        """
+        """Returns what the client is told next, if anything."""
         if self._state or (self._synced and self._newest):
             change = self._state.popleft() if self._state else self._newest.take()
             value = () if change.value is None else (change.value,)
@@ -70,12 +66,9 @@ class Peer:
     """One connection. Never blocks, and holds a bounded amount for a client that does not read."""
 
     def __init__(self, channel: Channel, limits: Limits, deadline: float) -> None:
-        """Takes over a connection.
+        """Takes over a connection after the handshake, its socket non-blocking.
 
-        Args:
-            channel: After the handshake, its socket non-blocking.
-            limits: The store's.
-            deadline: ``time.monotonic()`` by which it has to have opened a session.
+        It has to open a session by the deadline (time.monotonic()).
         """
         self.sock = channel.sock
         self.session: Session | None = None

@@ -59,15 +59,10 @@ class StoreServer:
         credential: bytes | None = None,
         content: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Starts the server.
+        """Starts the server on a socket that listens already, and belongs to it now.
 
-        Args:
-            sock: It listens already; it belongs to the server now.
-            key: What clients prove to know.
-            limits: How much the server takes.
-            role: What clients say that they connect for.
-            credential: Given to any process that asks for it; see job/security/munge.py.
-            content: Keys and values that are there from the beginning.
+        Clients connect for `role`. Any process that asks for the credential gets it: see
+        job/security/munge.py. `content` is there from the beginning.
         """
         self._limits = limits or ServerLimits()
         self._role = role

@@ -13,23 +13,13 @@ class Session:
     """One client, from its first connection until it says goodbye or its lease has passed."""
 
     def __init__(self, name: bytes, lease: float) -> None:
-        """Begins a session.
-
-        Args:
-            name: What the client calls it.
-            lease: Seconds that it lasts without a connection.
-        """
         self.name = name
         self.lease = lease
         self.ends_at: float | None = None  # by time.monotonic(); None while it is connected
         self._answers: dict[int, Answer] = {}
 
     def remembered(self, request: Request) -> Answer | None:
-        """Returns what was answered to a request when it came before; forgets what is not needed.
-
-        Args:
-            request: A request of this client's.
-        """
+        """Returns the answer to a request that came before; forgets those that nobody needs."""
         for number in [number for number in self._answers if number < request.oldest]:
             del self._answers[number]
         return self._answers.get(request.number)
@@ -50,26 +40,13 @@ class Sessions:
     """All sessions of a server."""
 
     def __init__(self, most: int) -> None:
-        """Makes an empty list.
-
-        Args:
-            most: How many there can be.
-        """
         self._most = most
         self._by_name: dict[bytes, Session] = {}
         self._gone: dict[bytes, Session] = {}  # without a connection
         self.begun = 0  # sessions that there have ever been
 
     def open(self, name: bytes, lease: float) -> Session | None:
-        """Begins a session for a new connection, or goes on with one.
-
-        Args:
-            name: What the client calls it.
-            lease: Seconds that it lasts without a connection.
-
-        Returns:
-            The session; None if there are too many.
-        """
+        """Begins a session for a new connection, or goes on with one. None: there are too many."""
         session = self._by_name.get(name)
         if session is None:
             if len(self._by_name) >= self._most:
