@@ -18,12 +18,8 @@ _MOST_BYTES = 1 << 20  # of all of them: the newest
 def dumps(value: Any, what: str, instead: str) -> bytes:
     """Pickles as cloudpickle does; functions keep the names of files that their tracebacks show.
 
-    Newer versions of cloudpickle give all code that they send one name.
-
-    Args:
-        value: Anything that cloudpickle can pickle.
-        what: It is, for the error.
-        instead: What to do where it cannot be pickled.
+    Newer versions of cloudpickle give all code that they send one name. The error says `what`
+    cannot be pickled, and what to do `instead`.
 
     Raises:
         TypeError: It cannot be pickled.

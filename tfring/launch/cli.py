@@ -31,14 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line.
-
-    Args:
-        argv: The arguments without the program's name; None takes the process's.
-
-    Returns:
-        The exit code.
-    """
+    """Runs the command line, by default the process's; returns the exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     parser = make_parser()
     options, unknown = parser.parse_known_args(given)

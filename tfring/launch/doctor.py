@@ -70,14 +70,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main(hosts: Sequence[tuple[str, int]] = ()) -> int:
-    """Prints the findings.
+    """Prints the findings; returns 1 if there is a problem, else 0.
 
-    Args:
-        hosts: Hosts and their numbers of ranks, to show what allreduces between them cost; empty:
-            those of the job that this process belongs to.
-
-    Returns:
-        1 if there is a problem, else 0.
+    It shows what allreduces between these hosts cost, each with its number of ranks; without any
+    between those of the job that this process belongs to.
     """
     findings = Findings()
     checks: list[Callable[[Findings], None]] = [

@@ -15,14 +15,7 @@ from tfring.texts.ranks import ranks_text
 
 
 def show(options: JobOptions) -> int:
-    """Prints what a job would start; nothing is started, and no host is asked anything.
-
-    Args:
-        options: The job.
-
-    Returns:
-        The exit code, 0.
-    """
+    """Prints what a job would start, and where; returns 0. It starts nothing and asks no host."""
     by_host: dict[str, list[Slot]] = {}
     for slot in options.slots:
         by_host.setdefault(slot.host, []).append(slot)

@@ -23,32 +23,22 @@ class Escalation:
         self._steps: list[tuple[float, int]] = []
 
     def terminate(self, when: float, grace: float = TERMINATE_SECONDS) -> None:
-        """Begins with SIGTERM, unless something is to be done before that.
+        """Begins with SIGTERM at a time (time.monotonic), unless something is due before that.
 
-        Args:
-            when: The time for it (time.monotonic).
-            grace: Seconds from there to SIGKILL.
+        There are `grace` seconds from there to SIGKILL.
         """
         if not self._steps or self._steps[0][0] > when:
             self.kill(when + grace)
             self._steps.insert(0, (when, signal.SIGTERM))
 
     def kill(self, when: float) -> None:
-        """Goes on with SIGKILL.
-
-        Args:
-            when: The time for it (time.monotonic), if it is not due before.
-        """
+        """Goes on with SIGKILL at a time (time.monotonic), if it is not due before."""
         due = [at for at, number in self._steps if number == signal.SIGKILL]
         when = min([when, *due])
         self._steps = [(when, signal.SIGKILL), *_agents_after(when)]
 
     def give_up(self, when: float) -> None:
-        """Goes on with the end of the agent alone: nothing was started there.
-
-        Args:
-            when: The time for it (time.monotonic).
-        """
+        """Goes on with the end of the agent alone: nothing was started there."""
         self._steps = [(when, _KILL_AGENTS)]
 
     def postpone(self, seconds: float) -> None:
@@ -64,10 +54,7 @@ class Escalation:
     ) -> None:
         """Does what is due.
 
-        Args:
-            now: The time (time.monotonic).
-            running: The processes that still run.
-            spares_agents: Whether the agents wait, because other processes of their hosts go on.
+        With `spares_agents` the agents wait, because other processes of their hosts go on.
         """
         while self._steps and now >= self._steps[0][0]:
             number = self._steps[0][1]

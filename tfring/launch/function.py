@@ -123,11 +123,6 @@ def pickled_call(
 ) -> bytes:
     """Returns a function with its arguments, as the processes of `function_task` get it.
 
-    Args:
-        func: Any callable that cloudpickle can pickle.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-
     Raises:
         TypeError: Something cannot be pickled.
     """
@@ -235,9 +230,7 @@ def _import_path() -> list[str]:
 def in_pieces(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
     """Yields keys and values for data of any size, in the order in which to set them.
 
-    Args:
-        name: The last key; its value is the number of the others.
-        data: The data.
+    The last key is the name; its value is the number of the others.
     """
     begins = range(0, len(data), _PIECE_BYTES)
     for number, begin in enumerate(begins):
@@ -246,25 +239,16 @@ def in_pieces(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def from_pieces(name: str, get: Callable[[str], bytes]) -> bytes:
-    """Returns data that has the keys of `in_pieces`.
-
-    Args:
-        name: The last of the keys.
-        get: Returns the value of a key.
-    """
+    """Returns data that has the keys of `in_pieces`; `get` returns the value of a key."""
     return b"".join([get(f"{name}/{number}") for number in range(int(get(name)))])
 
 
 class FunctionServer:
     """Serves a store with the function, in which ranks put their results.
 
-    In an elastic job workers with their ids take the place of ranks.
-
-    Args:
-        function: What `pickled_call` returns.
-        sock: A listening socket, which belongs to the server now.
-        secret: What the ranks know; None: a new one.
-        advertised: The address at which ranks find it; None: the one at which it listens.
+    In an elastic job workers with their ids take the place of ranks. The function is what
+    `pickled_call` returns, the socket listens and belongs to the server now. Without a secret the
+    server makes one. Ranks find it at `advertised`, if its own address is another one to them.
     """
 
     def __init__(
@@ -299,10 +283,7 @@ class FunctionServer:
     def results(self, ranks: int, code: int, why: str = "") -> list[Any]:
         """Ends the server and returns the results by rank.
 
-        Args:
-            ranks: How many ranks the job had.
-            code: The exit code of the job.
-            why: The reason of a failure, if it is known.
+        `why` says why the job has failed, if that is known.
 
         Raises:
             RuntimeError: A rank failed, or ended without a result; its exception is the cause.
@@ -325,10 +306,8 @@ class FunctionServer:
     def results_of(self, workers: Sequence[int], code: int, why: str) -> list[Any]:
         """Ends the server and returns the results of an elastic job.
 
-        Args:
-            workers: The ids of the last generation, by rank.
-            code: The exit code of the job.
-            why: The reason of a failure, if it is known.
+        `workers` are the ids of the last generation, by rank; `why` says why the job has failed, if
+        that is known.
 
         Raises:
             RuntimeError: The job failed; the exception of the last worker that failed is the cause.

@@ -145,10 +145,8 @@ class JobRunner(Supervisor):
     ) -> None:
         """Has one rank started.
 
-        Args:
-            slot: Which rank, and on which host.
-            where: Variables that say which life of the job this is, and where rank 0 listens.
-            listen: Rank 0: where to listen; see protocol.py.
+        `where` are variables that say which life of the job this is, and where rank 0 listens;
+        `listen` tells rank 0 where to: see protocol.py.
         """
         host = self._connections.host(slot.host)
         same = job_variables(

@@ -127,11 +127,7 @@ def _nobody_joined(
 ) -> str:
     """Returns what to say of a job that ended well and that no rank has joined; "" of any other.
 
-    Args:
-        job: The job.
-        shimmed: Whether --horovod was given.
-        variables: The environment of the ranks.
-        records: Where ranks of this host leave a record when they join.
+    With --horovod it is `shimmed`.
     """
     here = sum(is_local(slot.host) for slot in job.slots)
     with contextlib.suppress(SettingError):

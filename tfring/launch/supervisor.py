@@ -37,11 +37,6 @@ class Supervisor(abc.ABC):
 
     Used by one thread: the main thread, which handles signals, or any other, which leaves them
     alone. If run() raises, the agents read end of file and end the processes that still run.
-
-    Args:
-        options: What to run.
-        merger: Gets the output of the processes.
-        records: Where the ranks of this host keep their records.
     """
 
     # What messages call the processes.
@@ -159,8 +154,7 @@ class Supervisor(abc.ABC):
     def _wait(self, deadlines: Iterable[float | None]) -> None:
         """Waits for output, a signal, anything else that is watched, or a deadline.
 
-        Args:
-            deadlines: Of the job (time.monotonic), besides those of escalations.
+        The deadlines are those of the job (time.monotonic), besides those of escalations.
         """
         now = time.monotonic()
         steps = [due for escalation in self._escalations() for due in escalation.due()]
@@ -250,12 +244,8 @@ class Supervisor(abc.ABC):
     ) -> RankProcess:
         """Has a process started.
 
-        Args:
-            host: The connection to its host.
-            slot: Its place; the number of its rank is that of the process.
-            rank: What its output has as prefix; -1: it has no rank yet.
-            variables: What it gets in its environment.
-            **more: What else its agent needs: see protocol.py.
+        The number of its slot's rank is that of the process; `rank` is the prefix of its output, -1
+        if it has none yet. For what else its agent needs see protocol.py.
         """
         job = {
             "argv": self._options.argv,

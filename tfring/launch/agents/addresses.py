@@ -16,9 +16,7 @@ _TRIES = 10  # to get a free port
 def own_address(interface: str | None, towards: str | None) -> str:
     """Returns the address of this host at which other hosts reach it.
 
-    Args:
-        interface: The network interface to use, or several (eth0,eth1); or None.
-        towards: One of the other hosts, or None if there are none.
+    `interface` may name several, eth0,eth1. `towards` is one of the other hosts, if there are any.
 
     Raises:
         OSError: There is no such interface, or no such host.
@@ -44,10 +42,7 @@ def open_rendezvous(
 
     It does not listen yet: nobody would accept what comes before rank 0 calls init.
 
-    Args:
-        interface: The network interface to use, or several (eth0,eth1); or None.
-        towards: Another host of the job, or None if all ranks are on this one.
-        environ: The variables of the job, for TFRING_PORT_RANGE.
+    The arguments are those of `own_address`; `environ` may have TFRING_PORT_RANGE.
 
     Raises:
         OSError: There is no such interface, no such host, or no free port.

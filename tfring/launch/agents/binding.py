@@ -13,10 +13,7 @@ _CPUS = Path("/sys/devices/system/cpu")
 def read_places(kind: str, cpus: Iterable[int], root: Path = _CPUS) -> list[list[int]]:
     """Returns the cores or sockets among some processors, each as its processors.
 
-    Args:
-        kind: ``core``, whose processors are its hardware threads, or ``socket``.
-        cpus: The processors that may be used.
-        root: The folder of the system with a folder for each processor.
+    `kind` is ``core``, whose processors are its hardware threads, or ``socket``.
     """
     places: dict[tuple[str, str], list[int]] = {}
     for cpu in sorted(cpus):
@@ -35,11 +32,6 @@ def share_of(places: list[list[int]], local_rank: int, local_size: int) -> list[
 
     Ranks get blocks of neighbouring places, of the same size or one more; where there are fewer
     places than ranks, neighbouring ranks share one.
-
-    Args:
-        places: The cores or sockets, at least one.
-        local_rank: The rank's number on its host.
-        local_size: The number of ranks there.
     """
     first = local_rank * len(places) // local_size
     end = max(first + 1, (local_rank + 1) * len(places) // local_size)
@@ -48,10 +40,9 @@ def share_of(places: list[list[int]], local_rank: int, local_size: int) -> list[
 
 @contextlib.contextmanager
 def bound(job: Mapping[str, object]) -> Iterator[list[int]]:
-    """Binds this process as a job says while it starts a rank; yields the rank's processors.
+    """Binds this process while it starts a rank; yields the rank's processors.
 
-    Args:
-        job: ``bind_to``: "none", "core" or "socket"; ``local_rank`` and ``local_size``.
+    The job says `bind_to` ("none", "core" or "socket"), `local_rank` and `local_size`.
 
     Raises:
         OSError: The system refuses.

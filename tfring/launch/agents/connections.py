@@ -22,14 +22,8 @@ class Connections:
     Used by one thread, which owns the selector: it calls prepare() before it waits, handle() for
     what has happened to a host, and tick() after that.
 
-    Args:
-        selector: Watches the descriptors of the connections, each with its Host.
-        shell: Starts agents on other hosts, or reaches them.
-        lease: Seconds of silence after which a host counts as gone.
-        on_output: Takes the host, the number of a process there, ``stdout`` or ``stderr``, and
-            data.
-        on_silent: Takes a host that was given up.
-        grace: Seconds that ranks get between SIGTERM and SIGKILL when this process is gone.
+    `shell`, `lease` and `grace` are for Host. `on_output` gets the host, the number of a process
+    there, ``stdout`` or ``stderr``, and data; `on_silent` a host that was given up.
     """
 
     def __init__(
@@ -53,9 +47,6 @@ class Connections:
 
     def host(self, name: str) -> Host:
         """Returns the connection to a host, made when it is first asked for, and after its loss.
-
-        Args:
-            name: As users write it, perhaps with a user.
 
         Raises:
             UsageError: ssh or the agent cannot be started.
@@ -95,11 +86,7 @@ class Connections:
         return None
 
     def handle(self, key: selectors.SelectorKey) -> None:
-        """Handles what the selector has seen of a host.
-
-        Args:
-            key: Of the selector, with a Host as data.
-        """
+        """Handles what the selector has seen of a host."""
         host: Host = key.data
         if key.events == selectors.EVENT_WRITE:
             host.flush()

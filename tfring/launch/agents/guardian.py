@@ -15,16 +15,11 @@ _POLL_SECONDS = 0.02
 
 
 def fork_agent(parent: int) -> int:
-    """Forks; returns in the child, which is to be the agent. The parent is its guardian.
+    """Forks; returns the guardian's process in the child, which is to be the agent.
 
-    When the agent has ended, the guardian kills what is left below it, and ends. If its own parent
-    ends first, the guardian ends at once, upon which the agent ends its ranks.
-
-    Args:
-        parent: The process on this host without which the agent has to end; 0 if there is none.
-
-    Returns:
-        The process of the guardian.
+    The parent is the guardian. When the agent has ended, it kills what is left below it, and ends.
+    If its own parent ends first (0: it has none on this host), the guardian ends at once, upon
+    which the agent ends its ranks.
     """
     guardian = os.getpid()
     agent = os.fork()

@@ -84,12 +84,7 @@ class Host:
         return first, second, third
 
     def start(self, rank: int, job: bytes) -> None:
-        """Has a rank started.
-
-        Args:
-            rank: The rank.
-            job: JSON: see protocol.py.
-        """
+        """Has a rank started; the job is JSON: see protocol.py."""
         self.ranks.append(rank)
         self.facts.pop(rank, None)  # of one that ran before
         self._send("start", rank, job)
@@ -115,14 +110,7 @@ class Host:
             self._flush_for(_FLUSH_SECONDS)
 
     def tick(self, now: float) -> bool:
-        """Gives a sign of life, and looks for that of the other end.
-
-        Args:
-            now: The time (time.monotonic).
-
-        Returns:
-            Whether the host has just been given up.
-        """
+        """Gives a sign of life; returns whether the host has just been given up for lack of one."""
         if not self.lease or self.ended:
             return False
         if now - self._looked > 2 * KEEPALIVE_SECONDS:
@@ -163,13 +151,9 @@ class Host:
             self.flush()
 
     def read(self, fd: int) -> list[tuple[int, str, bytes]] | None:
-        """Reads what has come.
+        """Reads what has come from one of fds(); None at the end of the stream.
 
-        Args:
-            fd: One of fds().
-
-        Returns:
-            Rank, ``stdout`` or ``stderr``, and data of each piece; None at the end of the stream.
+        Returns rank, ``stdout`` or ``stderr``, and data of each piece.
         """
         try:
             data = os.read(fd, _CHUNK)
@@ -241,8 +225,7 @@ class Host:
     def close(self, *, goodbye: bool) -> None:
         """Ends the connection, upon which the ranks there end; wait() says when, on this host.
 
-        Args:
-            goodbye: Whether this process has written all that it was to write.
+        With `goodbye` this process has written all that it was to write.
         """
         if goodbye:
             self._send("bye", 0)

@@ -41,8 +41,7 @@ _POLL_SECONDS = 0.05
 class HostAgent:
     """Starts and ends ranks as the launcher says, and passes their output on. Used by one thread.
 
-    Args:
-        parent: The process that has started this one, and without which it ends; or 0.
+    It ends when its parent does; 0: it has none on this host.
     """
 
     def __init__(self, parent: int) -> None:
@@ -187,8 +186,7 @@ class HostAgent:
     def _disconnect(self, grace: float) -> None:
         """Ends all ranks: the launcher wants that, or is gone, or the connection to it.
 
-        Args:
-            grace: How long they get between SIGTERM and SIGKILL.
+        They get `grace` seconds between SIGTERM and SIGKILL.
         """
         if not self._connected:
             return
@@ -295,12 +293,7 @@ class HostAgent:
 
 
 def main(parent: int, guarded: int) -> None:
-    """Works for one launcher.
-
-    Args:
-        parent: The process on this host without which the agent has to end; 0 if there is none.
-        guarded: Whether it gets a guardian.
-    """
+    """Works for one launcher; see protocol.agent_command for the arguments."""
     raise_descriptor_limit()
     if guarded:
         parent = fork_agent(parent)

@@ -12,12 +12,7 @@ _libc = ctypes.CDLL(None)
 
 
 def end_with_parent(parent: int, number: int) -> None:
-    """Has the kernel send this process a signal when its parent ends, or ended before.
-
-    Args:
-        parent: The process that has started this one.
-        number: The signal.
-    """
+    """Has the kernel send this process a signal when its parent ends, or ended before."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), number)

@@ -17,10 +17,6 @@ LAUNCHER_DIED = "launcher died"
 def write_json(path: Path, value: Any) -> None:
     """Writes a file of JSON that is whole whenever somebody reads it.
 
-    Args:
-        path: Of the file.
-        value: What JSON can say.
-
     Raises:
         OSError: It cannot be written.
     """
@@ -41,9 +37,8 @@ def write_json(path: Path, value: Any) -> None:
 def finish_report(order: Mapping[str, Any], ended: Mapping[int, Mapping[str, Any]]) -> None:
     """Completes the report that the launcher wrote when the job began.
 
-    Args:
-        order: `path`, the file, and `job_id`, the job whose report it has to be.
-        ended: What is known of the ranks of this host, by rank.
+    The order has the `path` of the file, and the `job_id` of the job whose report it has to be.
+    `ended` is what is known of the ranks of this host, by rank.
     """
     path = Path(order["path"])
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):

@@ -17,11 +17,7 @@ _PAUSE_SECONDS = 0.01
 def kill_orphans(keep: Collection[int]) -> bool:
     """Kills all descendants of this process but some children and what is below them.
 
-    Args:
-        keep: The children that live on.
-
-    Returns:
-        Whether there were any that it may kill: call it again until there are none.
+    Returns whether there were any that it may kill: call it again until there are none.
     """
     any_left = False
     for pid in _descendants(keep):
@@ -36,9 +32,8 @@ def kill_orphans(keep: Collection[int]) -> bool:
 def kill_marked(variable: str, sessions: Collection[int]) -> None:
     """Kills all processes of a killed agent's ranks, and waits up to 5 s for their end.
 
-    Args:
-        variable: ``NAME=VALUE`` in the environment of such processes.
-        sessions: The sessions of the ranks. A program that sets its title overwrites its variables.
+    They have ``NAME=VALUE`` in their environment, or are in a session of the ranks: a program that
+    sets its title overwrites its variables.
     """
     deadline = time.monotonic() + _SECONDS
     while time.monotonic() < deadline:

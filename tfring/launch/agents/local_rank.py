@@ -18,14 +18,13 @@ from tfring.launch.agents.out_of_memory import OutOfMemoryWatch
 class LocalRank:
     """One rank that this process has started. Its output pipes never block.
 
+    The job has `argv`, `env`, `cwd`, and how to bind it to cores. The rank inherits some
+    descriptors under the same numbers.
+
     Attributes:
         facts: What is known of it: see protocol.py.
         code: How it ended, negative for a signal; None while it runs.
         ended_at: When that was seen (time.monotonic).
-
-    Args:
-        job: What to run: `argv`, `env`, `cwd`, and how to bind it to cores.
-        inherited: Descriptors that it inherits under the same numbers.
 
     Raises:
         OSError: It cannot be started.

@@ -25,9 +25,7 @@ _SLACK_SECONDS = 5.0
 def counter_files(groups: str, root: Path = _CGROUPS) -> list[Path]:
     """Returns the files that may count the kills of a process's control group, best first.
 
-    Args:
-        groups: The text of /proc/PID/cgroup.
-        root: Where control groups are mounted.
+    `groups` is the text of /proc/PID/cgroup.
     """
     found = []
     for line in groups.splitlines():
@@ -44,10 +42,8 @@ def counter_files(groups: str, root: Path = _CGROUPS) -> list[Path]:
 def killed_in_log(records: list[str], pid: int, since: float) -> bool:
     """Returns whether the kernel's log says that a process was killed because memory ran out.
 
-    Args:
-        records: Of /dev/kmsg.
-        pid: The process.
-        since: Seconds since the start of the system before which it was not there.
+    The records are those of /dev/kmsg. `since` is when the process was started, in seconds since
+    the start of the system.
     """
     for record in records:
         parts = _RECORD.match(record)
@@ -77,12 +73,7 @@ def _read_log() -> list[str]:
 
 
 class OutOfMemoryWatch:
-    """Remembers how often the kernel had ended a process of a control group when a rank started.
-
-    Args:
-        pid: The rank's process.
-        root: Where control groups are mounted.
-    """
+    """Remembers how often the kernel had ended a process of a control group when a rank started."""
 
     def __init__(self, pid: int, root: Path = _CGROUPS) -> None:
         self._pid = pid

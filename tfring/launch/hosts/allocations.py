@@ -31,9 +31,6 @@ class Allocation:
 def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
     """Returns the hosts of a Slurm, PBS, LSF or SGE job; None outside of one.
 
-    Args:
-        environ: The environment of this process.
-
     Raises:
         UsageError: What the scheduler says cannot be read.
     """

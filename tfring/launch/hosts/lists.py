@@ -28,12 +28,8 @@ def split_list(text: str) -> list[str]:
 def parse_entry(entry: str, shown: str) -> list[tuple[str, int]]:
     """Reads ``host:slots``, where the host may stand for several; without a number it is one slot.
 
-    Args:
-        entry: Such as ``me@node[01-04]:2`` or ``[fe80::1]:4``.
-        shown: What to name in an error.
-
-    Returns:
-        Each host, with the user but without the brackets of an address, and its slots.
+    Such as ``me@node[01-04]:2`` or ``[fe80::1]:4``. Returns each host, with the user but without
+    the brackets of an address, and its slots. An error names what is `shown`.
 
     Raises:
         UsageError: The text has another form.
@@ -60,9 +56,6 @@ def parse_entry(entry: str, shown: str) -> list[tuple[str, int]]:
 
 def expand(names: str) -> list[str]:
     """Returns the hosts that a list with ranges stands for: ``a[1-2],b`` is a1, a2, b.
-
-    Args:
-        names: As Slurm and ClusterShell write them.
 
     Raises:
         UsageError: The list has another form, or the library for ranges is missing.

@@ -80,9 +80,8 @@ def read_hostfile(path: str) -> list[tuple[str, int]]:
 def assign_slots(ranks: int | None, hosts: Sequence[tuple[str, int]]) -> list[Slot]:
     """Fills the slots of the hosts with ranks, in order.
 
-    Args:
-        ranks: Number of ranks; None fills every slot.
-        hosts: Hosts and their slots; empty means this host with as many slots as ranks.
+    Without a number of ranks it fills every slot; without hosts this one has as many slots as
+    ranks.
 
     Raises:
         UsageError: There are too few slots or too many ranks, or a host is named twice.

@@ -27,11 +27,7 @@ _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)(?=,|$)")
 
 
 def find_gpus(environ: Mapping[str, str]) -> dict[str, int]:
-    """Returns the GPUs of the Slurm job around, by node; nothing where steps need no number.
-
-    Args:
-        environ: The environment of this process.
-    """
+    """Returns the GPUs of the Slurm job around, by node; nothing where steps need no number."""
     job = environ.get("SLURM_JOB_ID")
     if not job or not any(environ.get(name) for name in _NOT_BY_NODE):
         return {}
@@ -57,8 +53,7 @@ def find_gpus(environ: Mapping[str, str]) -> dict[str, int]:
 def read_gpus(shown: str) -> dict[str, int]:
     """Returns the GPUs by node that ``scontrol --details show job`` names.
 
-    Args:
-        shown: What it prints: ``Nodes=h[0-1] CPU_IDs=0-3 Mem=0 GRES=gpu:a100:2(IDX:0-1)``.
+    It prints ``Nodes=h[0-1] CPU_IDs=0-3 Mem=0 GRES=gpu:a100:2(IDX:0-1)``.
     """
     found: dict[str, int] = {}
     for nodes, devices in _NODES.findall(shown):

@@ -33,11 +33,7 @@ _SSHD_CONFIG = "/etc/ssh/sshd_tfring"
 
 
 def indexed(request: Request) -> list[Json]:
-    """Returns an indexed Job and a headless Service: no operator is needed.
-
-    Args:
-        request: The job.
-    """
+    """Returns an indexed Job and a headless Service: no operator is needed."""
     name, shape = request.name, request.shape
     first_pod = f"{name}-0.{name}"
     own = dict(request.variables)
@@ -76,9 +72,6 @@ def trainer(request: Request) -> list[Json]:
     """Returns a ClusterTrainingRuntime and a TrainJob of the Kubeflow Trainer.
 
     Its torch policy gives the pods the variables that say who they are; nothing of PyTorch is used.
-
-    Args:
-        request: The job.
     """
     name, shape = request.name, request.shape
     # A runtime has no namespace: those of two teams would be one.
@@ -134,11 +127,7 @@ def trainer(request: Request) -> list[Json]:
 
 
 def mpijob(request: Request) -> list[Json]:
-    """Returns an MPIJob of the MPI operator, whose launcher runs `tfring run` in place of mpirun.
-
-    Args:
-        request: The job.
-    """
+    """Returns an MPIJob of the MPI operator; its launcher runs `tfring run` in place of mpirun."""
     shape = request.shape
     hosts = ["--hostfile", f"{MPI_FOLDER}/hostfile"]
     if shape.elastic:  # the operator writes which workers there are

@@ -194,9 +194,6 @@ def add_manifest_options(parser: argparse.ArgumentParser) -> None:
 def request_of(parsed: argparse.Namespace) -> Request:
     """Returns what a manifest is asked for.
 
-    Args:
-        parsed: What the parser has found.
-
     Raises:
         UsageError: The options contradict each other, or one is missing.
     """

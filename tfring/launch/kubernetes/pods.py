@@ -15,23 +15,13 @@ _PROBE = ["python", "-m", "tfring.live.probe"]
 
 
 def tfring_run(request: Request, *options: str) -> list[str]:
-    """Returns the command of a container that starts ranks.
-
-    Args:
-        request: The job.
-        options: Of `tfring run`, besides those that the user has given.
-    """
+    """Returns the command of a container that starts ranks, with more options of `tfring run`."""
     stop = ["--stop-timeout", str(request.stop_seconds)]
     return ["tfring", "run", *options, *request.flags, *stop, *map(_literal, request.command)]
 
 
 def elastic_nodes(request: Request, first_pod: str) -> list[str]:
-    """Returns the options of `tfring run` in each pod of an elastic job.
-
-    Args:
-        request: The job.
-        first_pod: The name of the pod where the nodes meet.
-    """
+    """Returns the options of `tfring run` in each pod of an elastic job; they meet in the first."""
     shape = request.shape
     return [
         "--nnodes",
@@ -69,14 +59,7 @@ def stopped_variable() -> Json:
 
 
 def container(request: Request, name: str, command: Sequence[str], env: list[Json]) -> Json:
-    """Returns a container that runs ranks.
-
-    Args:
-        request: The job.
-        name: Of the container.
-        command: What it runs.
-        env: Its variables.
-    """
+    """Returns a container that runs ranks."""
     mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]
     for number, (_, path) in enumerate(request.claims):
         mounts.append({"name": _volume(number), "mountPath": path})
@@ -125,13 +108,9 @@ def resources(request: Request) -> Json:
 
 
 def pod(request: Request, only: Json, *, restart: str | None = "Never", **more: Any) -> Json:
-    """Returns what a pod is made of.
+    """Returns what a pod with this one container is made of, and with more fields.
 
-    Args:
-        request: The job.
-        only: Its container.
-        restart: The restart policy; None where it is said elsewhere.
-        more: Other fields of the pod.
+    The restart policy is None where it is said elsewhere.
     """
     memory = {"medium": "Memory", "sizeLimit": request.shared_size}
     volumes: list[Json] = [{"name": "shared-memory", "emptyDir": memory}]
@@ -163,13 +142,7 @@ def _volume(number: int) -> str:
 
 
 def job(request: Request, template: Json, container_name: str) -> Json:
-    """Returns how an indexed Job starts its pods anew.
-
-    Args:
-        request: The job.
-        template: Of the pods.
-        container_name: Of the container that runs ranks.
-    """
+    """Returns how an indexed Job starts its pods anew."""
     rules: list[Json] = []
     if not request.shape.elastic:  # there it may be that a node came too late to meet the others
         rules.append(_at_exit("FailJob", container_name, 2))  # options that are wrong stay wrong

@@ -32,9 +32,7 @@ _NOT_HERE = {"config-file", "help", "check-build", "dry-run"}
 def with_file(parsed: argparse.Namespace) -> argparse.Namespace:
     """Returns options, with those of `--config-file` where the command line says nothing.
 
-    Args:
-        parsed: What the parser of a command has found; with the `parser`, and with the `words` that
-            it has read.
+    The command's parser has set `parser`, and the `words` that it has read.
 
     Raises:
         UsageError: As words_of_file.
@@ -48,10 +46,6 @@ def with_file(parsed: argparse.Namespace) -> argparse.Namespace:
 
 def words_of_file(path: Path, parser: argparse.ArgumentParser) -> list[str]:
     """Returns the words of a command line that stand for a file.
-
-    Args:
-        path: The file.
-        parser: What reads the options.
 
     Raises:
         UsageError: The file cannot be read, or has a key that is no option; the message names it.

@@ -22,11 +22,7 @@ _NOT_NODES = ("num_proc", "hosts", *_MAKES_ELASTIC, *_HOW_IT_CHANGES, "compare")
 def elastic_options(options: RunOptions) -> tuple[ElasticOptions | None, NodeOptions | None]:
     """Returns what the options say of an elastic job, and of its nodes if these start one by one.
 
-    Args:
-        options: The options.
-
-    Returns:
-        None for an elastic job where there is none, and None for nodes where one launcher has all.
+    None for an elastic job where there is none, and None for nodes where one launcher has all.
 
     Raises:
         UsageError: They contradict each other, or one is missing.
@@ -111,12 +107,7 @@ def _elastic(options: RunOptions) -> ElasticOptions:
 
 
 def _counts(options: RunOptions, total: int | None) -> tuple[int, int, int]:
-    """Returns np, min_np and max_np.
-
-    Args:
-        options: The options.
-        total: The slots of all hosts, if these are known.
-    """
+    """Returns np, min_np and max_np; `total` are the slots of all hosts, if these are known."""
     np = options.num_proc
     if np is None and total is not None:  # all that the hosts have
         all_but_spares = max(1, total - (options.spares or 0))

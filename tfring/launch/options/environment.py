@@ -37,11 +37,7 @@ _PASSWORD_IN_URL = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
 
 
 def sent_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that ranks on other hosts get without being asked for.
-
-    Args:
-        environ: The launcher's environment.
-    """
+    """Returns the variables that ranks on other hosts get without being asked for."""
     return {
         name: value
         for name, value in environ.items()
@@ -52,8 +48,7 @@ def sent_variables(environ: Mapping[str, str]) -> dict[str, str]:
 def chosen_variable(text: str) -> tuple[str, str]:
     """Returns the variable that ``-x NAME`` or ``-x NAME=VALUE`` asks for, with its value.
 
-    Args:
-        text: The argument of -x. Without a value the variable is this process's.
+    Without a value it is this process's.
 
     Raises:
         UsageError: It has no value here, or another form.
@@ -87,11 +82,7 @@ def job_variables(
 ) -> dict[str, str]:
     """Returns the variables that are the same for all ranks of a host.
 
-    Args:
-        options: The job.
-        environ: The launcher's environment.
-        remote: Whether the host is another one.
-        records: What ranks on this host get so that the launcher finds their records.
+    By `records` the launcher finds the records of ranks on this host.
     """
     sent = sent_variables(environ) if options.sent is None else options.sent
     values = {
@@ -113,10 +104,6 @@ def is_secret(name: str, value: str = "") -> bool:
     """Tells whether a variable's name or value says that it holds a secret.
 
     Such a variable goes to other hosts only if `-x` names it, and nobody sees its value.
-
-    Args:
-        name: Of the variable.
-        value: Its value.
     """
     named = name not in _FOLDERS and _SECRET.search(name) is not None
     return named or _PASSWORD_IN_URL.search(value) is not None

@@ -14,14 +14,11 @@ _Options = TypeVar("_Options")
 
 
 def option(*names: str, default: Any = None, **rest: Any) -> Any:
-    """Returns a field of a dataclass that a command line gives.
+    """Returns a field of a dataclass that a command line gives; without names what follows options.
 
-    Args:
-        names: The spellings; none: what follows the options.
-        default: The value where the option is missing.
-        **rest: As for `argparse.ArgumentParser.add_argument`; and `group`, the title and the
-            description under which the help has this option and those after it, and `other`, what
-            `spelled` returns.
+    The rest is as for `argparse.ArgumentParser.add_argument`; and `group`, the title and the
+    description under which the help has this option and those after it, and `other`, what `spelled`
+    returns.
     """
     return dataclasses.field(default=default, metadata=spelled(*names, **rest))
 
@@ -42,25 +39,14 @@ def seconds(*names: str, above: bool = False, **rest: Any) -> Any:
 
 
 def spelled(*names: str, **rest: Any) -> dict[str, Any]:
-    """Returns another way to give the value of an option, which excludes the first one.
-
-    Args:
-        names: The spellings.
-        **rest: As for `argparse.ArgumentParser.add_argument`.
-    """
+    """Returns another way to give the value of an option, which excludes the first one."""
     return {"names": names, **rest}
 
 
 def add_options(
     parser: argparse.ArgumentParser, kind: type[Any], only: Collection[str] | None = None
 ) -> None:
-    """Adds the options of a dataclass to a parser.
-
-    Args:
-        parser: The parser.
-        kind: The dataclass.
-        only: The names of the fields to add; None: all that have a spelling.
-    """
+    """Adds the options of a dataclass to a parser; `only` names the fields to add."""
     target: Any = parser
     for field in dataclasses.fields(kind):
         if not field.metadata or (only is not None and field.name not in only):
@@ -101,12 +87,9 @@ def told(convert: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def read_options(kind: type[_Options], parsed: argparse.Namespace, **more: Any) -> _Options:
-    """Returns the options that a parser has found.
+    """Returns the options that a parser has found, with more values of other fields.
 
-    Args:
-        kind: The dataclass.
-        parsed: What the parser has found; fields that it does not know keep their defaults.
-        **more: Values of other fields.
+    Fields that the parser does not know keep their defaults.
     """
     values: dict[str, Any] = {}
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
@@ -117,12 +100,7 @@ def read_options(kind: type[_Options], parsed: argparse.Namespace, **more: Any) 
 
 
 def given(options: Any, *names: str) -> list[str]:
-    """Returns the spellings of those options that differ from their defaults.
-
-    Args:
-        options: An instance of the dataclass.
-        names: Which of its fields are looked at.
-    """
+    """Returns the spellings of those of some fields that differ from their defaults."""
     fields = {field.name: field for field in dataclasses.fields(options)}
     return [
         fields[name].metadata["names"][0]
@@ -134,9 +112,7 @@ def given(options: Any, *names: str) -> list[str]:
 def words_of(options: Any, *names: str) -> list[str]:
     """Returns words of a command line that give some of the options again.
 
-    Args:
-        options: An instance of the dataclass.
-        names: Fields that hold switches, texts or numbers.
+    The fields hold switches, texts or numbers.
     """
     words: list[str] = []
     for name in names:
@@ -149,13 +125,9 @@ def words_of(options: Any, *names: str) -> list[str]:
 def number(
     kind: type[int] | type[float], low: float = 0, high: float = math.inf, *, above: bool = False
 ) -> Callable[[str], float]:
-    """Returns what reads a number.
+    """Returns what reads a number, a whole one if `kind` is int.
 
-    Args:
-        kind: Whole numbers, or all.
-        low: The smallest one.
-        high: The largest one.
-        above: Whether the number has to be above `low`.
+    With `above` it has to be above `low`.
     """
     allowed = "a whole number" if kind is int else "a number"
     if above:

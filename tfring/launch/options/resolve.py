@@ -40,9 +40,6 @@ _OF_JOB = ("TFRING_START_TIMEOUT", "TFRING_INTERFACE")
 def job_options(options: RunOptions) -> JobOptions:
     """Returns the job that the options describe.
 
-    Args:
-        options: The options.
-
     Raises:
         UsageError: The options contradict each other, one is missing, or the environment asks for
             what the job cannot do.
@@ -136,12 +133,7 @@ def _shell(options: RunOptions, silence: float) -> RemoteShell:
 
 
 def unused_hosts(options: RunOptions, environ: Mapping[str, str]) -> str:
-    """Returns a hint where -np alone keeps a job on one of several hosts or pods; else "".
-
-    Args:
-        options: The options.
-        environ: The environment of this process.
-    """
+    """Returns a hint where -np alone keeps a job on one of several hosts or pods; else ""."""
     if options.num_proc is None or options.hosts is not None:
         return ""
     pod, allocation = None, None

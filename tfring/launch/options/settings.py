@@ -82,9 +82,7 @@ class _Set(argparse.Action):
 def add_settings(parser: argparse.ArgumentParser, without: Container[Kind] = ()) -> None:
     """Adds the options of settings, and those of horovodrun that do nothing or are refused.
 
-    Args:
-        parser: The parser.
-        without: Kinds of settings that are left out.
+    Some kinds of settings may be left out.
     """
     add = parser.add_argument_group("Settings", "see docs/configuration.md").add_argument
     for setting, option in OPTIONS:

@@ -15,13 +15,9 @@ KEPT_FILES = 3
 class RotatingFile:
     """A file that is put aside when it becomes too long: FILE.1 is the newest of those.
 
-    It belongs to this user, and nobody else can read it.
-
-    Args:
-        path: Of the file; what is there is overwritten.
-        most_bytes: After so many bytes a new file begins, at the end of a line if one ends in what
-            is written next; 0: never.
-        kept: How many full files are kept.
+    It belongs to this user, nobody else can read it, and what was there is overwritten. After
+    `most_bytes` (0: never) a new file begins, at the end of a line if one ends in what is written
+    next. So many full files are kept.
     """
 
     def __init__(self, path: Path, most_bytes: int = 0, kept: int = KEPT_FILES) -> None:
@@ -82,12 +78,8 @@ class RotatingFile:
 class RankFiles:
     """The files of all ranks, FOLDER/rank.N/stdout and stderr.
 
-    Args:
-        writer: What writes them.
-        folder: The folder.
-        ranks: Number of ranks, for the width of the folders' names.
-        most_mb: The size in MB at which a new file begins; 0: no limit.
-        kept: How many full files are kept of each.
+    The number of ranks gives the width of the folders' names. For `most_mb` and `kept` see
+    RotatingFile.
     """
 
     def __init__(
@@ -103,11 +95,7 @@ class RankFiles:
         self._targets: list[RotatingFile] = []
 
     def add(self, rank: int, called: str = "") -> None:
-        """Makes the files of a rank.
-
-        Args:
-            rank: The rank.
-            called: The name of its folder, if it is another than rank.N.
+        """Makes the files of a rank, in rank.N or a folder that is called otherwise.
 
         Raises:
             OSError: They cannot be made, or the folder belongs to another user.

@@ -13,12 +13,8 @@ from tfring.launch.output.writer import BackgroundWriter, Descriptor, QueuedFile
 class Terminal:
     """Standard output and error output of this process, each with a writer of its own.
 
-    A stream without a descriptor, as a notebook has, is written to directly. Used by one thread,
-    in a `with` statement.
-
-    Args:
-        stdout: A stream in the place of standard output.
-        stderr: A stream in the place of error output.
+    Other streams may take their places. A stream without a descriptor, as a notebook has, is
+    written to directly. Used by one thread, in a `with` statement.
     """
 
     def __init__(self, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:

@@ -111,13 +111,8 @@ class BackgroundWriter:
 class QueuedFile:
     """A file of bytes that is written by a BackgroundWriter; write() and flush() never block.
 
-    Where lines had to be left out, a line says how many as soon as there is space again. Used by
-    one thread, besides the writer's.
-
-    Args:
-        writer: What writes.
-        target: Where to.
-        what: What is left out of, for that line: "the output".
+    Where lines had to be left out, a line says how many of `what` ("the output") as soon as there
+    is space again. Used by one thread, besides the writer's.
     """
 
     def __init__(self, writer: BackgroundWriter, target: Target, what: str) -> None:

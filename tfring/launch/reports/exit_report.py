@@ -20,12 +20,7 @@ ENDED = "ended"
 
 
 class ExitReport:
-    """The report of one job. It is there from the start, whole at any time.
-
-    Args:
-        path: The file.
-        options: The job.
-    """
+    """The report of one job. It is there from the start, whole at any time."""
 
     def __init__(self, path: Path, options: JobOptions) -> None:
         self._path = path.absolute()
@@ -55,13 +50,7 @@ class ExitReport:
         stopped_by: int | None,
         explanation: str,
     ) -> None:
-        """Writes the report of a job that has ended.
-
-        Args:
-            processes: Its ranks, as far as they were started.
-            exit_code: That of the launcher.
-            stopped_by: The signal to the launcher that ended it, if one did.
-            explanation: Why it failed, in words.
+        """Writes the report of a job that has ended, with the ranks that were started.
 
         Raises:
             OSError: It cannot be written.

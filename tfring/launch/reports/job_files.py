@@ -22,9 +22,6 @@ class JobFiles:
     """The files of one job; those that nobody asked for are not there.
 
     Once they are open, no trouble with them ends the job or holds it up. Used by one thread.
-
-    Args:
-        options: The job.
     """
 
     def __init__(self, options: JobOptions) -> None:
@@ -70,8 +67,7 @@ class JobFiles:
     def begin(self, host: Host | None) -> None:
         """Says that the job begins.
 
-        Args:
-            host: This host, whose agent finishes the exit report if this process is killed.
+        The agent of this host finishes the exit report if this process is killed.
         """
         self.event(
             "job_started",
@@ -84,11 +80,7 @@ class JobFiles:
             host.keep_report(self._report.order())
 
     def add_worker(self, worker: int) -> None:
-        """Makes the files for the output of a worker of an elastic job.
-
-        Args:
-            worker: Its id, which stands for its rank in copier().
-        """
+        """Makes the files for the output of a worker, whose id stands for its rank in copier()."""
         if self._output is not None:
             try:
                 self._output.add(worker, f"worker.{worker}")
@@ -125,12 +117,7 @@ class JobFiles:
         )
 
     def restarted(self, restarts: int, reason: str) -> None:
-        """Says that all ranks start again.
-
-        Args:
-            restarts: How often they have by now.
-            reason: Why, in a line.
-        """
+        """Says that all ranks start again, and how often they have by now."""
         self.event("restart", restart=restarts, reason=reason)
         if self._report is not None:
             self._report.restarts = restarts
@@ -141,14 +128,7 @@ class JobFiles:
     def end(
         self, processes: list[RankProcess], code: int, stopped_by: int | None, explanation: str
     ) -> None:
-        """Says that the job has ended, and writes the exit report.
-
-        Args:
-            processes: Its ranks, as far as they were started.
-            code: The exit code of the launcher.
-            stopped_by: The signal to the launcher that ended the job, if one did.
-            explanation: Why it failed, in words.
-        """
+        """Says that the job has ended, and writes the exit report, with the ranks that started."""
         name = None if stopped_by is None else signal_name(stopped_by)
         self.event("job_ended", exit_code=code, signal=name, explanation=explanation or None)
         if self._report is not None:

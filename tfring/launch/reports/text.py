@@ -85,11 +85,7 @@ def _rank_on_host(process: RankProcess) -> str:
 
 
 def exception_of(text: str) -> str:
-    """Returns the exception at the end of the last traceback in an error output, or "".
-
-    Args:
-        text: The error output, or its end.
-    """
+    """Returns the exception at the end of the last traceback in an error output, or ""."""
     lines = last_traceback(text)
     headers = [i for i, line in enumerate(lines) if line.endswith(_HEADER)]
     if not headers:
