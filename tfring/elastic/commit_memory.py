@@ -54,10 +54,7 @@ class CommitMemory:
     """The memory files of this host. For one thread; others take an instance of their own."""
 
     def __init__(self, descriptors: Sequence[int]) -> None:
-        """Opens both files once more: a lock is one opening's.
-
-        Args:
-            descriptors: Of the two files; they stay the caller's.
+        """Opens both files once more: a lock is one opening's. The descriptors stay the caller's.
 
         Raises:
             OSError: They are not open here: what has started this process has closed them.
@@ -74,16 +71,10 @@ class CommitMemory:
             raise
 
     def put(self, head: CopyHead, lengths: Sequence[int], pieces: Iterable[Any]) -> bool:
-        """Keeps a commit in the place of an older one.
+        """Keeps a commit in the place of an older one; returns whether it is kept.
 
-        Args:
-            head: Which commit it is.
-            lengths: How many bytes each part of the state has.
-            pieces: These bytes, in any pieces.
-
-        Returns:
-            Whether it is kept. Not if a newer generation has made a copy, or another process makes
-            one.
+        It is not if a newer generation has made a copy, or another process makes one. The lengths
+        are the bytes of each part of the state; the pieces are these bytes, cut in any way.
 
         Raises:
             OSError: The memory is used up.

@@ -43,11 +43,7 @@ class Part(NamedTuple):
 
 
 def part_of(data: bytes | memoryview) -> Part:
-    """Returns bytes as a part.
-
-    Args:
-        data: Not changed before they are read.
-    """
+    """Returns bytes, which nobody changes before they are read, as a part."""
     return Part(len(data), lambda: data)
 
 
@@ -73,11 +69,6 @@ class Copies:
     """What this worker of an elastic job copies, and what it takes of copies."""
 
     def __init__(self, process: ElasticProcess) -> None:
-        """Copies nothing before `begin`.
-
-        Args:
-            process: This process.
-        """
         self._process = process
         self._memory: CommitMemory | None = None  # of this host; None: nothing is copied
         if process.worker.memory and read_settings(os.environ).commit_copies != "off":
@@ -95,9 +86,6 @@ class Copies:
 
         The coordinator is told which commit this worker could go on from. The port at which copies
         come is free again at the end: the worker may need it to connect with a generation.
-
-        Args:
-            state: Of this process.
         """
         self._contents = hash_of(state._describe())
         receiver = None
@@ -123,12 +111,7 @@ class Copies:
             return None
 
     def take(self, state: Copied, record: Record) -> None:
-        """Loads the copy of this host, if this worker is new and no member is further.
-
-        Args:
-            state: Of this process.
-            record: The generation that begins.
-        """
+        """Loads the copy of this host, if this worker is new and no member is further."""
         if self._memory is None or state._progress.lineage != 0:
             return
         try:
@@ -153,12 +136,7 @@ class Copies:
         )
 
     def begin(self, state: Copied, record: Record) -> None:
-        """Training begins in a generation, in which its ranks now have one state.
-
-        Args:
-            state: Of this process.
-            record: The generation.
-        """
+        """Training begins in a generation, in which its ranks now have one state."""
         if self._memory is None:
             return
         worker = self._process.worker
@@ -177,11 +155,7 @@ class Copies:
         self.keep(state)
 
     def keep(self, state: Copied) -> None:
-        """Copies a commit that no other process, or no other host has. A failure is a warning.
-
-        Args:
-            state: Just committed.
-        """
+        """Copies a commit that no other process, or no other host has. A failure is a warning."""
         if self._memory is None or not (self._alone or self._sender is not None):
             return
         start, at = time.monotonic(), state._progress

@@ -56,9 +56,7 @@ class CopyReceiver:
     def __init__(self, worker: ElasticWorker, came: Callable[[CopyHead | None], None]) -> None:
         """Listens, and says so in the store of the job.
 
-        Args:
-            worker: This worker.
-            came: Called in the thread with each copy that is complete; None: it was freed.
+        `came` is called in the thread with each copy that is complete; None: it was freed.
 
         Raises:
             StoreError: The store cannot be reached.
@@ -151,9 +149,6 @@ class CopySender:
     def __init__(self, worker: ElasticWorker) -> None:
         """Looks for such workers from now on.
 
-        Args:
-            worker: This worker.
-
         Raises:
             StoreError: The store cannot be reached.
         """
@@ -167,13 +162,7 @@ class CopySender:
         self._over = False  # the store is gone, and with it the news of who waits
 
     def send(self, head: CopyHead, lengths: Sequence[int], pieces: Iterable[Any]) -> None:
-        """Sends a commit, if anybody waits for it, and waits until it is kept.
-
-        Args:
-            head: Which commit it is.
-            lengths: How many bytes each part of the state has.
-            pieces: These bytes, in any pieces.
-        """
+        """Sends what CommitMemory.put gets, if a worker waits for it, and waits until it has it."""
         if self._over:
             return
         try:
@@ -198,11 +187,7 @@ class CopySender:
             self._disconnect()
 
     def close(self, *, free: bool) -> None:
-        """Sends no more.
-
-        Args:
-            free: Whether the copy is not needed any more, because others have the state.
-        """
+        """Sends no more. With `free` others have the state, and nobody needs the copy any more."""
         if free and self._channel is not None:
             with contextlib.suppress(*_LOST):
                 self._channel.send(json.dumps([None, None]).encode())
@@ -278,9 +263,7 @@ def _cut(sock: socket.socket) -> None:
 def may_come(worker: ElasticWorker) -> bool:
     """Whether copies may come from another host: there may be one, and it can reach this worker.
 
-    Args:
-        worker: This worker. The launcher gives the store of a job that stays on its host the name
-            "localhost".
+    The launcher gives the store of a job that stays on its host the name "localhost".
     """
     advertised = read_settings(os.environ).advertise_addr or ""
     # An advertised port is that of the rank, and leads to no other one.

@@ -50,14 +50,10 @@ class WorkerLink:
     ) -> None:
         """Starts the thread; the coordinator hears nothing before ready().
 
-        Args:
-            store: A TCPStore, which stays the caller's; it is closed after the link.
-            worker: The id that this process has in the job, above 0.
-            host: This host, as the coordinator names it.
-            slot: The slot of this process on its host.
-            on_abandon: Called in the link's thread with the number of a generation that has ended:
-                it makes every call of that generation end, and returns soon.
-            options: A `core.membership.WorkerOptions` with other times than the usual ones.
+        The store stays the caller's, and is closed after the link. `on_abandon` is called in the
+        link's thread with the number of a generation that has ended: it makes every call of that
+        generation end, and returns soon. `options` are a `core.membership.WorkerOptions` with other
+        times.
 
         Raises:
             ValueError: The worker's id or slot is impossible.
@@ -109,28 +105,15 @@ class WorkerLink:
         self._tell_that_it_recovers()
 
     def connected(self, generation: int) -> None:
-        """This worker is connected with all members.
-
-        Args:
-            generation: The number of the generation.
-        """
+        """This worker is connected with all members of a generation."""
         self._put(connected=generation)
 
     def synced(self, generation: int, position: Position) -> None:
-        """This worker has the state of the root, and trains from now on.
-
-        Args:
-            generation: The number of the generation.
-            position: Of the state.
-        """
+        """This worker has the state of the root, and trains from now on."""
         self._put(synced=self._core.WorkerEvents.Synced(generation, self._position(position)))
 
     def committed(self, position: Position) -> None:
-        """This worker has committed; the coordinator hears of it with the next beat.
-
-        Args:
-            position: Of the commit.
-        """
+        """This worker has committed; the coordinator hears of it with the next beat."""
         made = self._position(position)
         with self._condition:
             self._newest = self._newest or self._core.WorkerEvents()
@@ -139,8 +122,7 @@ class WorkerLink:
     def step(self, number: int) -> None:
         """This worker has done a step; the coordinator hears of it with the next beat.
 
-        Args:
-            number: Steps done so far, those after the last commit too.
+        The number counts all steps done so far, those after the last commit too.
         """
         with self._condition:
             self._newest = self._newest or self._core.WorkerEvents()
@@ -149,10 +131,8 @@ class WorkerLink:
     def failed(self, generation: int, suspect_worker: int = 0) -> None:
         """A collective has failed, or connecting, or taking the state: the generation is over.
 
-        Args:
-            generation: Its number.
-            suspect_worker: The worker that seems to be to blame; 0: none; this one: it goes back by
-                its own wish, and others that lose it do not take it for out of reach.
+        The suspect is the worker that seems to be to blame; 0: none. This one: it goes back by its
+        own wish, and others that lose it do not take it for out of reach.
         """
         self._put(failed=self._core.WorkerEvents.Failure(generation, suspect_worker))
 
@@ -161,11 +141,9 @@ class WorkerLink:
     ) -> None:
         """No step of this generation is applied here any more. Follows `failed` or `on_abandon`.
 
-        Args:
-            generation: Its number.
-            position: Of the state that a restore gives.
-            boundary: All members have stopped at this commit because a change was pending.
-            done: The training is over.
+        The position is that of the state that a restore gives. At a `boundary` all members have
+        stopped at this commit because a change was pending. When it is `done`, the training is
+        over.
         """
         stopped = self._core.WorkerEvents.Stopped
         event = stopped(generation, self._position(position), boundary, done)
@@ -182,8 +160,7 @@ class WorkerLink:
     def next_record(self, cancel: Callable[[], bool] | None = None) -> Record:
         """Waits until there is a generation to connect with, and returns it.
 
-        Args:
-            cancel: Asked now and then: True ends the wait.
+        If `cancel` returns True, the wait ends; it is asked now and then.
 
         Raises:
             Dismissed: This worker has to leave.
@@ -203,9 +180,6 @@ class WorkerLink:
 
     def wait_go(self, generation: int) -> None:
         """Waits until all members of a generation are connected.
-
-        Args:
-            generation: Its number.
 
         Raises:
             GenerationEnded: It has ended.

@@ -47,8 +47,7 @@ class HostMessages(queue.Queue[tuple[float, int]]):
 def strongest(mine: int) -> int:
     """Returns the strongest of what all ranks have heard. A collective.
 
-    Args:
-        mine: What this rank has heard: one of the numbers above, or a higher one of the caller's.
+    Each rank gives one of the numbers above, or a higher one of the caller's.
 
     Raises:
         CoreError: A rank was lost.

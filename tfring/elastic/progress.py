@@ -64,12 +64,9 @@ class Ahead(NamedTuple):
 
 
 def compare(mine: Progress, parts: Sequence[str], root: int | None = None) -> Ahead:
-    """Finds the rank whose state is ahead. A collective.
+    """Finds the rank whose state is ahead; or takes the state of a root. A collective.
 
-    Args:
-        mine: How far this rank is.
-        parts: What the state consists of, the same on all ranks.
-        root: Take the state of this rank, wherever it is; None: of the one that is ahead.
+    The parts are what the state consists of, the same on all ranks.
 
     Raises:
         ValueError: The states of two ranks do not consist of the same.
@@ -93,11 +90,7 @@ def compare(mine: Progress, parts: Sequence[str], root: int | None = None) -> Ah
 
 
 def hash_of(parts: Sequence[str]) -> int:
-    """Returns a number below 2**63 that is equal for states that consist of the same.
-
-    Args:
-        parts: What a state consists of.
-    """
+    """Returns a number below 2**63 that is equal for states that consist of the same."""
     digest = hashlib.sha256("\n".join(parts).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 

@@ -186,11 +186,7 @@ class State:
 
 
 def sync(state: State) -> None:
-    """Syncs a state of any class, so that afterwards all ranks are equally far. A collective.
-
-    Args:
-        state: This rank's.
-    """
+    """Syncs a state of any class, so that afterwards all ranks are equally far. A collective."""
     state._compared = False
     state.sync()
     if not state._compared:  # a class with a sync of its own, of rank 0's state most likely
@@ -198,30 +194,18 @@ def sync(state: State) -> None:
 
 
 def restore(state: State) -> None:
-    """Goes back to the last commit.
-
-    Args:
-        state: This rank's.
-    """
+    """Goes back to the last commit."""
     state.restore()
     state._progress.roll_back()
 
 
 def finish(state: State) -> None:
-    """Counts what the training has come to as a commit.
-
-    Args:
-        state: This rank's.
-    """
+    """Counts what the training has come to as a commit."""
     state._commit_here()
 
 
 def position_of(state: State) -> Position:
-    """Returns how far a state is, as of its last commit.
-
-    Args:
-        state: This rank's.
-    """
+    """Returns how far a state is, as of its last commit."""
     return Position(state._progress.commit, state._progress.step)
 
 
@@ -331,11 +315,7 @@ class ObjectState(State):
 
 
 def has_content(value: Any) -> bool:
-    """Returns whether a value of an attribute stays the object that it is.
-
-    Args:
-        value: Anything.
-    """
+    """Returns whether a value of an attribute stays the object that it is."""
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
 
 

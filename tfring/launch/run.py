@@ -127,7 +127,7 @@ def _nobody_joined(
 ) -> str:
     """Returns what to say of a job that ended well and that no rank has joined; "" of any other.
 
-    With --horovod it is `shimmed`.
+    `shimmed` says whether --horovod was given.
     """
     here = sum(is_local(slot.host) for slot in job.slots)
     with contextlib.suppress(SettingError):

@@ -23,10 +23,7 @@ class FitCheckpoints(TrainingCheckpoints):
     """
 
     def restore(self, state: FitState) -> None:
-        """Goes on from the newest checkpoint, if there is one.
-
-        Args:
-            state: Of all ranks, and of none that has trained.
+        """Goes on from the newest checkpoint, if there is one. No rank has trained yet.
 
         Raises:
             RuntimeError: As `begin` does.
@@ -55,11 +52,9 @@ class FitCheckpoints(TrainingCheckpoints):
     ) -> None:
         """Takes what the last commit holds; a thread writes it.
 
-        Args:
-            state: Just committed.
-            logs: The metrics by which the best checkpoints are kept.
-            at_change: Whether all ranks have come to this commit to end the generation there. What
-                comes later goes on from it, so it may appear when the generation is over.
+        By the metrics in the logs the best checkpoints are kept. With `at_change` all ranks have
+        come to this commit to end the generation there: what comes later goes on from it, so it may
+        appear when the generation is over.
 
         Raises:
             RuntimeError: An earlier checkpoint could not be written.

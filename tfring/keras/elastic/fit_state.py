@@ -77,12 +77,7 @@ class FitState(KerasState):
     first_generation: int
 
     def __init__(self, model: Any, data: Any) -> None:
-        """Begins before the first batch.
-
-        Args:
-            model: The model that is trained.
-            data: The ElasticDataset.
-        """
+        """Begins before the first batch of an ElasticDataset."""
         super().__init__(
             model,
             data=data,
@@ -109,13 +104,8 @@ class FitState(KerasState):
     def ask(self, stop: bool, save: bool) -> tuple[int, bool, bool]:
         """Asks all ranks what is to happen after this commit. A collective.
 
-        Args:
-            stop: Whether this rank wants all ranks to stop; in a job that is not elastic.
-            save: Whether this rank wants a checkpoint.
-
-        Returns:
-            What has happened to the hosts, whether a rank wants to stop, and whether one wants a
-            checkpoint. Of several, all ranks hear the first.
+        Returns what has happened to the hosts, whether a rank wants all to stop, in a job that is
+        not elastic, and whether one wants a checkpoint. Of several, all ranks hear the first.
         """
         wish = _STOP if stop else _SAVE if save else 0
         update, wish = divmod(strongest(self._heard() * _HOSTS + wish), _HOSTS)

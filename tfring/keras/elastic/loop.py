@@ -29,10 +29,6 @@ class CommitSteps(CursorCallback):
     def __init__(self, state: FitState, batches_per_commit: int) -> None:
         """Sets what is committed.
 
-        Args:
-            state: Of this `fit`.
-            batches_per_commit: How many batches a commit holds.
-
         Raises:
             ValueError: It is not positive.
         """
@@ -93,13 +89,9 @@ class Validate(keras.callbacks.Callback):  # type: ignore[misc]
     """Adds the metrics of the validation data, of which every rank takes a part."""
 
     def __init__(self, data: Any, batch_size: int | None, users: UserCallbacks) -> None:
-        """Sets what is evaluated.
+        """Sets what is evaluated, and which callbacks hear of it.
 
-        Args:
-            data: A tuple of arrays, of which each rank takes its part; or what `model.evaluate`
-                takes, of which each rank takes all.
-            batch_size: Samples of a batch of a rank.
-            users: The callbacks that hear of it.
+        Of a tuple of arrays each rank takes a part; of what else `model.evaluate` takes, all.
         """
         super().__init__()
         self._data, self._batch_size, self._users = data, batch_size, users
@@ -133,14 +125,6 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
         checkpoints: FitCheckpoints | None,
         wants_to_leave: Callable[[], bool],
     ) -> None:
-        """Sets what is committed.
-
-        Args:
-            state: Of this `fit`.
-            steps: What commits the steps.
-            checkpoints: Where to save to, if anywhere.
-            wants_to_leave: Whether this process was asked to end.
-        """
         super().__init__()
         self._state, self._steps, self._checkpoints = state, steps, checkpoints
         self._wants_to_leave = wants_to_leave
@@ -186,8 +170,7 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
     def _let_change(self, *, may_save: bool) -> None:
         """Saves what is due, and lets ranks come and go.
 
-        Args:
-            may_save: Not after the last batch of an epoch, whose end comes next.
+        After the last batch of an epoch it may not save: the end of the epoch comes next.
         """
         leaves, process = self._wants_to_leave(), processes.present()
         state, checkpoints = self._state, self._checkpoints

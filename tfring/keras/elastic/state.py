@@ -68,8 +68,7 @@ class KerasState(TensorFlowKerasState):
     def commits_each_batch(self, each: bool) -> None:
         """Is called by what commits: whether it will do so after every batch, and nowhere else.
 
-        Args:
-            each: If not, every commit copies the weights.
+        If not, every commit copies the weights.
         """
         self._each_batch = each
 
@@ -111,11 +110,7 @@ class KerasState(TensorFlowKerasState):
         super().sync()
 
     def _take_steps(self, steps: int) -> None:
-        """Commits steps that were done, after which a callback failed before they were committed.
-
-        Args:
-            steps: How many the live weights are ahead of the last commit.
-        """
+        """Commits steps that were done, after which a callback failed before their commit."""
         ObjectState.restore(self)
         if "batch" in self._names:
             self.batch: Any = self.batch + steps

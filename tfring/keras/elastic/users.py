@@ -19,12 +19,6 @@ class UserCallbacks(keras.callbacks.Callback):  # type: ignore[misc]
     """
 
     def __init__(self, callbacks: Sequence[Any], state: Any) -> None:
-        """Sets whom to call.
-
-        Args:
-            callbacks: The user's.
-            state: The FitState.
-        """
         super().__init__()
         self._callbacks, self._state = list(callbacks), state
         self.all: Any = None  # a CallbackList of them, once training has begun

@@ -40,12 +40,7 @@ _STORE_SECONDS = 1.0  # for a request, while others wait
 
 
 def coordinator_options(elastic: ElasticOptions, start_timeout: float) -> Any:
-    """Returns the options of the coordinator's state machine.
-
-    Args:
-        elastic: Those of the job.
-        start_timeout: Seconds for which the first generation waits for all ranks.
-    """
+    """Returns the options of the coordinator's state machine."""
     options = _native.core.membership.CoordinatorOptions()
     options.np, options.min_np, options.max_np = elastic.np, elastic.min_np, elastic.max_np
     options.spares = elastic.spares
@@ -77,13 +72,8 @@ class Service:
     Until a worker has come to elastic.run, nobody can go on without a member that is lost: then all
     workers end, and start again with a coordinator of their own, as those of torchrun do.
 
-    Args:
-        store: The store of the job, which stays the caller's.
-        elastic: The options of the job.
-        start_timeout: Seconds for which the first generation waits for all ranks.
-        orders: Where its wishes go.
-        rebuild_seconds: How long to listen first, because there may have been a coordinator before
-            this one; 0: there was none.
+    The store stays the caller's. For `rebuild_seconds` it listens first, because there may have
+    been a coordinator before this one; 0: there was none.
     """
 
     def __init__(
@@ -256,11 +246,6 @@ class Service:
 
 class LocalHead:
     """See `Head`: the coordinator, and the store of the job, in this process.
-
-    Args:
-        options: What to run.
-        elastic: With how many workers, and where.
-        orders: Where the coordinator's wishes go.
 
     Raises:
         UsageError: No store can be opened.

@@ -19,12 +19,8 @@ class DiscoveryError(ValueError):
 def parse_hosts_found(text: str, slots: int | None) -> Hosts:
     """Reads what a discovery script prints: a line ``host:slots`` or ``host`` for each host.
 
-    Args:
-        text: All that it has printed.
-        slots: Slots of a host of which the line says none; None: each line has to.
-
-    Returns:
-        The hosts with their slots, in the order of the lines.
+    Returns the hosts in the order of the lines. `slots` is for those of which the line says none;
+    None: each line has to.
 
     Raises:
         DiscoveryError: A line has another form, or a host is named twice.
@@ -57,8 +53,7 @@ def parse_hosts_found(text: str, slots: int | None) -> Hosts:
 class Discovered:
     """The hosts that a script has named last. Hosts that stay keep their places: oldest first.
 
-    Args:
-        slots: Slots of a host of which the script says none.
+    `slots` is for hosts of which the script says none.
     """
 
     def __init__(self, slots: int | None) -> None:
@@ -67,16 +62,10 @@ class Discovered:
         self._trouble = ""  # what was wrong the last time
 
     def take(self, code: int | None, out: str, err: str) -> tuple[bool, str]:
-        """Takes what a run of the script has given.
+        """Takes what a run of the script has given. Without a code it took too long, and was ended.
 
-        Args:
-            code: Its exit code, negative for a signal; None: it was ended after too long a time.
-            out: What it has printed.
-            err: What it has printed to its error output.
-
-        Returns:
-            Whether the hosts have changed, and what to tell the user, if anything. What is wrong
-            several times in a row is told once; the hosts then stay.
+        Returns whether the hosts have changed, and what to tell the user, if anything. What is
+        wrong several times in a row is told once; the hosts then stay.
         """
         try:
             if code is None:

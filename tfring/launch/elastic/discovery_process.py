@@ -19,9 +19,7 @@ import time
 def run_once(command: str, limit: float) -> dict[str, object]:
     """Runs a command once; returns its exit code (None: it took too long) and its output.
 
-    Args:
-        command: For the shell.
-        limit: Seconds after which it is killed, with all that it has started.
+    After `limit` seconds it is killed, with all that it has started.
     """
     process = subprocess.Popen(
         command,
@@ -49,13 +47,7 @@ def run_once(command: str, limit: float) -> dict[str, object]:
 
 
 def main(command: str, seconds: float, limit: float) -> None:
-    """Runs a command until nobody reads what this prints.
-
-    Args:
-        command: For the shell.
-        seconds: From the beginning of a run to that of the next, if it ends in time.
-        limit: Seconds that a run may take.
-    """
+    """Runs a command every so many seconds, until nobody reads what this prints."""
     while True:
         begin = time.monotonic()
         line = json.dumps(run_once(command, limit)).encode() + b"\n"

@@ -47,14 +47,8 @@ MakeHead = Callable[[Orders], Head]
 class ElasticJobRunner(Supervisor):
     """An elastic job: a worker that fails ends nothing, the coordinator hears of it.
 
-    The coordinator, which has a thread of its own, says what starts and ends.
-
-    Args:
-        options: What to run; its slots are not used.
-        make_head: Makes where the orders come from.
-        elastic: With how many workers, and where.
-        merger: Gets the output of the workers.
-        records: Where the workers of this host keep their records.
+    The coordinator, which has a thread of its own, says what starts and ends. `make_head` makes
+    where its orders come from. The slots of the options are not used.
     """
 
     noun = "workers"

@@ -50,8 +50,7 @@ REBUILD_SECONDS = 5.0
 def until_answered(request: Callable[[float], object]) -> None:
     """Makes a request that may happen twice; asks again where the store does not answer.
 
-    Args:
-        request: Makes it; gets the seconds that it may take.
+    The request gets the seconds that it may take.
 
     Raises:
         StoreTimeoutError: There was no answer for the time of the lease.
@@ -72,11 +71,8 @@ def until_answered(request: Callable[[float], object]) -> None:
 class Follower:
     """A thread that hands on what changes below some prefixes of a store.
 
-    Args:
-        store: The store.
-        follow: What gets the rest of a key and its value, by prefix.
-        on_lost: Gets why it has ended, in its thread.
-        work: Called in the thread whenever it wakes, also by `wake`.
+    For each prefix, what follows it gets the rest of a key and its value. `on_lost` gets why the
+    thread has ended, in it. `work` is called in the thread whenever it wakes, also by `wake`.
     """
 
     def __init__(
@@ -130,16 +126,10 @@ class Follower:
 
 
 class NodeCoordinator:
-    """The coordinator of all nodes, in the process that serves the store.
+    """The coordinator of all nodes, in the process that serves the store, which stays the caller's.
 
-    Its wishes go to the nodes through the store, to that of this process, too.
-
-    Args:
-        store: The store, which stays the caller's.
-        elastic: The options of the job.
-        start_timeout: Seconds for which the first generation waits for all ranks.
-        heard: Gets lines for people, and the end of the job.
-        rebuild_seconds: See `Service`.
+    Its wishes go to the nodes through the store, to that of this process, too. Lines for people,
+    and the end of the job, are also `heard` here. For `rebuild_seconds` see `Service`.
     """
 
     def __init__(

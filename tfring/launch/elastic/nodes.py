@@ -62,12 +62,7 @@ def open_store(options: NodeOptions, timeout: float) -> tuple[TCPStore, bool]:
     endpoint may get its address later, as those of new pods do, and that may then be one of this
     host: so it is looked up again and again.
 
-    Args:
-        options: Where they meet.
-        timeout: Seconds to wait for the process that serves it.
-
-    Returns:
-        The store, and whether this process serves it.
+    Returns the store, and whether this process serves it.
 
     Raises:
         UsageError: It cannot be reached.
@@ -117,12 +112,6 @@ class _ComesTooLateError(Exception):
 
 class NodeHead:
     """See `Head`: the coordinator is in the process that serves the store.
-
-    Args:
-        node: Where the nodes meet, and what this one gives.
-        elastic: How many ranks the job has.
-        start_timeout: Seconds to wait for the process that serves the store, and for all ranks.
-        orders: Where the coordinator's wishes go.
 
     Raises:
         UsageError: The nodes cannot meet.

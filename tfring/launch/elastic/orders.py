@@ -165,36 +165,22 @@ class Head(Protocol):
     """Where the orders come from: the coordinator in this process, or that of another node."""
 
     def variables(self, start: StartWorker) -> dict[str, str]:
-        """Returns how a worker finds the coordinator, as variables.
-
-        Args:
-            start: The worker.
-        """
+        """Returns how a worker finds the coordinator, as variables."""
 
     def connection(self, host: str) -> str:
-        """Returns what to connect to for starting workers on a host.
-
-        Args:
-            host: As the coordinator names it.
-        """
+        """Returns what to connect to for starting workers on a host that the coordinator names."""
 
     def stop(self) -> None:
         """Says that this launcher starts no more workers, as a signal ends it."""
 
     def hosts_found(self, hosts: list[tuple[str, int]]) -> None:
-        """Says which hosts the discovery script has named.
-
-        Args:
-            hosts: Each with its number of slots.
-        """
+        """Says which hosts the discovery script has named."""
 
     def ended(self, worker: int, exit_code: int, cause: str) -> None:
         """Says that a worker's process is over.
 
-        Args:
-            worker: Its id.
-            exit_code: As a shell reports it, or NOT_STARTED.
-            cause: The exception that ended it; "" if none is known.
+        The exit code is as a shell reports it, or NOT_STARTED; the cause is the exception that
+        ended it, "" if none is known.
         """
 
     def close(self) -> None:

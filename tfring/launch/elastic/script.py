@@ -20,10 +20,7 @@ _PROCESS = str(Path(__file__).with_name("discovery_process.py"))
 class DiscoveryScript:
     """Starts the process that runs the script, and takes what it says. Used by one thread.
 
-    Args:
-        connections: To the agents.
-        command: The script, for the shell.
-        slots: Slots of hosts of which the script says none.
+    `slots` is for hosts of which the script says none.
     """
 
     def __init__(self, connections: Connections, command: str, slots: int | None) -> None:
@@ -46,11 +43,7 @@ class DiscoveryScript:
     def step(self, now: float) -> tuple[bool, list[str]]:
         """Starts the process where it does not run, and looks at what it has said.
 
-        Args:
-            now: The time (time.monotonic).
-
-        Returns:
-            Whether the hosts have changed, and what to tell the user.
+        Returns whether the hosts have changed, and what to tell the user.
 
         Raises:
             UsageError: The agent cannot be started.

@@ -58,13 +58,6 @@ def worker_variables(
 
     HOROVOD_RANK and the like are what Horovod's launcher sets for scripts that read them before
     `init`: what the rank is likely to be. The truth comes with the generation.
-
-    Args:
-        options: The job.
-        start: The worker.
-        environ: The launcher's environment.
-        remote: Whether it is on another host.
-        records: What workers on this host get so that the launcher finds their records.
     """
     return {
         **job_variables(options, environ, remote=remote, records=records),
