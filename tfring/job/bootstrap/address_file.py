@@ -19,7 +19,7 @@ from tfring.job.bootstrap.meeting import Meeting, connect, serve
 from tfring.job.bootstrap.patience import Patience
 from tfring.job.handshake.errors import BootstrapError
 from tfring.job.security.errors import SecretError
-from tfring.job.security.files import make_file
+from tfring.job.security.files import check_replaceable, make_file
 from tfring.job.security.secret import fresh_secret, job_key
 from tfring.job.security.sources import read_secret_file
 from tfring.job.store import StoreError, TCPStore
@@ -61,6 +61,7 @@ def _written(path: Path, port: int, secret: str) -> Iterator[None]:
     # Under another name first, so that nobody reads half of it.
     own = path.with_name(f"{path.name}.{os.getpid()}.{port}")
     try:
+        check_replaceable(path)
         with open(make_file(own), "w", encoding="ascii") as file:
             file.write(text)
         os.replace(own, path)

@@ -6,6 +6,7 @@ overwrite another file, and a pipe would wait for a reader.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -20,16 +21,24 @@ def make_file(path: Path) -> int:
     Raises:
         OSError: It cannot be made, or what is there is a link, a pipe, or of another user.
     """
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        pass
-    else:
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(f"{path} is no regular file")
-        path.unlink()
+    check_replaceable(path)
+    path.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, 0o600)
+
+
+def check_replaceable(path: Path) -> None:
+    """Refuses a place in which there is something else than a regular file or nothing.
+
+    Args:
+        path: The place of a new file.
+
+    Raises:
+        OSError: A link, a pipe or a device is there, which root would remove.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise OSError(f"{path} is no regular file")
 
 
 def make_folder(path: Path) -> None:

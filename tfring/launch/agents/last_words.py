@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tfring.job.security.files import check_replaceable
+
 RUNNING = "running"
 LAUNCHER_DIED = "launcher died"
 
@@ -18,8 +20,9 @@ def write_json(path: Path, value: Any) -> None:
     """Writes a file of JSON that is whole whenever somebody reads it.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: It cannot be written, or what is there is no regular file.
     """
+    check_replaceable(path)
     # In a folder where others may write, too, nobody can foresee this name.
     part = path.with_name(f"{path.name}.{os.urandom(8).hex()}.part")
     text = json.dumps(value, indent=2) + "\n"

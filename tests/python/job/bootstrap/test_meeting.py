@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -13,6 +14,7 @@ from attacks import Relay, Squatter
 from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
 from tfring.job.bootstrap import (
+    address_file,
     connect,
     exchange,
     hosts,
@@ -22,6 +24,7 @@ from tfring.job.bootstrap import (
     store_exchange,
 )
 from tfring.job.bootstrap.connect import connect_job
+from tfring.job.bootstrap.patience import Patience
 from tfring.job.environments import Rendezvous, find_identity
 from tfring.job.handshake.errors import BootstrapError
 from tfring.job.handshake.listener import bind
@@ -295,6 +298,14 @@ def test_secret_files(tmp_path, monkeypatch):
     if os.getuid() != 0:  # a file of root is all right
         with pytest.raises(SecretError, match="belongs to another user"):
             sources.read_secret_file(path)
+
+
+def test_a_pipe_or_a_device_in_the_place_of_the_addresses_stays(tmp_path):
+    pipe = tmp_path / "addresses"
+    os.mkfifo(pipe)
+    with contextlib.ExitStack() as owned, pytest.raises(BootstrapError, match="no regular file"):
+        address_file.store_of(pipe, 0, 2, Patience("rank 0", 20), owned)
+    assert pipe.is_fifo()  # root could remove /dev/null
 
 
 def test_secret_of_a_user(tmp_path, monkeypatch):
