@@ -8,7 +8,7 @@ import threading
 import pytest
 from store_tools import LIMIT, SECRET, Wire, in_threads, programs
 
-from tfring.job.store import StoreConnectionError, StoreTimeoutError, TCPStore
+from tfring.job.store import StoreAuthError, StoreConnectionError, StoreTimeoutError, TCPStore
 from tfring.job.store.tcp import connection as module
 
 
@@ -157,6 +157,18 @@ def test_another_server_has_nothing_of_the_first():
             with pytest.raises(StoreConnectionError, match="another server is there"):
                 store.set("k", b"v")
     first.close()
+
+
+def test_a_server_with_another_secret_is_asked_seldom(monkeypatch):
+    tries = []
+    one = module.connect_once
+    monkeypatch.setattr(module, "connect_once", lambda *args: tries.append(args) or one(*args))
+    with (
+        TCPStore("localhost", 0, is_master=True, timeout=LIMIT) as server,
+        pytest.raises(StoreAuthError, match="wrong secret"),
+    ):
+        TCPStore("localhost", server.port, secret="another secret of 16", timeout=1.0)
+    assert len(tries) <= 1.0 / module._PAUSE_SECONDS + 1
 
 
 def test_a_server_that_says_nothing_is_given_up(tcp, monkeypatch):

@@ -296,6 +296,7 @@ class Connection:
                 until = min(deadline, wrong_since + _WRONG_SECRET_SECONDS)
                 if not again or time.monotonic() >= until:
                     raise StoreAuthError(f"{self.where}: {error}") from None
+                time.sleep(_PAUSE_SECONDS)
             except (BootstrapError, *_BROKEN) as error:
                 if again and time.monotonic() < deadline:
                     time.sleep(_PAUSE_SECONDS)
