@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from tfring.commands import ALL, Command
+from tfring.job.security.errors import SecretError
 from tfring.launch import bench, coordinator_command, doctor, run
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.kubernetes import manifest
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.parser.error(f"there are no such options: {' '.join(unknown)}")
     options.words = given[1:]
     # What goes wrong in a job is not said in a line: it is a bug of the launcher.
-    wrong = UsageError if command is run else (OSError, ValueError)
+    wrong = UsageError if command is run else (OSError, ValueError, SecretError)
     try:
         return command.run(options)
     except BrokenPipeError:

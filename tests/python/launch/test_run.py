@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -11,6 +13,7 @@ from launcher_tools import (
     LIMIT_SECONDS,
     REPORT,
     alive,
+    environment,
     fake_ssh,
     finish,
     pids_in,
@@ -105,6 +108,21 @@ def test_command_that_does_not_exist():
     assert done.returncode == 127 and "cannot start /no/such/program" in done.stderr
 
 
+def test_a_command_whose_name_is_no_text():
+    command = [*run_command("-np", 1), b"/no/such/\xff"]
+    done = subprocess.run(command, capture_output=True, env=environment(), check=False)
+    assert done.returncode == 127
+    assert b"[0]<stderr>:tfring run: cannot start /no/such/\xff: " in done.stderr
+
+
+def test_a_folder_that_is_gone_is_told(tmp_path):
+    (tmp_path / "gone").mkdir()
+    command = shlex.join(run_command("-np", 1, "true"))
+    done = finish(["sh", "-c", f"cd {tmp_path}/gone && rmdir ../gone && {command}"])
+    assert done.returncode == 2
+    assert done.stderr.startswith("tfring run: the folder in which tfring run was started is gone")
+
+
 JOINS = "import tfring; tfring.init()"
 
 
@@ -115,6 +133,7 @@ JOINS = "import tfring; tfring.init()"
         (["-np", 2, "--horovod"], "pass", {}, 0, "not ranks of one job. A program"),
         (["-np", 2], JOINS, {}, 0, ""),
         (["-np", 2], JOINS, {"TFRING_RECORD": "0"}, 0, ""),
+        (["-np", 2], JOINS, {"TFRING_ELASTIC_WORKER": "1"}, 0, ""),  # of a worker that starts it
         (["-np", 1], "pass", {}, 0, ""),
         (["-np", 2], "raise SystemExit(3)", {}, 3, ""),
     ],

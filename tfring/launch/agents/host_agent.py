@@ -248,7 +248,8 @@ class HostAgent:
 
     def _refuse(self, rank: int, code: int, why: str) -> None:
         """Tells that a rank could not be started, with an exit code as of a shell."""
-        self._send(b"e", rank, f"tfring run: {why}\n".encode())
+        text = f"tfring run: {why}\n"  # names may be no UTF-8
+        self._send(b"e", rank, text.encode(errors="surrogateescape"))
         self._tell_end(rank, {"code": code, "oom": ""})
 
     def _read_output(self, letter: bytes, rank: int, pipe: IO[bytes]) -> bool:

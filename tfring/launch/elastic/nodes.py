@@ -52,6 +52,7 @@ _log = logging.getLogger("tfring")
 
 # Between two attempts to find a coordinator that is away.
 _PAUSE_SECONDS = 0.5
+_START_IT = "Start `tfring coordinator` there"
 _RECOVERS = f"{keys.PREFIX}/{keys.RUNS}"
 
 
@@ -89,18 +90,18 @@ def open_store(options: NodeOptions, timeout: float) -> tuple[TCPStore, bool]:
                     raise
             if not warned:
                 warned = True
+                hint = _START_IT if options.apart else f"This launcher does not serve: {not_here}"
                 _log.warning(
-                    "no %s serves the job at %s port %d yet: waits for one for %g s",
+                    "no %s serves the job at %s port %d yet: waits for one for %.0f s. %s",
                     "coordinator" if options.apart else "node",
                     options.host,
                     options.port,
                     left - STORE_SECONDS,
+                    hint,
                 )
     except (StoreError, SecretError, OSError) as error:
         if options.apart:
-            raise UsageError(
-                f"the coordinator cannot be reached: {error}. Start `tfring coordinator` there"
-            ) from None
+            raise UsageError(f"the coordinator cannot be reached: {error}. {_START_IT}") from None
         raise UsageError(
             f"the nodes cannot meet: {error}. This launcher does not serve there: {not_here}"
         ) from None

@@ -90,7 +90,9 @@ def job_variables(
         **({} if remote else records),
         "PYTHONUNBUFFERED": environ.get("PYTHONUNBUFFERED", "1"),
         **options.environment,
-        "TFRING_PARENT": "",  # of a rank that starts this job
+        # Of a rank or a worker that starts this job.
+        "TFRING_PARENT": "",
+        "TFRING_ELASTIC_WORKER": "",
         **({"TFRING_SECRET": options.secret} if isinstance(options.shell, RemoteShell) else {}),
         "TFRING_JOB_ID": options.job_id,
         "TFRING_START_TIMEOUT": f"{options.start_timeout:g}",

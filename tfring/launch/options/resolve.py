@@ -44,6 +44,7 @@ def job_options(options: RunOptions) -> JobOptions:
         UsageError: The options contradict each other, one is missing, or the environment asks for
             what the job cannot do.
     """
+    folder = _folder()
     elastic, node = elastic_options(options)
     settings = _settings(options, elastic=elastic is not None)
     program = list(options.program)
@@ -68,6 +69,7 @@ def job_options(options: RunOptions) -> JobOptions:
         environment={**own, **dict(options.x)},
         sent={} if options.no_env else None,
         shell=_shell(options, silence),
+        folder=folder,
         interface=",".join(settings.interface) or None,
         start_timeout=settings.start_timeout,
         stop_timeout=options.stop_timeout,
@@ -89,6 +91,15 @@ def job_options(options: RunOptions) -> JobOptions:
     if pod is not None and pod.pods > 1:
         return shared(job, pod, _given_secret(), settings.job_id)
     return job
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise UsageError(
+            f"the folder in which tfring run was started is gone ({error}): go to another one"
+        ) from None
 
 
 def _settings(options: RunOptions, *, elastic: bool) -> Settings:

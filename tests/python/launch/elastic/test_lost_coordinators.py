@@ -15,6 +15,8 @@ from tfring.checkpoint import Checkpointer
 
 pytest.importorskip("tfring._native")
 
+from tfring.launch import cli
+
 # A rank goes on by itself, without elastic.run, until a file says that it shall stop.
 PLAIN = """
     import json, os, sys, time
@@ -226,6 +228,13 @@ def test_fit_saves_and_ends_when_the_launcher_was_killed(tmp_path):
         job.process.kill()
         assert wait_until(lambda: not any(alive(pid) for pid in steps()), LIMIT_SECONDS)
         assert Checkpointer(tmp_path / "saved").latest().step == max(steps().values())
+
+
+def test_a_coordinator_for_other_hosts_needs_a_secret(monkeypatch, capsys):
+    monkeypatch.delenv("TFRING_SECRET", raising=False)
+    assert cli.main(["coordinator", "head.invalid:29400"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("tfring coordinator: the TCPStore at head.invalid port 29400 has no sec")
 
 
 def test_a_coordinator_of_another_job_is_refused(tmp_path, endpoint):

@@ -16,10 +16,12 @@ from tiers import slow
 pytest.importorskip("tfring._native")
 
 from tfring.job.store import Store, StoreTimeoutError, TCPStore
-from tfring.launch.elastic.nodes import NodeHead
+from tfring.launch.elastic import nodes
+from tfring.launch.elastic.nodes import NodeHead, open_store
 from tfring.launch.elastic.options import ElasticOptions, NodeOptions
 from tfring.launch.elastic.orders import EndJob, Orders, StartWorker
 from tfring.launch.exit_codes import LOST_PEER
+from tfring.launch.hosts.errors import UsageError
 
 
 @pytest.fixture
@@ -157,6 +159,16 @@ def test_a_port_that_another_program_has_is_named():
     assert made.returncode == 2
     assert f"the TCPStore at {endpoint.replace(':', ' port ')} could not be reached" in made.stderr
     assert "This launcher does not serve there" in made.stderr and "in use" in made.stderr
+
+
+def test_a_node_that_waits_says_why_it_does_not_serve(monkeypatch, caplog):
+    monkeypatch.setattr(nodes, "STORE_SECONDS", 0.1)
+    with socket.create_server(("localhost", 0)) as taken:
+        options = NodeOptions("localhost", taken.getsockname()[1], "job", 1)
+        with pytest.raises(UsageError, match="in use"):
+            open_store(options, 0.3)
+    assert "waits for one for 0 s. This launcher does not serve: the" in caplog.text
+    assert "in use" in caplog.text
 
 
 class Node:
