@@ -55,6 +55,8 @@ TRAINING = """
     @hvd.elastic.run
     def train(state):
         say("train", state.step)
+        if hvd.rank() == 0:
+            checkpoints.reserve()
         while True:
             mine = np.array([bool(leave), os.path.exists(f"{FOLDER}/stop")], np.int64)
             if core.allreduce(mine, name="wishes", op=4).any():

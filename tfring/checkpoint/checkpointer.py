@@ -25,7 +25,9 @@ class Checkpointer:
     A checkpoint is a set of named arrays with metadata, and has a generation and a step. It appears
     whole or not at all, also when the process is killed or the machine loses its power, and what is
     torn or changed later is noticed and passed over. Of all valid ones that with the highest
-    (generation, step) is the newest. A process whose generation is over cannot publish any more.
+    (generation, step) is the newest. Each object reserves a generation that no other has, so two
+    jobs in one folder never write or remove a file of each other's. When the one that has begun
+    later publishes, the other cannot publish any more.
 
     One process of a job saves: in tfring's callbacks rank 0 does. Making an object of this class
     touches no storage, so all ranks may do it. To be used by one thread; as a context manager it
@@ -70,6 +72,7 @@ class Checkpointer:
         self._timeout = timeout
         self._lease_check = lease_check
         self._writer = Writer(self._write)
+        self._generation: int | None = None
 
     def __str__(self) -> str:
         return str(self._files.folder)
@@ -78,7 +81,7 @@ class Checkpointer:
         self,
         state: Mapping[str, Any],
         step: int,
-        generation: int = 0,
+        generation: int | None = None,
         *,
         metadata: Mapping[str, Any] | None = None,
         metrics: Mapping[str, float] | None = None,
@@ -93,7 +96,8 @@ class Checkpointer:
         Args:
             state: arrays, numbers or bytes, by name. Arrays of bfloat16 and its like, too.
             step: which training step the state was taken after, at least 0.
-            generation: which generation of the job saves, at least 0.
+            generation: which generation of the job saves, at least 0; None is the one that
+                `reserve` has returned last, which is called if it never was.
             metadata: what else is to be kept: values that JSON can hold.
             metrics: numbers; that of `metric` decides which checkpoints are the best.
             copy: False if nobody changes the arrays after this call.
@@ -110,6 +114,10 @@ class Checkpointer:
                 earlier one; then this one is not written.
             ValueError: a negative number, one of 19 digits, or the object is closed.
         """
+        owned = arrays.copied(state, copy=copy)
+        kept = manifest.as_json(dict(metadata or {}), "metadata")
+        if generation is None:
+            generation = self.reserve() if self.generation is None else self.generation
         if not (0 <= step < manifest.LARGEST and 0 <= generation < manifest.LARGEST):
             raise ValueError(
                 f"save: step={step}, generation={generation}: both are at least 0 and less than "
@@ -118,8 +126,8 @@ class Checkpointer:
         draft = Draft(
             int(generation),
             int(step),
-            arrays.copied(state, copy=copy),
-            manifest.as_json(dict(metadata or {}), "metadata"),
+            owned,
+            kept,
             {name: float(value) for name, value in (metrics or {}).items()},
             may_publish,
         )
@@ -183,21 +191,23 @@ class Checkpointer:
         found = self._files.newest()
         return None if found is None else found.info
 
-    def newest_generation(self) -> int | None:
-        """Returns the highest generation that has published here; None if none has.
+    @property
+    def generation(self) -> int | None:
+        """What `reserve` has returned last; None if it never was called."""
+        return self._generation
+
+    def reserve(self) -> int:
+        """Reserves a generation that no process has had, for what is saved from now on.
+
+        It makes a small file, so a folder that cannot be written to is noticed before training. In
+        a loop of an elastic job the rank that saves calls it at the beginning of each generation.
 
         Raises:
-            OSError: the storage cannot be read.
+            OSError: the storage cannot be read or written to.
+            CheckpointError: no number is left.
         """
-        return self._files.newest_generation()
-
-    def check_writable(self) -> None:
-        """Writes a small file and removes it, so that a wrong folder is noticed before training.
-
-        Raises:
-            OSError: the storage cannot be written to.
-        """
-        self._files.check_writable()
+        self._generation = self._files.reserve()
+        return self._generation
 
     def load(self, name: str | None = None) -> Checkpoint | None:
         """Reads a checkpoint and checks it against its manifest.

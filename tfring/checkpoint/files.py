@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import json
 import logging
+import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -58,11 +62,17 @@ class _WithheldError(Exception):
 
 
 class CheckpointFiles:
-    """All checkpoints in one folder. Has no state, so any thread may use it."""
+    """All checkpoints in one folder. Its attributes never change, so any thread may use it.
+
+    Attributes:
+        folder: where they are; it need not exist.
+        owner: in the names of all files of arrays that this object writes.
+    """
 
     def __init__(self, folder: Folder) -> None:
-        """Sets the folder, which need not exist."""
+        """Sets the folder."""
         self.folder = folder
+        self.owner = manifest.new_owner()
 
     def publish(self, draft: Draft, lease_check: Callable[[], bool] | None = None) -> bool:
         """Writes a checkpoint: its arrays first, then, after the last checks, its manifest.
@@ -90,7 +100,7 @@ class CheckpointFiles:
                     "its lease, so a newer generation of the job may have taken over. It must end"
                 )
 
-        data = manifest.new_data_file(name)
+        data = manifest.new_data_file(name, self.owner)
         parts: dict[str, manifest.Part] = {}
         try:
             may_publish()  # before anything large is written
@@ -123,11 +133,27 @@ class CheckpointFiles:
             self._refuse_old(name, draft.generation)  # it has removed what this process wrote
             raise
 
-    def check_writable(self) -> None:
-        """Writes a small file and removes it; `clean` does if this process is killed meanwhile."""
-        name = manifest.new_data_file(manifest.checkpoint_name(0, 0))
-        self.folder.write(name, lambda file: None)
-        self.folder.remove(name)
+    def reserve(self) -> int:
+        """Makes the file of a generation that no process has had; of several one gets each.
+
+        Returns:
+            The generation, higher than all that are reserved or have published.
+
+        Raises:
+            OSError: the storage cannot be read or written to.
+            CheckpointError: no number is left.
+        """
+        newest = self.newest_generation()
+        number = -1 if newest is None else newest
+        while True:
+            number = max([number, *map(manifest.reserved_by, self.folder.names())]) + 1
+            if number >= manifest.LARGEST:
+                raise CheckpointError(
+                    f"no generation above {number - 1} is left in {self.folder}: remove "
+                    f"{manifest.reservation_file(number - 1)}, which tfring has not made"
+                )
+            if self._create(manifest.reservation_file(number)):
+                return number
 
     def newest_generation(self, above: int = -1) -> int | None:
         """Returns the highest generation that has published; None if there is no checkpoint.
@@ -229,8 +255,8 @@ class CheckpointFiles:
     def clean(self, generation: int, retention: Retention) -> None:
         """Removes what is not kept, and what killed writers have left.
 
-        Nothing of a newer generation is touched. Where reading costs little, nothing is removed
-        before the newest checkpoint has been read back.
+        Only what is of an older generation, or was written by this object, is touched. Where
+        reading costs little, nothing is removed before the newest checkpoint has been read back.
 
         Args:
             generation: of the process that cleans; it writes nothing meanwhile.
@@ -241,7 +267,7 @@ class CheckpointFiles:
         """
         files = self.folder.names()
         infos = self.infos()
-        expired = [i for i in retention.expired(infos) if i.generation <= generation]
+        expired = [i for i in retention.expired(infos) if self._may_remove(i.data, generation)]
         if expired and self.folder.rereads:
             self.verify(infos[-1])
         for info in expired:
@@ -250,12 +276,28 @@ class CheckpointFiles:
         kept = {i.data for i in infos if i not in expired}
         oldest = min((i.order for i in infos if i not in expired), default=(0, 0))
         for file in files:
-            theirs, order = manifest.generation_of(file), manifest.order_of(file)
-            if theirs is None or theirs > generation or file in kept:
+            if file in kept or not self._may_remove(file, generation):
                 continue
             # A manifest that cannot be read stays while it may be among the newest.
+            order = manifest.order_of(file)
             if order is None or order < oldest:
                 self.folder.remove(file)
+
+    def _may_remove(self, file: str, generation: int) -> bool:
+        theirs = manifest.generation_of(file)
+        if theirs is None or theirs > generation:
+            return False
+        return theirs < generation or manifest.owner_of(file) == self.owner
+
+    def _create(self, file: str) -> bool:
+        who = {"owner": self.owner, "host": socket.gethostname(), "pid": os.getpid()}
+        content = json.dumps({**who, "created": time.time()}).encode()
+        try:
+            return self.folder.create(file, content)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            return self.folder.create(file, b"")  # a file without content needs no space
 
     def _manifest(self, file: str) -> CheckpointInfo:
         try:

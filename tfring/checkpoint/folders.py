@@ -46,6 +46,17 @@ class Folder(Protocol):
             fill: writes the content.
         """
 
+    def create(self, name: str, content: bytes) -> bool:
+        """Makes a small file unless there is one of this name; of several processes one does.
+
+        Args:
+            name: of the file.
+            content: all of it; nobody else writes the same.
+
+        Returns:
+            Whether this call has made it.
+        """
+
     def publish(self, name: str, content: bytes, gate: Gate) -> None:
         """Makes or replaces a small file, which is seen whole or not at all.
 
@@ -98,6 +109,23 @@ class LocalFolder:
         """Makes a file that outlives a loss of power; see Folder."""
         self._write(name, fill, lambda: None)
 
+    def create(self, name: str, content: bytes) -> bool:
+        """Makes a small file unless there is one; see Folder."""
+        os.makedirs(self._path, exist_ok=True)
+        path = self._at(name)
+        try:
+            with open(path, "xb") as file:
+                try:
+                    _write_through(file, content)
+                except BaseException:
+                    with contextlib.suppress(OSError):
+                        os.unlink(path)
+                    raise
+        except FileExistsError:
+            return False
+        self._sync()
+        return True
+
     def publish(self, name: str, content: bytes, gate: Gate) -> None:
         """Makes or replaces a small file; see Folder."""
 
@@ -112,8 +140,7 @@ class LocalFolder:
         try:
             with open(temporary, "xb") as file:
                 fill(file)
-                file.flush()
-                os.fsync(file.fileno())
+                _write_through(file)
             gate()
             os.replace(temporary, self._at(name))
         except BaseException:
@@ -202,6 +229,20 @@ class RemoteFolder:
                 self.remove(name)
             raise
 
+    def create(self, name: str, content: bytes) -> bool:
+        """Makes a small file unless there is one; see Folder.
+
+        By one conditional request where the driver has it, as s3fs (If-None-Match) and gcsfs do.
+        Others look first and write then; reading back tells those apart that did so together.
+        """
+        self._storage.makedirs(self._path, exist_ok=True)
+        try:
+            self._storage.pipe_file(self._at(name), content, mode="create")
+        except OSError:  # drivers differ in what they raise if there is one
+            if not self._storage.exists(self._at(name)):
+                raise
+        return bool(self._storage.cat_file(self._at(name)) == content)
+
     def publish(self, name: str, content: bytes, gate: Gate) -> None:
         """Makes or replaces a small file by one request; see Folder."""
         gate()
@@ -221,6 +262,13 @@ def _plain(name: str) -> str:
     if name in ("", ".", "..") or any(sign in name for sign in "/\\\0"):
         raise ValueError(f"{name!r} is no name of a file in a folder of checkpoints")
     return name
+
+
+def _write_through(file: IO[bytes], content: bytes = b"") -> None:
+    """Writes, and brings all of the file to the disk."""
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _regular_file(path: str, flags: int) -> int:

@@ -1,8 +1,8 @@
 """The manifest of a checkpoint: a small JSON file that says what the file of arrays must hold.
 
 It is written last, so a checkpoint exists if and only if its manifest does. Its name has the
-generation and the step; the name of the file of arrays has a random part as well, so that no file
-of arrays is ever written over. docs/checkpoints.md describes both formats.
+generation and the step; the name of the file of arrays has its owner and a random part as well, so
+that no file of arrays is ever written over. docs/checkpoints.md describes both formats.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ LARGEST = 10**18  # generations and steps are less
 _MANIFEST = re.compile(rf"{_BASE}\.json", re.ASCII)
 # All that a writer leaves behind when it is killed: arrays without a manifest, unfinished files.
 _OURS = re.compile(rf"{_BASE}(-[0-9a-f]+)?\.(json|npz)(\.[0-9a-f]+\.tmp)?", re.ASCII)
+_RESERVATION = re.compile(r"g(\d{5,18})\.owner", re.ASCII)
+_OWNER_BYTES = 4
+_OWNED = re.compile(rf"{_BASE}-([0-9a-f]{{{2 * _OWNER_BYTES}}})[0-9a-f]+\.npz.*", re.ASCII)
 _DIGEST_BYTES = 16
 MOST_BYTES = 64 << 20  # of a manifest, which is read whole
 # What numpy or ml_dtypes may be asked for: "<f4", "<M8[ns]", "bfloat16"; nothing that numpy parses.
@@ -95,9 +98,25 @@ def manifest_file(name: str) -> str:
     return name + _SUFFIX
 
 
-def new_data_file(name: str) -> str:
+def new_owner() -> str:
+    """Returns a random name for one that writes checkpoints."""
+    return secrets.token_hex(_OWNER_BYTES)
+
+
+def new_data_file(name: str, owner: str) -> str:
     """Returns a file name for a checkpoint's arrays that no file has yet."""
-    return f"{name}-{secrets.token_hex(4)}{_DATA_SUFFIX}"
+    return f"{name}-{owner}{secrets.token_hex(4)}{_DATA_SUFFIX}"
+
+
+def reservation_file(generation: int) -> str:
+    """Returns the name of the file by which a generation is reserved."""
+    return f"g{generation:05d}.owner"
+
+
+def reserved_by(file: str) -> int:
+    """Returns the generation that a file reserves; -1 for any other file."""
+    found = _RESERVATION.fullmatch(file)
+    return int(found[1]) if found else -1
 
 
 def order_of(file: str) -> tuple[int, int] | None:
@@ -108,8 +127,14 @@ def order_of(file: str) -> tuple[int, int] | None:
 
 def generation_of(file: str) -> int | None:
     """Returns the generation of any file that a writer of checkpoints makes; None for others."""
-    found = _OURS.fullmatch(file)
+    found = _OURS.fullmatch(file) or _RESERVATION.fullmatch(file)
     return int(found[1]) if found else None
+
+
+def owner_of(file: str) -> str | None:
+    """Returns the owner of a file of arrays, finished or not; None for any other file."""
+    found = _OWNED.fullmatch(file)
+    return found[3] if found else None
 
 
 def as_json(value: Any, what: str) -> Any:

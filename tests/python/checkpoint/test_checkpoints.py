@@ -49,6 +49,11 @@ def steps(checkpoints: Checkpointer) -> list[int]:
     return [info.step for info in checkpoints.all()]
 
 
+def files(folder: Path) -> list[str]:
+    """All but those that reserve a generation."""
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".owner")
+
+
 def file_of(folder: Path, step: int, suffix: str) -> Path:
     (found,) = folder.glob(f"g*-s{step:09d}*{suffix}")
     return found
@@ -87,15 +92,12 @@ def test_values_come_back_with_dtype_and_shape(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_noticed_before_a_save(tmp_path: Path) -> None:
     checkpoints = Checkpointer(tmp_path / "new")
-    checkpoints.check_writable()
-    assert list((tmp_path / "new").iterdir()) == []
+    assert checkpoints.generation is None
+    assert (checkpoints.reserve(), checkpoints.generation) == (0, 0)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["g00000.owner"]
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
-        Checkpointer(tmp_path / "file" / "folder").check_writable()
-    # What a process leaves that is killed meanwhile, the next save removes.
-    (tmp_path / "new" / "g00000-s000000000-0a1b.npz.2c3d.tmp").touch()
-    saved(tmp_path / "new", 5)
-    assert not list((tmp_path / "new").glob("*.tmp"))
+        Checkpointer(tmp_path / "file" / "folder").reserve()
 
 
 def test_a_copy_is_written_and_training_goes_on_meanwhile(tmp_path: Path) -> None:
@@ -138,7 +140,7 @@ def test_what_cannot_be_kept_is_refused(tmp_path: Path, bad: Any, message: str) 
         saved(tmp_path).save(bad, 1)
     with pytest.raises(CheckpointError, match="metadata must be what JSON can hold"):
         saved(tmp_path).save({}, 1, metadata={"a": object()})
-    assert list(tmp_path.iterdir()) == []
+    assert files(tmp_path) == []
 
 
 def test_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ def test_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
     for step, value in enumerate(losses):
         checkpoints.save(state(step), step, metrics={} if value is None else {"loss": value})
     assert steps(checkpoints) == [1, 4, 6, 7]
-    assert len(list(tmp_path.iterdir())) == 8, "two files each"
+    assert len(files(tmp_path)) == 8, "two files each"
     most = Checkpointer(tmp_path, keep_last=1, keep_best=1, metric="loss", mode="max")
     with most:
         most.save(state(8), 8, metrics={"loss": 0.1})
@@ -162,12 +164,11 @@ def test_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
 def test_none_and_other_files(tmp_path: Path) -> None:
     empty = Checkpointer(tmp_path / "nowhere")
     assert (empty.latest(), empty.load(), empty.all()) == (None, None, [])
-    assert empty.newest_generation() is None
     for name in ("notes.txt", "g1.json", "g00001-s2.json.bak"):
         (tmp_path / name).write_text("{}")
     checkpoints = saved(tmp_path, 1, 2, keep_last=1)
     assert steps(checkpoints) == [2]
-    assert len(list(tmp_path.iterdir())) == 5, "other files stay"
+    assert len(files(tmp_path)) == 5, "other files stay"
     with pytest.raises(InvalidCheckpointError, match="a file is missing"):
         checkpoints.load("g00000-s000000001")
 
@@ -196,7 +197,7 @@ def test_torn_and_missing_files_are_passed_over(
 ) -> None:
     checkpoints = saved(tmp_path, 1)
     for suffix in (".npz", ".json"):
-        saved(tmp_path, 2)
+        checkpoints.save(state(2), 2)
         path = file_of(tmp_path, 2, suffix)
         whole = path.read_bytes()
         for length in (0, 1, len(whole) // 2, len(whole) - 1):
@@ -238,7 +239,7 @@ def test_the_only_valid_one_is_never_removed(
     assert latest.step == 1
     checkpoints.save(state(4), 4)
     assert steps(checkpoints) == [4]
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(files(tmp_path)) == 2
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(
@@ -261,6 +262,8 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(os, "replace", replace)
     saved(tmp_path, 1)
+    assert calls[:2] == [("fsync", str(tmp_path / "g00000.owner")), ("fsync", str(tmp_path))]
+    del calls[:2]  # the generation is reserved
     kinds = [kind for kind, _ in calls]
     assert kinds == ["fsync", "rename", "fsync"] * 2
     for begin, suffix in ((0, ".npz."), (3, ".json.")):
@@ -284,7 +287,7 @@ def test_a_full_disk_is_told_once_and_then_saving_goes_on(
     with pytest.raises(OSError, match="No space left"):
         checkpoints.wait()
     checkpoints.wait()
-    assert len(list(tmp_path.iterdir())) == 2, "what was begun is removed: it takes up space"
+    assert len(files(tmp_path)) == 2, "what was begun is removed: it takes up space"
     monkeypatch.setattr(os, "fsync", real)
     checkpoints.save(state(3), 3)
     checkpoints.close()
@@ -313,8 +316,7 @@ def test_a_newer_generation_wins_and_fences(tmp_path: Path) -> None:
     with pytest.raises(FencedError, match="generation 2 has published"):
         old.save(state(101), 101, 1)
     assert [info.order for info in old.all()] == [(2, 50)]
-    assert len(list(tmp_path.iterdir())) == 2
-    assert old.newest_generation() == 2
+    assert len(files(tmp_path)) == 2
 
 
 def test_one_that_wakes_up_while_it_writes_wins_nothing(tmp_path: Path) -> None:
@@ -337,7 +339,7 @@ def test_one_that_wakes_up_while_it_writes_wins_nothing(tmp_path: Path) -> None:
         latest = reader.latest()
         assert latest is not None
         assert latest.order == (2, 2)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(files(tmp_path)) == 2
 
 
 def test_an_old_one_that_publishes_all_the_same_is_not_picked(
@@ -370,7 +372,7 @@ def test_without_a_lease_nothing_is_published(tmp_path: Path) -> None:
     checkpoints = Checkpointer(tmp_path, asynchronous=False, lease_check=lambda: next(answers))
     with pytest.raises(FencedError, match="lost its lease"):
         checkpoints.save(state(1), 1)
-    assert list(tmp_path.iterdir()) == []
+    assert files(tmp_path) == []
 
 
 def test_a_checkpoint_that_may_not_appear_any_more_leaves_nothing_but_a_warning(
@@ -380,20 +382,20 @@ def test_a_checkpoint_that_may_not_appear_any_more_leaves_nothing_but_a_warning(
     checkpoints, seen = Checkpointer(tmp_path), []
 
     def may_publish() -> bool:
-        seen.append(sorted(path.suffix for path in tmp_path.iterdir()))
+        seen.append([Path(name).suffix for name in files(tmp_path)])
         return len(seen) == 1
 
     checkpoints.save(state(1), 1, may_publish=may_publish)
     checkpoints.wait()
     assert seen == [[], [".npz", ".tmp"]]  # the manifest has no name yet
-    assert list(tmp_path.iterdir()) == []
+    assert files(tmp_path) == []
     assert "g00000-s000000001 is not published" in caplog.text
     checkpoints.save(state(2), 2, may_publish=lambda: True)
     checkpoints.wait()
     assert steps(checkpoints) == [2]
     checkpoints.save(state(3), 3, may_publish=lambda: False)
     checkpoints.close()
-    assert steps(checkpoints) == [2] and len(list(tmp_path.iterdir())) == 2
+    assert steps(checkpoints) == [2] and len(files(tmp_path)) == 2
 
 
 def test_the_same_step_again_replaces_the_first_whole(tmp_path: Path) -> None:
@@ -402,4 +404,4 @@ def test_the_same_step_again_replaces_the_first_whole(tmp_path: Path) -> None:
     loaded = checkpoints.load()
     assert loaded is not None
     assert set(loaded.state) == {"other"}
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(files(tmp_path)) == 2

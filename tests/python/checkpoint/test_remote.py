@@ -46,7 +46,7 @@ def files(url: str, **options: Any) -> list[str]:
 
 
 def check_storage(url: str, **options: Any) -> None:
-    """What holds for a folder holds here: order, the newest valid one, what is kept, fences."""
+    """What holds for a folder holds here: order, the newest valid one, what is kept, owners."""
 
     def made(**more: Any) -> Checkpointer:
         return Checkpointer(url, keep_last=2, storage_options=options, **more)
@@ -84,6 +84,10 @@ def check_storage(url: str, **options: Any) -> None:
     assert found is not None
     assert found.order == (2, 1)
     assert not [name for name in files(url, **options) if "s000000009" in name]
+    assert [made().reserve() for _ in range(3)] == [3, 4, 5]
+    folder = folder_at(url, **options)
+    assert not folder.create("g00005.owner", b"another's")
+    assert b"another's" not in storage.cat_file(f"{path}/g00005.owner")
 
 
 def test_memory(url: str) -> None:
@@ -136,7 +140,7 @@ def test_a_storage_that_fails_leaves_nothing_new(
         )
         with pytest.raises(OSError, match="no answer"):
             checkpoints.save({"a": np.ones(3)}, 2)
-    assert len(files(url)) == 2
+    assert len(files(url)) == 3  # with the reservation
     checkpoints.save({"a": np.ones(3)}, 3)
     assert [info.step for info in checkpoints.all()] == [1, 3]
 

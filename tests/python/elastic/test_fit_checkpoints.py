@@ -1,4 +1,4 @@
-"""Whether a checkpoint of `fit` may appear is asked for the generation that saved it."""
+"""A generation of an elastic job has one of the folder; each checkpoint asks for its own."""
 
 from __future__ import annotations
 
@@ -55,10 +55,15 @@ def test_the_generation_that_saved_is_asked_for(
         trained=5,
         epoch=1,
         batch=2,
-        first_generation=10,
         epochs=Epochs(),
     )
+    monkeypatch.setattr(training_state, "reserve", lambda checkpoints: checkpoints.reserve())
+    assert Checkpointer(tmp_path).reserve() == 0
     checkpoints = Checkpointer(tmp_path, asynchronous=False)
-    made(checkpoints).save_state(state, at_change=at_change)
+    fit = made(checkpoints)
+    fit.save_state(state, at_change=at_change)
     assert asked == [3] * questions
-    assert [info.order for info in checkpoints.all()] == ([(13, 5)] if there else [])
+    assert [info.order for info in checkpoints.all()] == ([(1, 5)] if there else [])
+    fit.generation = None  # the next one begins
+    fit.save_state(state, at_change=True)
+    assert checkpoints.all()[-1].order == (2, 5)

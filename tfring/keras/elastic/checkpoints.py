@@ -18,8 +18,8 @@ _EPOCHS = "epochs"
 class FitCheckpoints(TrainingCheckpoints):
     """Saves and loads a FitState; `restore`, `save_state` and `publish` are collectives.
 
-    A checkpoint is named by the generation that wrote it and by the step, and the highest one
-    counts: what a rank wrote that was taken for lost meanwhile has a lower name.
+    Each generation of the job reserves one of the folder when it first saves: what a rank writes
+    that was taken for lost meanwhile has a lower name, and the highest one counts.
     """
 
     def restore(self, state: FitState) -> None:
@@ -30,7 +30,6 @@ class FitCheckpoints(TrainingCheckpoints):
         """
         state.copy_all()  # a rank may be lost when only some of the variables have their new values
         found = self.begin(state.model, cursor=state.data)
-        state.first_generation = self.generation
         if found is not None:
             state.epoch, state.batch = found.epoch, found.batch
             state.epochs = Epochs.of_json(found.values.get(_EPOCHS, ()))
@@ -69,7 +68,6 @@ class FitCheckpoints(TrainingCheckpoints):
             step=state.trained,
             epoch=state.epoch,
             batch=state.batch,
-            generation=state.first_generation + now,
             cursor=state.data,
             values={_EPOCHS: state.epochs.as_json()},
             metrics={k: float(v) for k, v in (logs or {}).items() if np.ndim(v) == 0},

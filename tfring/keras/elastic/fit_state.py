@@ -63,7 +63,6 @@ class FitState(KerasState):
         saved: How many of them are in the last checkpoint.
         stopped: Whether a callback has ended training.
         restored: Whether the newest checkpoint, if there is one, was loaded.
-        first_generation: What the checkpoints of this job add to the numbers of generations.
     """
 
     data: Any
@@ -74,7 +73,6 @@ class FitState(KerasState):
     saved: int
     stopped: bool
     restored: bool
-    first_generation: int
 
     def __init__(self, model: Any, data: Any) -> None:
         """Begins before the first batch of an ElasticDataset."""
@@ -88,7 +86,6 @@ class FitState(KerasState):
             saved=0,
             stopped=False,
             restored=False,
-            first_generation=0,
         )
 
     def add_steps(self, steps: int) -> None:

@@ -156,8 +156,10 @@ class _Training:
 
     def train(self, state: FitState) -> None:
         """Trains in one generation, from where the state is to the end."""
-        if self._checkpoints is not None and not state.restored:
-            self._checkpoints.restore(state)
+        if self._checkpoints is not None:
+            self._checkpoints.generation = None
+            if not state.restored:
+                self._checkpoints.restore(state)
         if not state.stopped and state.epoch < self._epochs:
             if self._trained and state.batch > 0:
                 self._steps.keep_metrics()

@@ -67,7 +67,7 @@ class CheckpointCallback(LocalVariablesCallback):
             restore: whether `fit` goes on from the newest checkpoint. If not it begins anew, and
                 what it saves wins over what is there. "required": no checkpoint is an error.
             generation: which generation of the job saves, or a function that returns it; None is
-                one more than the newest in the folder when `fit` begins.
+                a new one, which is reserved when `fit` begins.
             at_sigterm: "exit" publishes a checkpoint and raises SystemExit within `fit`, with
                 TFRING_STOPPED_EXIT_CODE (75); "return" publishes, too, and lets `fit` return;
                 "ignore" leaves the signal alone.

@@ -20,7 +20,7 @@ class TrainingCheckpoints:
     """What CheckpointCallback, fit_callbacks and elastic.fit share; see docs/checkpoints.md.
 
     Attributes:
-        generation: the one that this job has from `begin` on, unless it says another.
+        generation: the one that is saved in. `begin` reserves it, and if it is None the next save.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class TrainingCheckpoints:
         self._every_epochs, self._every_steps = every_epochs, every_steps
         self._every_seconds, self._restores = every_seconds, restore
         self._saved_at = time.monotonic()
-        self.generation = 0
+        self.generation: int | None = None
 
     def __str__(self) -> str:
         return str(self._checkpoints)
@@ -99,7 +99,7 @@ class TrainingCheckpoints:
                 f"{_REQUIRED!r}. Look whether the folder is the right one and is mounted, or say "
                 "restore=True to begin anew"
             )
-        self.generation = training_state.begin_generation(self._checkpoints)
+        self.generation = training_state.reserve(self._checkpoints)
         self._saved_at = time.monotonic()
         if topology.rank() == 0:
             _log.info("%s", self._beginning(found))
@@ -127,9 +127,11 @@ class TrainingCheckpoints:
         return time.monotonic() - self._saved_at >= self._every_seconds
 
     def save(self, model: Any, **given: Any) -> None:
-        """Saves as `save_checkpoint` does, with the generation of this job if none is given."""
+        """Saves as `save_checkpoint` does, in the generation of this job."""
+        if self.generation is None:
+            self.generation = training_state.reserve(self._checkpoints)
         training_state.save_checkpoint(
-            self._checkpoints, model, **{"generation": self.generation, **given}
+            self._checkpoints, model, generation=self.generation, **given
         )
         self._saved_at = time.monotonic()
 

@@ -48,7 +48,7 @@ def save_checkpoint(
     step: int,
     epoch: int = 0,
     batch: int = 0,
-    generation: int = 0,
+    generation: int | None = None,
     optimizer: Any = None,
     cursor: Any = None,
     values: Mapping[str, Any] | None = None,
@@ -67,7 +67,7 @@ def save_checkpoint(
         step: how many steps have been trained.
         epoch: the epoch that is to go on or to begin after a restart, counted from 0.
         batch: how many batches of it have been trained.
-        generation: which generation of the job saves.
+        generation: which generation of the job saves; None as in `Checkpointer.save`.
         optimizer: one that cannot be reached from the model, as in a loop of the user's.
         cursor: which data comes next: an object with `state_dict()`, which returns values of JSON,
             and `load_state_dict(state)`. It has to count what was trained, not what was read ahead.
@@ -83,7 +83,8 @@ def save_checkpoint(
     """
     arguments.require_init("save_checkpoint")
     contents = Contents(model, optimizer, local_variables)
-    ranks = _of_all_ranks(checkpoints, contents, cursor, values)
+    reserves = generation is None
+    ranks = _of_all_ranks(checkpoints, contents, cursor, values, reserves)
     if topology.rank() != 0:
         return
     _warn_of(contents.left_out())
@@ -183,7 +184,11 @@ def _warn_of(left_out: Sequence[Any]) -> None:
 
 
 def _of_all_ranks(
-    checkpoints: Checkpointer, contents: Contents, cursor: Any, values: Mapping[str, Any] | None
+    checkpoints: Checkpointer,
+    contents: Contents,
+    cursor: Any,
+    values: Mapping[str, Any] | None,
+    reserves: bool,
 ) -> list[Any]:
     """Returns what is kept of each rank. Raises on all ranks if one of them cannot save."""
     failure: Exception | None = None
@@ -193,6 +198,8 @@ def _of_all_ranks(
         mine = {"seeds": contents.seeds(), "cursor": state}
         if topology.rank() == 0:
             checkpoints.raise_failure()
+            if reserves and checkpoints.generation is None:
+                checkpoints.reserve()
             as_json(dict(values or {}), "values")
     except Exception as error:
         failure = error
@@ -250,20 +257,18 @@ def _exchange(
     return everywhere
 
 
-def begin_generation(checkpoints: Checkpointer) -> int:
-    """Returns one more than the newest generation of the folder, on all ranks; a collective.
+def reserve(checkpoints: Checkpointer) -> int:
+    """Returns the generation that rank 0 reserves, on all ranks; a collective.
 
     Raises:
         RuntimeError: rank 0 cannot read the folder or cannot write to it; on every rank.
     """
-    newest: int | None = None
+    number: int | None = None
     failure = None
     if topology.rank() == 0:
         try:
-            newest = checkpoints.newest_generation()
-            checkpoints.check_writable()
+            number = checkpoints.reserve()
         except Exception as error:
             failure = error
     what = f"cannot save to {checkpoints}"
-    root = _exchange(newest, failure, "tfring.checkpoint.generation", what)[0]["value"]
-    return 0 if root is None else int(root) + 1
+    return int(_exchange(number, failure, "tfring.checkpoint.reserve", what)[0]["value"])
