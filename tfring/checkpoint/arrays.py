@@ -41,17 +41,26 @@ _HEADER_BEGIN = 10  # bytes: of an .npy file's first version, the last two are a
 _MAX_NAME = 1000  # characters; zip files allow more, but people read names
 
 
-def copied(state: State, *, copy: bool = True) -> dict[str, Any]:
+def copied(state: State, buffers: dict[str, Any] | None = None) -> dict[str, Any]:
     """Returns the state as arrays that nobody else changes.
 
     Args:
-        state: arrays, numbers, or bytes, by name.
-        copy: False where nobody changes the arrays that are given.
+        state: arrays or what can be seen as one, numbers, or bytes, by name.
+        buffers: what this function has returned before, and nobody needs any more. Is emptied; what
+            fits is written over, because new memory costs several times what the copy does.
 
     Raises:
         CheckpointError: a value or a name cannot be kept.
     """
-    return {_checked(name): _own(name, value, copy) for name, value in state.items()}
+    old = {} if buffers is None else buffers
+    for name in old.keys() - state.keys():
+        del old[name]
+    return {_checked(name): _own(name, value, old.pop(name, None)) for name, value in state.items()}
+
+
+def uncopied(state: State) -> dict[str, Any]:
+    """Returns the state as arrays, which are those that are given; raises what `copied` does."""
+    return {_checked(name): _seen(name, value) for name, value in state.items()}
 
 
 def write(stream: IO[bytes], state: Mapping[str, Any]) -> dict[str, Part]:
@@ -116,10 +125,21 @@ def _checked(name: Any) -> str:
     return name
 
 
-def _own(name: str, value: Any, copy: bool) -> Any:
+def _own(name: str, value: Any, buffer: Any) -> Any:
+    array = _seen(name, value)
+    if isinstance(array, bytes):
+        return array
+    copy = buffer
+    if getattr(copy, "shape", None) != array.shape or copy.dtype != array.dtype:
+        copy = np.empty(array.shape, array.dtype)
+    np.copyto(copy, array)
+    return copy
+
+
+def _seen(name: str, value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
-    array = np.array(value, order="C") if copy else np.asarray(value, order="C")
+    array = np.asarray(value, order="C")
     if array.dtype.hasobject or (array.dtype.kind == "V" and not _is_foreign(array.dtype)):
         raise CheckpointError(
             f"checkpoint: {name!r} has dtype {array.dtype}: only arrays of numbers, texts and "

@@ -32,6 +32,9 @@ class Checkpointer:
     One process of a job saves: in tfring's callbacks rank 0 does. Making an object of this class
     touches no storage, so all ranks may do it. To be used by one thread; as a context manager it
     closes itself.
+
+    Attributes:
+        skipped: how many checkpoints were not saved because an earlier one was being written.
     """
 
     def __init__(
@@ -73,6 +76,8 @@ class Checkpointer:
         self._lease_check = lease_check
         self._writer = Writer(self._write)
         self._generation: int | None = None
+        self._buffers: dict[str, Any] = {}  # the arrays that were copied last
+        self.skipped = 0
 
     def __str__(self) -> str:
         return str(self._files.folder)
@@ -86,12 +91,13 @@ class Checkpointer:
         metadata: Mapping[str, Any] | None = None,
         metrics: Mapping[str, float] | None = None,
         copy: bool = True,
+        must: bool = False,
         may_publish: Callable[[], bool] | None = None,
-    ) -> str:
+    ) -> str | None:
         """Copies the state and has it written; returns at once if `asynchronous`.
 
-        While one checkpoint is written one more can wait. If a third comes, the one that waits is
-        given up: a slow storage gets fewer checkpoints, and training never waits for it.
+        While a checkpoint is being written others are skipped and counted: a slow storage gets
+        fewer checkpoints, training never waits for it, and memory holds one copy of the state.
 
         Args:
             state: arrays, numbers or bytes, by name. Arrays of bfloat16 and its like, too.
@@ -101,20 +107,29 @@ class Checkpointer:
             metadata: what else is to be kept: values that JSON can hold.
             metrics: numbers; that of `metric` decides which checkpoints are the best.
             copy: False if nobody changes the arrays after this call.
+            must: for the last one of a training: it waits for an earlier one and is not skipped.
             may_publish: says whether this checkpoint may still appear; is asked when `lease_check`
                 is. If not, nothing of it is left but a warning in the log, and saving goes on.
 
         Returns:
-            The checkpoint's name.
+            The checkpoint's name; None if it was skipped.
 
         Raises:
             CheckpointError: the state cannot be kept; FencedError if a newer generation has taken
-                over, in which case this process must end.
+                over, in which case this process must end; CheckpointTimeoutError if the earlier one
+                is not written in time.
             OSError: the storage has failed, for this checkpoint or, if `asynchronous`, for an
                 earlier one; then this one is not written.
             ValueError: a negative number, one of 19 digits, or the object is closed.
         """
-        owned = arrays.copied(state, copy=copy)
+        if self.busy and not must:
+            self.skip(step)
+            return None
+        self.wait()
+        if copy:
+            owned = self._buffers = arrays.copied(state, self._buffers)
+        else:
+            owned = arrays.uncopied(state)
         kept = manifest.as_json(dict(metadata or {}), "metadata")
         if generation is None:
             generation = self.reserve() if self.generation is None else self.generation
@@ -131,15 +146,24 @@ class Checkpointer:
             {name: float(value) for name, value in (metrics or {}).items()},
             may_publish,
         )
-        replaced = self._submit(draft)
-        if replaced is not None:
-            _log.info(
-                "checkpoint of step %d is not written: %s is slow, and step %d came",
-                replaced.step,
-                self,
-                step,
-            )
+        self._submit(draft)
         return manifest.checkpoint_name(generation, step)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written, so that another one would be skipped."""
+        return self._writer.busy
+
+    def skip(self, step: int) -> None:
+        """Counts a checkpoint that is not saved, and says so in the log."""
+        self.skipped += 1
+        _log.info(
+            "the checkpoint of step %d is skipped, the %d. one: an earlier one is being written "
+            "to %s",
+            step,
+            self.skipped,
+            self,
+        )
 
     def raise_failure(self) -> None:
         """Raises what an earlier checkpoint has failed with, once; `save` does so, too."""
@@ -182,14 +206,15 @@ class Checkpointer:
         return self._files.infos()
 
     def latest(self) -> CheckpointInfo | None:
-        """Returns the newest valid checkpoint, whose arrays are read and compared; None if none.
+        """Returns the newest checkpoint whose manifest is valid; None if there is none.
+
+        Its arrays are not read: `load` does, and passes over one whose arrays are damaged.
 
         Raises:
-            CheckpointError: there are checkpoints, and none is valid.
+            CheckpointError: there are checkpoints, and none has a valid manifest.
             OSError: the storage cannot be read.
         """
-        found = self._files.newest()
-        return None if found is None else found.info
+        return self._files.newest(lambda info: info)
 
     @property
     def generation(self) -> int | None:
@@ -224,18 +249,17 @@ class Checkpointer:
             OSError: the storage cannot be read.
         """
         if name is None:
-            return self._files.newest()
+            return self._files.newest(self._files.read)
         return self._files.read(self._files.info(manifest.manifest_file(name)))
 
-    def _submit(self, draft: Draft) -> Draft | None:
-        if self._asynchronous:
-            replaced = self._writer.submit(draft)
-            # A program that ends without close() publishes its last checkpoint all the same.
-            atexit.unregister(self._close_at_exit)
-            atexit.register(self._close_at_exit)
-            return replaced
-        self._write(draft)
-        return None
+    def _submit(self, draft: Draft) -> None:
+        if not self._asynchronous:
+            self._write(draft)
+            return
+        self._writer.submit(draft)
+        # A program that ends without close() publishes its last checkpoint all the same.
+        atexit.unregister(self._close_at_exit)
+        atexit.register(self._close_at_exit)
 
     def _write(self, draft: Draft) -> None:
         if self._files.publish(draft, self._lease_check):

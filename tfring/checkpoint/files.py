@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from tfring.checkpoint import arrays, manifest
 from tfring.checkpoint.errors import CheckpointError, FencedError, InvalidCheckpointError
@@ -20,6 +20,7 @@ from tfring.checkpoint.manifest import CheckpointInfo
 from tfring.checkpoint.retention import Retention
 
 _log = logging.getLogger("tfring")
+_T = TypeVar("_T")
 _ATTEMPTS = 3  # at finding a checkpoint while a writer removes old ones
 
 
@@ -224,13 +225,16 @@ class CheckpointFiles:
         except FileNotFoundError as error:
             raise InvalidCheckpointError(f"{info.name}: {info.data} is missing") from error
 
-    def newest(self) -> Checkpoint | None:
-        """Reads the checkpoint with the highest (generation, step) that is valid.
+    def newest(self, use: Callable[[CheckpointInfo], _T]) -> _T | None:
+        """Uses the checkpoint with the highest (generation, step) that is valid.
 
         Logs a warning for each invalid one that is passed over.
 
+        Args:
+            use: reads it; InvalidCheckpointError if it is not what was written.
+
         Returns:
-            The checkpoint; None if there is none at all.
+            What `use` returns; None if there is no checkpoint at all.
 
         Raises:
             CheckpointError: there are checkpoints, and none is valid.
@@ -241,7 +245,7 @@ class CheckpointFiles:
             reasons = []
             for file in sorted(files, key=lambda name: files[name], reverse=True):
                 try:
-                    return self.read(self.info(file))
+                    return use(self.info(file))
                 except InvalidCheckpointError as error:
                     reasons.append(f"{file}: {error}")
                     _log.warning("checkpoint in %s passed over: %s", self.folder, reasons[-1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,24 @@ def test_a_loop_of_ones_own(folder: Path) -> None:
         newest = hvd.restore_checkpoint(place, other, optimizer=unbuilt, cursor=read)
     assert newest is not None
     assert newest.values == {"a": [1]}
+
+
+def test_what_comes_while_one_rank_writes_is_skipped_on_all(folder: Path) -> None:
+    goes_on = threading.Event()
+
+    def lease() -> bool:
+        return hvd.rank() != 0 or goes_on.wait(60)
+
+    checkpoints, model = Checkpointer(folder, lease_check=lease), made(1)
+    saved = [hvd.save_checkpoint(checkpoints, model, step=step) for step in (1, 2)]
+    assert saved == [True, False]
+    goes_on.set()
+    assert hvd.save_checkpoint(checkpoints, model, step=3, must=True)
+    checkpoints.close()
+    hvd.barrier()
+    if hvd.rank() == 0:
+        assert [info.step for info in checkpoints.all()] == [1, 3]
+        assert checkpoints.skipped == 1
 
 
 def test_momentums_find_their_weights_in_any_order(folder: Path) -> None:

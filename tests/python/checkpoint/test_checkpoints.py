@@ -17,6 +17,7 @@ from tfring.checkpoint import (
     CheckpointTimeoutError,
     FencedError,
     InvalidCheckpointError,
+    arrays,
 )
 
 
@@ -100,7 +101,11 @@ def test_a_folder_that_cannot_be_written_is_noticed_before_a_save(tmp_path: Path
         Checkpointer(tmp_path / "file" / "folder").reserve()
 
 
-def test_a_copy_is_written_and_training_goes_on_meanwhile(tmp_path: Path) -> None:
+def test_a_copy_is_written_and_training_goes_on_meanwhile(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The memory of the first copy is that of all: what would need a second one is skipped."""
+    caplog.set_level("INFO", logger="tfring")
     asked, goes_on = threading.Event(), threading.Event()
 
     def lease() -> bool:
@@ -109,13 +114,18 @@ def test_a_copy_is_written_and_training_goes_on_meanwhile(tmp_path: Path) -> Non
 
     array = np.zeros(4)
     with Checkpointer(tmp_path, lease_check=lease) as checkpoints:
-        for step in range(1, 5):  # the first is being written, the last waits, two are given up
+        for step in range(1, 4):  # the first is being written meanwhile
             array[:] = step
-            checkpoints.save({"a": array}, step)
+            name = checkpoints.save({"a": array}, step)
+            assert name == ("g00000-s000000001" if step == 1 else None)
             assert asked.wait(60)
-        array[:] = -1
         assert checkpoints.all() == []
-        goes_on.set()
+        assert checkpoints.skipped == 2
+        assert "step 3 is skipped, the 2. one" in caplog.text
+        threading.Timer(0.1, goes_on.set).start()
+        array[:] = 4
+        checkpoints.save({"a": array}, 4, must=True)
+        array[:] = -1
         checkpoints.wait()
         assert steps(checkpoints) == [1, 4]
     for step in (1, 4):
@@ -206,7 +216,9 @@ def test_torn_and_missing_files_are_passed_over(
             assert latest is not None
             assert latest.step == 1
         path.write_bytes(b"\0" * len(whole))  # as file systems leave what was not written yet
-        assert saved(tmp_path).latest() == latest
+        loaded = saved(tmp_path).load()
+        assert loaded is not None
+        assert loaded.info == latest
         path.unlink()
         assert saved(tmp_path).latest() == latest
     assert "g00000-s000000002.json" in caplog.text
@@ -234,9 +246,9 @@ def test_the_only_valid_one_is_never_removed(
         with pytest.raises(InvalidCheckpointError):
             checkpoints.save(state(step), step)
     monkeypatch.setattr(os, "replace", real)
-    latest = checkpoints.latest()
-    assert latest is not None
-    assert latest.step == 1
+    loaded = checkpoints.load()
+    assert loaded is not None
+    assert loaded.info.step == 1
     checkpoints.save(state(4), 4)
     assert steps(checkpoints) == [4]
     assert len(files(tmp_path)) == 2
@@ -270,6 +282,60 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
         assert suffix in calls[begin][1]
         assert calls[begin][1] == calls[begin + 1][1]
         assert calls[begin + 2][1] == str(tmp_path)
+
+
+def test_what_reads_a_file_back_gets_what_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pages are dropped from memory when they are on the disk, before it has its name."""
+    calls: list[tuple[str, str]] = []
+    real_sync, real_advise = os.fsync, os.posix_fadvise
+
+    def path_of(descriptor: int) -> str:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+
+    def sync(descriptor: int) -> None:
+        calls.append(("fsync", path_of(descriptor)))
+        real_sync(descriptor)
+
+    def advise(descriptor: int, begin: int, length: int, advice: int) -> None:
+        assert (begin, length, advice) == (0, 0, os.POSIX_FADV_DONTNEED)
+        calls.append(("drop", path_of(descriptor)))
+        real_advise(descriptor, begin, length, advice)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    saved(tmp_path, 1)
+    assert [kind for kind, _ in calls] == ["fsync", "drop", "fsync"] * 2
+    assert calls[0][1] == calls[1][1] and calls[0][1].endswith(".tmp")
+
+
+def test_a_copy_needs_no_new_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where names, shapes and dtypes stay the same."""
+    seen = []
+    real = arrays.write
+
+    def write(stream: Any, given: Any) -> Any:
+        seen.append(given["a"])
+        return real(stream, given)
+
+    monkeypatch.setattr(arrays, "write", write)
+    checkpoints = Checkpointer(tmp_path, asynchronous=False)
+    for step, value in enumerate((np.zeros(4), np.ones(4), np.ones(5), np.ones(5, np.float32))):
+        checkpoints.save({"a": value}, step)
+    assert seen[0] is seen[1]
+    assert len({id(each) for each in seen[1:]}) == 3
+    np.testing.assert_array_equal(seen[1], np.ones(4))
+
+
+def test_the_newest_is_named_without_reading_its_arrays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = saved(tmp_path, 1, 2)
+    monkeypatch.setattr(arrays, "read", None)
+    latest = checkpoints.latest()
+    assert latest is not None
+    assert latest.step == 2
 
 
 def test_a_full_disk_is_told_once_and_then_saving_goes_on(

@@ -70,9 +70,9 @@ def check_storage(url: str, **options: Any) -> None:
     storage.pipe_file(f"{path}/{loaded.info.data}", bytes(damaged))
     # A writer was killed between the arrays and the manifest.
     storage.pipe_file(f"{path}/g00001-s000000009-00000000.npz", b"arrays")
-    latest = made().latest()
-    assert latest is not None
-    assert latest.step == 2
+    found = made().load()
+    assert found is not None
+    assert found.info.step == 2
 
     with made(asynchronous=False) as newer:
         newer.save({"a": np.ones(1)}, 1, 2)
@@ -80,9 +80,9 @@ def check_storage(url: str, **options: Any) -> None:
         made(asynchronous=False).save({"a": np.ones(1)}, 4, 1)
     with pytest.raises(FencedError):
         made(asynchronous=False, lease_check=iter([True, False]).__next__).save({}, 9, 2)
-    found = made().latest()
-    assert found is not None
-    assert found.order == (2, 1)
+    latest = made().latest()
+    assert latest is not None
+    assert latest.order == (2, 1)
     assert not [name for name in files(url, **options) if "s000000009" in name]
     assert [made().reserve() for _ in range(3)] == [3, 4, 5]
     folder = folder_at(url, **options)

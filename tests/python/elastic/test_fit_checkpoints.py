@@ -42,9 +42,9 @@ def test_the_generation_that_saved_is_asked_for(
         asked.append(generation)
         return allowed
 
-    def save(checkpoints: Any, model: Any, **more: Any) -> None:
-        wanted = {name: more[name] for name in ("step", "generation", "may_publish")}
-        checkpoints.save({"w": np.ones(2)}, **wanted)
+    def save(checkpoints: Any, model: Any, **more: Any) -> bool:
+        wanted = {name: more[name] for name in ("step", "generation", "must", "may_publish")}
+        return bool(checkpoints.save({"w": np.ones(2)}, **wanted))
 
     process = SimpleNamespace(generation=3, may_publish=may_publish)
     monkeypatch.setattr(processes, "present", lambda: process)

@@ -48,12 +48,13 @@ class FitCheckpoints(TrainingCheckpoints):
         logs: Mapping[str, Any] | None = None,
         *,
         at_change: bool = False,
+        last: bool = False,
     ) -> None:
         """Takes what the last commit holds; a thread writes it.
 
         By the metrics in the logs the best checkpoints are kept. With `at_change` all ranks have
         come to this commit to end the generation there: what comes later goes on from it, so it may
-        appear when the generation is over.
+        appear when the generation is over. `last` says that no other comes in this `fit`.
 
         Raises:
             RuntimeError: An earlier checkpoint could not be written.
@@ -71,6 +72,7 @@ class FitCheckpoints(TrainingCheckpoints):
             cursor=state.data,
             values={_EPOCHS: state.epochs.as_json()},
             metrics={k: float(v) for k, v in (logs or {}).items() if np.ndim(v) == 0},
+            must=at_change or last,
             may_publish=may_publish,
         )
         state.saved = state.trained

@@ -192,8 +192,8 @@ class _Training:
         if topology.size() > 1:  # a callback may have set other weights
             broadcast_variables(facts.weights_of(state.model), root_rank=0)
         if self._checkpoints is not None:
-            if state.saved != state.trained:
-                self._checkpoints.save_state(state)
+            if self._checkpoints.kept != state.trained:
+                self._checkpoints.save_state(state, last=True)
             self._checkpoints.publish()
 
 

@@ -190,8 +190,8 @@ class CheckpointCallback(LocalVariablesCallback):
         facts.begin_fit_at(self.model, None)  # a later fit begins where it is told to
         self._termination.unwatch()
         if not self.stopped:
-            if self._saved != self._step:
-                self._save(self._epoch + 1, 0)
+            if self._checkpoints.kept != self._step:
+                self._save(self._epoch + 1, 0, must=True)
             self._checkpoints.publish()
 
     def _begin(self) -> None:
@@ -230,7 +230,14 @@ class CheckpointCallback(LocalVariablesCallback):
         self.stopped |= stop
         return due
 
-    def _save(self, epoch: int, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+    def _save(
+        self,
+        epoch: int,
+        batch: int,
+        logs: Mapping[str, Any] | None = None,
+        *,
+        must: bool = False,
+    ) -> None:
         self._checkpoints.save(
             self.model,
             step=self._step,
@@ -240,6 +247,7 @@ class CheckpointCallback(LocalVariablesCallback):
             values=self._values() if self._values is not None else None,
             metrics={k: float(v) for k, v in (logs or {}).items() if np.ndim(v) == 0},
             local_variables=self.local(),
+            must=must or self.stopped,
         )
         self._saved = self._step
 

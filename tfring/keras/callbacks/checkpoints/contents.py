@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tfring import topology
 from tfring.checkpoint import CheckpointError
@@ -63,8 +65,8 @@ class Contents:
         return list(self._local)
 
     def arrays(self) -> dict[str, Any]:
-        """Returns copies of the values."""
-        return {name: variable.numpy() for name, variable in self.variables().items()}
+        """Returns what numpy sees as the values, one after the other: no copy is made here."""
+        return {name: _Read(variable) for name, variable in self.variables().items()}
 
     def built(self) -> dict[str, Any]:
         """Returns which of the model's weights each optimizer trains; see build_alike."""
@@ -114,6 +116,16 @@ class Contents:
 
     def _seed_variables(self) -> list[Any]:
         return [v for v in self.model.variables if v.name.split("/")[-1] == _SEED]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Read:
+    """A variable as numpy sees it; on the CPU its own memory, which `numpy()` would copy."""
+
+    variable: Any
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.asarray(tf.convert_to_tensor(self.variable), dtype)
 
 
 def _refuse_others(mine: Mapping[str, Any], saved: Mapping[str, Any]) -> None:

@@ -21,6 +21,7 @@ class TrainingCheckpoints:
 
     Attributes:
         generation: the one that is saved in. `begin` reserves it, and if it is None the next save.
+        kept: how many steps were trained in what was last restored or saved, and not skipped.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class TrainingCheckpoints:
         self._every_seconds, self._restores = every_seconds, restore
         self._saved_at = time.monotonic()
         self.generation: int | None = None
+        self.kept = 0
 
     def __str__(self) -> str:
         return str(self._checkpoints)
@@ -100,7 +102,7 @@ class TrainingCheckpoints:
                 "restore=True to begin anew"
             )
         self.generation = training_state.reserve(self._checkpoints)
-        self._saved_at = time.monotonic()
+        self._saved_at, self.kept = time.monotonic(), 0 if found is None else found.step
         if topology.rank() == 0:
             _log.info("%s", self._beginning(found))
         return found
@@ -130,9 +132,9 @@ class TrainingCheckpoints:
         """Saves as `save_checkpoint` does, in the generation of this job."""
         if self.generation is None:
             self.generation = training_state.reserve(self._checkpoints)
-        training_state.save_checkpoint(
-            self._checkpoints, model, generation=self.generation, **given
-        )
+        given = {"generation": self.generation, **given}
+        if training_state.save_checkpoint(self._checkpoints, model, **given):
+            self.kept = given["step"]
         self._saved_at = time.monotonic()
 
     def publish(self) -> None:

@@ -54,12 +54,14 @@ def save_checkpoint(
     values: Mapping[str, Any] | None = None,
     metrics: Mapping[str, float] | None = None,
     local_variables: Sequence[Any] = (),
+    must: bool = False,
     may_publish: Callable[[], bool] | None = None,
-) -> None:
+) -> bool:
     """Saves weights, optimizers and the position of training; a collective of all ranks.
 
     Rank 0 copies and writes the weights and the optimizers' variables. Of each rank it keeps the
     states of seed generators and the data cursor, which the ranks exchange by one small collective.
+    While an earlier checkpoint is being written nothing is saved; see `Checkpointer.save`.
 
     Args:
         checkpoints: where to; only rank 0 uses it.
@@ -74,7 +76,11 @@ def save_checkpoint(
         values: more to keep: values that JSON can hold. Those of rank 0 count.
         metrics: by which the best checkpoints are kept.
         local_variables: variables of the model that are a rank's own; they are left out.
+        must: as in `Checkpointer.save`.
         may_publish: as in `Checkpointer.save`.
+
+    Returns:
+        Whether it is saved and not skipped; the same on every rank.
 
     Raises:
         RuntimeError: A rank cannot save, or an earlier checkpoint could not be written; on every
@@ -85,8 +91,12 @@ def save_checkpoint(
     contents = Contents(model, optimizer, local_variables)
     reserves = generation is None
     ranks = _of_all_ranks(checkpoints, contents, cursor, values, reserves)
+    saves = must or not ranks[0].pop("busy")
     if topology.rank() != 0:
-        return
+        return saves
+    if not saves:
+        checkpoints.skip(step)
+        return False
     _warn_of(contents.left_out())
     training = {
         "epoch": epoch,
@@ -97,7 +107,8 @@ def save_checkpoint(
     }
     metadata, arrays = {_TRAINING: training}, contents.arrays()
     more: dict[str, Any] = {"metadata": metadata, "metrics": metrics, "may_publish": may_publish}
-    checkpoints.save(arrays, step, generation, copy=False, **more)
+    checkpoints.save(arrays, step, generation, must=must, **more)
+    return True
 
 
 def restore_checkpoint(
@@ -197,6 +208,7 @@ def _of_all_ranks(
         state = None if cursor is None else as_json(cursor.state_dict(), "the state of the cursor")
         mine = {"seeds": contents.seeds(), "cursor": state}
         if topology.rank() == 0:
+            mine["busy"] = checkpoints.busy
             checkpoints.raise_failure()
             if reserves and checkpoints.generation is None:
                 checkpoints.reserve()
