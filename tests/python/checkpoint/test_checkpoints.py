@@ -305,7 +305,10 @@ def test_what_reads_a_file_back_gets_what_is_on_the_disk(
 
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(os, "posix_fadvise", advise)
-    saved(tmp_path, 1)
+    checkpoints = saved(tmp_path)
+    checkpoints.reserve()
+    calls.clear()
+    checkpoints.save(state(1), 1)
     assert [kind for kind, _ in calls] == ["fsync", "drop", "fsync"] * 2
     assert calls[0][1] == calls[1][1] and calls[0][1].endswith(".tmp")
 
