@@ -16,7 +16,7 @@ def folder_for_mpirun(tmp_path_factory: pytest.TempPathFactory) -> None:
     mpirun names a folder after its process id, and does not start if that folder is there already.
     Ids come again, on a machine that is kept even soon.
     """
-    os.environ["PRTE_MCA_prte_tmpdir_base"] = str(tmp_path_factory.mktemp("mpirun"))
+    os.environ.update(PRTE_MCA_prte_tmpdir_base=str(tmp_path_factory.mktemp("mpirun")))
 
 
 @pytest.fixture(autouse=True)
