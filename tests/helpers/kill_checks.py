@@ -14,6 +14,9 @@ from killed_jobs import Job
 from benchmarks.elastic.checks import violations
 from benchmarks.elastic.worker import Settings, hash_of, value_of
 
+# The victim in recoveries that had to wait for a coordinator, which listens for 5 s first.
+AWAY = "any, no coordinator"
+
 
 def history_of(steps: int, settings: Settings) -> str:
     """Returns the hash of an undisturbed training of so many steps."""
@@ -36,8 +39,9 @@ def check_codes(job: Job, codes: list[tuple[int, int]]) -> None:
             continue
         lost = job.lost_host and not job.plan.elastic
         over = "after the training was over" in said
-        serving = nodes and 0 in job.launcher_killed
-        if not (lost or over or serving) or "tfring run:" not in said:
+        serving = nodes and not job.plan.apart and 0 in job.launcher_killed
+        alone = job.lost_coordinator
+        if not (lost or over or serving or alone) or "tfring run:" not in said:
             job.wrong.append(f"code: the launcher on host {host} ended with {code}")
 
 
@@ -111,6 +115,7 @@ def recoveries(job: Job) -> list[dict[str, Any]]:
                 told.append(int((one["time"] - offset) * 1e9))
     pids = {event["pid"]: event["w"] for event in events if event["e"] == "up"}
     found = []
+    without = [kill["t"] for kill in job.killed if kill["victim"] == "coordinator"]
     for kill, after in itertools.zip_longest(job.killed, job.killed[1:]):
         begin, until = kill["t"], after["t"] if after else 1 << 62
         gone = {pids[pid] for pid, when in job.doomed.items() if pid in pids and when <= begin}
@@ -126,7 +131,11 @@ def recoveries(job: Job) -> list[dict[str, Any]]:
         steps = [e["t"] for e in later if e["e"] == "commit" and e["g"] > generation]
         if noticed and min(steps, default=until) < until:
             times = (min(noticed) - begin) / 1e9, (min(steps) - min(noticed)) / 1e9
-            found.append({"victim": kill["victim"], "noticed": times[0], "step": times[1]})
+            away = any(begin - 10**10 <= when <= min(steps) for when in without)
+            victim = AWAY if away else kill["victim"]
+            found.append({"victim": victim, "noticed": times[0], "step": times[1]})
+        elif job.lost_coordinator:
+            continue
         elif stay and not after and not any(event["e"] == "end" for event in later):
             found.append({"victim": kill["victim"], "noticed": None, "step": None})
     return found

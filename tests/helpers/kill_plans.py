@@ -20,6 +20,8 @@ KINDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "elastic": (ELASTIC, ("rank", "rank", "agent", "launcher")),
     "elastic-hosts": (ELASTIC, ("rank", "agent", "host", "launcher")),
     "elastic-nodes": (ELASTIC, ("rank", "agent", "host", "launcher")),
+    "static-coordinator": (STATIC, ("rank", "agent", "host", "launcher", "coordinator")),
+    "elastic-coordinator": (ELASTIC, ("rank", "agent", "host", "launcher", *["coordinator"] * 2)),
     "keras": (KERAS, ("rank", "rank", "agent", "launcher")),
     "keras-static": (KERAS, ("rank", "rank", "agent", "launcher")),
 }
@@ -31,14 +33,14 @@ class Kill(NamedTuple):
     """What is killed and when.
 
     Attributes:
-        victim: "rank", "agent", "host" or "launcher".
+        victim: "rank", "agent", "host", "launcher" or "coordinator".
         moment: "start": `share` of a second after the start; "soon": that after the kill before;
             "step": when this share of the steps is done, and `pause` seconds later.
         share: See `moment`.
         pause: See `moment`; what comes back does so ten times as much later.
         choice: Which of several, from 0 to 1.
         silent: Whether a host's network is gone before its processes are.
-        back: Whether a host, or a node's launcher, comes back.
+        back: Whether a host, a node's launcher or a coordinator comes back.
     """
 
     victim: str
@@ -72,12 +74,17 @@ class Plan:
     @property
     def nodes(self) -> bool:
         """Whether each host has a launcher of its own."""
-        return self.kind.endswith("-nodes")
+        return self.kind.endswith("-nodes") or self.apart
+
+    @property
+    def apart(self) -> bool:
+        """Whether the coordinator is a process of its own, on a host of its own."""
+        return self.kind.endswith("-coordinator")
 
     @property
     def hosts(self) -> int:
-        """The number of hosts."""
-        return 2 if self.kind.endswith(("-hosts", "-nodes")) else 1
+        """The number of hosts that have ranks."""
+        return 2 if self.kind.endswith("-hosts") or self.nodes else 1
 
 
 def plan_of(seed: int, kind: str) -> Plan:
@@ -97,7 +104,9 @@ def plan_of(seed: int, kind: str) -> Plan:
             back=rng.random() < 0.7,
         )
         kills.append(kill)
-    if not kind.endswith("-nodes"):  # nothing comes after the end of the only launcher
+    if not kind.endswith(
+        ("-nodes", "-coordinator")
+    ):  # nothing comes after the end of the only launcher
         kills.sort(key=lambda kill: kill.victim == "launcher")
     # Long enough for the replacements of elastic jobs to join.
     steps = rng.randrange(200, 400) if kind.startswith("elastic") else rng.randrange(60, 120)

@@ -86,7 +86,8 @@ class Job:
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.plan, self.folder, self.logs = plan, folder, Logs(folder)
         self.attempt = 0
-        self.hosts = Hosts(plan.hosts) if plan.hosts > 1 else None
+        self.hosts = Hosts(plan.hosts + plan.apart) if plan.hosts > 1 else None
+        self.coordinator: subprocess.Popen[bytes] | None = None  # on the last host
         self.launchers: dict[int, subprocess.Popen[bytes]] = {}
         self.codes: list[tuple[int, int]] = []  # the host and the exit code of each launcher
         self.servers: dict[int, subprocess.Popen[bytes]] = {}
@@ -95,6 +96,7 @@ class Job:
         self.wrong: list[str] = []
         self.launcher_killed: set[int] = set()  # hosts whose launchers were killed
         self.lost_host = False  # a host was lost, and does not come back
+        self.lost_coordinator = False  # so was the coordinator
         self._set_up()
 
     def _set_up(self) -> None:
@@ -128,8 +130,23 @@ class Job:
 
     def start(self) -> None:
         """Starts the job, on all its nodes."""
+        if self.plan.apart:
+            self._coordinate()
         for host in range(self.plan.hosts if self.plan.nodes else 1):
             self._launch(host)
+
+    def _coordinate(self) -> None:
+        """Starts the coordinator, or another one in its place."""
+        assert self.hosts is not None
+        command = [sys.executable, "-m", "tfring", "coordinator", self.hosts.address(2)]
+        with (self.folder / "err.coordinator").open("ab") as err:
+            self.coordinator = subprocess.Popen(
+                [*self.hosts.inside(2), *command],
+                stdin=subprocess.DEVNULL,
+                stderr=err,
+                env=self._environment(),
+                cwd=ROOT,
+            )
 
     def _options(self, host: int) -> list[object]:
         plan = self.plan
@@ -144,6 +161,8 @@ class Job:
             options += ["--nnodes", "1:2" if plan.elastic else 2, "--max-restarts", 10]
             options += ["--elastic-timeout", START_SECONDS]
             options += ["--nproc-per-node", max(1, plan.ranks // 2), "--rdzv-id", "job"]
+            if plan.apart:
+                return [*options, "--coordinator", self.hosts.address(2)]
             return [*options, "--rdzv-endpoint", self.hosts.address(0)]
         if self.hosts is not None:
             here, there = self.hosts.address(0), self.hosts.address(1)
@@ -198,6 +217,9 @@ class Job:
             return host, {self.launchers[host].pid}
         if kill.victim == "host":
             return int(kill.choice < 0.7), set()
+        if kill.victim == "coordinator":
+            there_is = self.coordinator is not None and self.coordinator.poll() is None
+            return (2, {self.coordinator.pid}) if self.coordinator and there_is else None
         if kill.victim == "agent":
             found = agents
         else:
@@ -238,13 +260,21 @@ class Job:
                 os.kill(pid, signal.SIGKILL)
         self.doomed.update(dict.fromkeys(ends, now))
         # The launcher of the job, or of the node that serves it, takes the others with it.
-        last = host == 0
+        last = host == 0 and not self.plan.apart
         self.killed.append({"victim": kill.victim, "t": now, "step": step, "ends": last})
         self._lost(kill, host)
 
     def _lost(self, kill: Kill, host: int) -> None:
-        """What follows the loss of a host or of a launcher: it may come back."""
+        """What follows the loss of a host, a launcher or a coordinator: it may come back."""
         if host < 0:
+            return
+        if kill.victim == "coordinator":
+            assert self.coordinator is not None
+            self.coordinator.wait()
+            self.lost_coordinator = not kill.back
+            if kill.back:
+                time.sleep(kill.pause * 10)
+                self._coordinate()
             return
         if host in self.launchers:
             self.launchers[host].wait()
@@ -258,7 +288,7 @@ class Job:
             self.hosts.connect(host, connected=True)
             if host in self.servers:
                 self.serve(host)
-        if self.plan.nodes and host != 0 and self.running():
+        if self.plan.nodes and (host != 0 or self.plan.apart) and self.running():
             self._launch(host)
 
     # How it ends.
@@ -275,11 +305,26 @@ class Job:
                 if "benchmarks.elastic.worker" in command:
                     os.kill(pid, signal.SIGUSR2)
             time.sleep(1.0)
+        self._end_coordinator()
         for server in self.servers.values():
             server.kill()
             server.wait()
         self.servers.clear()
         self._gone()
+
+    def _end_coordinator(self) -> None:
+        """It ends with the job. One that has never heard of the job waits for another."""
+        coordinator = self.coordinator
+        if coordinator is None:
+            return
+        killed = any(kill["victim"] == "coordinator" for kill in self.killed)
+        if not killed and any(code == 0 for _, code in self.codes):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                coordinator.wait(HANG_SECONDS)
+            if coordinator.poll() != 0:
+                self.wrong.append(f"hang: the coordinator ended with {coordinator.poll()}")
+        coordinator.kill()
+        coordinator.wait()
 
     def _gone(self) -> None:
         begin = time.monotonic()
@@ -302,7 +347,8 @@ class Job:
         """Gives what is left: ports, and files; records stay where a job has failed."""
         spaces: list[list[str]] = [[]]
         if self.hosts is not None:
-            spaces = [["ip", "netns", "exec", self.hosts.name(host)] for host in range(2)]
+            names = map(self.hosts.name, range(self.hosts.count))
+            spaces = [["ip", "netns", "exec", name] for name in names]
         for space in spaces:
             command = [*space, "cat", "/proc/net/tcp", "/proc/net/tcp6"]
             shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kill_checks import check_codes, check_weights, recoveries
+from kill_checks import AWAY, check_codes, check_weights, recoveries
 from kill_plans import ELASTIC, KERAS, KINDS, plan_of
 from killed_jobs import EPOCHS, Job
 from launcher_tools import ROOT, environment
@@ -151,8 +151,10 @@ def table(found: list[dict[str, Any]]) -> str:
     lines = ["| killed | kills | noticed after, s | next step after that, s (median; 95 %; most) |"]
     lines += ["|---|---|---|---|"]
     every = [one for each in found for one in each["recoveries"] if one["step"] is not None]
-    for victim in [*sorted(kills), "all"]:
-        some = [one for one in every if victim in ("all", one["victim"])]
+    for victim in [*sorted(kills), AWAY, "all"]:
+        some = [one for one in every if one["victim"] == victim]
+        if victim == "all":
+            some = [one for one in every if one["victim"] != AWAY]
         texts = []
         for name in ("noticed", "step"):
             q = quantiles((one[name] for one in some), 1.0)

@@ -14,7 +14,7 @@ pytest.importorskip("tfring._native")
 if os.geteuid() != 0 or shutil.which("unshare") is None or shutil.which("ip") is None:
     pytest.skip("needs namespaces: root, util-linux, iproute2", allow_module_level=True)
 
-# Among them a rank, an agent, a launcher and a host are killed, in all kinds of jobs.
+# Ranks, agents, launchers, a host and a coordinator are killed, in jobs of all kinds.
 FEW = [
     ("static", 2),
     ("static-hosts", 2),
@@ -22,6 +22,7 @@ FEW = [
     ("elastic", 3),
     ("elastic-hosts", 1),
     ("elastic-nodes", 4),
+    ("elastic-coordinator", 2),
 ]
 JOBS = 40
 KERAS_JOBS = 15
