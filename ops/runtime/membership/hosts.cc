@@ -13,12 +13,12 @@ bool Hosts::Has(const Place& place) const {
 }
 
 void Hosts::OnFailure(TimePoint now, const std::string& host) {
-  // The others that a loss of the whole host takes with it are no failures of their own.
   if (!Usable(now, host)) return;
   std::vector<TimePoint>& failures = heat_[host].failures;
   failures.erase(std::remove_if(failures.begin(), failures.end(),
                                 [&](TimePoint when) { return now - when > policy_.window; }),
                  failures.end());
+  if (!failures.empty() && now - failures.back() < policy_.together) return;
   failures.push_back(now);
   const int needed = policy_.first_failure_bars ? 1 : policy_.failures;
   if (failures.size() >= static_cast<size_t>(needed)) Cool(now, host);

@@ -25,12 +25,14 @@ using Place = std::pair<std::string, int32_t>;
 struct HostPolicy {
   // Horovod's rule: the first failure bars the host for the rest of the job. Otherwise a host with
   // `failures` in `window` cools down for `cool_first`, the next time for twice as long, and so on
-  // up to `cool_most`. What fails there meanwhile is not counted.
+  // up to `cool_most`. What fails there meanwhile is not counted, and what fails within `together`
+  // is one failure: a loss of its agent takes all its workers.
   bool first_failure_bars = false;
   // Whether the other workers of a host that cools down have to leave; those of a barred one do.
   bool cooling_empties = false;
   int failures = 3;
   Duration window = 600 * kSecond;
+  Duration together = kSecond;
   Duration cool_first = 10 * kSecond;
   Duration cool_most = 3600 * kSecond;
 };

@@ -232,6 +232,7 @@ void JobChecker::OnFailureOf(TimePoint now, const std::string& host, bool at_onc
   auto& [until, times] = cooling_[host];
   if (now < until && !at_once) return;
   std::vector<TimePoint>& failures = host_failures_[host];
+  if (!at_once && !failures.empty() && now - failures.back() < policy.together) return;
   if (!at_once) failures.push_back(now);
   const auto recent = std::count_if(failures.begin(), failures.end(),
                                     [&](TimePoint when) { return now - when <= policy.window; });

@@ -34,8 +34,8 @@ TEST(AHostCoolsTwiceAsLongEachTime) {
   policy.cool_most = 25 * kSecond;
   Hosts hosts = TwoHosts(policy);
   TimePoint now = kStart;
-  hosts.OnFailure(now, "a");
-  hosts.OnFailure(now, "a");
+  hosts.OnFailure(now - 2 * kSecond, "a");
+  hosts.OnFailure(now - kSecond, "a");
   EXPECT_TRUE(hosts.Usable(now, "a"));
   // The third failure in the window, and each one after it.
   for (Duration cool : {10 * kSecond, 20 * kSecond, 25 * kSecond, 25 * kSecond}) {
@@ -48,11 +48,15 @@ TEST(AHostCoolsTwiceAsLongEachTime) {
   EXPECT_TRUE(hosts.Usable(kStart, "b") && !hosts.Barred("a"));
 }
 
-TEST(TheLossOfAWholeHostCoolsItOnceHoweverManyWorkersItHad) {
+TEST(TheLossOfAWholeHostIsOneFailureHoweverManyWorkersItHad) {
   Hosts hosts = TwoHosts({});
-  for (int worker = 0; worker < 8; ++worker) hosts.OnFailure(kStart + worker, "a");
-  EXPECT_TRUE(!hosts.Usable(kStart + 9 * kSecond, "a"));
-  EXPECT_TRUE(hosts.Usable(kStart + 11 * kSecond, "a"));
+  for (int loss = 0; loss < 3; ++loss) {
+    const TimePoint now = kStart + loss * kSecond;
+    EXPECT_TRUE(hosts.Usable(now, "a"));
+    for (int worker = 0; worker < 8; ++worker) hosts.OnFailure(now + worker, "a");
+  }
+  EXPECT_TRUE(!hosts.Usable(kStart + 11 * kSecond, "a"));
+  EXPECT_TRUE(hosts.Usable(kStart + 12 * kSecond, "a"));
 }
 
 TEST(AHostCanBeMadeToCoolWithoutMoreFailures) {
@@ -78,7 +82,7 @@ TEST(OldFailuresAreForgotten) {
 
 TEST(AHostThatComesBackIsAsHotAsItWas) {
   Hosts hosts = TwoHosts({});
-  for (int i = 0; i < 3; ++i) hosts.OnFailure(kStart, "b");
+  hosts.Cool(kStart, "b");
   hosts.Set({{"a", 2}});
   hosts.Set({{"b", 1}});
   EXPECT_TRUE(!hosts.Free(kStart + kSecond, {}));
