@@ -169,6 +169,7 @@ void DefineCoordinatorEvents(py::module_& m) {
       .def_readwrite("last_generation", &CoordinatorEvents::last_generation)
       .def_readwrite("ends", &CoordinatorEvents::ends)
       .def_readwrite("reports", &CoordinatorEvents::reports)
+      .def_readwrite("cut_off", &CoordinatorEvents::cut_off)
       .def_readwrite("random", &CoordinatorEvents::random);
 }
 

@@ -36,6 +36,7 @@ from tfring.job.store import (
     TCPStore,
     Timeout,
 )
+from tfring.job.store.tcp_store import DEFAULT_LEASE
 from tfring.settings.environment import Settings
 
 _log = logging.getLogger("tfring")
@@ -49,6 +50,11 @@ CONNECT_SECONDS = 10.0
 # them, are a fault that does not pass: another version on one host, say.
 _MOST_FAILURES = 3
 _ANSWER_SECONDS = 1.0
+# So long a generation may have to wait before it may publish: members of the one before may still
+# be allowed to, for a lease of the coordinator's.
+_PUBLISH_SECONDS = 6.0
+# The coordinator hears that a worker's connection has ended when it has not come again for so long.
+_CUT_OFF_SECONDS = 0.2
 _LOOK_SECONDS = 0.02
 _WAIT_SECONDS = 60.0
 # How often ranks give signs of life, and how long one may give none. The control threads of their
@@ -106,7 +112,7 @@ class ElasticProcess:
         self._failures = 0  # in a row; of the program's thread
         # What the records of the bootstrap go through; of the program's thread.
         self._records: TCPStore | None = None
-        self._store = self._connect()
+        self._store = self._connect(lease=_CUT_OFF_SECONDS)
         self.link = WorkerLink(
             self._store,
             worker.worker,
@@ -139,12 +145,12 @@ class ElasticProcess:
     def may_publish(self, generation: int) -> bool:
         """Whether what was saved in a generation may appear: it is the present one, and we in it.
 
-        Waits a moment for the coordinator's answer, which a generation lacks at first.
+        Waits for the coordinator's answer, which a generation lacks at first.
 
         Args:
             generation: Its number.
         """
-        until = time.monotonic() + _ANSWER_SECONDS
+        until = time.monotonic() + _PUBLISH_SECONDS
         while generation == self.generation and self.in_generation:
             if self.link.may_publish():
                 return True
@@ -342,8 +348,9 @@ class ElasticProcess:
         if records is not None:
             records.close()
 
-    def _connect(self) -> TCPStore:
-        return TCPStore(self.worker.store_host, self.worker.store_port, may_restart=True)
+    def _connect(self, lease: float = DEFAULT_LEASE) -> TCPStore:
+        where = self.worker.store_host, self.worker.store_port
+        return TCPStore(*where, lease=lease, may_restart=True)
 
 
 def _link_options(patience: float) -> Any:

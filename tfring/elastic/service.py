@@ -246,18 +246,19 @@ class CoordinatorService:
     def _take_reports(self, events: Any) -> bool:
         """Adds the reports that say something new; returns whether there are any."""
         reports = []
+        cut_off: set[int] = set()
         try:
             while self._watch is not None and (change := self._watch.take()) is not None:
-                report = self._report(change.key, change.value, events)
+                report = self._report(change.key, change.value, events, cut_off)
                 if report is not None:
                     reports.append(report)
         except StoreError as error:  # another watch says again what this one would have said
             _log.debug("the coordinator does not hear the workers: %s", error)
             self._watch = None
-        events.reports = reports
-        return bool(reports or events.ends)
+        events.reports, events.cut_off = reports, list(cut_off)
+        return bool(reports or cut_off or events.ends)
 
-    def _report(self, key: str, message: bytes | None, events: Any) -> Any:
+    def _report(self, key: str, message: bytes | None, events: Any, cut_off: set[int]) -> Any:
         """Returns the report in a key; None if there is none, or nothing new."""
         if key == keys.RUNS:
             self.recovers = True
@@ -267,7 +268,7 @@ class CoordinatorService:
             if worker is None:
                 raise ValueError("its key names no worker")
             if not message:
-                self._gone(worker, message is not None, events)
+                self._gone(worker, message is not None, events, cut_off)
                 return None
             report = self._core.decode_report(message)
             if report.worker != worker:
@@ -282,6 +283,7 @@ class CoordinatorService:
                 )
             return None
         self._refused.discard(key)
+        cut_off.discard(report.worker)
         # Also if the key of RUNS was lost with another coordinator and its store.
         self.recovers |= report.state == self._core.WorkerState.running
         stands = _standing(report)
@@ -292,7 +294,7 @@ class CoordinatorService:
         self._signs_of_life.pop(worker, None)
         return report
 
-    def _gone(self, worker: int, closed: bool, events: Any) -> None:
+    def _gone(self, worker: int, closed: bool, events: Any, cut_off: set[int]) -> None:
         """Handles the end of a worker's link, or of its connection."""
         if worker in self._over:
             return
@@ -303,6 +305,8 @@ class CoordinatorService:
             self._over_with(worker)
         else:
             self._to_delete += [keys.answer_key(worker), keys.order_key(worker)]
+            if not closed:
+                cut_off.add(worker)
 
     def _over_with(self, worker: int) -> None:
         self._over.add(worker)

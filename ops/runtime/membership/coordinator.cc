@@ -63,6 +63,10 @@ CoordinatorEffects Coordinator::Step(TimePoint now, CoordinatorEvents events) {
   for (const LivingProcess& living : events.living) OnLiving(living);
   for (const ProcessEnd& end : events.ends) OnEnd(end);
   for (Report& report : events.reports) OnReport(std::move(report));
+  for (WorkerId worker : events.cut_off) {
+    const auto found = processes_.find(worker);
+    if (found != processes_.end()) found->second.cut_off = true;
+  }
   if (rebuilds_ && StillRebuilds(someone)) return std::move(effects_);
   if (phase_ != Phase::kOver && now >= next_tick_) {
     next_tick_ = After(now, kTick);
@@ -177,6 +181,7 @@ void Coordinator::OnReport(Report report) {
   }
   if (!process.registered) process.arrival = next_arrival_++;
   process.registered = true;
+  process.cut_off = false;
   process.leaving |= report.leaving;
   process.heard = now_;
   if (rebuilds_) TakeRecord(std::move(report.record));
@@ -184,7 +189,7 @@ void Coordinator::OnReport(Report report) {
   process.last = std::move(report);
   reached_ = std::max(reached_, process.last.position);
   Command answer;
-  answer.generation = phase_ == Phase::kRunning ? record_.generation : 0;
+  answer.generation = phase_ == Phase::kRunning && now_ >= publish_at_ ? record_.generation : 0;
   answer.sequence = process.last.sequence;
   answer.sent_at = process.last.sent_at;
   effects_.commands.emplace_back(id, std::move(answer));
@@ -244,8 +249,8 @@ void Coordinator::Repair(WorkerId worker, Process* process) {
   Tell(worker, std::move(command));
 }
 
-// Hosts of silent members that others have lost. The agent there, which reports the ends of
-// processes, may be lost with them.
+// Hosts of members that others have lost, and that are silent or have no connection. The agent
+// there, which reports the ends of processes, may be lost with them.
 std::set<std::string> Coordinator::LostHosts() const {
   std::set<std::string> hosts;
   for (const auto& [id, process] : processes_) {
@@ -266,9 +271,14 @@ void Coordinator::Expire() {
   const std::set<std::string> lost = LostHosts();
   std::vector<std::pair<WorkerId, std::string>> out;
   for (const auto& [id, process] : processes_) {
+    const bool lost_host = lost.count(process.place.first) != 0;
+    if (process.cut_off && lost_host) {
+      out.emplace_back(id, "has lost its connections");
+      publish_at_ = std::max(publish_at_, After(process.heard, options_.lease));
+      continue;
+    }
     // One that lives may say nothing for long: it starts, or a call keeps Python's lock.
-    const bool vouched_for =
-        process.started && hosts_.Has(process.place) && lost.count(process.place.first) == 0;
+    const bool vouched_for = process.started && hosts_.Has(process.place) && !lost_host;
     const bool patient = !process.registered || vouched_for;
     if (!IsSilent(id, process, patient ? options_.start_limit : options_.lease)) continue;
     out.emplace_back(id, process.registered

@@ -71,7 +71,8 @@ struct CoordinatorEvents {
   Generation last_generation = 0;
   std::vector<ProcessEnd> ends;
   std::vector<Report> reports;
-  uint64_t random = 0;  // 64 random bits, new for each Step: the nonce of a generation
+  std::vector<WorkerId> cut_off;  // whose connection has ended, and has not come again
+  uint64_t random = 0;            // 64 random bits, new for each Step: the nonce of a generation
 };
 
 struct CoordinatorEffects {
@@ -123,6 +124,7 @@ class TFRING_EXPORT Coordinator {
     Generation lost_in = 0;  // the last generation of which a member has lost it
     bool started = false;    // by our order; its launcher reports its end
     bool registered = false;
+    bool cut_off = false;  // its connection has ended since it was heard
     bool leaving = false;  // has to, or wants to (last.leaving)
     Report last;
     std::string listener;
@@ -142,7 +144,9 @@ class TFRING_EXPORT Coordinator {
   void OnMemberReport(const Process& process);
   void Repair(WorkerId worker, Process* process);
   void Expire();
-  bool IsHeard(const Process& process) const { return now_ - process.heard <= options_.lease; }
+  bool IsHeard(const Process& process) const {
+    return !process.cut_off && now_ - process.heard <= options_.lease;
+  }
   bool IsSilent(WorkerId worker, const Process& process, Duration limit) const;
   std::set<std::string> LostHosts() const;
   void CheckLimits();
@@ -219,6 +223,7 @@ class TFRING_EXPORT Coordinator {
   TimePoint last_join_ = -kSecond * 1000;
   int64_t best_step_ = 0;      // kRunning: of all members
   TimePoint advanced_at_ = 0;  // kRunning: when it last grew
+  TimePoint publish_at_ = 0;   // what workers that were cut off may have been allowed is over then
   std::deque<TimePoint> resets_;
   std::string last_cause_;  // without its numbers
   Position last_cause_at_;

@@ -160,6 +160,7 @@ void Job::Act(CoordinatorEffects effects) {
     });
   }
   for (WorkerId worker : effects.kills) {
+    NoteKill(worker);
     Disturb();
     if (Process* process = Find(worker)) {
       WithAgent(process->place().first, [this, process, life = life_] {
@@ -195,8 +196,8 @@ void Job::NoteProposal(const Record& record) {
     standing.leaving =
         asked_to_leave_.count(id) != 0 || !FindsHost(host) || checker_.IsBarred(host);
     standing.position = process->training().committed().position;
-    // Whoever is out of the job for good stands nowhere.
-    if (dismissed_.count(id) == 0) standings[id] = standing;
+    // Whoever is out of the job for good stands nowhere, nor who is lost with a coordinator.
+    if (dismissed_.count(id) == 0 && known_.count(id) != 0) standings[id] = standing;
   }
   checker_.OnProposed(now(), record, standings);
   if (active_faults_ > 0 || now() - disturbed_ < kAftermath) checker_.OnFault(record.generation);
@@ -219,22 +220,43 @@ void Job::NoteEviction(WorkerId worker, const std::string& reason) {
   const auto says = [&](const char* text) { return reason.find(text) != std::string::npos; };
   const Process* process = Find(worker);
   const bool unreachable = says("could not reach each other");
-  if (process != nullptr && (unreachable || says("was silent") || says("was not ready"))) {
+  const bool cut_off = says("has lost its connections");
+  if (process != nullptr &&
+      (unreachable || cut_off || says("was silent") || says("was not ready"))) {
     // Workers that this step starts were chosen before it.
     After(0, [this, host = process->place().first, when = now(), unreachable] {
       checker_.OnFailureOf(when, host, unreachable);
     });
   }
-  if (!says("was silent")) return;
+  if (!cut_off && !says("was silent")) return;
   const Generation generation = coordinator_->record().generation;
-  const bool lived = process != nullptr && process->alive() && process->holds() &&
-                     process->worker().Runs(generation) && broken_.count(generation) == 0 &&
-                     active_faults_ == holds_ && FindsHost(process->place().first);
+  const bool trains = process != nullptr && process->alive() &&
+                      process->worker().Runs(generation) && broken_.count(generation) == 0;
+  if (cut_off) {
+    const bool told = cut_off_.count(worker) != 0;
+    checker_.OnCutOff(worker, trains || !told);
+    return;
+  }
+  const bool lived =
+      trains && process->holds() && active_faults_ == holds_ && FindsHost(process->place().first);
   checker_.OnEvicted(now(), worker, heard_[worker].when, lived);
+}
+
+// A coordinator that was started again goes on with the generation that trains.
+void Job::NoteKill(WorkerId worker) {
+  const Process* process = Find(worker);
+  const bool member = process != nullptr && process->alive() && !records_.empty() &&
+                      process->worker().Runs(records_.rbegin()->first);
+  if (life_ > 0 && member && active_faults_ == 0 && disturbed_ <= begun_ &&
+      asked_to_leave_.count(worker) == 0 && FindsHost(process->place().first)) {
+    checker_.Fail("worker " + std::to_string(worker) +
+                  ", which trains, is ended by a coordinator that was started again");
+  }
 }
 
 void Job::SendCommand(WorkerId to, const Command& command) {
   checker_.OnCommand(command.kind);
+  if (command.kind == CommandKind::kAnswer) checker_.OnAllowed(command.generation);
   if (command.kind == CommandKind::kFenced || command.kind == CommandKind::kExit) {
     if (dismissed_.insert(to).second) NoteEviction(to, command.reason);
   }
@@ -252,7 +274,10 @@ void Job::SendReport(WorkerId from, const membership::Report& report) {
       return;
     }
     Heard& heard = heard_[from];
-    if (decoded->sequence > heard.sequence) heard = {decoded->sequence, now()};
+    if (decoded->sequence > heard.sequence) {
+      heard = {decoded->sequence, now()};
+      if (!coordinator_stopped_) cut_off_.erase(from);
+    }
     CoordinatorEvents events;
     events.reports.push_back(std::move(*decoded));
     StepCoordinator(std::move(events));

@@ -78,6 +78,7 @@ class Job {
   void NoteProposal(const membership::Record& record);
   void NoteDismissal(membership::WorkerId worker);
   void NoteEviction(membership::WorkerId worker, const std::string& reason);
+  void NoteKill(membership::WorkerId worker);
   void SendCommand(membership::WorkerId to, const membership::Command& command);
   void Transmit(membership::WorkerId worker, bool up, std::function<void()> deliver);
   void PlanTick();
@@ -104,9 +105,12 @@ class Job {
   void StopProcess(Process* process, const PlannedFault& fault);
   void NoteCut(membership::WorkerId by, membership::WorkerId other, Duration notice);
   void HostDown(const std::string& host);
+  void KillAllOf(const std::string& host);
   void IsolateHost(const std::string& host, const PlannedFault& fault);
   void PauseHost(const std::string& host, const PlannedFault& fault);
   void MissAgent(const std::string& host);
+  void CutOff(membership::WorkerId worker);
+  void CutOffHost(const std::string& host);
   void StopCoordinator(const PlannedFault& fault);
   void KillCoordinator(const PlannedFault& fault);
   void StartCoordinator();
@@ -139,10 +143,12 @@ class Job {
   std::vector<membership::HostSlots> hosts_;  // that discovery finds
   std::set<std::pair<membership::WorkerId, membership::WorkerId>> cut_pairs_;
   std::set<membership::WorkerId> cut_from_store_;
+  std::set<membership::WorkerId> cut_off_;  // whose end of its connection was told since its report
   std::set<std::string> isolated_;
   std::set<std::string> down_;
   std::set<std::string> paused_;
   int life_ = 0;                          // of the coordinator
+  TimePoint begun_ = 0;                   // when it was started
   std::set<membership::WorkerId> known_;  // whom it has started, or agents have told of
   bool coordinator_stopped_ = false;
   std::vector<membership::CoordinatorEvents> held_events_;  // while it is stopped

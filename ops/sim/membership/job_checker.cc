@@ -194,7 +194,12 @@ void JobChecker::OnCommit(WorkerId worker, Generation generation, size_t members
 
 void JobChecker::OnPublish(WorkerId worker, Generation generation) {
   ++publications_;
-  if (generation != last_.generation) {
+  if (generation < allowed_) {
+    Fail(Name(worker) + " publishes for generation " + std::to_string(generation) +
+         ", but generation " + std::to_string(allowed_) + " may already");
+  }
+  // One that was cut off may, for as long as no newer generation does.
+  if (generation != last_.generation && cut_off_.count(worker) == 0) {
     Fail(Name(worker) + " publishes for generation " + std::to_string(generation) + ", but " +
          Name(last_) + " has been proposed");
   }
@@ -218,6 +223,11 @@ void JobChecker::OnEvicted(TimePoint now, WorkerId worker, TimePoint heard, bool
     Fail(Name(worker) + " is taken for dead, although it was heard of " +
          std::to_string((now - heard) / kMillisecond) + " ms ago");
   }
+}
+
+void JobChecker::OnCutOff(WorkerId worker, bool wrong) {
+  cut_off_.insert(worker);
+  if (wrong) Fail(Name(worker) + " is taken for dead, although nobody has lost it");
 }
 
 void JobChecker::OnNewCoordinator() {

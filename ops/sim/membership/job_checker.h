@@ -1,6 +1,7 @@
 #ifndef TFRING_OPS_SIM_MEMBERSHIP_JOB_CHECKER_H_
 #define TFRING_OPS_SIM_MEMBERSHIP_JOB_CHECKER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -51,6 +52,11 @@ class JobChecker {
   // The coordinator takes a worker for dead that it last heard of at `heard`, because it was
   // silent.
   void OnEvicted(TimePoint now, membership::WorkerId worker, TimePoint heard, bool lived);
+  // The coordinator takes a worker for dead that has no connection and that others have lost: this
+  // one may still live. `wrong`: it has one, or its generation trains.
+  void OnCutOff(membership::WorkerId worker, bool wrong);
+  // An answer of the coordinator lets a member of this generation publish.
+  void OnAllowed(membership::Generation generation) { allowed_ = std::max(allowed_, generation); }
   // It knows nothing of budgets and cool-downs.
   void OnNewCoordinator();
   void OnFailureOf(TimePoint now, const std::string& host, bool at_once = false);
@@ -89,6 +95,8 @@ class JobChecker {
   TimePoint last_resize_ = -1000 * kSecond;
   std::map<std::string, std::vector<TimePoint>> host_failures_;
   std::map<std::string, std::pair<TimePoint, int>> cooling_;  // until, how often
+  std::set<membership::WorkerId> cut_off_;
+  membership::Generation allowed_ = 0;  // the newest that may have published
   int64_t commands_ = 0;
   int64_t allowed_commands_ = 0;
   int64_t joins_ = 0;

@@ -15,6 +15,8 @@ namespace {
 
 // How long the runtime takes to notice that a peer is silent.
 constexpr Duration kHeartbeatLimit = 10 * kSecond;
+// How long a connection to the store may be gone before the coordinator hears of it.
+constexpr Duration kCutOff = 200 * kMillisecond;
 
 bool InGeneration(WorkerState state) {
   return state == WorkerState::kJoining || state == WorkerState::kMesh ||
@@ -71,6 +73,7 @@ void Job::Inject(const PlannedFault& fault) {
     case JobFault::kIsolate:
     case JobFault::kPauseHost:
     case JobFault::kHostDown:
+    case JobFault::kHostKilled:
     case JobFault::kNewHost:
     case JobFault::kHostGone:
     case JobFault::kAllReplaced:
@@ -145,6 +148,26 @@ void Job::KillProcess(Process* process, int code, const std::string& cause) {
   process->Kill();
   if (InGeneration(process->worker().state())) OnBroken(process->worker().generation(), id, id);
   WithAgent(process->place().first, [this, id, code, cause] { SayEnd(id, code, cause); });
+  if (StoreReaches(id)) CutOff(id);
+}
+
+// The coordinator hears that a worker has no connection, unless that has come again.
+void Job::CutOff(WorkerId worker) {
+  After(kCutOff, [this, worker, life = life_] {
+    const Process* process = Find(worker);
+    const bool there = process->alive() && StoreReaches(worker);
+    if (there || stores_away_ > 0 || life != life_ || over_) return;
+    cut_off_.insert(worker);
+    CoordinatorEvents events;
+    events.cut_off.push_back(worker);
+    StepCoordinator(std::move(events));
+  });
+}
+
+void Job::CutOffHost(const std::string& host) {
+  for (const auto& [id, process] : processes_) {
+    if (process->place().first == host) CutOff(id);
+  }
 }
 
 void Job::OnExit(WorkerId worker, int code) {
@@ -241,6 +264,7 @@ void Job::InjectOnNetwork(const PlannedFault& fault) {
   const WorkerId one = random_.Pick(members)->id();
   if (fault.kind == JobFault::kCutStore) {
     cut_from_store_.insert(one);
+    CutOff(one);
     Undo(fault, [this, one] { cut_from_store_.erase(one); });
     return;
   }
@@ -288,6 +312,11 @@ void Job::InjectOnHost(const PlannedFault& fault) {
     Undo(fault, [this, host] { down_.erase(host.host); });
     HostDown(host.host);
     MissAgent(host.host);
+  } else if (fault.kind == JobFault::kHostKilled) {
+    paused_.insert(host.host);
+    Undo(fault, [this, host] { paused_.erase(host.host); });
+    KillAllOf(host.host);
+    MissAgent(host.host);
   } else if (fault.kind == JobFault::kPauseHost) {
     PauseHost(host.host, fault);
   } else {
@@ -297,6 +326,7 @@ void Job::InjectOnHost(const PlannedFault& fault) {
 
 void Job::IsolateHost(const std::string& host, const PlannedFault& fault) {
   isolated_.insert(host);
+  if (random_.Percent(50)) CutOffHost(host);  // or the network says nothing
   const Duration inside_notices = random_.Between(kSecond, kHeartbeatLimit);
   const Duration outside_notices = random_.Between(kSecond, kHeartbeatLimit);
   for (Process* inside : Members()) {
@@ -370,6 +400,7 @@ void Job::StartCoordinator() {
   // again if no other node knew them.
   if (!processes_.empty()) options.first_worker = processes_.rbegin()->first + 1;
   coordinator_.emplace(options);
+  begun_ = now();
   checker_.OnNewCoordinator();
   known_.clear();
   StepCoordinator({});
@@ -377,6 +408,7 @@ void Job::StartCoordinator() {
   for (const auto& [id, process] : processes_) {
     hosts.insert(process->place().first);
     Attach(id);
+    if (process->alive()) dismissed_.erase(id);  // it has not heard of it, and nobody else knows
   }
   for (const std::string& host : hosts) {
     WithAgent(host, [this, host, life = life_] {
@@ -414,6 +446,10 @@ void Job::Attach(WorkerId worker) {
 
 void Job::HostDown(const std::string& host) {
   down_.insert(host);
+  KillAllOf(host);
+}
+
+void Job::KillAllOf(const std::string& host) {
   for (const auto& [id, process] : processes_) {
     if (process->place().first == host) KillProcess(process.get(), 137, "");
   }

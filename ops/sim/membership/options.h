@@ -43,6 +43,7 @@ enum class JobFault : uint8_t {
   kStoreAway,        // nobody can
   kIsolate,          // a host is cut from everything else
   kHostDown,         // a host is off, and comes back
+  kHostKilled,       // its agent and all processes end at once, which the network tells
   kLossy,            // messages to and from the coordinator are lost, doubled and late
   kNewHost,          // discovery finds one more
   kHostGone,         // discovery finds one less, which may come back
@@ -50,7 +51,7 @@ enum class JobFault : uint8_t {
   kLeave,            // SIGTERM
   kKillCoordinator,  // it ends, and another is started later, which knows nothing
 };
-inline constexpr int kNumJobFaults = 21;
+inline constexpr int kNumJobFaults = 22;
 const char* JobFaultName(JobFault fault);
 
 struct PlannedFault {

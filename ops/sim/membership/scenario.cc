@@ -77,10 +77,10 @@ void MakeFaults(int count, Random* random, Scenario* scenario) {
 
 const char* JobFaultName(JobFault fault) {
   static const char* const kNames[kNumJobFaults] = {
-      "kill",         "kill-first", "kill-three",      "kill-in-phase", "kill-in-step", "exception",
-      "stop",         "hold",       "pause-host",      "stop-store",    "cut-pair",     "cut-store",
-      "store-away",   "isolate",    "host-down",       "lossy",         "new-host",     "host-gone",
-      "all-replaced", "leave",      "kill-coordinator"};
+      "kill",       "kill-first",   "kill-three", "kill-in-phase",   "kill-in-step", "exception",
+      "stop",       "hold",         "pause-host", "stop-store",      "cut-pair",     "cut-store",
+      "store-away", "isolate",      "host-down",  "host-killed",     "lossy",        "new-host",
+      "host-gone",  "all-replaced", "leave",      "kill-coordinator"};
   return kNames[static_cast<int>(fault)];
 }
 

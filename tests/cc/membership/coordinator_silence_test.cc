@@ -60,6 +60,38 @@ TEST(WhoIsSilentAndLostByAMemberIsTakenForDeadWithItsHost) {
   }
 }
 
+TEST(WhoIsCutOffAndLostByAMemberIsTakenForDeadAtOnceAndMayPublishNoMore) {
+  for (const bool lost : {false, true}) {
+    SmallJob job = RunningJob(JobOf(4), 4, true);
+    for (WorkerId id : {2, 3}) job.CutOff(id);
+    job.Pass(200 * kMillisecond);
+    EXPECT_TRUE(job.Runs(1));
+    job.Stop(1, false, false, lost ? 2 : 1);
+    job.Pass(200 * kMillisecond);
+    EXPECT_TRUE(job.Runs(2) == lost);
+    EXPECT_TRUE(job.kills == (lost ? Workers{2, 3} : Workers{}));
+    if (!lost) continue;
+    EXPECT_TRUE(job.Members() == (Workers{1, 4}));
+    job.said.clear();
+    job.Pass(4 * kSecond);  // what the first generation was allowed
+    EXPECT_EQ(job.LastAnswer(1), Generation{0});
+    job.Pass(kSecond);
+    EXPECT_EQ(job.LastAnswer(1), Generation{2});
+  }
+}
+
+TEST(WhoIsCutOffAndIsHeardAgainStays) {
+  SmallJob job = RunningJob(JobOf(3), 3, true);
+  job.CutOff(2);
+  job.Pass(200 * kMillisecond);
+  job.workers.at(2).silent = job.workers.at(2).deaf = false;
+  job.Say(2);
+  job.Stop(1, false, false, 2);
+  job.Pass(kSecond);
+  EXPECT_TRUE(job.Runs(2));
+  EXPECT_TRUE(job.Members() == (Workers{1, 2, 3}));
+}
+
 TEST(WhoIsSilentOnAHostThatIsGoneIsTakenForDead) {
   SmallJob job = RunningJob(JobOf(2), 2, true);
   job.workers.at(2).silent = true;

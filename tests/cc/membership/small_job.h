@@ -51,6 +51,13 @@ class SmallJob {
     events.ends.push_back({id, exit_code, cause});
     Step(std::move(events));
   }
+  // Its connection ends, and nobody tells of its process.
+  void CutOff(WorkerId id) {
+    workers.at(id).silent = workers.at(id).deaf = true;
+    CoordinatorEvents events;
+    events.cut_off.push_back(id);
+    Step(std::move(events));
+  }
   void SetHosts(std::vector<HostSlots> hosts) {
     CoordinatorEvents events;
     events.hosts = std::move(hosts);
@@ -88,6 +95,14 @@ class SmallJob {
     int count = 0;
     for (const auto& [worker, command] : said) count += worker == to && command.kind == kind;
     return count;
+  }
+  // The generation that the last answer lets this worker publish for.
+  Generation LastAnswer(WorkerId to) const {
+    Generation generation = 0;
+    for (const auto& [worker, command] : said) {
+      if (worker == to && command.kind == CommandKind::kAnswer) generation = command.generation;
+    }
+    return generation;
   }
   std::vector<WorkerId> Members() const {
     std::vector<WorkerId> members;

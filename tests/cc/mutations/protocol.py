@@ -95,6 +95,21 @@ MUTATIONS = (
         150,
         "goes on although it was fenced",
     ),
+    # A new generation publishes while a member that was cut off still may.
+    Mutation(
+        "publish_beside_another",
+        JOBS.but("may already", "--seed=1600", "--seeds=900"),
+        (Edit("runtime/membership/coordinator.cc", "now_ >= publish_at_", "now_ >= 0"),),
+    ),
+    # A worker is taken for dead as soon as its connection ends.
+    _job(
+        "cut_off_is_death",
+        "coordinator.cc",
+        "process.cut_off && lost_host",
+        "process.cut_off",
+        150,
+        "nobody has lost it",
+    ),
     # A worker publishes without a lease.
     _job(
         "publish_without_lease",
@@ -117,7 +132,7 @@ MUTATIONS = (
     ),
     Mutation(
         "no_rebuild",
-        JOBS.but("which cools down", "--seeds=150", "--sabotage=no-rebuild"),
+        JOBS.but("is ended by a coordinator", "--seeds=150", "--sabotage=no-rebuild"),
         (),
     ),
     # A lock ends at the greatest number of batches that a rank has entered.

@@ -28,7 +28,7 @@ WORKER = ElasticWorker(7, "localhost", 4000, "a", 2, True)
 
 
 class MadeUpStore:
-    def __init__(self, *where: Any, may_restart: bool) -> None:
+    def __init__(self, *where: Any, **options: float) -> None:
         self.timeout, self.closed = 1.0, False
         self._connection, self._prefix = None, ""  # what a PrefixStore of it takes
 

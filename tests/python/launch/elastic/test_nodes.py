@@ -86,6 +86,8 @@ def test_a_launcher_of_a_node_that_ends_costs_its_ranks_only(tmp_path, endpoint,
             second.process.wait(LIMIT_SECONDS)
             assert wait_until(lambda: not alive(pid), 60)
             first.trains(lambda m: m == joined[:1], after=begin)
+            if number == signal.SIGKILL:  # nobody tells of its ranks, and no silence is waited for
+                first.heard(f"worker {joined[1]} .* has lost its connections")
         with node(tmp_path, "b", endpoint) as again:
             again.trains(lambda m: len(m) == 2 and m[0] == joined[0])
             first.ask("stop")
