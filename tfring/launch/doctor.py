@@ -61,11 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the findings; returns 1 if there is a problem.
-
-    Raises:
-        UsageError: The hosts have another form.
-    """
+    """Prints the findings; returns 1 if there is a problem. UsageError: -H has another form."""
     return main(parse_hosts(options.hosts) if options.hosts else ())
 
 

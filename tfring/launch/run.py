@@ -55,11 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Runs the job; returns its exit code.
-
-    Raises:
-        UsageError: The options are wrong.
-    """
+    """Runs the job; returns its exit code. UsageError: the options are wrong."""
     options = read_options(RunOptions, with_file(parsed))
     if options.check_build:
         return doctor.main()

@@ -45,11 +45,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Returns the value that some JSON describes.
-
-    Raises:
-        BootstrapError: It is not JSON.
-    """
+    """Returns the value that some JSON describes; BootstrapError for anything else."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:

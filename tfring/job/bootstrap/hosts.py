@@ -45,11 +45,7 @@ class InterfaceAddress:
 
     @staticmethod
     def from_json(value: Any) -> InterfaceAddress:
-        """Reads what to_json() of another rank returned.
-
-        Raises:
-            BootstrapError: It is not an address.
-        """
+        """Reads what to_json() of another rank returned; BootstrapError for anything else."""
         try:
             name, address, prefix, loopback = value
             checked = str(ipaddress.ip_address(address))

@@ -177,11 +177,7 @@ def _in_turn(ports: Sequence[int]) -> list[int]:
 
 
 def connect(address: str, port: int, rank: int, key: bytes, seconds: float) -> TCPStore:
-    """Tries once to connect with the store that rank 0 serves.
-
-    Raises:
-        StoreAuthError, StoreConnectionError: As of a TCPStore.
-    """
+    """Tries once to connect with the store that rank 0 serves; raises what a TCPStore does."""
     hello = auth.Hello(auth.Role.RENDEZVOUS, rank, 0)
     server = Server(address, port, key, _LEASE, _LOST_AFTER, hello)
     return TCPStore.of_job(server, seconds, again=False)

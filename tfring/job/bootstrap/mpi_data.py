@@ -29,11 +29,7 @@ def wanted(runtime: Mapping[str, str]) -> bool:
 
 
 def refuse_if_wanted(runtime: Mapping[str, str]) -> None:
-    """For elastic jobs: MPI cannot replace a process.
-
-    Raises:
-        SettingError: The settings ask for MPI.
-    """
+    """Raises SettingError if an elastic job asks for MPI, which cannot replace a process."""
     if wanted(runtime):
         raise SettingError(
             f"{_ASKED} in an elastic job: MPI ends a job that loses a process, and takes no new "
@@ -53,13 +49,9 @@ def plugins_in(folder: Path) -> list[str]:
 
 
 def find(exchange: Exchange, source: str, folder: Path) -> tuple[MpiExchange, Path]:
-    """Finds the plug-in for the MPI of this process.
+    """Finds the plug-in for the MPI of this process; returns the exchange and the plug-in.
 
-    Returns:
-        The exchange, which is one over MPI, and the plug-in.
-
-    Raises:
-        BootstrapError: MPI cannot be used, for the reason that the message has.
+    BootstrapError says why MPI cannot be used.
     """
     if not isinstance(exchange, MpiExchange):
         raise BootstrapError(
@@ -84,10 +76,9 @@ def find(exchange: Exchange, source: str, folder: Path) -> tuple[MpiExchange, Pa
 
 
 def open_communicator(exchange: MpiExchange, plugin: Path) -> dict[str, str]:
-    """Makes a communicator for the data; all ranks do so at the same time, once all have a plug-in.
+    """Makes a communicator for the data; returns what the runtime's `init` gets as `mpi`.
 
-    Returns:
-        What the runtime's `init` gets as `mpi`.
+    All ranks call it at the same time, once all have a plug-in.
     """
     communicator = exchange.another()
     return {

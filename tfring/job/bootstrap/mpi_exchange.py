@@ -131,8 +131,7 @@ def _timeout_message(rank: int, size: int, started: float) -> str:
 def duplicate(comm: Any, deadline: float) -> Any:
     """Returns a new communicator of the same processes; the caller owns it.
 
-    Raises:
-        BootstrapError: Not all processes called it in time.
+    BootstrapError: not all processes called it in time.
     """
     copy, request = comm.Idup()
     wait(request, deadline, comm)
@@ -289,11 +288,7 @@ def mpirun_path() -> str | None:
 
 
 def check_world(mpi: Any, expected: int | None, source: str) -> None:
-    """Checks that the loaded MPI library sees the ranks that were launched.
-
-    Raises:
-        BootstrapError: It belongs to another launcher.
-    """
+    """Raises BootstrapError if the loaded MPI library belongs to another launcher than ours."""
     if expected is None or mpi.COMM_WORLD.size == expected:
         return
     library = str(mpi.Get_library_version()).split("\n", 1)[0].split(",", 1)[0].strip()

@@ -79,11 +79,7 @@ class Record:
 
     @staticmethod
     def from_json(value: Any, rank: int) -> Record:
-        """Reads what to_json() of rank ``rank`` returned.
-
-        Raises:
-            BootstrapError: It is not a record of that rank.
-        """
+        """Reads what to_json() of rank ``rank`` returned; BootstrapError for anything else."""
         try:
             record = Record(
                 rank=int(value["rank"]),
@@ -110,13 +106,10 @@ class Record:
 
 
 def check_versions(values: list[Any]) -> None:
-    """Checks that the records of all ranks come from the same versions, before they are parsed.
+    """Raises BootstrapError if two ranks have different versions, before records are parsed.
 
     Other versions of tfring may have other records. Objects that are pickled by one version of
     Python, and graphs of another TensorFlow, may not work on the other ranks.
-
-    Raises:
-        BootstrapError: Two ranks differ.
     """
     for key, what, parts in _MUST_BE_EQUAL:
         first, *others = [_version(value, key, parts) for value in values]

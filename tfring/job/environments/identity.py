@@ -60,11 +60,7 @@ class Identity:
 
 
 def read_int(environ: Mapping[str, str], name: str, *, low: int = 0) -> int:
-    """Reads a whole number from a variable that is set.
-
-    Raises:
-        IdentityError: It is not a number, or below ``low``.
-    """
+    """Reads a whole number from a variable that is set; IdentityError if it is none, or too low."""
     text = environ[name]
     try:
         number = int(text)
@@ -97,11 +93,7 @@ def read_rank_and_size(
 
 
 def require_all(environ: Mapping[str, str], names: tuple[str, ...], source: str) -> None:
-    """Checks that all variables of an environment are set.
-
-    Raises:
-        IdentityError: Names those that are set and those that are missing.
-    """
+    """Raises IdentityError, which names the set and the missing ones, if a variable is not set."""
     missing = [name for name in names if not environ.get(name)]
     if missing:
         present = [name for name in names if environ.get(name)]
@@ -113,11 +105,7 @@ def require_all(environ: Mapping[str, str], names: tuple[str, ...], source: str)
 
 
 def check_rank(source: str, rank: int, size: int | None) -> None:
-    """Checks that a rank lies within its job.
-
-    Raises:
-        IdentityError: It does not.
-    """
+    """Raises IdentityError if a rank does not lie within its job."""
     if size is not None and not 0 <= rank < size:
         raise IdentityError(
             f"{source} says rank {rank} of {size} ranks, and ranks go from 0 to size - 1"

@@ -51,8 +51,7 @@ def detect(environ: Mapping[str, str]) -> Identity | None:
 def first_node(nodes: str) -> str:
     """Returns the first host of a Slurm node list: ``a[03-05,9]-ib,b7`` gives ``a03-ib``.
 
-    Raises:
-        IdentityError: The list is empty.
+    IdentityError: the list is empty.
     """
     head = re.match(r"(?:[^,\[\]]|\[[^\]]*\])+", nodes)
     if head is None:

@@ -99,11 +99,7 @@ def _session(key: bytes, hello: bytes, challenge: bytes) -> tuple[bytes, bytes]:
 
 
 def check_magic(magic: bytes, who: str) -> None:
-    """Checks that the other end speaks this protocol.
-
-    Raises:
-        AuthError: It speaks another version of the protocol, or something else.
-    """
+    """Raises AuthError if `who` speaks another protocol, or another version of it."""
     if magic == _MAGIC:
         return
     if magic[:6] == _MAGIC[:6]:
@@ -131,8 +127,7 @@ class ListenerHandshake:
     def challenge(self, hello: bytes) -> bytes:
         """Returns the answer to the connector's first message, of `HELLO_SIZE` bytes.
 
-        Raises:
-            AuthError: It is not a hello, or is addressed to another rank.
+        AuthError: it is no hello, or is addressed to another rank.
         """
         magic, role, connector, listener, _ = _HELLO.unpack(hello)
         check_magic(magic, "a process that connected")
@@ -145,8 +140,7 @@ class ListenerHandshake:
     def finish(self, proof: bytes) -> Hello:
         """Checks the proof, of `PROOF_SIZE` bytes; returns the hello, which can be trusted now.
 
-        Raises:
-            AuthError: The connector does not know the key.
+        AuthError: the connector does not know the key.
         """
         assert self.claim is not None
         right = _proof(self._key, b"connector", self._hello, self._challenge)

@@ -122,10 +122,9 @@ def bind(address: str, port: int, backlog: int) -> socket.socket:
 
 
 def ports_to_try(environ: Mapping[str, str]) -> list[int]:
-    """Returns the ports that a listener may have: those of TFRING_PORT_RANGE in any order, else 0.
+    """Returns the ports that a listener may have, in the order in which to try them.
 
-    Raises:
-        ValueError: It is no range of ports.
+    They are those of TFRING_PORT_RANGE in any order, else 0. ValueError: it is no range of ports.
     """
     text = environ.get("TFRING_PORT_RANGE")
     if not text:

@@ -28,38 +28,24 @@ def make_file(path: Path) -> int:
 
 
 def check_replaceable(path: Path) -> None:
-    """Refuses a place in which there is something else than a regular file or nothing.
-
-    Args:
-        path: The place of a new file.
-
-    Raises:
-        OSError: A link, a pipe or a device is there, which root would remove.
-    """
+    """Raises OSError if a link, a pipe or a device, which root could remove, is in a file's place."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(path.lstat().st_mode):
             raise OSError(f"{path} is no regular file")
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder, and those above it, unless it is there.
-
-    Raises:
-        OSError: It cannot be made, or is a link.
-    """
+    """Makes a folder, and those above it, unless it is there; OSError if it is a link."""
     path.mkdir(parents=True, exist_ok=True)
     if path.is_symlink():
         raise OSError(f"{path} is a link, not a folder")
 
 
 def check_owner(folder: Path, descriptor: int) -> None:
-    """Refuses a folder that somebody else has made, and who could replace its files.
+    """Raises PermissionError if somebody else, who could replace its files, has made a folder.
 
     `descriptor` is of a file that this process has made in it. Its owner is the owner of our files
     there, also on a file system that changes owners.
-
-    Raises:
-        PermissionError: The folder belongs to another user, who could replace its files.
     """
     owner, ours = folder.lstat().st_uid, os.fstat(descriptor).st_uid
     if owner != ours:

@@ -280,11 +280,7 @@ class Store:
 
 
 def seconds_of(timeout: Timeout) -> float:
-    """Returns a time limit in seconds.
-
-    Raises:
-        ValueError: It is not a finite time above 0.
-    """
+    """Returns a time limit in seconds; ValueError if it is not a finite time above 0."""
     seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
     if not 0 < seconds < math.inf:
         raise ValueError(f"a store's timeout is {timeout!r}, and has to be seconds above 0")
@@ -292,11 +288,7 @@ def seconds_of(timeout: Timeout) -> float:
 
 
 def as_bytes(value: bytes | str) -> bytes:
-    """Returns a value as a store keeps it.
-
-    Raises:
-        TypeError: It is neither bytes nor str.
-    """
+    """Returns a value as a store keeps it; TypeError if it is neither bytes nor str."""
     if isinstance(value, str):
         return value.encode()
     if not isinstance(value, (bytes, bytearray, memoryview)):

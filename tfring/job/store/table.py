@@ -54,7 +54,8 @@ class Entry(NamedTuple):
 class Table:
     """Keys and values with revisions, with the operations of a `Store`.
 
-    Not thread-safe: its owner holds a lock around each operation.
+    Not thread-safe: its owner holds a lock around each operation. StoreLimitError: a key or a value
+    is too long, or the table is full.
     """
 
     def __init__(self, changed: Callable[[Change], None], limits: Limits | None = None) -> None:
@@ -89,20 +90,12 @@ class Table:
         return sorted(found, key=lambda change: change.revision)
 
     def set(self, key: str, value: bytes, owner: Any = None) -> None:
-        """Sets a key, which goes with the end of its owner: see delete_owned().
-
-        Raises:
-            StoreLimitError: The key or the value is too long, or the table is full.
-        """
+        """Sets a key, which goes with the end of its owner: see delete_owned()."""
         self._check(key, value)
         self._put(key, value, owner)
 
     def append(self, key: str, value: bytes) -> None:
-        """Adds bytes to the end of a key's value; sets it where the key does not exist.
-
-        Raises:
-            StoreLimitError: The key or the value is too long, or the table is full.
-        """
+        """Adds bytes to the end of a key's value; sets it where the key does not exist."""
         old = self._entries.get(key)
         value = (b"" if old is None else old.value) + value
         self._check(key, value)
@@ -111,9 +104,7 @@ class Table:
     def add(self, key: str, amount: int) -> int:
         """Adds to a whole number, 0 where the key does not exist, and returns the sum.
 
-        Raises:
-            StoreValueError: The value is no whole number, or the sum has more than 64 bits.
-            StoreLimitError: The key is too long, or the table is full.
+        StoreValueError: the value is no whole number, or the sum has more than 64 bits.
         """
         old = self._entries.get(key)
         try:
@@ -132,11 +123,7 @@ class Table:
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """Sets a key if it has the expected value, or does not exist and none is expected.
 
-        Returns:
-            The value afterwards; `expected` where the key does not exist.
-
-        Raises:
-            StoreLimitError: The key or the value is too long, or the table is full.
+        Returns the value afterwards; `expected` where the key does not exist.
         """
         old = self._entries.get(key)
         if old is None and expected:
@@ -196,13 +183,7 @@ class Table:
 
 
 def check_key(key: str, limits: Limits) -> None:
-    """Checks that a text can be a key.
-
-    Raises:
-        StoreLimitError: It is empty or too long.
-        TypeError: It is no str.
-        UnicodeEncodeError: It cannot be encoded as UTF-8.
-    """
+    """Raises StoreLimitError, TypeError or UnicodeEncodeError if a text cannot be a key."""
     if not isinstance(key, str):
         raise TypeError(f"a key is a str, and {key!r} is a {type(key).__name__}")
     size = len(key.encode())

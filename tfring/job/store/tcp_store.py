@@ -101,13 +101,10 @@ class TCPStore(Store):
         *,
         again: bool = True,
     ) -> TCPStore:
-        """Returns a store through which the ranks of a job meet.
+        """Returns a store through which the ranks of a job meet; raises what the constructor does.
 
         A server that runs here belongs to the store now. With `again` it tries until the time is
         up.
-
-        Raises:
-            StoreConnectionError, StoreAuthError: As for the constructor.
         """
         store = cls.__new__(cls)
         Store.__init__(store, timeout)

@@ -17,11 +17,7 @@ LAUNCHER_DIED = "launcher died"
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a file of JSON that is whole whenever somebody reads it.
-
-    Raises:
-        OSError: It cannot be written, or what is there is no regular file.
-    """
+    """Writes a file of JSON that is whole whenever somebody reads it; OSError if it cannot."""
     check_replaceable(path)
     # In a folder where others may write, too, nobody can foresee this name.
     part = path.with_name(f"{path.name}.{os.urandom(8).hex()}.part")

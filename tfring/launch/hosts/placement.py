@@ -32,11 +32,7 @@ class Slot:
 
 
 def parse_hosts(text: str) -> list[tuple[str, int]]:
-    """Reads ``host:slots,host:slots``; a host without a number has one slot.
-
-    Raises:
-        UsageError: The text has another form.
-    """
+    """Reads ``host:slots,host:slots``, or raises UsageError; without a number it is one slot."""
     hosts = [host for part in split_list(text) for host in parse_entry(part, part)]
     if not hosts:
         raise UsageError(f"-H {text!r} names no host: is a variable of your shell empty?")
@@ -46,8 +42,7 @@ def parse_hosts(text: str) -> list[tuple[str, int]]:
 def parse_hostfile(text: str) -> list[tuple[str, int]]:
     """Reads a host file: ``host slots=4`` or ``host:4`` per line, # starts a comment.
 
-    Raises:
-        UsageError: A line has another form; the message names it.
+    UsageError names a line that has another form.
     """
     hosts: list[tuple[str, int]] = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -66,11 +61,7 @@ def parse_hostfile(text: str) -> list[tuple[str, int]]:
 
 
 def read_hostfile(path: str) -> list[tuple[str, int]]:
-    """Returns the hosts of a file, see parse_hostfile.
-
-    Raises:
-        UsageError: The file cannot be read, or a line has another form.
-    """
+    """Returns the hosts of a file, or raises UsageError: see parse_hostfile."""
     try:
         return parse_hostfile(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -31,11 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the manifest.
-
-    Raises:
-        UsageError: The options are wrong, or PyYAML is not installed.
-    """
+    """Prints the manifest; UsageError if options are wrong, or PyYAML is not installed."""
     print(manifest(request_of(options), [NAME, *options.words]), end="")
     return 0
 

@@ -47,8 +47,7 @@ def with_file(parsed: argparse.Namespace) -> argparse.Namespace:
 def words_of_file(path: Path, parser: argparse.ArgumentParser) -> list[str]:
     """Returns the words of a command line that stand for a file.
 
-    Raises:
-        UsageError: The file cannot be read, or has a key that is no option; the message names it.
+    UsageError: it cannot be read, or names a key that is no option.
     """
     entries = _entries(path, _load(path))
     return [word for entry in entries for word in _words(path, *entry, parser)]

@@ -29,11 +29,8 @@ def slots_of(pod: Pod) -> list[Slot]:
 def shared(job: JobOptions, pod: Pod, secret: str | None, job_id: str | None) -> JobOptions:
     """Returns a job whose ranks in other pods know what those of this one do.
 
-    The secret is what all pods have been given, the id what the user calls the job; each may be
-    None.
-
-    Raises:
-        UsageError: There is no secret that all pods have.
+    The secret is what all pods have been given; without one it raises UsageError. The id is what
+    the user calls the job, if anything.
     """
     if secret is None:
         raise UsageError(

@@ -25,11 +25,7 @@ _LEAST_AGENT_TIMEOUT = 2.0
 
 
 def _nodes(text: str) -> tuple[int, int]:
-    """Reads ``N`` or ``MIN:MAX``.
-
-    Raises:
-        ValueError: The text has another form.
-    """
+    """Reads ``N`` or ``MIN:MAX``; ValueError for another text."""
     match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text)
     least = int(match[1]) if match else 0
     most = int(match[2] or least) if match else 0
@@ -39,11 +35,7 @@ def _nodes(text: str) -> tuple[int, int]:
 
 
 def endpoint(text: str) -> tuple[str, int]:
-    """Reads ``HOST`` or ``HOST:PORT``, where nodes meet.
-
-    Raises:
-        ValueError: The text has another form.
-    """
+    """Reads ``HOST`` or ``HOST:PORT``, where nodes meet; ValueError for another text."""
     match = re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]+)(?::(\d{1,5}))?", text)
     port = int(match[2] or DEFAULT_PORT) if match else 0
     if match is None or not 0 < port < 1 << 16:
@@ -294,11 +286,7 @@ class RunOptions:
 
     @property
     def program(self) -> tuple[str, ...]:
-        """The program and its arguments.
-
-        Raises:
-            UsageError: There is none.
-        """
+        """The program and its arguments; UsageError if there is none."""
         words = self.command[1:] if self.command[:1] == ("--",) else self.command
         if not words:
             raise UsageError("say what to run: tfring run -np 2 python train.py")

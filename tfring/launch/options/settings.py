@@ -123,11 +123,7 @@ def _add_setting(add: Any, setting: Setting, option: Option) -> None:
 
 
 def _text_of(setting: Setting, option: Option, words: str) -> str:
-    """Returns the text of a setting that the words of a command line stand for.
-
-    Raises:
-        ValueError: They are not allowed.
-    """
+    """Returns the text of a setting that words of a command line stand for; or ValueError."""
     allowed = setting.allowed
     if option.scale != 1:
         low, high = setting.low / option.scale, setting.high / option.scale

@@ -127,21 +127,13 @@ class QueuedFile:
         self._reader_gone = False
 
     def fileno(self) -> int:
-        """Returns the descriptor behind it.
-
-        Raises:
-            OSError: There is none.
-        """
+        """Returns the descriptor behind it; OSError if there is none."""
         if isinstance(self._target, Descriptor):
             return self._target.fd
         raise OSError("no descriptor")
 
     def write(self, data: bytes) -> int:
-        """Takes data, which flush() hands on.
-
-        Raises:
-            BrokenPipeError: The reader has gone.
-        """
+        """Takes data, which flush() hands on; BrokenPipeError if the reader has gone."""
         with self._lock:
             if self._reader_gone:
                 raise BrokenPipeError

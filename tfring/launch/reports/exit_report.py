@@ -20,7 +20,10 @@ ENDED = "ended"
 
 
 class ExitReport:
-    """The report of one job. It is there from the start, whole at any time."""
+    """The report of one job. It is there from the start, whole at any time.
+
+    OSError: it cannot be written.
+    """
 
     def __init__(self, path: Path, options: JobOptions) -> None:
         self._path = path.absolute()
@@ -31,11 +34,7 @@ class ExitReport:
         self._kind = "rank" if options.slots else "worker"
 
     def begin(self) -> None:
-        """Writes the report of a job that has not ended.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Writes the report of a job that has not ended."""
         write_json(self._path, self._report(RUNNING, []))
 
     def order(self) -> dict[str, object]:
@@ -50,11 +49,7 @@ class ExitReport:
         stopped_by: int | None,
         explanation: str,
     ) -> None:
-        """Writes the report of a job that has ended, with the ranks that were started.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Writes the report of a job that has ended, with the ranks that were started."""
         report = self._report(ENDED, processes)
         first = first_failure(processes)
         report["ended"] = time.time()

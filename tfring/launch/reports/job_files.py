@@ -34,11 +34,7 @@ class JobFiles:
         self._trouble: list[str] = []
 
     def open(self) -> None:
-        """Makes the files.
-
-        Raises:
-            UsageError: One cannot be made.
-        """
+        """Makes the files; UsageError if one cannot be made."""
         options, option = self._options, ""
         try:
             if options.output_folder is not None:

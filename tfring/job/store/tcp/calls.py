@@ -103,11 +103,7 @@ class Calls:
             return None
 
     def take(self, answer: Answer) -> None:
-        """Hands an answer to the call or the watch that it belongs to.
-
-        Raises:
-            ValueError: It is none.
-        """
+        """Hands an answer to the call or the watch that it belongs to; ValueError if it is none."""
         with self._lock:
             watched = self._watched.get(answer.number)
             if answer.kind is Kind.CHANGED:

@@ -68,11 +68,7 @@ class Request(NamedTuple):
 
     @staticmethod
     def decode(message: bytes) -> Request:
-        """Reads a message.
-
-        Raises:
-            ValueError: It is no message.
-        """
+        """Reads a message; ValueError if it is none."""
         op, number, oldest = _unpacked(_REQUEST, message)
         return Request(Op(op), number, oldest, _split(message, _REQUEST.size))
 
@@ -90,11 +86,7 @@ class Answer(NamedTuple):
 
     @staticmethod
     def decode(message: bytes) -> Answer:
-        """Reads a message.
-
-        Raises:
-            ValueError: It is no message.
-        """
+        """Reads a message; ValueError if it is none."""
         kind, number = _unpacked(_ANSWER, message)
         return Answer(Kind(kind), number, _split(message, _ANSWER.size))
 
@@ -105,11 +97,7 @@ def longest_message(limits: Limits) -> int:
 
 
 def number(field: bytes) -> int:
-    """Reads a whole number.
-
-    Raises:
-        ValueError: It is no number, or has more than 20 characters.
-    """
+    """Reads a whole number of at most 20 characters; ValueError for anything else."""
     if len(field) > 20:
         raise ValueError(f"a number of {len(field)} characters")
     return int(field)

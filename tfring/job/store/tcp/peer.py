@@ -101,11 +101,7 @@ class Peer:
         return bool(self._ready)
 
     def read(self) -> None:
-        """Reads what is there.
-
-        Raises:
-            OSError: The connection is lost.
-        """
+        """Reads what is there; OSError if the connection is lost."""
         if not self.wants_read:
             return
         with contextlib.suppress(BlockingIOError, InterruptedError):
@@ -134,11 +130,7 @@ class Peer:
         self._answers.append(answer)
 
     def write(self) -> None:
-        """Sends what the socket takes now.
-
-        Raises:
-            OSError: The connection is lost.
-        """
+        """Sends what the socket takes now; OSError if the connection is lost."""
         with contextlib.suppress(BlockingIOError, InterruptedError):
             while self._ready or self._make_ready():
                 self._ready = self._ready[self.sock.send(self._ready) :]

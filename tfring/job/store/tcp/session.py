@@ -27,8 +27,7 @@ class Session:
     def remember(self, answer: Answer) -> None:
         """Keeps the answer to a request that changes something, should it come again.
 
-        Raises:
-            ValueError: There are more than a client can wait for.
+        ValueError: there are more than a client can wait for.
         """
         self._answers[answer.number] = answer
         size = sum(len(field) for kept in self._answers.values() for field in kept.fields)
