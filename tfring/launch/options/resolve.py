@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tfring.job.bootstrap import mpi_data
 from tfring.job.environments import IdentityError
-from tfring.job.environments.kubernetes import Pod, find_pod
+from tfring.job.environments.kubernetes import find_pod
 from tfring.job.security.errors import SecretError
 from tfring.job.security.sources import given_secret
 from tfring.launch.agents.host import (
@@ -29,7 +29,7 @@ from tfring.launch.options.elastic import elastic_options
 from tfring.launch.options.job_options import JobOptions
 from tfring.launch.options.pods import shared, slots_of
 from tfring.launch.options.run_options import RunOptions
-from tfring.settings.environment import Settings, read_settings
+from tfring.settings.environment import read_settings
 from tfring.settings.setting import SettingError
 from tfring.ssh.options import SshOptions
 
@@ -44,13 +44,22 @@ def job_options(options: RunOptions) -> JobOptions:
         UsageError: The options contradict each other, one is missing, or the environment asks for
             what the job cannot do.
     """
+    try:
+        return _job_options(options)
+    except (IdentityError, SecretError, SettingError) as error:
+        raise UsageError(str(error)) from None
+
+
+def _job_options(options: RunOptions) -> JobOptions:
     folder = _folder()
     elastic, node = elastic_options(options)
-    settings = _settings(options, elastic=elastic is not None)
+    settings = read_settings({**os.environ, **options.variables, **dict(options.x)})
+    if elastic is not None:  # workers would end with it one by one, and others take their places
+        mpi_data.refuse_if_wanted(settings.runtime)
     program = list(options.program)
     if program[0].endswith(".py") and not os.access(program[0], os.X_OK):
         program = [sys.executable, *program]  # a script that cannot be started by itself
-    pod = None if elastic is not None or options.says_where else _pod_around()
+    pod = None if elastic is not None or options.says_where else find_pod(os.environ)
     if pod is not None and options.max_restarts:
         raise UsageError(
             "--max-restarts: the ranks of other pods would not start again. Leave it out, "
@@ -87,9 +96,9 @@ def job_options(options: RunOptions) -> JobOptions:
         stopped_exit_code=settings.stopped_exit_code,
     )
     if node is not None:  # all launchers of the job have one secret
-        return dataclasses.replace(job, secret=_given_secret() or "")
+        return dataclasses.replace(job, secret=given_secret(os.environ) or "")
     if pod is not None and pod.pods > 1:
-        return shared(job, pod, _given_secret(), settings.job_id)
+        return shared(job, pod, given_secret(os.environ), settings.job_id)
     return job
 
 
@@ -100,31 +109,6 @@ def _folder() -> str:
         raise UsageError(
             f"the folder in which tfring run was started is gone ({error}): go to another one"
         ) from None
-
-
-def _settings(options: RunOptions, *, elastic: bool) -> Settings:
-    try:
-        settings = read_settings({**os.environ, **options.variables, **dict(options.x)})
-        if elastic:  # workers would end with it one after another, and others take their places
-            mpi_data.refuse_if_wanted(settings.runtime)
-    except SettingError as error:
-        raise UsageError(str(error)) from None
-    return settings
-
-
-def _pod_around() -> Pod | None:
-    """Returns the pod whose ranks are to be started, if this process is in one."""
-    try:
-        return find_pod(os.environ)
-    except IdentityError as error:
-        raise UsageError(str(error)) from None
-
-
-def _given_secret() -> str | None:
-    try:
-        return given_secret(os.environ)
-    except SecretError as error:
-        raise UsageError(str(error)) from None
 
 
 def _shell(options: RunOptions, silence: float) -> RemoteShell:
