@@ -152,7 +152,7 @@ class Job:
         for worker in sorted(self.pids)[-12:]:
             if text := (self.folder / f"worker{worker}.err").read_text(errors="replace")[-3000:]:
                 errors.append(f"--- error output of worker {worker}\n{text}")
-        return "\n".join([*notes, str(self.service.status()), str(self.exits), *said, *errors])
+        return "\n".join([*notes, str(self.service.record), str(self.exits), *said, *errors])
 
     def set_slots(self, slots: int) -> None:
         """Gives the host another number of slots."""
@@ -171,7 +171,7 @@ class Job:
 
     def members(self) -> list[int]:
         """The workers of the last generation, in the order of their ranks."""
-        return [int(one["worker"]) for one in self.service.status()["members"]]
+        return [one.worker for one in self.service.record.members]
 
     def read(self) -> None:
         """Takes what workers have logged since the last time."""
@@ -239,7 +239,7 @@ class Job:
 
     def wait_for_spares(self, count: int) -> None:
         """Waits until so many workers are parked."""
-        self.wait(lambda: len(self.service.status()["parked"]) >= count, f"{count} spares")
+        self.wait(lambda: len(self.service.parked) >= count, f"{count} spares")
 
     def wait_for_end(self) -> tuple[int, str]:
         """Waits until the job and all its processes are over; returns its code and reason."""
@@ -261,7 +261,7 @@ class Job:
             Its time, in nanoseconds.
         """
         now = time.monotonic_ns()
-        number = int(self.service.status()["generation"])
+        number = self.service.record.generation
         fault = {"e": "fault", "t": now, "w": worker, "g": number, "phase": "", "action": action}
         self.events.append(fault)
         return now
@@ -293,7 +293,7 @@ class Job:
         return found
 
     def _start(self, worker: int, host: str, slot: int) -> None:
-        first = self.service.status()["generation"] == 0 and len(self._processes) < self._first
+        first = self.service.record.generation == 0 and len(self._processes) < self._first
         variables = {
             "TFRING_ELASTIC_WORKER": str(worker),
             "TFRING_ELASTIC_STORE": f"{HOST}:{self.store.port}",

@@ -30,7 +30,7 @@ def joins(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
                 job_.planted(victim, "kill")
             generation = job_.wait_for_size(4, steps=2, after=generation)
             job_.set_slots(2)
-            left += [int(one["worker"]) for one in job_.service.status()["members"]]
+            left += [one.worker for one in job_.service.record.members]
             generation = job_.wait_for_size(2, steps=2, after=generation)
         return end(job_, "join, and join during a failure", (count + 1) // 2, left)
 
@@ -45,7 +45,7 @@ def flapping(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
             job_.set_slots(rng.choice([1, 2, 3]))
             time.sleep(rng.uniform(0.4, 2.0))
         job_.set_slots(3)
-        job_.wait_for_size(3, steps=2, after=int(job_.service.status()["generation"]) - 1)
+        job_.wait_for_size(3, steps=2, after=job_.service.record.generation - 1)
         events = job_.in_order()
         trained = {event["g"] for event in events if event["e"] == "train"}
         committed = {event["g"] for event in events if event["e"] == "commit"}
@@ -61,8 +61,8 @@ def below_min(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
     with Job(folder, 3, Settings(), **options) as job_:
         generation = job_.wait_for_size(3, steps=2, after=0)
         for _ in range(count):
-            members = job_.service.status()["members"]
-            victim = next(one["worker"] for one in members if one["slot"] == 2)
+            members = job_.service.record.members
+            victim = next(one.worker for one in members if one.slot == 2)
             kill(job_, [victim], ["running"], rng)
             job_.set_slots(2)
             _wait_for_phase(job_, "gathering")
@@ -95,7 +95,7 @@ def above_max(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
         job_.wait_for_spares(2)
         steps = len(job_.events)
         job_.wait(lambda: len(job_.events) > steps + 20, "more steps")
-        changed = int(job_.service.status()["generation"]) != generation
+        changed = job_.service.record.generation != generation
         wrong = ["a parked worker changed the generation"] if changed else []
         ended = end(job_, "above --max-np", 0)
         return ended._replace(wrong=[*ended.wrong, *wrong])
@@ -121,7 +121,7 @@ def store_away(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
 
 
 def _wait_for_phase(job: Job, phase: str) -> None:
-    job.wait(lambda: job.service.status()["phase"] == phase, f"a job that is {phase}")
+    job.wait(lambda: job.service.phase == phase, f"a job that is {phase}")
 
 
 def _busy_share(job: Job, after: float, seconds: float) -> float:

@@ -131,7 +131,7 @@ class ElasticJob:
             "TFRING_ELASTIC_STORE": f"localhost:{self._store.port}",
             "TFRING_ELASTIC_HOST": host,
             "TFRING_ELASTIC_SLOT": str(slot),
-            "TFRING_ELASTIC_FIRST": "1" if self.service.status()["generation"] == 0 else "0",
+            "TFRING_ELASTIC_FIRST": "1" if self.service.record.generation == 0 else "0",
             "TFRING_SECRET": SECRET,
             **memory_variables(self._memory),
             **self._env,

@@ -196,7 +196,7 @@ class ElasticJob:
 
     def __exit__(self, *exc):
         if exc[0] is not None:
-            print(*self.notes, *self.said, self.ends, self.service.status(), sep="\n")
+            print(*self.notes, *self.said, self.ends, self.service.record, sep="\n")
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.agent.pid, signal.SIGKILL)
         self.agent.stdin.close()

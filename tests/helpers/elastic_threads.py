@@ -39,7 +39,7 @@ class Links:
 
     def __exit__(self, *exc):
         if exc[0] is not None:
-            print(*self.notes, self.ends, self.abandoned, self.service.status(), sep="\n")
+            print(*self.notes, self.ends, self.abandoned, self.service.record, sep="\n")
         self._stack.close()
 
     def wire(self):

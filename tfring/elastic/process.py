@@ -46,8 +46,8 @@ _MAY_PASS = (BootstrapError, StoreError, OSError)
 # How long connecting may take: less than the coordinator waits for it, so that it hears who could
 # not reach whom.
 CONNECT_SECONDS = 10.0
-# So many generations in a row that could not be formed, although the coordinator had ended none of
-# them, are a fault that does not pass: another version on one host, say.
+# A worker gives up after this many generations in a row that it could not form, though the
+# coordinator had ended none: such a fault does not pass. A host has another version, say.
 _MOST_FAILURES = 3
 _ANSWER_SECONDS = 1.0
 # So long a generation may have to wait before it may publish: members of the one before may still
@@ -162,10 +162,6 @@ class ElasticProcess:
     def left_by_program(self) -> None:
         """The program has shut the runtime down. The coordinator hears nothing of it yet."""
         self._left = self.generation
-
-    def tell_that_it_recovers(self) -> None:
-        """The program has come to elastic.run: the launcher does not start all workers again."""
-        self.link.recovers()
 
     def wait_for_recovery(self) -> None:
         """Waits until a worker has come to elastic.run: others have no use for one that comes late.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from tfring import _native, topology
 from tfring.elastic import process as processes
@@ -23,61 +23,39 @@ _log = logging.getLogger("tfring")
 _MOST_FAILURES = 3
 
 
-class Job(Protocol):
-    """What elastic.run needs of the job that this process is in."""
+class Job:
+    """What elastic.run needs of a job; of itself one whose ranks stay: a lost one ends it."""
 
     def enter(self, state: State) -> None:
-        """Makes this process a member of a generation, if it is not yet."""
+        """Makes this process a member of a generation, if it is not yet: init has done it."""
 
     def exit(self) -> None:
         """Is called when elastic.run ends, in whatever way, after `enter` has been called."""
 
     def sync(self, state: State) -> None:
         """Gives all ranks the same state. Training begins."""
+        states.sync(state)
 
     def may_go_on(self, error: Exception, state: State) -> bool:
-        """Whether an exception only means that this generation is over."""
+        """Whether an exception only means that this generation is over.
+
+        Here: if all ranks are there, and the program itself has asked for it.
+        """
+        return isinstance(error, HorovodInternalError) and _health()["status"] != "broken"
 
     def after_failure(self, state: State) -> None:
         """Goes back to the last commit, and into the next generation."""
+        states.restore(state)
 
     def at_boundary(self, state: State) -> None:
         """Goes into the next generation from a commit at which all ranks have stopped."""
 
     def finish(self, state: State) -> bool:
         """Waits until all ranks have come to the end; False: training has to go on."""
-
-
-class StaticJob:
-    """A job whose ranks stay. A lost one ends it."""
-
-    def enter(self, state: State) -> None:
-        """Does nothing: init has done it."""
-
-    def exit(self) -> None:
-        """Does nothing."""
-
-    def sync(self, state: State) -> None:
-        """See `Job.sync`."""
-        states.sync(state)
-
-    def may_go_on(self, error: Exception, state: State) -> bool:
-        """See `Job.may_go_on`: if all ranks are there and the program itself has asked for it."""
-        return isinstance(error, HorovodInternalError) and _health()["status"] != "broken"
-
-    def after_failure(self, state: State) -> None:
-        """See `Job.after_failure`."""
-        states.restore(state)
-
-    def at_boundary(self, state: State) -> None:
-        """Does nothing: the ranks are the same."""
-
-    def finish(self, state: State) -> bool:
-        """Returns True: no rank waits for another."""
         return True
 
 
-class ElasticJob:
+class ElasticJob(Job):
     """An elastic job, in which a coordinator says who is in which generation."""
 
     def __init__(self, process: ElasticProcess) -> None:
@@ -99,7 +77,7 @@ class ElasticJob:
                 "the inner function as it is, without elastic.run"
             )
         process.leave_if_dismissed()
-        process.tell_that_it_recovers()
+        process.link.recovers()
         if process.left:
             process.failed()
         if process.left or not process.in_generation:
@@ -236,12 +214,12 @@ def present_job() -> Job:
     """Returns the job that this process is in."""
     process = processes.started()
     if process is None:
-        return StaticJob()
+        return Job()
     if process.over:  # the other members are still there
         _log.warning(
             "elastic.run is called again after the training of this elastic job has ended: ranks "
             "no longer come and go, and a lost rank is an error. For more than one training that "
             "goes on without lost ranks, call both in the function that elastic.run runs"
         )
-        return StaticJob()
+        return Job()
     return ElasticJob(process)

@@ -12,31 +12,16 @@ from typing import Any, NamedTuple
 
 from tfring import _native
 from tfring.elastic import keys
+from tfring.elastic.records import Record, record_of
 from tfring.job.store import PrefixStore, Store, StoreError, Watch
 
 _log = logging.getLogger("tfring")
 
 # How long the store may take for one request. What was lost is said again when the worker's next
-# report shows it.
+# report shows that.
 _STORE_SECONDS = 1.0
 _CLOSE_SECONDS = 10.0
 _FAILED = 1
-
-
-class Callbacks(NamedTuple):
-    """What the coordinator wants done; called in its thread, in which they return soon.
-
-    Attributes:
-        on_start: Start a worker: its id, host and slot.
-        on_kill: End what is left of a worker's process.
-        on_note: A line for the log.
-        on_end: The job is over: its exit code, and why. Called once.
-    """
-
-    on_start: Callable[[int, str, int], None]
-    on_kill: Callable[[int], None]
-    on_note: Callable[[str], None]
-    on_end: Callable[[int, str], None]
 
 
 class _Living(NamedTuple):
@@ -83,7 +68,8 @@ class CoordinatorService:
         self._core = _native.core.membership
         self._machine = self._core.Coordinator(options)
         self._store = PrefixStore(keys.PREFIX, store)
-        self._call = Callbacks(on_start, on_kill, on_note, on_end)
+        self._on_start, self._on_kill = on_start, on_kill
+        self._on_note, self._on_end = on_note, on_end
         # ProcessEnds, lists of hosts, _Living; None: the watch has something, or it is to end.
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._closing = False
@@ -137,28 +123,27 @@ class CoordinatorService:
         """
         self._inbox.put(self._core.ProcessEnd(worker, exit_code, cause))
 
-    def status(self) -> dict[str, Any]:
-        """Returns how the job stands, for people and for JSON.
+    @property
+    def record(self) -> Record:
+        """The generation that was proposed last; number 0 before the first."""
+        return record_of(self._machine.record)
 
-        `phase` is "gathering" (waits until all have stopped, and there are enough), "forming",
-        "running" or "over"; `generation` the number of the last one that was proposed; `members`
-        its workers in the order of ranks, each with worker, host and slot; `parked` the ids of
-        those that wait to be taken in; `hosts` the hosts, each with host and slots.
+    @property
+    def phase(self) -> str:
+        """How the job stands.
+
+        It is "gathering" until all have stopped and there are enough, then "forming", "running",
+        and at last "over".
         """
-        record, phase = self._machine.record, self._machine.phase.name
-        members = [{"worker": m.worker, "host": m.host, "slot": m.slot} for m in record.members]
-        inside = {member["worker"] for member in members}
-        return {
-            "phase": phase,
-            "generation": record.generation,
-            "members": members,
-            "parked": sorted(
-                worker
-                for worker, (state, *_) in self._stands.copy().items()
-                if state == self._core.WorkerState.parked and worker not in inside
-            ),
-            "hosts": [{"host": host, "slots": slots} for host, slots in self._hosts],
-        }
+        return str(self._machine.phase.name)
+
+    @property
+    def parked(self) -> list[int]:
+        """The ids of the workers that wait to be taken in."""
+        inside = {member.worker for member in self.record.members}
+        waits = self._core.WorkerState.parked
+        stands = self._stands.copy().items()
+        return sorted(one for one, (state, *_) in stands if state == waits and one not in inside)
 
     def end(self) -> None:
         """Begins to end the service, and does not wait for its thread."""
@@ -277,7 +262,7 @@ class CoordinatorService:
             if key not in self._refused:
                 self._refused.add(key)
                 self._guarded(
-                    self._call.on_note,
+                    self._on_note,
                     f'the report in the key "{key}" of the job\'s store was refused: {error}. Does '
                     "that process run the same version of tfring?",
                 )
@@ -300,7 +285,7 @@ class CoordinatorService:
             return
         self._stands.pop(worker, None)
         if closed and worker not in self._started:
-            # Of a process that we have started, whoever has started it tells more.
+            # If we have ordered its start, its launcher tells more of its end.
             events.ends = [*events.ends, self._core.ProcessEnd(worker, 0)]
             self._over_with(worker)
         else:
@@ -326,23 +311,23 @@ class CoordinatorService:
     def _apply(self, effects: Any) -> None:
         self._send(effects.commands)
         for worker in effects.kills:
-            self._guarded(self._call.on_kill, worker)
+            self._guarded(self._on_kill, worker)
         for start in effects.starts:
             self._start(start)
         for note in effects.notes:
-            self._guarded(self._call.on_note, note)
+            self._guarded(self._on_note, note)
         if effects.end is not None:
             self._end(effects.end.code, effects.end.reason)
 
     def _end(self, code: int, reason: str) -> None:
         if not self._ended:
             self._ended = True
-            self._guarded(self._call.on_end, code, reason)
+            self._guarded(self._on_end, code, reason)
 
     def _start(self, start: Any) -> None:
         self._started.add(start.worker)
         try:
-            self._call.on_start(start.worker, start.host, start.slot)
+            self._on_start(start.worker, start.host, start.slot)
         except Exception as error:
             _log.exception("worker %d could not be started on host %s", start.worker, start.host)
             self.process_ended(start.worker, _FAILED, f"it could not be started: {error}")
@@ -383,5 +368,4 @@ def _standing(report: Any) -> tuple[Any, ...]:
         report.suspect,
         report.host,
         report.slot,
-        report.listener,
     )

@@ -108,7 +108,7 @@ class ElasticJob:
         self._end: EndJob | None = None
 
     def put(self, order: object) -> None:
-        """See `OrderSink.put`."""
+        """Takes a wish of the coordinator, in any thread."""
         self._inbox.put(order)
 
     def run(self, function: Callable[[], Any]) -> list[Any]:
@@ -125,7 +125,7 @@ class ElasticJob:
             store = TCPStore(address, 0, is_master=True, secret=self._secret)
             at_end.callback(store.close)
             host = f"[{address}]" if ":" in address else address
-            service = Service(store, self._elastic, self._settings.timeout_s, self)
+            service = Service(store, self._elastic, self._settings.timeout_s, self.put)
             at_end.callback(service.close)
             at_end.callback(self._kill_all)
             if self._callbacks:

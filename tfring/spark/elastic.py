@@ -111,7 +111,7 @@ def _options(
     )
 
 
-class _Head:
+class _Head(Service):
     """See `Head`: the coordinator in this process. Each task is a host with one slot.
 
     Args:
@@ -125,27 +125,27 @@ class _Head:
         self, tunnels: TaskTunnels, elastic: ElasticOptions, start_timeout: float, orders: Orders
     ) -> None:
         self._tunnels = tunnels
-        self._orders = orders
+        self._heard = orders
         # The last one, and why the job has ended; read when it has.
         self.generation, self.reason = Generation(0, ()), ""
         address = tunnels.meeting.address
-        self._store = TCPStore(
+        self._served = TCPStore(
             address, 0, is_master=True, secret=tunnels.secret, bind_addr=tunnels.bind_address
         )
         host = f"[{address}]" if ":" in address else address
-        self._variables = {"TFRING_ELASTIC_STORE": f"{host}:{self._store.port}"}
-        self._service = Service(self._store, elastic, start_timeout, self)
+        self._variables = {"TFRING_ELASTIC_STORE": f"{host}:{self._served.port}"}
+        super().__init__(self._served, elastic, start_timeout, self.put)
         self._looking = threading.Lock()  # guards the order in which lists of tasks are told
         tunnels.on_change = self._look
         self._look()
 
     def put(self, order: Order) -> None:
-        """See `OrderSink.put`."""
+        """Takes a wish of the coordinator, in any thread."""
         if isinstance(order, Generation):
             self.generation = order
         if isinstance(order, EndJob):
             self.reason = self.reason or order.reason
-        self._orders.put(order)
+        self._heard.put(order)
 
     def variables(self, start: StartWorker) -> dict[str, str]:
         """See `Head.variables`."""
@@ -164,22 +164,11 @@ class _Head:
         """
         self.put(EndJob(1, _given_up(failure)))
 
-    def stop(self) -> None:
-        """See `Head.stop`."""
-        self._service.stop()
-
-    def hosts_found(self, hosts: list[tuple[str, int]]) -> None:
-        """See `Head.hosts_found`: there is no discovery script."""
-
-    def ended(self, worker: int, exit_code: int, cause: str) -> None:
-        """See `Head.ended`."""
-        self._service.ended(worker, exit_code, cause)
-
     def close(self) -> None:
         """See `Head.close`."""
         self._tunnels.on_change = lambda: None
-        self._service.close()
-        self._store.close()
+        super().close()
+        self._served.close()
 
     def _look(self) -> None:
         """Tells the coordinator which tasks there are."""

@@ -63,7 +63,7 @@ def test_a_connection_that_comes_back_changes_nothing():
         for _ in range(3):
             wire.cut()
             reports_come(job, 2)
-        assert job.service.status()["generation"] == 1
+        assert job.service.record.generation == 1
         assert job.abandoned == [] and not any("silent" in note for note in job.notes)
 
 

@@ -27,8 +27,8 @@ def test_survivors_of_a_kill_go_on_in_their_order_and_a_new_worker_joins():
 def test_a_spare_takes_the_place_in_the_next_generation():
     with ElasticJob([("a", 4)], np=3, min_np=2, max_np=3, spares=1) as job:
         job.wait_for_record(lambda members: len(members) == 3)
-        (spare,) = job.wait(lambda: job.service.status()["parked"])
-        members = [one["worker"] for one in job.service.status()["members"]]
+        (spare,) = job.wait(lambda: job.service.parked)
+        members = [one.worker for one in job.service.record.members]
         job.kill(members[0])
         record = job.wait_for_record(lambda members: True, after=1)
         assert record["generation"] == 2
@@ -104,7 +104,7 @@ def test_the_job_waits_below_min_np():
         job.service.set_hosts([("a", 1)])
         job.wait(lambda: job.exit_codes == {2: 76})
         job.wait(lambda: "the job waits: it has 1 of 2 workers" in job.notes)
-        assert job.service.status()["phase"] == "gathering"
+        assert job.service.phase == "gathering"
         job.service.set_hosts([("a", 1), ("c", 1)])
         job.wait_for_record(lambda members: members == [1, 3])
 
@@ -120,7 +120,7 @@ def test_the_job_ends_at_the_reset_limit():
         assert job.exit_codes[3] == 1
         ((code, reason),) = job.ends
         assert code == 1 and "limit of 1 resets" in reason
-        assert job.service.status()["phase"] == "over"
+        assert job.service.phase == "over"
 
 
 def test_all_end_together_when_the_training_is_over():

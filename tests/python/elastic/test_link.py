@@ -94,7 +94,7 @@ def test_a_record_that_nobody_took_is_given_back_when_its_generation_ends():
         links[0].failed(second)
         job.stop(links[:1], second, 4)
         # Link 2 may have had the record of the second generation, or heard of its end first.
-        assert wait_until(lambda: job.service.status()["generation"] > second)
+        assert wait_until(lambda: job.service.record.generation > second)
         record = job.train(links)
         assert record.generation > second and record.position == Position(4, 4)
 
@@ -150,7 +150,7 @@ def test_without_a_coordinator_those_leave_that_do_not_train():
         trains.ready()
         number = job.train([trains]).generation
         waits.ready()
-        job.wait(lambda: job.service.status()["parked"] == [2])
+        job.wait(lambda: job.service.parked == [2])
         job.service.close()
         error = ended_in_thread(waits.next_record)()
         assert isinstance(error, Dismissed) and error.code == 76

@@ -300,7 +300,7 @@ def test_a_rank_that_keeps_pythons_lock_goes_on_in_its_generation(start, tmp_pat
         wait_for_commits(job, 2)
         hold_lock(job, tmp_path, worker_of_rank(job, rank), seconds=LOCK_SECONDS)
         wait_for_commits(job, 2)
-        assert job.service.status()["generation"] == 1
+        assert job.service.record.generation == 1
         (tmp_path / "stop").touch()
         assert job.wait_for_end()[0] == 0
         assert set(job.exit_codes.values()) == {0} and len(job.exit_codes) == 2
@@ -316,7 +316,7 @@ def test_a_rank_that_keeps_pythons_lock_while_another_is_killed_recovers_with_th
         hold_lock(job, tmp_path, holder, seconds=7)
         job.kill(killed)
         wait_for_commits(job, 3)
-        assert holder in [one["worker"] for one in job.service.status()["members"]]
+        assert holder in [one.worker for one in job.service.record.members]
         (tmp_path / "stop").touch()
         assert job.wait_for_end()[0] == 0
         assert job.exit_codes.pop(killed) == 137 and set(job.exit_codes.values()) == {0}

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfring import _native
@@ -19,10 +19,9 @@ from tfring.launch.elastic.orders import (
     EndJob,
     Generation,
     KillWorker,
-    Member,
     Note,
+    Order,
     Orders,
-    OrderSink,
     Restart,
     StartWorker,
 )
@@ -67,7 +66,7 @@ def _nanoseconds(seconds: float) -> int:
 
 
 class Service:
-    """The coordinator's service, whose wishes become orders.
+    """The coordinator's service; it tells its wishes as orders, in any thread.
 
     Until a worker has come to elastic.run, nobody can go on without a member that is lost: then all
     workers end, and start again with a coordinator of their own, as those of torchrun do.
@@ -81,14 +80,14 @@ class Service:
         store: Store,
         elastic: ElasticOptions,
         start_timeout: float,
-        orders: OrderSink,
+        tell: Callable[[Order], None],
         rebuild_seconds: float = 0.0,
     ) -> None:
         self._store = store
         self._elastic = elastic
         self._options = coordinator_options(elastic, start_timeout)
         self._options.rebuild_wait = _nanoseconds(rebuild_seconds)
-        self._orders = orders
+        self._tell = tell
         self._lock = threading.RLock()  # guards all below
         self._hosts: list[tuple[str, int]] = []
         self._workers: dict[int, str] = {}  # the host of each that was started and has not ended
@@ -157,9 +156,8 @@ class Service:
 
     def _is_needed(self, worker: int) -> bool:
         """Whether a worker is a member of a generation that cannot go on without it."""
-        status = self._service.status()
-        members = [member["worker"] for member in status["members"]]
-        over = self._stopping or status["phase"] == "over"
+        members = [member.worker for member in self._service.record.members]
+        over = self._stopping or self._service.phase == "over"
         return worker in members and not over and not self._recovers()
 
     def _recovers(self) -> bool:
@@ -172,7 +170,7 @@ class Service:
 
     def _lost(self, worker: int, host: str, exit_code: int, end: str) -> None:
         """Handles the end of a member that is needed."""
-        members = [member["worker"] for member in self._service.status()["members"]]
+        members = [member.worker for member in self._service.record.members]
         reason = f"rank {members.index(worker)} (worker {worker}) on host {host} {end}"
         limit = _RESTARTS if self._elastic.reset_limit < 0 else self._elastic.reset_limit
         # A program without elastic.run that ends well is through, whatever the others do.
@@ -180,15 +178,15 @@ class Service:
         if well or self._restarts == limit:
             used_up = f", and the {limit} restarts are used up (--max-restarts, or --reset-limit)"
             self._stopping = True
-            self._orders.put(EndJob(exit_code, reason + ("" if well else used_up)))
+            self._tell(EndJob(exit_code, reason + ("" if well else used_up)))
             self._service.end()
             return
         self._restarts += 1
         self._restarting = True
-        self._orders.put(Restart(self._restarts, limit, reason))
+        self._tell(Restart(self._restarts, limit, reason))
         self._service.end()  # its thread may wait for our lock
         for other in self._workers:
-            self._orders.put(KillWorker(other))
+            self._tell(KillWorker(other))
 
     def _begin_again(self) -> None:
         """Begins the next life when all workers of the one before have ended, or their hosts."""
@@ -209,19 +207,19 @@ class Service:
                 return
             self._workers[worker] = host
             self._last_worker = max(worker, self._last_worker)
-            status = self._service.status()
-            begins = status["generation"] == 0
+            record = self._service.record
+            begins = record.generation == 0
             first = begins and len(self._first) < self._elastic.np
             rank = worker - self._options.first_worker
             if first:
                 self._first.add(worker)
-            there = self._elastic.np if begins else len(status["members"])
+            there = self._elastic.np if begins else len(record.members)
             size = self._elastic.np if first else min(there + 1, self._elastic.max_np)
             rank = min(rank if first else size, size - 1)
-            self._orders.put(StartWorker(worker, host, slot, first, size, rank, life))
+            self._tell(StartWorker(worker, host, slot, first, size, rank, life))
 
     def _kill(self, life: int, worker: int) -> None:
-        self._orders.put(KillWorker(worker))
+        self._tell(KillWorker(worker))
         with self._lock:
             if life == self._restarts and not self._restarting and self._is_needed(worker):
                 end = "was silent, or did not stop, and is taken for lost"
@@ -230,26 +228,21 @@ class Service:
     def _end(self, life: int, code: int, reason: str) -> None:
         with self._lock:
             if life == self._restarts and not self._restarting:
-                self._orders.put(EndJob(code, reason))
+                self._tell(EndJob(code, reason))
 
     def _note(self, life: int, text: str) -> None:
         with self._lock:
             if life != self._restarts or self._restarting:
                 return
-            self._orders.put(Note(text))
-            status = self._service.status()
-            if status["generation"] > self._seen:
-                self._seen = status["generation"]
-                members = tuple(Member(**member) for member in status["members"])
-                self._orders.put(Generation(self._seen, members))
+            self._tell(Note(text))
+            record = self._service.record
+            if record.generation > self._seen:
+                self._seen = record.generation
+                self._tell(Generation(self._seen, record.members))
 
 
-class LocalHead:
-    """See `Head`: the coordinator, and the store of the job, in this process.
-
-    Raises:
-        UsageError: No store can be opened.
-    """
+class LocalHead(Service):
+    """See `Head`: the coordinator, and the store of the job, in this process."""
 
     def __init__(self, options: JobOptions, elastic: ElasticOptions, orders: Orders) -> None:
         self._interface = options.interface
@@ -257,14 +250,14 @@ class LocalHead:
         try:
             address = self._listen_at()
             bind = "" if address == _ANY else address
-            self._store = TCPStore(
+            self._served = TCPStore(
                 address, 0, is_master=True, secret=options.secret, bind_addr=bind
             )
         except (OSError, StoreError) as error:
             raise UsageError(f"the store of the job cannot be opened: {error}") from None
-        self._service = Service(self._store, elastic, options.start_timeout, orders)
+        super().__init__(self._served, elastic, options.start_timeout, orders.put)
         if elastic.hosts:
-            self._service.set_hosts(list(elastic.hosts))
+            self.set_hosts(list(elastic.hosts))
 
     def _listen_at(self) -> str:
         if self._alone:
@@ -274,7 +267,7 @@ class LocalHead:
 
     def variables(self, start: StartWorker) -> dict[str, str]:
         """See `Head.variables`."""
-        address = self._store.host
+        address = self._served.host
         if address == _ANY:
             towards = address_of(start.host)
             try:
@@ -283,25 +276,13 @@ class LocalHead:
                 raise UsageError(f"no way to host {towards}: {error}") from None
         if ":" in address:
             address = f"[{address}]"
-        return {"TFRING_ELASTIC_STORE": f"{address}:{self._store.port}"}
+        return {"TFRING_ELASTIC_STORE": f"{address}:{self._served.port}"}
 
     def connection(self, host: str) -> str:
         """See `Head.connection`."""
         return host
 
-    def stop(self) -> None:
-        """See `Head.stop`."""
-        self._service.stop()
-
-    def hosts_found(self, hosts: list[tuple[str, int]]) -> None:
-        """See `Head.hosts_found`."""
-        self._service.set_hosts(hosts)
-
-    def ended(self, worker: int, exit_code: int, cause: str) -> None:
-        """See `Head.ended`."""
-        self._service.ended(worker, exit_code, cause)
-
     def close(self) -> None:
         """See `Head.close`."""
-        self._service.close()
-        self._store.close()
+        super().close()
+        self._served.close()

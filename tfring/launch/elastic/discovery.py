@@ -19,7 +19,7 @@ class DiscoveryError(ValueError):
 def parse_hosts_found(text: str, slots: int | None) -> Hosts:
     """Reads what a discovery script prints: a line ``host:slots`` or ``host`` for each host.
 
-    Returns the hosts in the order of the lines. `slots` is for those of which the line says none;
+    Returns the hosts in the order of the lines. `slots` is for lines that say none;
     None: each line has to.
 
     Raises:
@@ -53,7 +53,7 @@ def parse_hosts_found(text: str, slots: int | None) -> Hosts:
 class Discovered:
     """The hosts that a script has named last. Hosts that stay keep their places: oldest first.
 
-    `slots` is for hosts of which the script says none.
+    `slots` is for hosts for which the script says none.
     """
 
     def __init__(self, slots: int | None) -> None:

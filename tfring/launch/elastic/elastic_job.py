@@ -294,4 +294,4 @@ class ElasticJobRunner(Supervisor):
             self._note(f"the hosts are now {hosts_text(self._script.hosts)}")
             self._files.event("hosts", hosts=self._script.hosts)
             self._slots = dict(self._script.hosts)
-            self._head.hosts_found(self._script.hosts)
+            self._head.set_hosts(self._script.hosts)

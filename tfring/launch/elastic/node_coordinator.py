@@ -147,7 +147,7 @@ class NodeCoordinator:
         self._where: dict[int, str] = {}  # the host of each worker
         self._ends: dict[str, bytes] = {}  # of workers, that the service has not heard of
         self._open = False
-        self._service = Service(store, elastic, start_timeout, self, rebuild_seconds)
+        self._service = Service(store, elastic, start_timeout, self.put, rebuild_seconds)
         self._service.set_hosts([])  # it listens from now on
         self._opens_at = time.monotonic() + rebuild_seconds
         store.set("life", secrets.token_hex(8))

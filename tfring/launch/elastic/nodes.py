@@ -17,6 +17,7 @@ import threading
 import time
 
 from tfring.elastic import keys
+from tfring.elastic.records import Member
 from tfring.job.environments.elastic import PATIENCE
 from tfring.job.security.errors import SecretError
 from tfring.job.store import (
@@ -37,7 +38,6 @@ from tfring.launch.elastic.orders import (
     EndJob,
     Generation,
     KillWorker,
-    Member,
     Note,
     Orders,
     Restart,
@@ -112,11 +112,7 @@ class _ComesTooLateError(Exception):
 
 
 class NodeHead:
-    """See `Head`: the coordinator is in the process that serves the store.
-
-    Raises:
-        UsageError: The nodes cannot meet.
-    """
+    """See `Head`: the coordinator is in the process that serves the store."""
 
     def __init__(
         self, node: NodeOptions, elastic: ElasticOptions, start_timeout: float, orders: Orders
@@ -188,11 +184,7 @@ class NodeHead:
         self._follower = Follower(self._store, follow, self._on_lost, self._send_ends)
 
     def _name_job(self) -> None:
-        """Tells a coordinator which job this is, or compares.
-
-        Raises:
-            UsageError: It is another job's.
-        """
+        """Tells a coordinator which job this is; UsageError if another job's nodes meet there."""
         mine = {
             "job": self._node.job,
             "elastic": dataclasses.asdict(self._elastic),
@@ -231,8 +223,8 @@ class NodeHead:
         patience = {PATIENCE: f"{self._elastic.timeout:g}"} if self._node.apart else {}
         return {"TFRING_ELASTIC_STORE": f"{host}:{self._node.port}", **patience}
 
-    def hosts_found(self, hosts: list[tuple[str, int]]) -> None:
-        """See `Head.hosts_found`: each node names itself."""
+    def set_hosts(self, hosts: list[tuple[str, int]]) -> None:
+        """See `Head.set_hosts`: each node names itself."""
         raise AssertionError(f"no script names the hosts {hosts}")
 
     def ended(self, worker: int, exit_code: int, cause: str) -> None:

@@ -15,13 +15,13 @@ NO_LIMIT = 1 << 20
 class ElasticOptions:
     """How many workers an elastic job has, and where. Times are in seconds."""
 
-    np: int  # the first generation waits for so many, for as long as start_timeout
+    np: int  # ranks that the first generation waits for, at most start_timeout
     min_np: int
     max_np: int
     spares: int = 0
     hosts: Hosts = ()  # where no script says them
     script: str | None = None  # a command for the shell that prints the hosts
-    slots: int | None = None  # of hosts of which the script says none
+    slots: int | None = None  # of a host for which the script says none
     timeout: float = ELASTIC_SECONDS  # for which there may be fewer than min_np
     reset_limit: int = -1
     cooldown: tuple[float, float] | None = None

@@ -6,8 +6,9 @@ import contextlib
 import os
 import queue
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from tfring.elastic.records import Member
 from tfring.texts.ranks import rank_ranges
 
 # In place of the exit code of a worker that was not started, because its launcher ends.
@@ -85,14 +86,6 @@ class EndJob:
     ask: bool = False
 
 
-class Member(NamedTuple):
-    """A worker in a generation; ranks are their order there."""
-
-    worker: int
-    host: str
-    slot: int
-
-
 @dataclass(frozen=True)
 class Generation:
     """A generation was proposed: rank r is members[r]."""
@@ -154,13 +147,6 @@ class Orders:
         os.close(write)
 
 
-class OrderSink(Protocol):
-    """What takes orders."""
-
-    def put(self, order: Order) -> None:
-        """Takes an order, in any thread."""
-
-
 class Head(Protocol):
     """Where the orders come from: the coordinator in this process, or that of another node."""
 
@@ -173,7 +159,7 @@ class Head(Protocol):
     def stop(self) -> None:
         """Says that this launcher starts no more workers, as a signal ends it."""
 
-    def hosts_found(self, hosts: list[tuple[str, int]]) -> None:
+    def set_hosts(self, hosts: list[tuple[str, int]]) -> None:
         """Says which hosts the discovery script has named."""
 
     def ended(self, worker: int, exit_code: int, cause: str) -> None:

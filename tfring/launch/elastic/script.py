@@ -20,7 +20,7 @@ _PROCESS = str(Path(__file__).with_name("discovery_process.py"))
 class DiscoveryScript:
     """Starts the process that runs the script, and takes what it says. Used by one thread.
 
-    `slots` is for hosts of which the script says none.
+    `slots` is for hosts for which the script says none.
     """
 
     def __init__(self, connections: Connections, command: str, slots: int | None) -> None:
