@@ -53,15 +53,13 @@ void DefineRecords(py::module_& m) {
       .def_readwrite("worker", &Member::worker)
       .def_readwrite("slot", &Member::slot);
   DefineText(&member, "host", &Member::host);
-  DefineText(&member, "endpoint", &Member::endpoint);
   py::class_<Record>(m, "Record", "A generation: rank r is members[r].")
       .def(py::init<>())
       .def_readwrite("generation", &Record::generation)
       .def_readwrite("nonce", &Record::nonce)
       .def_readwrite("members", &Record::members)
       .def_readwrite("root", &Record::root)
-      .def_readwrite("position", &Record::position)
-      .def("rank_of", &membership::RankOf, arg("worker"), "The rank of a worker; -1: none.");
+      .def_readwrite("position", &Record::position);
 }
 
 void DefineReport(py::module_& m) {
@@ -86,7 +84,6 @@ void DefineReport(py::module_& m) {
       .def_readwrite("suspect", &Report::suspect)
       .def_readwrite("slot", &Report::slot);
   DefineText(&report, "host", &Report::host);
-  DefineText(&report, "listener", &Report::listener);
 }
 
 void DefineCommand(py::module_& m) {

@@ -59,13 +59,10 @@ void DefineWorkerEvents(py::module_& m) {
            }),
            arg("generation"), arg("suspect") = membership::kNobody);
   py::class_<WorkerEvents::Stopped>(events, "Stopped")
-      .def(py::init([](Generation generation, Position position, bool boundary, bool done,
-                       std::string listener) {
-             return WorkerEvents::Stopped{generation, position, boundary, done,
-                                          std::move(listener)};
+      .def(py::init([](Generation generation, Position position, bool boundary, bool done) {
+             return WorkerEvents::Stopped{generation, position, boundary, done};
            }),
-           arg("generation"), arg("position"), arg("boundary") = false, arg("done") = false,
-           arg("listener") = "");
+           arg("generation"), arg("position"), arg("boundary") = false, arg("done") = false);
   events.def(py::init<>())
       .def_readwrite("commands", &WorkerEvents::commands)
       .def_readwrite("attached", &WorkerEvents::attached)
@@ -102,8 +99,6 @@ void DefineWorker(py::module_& m) {
       .def(py::init<WorkerOptions>(), arg("options"))
       .def("step", &Worker::Step, arg("now"), arg("events"))
       .def("next_deadline", &Worker::next_deadline)
-      .def("admits", &Worker::Admits, arg("generation"), arg("nonce"))
-      .def("runs", &Worker::Runs, arg("generation"))
       .def("may_publish", &Worker::MayPublish, arg("now"))
       .def_property_readonly("state", &Worker::state)
       .def_property_readonly("generation", &Worker::generation)

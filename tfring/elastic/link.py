@@ -18,10 +18,10 @@ from tfring.job.store import PrefixStore, Store, StoreError, Watch
 
 _log = logging.getLogger("tfring")
 
-# How long the store may take for one request; what was lost is said again with the next beat.
+# How long the store may take for one request. The next beat says again what was lost.
 _STORE_SECONDS = 1.0
 _CLOSE_SECONDS = 10.0
-# A coordinator that has answered nothing for so long, although it was asked so often, is away.
+# A coordinator is away if it has answered none of this many reports in this time.
 _SILENT_SECONDS, _SILENT_REPORTS = 10.0, 5
 # How often a wait asks whether it is still wanted.
 _CANCEL_SECONDS = 0.05
@@ -84,7 +84,7 @@ class WorkerLink:
         self._newest: Any = None  # an event with the newest commit and step, not put in yet
         self._record: Record | None = None  # to be connected, and not taken yet
         self._stopped = (Position(), False)  # where the program has stopped last, and if done
-        self._ready_to_go = 0  # the last generation of which all members were connected
+        self._ready_to_go = 0  # the last generation whose members were all connected
         self._ended = 0  # the last generation that has ended
         self._change_pending = False
         self._answered = 0
@@ -97,10 +97,10 @@ class WorkerLink:
 
     def ready(self) -> None:
         """The program has built its model: the coordinator may hear of this worker."""
-        self._put(ready="")
+        self._put(ready=True)
 
     def recovers(self) -> None:
-        """The program has come to elastic.run; each coordinator hears of it."""
+        """The program has come to elastic.run: no coordinator has all workers start again."""
         self._recovers = True
         self._tell_that_it_recovers()
 

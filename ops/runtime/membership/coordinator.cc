@@ -175,10 +175,7 @@ void Coordinator::OnReport(Report report) {
   }
   Process& process = found->second;
   if (report.sequence <= process.last.sequence) return;
-  if (report.slot >= 0) {
-    process.place = {report.host, report.slot};
-    process.listener = report.listener;
-  }
+  if (report.slot >= 0) process.place = {report.host, report.slot};
   if (!process.registered) process.arrival = next_arrival_++;
   process.registered = true;
   process.cut_off = false;

@@ -19,7 +19,7 @@
 namespace tfring::membership {
 
 struct CoordinatorOptions {
-  int np = 1;  // the first generation waits for so many, up to `start_wait`
+  int np = 1;  // ranks that the first generation waits for, up to `start_wait`
   int min_np = 1;
   int max_np = 1;
   int spares = 0;             // workers that are started beyond max_np, and wait
@@ -39,7 +39,7 @@ struct CoordinatorOptions {
   // is the first.
   Duration rebuild_wait = 0;
   Duration join_interval = 2 * kSecond;
-  // At most so many generations after the first in `reset_window`, or in all if that is 0; -1: no
+  // How many generations may follow the first in `reset_window`, or in all if that is 0; -1: no
   // limit. At the limit joiners wait, and a failure ends the job.
   int reset_limit = -1;
   Duration reset_window = 0;
@@ -121,13 +121,12 @@ class TFRING_EXPORT Coordinator {
     uint64_t arrival = 0;    // ascends
     TimePoint heard = 0;     // or started, before it has registered
     TimePoint told = 0;      // when something was last said to it, but for answers
-    Generation lost_in = 0;  // the last generation of which a member has lost it
+    Generation lost_in = 0;  // the last generation in which a member has lost it
     bool started = false;    // by our order; its launcher reports its end
     bool registered = false;
     bool cut_off = false;  // its connection has ended since it was heard
     bool leaving = false;  // has to, or wants to (last.leaving)
     Report last;
-    std::string listener;
   };
   struct Ended {
     Place place;
@@ -210,7 +209,7 @@ class TFRING_EXPORT Coordinator {
   Position reached_;               // the newest commit that a worker has reported since record_
   WorkerId kept_ = kNobody;        // a member that leaves once another has its state
   bool hands_over_ = false;        // record_ has such a member
-  Generation judged_ = 0;          // the last of which suspects were looked at
+  Generation judged_ = 0;          // the last whose suspects were looked at
   std::set<WorkerId> member_ids_;  // of record_
   bool ran_ = false;               // a generation has trained
   TimePoint round_since_ = 0;

@@ -11,8 +11,8 @@
 namespace tfring::membership {
 namespace {
 
-// Workers of which nobody has told had ids below the highest known one and so many more: no id
-// comes twice.
+// A worker that nobody has told of may have had an id above the highest known one: new ids leave a
+// gap, so that none comes twice.
 constexpr WorkerId kUnheardIds = 1000;
 
 }  // namespace
@@ -63,8 +63,8 @@ bool Coordinator::StillRebuilds(bool someone) {
   return false;
 }
 
-// Goes on with the newest generation that was heard of. Members that were not are lost. Whoever has
-// been in an older one and is not in this one was taken for dead, and its state may be another one
+// Goes on with the newest generation that was heard of. Its members that were not heard of are
+// lost. A worker of an older one that is not in this one was taken for dead: its state may differ
 // at the same commit.
 void Coordinator::Rebuild() {
   rebuilds_ = false;

@@ -296,7 +296,7 @@ void Coordinator::Propose(const std::vector<WorkerId>& members, uint64_t random)
     const Process& process = processes_.at(worker);
     joins = joins || !IsMember(worker);
     stays = stays || IsMember(worker);
-    record.members.push_back({worker, process.place.first, process.place.second, process.listener});
+    record.members.push_back({worker, process.place.first, process.place.second});
     if (record.position < process.last.position) {
       record.position = process.last.position;
       record.root = static_cast<Rank>(record.members.size()) - 1;

@@ -15,7 +15,7 @@ constexpr uint8_t kIntroduced = 16;
 constexpr uint8_t kRecord = 32;
 constexpr int kReportFlags = 64;  // one more than all of them together
 // The fewest bytes of a member in a message: bounds the number of members, and so allocation.
-constexpr size_t kMinMemberBytes = 4;
+constexpr size_t kMinMemberBytes = 3;
 
 void WriteText(const std::string& text, WireWriter* out) { out->String(text.substr(0, kMaxText)); }
 
@@ -48,7 +48,6 @@ void WriteRecord(const Record& record, WireWriter* out) {
     out->Unsigned(member.worker);
     WriteText(member.host, out);
     out->Signed(member.slot);
-    WriteText(member.endpoint, out);
   }
 }
 
@@ -66,7 +65,6 @@ Record ReadRecord(WireReader* in) {
     member.worker = in->Unsigned();
     member.host = ReadText(in);
     member.slot = in->Signed32();
-    member.endpoint = ReadText(in);
     record.members.push_back(std::move(member));
   }
   if (record.root < 0 || static_cast<size_t>(record.root) >= record.members.size()) in->Fail();
@@ -120,7 +118,6 @@ std::string EncodeReport(const Report& report) {
   if (introduced) {
     WriteText(report.host, &out);
     out.Signed(report.slot);
-    WriteText(report.listener, &out);
   }
   if (has_record) WriteRecord(report.record, &out);
   return out.Take();
@@ -145,7 +142,6 @@ Result<Report> DecodeReport(std::string_view bytes) {
   if (flags & kIntroduced) {
     report.host = ReadText(&in);
     report.slot = in.Signed32();
-    report.listener = ReadText(&in);
     if (report.slot < 0) in.Fail();
   }
   if (flags & kRecord) {

@@ -24,7 +24,7 @@ using Generation = uint64_t;
 
 inline constexpr WorkerId kNobody = 0;
 
-// A step that comes so much too late: this process was stopped, or a call kept Python's lock.
+// A step that comes this much too late: this process was stopped, or a call kept Python's lock.
 inline constexpr Duration kPause = kSecond;
 
 // How far a state is: commits, and the steps that they hold. The one with more commits is ahead.
@@ -62,7 +62,6 @@ struct Member {
   WorkerId worker = kNobody;
   std::string host;
   int32_t slot = -1;
-  std::string endpoint;
 };
 
 // A generation: the same everywhere. Rank r is members[r].
@@ -92,8 +91,7 @@ struct Report {
   WorkerId suspect = kNobody;
   // Empty in a report that repeats what has been answered.
   std::string host;
-  int32_t slot = -1;     // on its host, for life
-  std::string listener;  // where the members of its next generation reach it
+  int32_t slot = -1;  // on its host, for life
   // Of its last generation, until a coordinator that may not know it has answered; else empty.
   Record record;
 };
@@ -123,7 +121,7 @@ struct Command {
   std::string reason;         // kEnd, kFenced, kExit
 };
 
-// The longest host name, endpoint and reason: longer ones are cut on sending where they are text,
+// The longest host name and reason: longer ones are cut on sending where they are text,
 // and refused on receiving.
 inline constexpr size_t kMaxText = 1024;
 inline constexpr size_t kMaxMembers = 65536;

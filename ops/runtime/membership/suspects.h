@@ -31,7 +31,7 @@ class Suspects {
   }
   // The generation has ended, `workers` are left, in the order in which they came. Returns whom to
   // do without, so that no pair of two generations in a row is left: the fewest that can be found
-  // by taking whoever is in most pairs first, and of two the one that came last.
+  // by taking the one in most pairs first, and of two the one that came last.
   std::vector<WorkerId> EndOfGeneration(const std::vector<WorkerId>& workers);
 
  private:

@@ -149,7 +149,6 @@ void Worker::HandleProgram(TimePoint now, const WorkerEvents& events, WorkerEffe
     position_ = events.committed.value_or(position_);  // of a copy that a new worker has found
   }
   if (events.ready && state_ == WorkerState::kIdle) {
-    listener_ = *events.ready;
     Enter(now, WorkerState::kParked);
     next_beat_ = now;
   }
@@ -184,7 +183,6 @@ void Worker::HandleStopped(TimePoint now, const WorkerEvents::Stopped& stopped) 
   step_ = position_.step;
   boundary_ = stopped.boundary;
   done_ = stopped.done;
-  listener_ = stopped.listener;
   Enter(now, WorkerState::kBroken);
 }
 
@@ -207,7 +205,6 @@ Report Worker::MakeReport(TimePoint now) {
   if (answered_ < introduced_) {
     report.host = options_.host;
     report.slot = options_.slot;
-    report.listener = listener_;
   }
   if (answered_ < attached_) report.record = record_;
   return report;

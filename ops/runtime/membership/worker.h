@@ -31,8 +31,7 @@ struct WorkerOptions {
 struct WorkerEvents {
   std::vector<Command> commands;
   bool attached = false;  // to a coordinator that may know nothing of this worker
-  // The program has built its model and listens here: the coordinator may hear of it.
-  std::optional<std::string> ready;
+  bool ready = false;     // the program has built its model: the coordinator may hear of it
   std::optional<Generation> connected;  // with all members of it
   struct Synced {
     Generation generation = 0;
@@ -51,7 +50,6 @@ struct WorkerEvents {
     Position position;  // what a restore gives: this is what the next generation can take
     bool boundary = false;
     bool done = false;
-    std::string listener;  // of the next generation
   };
   // No step of this generation is applied any more. After `failed` or an order to abandon; by
   // itself at the commit at which all members stop, and at the end of the training.
@@ -117,7 +115,6 @@ class TFRING_EXPORT Worker {
   Record record_;  // the last proposed
   Position position_;
   int64_t step_ = 0;
-  std::string listener_;
   bool boundary_ = false;
   bool done_ = false;
   bool leaving_ = false;

@@ -39,7 +39,7 @@ TimePoint Process::Clock() const { return job_->now() + clock_offset_; }
 void Process::Start() {
   Later(random_.Between(300, 2500) * kMillisecond, [this] {
     WorkerEvents events;
-    events.ready = place_.first + ":" + std::to_string(id_) + "." + std::to_string(++listeners_);
+    events.ready = true;
     StepWorker(std::move(events));
   });
 }
@@ -162,7 +162,6 @@ void Process::Halt(Generation generation, bool boundary, bool done) {
   stopped.position = training_.committed().position;
   stopped.boundary = boundary;
   stopped.done = done;
-  stopped.listener = place_.first + ":" + std::to_string(id_) + "." + std::to_string(++listeners_);
   events.stopped = stopped;
   StepWorker(std::move(events));
 }

@@ -103,7 +103,6 @@ class Process {
   bool holds_ = false;                       // stopped_: its runtime and its kernel go on
   std::vector<std::function<void()>> held_;  // while it is stopped
   uint64_t timer_ = 0;                       // the last that was planned
-  int listeners_ = 0;
 
   membership::Generation runs_ = 0;     // the generation whose steps may still be applied, or 0
   membership::Generation halting_ = 0;  // the program is about to notice the end of this one

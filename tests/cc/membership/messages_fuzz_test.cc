@@ -31,7 +31,6 @@ std::vector<std::string> Corpus() {
   std::vector<std::string> corpus = {EncodeReport(report)};
   report.host = "a-host.example.com";
   report.slot = 2;
-  report.listener = "[fe80::1]:4711";
   report.boundary = report.done = report.leaving = report.announced = true;
   corpus.push_back(EncodeReport(report));
   Command command;
@@ -40,7 +39,7 @@ std::vector<std::string> Corpus() {
   command.sent_at = 7 * kSecond;
   command.record.generation = 5;
   command.record.nonce = ~uint64_t{0};
-  command.record.members = {{7, "h1", 0, "h1:1"}, {9, "h2", 1, "h2:1"}, {300, "", 0, ""}};
+  command.record.members = {{7, "h1", 0}, {9, "h2", 1}, {300, "", 0}};
   command.record.root = 1;
   command.record.position = {12, 36};
   command.exit_code = 75;

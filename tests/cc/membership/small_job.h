@@ -34,7 +34,6 @@ class SmallJob {
     worker.report.state = WorkerState::kParked;
     worker.report.host = host;
     worker.report.slot = slots_[host]++;
-    worker.report.listener = host + ":" + std::to_string(id);
     Say(id);
   }
   void Say(WorkerId id) {

@@ -15,7 +15,7 @@ Command Proposal(Generation generation) {
   command.kind = CommandKind::kPropose;
   command.record.generation = generation;
   command.record.nonce = 99;
-  command.record.members = {{kSelf, "h", 0, "h:1"}, {8, "h", 1, "h:2"}};
+  command.record.members = {{kSelf, "h", 0}, {8, "h", 1}};
   return command;
 }
 
@@ -42,12 +42,12 @@ struct Fixture {
   }
   WorkerEffects Ready() {
     WorkerEvents events;
-    events.ready = "h:1";
+    events.ready = true;
     return Program(std::move(events));
   }
   WorkerEffects Stop(Generation generation, Position position) {
     WorkerEvents events;
-    events.stopped = WorkerEvents::Stopped{generation, position, false, false, "h:3"};
+    events.stopped = WorkerEvents::Stopped{generation, position, false, false};
     return Program(std::move(events));
   }
   void Run(Generation generation) {
@@ -89,7 +89,7 @@ TEST(AWorkerIsSilentUntilItIsReady) {
   const WorkerEffects effects = f.Ready();
   ASSERT_EQ(effects.reports.size(), 1u);
   EXPECT_TRUE(effects.reports[0].state == WorkerState::kParked);
-  EXPECT_EQ(effects.reports[0].listener, std::string("h:1"));
+  EXPECT_EQ(effects.reports[0].host, std::string("h"));
 }
 
 TEST(AWorkerIntroducesItselfUntilItIsAnswered) {
@@ -153,7 +153,6 @@ TEST(AGenerationIsRunAndLeft) {
   EXPECT_TRUE(effects.reports[0].state == WorkerState::kBroken);
   EXPECT_TRUE(effects.reports[0].position == (Position{2, 2}));
   EXPECT_EQ(effects.reports[0].suspect, WorkerId{8});
-  EXPECT_EQ(effects.reports[0].listener, std::string("h:3"));
 }
 
 TEST(WhomItCouldNotReachIsSaidAlsoAfterTheCoordinatorsEnd) {
@@ -197,7 +196,7 @@ TEST(WhatBelongsToTheLastGenerationDoesNothingInTheNext) {
   f.Answer(effects.reports[0], 4);
   EXPECT_TRUE(f.worker.MayPublish(f.now));
   WorkerEvents over;
-  over.stopped = WorkerEvents::Stopped{4, {3, 3}, true, true, "h:3"};
+  over.stopped = WorkerEvents::Stopped{4, {3, 3}, true, true};
   f.Program(std::move(over));
   const WorkerEffects joining = f.Tell(Proposal(5));
   ASSERT_EQ(joining.reports.size(), 1u);
