@@ -39,4 +39,4 @@ class GenerationEnded(Exception):
 
 
 class WaitCancelled(Exception):
-    """Whoever waited does not want to any more."""
+    """The caller has ended its wait."""

@@ -23,7 +23,7 @@ class HostMessages(queue.Queue[tuple[float, int]]):
     def __init__(self) -> None:
         """Nothing has come yet."""
         super().__init__()
-        self._told = 0  # the generation of which a change was put in
+        self._told = 0  # the generation for which a change was put in
 
     def empty(self) -> bool:
         """Whether there is no message."""

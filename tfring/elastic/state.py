@@ -212,8 +212,8 @@ def position_of(state: State) -> Position:
 class ObjectState(State):
     """Attributes of any kind, which are copied at a commit and sent as pickles.
 
-    An attribute that has `state_dict` and `load_state_dict` stays the object that it is: these are
-    called for it, and its `sync` and `resize` where it has them, as those of `tfring.data`.
+    An attribute with `state_dict` and `load_state_dict` stays the same object: these are called for
+    it, and its `sync` and `resize` where it has them, as those of `tfring.data`.
     """
 
     def __init__(
@@ -267,7 +267,7 @@ class ObjectState(State):
     def _pack(self) -> list[Part] | None:
         ours = (type(self).save, type(self).restore, type(self).sync)
         if not all(one.__module__.startswith(_OURS) for one in ours):
-            return None  # what a class of the program keeps besides is not known
+            return None  # a class of the program may keep more
         arrays: list[Any] = []
         pickled = pickle.dumps(
             self._saved_state, protocol=5, buffer_callback=lambda array: arrays.append(array.raw())
@@ -315,7 +315,7 @@ class ObjectState(State):
 
 
 def has_content(value: Any) -> bool:
-    """Returns whether a value of an attribute stays the object that it is."""
+    """Returns whether an attribute with this value stays the same object."""
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
 
 

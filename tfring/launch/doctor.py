@@ -286,7 +286,7 @@ def _environment(findings: Findings) -> None:
 
 
 def _pod_of_several_ranks() -> Pod | None:
-    """Returns the pod around, if this process is none of its ranks, as what kubectl exec starts."""
+    """Returns the pod of a process that is no rank of it, as those that kubectl exec starts."""
     with contextlib.suppress(IdentityError):
         pod = find_pod(os.environ)
         return pod if pod is not None and pod.slots > 1 else None

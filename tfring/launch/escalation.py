@@ -9,7 +9,7 @@ from tfring.launch.agents.rank import RankProcess
 
 # Between SIGTERM and SIGKILL, and from there to the end of the agents.
 TERMINATE_SECONDS = 3.0
-# After SIGKILL has had that long, too, the agents are told to end, and have so long for it.
+# After SIGKILL has had that long, too, the agents are told to end. They have this long for it.
 _AGENTS_END_SECONDS = 8.0
 # In place of a signal: the agent ends its host's ranks and itself, or is killed.
 _END_AGENTS = 0

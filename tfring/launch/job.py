@@ -21,11 +21,11 @@ from tfring.launch.signals import signal_name
 from tfring.launch.supervisor import StoppedWhileStartingError, Supervisor
 from tfring.texts.ranks import rank_ranges
 
-# After the first failure the other ranks have so long to print their own errors, before SIGTERM.
+# The other ranks have this long after the first failure to print their own errors.
 _REPORT_SECONDS = 2.0
-# For so long after the end of the ranks what ssh says of a host that was lost is read.
+# After the end of the ranks the launcher reads this long what ssh says of a lost host.
 _DRAIN_SECONDS = 1.0
-# After so many starts in a row signs of life are given to hosts, and signals looked at.
+# Between this many starts the launcher gives hosts signs of life and looks for signals.
 _STARTS_AT_ONCE = 16
 _RENDEZVOUS = b"tfring-rendezvous "
 
@@ -43,7 +43,7 @@ class JobRunner(Supervisor):
         """As of Supervisor."""
         super().__init__(options, merger, records)
         self._processes: list[RankProcess] = []
-        self._shown: set[int] = set()  # ranks of which it has been said where they run
+        self._shown: set[int] = set()  # ranks that _say_where() has named
         # Rank 0's first line says where it listens. What has come of it; None: it is not awaited.
         self._first_line: bytes | None = None
         self._failed = False  # a rank failed before any signal

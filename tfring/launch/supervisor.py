@@ -61,7 +61,7 @@ class Supervisor(abc.ABC):
         self._running: dict[int, RankProcess] = {}
         self._streams: dict[int, dict[str, Stream]] = {}
         self._stopping: int | None = None  # the signal that the launcher got
-        self._starting = False  # a signal now leaves nobody any time
+        self._starting = False  # a signal now ends all at once
         self.reason = ""  # why the job has failed, in a line, once it has ended
 
     @property
@@ -154,7 +154,7 @@ class Supervisor(abc.ABC):
     def _wait(self, deadlines: Iterable[float | None]) -> None:
         """Waits for output, a signal, anything else that is watched, or a deadline.
 
-        The deadlines are those of the job (time.monotonic), besides those of escalations.
+        The deadlines are those of the job (time.monotonic), beside those of escalations.
         """
         now = time.monotonic()
         steps = [due for escalation in self._escalations() for due in escalation.due()]
@@ -227,7 +227,7 @@ class Supervisor(abc.ABC):
 
         They have sessions of their own, so the terminal stops none of them; and as their process
         groups have no parent in their sessions, SIGTSTP would not stop them either. The time until
-        it goes on is none of that which processes have to end.
+        it goes on does not count where processes have to end.
         """
         self._signal_all(signal.SIGSTOP)
         self._connections.hold()

@@ -189,7 +189,7 @@ def check_key(key: str, limits: Limits) -> None:
     size = len(key.encode())
     if not 0 < size <= limits.key_bytes:
         raise StoreLimitError(
-            f'a key has {size} bytes, and has to have from 1 to {limits.key_bytes}: "{key[:64]}"'
+            f'a key has {size} bytes, and may have from 1 to {limits.key_bytes}: "{key[:64]}"'
         )
 
 

@@ -34,13 +34,13 @@ class _StateCallback(Keras2Callback, keras.callbacks.Callback):  # type: ignore[
         self._goes_on = False
 
     def _is_over(self, batches: int, offset: int) -> bool:
-        """Whether the epoch is over after so many batches of this `fit`, and `offset` before."""
+        """Whether the epoch is over after these batches of this `fit`, and `offset` before."""
         steps = (self.params or {}).get("steps")
         return steps is not None and offset + batches >= steps
 
 
 class CommitStateCallback(_StateCallback):
-    """Commits the state after every so many batches, and at the end of every epoch.
+    """Commits the state after every `batches_per_commit`, and at the end of every epoch.
 
     Put it last, so that a commit holds what the other callbacks have done. With 1 batch per commit
     nothing that was trained is lost, and in an elastic job the weights need not be copied (see

@@ -75,10 +75,9 @@ def fit(
         validation_batch_size: Samples of a batch of one rank; None: as Keras has it.
         checkpoint: A Checkpointer, or the path or URL of a folder, from whose newest checkpoint
             training goes on, and where it saves; only rank 0 uses it.
-        every_epochs: Saves a checkpoint at the end of every so many epochs; None for never.
-        every_steps: Saves after every so many steps, at a commit; None for never.
-        every_seconds: Saves when so many seconds have passed on rank 0, at a commit; None for
-            never.
+        every_epochs: Saves a checkpoint at the end of every n-th epoch; None for never.
+        every_steps: Saves after every n-th step, at a commit; None for never.
+        every_seconds: Saves at a commit when this time has passed on rank 0; None for never.
         restore: Whether training goes on from the newest checkpoint; "required": it must.
         shuffle: Whether the samples are shuffled, in each epoch in another way.
         seed: Of the shuffle.
@@ -128,7 +127,7 @@ class _Training:
     def run(
         self, callbacks: Sequence[Any], validation: tuple[Any, int | None], batches: int
     ) -> Any:
-        """Trains with these callbacks and a commit after so many batches; returns the History."""
+        """Trains with these callbacks and a commit after `batches`; returns the History."""
         self._users = UserCallbacks(callbacks, self.state)
         self._steps = CommitSteps(self.state, batches)
         self._callbacks = [

@@ -28,7 +28,7 @@ _NAMES = {b"o": "stdout", b"e": "stderr"}
 # What a scheduler sends to all processes of a job must not end ssh before the ranks behind it have
 # written a checkpoint. ssh leaves signals alone that are ignored when it starts; srun does not.
 _SHELTER = ("sh", "-c", 'trap "" HUP INT QUIT TERM; exec "$@"', "sh")
-# Until the greeting has come, whatever the login shell prints is noise; of so much a part is kept.
+# What the login shell prints before the greeting is noise; the end of it is kept, in bytes.
 _MOST_NOISE = 4096
 # How long the agent of this host may take to end after all its ranks have.
 _END_SECONDS = 5.0

@@ -31,9 +31,9 @@ from tfring.launch.agents.local_rank import LocalRank
 from tfring.launch.agents.protocol import FRAME, GREETING, KEEPALIVE_SECONDS
 
 _CHUNK = 1 << 16
-# While so much waits for the connection, the ranks' output stays in their pipes.
+# While more bytes wait for the connection, the ranks' output stays in their pipes.
 _MOST_WAITING = 1 << 20
-# The end of a rank is told after so long also where the kernel holds up what it has left.
+# The agent waits this long for the end of what a rank has left, which the kernel may hold up.
 _CLEAR_SECONDS = 5.0
 _POLL_SECONDS = 0.05
 

@@ -89,7 +89,7 @@ class OutOfMemoryWatch:
                     break
 
     def verdict(self) -> str:
-        """Returns what speaks for it that a rank which SIGKILL ended ran out of memory, or ""."""
+        """Returns the evidence that a rank killed by SIGKILL ran out of memory; "" if none."""
         if killed_in_log(_read_log(), self._pid, self._since):
             return "out of memory, says the kernel's log"
         if self._file is not None and (_read_counter(self._file) or 0) > self._before:

@@ -72,7 +72,7 @@ class Tunnel(Protocol):
 
     @property
     def stderr(self) -> IO[bytes] | None:
-        """What else is said of it."""
+        """What else comes, such as errors of what has made the connection."""
 
     @property
     def returncode(self) -> int | None:

@@ -7,9 +7,9 @@ import re
 
 from tfring.launch.hosts.errors import UsageError
 
-# No job has so many hosts; a slip of the pen in a range can ask for billions.
+# No job has more hosts; a slip of the pen in a range can ask for billions.
 _MOST_HOSTS = 100_000
-# Nor has a host so many slots.
+# Nor has a host more slots.
 _MOST_SLOTS = 100_000
 _ENTRY = re.compile(
     r"(?P<user>[A-Za-z0-9_][\w.-]*@)?"

@@ -67,7 +67,7 @@ class Shape:
 
     Attributes:
         pods: How many there are.
-        least: With so many the job goes on; where that is fewer than `pods`, it is elastic.
+        least: How many suffice to go on; if that is fewer than `pods`, the job is elastic.
         slots: Ranks of each.
     """
 
@@ -183,7 +183,7 @@ class Request:
 def add_manifest_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of manifests to a parser.
 
-    What `tfring run` has besides would get lost in a manifest; paths and network interfaces of this
+    A manifest would lose the other options of `tfring run`. Paths and network interfaces of this
     machine mean nothing in a pod.
     """
     add_options(parser, Request)

@@ -110,7 +110,7 @@ def resources(request: Request) -> Json:
 def pod(request: Request, only: Json, *, restart: str | None = "Never", **more: Any) -> Json:
     """Returns what a pod with this one container is made of, and with more fields.
 
-    The restart policy is None where it is said elsewhere.
+    The restart policy is None where another object has it.
     """
     memory = {"medium": "Memory", "sizeLimit": request.shared_size}
     volumes: list[Json] = [{"name": "shared-memory", "emptyDir": memory}]

@@ -15,7 +15,7 @@ from tfring.launch.output.files import KEPT_FILES
 from tfring.settings.environment import Settings
 from tfring.ssh.options import SshOptions
 
-# After a signal to the launcher the ranks have so long to write a last checkpoint.
+# The ranks have this long after a signal to the launcher to write a last checkpoint.
 STOP_SECONDS = 30.0
 BINDINGS = ("none", "core", "socket")
 SHELLS = ("auto", "ssh", "srun")
@@ -54,7 +54,7 @@ class JobOptions:
     interface: str | None = None
     start_timeout: float = Settings.start_timeout
     stop_timeout: float = STOP_SECONDS
-    # After so long without a sign of life a host counts as gone, and for it the launcher; 0: never.
+    # After this time without a sign of life a host and the launcher count as gone; 0: never.
     agent_timeout: float = AGENT_TIMEOUT_SECONDS
     bind_to: str = "none"  # one of BINDINGS
     output_folder: Path | None = None
@@ -62,13 +62,13 @@ class JobOptions:
     output_keep: int = KEPT_FILES
     exit_report: Path | None = None
     events: Path | None = None
-    # What ranks on other hosts get besides `environment`; None: what sent_variables() chooses.
+    # What ranks on other hosts get beside `environment`; None: what sent_variables() chooses.
     sent: Mapping[str, str] | None = None
     verbose: bool = False
     secret: str = field(default_factory=fresh_secret, repr=False)
     job_id: str = field(default_factory=_fresh_job_id)
     share: Share | None = None  # None: all ranks are in `slots`
-    max_restarts: int = 0  # so often all ranks start again after one has failed
+    max_restarts: int = 0  # how often all ranks start again after one has failed
     elastic: ElasticOptions | None = None  # None: its ranks stay; else `slots` is empty
     node: NodeOptions | None = None  # of an elastic job with a launcher on each node
     stopped_exit_code: int = 0  # where a signal to the launcher has ended the job in good order

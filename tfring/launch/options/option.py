@@ -74,7 +74,7 @@ def _add(target: Any, field: dataclasses.Field[Any], names: tuple[str, ...], **r
 
 
 def told(convert: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Returns a function of which argparse shows why it refuses a text."""
+    """Returns a function that tells argparse why it refuses a text."""
 
     @functools.wraps(convert)
     def converted(text: str) -> Any:

@@ -117,8 +117,8 @@ class RunOptions:
     max_restarts: int | None = count(
         "--max-restarts",
         "--max_restarts",
-        help="so often all ranks start again after one has failed (default 0); with --nnodes and "
-        "elastic.run so many failures are mended",
+        help="how often all ranks start again after one has failed (default 0); with --nnodes and "
+        "elastic.run: how many failures are mended",
     )
     stop_timeout: float = seconds(
         "--stop-timeout",
@@ -148,7 +148,7 @@ class RunOptions:
     stall_check: bool | None = option(
         "--stall-check",
         action=argparse.BooleanOptionalAction,
-        help="whether stalls are warned about; they are if nothing is said",
+        help="whether to warn about stalls (default: yes)",
     )
     command: tuple[str, ...] = option(
         nargs=argparse.REMAINDER, default=(), help="the program and its arguments"
@@ -164,7 +164,7 @@ class RunOptions:
         "--output-max-mb",
         type=number(float, above=True),
         metavar="MB",
-        help="put such a file aside when it has so many megabytes: stdout.1 is the newest",
+        help="put such a file aside when it is this large: stdout.1 is the newest",
     )
     output_keep: int = count(
         "--output-keep",
@@ -220,7 +220,7 @@ class RunOptions:
         "--host-discovery-script", metavar="COMMAND", help="prints the hosts as lines host:slots"
     )
     slots: int | None = count(
-        "--slots", "--slots-per-host", low=1, help="slots of hosts of which the script says none"
+        "--slots", "--slots-per-host", low=1, help="slots of hosts for which the script says none"
     )
     spares: int | None = count("--spares", help="workers beyond --max-np that wait, ready to join")
     elastic_timeout: float | None = seconds(
@@ -228,13 +228,13 @@ class RunOptions:
         above=True,
         help=f"how long it waits for --min-np ranks (default {ELASTIC_SECONDS:g})",
     )
-    reset_limit: int | None = count("--reset-limit", help="the ranks may change so many times")
+    reset_limit: int | None = count("--reset-limit", help="how often the ranks may change")
     blacklist_cooldown_range: tuple[float, float] | None = seconds(
         "--blacklist-cooldown-range",
         above=True,
         nargs=2,
         metavar=("MIN", "MAX"),
-        help="after a failure a host is not used for so many seconds, more each time",
+        help="after a failure a host is not used for MIN to MAX seconds, longer each time",
     )
     blacklist_hosts: bool = switch(
         "--blacklist-hosts", help="after a failure a host is not used again, as in Horovod"

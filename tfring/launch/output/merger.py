@@ -18,15 +18,15 @@ from tfring.launch.output.lines import (
 )
 from tfring.texts.ranks import rank_ranges
 
-# After so long an unfinished line is written, so that prompts and progress bars appear.
+# An unfinished line is written after this time, so that prompts and progress bars appear.
 PARTIAL_SECONDS = 0.1
-# After so long it is written even if another rank's unfinished line is on the terminal.
+# And after this one, if another rank's unfinished line is on the terminal.
 TAKEOVER_SECONDS = 1.0
-# For so long a line waits for the same line of other ranks, and at most so many different ones do.
-# Where more of them come in that time, no line waits.
+# A line waits this long for the same line of other ranks. At most this many different lines wait;
+# if more come in that time, none does.
 MERGE_SECONDS = 0.2
 MAX_HELD_LINES = 1000
-# Where one stream alone goes on, without a pause of so long, its lines do not wait.
+# If one stream alone goes on without a pause as long as this, its lines do not wait.
 ALONE_SECONDS = 1.0
 # Longer lines are cut, so that binary output without line ends cannot fill the memory.
 _MAX_LINE = 1 << 20

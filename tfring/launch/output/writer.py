@@ -9,9 +9,9 @@ import time
 from collections import deque
 from typing import Protocol
 
-# So much waits to be written at most; what comes on top of it is left out.
+# At most this much waits to be written; what comes on top of it is left out.
 MOST_WAITING_BYTES = 16 << 20
-# At the end of a job a writer that makes no progress for so long is given up.
+# At the end of a job a writer without progress is given up after this time.
 PATIENCE_SECONDS = 10.0
 _MOST_AT_ONCE = 1 << 20
 _TOO_SLOWLY = "it was written too slowly"
@@ -120,9 +120,9 @@ class QueuedFile:
         self._target = target
         self._what = what
         self._pending = bytearray()
-        self._refused = 0  # lines that the writer had no space for, of which nobody has been told
+        self._refused = 0  # lines that the writer had no space for, not told yet
         self._lock = threading.Lock()  # guards all below
-        self._failed = 0  # lines that could not be written, of which nobody has been told
+        self._failed = 0  # lines that could not be written, not told yet
         self._reason = ""  # why, of the last of them
         self._reader_gone = False
 

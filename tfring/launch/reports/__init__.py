@@ -1,1 +1,1 @@
-"""What is said of a job: how it failed, its exit report, its events."""
+"""What the launcher tells of a job: how it failed, its exit report, its events."""

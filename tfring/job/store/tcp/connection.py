@@ -84,7 +84,7 @@ class Connection:
     def __init__(
         self, server: Server, timeout: float, clients: int = 0, *, again: bool = True
     ) -> None:
-        """Connects to the server, and waits until so many clients have.
+        """Connects to the server, and waits until `clients` have.
 
         With `again` it tries until the time is up.
 

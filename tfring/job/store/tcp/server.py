@@ -25,7 +25,7 @@ from tfring.job.store.tcp.session import Session, Sessions
 _log = logging.getLogger("tfring")
 
 _OPEN_SECONDS = 10.0
-# A warning about clients that were dropped at most every so often.
+# The least time between two warnings about clients that were dropped.
 _LOG_SECONDS = 5.0
 _LONGEST_LEASE = 3600.0
 _LONGEST_WAIT = 3600.0
