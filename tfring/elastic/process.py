@@ -67,9 +67,8 @@ Begin = Callable[[Identity, Store, Cancel], None]
 def with_heartbeats(settings: Settings) -> Settings:
     """Makes ranks notice sooner than in other jobs that one of them stands still.
 
-    Args:
-        settings: Those of the environment; what it sets stays as it is. A longer interval than ours
-            makes the limit longer, too.
+    What the environment sets stays as it is. A longer interval than ours makes the limit longer,
+    too.
     """
     ours = dict(_HEARTBEATS)
     if given := settings.runtime.get("HEARTBEAT_SECONDS"):
@@ -86,11 +85,9 @@ class ElasticProcess:
     def __init__(self, worker: ElasticWorker, begin: Begin, abandon: Callable[..., None]) -> None:
         """Connects to the store of the job. The coordinator hears nothing of it yet.
 
-        Args:
-            worker: What the launcher has said.
-            begin: Connects with the ranks of a generation and starts the runtime.
-            abandon: Ends the runtime's present generation at once, from any thread; its argument
-                says why. With `wait=False` it does not wait for an init that is under way.
+        `begin` connects with the ranks of a generation and starts the runtime. `abandon` ends the
+        runtime's present generation at once, from any thread; its argument says why. With
+        `wait=False` it does not wait for an init that is under way.
 
         Raises:
             StoreError: The store cannot be reached.
@@ -192,11 +189,8 @@ class ElasticProcess:
     ) -> Record:
         """Waits for the next generation, leaves the present one, and begins that.
 
-        Args:
-            waiting: What to do while it waits; is over before this process connects.
-
-        Returns:
-            The generation, of which all members are connected.
+        While it waits it does what `waiting` says; that is over before this process connects.
+        Returns the generation, whose members are all connected.
 
         Raises:
             Dismissed: This process has to leave the job.
@@ -211,20 +205,13 @@ class ElasticProcess:
                 return record
 
     def failed(self, suspect_worker: int = 0) -> None:
-        """Says that the present generation is over.
-
-        Args:
-            suspect_worker: The worker that seems to be to blame; 0: none; this one: it goes back by
-                its own wish.
-        """
+        """Says that the present generation is over. For the suspect see `WorkerLink.failed`."""
         self.link.failed(self.generation, suspect_worker)
 
     def stopped(self, *, boundary: bool = False, done: bool = False) -> None:
         """Says that no step of the present generation is applied here any more.
 
-        Args:
-            boundary: All members stop at this commit.
-            done: The training is over.
+        See `WorkerLink.stopped`.
         """
         self.link.stopped(self.generation, self.position, boundary=boundary, done=done)
 
@@ -238,9 +225,6 @@ class ElasticProcess:
 
         A SIGTERM that comes from now on asks for what happens already. Python gives a signal its
         default action back while the process ends, and the exit code would be that of a kill.
-
-        Args:
-            dismissed: What it has told.
 
         Raises:
             SystemExit: Always, so that the program can clean up.

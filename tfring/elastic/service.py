@@ -56,9 +56,9 @@ class CoordinatorService:
     ) -> None:
         """Starts the thread. No worker is started before set_hosts().
 
-        Args:
-            store: A TCPStore, which stays the caller's; it is closed after the service.
-            options: A `core.membership.CoordinatorOptions`.
+        The store stays the caller's, and is closed after the service. In its thread the service
+        calls, and they return soon:
+
             on_start: Starts a worker: its id, host and slot. What it raises is the worker's end.
             on_kill: Ends what is left of a worker's process.
             on_note: Takes a line for the log.
@@ -92,34 +92,27 @@ class CoordinatorService:
         self._thread.start()
 
     def set_hosts(self, hosts: Sequence[tuple[str, int]]) -> None:
-        """Says which hosts there are now. Workers on all others leave when others have their state.
+        """Says which hosts there are now, with their slots; the first ones are used first.
 
-        Args:
-            hosts: Each host with its number of slots; workers are started on the first ones first.
+        Workers on all others leave when others have their state.
         """
         self._inbox.put([(host, slots) for host, slots in hosts])
 
     def living(
         self, host: str, workers: Mapping[int, int], last_worker: int, generation: int
     ) -> None:
-        """Says what a launcher knows that was there before this coordinator.
+        """Says what the launcher of a host knows that was there before this coordinator.
 
-        Args:
-            host: Its host.
-            workers: The ids of its workers that live, each with its slot.
-            last_worker: The highest id that it has heard of; 0: none.
-            generation: The last generation that it has heard of; 0: none.
+        That are its workers that live, each with its slot, and the highest id of a worker and the
+        last generation that it has heard of; 0: none.
         """
         self._inbox.put(_Living(host, dict(workers), last_worker, generation))
 
     def process_ended(self, worker: int, exit_code: int, cause: str = "") -> None:
         """Says that a worker's process is over.
 
-        Args:
-            worker: The worker's id.
-            exit_code: Its exit code; 128 + signal where a signal has ended it; negative if it was
-                not started, because its launcher ends.
-            cause: The exception that ended it; "" if none is known.
+        The exit code is 128 + signal where a signal has ended it; negative if it was not started,
+        because its launcher ends. The cause is the exception that ended it; "" if none is known.
         """
         self._inbox.put(self._core.ProcessEnd(worker, exit_code, cause))
 
