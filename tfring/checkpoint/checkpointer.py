@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -14,6 +14,7 @@ from tfring.checkpoint.files import Checkpoint, CheckpointFiles, Draft
 from tfring.checkpoint.folders import folder_at
 from tfring.checkpoint.manifest import CheckpointInfo
 from tfring.checkpoint.retention import Retention
+from tfring.checkpoint.shares import Share
 from tfring.checkpoint.writer import Writer
 
 _log = logging.getLogger("tfring")
@@ -92,6 +93,7 @@ class Checkpointer:
         metrics: Mapping[str, float] | None = None,
         copy: bool = True,
         must: bool = False,
+        share: Share | None = None,
         may_publish: Callable[[], bool] | None = None,
     ) -> str | None:
         """Copies the state and has it written; returns at once if `asynchronous`.
@@ -108,6 +110,8 @@ class Checkpointer:
             metrics: numbers; that of `metric` decides which checkpoints are the best.
             copy: False if nobody changes the arrays after this call.
             must: for the last one of a training: it waits for an earlier one and is not skipped.
+            share: which part of the checkpoint the state is, where several processes call this
+                with the same step and generation; see `new_data`. None: it is all of it.
             may_publish: says whether this checkpoint may still appear; is asked when `lease_check`
                 is. If not, nothing of it is left but a warning in the log, and saving goes on.
 
@@ -138,16 +142,26 @@ class Checkpointer:
                 f"save: step={step}, generation={generation}: both are at least 0 and less than "
                 "10**18"
             )
+        whole = Share(self.new_data(step, generation), 0, 1)
         draft = Draft(
             int(generation),
             int(step),
             owned,
             kept,
             {name: float(value) for name, value in (metrics or {}).items()},
+            whole if share is None else share,
             may_publish,
         )
         self._submit(draft)
         return manifest.checkpoint_name(generation, step)
+
+    def new_data(self, step: int, generation: int) -> str:
+        """Returns the `data` of all shares of a checkpoint that is about to be saved.
+
+        The process that writes share 0 asks for it and tells the others: only that one removes old
+        checkpoints. The checkpoint is there as soon as the last share is, whichever comes last.
+        """
+        return self._files.new_data(manifest.checkpoint_name(generation, step))
 
     @property
     def busy(self) -> bool:
@@ -252,6 +266,21 @@ class Checkpointer:
             return self._files.newest(self._files.read)
         return self._files.read(self._files.info(manifest.manifest_file(name)))
 
+    def parts(self, info: CheckpointInfo) -> dict[str, manifest.Part]:
+        """Returns what a checkpoint holds, by name, in all its shares.
+
+        Raises:
+            InvalidCheckpointError: a share is missing, torn or changed.
+            OSError: the storage cannot be read.
+        """
+        return {
+            name: part for share in self._files.shares(info) for name, part in share.parts.items()
+        }
+
+    def read(self, info: CheckpointInfo, names: Container[str]) -> dict[str, Any]:
+        """Reads some arrays of a checkpoint; raises what `parts` does."""
+        return self._files.read(info, names).state
+
     def _submit(self, draft: Draft) -> None:
         if not self._asynchronous:
             self._write(draft)
@@ -263,7 +292,9 @@ class Checkpointer:
 
     def _write(self, draft: Draft) -> None:
         if self._files.publish(draft, self._lease_check):
-            self._files.clean(draft.generation, self._retention)
+            self._files.verify(draft)
+            if draft.share.index == 0:
+                self._files.clean(draft, self._retention)
 
     def _close_at_exit(self) -> None:
         try:

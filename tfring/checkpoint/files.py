@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from typing import Any, TypeVar
 
 from tfring.checkpoint import arrays, manifest
@@ -18,6 +18,7 @@ from tfring.checkpoint.errors import CheckpointError, FencedError, InvalidCheckp
 from tfring.checkpoint.folders import Folder
 from tfring.checkpoint.manifest import CheckpointInfo
 from tfring.checkpoint.retention import Retention
+from tfring.checkpoint.shares import Share
 
 _log = logging.getLogger("tfring")
 _T = TypeVar("_T")
@@ -47,6 +48,7 @@ class Draft:
         state: what `arrays.copied` returned.
         metadata: values of JSON.
         metrics: numbers by which the best checkpoints are kept.
+        share: which part of the checkpoint the state is.
         may_publish: says whether it may still appear; None: it may.
     """
 
@@ -55,7 +57,26 @@ class Draft:
     state: Mapping[str, Any]
     metadata: Mapping[str, Any]
     metrics: Mapping[str, float]
+    share: Share
     may_publish: Callable[[], bool] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the checkpoint."""
+        return manifest.checkpoint_name(self.generation, self.step)
+
+    @property
+    def manifest(self) -> str:
+        """The file name of the manifest."""
+        data, index = self.share.data, self.share.index
+        if index == 0:
+            return manifest.manifest_file(self.name)
+        return manifest.share_manifest(data, index)
+
+    @property
+    def data(self) -> str:
+        """The name of the file of arrays."""
+        return manifest.share_data(self.share.data, self.share.index)
 
 
 class _WithheldError(Exception):
@@ -76,7 +97,7 @@ class CheckpointFiles:
         self.owner = manifest.new_owner()
 
     def publish(self, draft: Draft, lease_check: Callable[[], bool] | None = None) -> bool:
-        """Writes a checkpoint: its arrays first, then, after the last checks, its manifest.
+        """Writes a share of a checkpoint: its arrays, then, after the last checks, its manifest.
 
         Args:
             draft: what to write.
@@ -89,7 +110,7 @@ class CheckpointFiles:
             FencedError: it may not, or a newer generation has published.
             OSError: the storage has failed.
         """
-        name = manifest.checkpoint_name(draft.generation, draft.step)
+        name, data = draft.name, draft.data
 
         def may_publish() -> None:
             if draft.may_publish is not None and not draft.may_publish():
@@ -101,7 +122,6 @@ class CheckpointFiles:
                     "its lease, so a newer generation of the job may have taken over. It must end"
                 )
 
-        data = manifest.new_data_file(name, self.owner)
         parts: dict[str, manifest.Part] = {}
         try:
             may_publish()  # before anything large is written
@@ -116,12 +136,13 @@ class CheckpointFiles:
                 data=data,
                 nbytes=size,
                 parts=parts,
+                shares=draft.share.count,
             )
             content = manifest.encode(info)
-            self.folder.publish(manifest.manifest_file(name), content, may_publish)
+            self.folder.publish(draft.manifest, content, may_publish)
             return True
         except _WithheldError:
-            self._remove_unless_published(name, data)
+            self._remove_unless_published(draft)
             _log.warning(
                 "checkpoint %s is not published in %s: its generation of the job is over, or this "
                 "process may be taken for lost. The job goes on from an older one if it ends now",
@@ -130,9 +151,13 @@ class CheckpointFiles:
             )
             return False
         except Exception:
-            self._remove_unless_published(name, data)
+            self._remove_unless_published(draft)
             self._refuse_old(name, draft.generation)  # it has removed what this process wrote
             raise
+
+    def new_data(self, name: str) -> str:
+        """Returns a name for the file of arrays of a checkpoint; see `Share`."""
+        return manifest.new_data_file(name, self.owner)
 
     def reserve(self) -> int:
         """Makes the file of a generation that no process has had; of several one gets each.
@@ -175,55 +200,84 @@ class CheckpointFiles:
     def infos(self) -> list[CheckpointInfo]:
         """Returns the checkpoints whose manifests and sizes are right, the oldest first."""
         found = []
-        for file in self.folder.names():
+        names = self.folder.names()
+        for file in names:
             if manifest.order_of(file) is not None:
                 try:
-                    found.append(self.info(file))
+                    found.append(self.info(file, names))
                 except InvalidCheckpointError as error:
                     _log.debug("%s in %s is no checkpoint: %s", file, self.folder, error)
         return sorted(found, key=lambda info: info.order)
 
-    def info(self, file: str) -> CheckpointInfo:
+    def info(self, file: str, names: Collection[str] | None = None) -> CheckpointInfo:
         """Returns what a manifest says, if the arrays have the size that it says.
 
         Args:
             file: name of the manifest.
+            names: what `folder.names()` has returned, if it was asked just now.
 
         Raises:
             InvalidCheckpointError: the checkpoint is torn, changed or incomplete.
             OSError: the storage cannot be read.
         """
-        try:
-            info = self._manifest(file)
-            size = self.folder.size(info.data)
-        except FileNotFoundError as error:
-            raise InvalidCheckpointError(f"{file}: a file is missing: {error}") from error
-        if size != info.nbytes:
-            raise InvalidCheckpointError(f"{info.data} has {size} bytes instead of {info.nbytes}")
+        info = self._share(file)
+        present = set(self.folder.names() if names is None and info.shares > 1 else names or ())
+        missing = [each for each in info.manifests[1:] if each not in present]
+        if missing:
+            raise InvalidCheckpointError(
+                f"{info.name} is not complete: {len(missing)} of its {info.shares} shares were not "
+                f"written, or not yet, such as {missing[0]}"
+            )
         return info
 
-    def read(self, info: CheckpointInfo) -> Checkpoint:
+    def shares(self, info: CheckpointInfo) -> list[CheckpointInfo]:
+        """Returns what the manifests of all shares of a checkpoint say.
+
+        Raises:
+            InvalidCheckpointError: one of them is torn, changed or missing.
+        """
+        found = [info, *(self._share(file) for file in info.manifests[1:])]
+        for index, share in enumerate(found):
+            data = manifest.share_data(info.data, index)
+            if (share.order, share.shares, share.data) != (info.order, info.shares, data):
+                raise InvalidCheckpointError(f"{share.data} is no share of {info.name}")
+        return found
+
+    def read(self, info: CheckpointInfo, wanted: Container[str] | None = None) -> Checkpoint:
         """Reads the arrays of a checkpoint.
+
+        Args:
+            info: which.
+            wanted: the names of the arrays that are read; None is all.
 
         Raises:
             InvalidCheckpointError: they are not what was written.
         """
+        state: dict[str, Any] = {}
         try:
-            with self.folder.open(info.data) as stream:
-                return Checkpoint(info, dict(arrays.read(stream, info.parts)))
+            for share in self.shares(info):
+                of_all = share.parts
+                parts = {n: of_all[n] for n in of_all if wanted is None or n in wanted}
+                with self.folder.open(share.data) as stream:
+                    state.update(arrays.read(stream, parts))
         except FileNotFoundError as error:
-            raise InvalidCheckpointError(f"{info.name}: {info.data} is missing") from error
+            raise InvalidCheckpointError(f"{info.name}: a file is missing: {error}") from error
         except InvalidCheckpointError as error:
             raise InvalidCheckpointError(f"{info.name}: {error}") from error
+        return Checkpoint(info, state)
 
-    def verify(self, info: CheckpointInfo) -> None:
-        """Reads a checkpoint and keeps nothing; raises as `read` does."""
-        try:
-            with self.folder.open(info.data) as stream:
-                for _ in arrays.read(stream, info.parts):
-                    pass
-        except FileNotFoundError as error:
-            raise InvalidCheckpointError(f"{info.name}: {info.data} is missing") from error
+    def verify(self, draft: Draft) -> None:
+        """Reads back what `publish` has written, where that costs little.
+
+        Raises:
+            InvalidCheckpointError: it is not what was written.
+        """
+        if not self.folder.rereads:
+            return
+        share = self._share(draft.manifest)
+        with self.folder.open(share.data) as stream:
+            for _ in arrays.read(stream, share.parts):
+                pass
 
     def newest(self, use: Callable[[CheckpointInfo], _T]) -> _T | None:
         """Uses the checkpoint with the highest (generation, step) that is valid.
@@ -241,11 +295,12 @@ class CheckpointFiles:
         """
         reasons: list[str] = []
         for _ in range(_ATTEMPTS):
-            files = {f: o for f in self.folder.names() if (o := manifest.order_of(f)) is not None}
+            names = self.folder.names()
+            files = {f: o for f in names if (o := manifest.order_of(f)) is not None}
             reasons = []
             for file in sorted(files, key=lambda name: files[name], reverse=True):
                 try:
-                    return use(self.info(file))
+                    return use(self.info(file, names))
                 except InvalidCheckpointError as error:
                     reasons.append(f"{file}: {error}")
                     _log.warning("checkpoint in %s passed over: %s", self.folder, reasons[-1])
@@ -256,41 +311,44 @@ class CheckpointFiles:
             "Delete them to begin anew, or give another folder"
         )
 
-    def clean(self, generation: int, retention: Retention) -> None:
+    def clean(self, draft: Draft, retention: Retention) -> None:
         """Removes what is not kept, and what killed writers have left.
 
-        Only what is of an older generation, or was written by this object, is touched. Where
-        reading costs little, nothing is removed before the newest checkpoint has been read back.
+        Only what is of an older generation, or was written by this object, is touched. A checkpoint
+        of several shares is kept besides those that are counted until the next one is there: other
+        processes may not have written their shares yet, or not have read them back.
 
         Args:
-            generation: of the process that cleans; it writes nothing meanwhile.
+            draft: what this process has published last; it writes nothing meanwhile.
             retention: what is kept.
-
-        Raises:
-            InvalidCheckpointError: the newest one is not what was written; nothing is removed.
         """
         files = self.folder.names()
         infos = self.infos()
-        expired = [i for i in retention.expired(infos) if self._may_remove(i.data, generation)]
-        if expired and self.folder.rereads:
-            self.verify(infos[-1])
+        theirs = draft.name if draft.share.count > 1 else ""
+        counted = [i for i in infos if i.name != theirs]
+        expired = [
+            i for i in retention.expired(counted) if self._may_remove(i.data, draft.generation)
+        ]
         for info in expired:
-            self.folder.remove(manifest.manifest_file(info.name))  # first: it names the arrays
-            self.folder.remove(info.data)
-        kept = {i.data for i in infos if i not in expired}
+            for file in info.files:  # the first one names the others
+                self.folder.remove(file)
+        kept = {file for i in infos if i not in expired for file in i.files}
         oldest = min((i.order for i in infos if i not in expired), default=(0, 0))
         for file in files:
-            if file in kept or not self._may_remove(file, generation):
+            if file in kept or (theirs and file.startswith(f"{theirs}-")):
                 continue
             # A manifest that cannot be read stays while it may be among the newest.
             order = manifest.order_of(file)
-            if order is None or order < oldest:
+            if (order is None or order < oldest) and self._may_remove(file, draft.generation):
                 self.folder.remove(file)
 
     def _may_remove(self, file: str, generation: int) -> bool:
         theirs = manifest.generation_of(file)
         if theirs is None or theirs > generation:
             return False
+        if theirs == generation and manifest.order_of(file) is not None:
+            with contextlib.suppress(InvalidCheckpointError):  # one whose shares are missing
+                file = self._manifest(file).data
         return theirs < generation or manifest.owner_of(file) == self.owner
 
     def _create(self, file: str) -> bool:
@@ -310,19 +368,29 @@ class CheckpointFiles:
         except (FileNotFoundError, IsADirectoryError) as error:
             raise InvalidCheckpointError(f"{file}: a file is missing: {error}") from error
 
-    def _remove_unless_published(self, name: str, data: str) -> None:
+    def _share(self, file: str) -> CheckpointInfo:
+        """Returns what one manifest says, if its arrays have the size that it says."""
+        try:
+            info = self._manifest(file)
+            size = self.folder.size(info.data)
+        except FileNotFoundError as error:
+            raise InvalidCheckpointError(f"{file}: a file is missing: {error}") from error
+        if size != info.nbytes:
+            raise InvalidCheckpointError(f"{info.data} has {size} bytes instead of {info.nbytes}")
+        return info
+
+    def _remove_unless_published(self, draft: Draft) -> None:
         """Frees the space of arrays whose manifest did not come to be, which may be what it lacks.
 
         The storage may have failed after the manifest was there.
         """
-        file = manifest.manifest_file(name)
         with contextlib.suppress(OSError):
             try:
-                published = self._manifest(file).data == data
+                published = self._manifest(draft.manifest).data == draft.data
             except InvalidCheckpointError:
                 published = False
             if not published:
-                self.folder.remove(data)
+                self.folder.remove(draft.data)
 
     def _refuse_old(self, name: str, generation: int) -> None:
         newest = self.newest_generation(above=generation)

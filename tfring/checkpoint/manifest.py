@@ -2,7 +2,9 @@
 
 It is written last, so a checkpoint exists if and only if its manifest does. Its name has the
 generation and the step; the name of the file of arrays has its owner and a random part as well, so
-that no file of arrays is ever written over. docs/checkpoints.md describes both formats.
+that no file of arrays is ever written over. Where several processes write shares of one checkpoint,
+each share has a file of arrays and a manifest, and the checkpoint exists if and only if all of
+these manifests do. docs/checkpoints.md describes both formats.
 """
 
 from __future__ import annotations
@@ -17,18 +19,23 @@ from typing import IO, Any
 
 from tfring.checkpoint.errors import CheckpointError, InvalidCheckpointError
 
-FORMAT = 1
+FORMAT = 2
+_FORMATS = (1, FORMAT)  # the first has no shares
 _SUFFIX = ".json"
 _DATA_SUFFIX = ".npz"
 # Not more digits: every name that is taken for one of ours is one that can be written.
 _BASE = r"g(\d{5,18})-s(\d{9,18})"
 LARGEST = 10**18  # generations and steps are less
 _MANIFEST = re.compile(rf"{_BASE}\.json", re.ASCII)
+_SHARE = r"(\.[1-9]\d{0,4})?"  # 0 has no number
+_SHARE_FILE = re.compile(r"(.*\.\d+)\.npz", re.ASCII)
+_MOST_SHARES = 10**5
 # All that a writer leaves behind when it is killed: arrays without a manifest, unfinished files.
-_OURS = re.compile(rf"{_BASE}(-[0-9a-f]+)?\.(json|npz)(\.[0-9a-f]+\.tmp)?", re.ASCII)
+_OURS = re.compile(rf"{_BASE}(-[0-9a-f]+{_SHARE})?\.(json|npz)(\.[0-9a-f]+\.tmp)?", re.ASCII)
 _RESERVATION = re.compile(r"g(\d{5,18})\.owner", re.ASCII)
 _OWNER_BYTES = 4
-_OWNED = re.compile(rf"{_BASE}-([0-9a-f]{{{2 * _OWNER_BYTES}}})[0-9a-f]+\.npz.*", re.ASCII)
+_OWNER = rf"([0-9a-f]{{{2 * _OWNER_BYTES}}})"
+_OWNED = re.compile(rf"{_BASE}-{_OWNER}[0-9a-f]+{_SHARE}\.(json|npz).*", re.ASCII)
 _DIGEST_BYTES = 16
 MOST_BYTES = 64 << 20  # of a manifest, which is read whole
 # What numpy or ml_dtypes may be asked for: "<f4", "<M8[ns]", "bfloat16"; nothing that numpy parses.
@@ -66,6 +73,7 @@ class CheckpointInfo:
         data: name of the file of arrays.
         nbytes: size of that file in bytes.
         parts: what the file must hold, by name.
+        shares: how many files of arrays the checkpoint has. The others have manifests of their own.
     """
 
     generation: int
@@ -76,6 +84,7 @@ class CheckpointInfo:
     data: str
     nbytes: int
     parts: Mapping[str, Part]
+    shares: int = 1
 
     @property
     def name(self) -> str:
@@ -87,6 +96,17 @@ class CheckpointInfo:
         """The checkpoint for which this is highest wins."""
         return self.generation, self.step
 
+    @property
+    def manifests(self) -> list[str]:
+        """The file names of its manifests, that which names the checkpoint first."""
+        others = [share_manifest(self.data, index) for index in range(1, self.shares)]
+        return [manifest_file(self.name), *others]
+
+    @property
+    def files(self) -> list[str]:
+        """All its file names; without the first there is no checkpoint."""
+        return [*self.manifests, *(share_data(self.data, index) for index in range(self.shares))]
+
 
 def checkpoint_name(generation: int, step: int) -> str:
     """Returns the name of a checkpoint; names sort as (generation, step) do."""
@@ -96,6 +116,16 @@ def checkpoint_name(generation: int, step: int) -> str:
 def manifest_file(name: str) -> str:
     """Returns the file name of a checkpoint's manifest."""
     return name + _SUFFIX
+
+
+def share_data(data: str, index: int) -> str:
+    """Returns the name of the file of arrays of a share, from that of share 0."""
+    return data if index == 0 else f"{data.removesuffix(_DATA_SUFFIX)}.{index}{_DATA_SUFFIX}"
+
+
+def share_manifest(data: str, index: int) -> str:
+    """Returns the file name of the manifest of another share than 0, from `data` of share 0."""
+    return f"{data.removesuffix(_DATA_SUFFIX)}.{index}{_SUFFIX}"
 
 
 def new_owner() -> str:
@@ -132,7 +162,7 @@ def generation_of(file: str) -> int | None:
 
 
 def owner_of(file: str) -> str | None:
-    """Returns the owner of a file of arrays, finished or not; None for any other file."""
+    """Returns the owner of a file of arrays or of the manifest of a share; None for others."""
     found = _OWNED.fullmatch(file)
     return found[3] if found else None
 
@@ -189,15 +219,18 @@ def decode(stream: IO[bytes], file: str) -> CheckpointInfo:
         fields = read["manifest"]
         if read["blake2b"] != _digest(fields):
             raise InvalidCheckpointError(f"{file} was changed after it was written: wrong checksum")
-        if fields["format"] != FORMAT:
+        if fields["format"] not in _FORMATS:
             raise InvalidCheckpointError(
                 f"{file} has format {fields['format']!r:.20}, and this version of tfring reads "
-                f"{FORMAT}"
+                f"{' and '.join(map(str, _FORMATS))}"
             )
+        if fields["format"] == 1:
+            fields = {"shares": 1, **fields}
         info = _checked(fields)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise InvalidCheckpointError(f"{file} is no whole manifest: {error!r}") from error
-    if file != manifest_file(info.name):
+    share = _SHARE_FILE.fullmatch(info.data)
+    if file != (manifest_file(info.name) if share is None else share[1] + _SUFFIX):
         raise InvalidCheckpointError(f"{file} is the manifest of {info.name}: it was renamed")
     return info
 
@@ -214,9 +247,12 @@ def _checked(fields: dict[str, Any]) -> CheckpointInfo:
         data=_of(str, fields["data"]),
         nbytes=_count(fields["nbytes"]),
         parts={name: _checked_part(part) for name, part in _of(dict, fields["parts"]).items()},
+        shares=_count(fields["shares"], _MOST_SHARES),
     )
+    if info.shares == 0:
+        raise ValueError("it has no shares")
     # A name of a file in this folder, and of no other checkpoint: it is removed with this one.
-    if not re.fullmatch(rf"{info.name}-[0-9a-f]+\.npz", info.data, re.ASCII):
+    if not re.fullmatch(rf"{info.name}-[0-9a-f]+{_SHARE}\.npz", info.data, re.ASCII):
         raise ValueError(f"{info.data[:100]!r} is no file of arrays of {info.name}")
     return info
 

@@ -32,7 +32,7 @@ assert_harmless(sys.argv[1])
 def forge(folder: Path, *, file: str = f"{FORGED}.json", **changes: Any) -> None:
     """Writes a manifest whose checksum is right; None for a key leaves it out."""
     fields = {
-        "format": 1,
+        "format": 2,
         "generation": 0,
         "step": 9,
         "metadata": {},
@@ -41,6 +41,7 @@ def forge(folder: Path, *, file: str = f"{FORGED}.json", **changes: Any) -> None
         "data": DATA,
         "nbytes": 1,
         "parts": {},
+        "shares": 1,
         **changes,
     }
     fields = {name: value for name, value in fields.items() if value is not None}
@@ -96,6 +97,11 @@ FIELDS: dict[str, dict[str, Any]] = {
     "a time that is a text": {"created": "now"},
     "parts that are a list": {"parts": [1]},
     "a part that is a text": {"parts": {"w": "x"}},
+    "no shares": {"shares": 0},
+    "shares that are not there": {"shares": 99_999},
+    "more shares than ranks can be": {"shares": 1 << 62},
+    "data of another share": {"data": f"{FORGED}-0a1b2c3d.1.npz"},
+    "a format of next year": {"format": 3},
 }
 PARTS: dict[str, dict[str, Any]] = {
     "a key too many": {"more": 1},
@@ -121,6 +127,12 @@ PARTS: dict[str, dict[str, Any]] = {
 def test_a_forged_one_with_nothing_wrong_is_read(tmp_path: Path) -> None:
     """Else the next tests would show nothing."""
     forge_arrays(good(tmp_path))
+    found = Checkpointer(tmp_path).load()
+    assert found is not None and found.info.name == FORGED
+
+
+def test_the_format_without_shares_is_read(tmp_path: Path) -> None:
+    forge_arrays(good(tmp_path), format=1, shares=None)
     found = Checkpointer(tmp_path).load()
     assert found is not None and found.info.name == FORGED
 
