@@ -42,8 +42,8 @@ from tfring.ops.early import (
 )
 from tfring.process_sets import ProcessSet, registry
 from tfring.process_sets.given import given_sets, job_and_sets
+from tfring.recorder.keeping import end_job, record_options
 from tfring.recorder.own import own_path
-from tfring.recorder.places import end_job, record_options
 from tfring.settings.environment import Settings, native_values, read_settings
 from tfring.signals import interrupts
 from tfring.topology import is_initialized

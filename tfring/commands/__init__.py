@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import Protocol
 
-from tfring.commands import dump, explain, report, stacks, timeline, top
+from tfring.commands import dump, explain, jobs, report, stacks, timeline, top
 
 
 class Command(Protocol):
@@ -30,4 +30,4 @@ class Command(Protocol):
         """
 
 
-ALL: tuple[Command, ...] = (dump, explain, report, stacks, timeline, top)
+ALL: tuple[Command, ...] = (jobs, dump, explain, report, stacks, timeline, top)

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from tfring.commands.torch_format import write_torch_traces
+from tfring.commands.which import add_job, meant
 from tfring.recorder.files import settled_copy
 from tfring.recorder.job import JobRecords, load_job
 from tfring.recorder.reader import RecordError
@@ -27,19 +28,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_job(parser: argparse.ArgumentParser) -> None:
-    """Adds the argument that says which job is meant."""
-    parser.add_argument(
-        "job",
-        nargs="*",
-        metavar="JOB|FILE|FOLDER",
-        help="a job's number or its beginning, or its records (default: the newest job here)",
-    )
-
-
 def run(options: argparse.Namespace) -> int:
     """Copies the files and prints where to."""
-    job = load_job(options.job)
+    job = load_job(meant(options.job))
     if options.torch:
         folder = Path(options.output or f"tfring-{job.job}")
         print(f"{len(write_torch_traces(job, folder))} of {job.size} ranks: {folder}")

@@ -6,9 +6,10 @@ import argparse
 import json
 import textwrap
 
-from tfring.commands.dump import add_job
+from tfring.commands.which import add_job, meant
 from tfring.explain.causes import Explanation
 from tfring.explain.explain import explain_now
+from tfring.recorder.places import short
 
 NAME = "explain"
 HELP = "say in a paragraph what is wrong with a job, while it runs or when it is over"
@@ -24,8 +25,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the explanation; returns 0."""
-    found = explain_now(options.job)
-    told = f"Job {found.job}: {found.text}"
+    found = explain_now(meant(options.job))
+    told = f"Job {short(found.job)}: {found.text}"
     print(_as_json(found) if options.json else textwrap.fill(told, 100, break_on_hyphens=False))
     return 0
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfring.commands.dump import add_job
+from tfring.commands.which import add_job, meant
 from tfring.recorder.job import load_job
 from tfring.recorder.reader import RecordError
 from tfring.report.page import page
@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the report, or writes the page."""
-    return show(options.job, html=options.html)
+    return show(meant(options.job), html=options.html)
 
 
 def show(given: Sequence[Path | str], *, html: str | None = None, to_errors: bool = False) -> int:

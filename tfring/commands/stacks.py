@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from tfring.commands.dump import add_job
+from tfring.commands.which import add_job, meant
 from tfring.live.hosts import OtherHosts, add_host_options, job_argument
 from tfring.live.threads import describe_stacks, native_stacks
 from tfring.recorder.job import JobRecords, load_job
@@ -38,8 +38,9 @@ def run(options: argparse.Namespace) -> int:
     """
     if not 0 < options.timeout <= 3600:
         raise ValueError(f"--timeout {options.timeout}: it has to be above 0, up to 3600 seconds")
+    given = meant(options.job, elsewhere=bool(options.host))
     try:
-        job = load_job(options.job)
+        job = load_job(given) if given else None
     except RecordError:
         if not options.host:
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tfring.commands.dump import add_job
+from tfring.commands.which import add_job, meant
 from tfring.timeline.draw import draw
 from tfring.timeline.spool import load_timeline
 
@@ -25,7 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Writes the file and prints where to."""
-    found = load_timeline(options.job)
+    found = load_timeline(meant(options.job))
     job = found.job
     path = options.output or f"timeline-{job.job}.json"
     draw(job, found.hops).write(path)

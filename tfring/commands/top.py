@@ -8,7 +8,8 @@ import json
 import sys
 import time
 
-from tfring.commands.dump import add_job, copy_records
+from tfring.commands.dump import copy_records
+from tfring.commands.which import add_job, meant
 from tfring.live.hosts import OtherHosts, add_host_options, job_argument
 from tfring.live.overview import Overview
 from tfring.live.screen import Screen
@@ -46,17 +47,18 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--interval {options.interval}: it has to be from 0.05 to 3600 seconds")
     if not options.json:
         require_rich()
+    given = meant(options.job, elsewhere=bool(options.host))
     if not options.host:
-        return _show(options, Watch(options.job))
-    words = [NAME, *job_argument(options.job, _job_here(options)), "--json"]
+        return _show(options, Watch(given))
+    words = [NAME, *job_argument(options.job, _job_here(given)), "--json"]
     with OtherHosts(options, [*words, "--interval", str(options.interval)]) as others:
         others.wait(_ANSWER_SECONDS)
-        return _show(options, Watch(options.job, others), others)
+        return _show(options, Watch(given, others), others)
 
 
-def _job_here(options: argparse.Namespace) -> str:
+def _job_here(given: list[str]) -> str:
     try:
-        return load_job(options.job).job
+        return load_job(given).job if given else ""
     except RecordError:
         return ""
 

@@ -7,15 +7,15 @@ stall, and is part of the error that ends it.
 from __future__ import annotations
 
 import logging
-import shlex
 import threading
 from pathlib import Path
 
 from tfring import _native
-from tfring.explain.causes import Cause, Explanation
+from tfring.explain.causes import WELL, Explanation
 from tfring.explain.explain import explain_now
+from tfring.recorder.keeping import launched
 from tfring.recorder.layout import RankState
-from tfring.recorder.places import is_run_folder
+from tfring.recorder.places import id_of, short
 from tfring.recorder.reader import RecordError, read_header
 
 _log = logging.getLogger("tfring")
@@ -23,7 +23,6 @@ _log = logging.getLogger("tfring")
 _WAKE_SECONDS = 3600.0
 # An end of the process waits for so long for the explanation of why its job broke.
 _END_SECONDS = 10.0
-_UNIMPORTANT = (Cause.NOTHING, Cause.OVER, Cause.SLOW)
 
 
 def note_errors(record: str, stall: str = "", generation: int = 0) -> None:
@@ -36,8 +35,8 @@ def note_errors(record: str, stall: str = "", generation: int = 0) -> None:
         stall: What the present stall comes from, for the error that ends it.
         generation: Whose errors; 0: those of the present one.
     """
-    folder = shlex.quote(str(Path(record).parent))
-    _native.core.note_errors(f"`tfring explain {folder}` says more.", stall, generation)
+    job = short(id_of(Path(record).parent.name))
+    _native.core.note_errors(f"`tfring explain {job}` says more.", stall, generation)
 
 
 class TroubleExplainer:
@@ -68,7 +67,7 @@ class TroubleExplainer:
             if not heard or self._launcher_explains():
                 continue
             found = self._explain()
-            important = found is not None and found.cause not in _UNIMPORTANT
+            important = found is not None and found.cause not in WELL
             stall = f"At the last warning: {found.text}" if found and important else ""
             note_errors(self._record, stall, own)
             if found is None or not important:
@@ -84,7 +83,7 @@ class TroubleExplainer:
             broken = read_header(self._record)["state"] == RankState.FAILED
         except (RecordError, OSError):
             return False
-        return broken and is_run_folder(self._folder.parent)
+        return broken and launched(id_of(self._folder.name))
 
     def _explain(self) -> Explanation | None:
         try:

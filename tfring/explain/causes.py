@@ -26,6 +26,20 @@ class Cause(enum.Enum):
     FAILED = "the job has failed otherwise"
 
 
+# The job is well.
+WELL = (Cause.NOTHING, Cause.OVER, Cause.SLOW)
+# Its ranks are there and do not go on.
+HANGS = (
+    Cause.LOST,
+    Cause.STOPPED,
+    Cause.LINK,
+    Cause.OTHER_BRANCH,
+    Cause.EXTRA_CALL,
+    Cause.OTHER_ORDER,
+    Cause.NOT_CALLING,
+)
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing that is wrong.
@@ -36,6 +50,8 @@ class Finding:
         names: Of the tensors that it is about.
         text: Sentences for a reader who knows nothing of the job.
         advice: What to do.
+        brief: The same in a few words; "": the text's first sentence.
+        age: For how long it has been so, in nanoseconds; 0: not known.
     """
 
     cause: Cause
@@ -43,6 +59,8 @@ class Finding:
     names: tuple[str, ...]
     text: str
     advice: str
+    brief: str = ""
+    age: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,11 +68,13 @@ class Explanation:
     """What is wrong with a job.
 
     Attributes:
-        job: Its number.
+        job: Its id.
         cause: What, see Cause.
         ranks: Where.
         names: Of the tensors that it is about.
         text: One paragraph: what, where, since when, and what to do.
+        brief: What and where in a few words.
+        age: For how long it has been so, in nanoseconds; 0: not known.
     """
 
     job: str
@@ -62,3 +82,5 @@ class Explanation:
     ranks: tuple[int, ...]
     names: tuple[str, ...]
     text: str
+    brief: str = ""
+    age: int = 0

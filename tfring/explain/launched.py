@@ -1,43 +1,56 @@
-"""The records of what one `tfring run` starts on this host: one folder, from its start to its end.
+"""The records of what one `tfring run` starts on this host, from its start to its end.
 
-The explanation of a failure and the report read them there.
+The explanation of a failure and the report read them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import shutil
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from tfring.explain.causes import Cause
+from tfring.explain.causes import WELL, Cause
 from tfring.explain.explain import explain_now
+from tfring.recorder import catalog, keeping
+from tfring.recorder.choice import named, records_of
 from tfring.recorder.job import JobRecords, load_job
-from tfring.recorder.places import is_run_folder, jobs, make_run_folder, record_files
+from tfring.recorder.places import default_folder, short
 from tfring.recorder.reader import RecordError
 
 RECORD_DIR = "TFRING_RECORD_DIR"
 
 
 class RunRecords:
-    """The folder of one run. Used by one thread, in a `with` statement around the run.
+    """The records of one run. Used by one thread, in a `with` statement around the run.
 
-    A folder that the user names stays as it is. One of our own is removed at the end if `succeeded`
-    says that the run went well, or if nothing is in it.
+    Those in a folder that the user names stay as they are. Others are removed at the end if
+    `succeeded` says that the run went well.
 
     Args:
         environment: What the ranks will have; TFRING_RECORD_DIR there is the user's folder.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        given = environment.get(RECORD_DIR, "")
-        # A rank that runs `tfring run` has the folder of its own run in its environment.
-        self._own = not given or is_run_folder(Path(given))
-        self._folder = make_run_folder() if self._own else Path(given)
+        self._given = environment.get(RECORD_DIR, "")
+        self._job = ""
+        self._verdict = ""
         self._began = time.time_ns()
         self.succeeded = False
+
+    def begin(self, job: str, command: Sequence[str]) -> None:
+        """Notes that a job begins whose launcher this process is.
+
+        Args:
+            job: Its id.
+            command: The program and its arguments.
+        """
+        self._job = job
+        base = Path(self._given) if self._given else default_folder()
+        with contextlib.suppress(OSError):
+            catalog.begin(job, command, base, launched=True)
+            keeping.throw_away("")
 
     def __enter__(self) -> RunRecords:
         return self
@@ -48,21 +61,18 @@ class RunRecords:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self._own or self._folder is None:
+        entry = catalog.find(self._job)
+        if entry is None or not entry.mine:
             return
-        if self.succeeded:
-            shutil.rmtree(self._folder, ignore_errors=True)
         with contextlib.suppress(OSError):
-            self._folder.rmdir()
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """What ranks of this host get in their environment."""
-        return {} if self._folder is None else {RECORD_DIR: str(self._folder)}
+            state = "ended" if self.succeeded else "failed"
+            catalog.finish(self._job, state, self._verdict, {})
+        if self.succeeded and not self._given:
+            keeping.remove_job(self._job)
 
     def nobody_joined(self) -> bool:
         """Tells whether no process on this host has called init; False if that is not known."""
-        return self._own and self._folder is not None and not jobs(self._folder)
+        return catalog.find(self._job) is not None and not named(self._job).generations
 
     def job(self) -> JobRecords:
         """Returns the records of this run's job, the newest if it has had several.
@@ -71,14 +81,11 @@ class RunRecords:
             RecordError: Its ranks of this host have left none.
             OSError: One cannot be read.
         """
-        if self._folder is None:
-            raise RecordError("no folder for records could be made")
-        for folder in jobs(self._folder)[:1]:
-            job = load_job(record_files(folder))
-            # Ranks that began before this run are another run's.
-            if any(r.header["started_wall"] >= self._began for r in job.records.values()):
-                return job
-        raise RecordError(f"no rank has left a record in {self._folder}")
+        job = load_job(records_of(named(self._job)))
+        # Ranks that began before this run are another run's.
+        if all(r.header["started_wall"] < self._began for r in job.records.values()):
+            raise RecordError(f"no rank of job {short(self._job)} has left a record")
+        return job
 
     def explanation(self, ended: Collection[int] = ()) -> str:
         """Returns why the run has failed, after all its ranks have ended; "" if that is unknown.
@@ -95,8 +102,9 @@ class RunRecords:
             return ""
         except Exception as error:  # a mistake in a rule
             return f"there is no explanation: {type(error).__name__}: {error}"
-        if found.cause in (Cause.NOTHING, Cause.OVER, Cause.SLOW):
+        if found.cause in WELL:
             return ""
         if found.cause is Cause.KILLED and set(found.ranks) <= set(ended):
             return ""
-        return f"{found.text} The records are in {paths[0].parent}."
+        self._verdict = found.text
+        return f"{found.text} `tfring explain {short(self._job)}` says it again."

@@ -54,7 +54,7 @@ def _show_host(options: JobOptions, host: str, has: str, slots: list[Slot]) -> N
         print(f"  started by: {shlex.join(command)}")
     else:
         print("  this host; its ranks have all variables of tfring run, too")
-    same = job_variables(options, os.environ, remote=remote, records={})
+    same = job_variables(options, os.environ, remote=remote)
     for name, value in sorted(same.items()):
         print(f"  {name}={shlex.quote(shown_value(name, value))}")
     for slot in slots:

@@ -121,9 +121,6 @@ class JobRunner(Supervisor):
         share, self._starting = self._options.share, True
         self._first_line = b"" if share is None else None
         where = {} if share is None else share.variables()
-        # Ranks of the lives before are strangers to this one.
-        life = f".{self._restarts}" if self._restarts else ""
-        where["TFRING_JOB_ID"] = self._options.job_id + life
         where["TFRING_RESTART_COUNT"] = str(self._restarts)
         for slot in slots:
             opens = slot.rank == 0 and share is None
@@ -149,9 +146,7 @@ class JobRunner(Supervisor):
         `listen` tells rank 0 where to: see protocol.py.
         """
         host = self._connections.host(slot.host)
-        same = job_variables(
-            self._options, os.environ, remote=not host.local, records=self._records.variables
-        )
+        same = job_variables(self._options, os.environ, remote=not host.local)
         variables = {**same, **place_variables(self._options, slot), **where}
         process = self._start_process(host, slot, slot.rank, variables, listen=listen)
         self._processes.append(process)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from tfring.explain.launched import RunRecords
+from tfring.job.environments.identity import plain_id
 from tfring.job.handshake.descriptors import raise_descriptor_limit
 from tfring.launch.agents.connections import Connections
 from tfring.launch.agents.host import Host
@@ -46,6 +47,7 @@ class Supervisor(abc.ABC):
         self._options = options
         self._merger = merger
         self._records = records
+        self._records.begin(plain_id(options.job_id), options.argv)
         self._files = JobFiles(options)
         self._selector = selectors.DefaultSelector()
         self._signals = SignalWatch()

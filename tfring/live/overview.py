@@ -8,6 +8,7 @@ from typing import Any
 
 from tfring.live.rows import Row
 from tfring.recorder.layout import RankState
+from tfring.recorder.places import id_of
 from tfring.texts.ranks import ranks_text
 
 # Ranks wait for each other all the time; what takes longer is shown. Seconds.
@@ -50,7 +51,7 @@ class Overview:
     """A job at one moment.
 
     Attributes:
-        job: Its number.
+        job: Its id.
         size: The number of its ranks.
         ranks: Those that are known.
         missing: The others.
@@ -120,7 +121,7 @@ def overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
     newest = min(troubled, key=lambda row: _seconds(row, row.trouble_at), default=None)
     size = int(rows[0].record["size"])
     return Overview(
-        job=str(rows[0].record["job"]),
+        job=id_of(str(rows[0].record["job"])),
         size=size,
         ranks=views,
         missing=sorted(set(range(size)) - {row.rank for row in rows}),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from tfring.live.overview import Overview, RankView
+from tfring.recorder.places import short
 from tfring.texts.ranks import ranks_text
 from tfring.texts.sizes import size_text
 
@@ -76,7 +77,7 @@ def print_page(view: Overview) -> None:
 
 def header(view: Overview) -> str:
     """Returns the first line: the job, and the numbers of all ranks together."""
-    parts = [f"job {view.job}", f"{len(view.ranks)} of {view.size} ranks"]
+    parts = [f"job {short(view.job)}", f"{len(view.ranks)} of {view.size} ranks"]
     parts.append(f"efficiency {_percent(view.efficiency)}")
     if view.samples is not None:
         parts.append(f"{_number(view.samples)} samples/s")

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfring.recorder.choice import known_jobs, named, pick, records_of
 from tfring.recorder.clocks import Clock, find_clock
-from tfring.recorder.places import jobs, record_files
+from tfring.recorder.places import id_of, record_files
 from tfring.recorder.reader import Record, RecordError, read_record
 
 
@@ -30,8 +31,8 @@ class JobRecords:
 
     @property
     def job(self) -> str:
-        """The job's number."""
-        return str(next(iter(self.records.values())).header["job"])
+        """The job's id."""
+        return id_of(str(next(iter(self.records.values())).header["job"]))
 
     @property
     def missing(self) -> list[int]:
@@ -47,15 +48,16 @@ def load_job(given: Sequence[Path | str] = (), base: Path | None = None) -> JobR
     """Reads the records of one job.
 
     Args:
-        given: Files, or folders with files, of all hosts; or the number of a job of this host, or
-            its beginning; or nothing: the newest job of this host.
+        given: Files, or folders with files, of all hosts; or the id of a job of this host, or its
+            beginning; or nothing: see `choice.pick`.
         base: Where jobs of this host have their folders; None: the default folder.
 
     Returns:
         The newest generation of the job.
 
     Raises:
-        RecordError: There is no record, a file is none, or the files are of several jobs.
+        RecordError: There is no record, a file is none, the files are of several jobs, or nothing
+            says which job is meant.
         OSError: A file cannot be read.
     """
     records = [read_record(path) for path in _files(given, base)]
@@ -85,29 +87,14 @@ def job_of(records: Sequence[Record]) -> JobRecords:
 
 def _files(given: Sequence[Path | str], base: Path | None) -> list[Path]:
     if not given:
-        newest = jobs(base)[:1]
-        if not newest:
-            raise RecordError("no job on this host has left a record, and none is running")
-        return record_files(newest[0])
+        return records_of(pick(base))
     files: list[Path] = []
     for one in map(Path, given):
         if one.is_file():
             files.append(one)
         elif one.is_dir():
-            files += record_files(one) or [
-                f for folder in jobs(one)[:1] for f in record_files(folder)
-            ]
+            known = [] if (here := record_files(one)) else known_jobs(one)
+            files += records_of(known[0]) if known else here
         else:
-            files += _of_job(str(one), base)
+            files += records_of(named(str(one), base))
     return files
-
-
-def _of_job(name: str, base: Path | None) -> list[Path]:
-    found = [folder for folder in jobs(base) if folder.name.startswith(name)]
-    if len(found) != 1:
-        known = ", ".join(folder.name for folder in jobs(base)) or "none"
-        raise RecordError(
-            f"{name} is no file, no folder and not the beginning of one job's number; jobs on this "
-            f"host: {known}"
-        )
-    return record_files(found[0])

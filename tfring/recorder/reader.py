@@ -240,7 +240,7 @@ def process_state(header: dict[str, Any]) -> str | None:
         "running", "stopped" (by a signal or a debugger), "gone", or None if it is on another host
         or in another container.
     """
-    if header["boot"] != own_boot() or header["pid_space"] != _own_pid_space():
+    if header["boot"] != own_boot() or header["pid_space"] != own_pid_space():
         return None
     try:
         text = Path(f"/proc/{header['pid']}/stat").read_text(encoding="utf-8", errors="replace")
@@ -266,7 +266,8 @@ def last_sign(record: Record) -> int:
     return max(*times, *(event.time for event in record.events))
 
 
-def _own_pid_space() -> int:
+def own_pid_space() -> int:
+    """Returns what is equal on processes that see each other's process ids."""
     with contextlib.suppress(OSError):
         return Path("/proc/self/ns/pid").stat().st_ino
     return 0

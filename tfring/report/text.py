@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
+from tfring.recorder.places import short
 from tfring.report.summary import RankSummary, Report
 from tfring.texts.ranks import ranks_text
 from tfring.texts.sizes import size_text
@@ -48,7 +49,7 @@ def show(report: Report, console: Console) -> None:
 def sentences(report: Report) -> list[str]:
     """Returns what is to be said about a job, one sentence or two for each line."""
     size, missing = report.size, report.missing
-    lines = [f"Job {report.job}: {size} rank{'' if size == 1 else 's'}"]
+    lines = [f"Job {short(report.job)}: {size} rank{'' if size == 1 else 's'}"]
     if missing:
         lines[0] += f"; no record of {ranks_text(missing)}"
     steps = report.steps

@@ -16,7 +16,7 @@ from made_records import NOBODY, write_record
 
 from tfring.explain import at_trouble
 from tfring.explain.at_trouble import TroubleExplainer, note_errors
-from tfring.recorder import places
+from tfring.recorder import catalog, places
 from tfring.recorder.layout import RankState
 
 GENERATION = 3
@@ -68,13 +68,13 @@ def explain(record: Path, monkeypatch: pytest.MonkeyPatch, warnings: int = 1) ->
 def test_what_is_wrong_is_said_once_and_goes_into_the_error_of_a_stall(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    record = write_job(tmp_path / "a job", lost=True)
+    record = write_job(tmp_path / "0123456789abcdef-0123456789ab", lost=True)
     with caplog.at_level(logging.WARNING, "tfring"):
         runtime = explain(record, monkeypatch, warnings=2)
     assert [SAID in line.getMessage() for line in caplog.records] == [True]
     assert len(runtime.notes) == 2
     for note, stall in runtime.notes:
-        assert note == f"`tfring explain '{tmp_path}/a job'` says more."
+        assert note == "`tfring explain 012345` says more."
         assert stall.startswith("At the last warning: Rank 1 (host host, process")
 
 
@@ -89,15 +89,15 @@ def test_nothing_is_said_while_nothing_is_wrong(
 
 
 @pytest.mark.parametrize(
-    ("run", "state", "says"),
+    ("launched", "state", "says"),
     [
-        ("run-1", RankState.FAILED, False),  # `tfring run` says it at the end
-        ("run-1", RankState.RUNNING, True),
-        ("", RankState.FAILED, True),
+        (True, RankState.FAILED, False),  # `tfring run` says it at the end
+        (True, RankState.RUNNING, True),
+        (False, RankState.FAILED, True),
     ],
 )
 def test_why_a_job_has_broken_is_said_by_who_started_it_or_by_rank_0(
-    run: str,
+    launched: bool,
     state: RankState,
     says: bool,
     tmp_path: Path,
@@ -105,7 +105,8 @@ def test_why_a_job_has_broken_is_said_by_who_started_it_or_by_rank_0(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(places, "_places", lambda: (tmp_path, tmp_path / "nobody" / "tfring"))
-    record = write_job(tmp_path / run / "job", lost=True, state=state)
+    catalog.begin("job", ["train"], tmp_path, launched=launched)
+    record = write_job(tmp_path / "job", lost=True, state=state)
     with caplog.at_level(logging.WARNING, "tfring"):
         explain(record, monkeypatch)
     assert (SAID in caplog.text) == says
@@ -129,8 +130,8 @@ def test_neither_lost_records_nor_a_mistake_in_a_rule_end_the_thread(
     assert not caplog.records
 
 
-def test_a_folder_is_named_as_a_shell_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_name_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = Runtime(0)
     monkeypatch.setattr(at_trouble, "_native", SimpleNamespace(core=runtime))
-    note_errors("/records/a/rank-1.record", "Rank 2 sleeps.")
-    assert runtime.notes == [("`tfring explain /records/a` says more.", "Rank 2 sleeps.")]
+    note_errors("/records/0123456789abcdef-0123456789ab/rank-1.record", "Rank 2 sleeps.")
+    assert runtime.notes == [("`tfring explain 012345` says more.", "Rank 2 sleeps.")]

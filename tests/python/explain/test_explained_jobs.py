@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from launcher_tools import REPORT, finish, run, write_script
 
-from tfring.recorder.places import default_folder
+from tfring.recorder.places import default_folder, id_of, short
 
 pytest.importorskip("tfring._native")
 
@@ -63,7 +63,8 @@ def assert_says_where_to_read_more(folder: Path, *ranks: int) -> None:
     """The errors of these ranks end with the command that explains the job."""
     for rank, file in zip(ranks, records(folder), strict=False):
         error = (folder / f"error.{rank}").read_text().strip()
-        assert error.endswith(f". `tfring explain {file.parent}` says more."), error
+        job = short(id_of(file.parent.name))
+        assert error.endswith(f". `tfring explain {job}` says more."), error
 
 
 def test_a_stall_is_explained_while_it_lasts_and_at_the_end(tmp_path: Path) -> None:
@@ -94,12 +95,14 @@ def test_a_failed_run_keeps_its_records_and_says_what_they_tell(tmp_path: Path) 
     assert "ended without shutdown" in told
     found = records(tmp_path)
     assert len(found) == 3
-    assert all(file.exists() and str(file.parent) in told for file in found)
+    job = short(id_of(found[0].parent.name))
+    assert all(file.exists() and f"`tfring explain {job}`" in told for file in found)
+    assert done.stderr.startswith(f"tfring run: job {job}, 3 ranks on localhost")
     assert_says_where_to_read_more(tmp_path, 0, 2)
     assert "what is wrong with this job" not in done.stderr  # the launcher has said it
     assert found[0].is_relative_to(all_records)
-    # The command finds the job by its folder, and by itself where no other job began later.
-    for given in ([str(found[0].parent)], []):
+    # The command finds the job by its folder, its id, and by itself.
+    for given in ([str(found[0].parent)], [job], []):
         again = finish([*tfring, "explain", *given])
         assert "rank 1" in again.stdout.lower(), again
 
@@ -110,7 +113,7 @@ def test_a_run_that_ends_well_leaves_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for file in records(tmp_path):
         assert file.is_relative_to(default_folder())
-        assert not file.parent.parent.exists()
+        assert not file.parent.exists()
 
 
 def test_a_folder_of_the_user_stays(tmp_path: Path) -> None:

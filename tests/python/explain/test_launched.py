@@ -1,4 +1,4 @@
-"""The folder of the records of one `tfring run`, without ranks."""
+"""The records of one `tfring run`, without ranks."""
 
 from __future__ import annotations
 
@@ -13,57 +13,53 @@ from made_records import write_record
 
 from tfring.explain import launched
 from tfring.explain.launched import RECORD_DIR, RunRecords
-from tfring.recorder import layout, places
+from tfring.recorder import catalog, layout, places
 from tfring.recorder.reader import RecordError
 
 
 @pytest.fixture(autouse=True)
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the folders of runs are made."""
+    """Where records are made."""
     monkeypatch.setattr(
         places, "_places", lambda: (tmp_path / "tfring", tmp_path / "nobody" / "tfring")
     )
     return tmp_path / "tfring"
 
 
-def write_job(folder: str | Path, started: int) -> Path:
-    job = Path(folder) / "planted"
-    job.mkdir(parents=True)
+JOB = "0123456789abcdef"
+
+
+def write_job(base: Path, started: int) -> Path:
     left = layout.RankState.LEFT
-    return write_record(job / "rank-0.record", 0, 1, state=left, started_wall=started)
+    path = base / f"{JOB}-0123456789ab" / "rank-0.record"
+    return write_record(path, 0, 1, state=left, started_wall=started, job=path.parent.name)
 
 
 @pytest.mark.parametrize("succeeded", [True, False])
-def test_our_own_folder_goes_after_a_success_and_stays_after_a_failure(succeeded: bool) -> None:
+def test_records_go_after_a_success_and_stay_after_a_failure(base: Path, succeeded: bool) -> None:
     with RunRecords({}) as records:
-        file = write_job(records.variables[RECORD_DIR], time.time_ns())
+        records.begin(JOB, ["train"])
+        assert records.nobody_joined()
+        file = write_job(base, time.time_ns())
         assert [one.path for one in records.job().records.values()] == [file]
+        assert records.job().job == JOB and not records.nobody_joined()
         assert records.explanation() == ""  # it has ended well
         records.succeeded = succeeded
     assert file.exists() != succeeded
-    assert file.parents[1].exists() != succeeded
+    entry = catalog.find(JOB)
+    assert entry is not None and entry.end["state"] == ("ended" if succeeded else "failed")
 
 
-def test_an_empty_folder_goes_also_after_an_exception(base: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), RunRecords({}):
-        raise KeyboardInterrupt
-    assert list(base.iterdir()) == []
-
-
-def test_a_folder_of_the_user_stays_and_earlier_runs_in_it_are_not_ours(tmp_path: Path) -> None:
-    earlier = write_job(tmp_path / "mine", time.time_ns())
+def test_a_folder_of_the_user_stays_and_earlier_runs_in_it_are_not_ours(
+    base: Path, tmp_path: Path
+) -> None:
+    earlier = write_job(tmp_path / "mine", 1)
     with RunRecords({RECORD_DIR: str(tmp_path / "mine")}) as records:
-        assert records.variables == {RECORD_DIR: str(tmp_path / "mine")}
-        with pytest.raises(RecordError, match="no rank has left a record"):
+        records.begin(JOB, ["train"])
+        with pytest.raises(RecordError, match="no rank of job 012345 has left a record"):
             records.job()
         records.succeeded = True
-    assert earlier.exists()
-
-
-def test_a_run_that_a_rank_starts_has_a_folder_of_its_own() -> None:
-    with RunRecords({}) as outer, RunRecords(outer.variables) as inner:
-        assert inner.variables != outer.variables
-        outer.succeeded = inner.succeeded = True
+    assert earlier.exists() and not places.jobs(base)
 
 
 def test_a_report_of_a_run_without_records_says_so(tmp_path: Path) -> None:
@@ -74,29 +70,33 @@ def test_a_report_of_a_run_without_records_says_so(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "[0]<stdout>:done" in done.stdout
-    assert "tfring run: no report: no rank has left a record in" in done.stderr
+    assert "has no records on this host" in done.stderr
 
 
-def test_ranks_that_the_launcher_has_ended_are_no_reason() -> None:
+def test_ranks_that_the_launcher_has_ended_are_no_reason(base: Path) -> None:
     with RunRecords({}) as records:
-        folder = Path(records.variables[RECORD_DIR]) / "planted"
-        folder.mkdir(parents=True)
+        records.begin(JOB, ["train"])
+        folder = base / f"{JOB}-0123456789ab"
         running = layout.RankState.RUNNING
         for rank, state in ((0, running), (1, layout.RankState.FAILED)):
             path = folder / f"rank-{rank}.record"
             write_record(path, rank, 2, state=state, started_wall=time.time_ns(), pid=2**22 + 1)
         assert "Rank 0" in records.explanation()
+        assert records.explanation().endswith("`tfring explain 012345` says it again.")
         assert "Rank 0" in records.explanation([1])
         assert records.explanation([0]) == ""
         records.succeeded = True
 
 
-def test_a_mistake_in_a_rule_changes_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_in_a_rule_changes_no_exit_code(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(given: object) -> None:
         raise LookupError(f"planted in {given}")
 
     monkeypatch.setattr(launched, "explain_now", fails)
     with RunRecords({}) as records:
-        write_job(records.variables[RECORD_DIR], time.time_ns())
+        records.begin(JOB, ["train"])
+        write_job(base, time.time_ns())
         assert records.explanation().startswith("there is no explanation: LookupError: planted in")
         records.succeeded = True

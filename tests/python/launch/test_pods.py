@@ -37,7 +37,7 @@ def test_the_ranks_of_a_pod(pod):
     assert job.size == 6 and job.secret == SECRET
     assert all(is_local(slot.host) for slot in job.slots)
     variables = {
-        **job_variables(job, {}, remote=False, records={}),
+        **job_variables(job, {}, remote=False),
         **place_variables(job, job.slots[1]),
     }
     wanted = {

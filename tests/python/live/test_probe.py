@@ -14,7 +14,7 @@ pytest.importorskip("tfring._native")
 
 from tfring.live.probe import missing, present, silent_seconds, trouble
 from tfring.recorder.layout import RankState
-from tfring.recorder.reader import _own_pid_space, own_boot, read_header
+from tfring.recorder.reader import own_boot, own_pid_space, read_header
 
 SECOND = 1_000_000_000
 NOW = 1_000 * SECOND
@@ -26,7 +26,7 @@ def header(rank=0, size=2, pid=None, state=RankState.RUNNING, awake=1.0, wall=1)
         "size": size,
         "pid": os.getpid() if pid is None else pid,
         "pid_started": 0,  # whichever process has this number
-        "pid_space": _own_pid_space(),
+        "pid_space": own_pid_space(),
         "boot": own_boot(),
         "state": state,
         "awake": NOW - int(awake * SECOND),

@@ -14,6 +14,7 @@ import pytest
 from launcher_tools import fake_ssh, finish, run_python, wait_until
 from live_jobs import LiveJob, Terminal, live_job
 
+from tfring.recorder.places import id_of, short
 from tfring.recorder.reader import process_state, read_record
 
 native = pytest.importorskip("tfring._native")
@@ -30,7 +31,7 @@ def test_an_object_for_scripts(job: LiveJob) -> None:
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     view = json.loads(line)
-    assert view["job"] == job.records.name and view["size"] == 2 and view["missing"] == []
+    assert view["job"] == id_of(job.records.name) and view["size"] == 2 and view["missing"] == []
     assert view["bytes_per_second"] > 0
     for rank, row in enumerate(view["ranks"]):
         record = row["record"]
@@ -57,8 +58,9 @@ def test_objects_until_the_reader_is_gone(job: LiveJob) -> None:
 def test_the_view_in_a_terminal(job: LiveJob, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tfring", "top", str(job.records), "-n", "0.2"]
     terminal = Terminal(command, tmp_path)
+    name = id_of(job.records.name)
     try:
-        shown = terminal.wait_for("job " + job.records.name, "2 of 2 ranks", "samples/s", "q quit")
+        shown = terminal.wait_for(f"job {short(name)}", "2 of 2 ranks", "samples/s", "q quit")
         assert re.findall(r"^ +(\d) +\d+ ", shown, re.MULTILINE) == ["0", "1"]
         before = read_record(job.records / "rank-0.record").header["step"]
 
@@ -73,8 +75,8 @@ def test_the_view_in_a_terminal(job: LiveJob, tmp_path: Path) -> None:
         terminal.press("q")
         terminal.wait_for("q quit")
         terminal.press("d")
-        terminal.wait_for(f"2 of 2 ranks: tfring-{job.records.name}")
-        kept = tmp_path / f"tfring-{job.records.name}"
+        terminal.wait_for(f"2 of 2 ranks: tfring-{name}")
+        kept = tmp_path / f"tfring-{name}"
         assert read_record(kept / "rank-1.record").pid == job.pids[1]
 
         os.kill(job.pids[1], signal.SIGSTOP)

@@ -235,7 +235,9 @@ def test_the_newest_generation_of_one_job_is_loaded(tmp_path: Path) -> None:
     other = write_record(tmp_path / "other", 1, 3, job="another")
     with pytest.raises(RecordError, match=r"several jobs: a-job, another"):
         load_job([tmp_path, other])
-    with pytest.raises(RecordError, match="no file, no folder"):
+    with pytest.raises(
+        RecordError, match="no file, folder or job has the name nothing; jobs here: none"
+    ):
         load_job(["nothing"], base=tmp_path)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from made_records import write_record
 
-from tfring.recorder import places
+from tfring.recorder import catalog, keeping, places
 from tfring.recorder.layout import EventType, RankState
 
 
@@ -27,7 +30,7 @@ def job_of(base: Path, name: str, age: int, **header: object) -> Path:
 
 
 def test_the_folder_is_the_users_alone(base: Path) -> None:
-    options = places.record_options("job-1", 3, None, True)
+    options = keeping.record_options("job-1", 3, None, True)
     assert options["path"] == str(base / "job-1/rank-3.record")
     assert "keep" not in options
     assert base.stat().st_mode & 0o777 == 0o700
@@ -37,11 +40,12 @@ def test_the_folder_is_the_users_alone(base: Path) -> None:
 def test_a_given_folder_keeps_its_records(base: Path, tmp_path: Path) -> None:
     for i in range(6):
         job_of(tmp_path / "given", f"old-{i}", i)
-    options = places.record_options("job-1", 0, str(tmp_path / "given"), True)
+    options = keeping.record_options("job-1", 0, str(tmp_path / "given"), True)
     assert options["path"] == str(tmp_path / "given/job-1/rank-0.record")
     assert options["keep"] == "1"
     assert len(places.jobs(tmp_path / "given")) == 6
-    assert not base.exists()
+    assert [entry.records for entry in catalog.entries()] == [str(tmp_path / "given")]
+    assert not places.jobs(base)
 
 
 def test_three_jobs_that_are_over_stay(base: Path) -> None:
@@ -51,9 +55,9 @@ def test_three_jobs_that_are_over_stay(base: Path) -> None:
     job_of(base, "in another container", 11, pid_space=1, awake=2**62)
     job_of(base, "left by another container", 12, pid_space=1, awake=-(2**60))
     job_of(base, "before the machine started", 13, boot="another")
-    places.record_options("job-1", 1, None, False)
+    keeping.record_options("job-1", 1, None, False)
     assert len(places.jobs()) == 9  # only the first rank of a host throws away
-    places.record_options("job-1", 0, None, True)
+    keeping.record_options("job-1", 0, None, True)
     left = [folder.name for folder in places.jobs()]
     assert left == ["over-0", "over-1", "over-2", "runs", "in another container"]
 
@@ -62,42 +66,63 @@ def test_empty_folders_of_jobs_that_never_started_go(base: Path) -> None:
     for name in ("failed to start", "starts now"):
         (base / name).mkdir(parents=True)
     os.utime(base / "failed to start", (1_000_000, 1_000_000))
-    places.record_options("job-1", 0, None, True)
-    assert sorted(folder.name for folder in base.iterdir()) == ["job-1", "starts now"]
+    keeping.record_options("job-1", 0, None, True)
+    assert sorted(path.name for path in base.iterdir()) == ["job-1", "job-1.job", "starts now"]
 
 
-def test_of_the_jobs_of_one_run_the_last_stays(base: Path) -> None:
-    run = places.make_run_folder()
-    assert run is not None
-    left, failed = RankState.LEFT, RankState.FAILED
-    here = os.getpid()
+def test_a_launcher_keeps_the_records_of_its_job_until_it_ends(base: Path) -> None:
+    catalog.begin("run", ["train"], base, launched=True)
+    left, failed, here = RankState.LEFT, RankState.FAILED, os.getpid()
     shutdown = [{"number": 1, "type": EventType.SHUTDOWN}]
-    job_of(run, "has failed", 1, pid=here, state=failed, events=shutdown)
+    name = "run-00000000000{}".format
+    job_of(base, name(1), 1, pid=here, state=failed, events=shutdown)
     for i in range(2, 5):
-        job_of(run, f"ended well {i}", i, pid=here, state=left)
-    job_of(run, "fails", 5, pid=here, state=failed)
-    job_of(run, "of another set of ranks", 6, pid=here)
-    options = places.record_options("new", 0, str(run), True)
-    assert options["keep"] == "1"
-    names = [folder.name for folder in places.jobs(run)]
-    assert names == ["has failed", "fails", "of another set of ranks"]
-
-
-def test_a_run_keeps_its_records_until_it_ends(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = places.make_run_folder()
-    assert run is not None
-    job_of(run, "has ended", 10)
-    empty = places.make_run_folder()
-    assert empty is not None
+        job_of(base, name(i), i, pid=here, state=left)
+    job_of(base, name(5), 5, pid=here, state=failed)
+    job_of(base, name(6), 6, pid=here)
     for i in range(5):
         job_of(base, f"over-{i}", i)
-    places.record_options("job-1", 0, None, True)
-    assert [folder.name for folder in places.jobs(run)] == ["has ended"] and empty.is_dir()
-    # As its launcher's process is gone.
-    gone = run.rename(base / "run-999999999-x")
-    empty.rename(base / "run-999999999-y")
-    places.record_options("job-1", 0, None, True)
-    assert not gone.exists() and not (base / "run-999999999-y").exists()
+    options = keeping.record_options("another", 0, None, True)
+    assert "keep" not in options and len(places.jobs()) == 6 + 3  # those of the run are its own
+    options = keeping.record_options(name(7), 0, None, True)
+    assert options["keep"] == "1"
+    of_run = [folder.name for folder in places.jobs() if folder.name.startswith("run-")]
+    assert of_run == [name(1), name(5), name(6)]  # of what is over, one
+    catalog.finish("run", "failed", "", {})
+    keeping.throw_away("")
+    keeping.remove_job("run")
+    of_run = [folder.name for folder in places.jobs() if folder.name.startswith("run-")]
+    assert of_run == [name(5), name(6)]  # a rank is still there
+
+
+def test_what_is_known_of_a_job_stays_for_a_day_and_of_fifty(base: Path) -> None:
+    catalog.begin("runs", ["train"], base, launched=True)
+    for i in range(60):
+        catalog.begin(f"over-{i}", ["train"], base, launched=True)
+        catalog.finish(f"over-{i}", "ended", "", {})
+    file = base / "over-59.job"
+    known = json.loads(file.read_text())
+    known["end"]["time"] -= 25 * 3600
+    file.write_text(json.dumps(known))
+    (base / "torn.job").write_text("{")
+    catalog.throw_away_old()
+    left = {entry.job for entry in catalog.entries()}
+    assert "runs" in left and "over-59" not in left and "over-58" in left and len(left) == 50
+
+
+def test_a_job_is_noted_by_one_process_and_its_end_by_the_same(base: Path) -> None:
+    catalog.begin("a", ["train", "-x"], base, launched=True)
+    program = "from tfring.recorder import catalog, places; from pathlib import Path; import sys\n"
+    program += "places._places = lambda: (Path(sys.argv[1]), Path('/nobody/tfring'))\n"
+    program += "catalog.begin('a', ['other'], Path('/'), launched=False)\n"
+    program += "catalog.finish('a', 'failed', 'wrong', {})\n"
+    subprocess.run([sys.executable, "-c", program, base], check=True, timeout=60)
+    entry = catalog.find("a")
+    assert entry is not None and entry.command == ["train", "-x"] and entry.lives
+    assert entry.folder == os.getcwd() and entry.records == str(base)
+    catalog.finish("a", "ended", "", {})
+    entry = catalog.find("a")
+    assert entry is not None and entry.end["state"] == "ended" and not entry.lives
 
 
 def test_a_folder_of_somebody_else_is_not_used(
@@ -109,21 +134,21 @@ def test_a_folder_of_somebody_else_is_not_used(
     base.mkdir()
     with monkeypatch.context() as other:
         other.setattr(os, "getuid", lambda: 54321)
-        assert "path" not in places.record_options("job-1", 0, None, True)
+        assert "path" not in keeping.record_options("job-1", 0, None, True)
     base.rmdir()  # nothing was put into it
     assert "rank 0 keeps its record in its own memory" in caplog.text
     assert f"{base} belongs to somebody else. Set TFRING_RECORD_DIR" in caplog.text
     target = tmp_path / "elsewhere"
     target.mkdir()
     base.symlink_to(target)
-    assert "path" not in places.record_options("job-1", 0, None, True)
+    assert "path" not in keeping.record_options("job-1", 0, None, True)
     assert not any(target.iterdir())
 
 
 def test_a_folder_that_others_can_read_is_closed(base: Path) -> None:
     base.mkdir(mode=0o777)
     base.chmod(0o777)
-    assert "path" in places.record_options("job-1", 0, None, True)
+    assert "path" in keeping.record_options("job-1", 0, None, True)
     assert base.stat().st_mode & 0o777 == 0o700
 
 
@@ -132,29 +157,30 @@ def test_without_shared_memory_there_is_a_file_only_where_one_is_wanted(
 ) -> None:
     """Not on the disk of temporary files: a rank would wait for it."""
     monkeypatch.setattr(places, "MEMORY", tmp_path / "missing", raising=False)
-    assert places.make_run_folder() is None
-    assert "path" not in places.record_options("job-1", 0, None, True)
+    assert "path" not in keeping.record_options("job-1", 0, None, True)
     assert "in its own memory" in caplog.text and "Set TFRING_RECORD_DIR" in caplog.text
     assert not (tmp_path / "missing").exists()
     given = tmp_path / "a" / "given"
-    assert places.record_options("job-1", 0, str(given), True)["path"].startswith(str(given))
+    assert keeping.record_options("job-1", 0, str(given), True)["path"].startswith(str(given))
 
 
 def test_where_nothing_can_be_made_the_record_is_in_memory(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    options = places.record_options("job-1", 0, str(file), True)
+    options = keeping.record_options("job-1", 0, str(file), True)
     assert "path" not in options and options["job"] == "job-1"
 
 
 def test_an_empty_folder_of_a_job_is_removed_at_its_end(base: Path) -> None:
-    path = Path(places.record_options("job-1", 0, None, True)["path"])
+    path = Path(keeping.record_options("job-1", 0, None, True)["path"])
     path.touch()
-    places.end_job(str(path))
+    keeping.end_job(str(path))
     assert path.exists()
     path.unlink()
-    places.end_job(str(path))
+    keeping.end_job(str(path))
     assert not path.parent.exists()
+    entry = catalog.find("job-1")
+    assert entry is not None and entry.end["state"] == "ended"
 
 
 def test_a_folder_that_somebody_else_has_made_is_neither_written_nor_read(

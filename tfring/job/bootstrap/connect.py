@@ -22,6 +22,7 @@ from tfring.job.bootstrap.job import Job, form_job
 from tfring.job.bootstrap.mpi_exchange import MpiExchange, free_group
 from tfring.job.bootstrap.records import Record, check_versions, topology_of
 from tfring.job.environments import Identity, Rendezvous
+from tfring.job.environments.identity import plain_id
 from tfring.job.handshake.descriptors import raise_descriptor_limit
 from tfring.job.handshake.errors import BootstrapError
 from tfring.job.handshake.listener import Listener, bind
@@ -49,7 +50,8 @@ class Membership(mesh.Connections):
         process_sets: The largest number of process sets that any rank gave to init.
         last_process_set: The highest id that a process set has had on any rank.
         key: The generation's key; None in a job of one rank.
-        job: A number that no other job has, in hexadecimal; not secret.
+        job: The job's id, where a launcher or the user has given it one, and a number that no other
+            generation has, in hexadecimal; not secret.
         mpi_data: What the runtime gets where MPI carries the data.
         interface: The network interface at which other hosts reach this rank; "" on a single host.
     """
@@ -75,8 +77,8 @@ class Membership(mesh.Connections):
 
     @property
     def nonce(self) -> int:
-        """`job` as a number; frames of the runtime carry it, and those with another are refused."""
-        return int(self.job, 16)
+        """The number in `job`; frames of the runtime carry it. Those with another are refused."""
+        return int(self.job.rpartition("-")[2], 16)
 
     def release_others(self) -> tuple[int, list[tuple[str, int]], bytes] | None:
         """Returns what the runtime needs to connect further ranks, whose descriptor it then owns.
@@ -169,7 +171,11 @@ def _exchange_records(
     mine = Record.of_this_process(
         identity.rank, identity.local_rank, identity.local_size, settings, fresh_secret()
     )
-    mine = dataclasses.replace(mine, process_sets=process_sets, last_process_set=last_process_set)
+    # Other environments have no id that is a job's alone.
+    job_id = settings.job_id or (identity.job_id if identity.by_slurm else "")
+    mine = dataclasses.replace(
+        mine, process_sets=process_sets, last_process_set=last_process_set, job_id=job_id
+    )
     values = job.exchange.allgather(mine.to_json())
     check_versions(values)
     return [Record.from_json(value, rank) for rank, value in enumerate(values)]
@@ -193,8 +199,14 @@ def _membership(
         process_sets=max(r.process_sets for r in records),
         last_process_set=max(r.last_process_set for r in records),
         key=key if len(records) > 1 else None,
-        job=hashlib.sha256(b"job" + records[0].nonce.encode()).hexdigest()[:12],
+        job=_name(records[0]),
     )
+
+
+def _name(first: Record) -> str:
+    number = hashlib.sha256(b"job" + first.nonce.encode()).hexdigest()[:12]
+    given = plain_id(first.job_id)
+    return f"{given}-{number}" if given else number
 
 
 def _check(records: list[Record], job: Job) -> None:

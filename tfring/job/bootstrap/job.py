@@ -250,6 +250,9 @@ def _tcp_exchange(
     )
     secret = find_secret(settings.secret, settings.secret_file, settings.insecure, situation)
     job_id = settings.job_id or identity.job_id
+    if environ.get("TFRING_RESTART_COUNT", "0") != "0":
+        # Ranks of the lives before are strangers to this one.
+        job_id += f".{environ['TFRING_RESTART_COUNT']}"
     public = secret.text or derived_secret(identity.public_seed or "")
     if secret.by_munge:  # no rank but 0 knows the secret before it has found rank 0
         public = derived_secret(identity.public_seed or "")

@@ -50,6 +50,7 @@ class Record:
     last_process_set: int = 0
     python: str = ""
     tensorflow: str = ""
+    job_id: str = ""
 
     @staticmethod
     def of_this_process(
@@ -97,6 +98,7 @@ class Record:
                 last_process_set=int(value["last_process_set"]),
                 python=str(value["python"]),
                 tensorflow=str(value["tensorflow"]),
+                job_id=str(value["job_id"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise BootstrapError(f"rank {rank} sent a malformed record") from None

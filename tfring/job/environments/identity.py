@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+# Of an id; a record has room for 64 bytes, and what tells generations apart comes behind it.
+_MOST_ID = 40
 
 
 class IdentityError(RuntimeError):
@@ -57,6 +61,15 @@ class Identity:
     several_hosts: bool | None = None
     by_slurm: bool = False
     fallback: Identity | None = None
+
+
+def plain_id(given: str) -> str:
+    """Returns the id of a job, which the user or an environment may have chosen, as a file's name.
+
+    Args:
+        given: What they have chosen.
+    """
+    return re.sub(r"[^A-Za-z0-9.]+", "-", given)[:_MOST_ID].strip("-.")
 
 
 def read_int(environ: Mapping[str, str], name: str, *, low: int = 0) -> int:

@@ -148,13 +148,7 @@ class ElasticJobRunner(Supervisor):
         try:
             host = self._connections.host(self._head.connection(order.host))
             variables = {
-                **worker_variables(
-                    self._options,
-                    order,
-                    os.environ,
-                    remote=not host.local,
-                    records=self._records.variables,
-                ),
+                **worker_variables(self._options, order, os.environ, remote=not host.local),
                 **self._head.variables(order),
             }
         except UsageError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from tfring.launch.hosts.placement import Hosts
@@ -38,3 +39,9 @@ class NodeOptions:
     job: str  # nodes of another job that meet at the same place are refused
     slots: int  # of this node
     apart: bool = False  # a process of its own serves there, which may be started again
+
+    @property
+    def job_id(self) -> str:
+        """The id of the job, the same on all of its nodes."""
+        where = f"{self.job} at {self.host} port {self.port}"
+        return hashlib.sha256(where.encode()).hexdigest()[:16]

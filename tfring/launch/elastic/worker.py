@@ -52,7 +52,6 @@ def worker_variables(
     environ: Mapping[str, str],
     *,
     remote: bool,
-    records: Mapping[str, str],
 ) -> dict[str, str]:
     """Returns the variables of a worker, but for those that say where its coordinator is.
 
@@ -60,7 +59,7 @@ def worker_variables(
     `init`: what the rank is likely to be. The truth comes with the generation.
     """
     return {
-        **job_variables(options, environ, remote=remote, records=records),
+        **job_variables(options, environ, remote=remote),
         "TFRING_ELASTIC_WORKER": str(start.worker),
         "TFRING_ELASTIC_HOST": start.host,
         "TFRING_ELASTIC_SLOT": str(start.slot),

@@ -74,20 +74,12 @@ def place_variables(options: JobOptions, slot: Slot) -> dict[str, str]:
 
 
 def job_variables(
-    options: JobOptions,
-    environ: Mapping[str, str],
-    *,
-    remote: bool,
-    records: Mapping[str, str],
+    options: JobOptions, environ: Mapping[str, str], *, remote: bool
 ) -> dict[str, str]:
-    """Returns the variables that are the same for all ranks of a host.
-
-    By `records` the launcher finds the records of ranks on this host.
-    """
+    """Returns the variables that are the same for all ranks of a host."""
     sent = sent_variables(environ) if options.sent is None else options.sent
     values = {
         **(sent if remote else {}),
-        **({} if remote else records),
         "PYTHONUNBUFFERED": environ.get("PYTHONUNBUFFERED", "1"),
         **options.environment,
         # Of a rank or a worker that starts this job.

@@ -95,8 +95,8 @@ def _job_options(options: RunOptions) -> JobOptions:
         node=node,
         stopped_exit_code=settings.stopped_exit_code,
     )
-    if node is not None:  # all launchers of the job have one secret
-        return dataclasses.replace(job, secret=given_secret(os.environ) or "")
+    if node is not None:  # all launchers of the job have one secret, and one id
+        return dataclasses.replace(job, secret=given_secret(os.environ) or "", job_id=node.job_id)
     if pod is not None and pod.pods > 1:
         return shared(job, pod, given_secret(os.environ), settings.job_id)
     return job

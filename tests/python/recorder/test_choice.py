@@ -1,0 +1,165 @@
+"""Which job a tool shows where the user names none, and what `tfring jobs` lists."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from made_records import NOBODY, write_record
+
+from tfring.commands.which import meant
+from tfring.launch.cli import main
+from tfring.recorder import catalog, choice, places
+from tfring.recorder.layout import RankState
+from tfring.recorder.reader import RecordError
+
+SECOND = 1_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "default"
+    monkeypatch.setattr(places, "_places", lambda: (folder, tmp_path / "nobody" / "tfring"))
+    return folder
+
+
+def id_at(place: int) -> str:
+    return f"{place:x}" * 16
+
+
+def write_job(base: Path, place: int, *, ranks: int = 2, hangs: bool = False, **header: object):
+    """Notes a job that was started in this folder, whose ranks run and perhaps wait for rank 1."""
+    catalog.begin(id_at(place), ["python", f"train{place}.py"], base, launched=True)
+    folder = base / f"{id_at(place)}-0123456789ab"
+    now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    call = {"name": "loss", "invocation": 1, "submitted": now - 90 * SECOND}
+    times = {"started_monotonic": now - 100 * SECOND, "awake": now, "started_wall": place + 1}
+    for rank in range(ranks):
+        calls = [call] if hangs and rank != 1 else []
+        known = {"pid": os.getpid(), "job": folder.name, **times, **header}
+        write_record(folder / f"rank-{rank}.record", rank, ranks, calls, **known)
+    return folder
+
+
+def test_of_six_jobs_the_one_of_this_folder_is_shown(
+    base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for place in range(6):
+        folder = tmp_path / f"folder{place}"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        write_job(base, place, hangs=place == 2)
+    monkeypatch.chdir(tmp_path / "folder2")
+    for command in (["explain"], ["top", "--once", "--interval", "0.05"], ["report"]):
+        assert main(command) == 0
+        shown = capsys.readouterr()
+        assert shown.err == (
+            f"job 222222: python train2.py, in {tmp_path}/folder2; 5 other jobs run: tfring jobs\n"
+        )
+        assert "222222" in shown.out and "333333" not in shown.out
+    monkeypatch.chdir(tmp_path)
+    assert main(["explain"]) == 2
+    said = capsys.readouterr().err
+    assert "6 jobs run on this host, none of them started in this folder: name one" in said
+    assert all(f"{place}" * 6 in said for place in range(6))
+    assert main(["explain", "222"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == "" and shown.out.startswith("Job 222222: Rank 0 has waited in allreduce")
+    assert main(["jobs", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["id"], row["state"]) for row in rows] == [
+        (id_at(place), "hangs" if place == 2 else "running") for place in range(5, -1, -1)
+    ]
+
+
+def test_a_terminal_tells_two_jobs_of_one_folder_apart(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in range(2):
+        monkeypatch.setattr(catalog, "terminal_of", lambda pid, place=place: 7 + place)
+        write_job(base, place, pid=NOBODY)  # no rank has come to init yet
+    monkeypatch.setattr(choice, "terminal_of", lambda pid: 8 if pid == os.getpid() else 0)
+    assert choice.pick().job == id_at(1)
+    monkeypatch.setattr(choice, "terminal_of", lambda pid: 0)
+    with pytest.raises(RecordError, match="2 jobs run here: name one"):
+        choice.pick()
+
+
+def test_the_one_job_that_runs_is_taken_wherever_it_was_started(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_job(base, 1)
+    newer = write_job(base, 2, pid=NOBODY)
+    catalog.finish(id_at(2), "failed", "", {})
+    monkeypatch.chdir(tmp_path)
+    assert meant([]) == [str(folder)]
+    assert "tfring jobs" not in capsys.readouterr().err  # no other runs
+    catalog.finish(id_at(1), "ended", "", {})
+    for path in folder.iterdir():
+        path.unlink()
+    assert meant([]) == [str(newer)]
+    assert "it is over" in capsys.readouterr().err
+
+
+def test_a_job_without_a_launcher_is_listed_with_the_program_of_its_ranks(
+    base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    known = {"pid": os.getpid(), "job": "0123456789ab", "awake": now, "started_wall": 5}
+    write_record(base / "0123456789ab" / "rank-0.record", 0, 4, **known)
+    failed = {
+        **known,
+        "started_wall": 4,
+        "pid": NOBODY,
+        "job": "ba9876543210",
+        "state": RankState.FAILED,
+    }
+    write_record(base / "ba9876543210" / "rank-0.record", 0, 2, **failed)
+    assert main(["jobs"]) == 0
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == ["id", "state", "ranks", "age", "program", "folder"]
+    assert first.split()[:3] == ["012345", "running", "4"]
+    assert "pytest" in first
+    assert second.split()[:3] == ["ba9876", "failed", "2"] and second.split()[-2:] == ["?", "?"]
+
+
+def test_of_the_generations_of_a_job_the_one_that_runs_is_shown_and_the_largest(
+    base: Path,
+) -> None:
+    over, small, large = (base / f"{id_at(1)}-00000000000{i}" for i in range(3))
+    for folder, size, pid, began in (
+        (over, 9, NOBODY, 9),
+        (small, 1, os.getpid(), 8),
+        (large, 2, os.getpid(), 7),
+    ):
+        head = {"pid": pid, "job": folder.name, "started_wall": began}
+        write_record(folder / "rank-0.record", 0, size, **head)
+    found = choice.named("1111")
+    assert [one.folder for one in found.generations] == [large, small, over]
+
+
+def test_records_in_a_folder_of_the_user_are_found_by_the_id(base: Path, tmp_path: Path) -> None:
+    catalog.begin(id_at(3), ["train"], tmp_path / "mine", launched=True)
+    head = {"pid": os.getpid(), "job": f"{id_at(3)}-0123456789ab"}
+    write_record(tmp_path / "mine" / head["job"] / "rank-0.record", 0, 1, **head)
+    assert choice.records_of(choice.named("3333")) == [
+        tmp_path / "mine" / head["job"] / "rank-0.record"
+    ]
+
+
+def test_names_that_fit_several_jobs_or_none_are_refused(base: Path) -> None:
+    for place in (1, 2):
+        write_job(base, place)
+    catalog.begin("11again", ["other"], base, launched=True)
+    with pytest.raises(RecordError, match=r"the id of several jobs begins with 11; jobs here:\n"):
+        choice.named("11")
+    with pytest.raises(RecordError, match=r"no file, folder or job has the name 9"):
+        choice.named("9")
+    with pytest.raises(RecordError, match="no rank of it has come to init yet"):
+        choice.records_of(choice.named("11again"))
