@@ -5,10 +5,10 @@ from __future__ import annotations
 # All keys lie below it.
 PREFIX = "membership"
 REPORTS = "report/"
-# There when a worker has come to elastic.run: until then a lost one means that all start again. The
+# It exists once a worker has come to elastic.run: until then all start again after a loss. The
 # coordinator hears of it with the reports.
 RUNS = f"{REPORTS}runs"
-# The report of a worker whose link was closed: it says nothing any more.
+# The last report of a worker, whose link was closed.
 CLOSED = b""
 
 

@@ -97,7 +97,7 @@ class ElasticJob(Job):
     def sync(self, state: State) -> None:
         """See `Job.sync`."""
         process = self._process
-        # Once: who calls elastic.run again in a generation would stay out of what the others do.
+        # Once a generation: a rank that calls elastic.run again would stay out of what others do.
         if process.generation > 1 and process.reset_ended != process.generation:
             process.reset_ended = process.generation
             _end_reset()

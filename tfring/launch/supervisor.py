@@ -133,7 +133,7 @@ class Supervisor(abc.ABC):
         """Prints how the job failed, if it did; returns the exit code and why."""
 
     def _close(self) -> None:  # noqa: B027
-        """Gives back what _prepare() has made, and what of that there is after an error."""
+        """Gives back what _prepare() has made, also if it has not come to its end."""
 
     @abc.abstractmethod
     def _processes_of_job(self) -> list[RankProcess]:

@@ -28,7 +28,7 @@ def make_file(path: Path) -> int:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raises OSError if a link, a pipe or a device, which root could remove, is in a file's place."""
+    """Raises OSError if a link, a pipe or a device is in a file's place: root could remove it."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(path.lstat().st_mode):
             raise OSError(f"{path} is no regular file")

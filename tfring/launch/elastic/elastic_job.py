@@ -248,8 +248,7 @@ class ElasticJobRunner(Supervisor):
         if self._stopping is not None:
             why = f"stopped by {signal_name(self._stopping)}, passed on to all workers"
             self._note(why)
-            # One that only waited need not know what to do about the signal. One that was let go
-            # has done what it was asked to, and one that had to end anyway says nothing of it.
+            # Workers do not count that only waited, that were let go, or that had to end anyway.
             failed = [one for one in self._failures if one.rank >= 0 or not self._generation.number]
             failed = [one for one in failed if not one.unwanted]
             codes = [code for one in failed if (code := one.process.exit_code()) != DISMISSED]

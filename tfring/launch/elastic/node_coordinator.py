@@ -1,9 +1,12 @@
 """The coordinator of a job that is started once per node; the nodes hear it through a store.
 
-Keys of the store: `life` this coordinator, `job` the job and its options; `open` when new nodes may
-come; `nodes/NAME` a node, its slots, and what it knows of the job, as long as its launcher is
-there; `orders/NAME/N` what the coordinator wants of a node; `ended/WORKER` how a worker ended;
-`said/generation`, `said/restart` and `said/end` what all nodes are told. Values are JSON.
+Keys of the store, whose values are JSON:
+
+- `life` tells this coordinator from others, `job` is the job with its options;
+- `open` exists when new nodes may come;
+- `nodes/NAME` is a node while its launcher is there: its slots, and what it knows of the job;
+- `orders/NAME/N` is what the coordinator wants of a node, `ended/WORKER` how a worker ended;
+- `said/generation`, `said/restart` and `said/end` are for all nodes.
 """
 
 from __future__ import annotations
@@ -37,13 +40,13 @@ from tfring.launch.elastic.orders import (
 _log = logging.getLogger("tfring")
 
 STORE_SECONDS = 5.0
-# A store that does not answer is asked again for as long as it keeps the key of a node that it does
-# not hear.
+# A request is repeated for as long as the store keeps the key of a node that it does not hear.
 _ATTEMPTS = round(DEFAULT_LEASE / STORE_SECONDS)
 # How long the process that serves the store waits for nodes to hear of the end of the job.
 _FAREWELL_SECONDS = 10.0
-# How long a coordinator that is started by itself listens first: nodes and workers of the one
-# before it find it within a second or two, and what that has allowed is over after its lease.
+# How long a coordinator of its own listens first. The nodes and workers of the one before it find
+# it within 2 s, and the leases that the one before has given are over after this time.
+
 REBUILD_SECONDS = 5.0
 
 
