@@ -36,7 +36,3 @@ class GenerationEnded(Exception):
         """Keeps the number."""
         super().__init__(f"generation {generation} ended before all its members were connected")
         self.generation = generation
-
-
-class WaitCancelled(Exception):
-    """The caller has ended its wait."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from tfring import _native
 from tfring.elastic import keys
-from tfring.elastic.errors import Dismissed, GenerationEnded, WaitCancelled
+from tfring.elastic.errors import Dismissed, GenerationEnded
 from tfring.elastic.records import Position, Record, record_of
 from tfring.job.store import PrefixStore, Store, StoreError, Watch
 
@@ -23,8 +23,6 @@ _STORE_SECONDS = 1.0
 _CLOSE_SECONDS = 10.0
 # A coordinator is away if it has answered none of this many reports in this time.
 _SILENT_SECONDS, _SILENT_REPORTS = 10.0, 5
-# How often a wait asks whether it is still wanted.
-_CANCEL_SECONDS = 0.05
 
 
 class WorkerLink:
@@ -148,7 +146,7 @@ class WorkerLink:
         stopped = self._core.WorkerEvents.Stopped
         event = stopped(generation, self._position(position), boundary, done)
         with self._condition:
-            self._stopped = (Position(position.commit, position.step), done)
+            self._stopped = (position, done)
             self._put(stopped=event)
 
     def leave(self) -> None:
@@ -157,25 +155,20 @@ class WorkerLink:
 
     # What the program asks.
 
-    def next_record(self, cancel: Callable[[], bool] | None = None) -> Record:
+    def next_record(self) -> Record:
         """Waits until there is a generation to connect with, and returns it.
-
-        If `cancel` returns True, the wait ends; it is asked now and then.
 
         Raises:
             Dismissed: This worker has to leave.
-            WaitCancelled: `cancel` has said so.
         """
         with self._condition:
-            while self._record is None:
-                if self._dismissed is not None:
-                    raise self._dismissed
-                if cancel is not None and cancel():
-                    raise WaitCancelled("the wait for the next generation was cancelled")
-                self._condition.wait(None if cancel is None else _CANCEL_SECONDS)
+            self._condition.wait_for(
+                lambda: self._record is not None or self._dismissed is not None
+            )
             if self._dismissed is not None:
                 raise self._dismissed
             record, self._record = self._record, None
+            assert record is not None
             return record
 
     def wait_go(self, generation: int) -> None:

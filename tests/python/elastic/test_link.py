@@ -10,7 +10,7 @@ from elastic_threads import Links
 from launcher_tools import wait_until
 
 from tfring._native import core
-from tfring.elastic.errors import Dismissed, GenerationEnded, WaitCancelled
+from tfring.elastic.errors import Dismissed, GenerationEnded
 from tfring.elastic.records import Position
 from tfring.elastic.service import CoordinatorService
 
@@ -110,14 +110,10 @@ def test_the_newest_commit_comes_before_the_failure_that_follows_it():
         assert job.train([link]).position == Position(99, 99)
 
 
-def test_a_wait_can_be_cancelled_and_ends_when_the_link_is_closed():
+def test_a_wait_ends_when_the_link_is_closed():
     with Links(np=2) as job:
         link = job.link(1)
         link.ready()
-        cancelled = threading.Event()
-        wait = ended_in_thread(lambda: link.next_record(cancelled.is_set))
-        cancelled.set()
-        assert isinstance(wait(), WaitCancelled)
         waits = [ended_in_thread(call) for call in (link.next_record, lambda: link.wait_go(1))]
         link.close()
         assert [type(wait()) for wait in waits] == [Dismissed, Dismissed]

@@ -43,10 +43,6 @@ class ChannelKeys(NamedTuple):
     send: bytes
     receive: bytes
 
-    def swapped(self) -> ChannelKeys:
-        """Returns the keys as the other end sees them."""
-        return ChannelKeys(self.receive, self.send)
-
 
 class Channel:
     """Messages with seals over a connected socket, which belongs to the caller.

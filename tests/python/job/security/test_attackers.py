@@ -221,7 +221,7 @@ def channels():
     a, b = socket.socketpair()
     a.settimeout(10), b.settimeout(10)
     keys = ChannelKeys(b"a" * 32, b"b" * 32)
-    return Channel(a, keys), Channel(b, keys.swapped())
+    return Channel(a, keys), Channel(b, ChannelKeys(keys.receive, keys.send))
 
 
 def test_channel_carries_messages_of_any_length():
