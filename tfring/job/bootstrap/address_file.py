@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from tfring.job.bootstrap.meeting import Meeting, connect, serve
 from tfring.job.bootstrap.patience import Patience
 from tfring.job.handshake.errors import BootstrapError
 from tfring.job.security.errors import SecretError
-from tfring.job.security.files import check_replaceable, make_file
+from tfring.job.security.files import replace_file
 from tfring.job.security.secret import fresh_secret, job_key
 from tfring.job.security.sources import read_secret_file
 from tfring.job.store import StoreError, TCPStore
@@ -58,15 +57,9 @@ def _written(path: Path, port: int, secret: str) -> Iterator[None]:
     addresses = [each.address for each in hosts.interface_addresses() if not each.loopback]
     place = _Place(hosts.host_identity(), addresses[:_MOST_ADDRESSES], port, secret)
     text = json.dumps(place._asdict())
-    # Under another name first, so that nobody reads half of it.
-    own = path.with_name(f"{path.name}.{os.getpid()}.{port}")
     try:
-        check_replaceable(path)
-        with open(make_file(own), "w", encoding="ascii") as file:
-            file.write(text)
-        os.replace(own, path)
+        replace_file(path, text)
     except OSError as error:
-        own.unlink(missing_ok=True)  # it has the secret
         raise BootstrapError(
             f"rank 0 cannot write {path}, where the other ranks look for it: {error}"
         ) from None

@@ -21,13 +21,31 @@ def make_file(path: Path) -> int:
     Raises:
         OSError: It cannot be made, or what is there is a link, a pipe, or of another user.
     """
-    check_replaceable(path)
+    _check_replaceable(path)
     path.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, 0o600)
 
 
-def check_replaceable(path: Path) -> None:
+def replace_file(path: Path, text: str) -> None:
+    """Writes a file that only this user can read; it is whole whenever somebody reads it.
+
+    OSError: it cannot be written, or what is there is no regular file.
+    """
+    _check_replaceable(path)
+    # In a folder where others may write, too, nobody can foresee this name.
+    part = path.with_name(f"{path.name}.{os.urandom(8).hex()}.part")
+    try:
+        with open(make_file(part), "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
+def _check_replaceable(path: Path) -> None:
     """Raises OSError if a link, a pipe or a device is in a file's place: root could remove it."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(path.lstat().st_mode):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tfring.job.security import munge
 from tfring.job.security.errors import SecretError
+from tfring.job.security.files import make_file
 from tfring.job.security.secret import ADVICE, derived_secret, fresh_secret
 
 _log = logging.getLogger("tfring")
@@ -229,8 +230,7 @@ def _secret_in(folder: Path) -> str:
     if not path.exists():
         # First under another name, so that nobody reads half of it; the first link wins.
         own = folder / f"secret.{secrets.token_hex(8)}"
-        fd = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(fd, "w", encoding="ascii") as file:
+        with open(make_file(own), "w", encoding="ascii") as file:
             file.write(fresh_secret())
         with contextlib.suppress(FileExistsError):
             os.link(own, path)

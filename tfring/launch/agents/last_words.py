@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tfring.job.security.files import check_replaceable
+from tfring.job.security.files import replace_file
 
 RUNNING = "running"
 LAUNCHER_DIED = "launcher died"
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Writes a file of JSON that is whole whenever somebody reads it; OSError if it cannot."""
-    check_replaceable(path)
-    # In a folder where others may write, too, nobody can foresee this name.
-    part = path.with_name(f"{path.name}.{os.urandom(8).hex()}.part")
-    text = json.dumps(value, indent=2) + "\n"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        with open(os.open(part, flags, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(part, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
+def write_report(path: Path, report: Mapping[str, Any]) -> None:
+    """Writes an exit report; it is whole whenever somebody reads it. OSError if it cannot."""
+    replace_file(path, json.dumps(report, indent=2) + "\n")
 
 
 def finish_report(order: Mapping[str, Any], ended: Mapping[int, Mapping[str, Any]]) -> None:
@@ -58,4 +45,4 @@ def finish_report(order: Mapping[str, Any], ended: Mapping[int, Mapping[str, Any
                 one["exit_code"] = 128 - code if code < 0 else code
                 one["signal"] = -code if code < 0 else None
                 one["ended_by_launcher"] = True
-        write_json(path, report)
+        write_report(path, report)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tfring.launch.agents.last_words import RUNNING, write_json
+from tfring.launch.agents.last_words import RUNNING, write_report
 from tfring.launch.agents.rank import RankProcess
 from tfring.launch.hosts.placement import Slot
 from tfring.launch.options.job_options import JobOptions
@@ -35,7 +35,7 @@ class ExitReport:
 
     def begin(self) -> None:
         """Writes the report of a job that has not ended."""
-        write_json(self._path, self._report(RUNNING, []))
+        write_report(self._path, self._report(RUNNING, []))
 
     def order(self) -> dict[str, object]:
         """Returns what an agent needs that is to finish the report: see last_words.py."""
@@ -62,7 +62,7 @@ class ExitReport:
                 "host": first.slot.host,
                 "reason": first.describe_end(),
             }
-        write_json(self._path, report)
+        write_report(self._path, report)
 
     def _report(self, state: str, processes: list[RankProcess]) -> dict[str, Any]:
         started = {process.rank: process for process in processes}
