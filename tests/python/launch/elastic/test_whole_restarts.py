@@ -36,7 +36,7 @@ class Job:
         self.store = made("localhost", 0, is_master=True, secret=SECRET, timeout=LIMIT)
         self.orders = queue.SimpleQueue()
         elastic = ElasticOptions(np=2, min_np=1, max_np=2)
-        self.service = Service(self.store, elastic, LIMIT, self.orders)
+        self.service = Service(self.store, elastic, LIMIT, self.orders.put)
         self.service.set_hosts([("a", 2)])
         self.links = []
 
