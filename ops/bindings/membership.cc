@@ -45,8 +45,6 @@ void DefineRecords(py::module_& m) {
            arg("commit") = 0, arg("step") = 0)
       .def_readwrite("commit", &Position::commit)
       .def_readwrite("step", &Position::step)
-      .def("__eq__", [](const Position& a, const Position& b) { return a == b; })
-      .def("__lt__", [](const Position& a, const Position& b) { return a < b; })
       .def("__repr__", [](const Position& self) { return PositionText(self); });
   py::class_<Member> member(m, "Member");
   member.def(py::init<>())
@@ -72,7 +70,6 @@ void DefineReport(py::module_& m) {
   report.def(py::init<>())
       .def_readwrite("worker", &Report::worker)
       .def_readwrite("sequence", &Report::sequence)
-      .def_readwrite("sent_at", &Report::sent_at)
       .def_readwrite("state", &Report::state)
       .def_readwrite("generation", &Report::generation)
       .def_readwrite("position", &Report::position)
@@ -100,7 +97,6 @@ void DefineCommand(py::module_& m) {
       .def_readwrite("kind", &Command::kind)
       .def_readwrite("generation", &Command::generation)
       .def_readwrite("sequence", &Command::sequence)
-      .def_readwrite("sent_at", &Command::sent_at)
       .def_readwrite("record", &Command::record)
       .def_readwrite("exit_code", &Command::exit_code);
   DefineText(&command, "reason", &Command::reason);

@@ -137,9 +137,7 @@ void DefineCoordinatorOptions(py::module_& m) {
       .def_readwrite("rebuild_wait", &CoordinatorOptions::rebuild_wait)
       .def_readwrite("join_interval", &CoordinatorOptions::join_interval)
       .def_readwrite("reset_limit", &CoordinatorOptions::reset_limit)
-      .def_readwrite("reset_window", &CoordinatorOptions::reset_window)
       .def_readwrite("count_changes", &CoordinatorOptions::count_changes)
-      .def_readwrite("same_error_limit", &CoordinatorOptions::same_error_limit)
       .def_readwrite("hosts", &CoordinatorOptions::hosts);
 }
 
