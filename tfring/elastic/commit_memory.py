@@ -56,8 +56,7 @@ class CommitMemory:
     def __init__(self, descriptors: Sequence[int]) -> None:
         """Opens both files once more: a lock is one opening's. The descriptors stay the caller's.
 
-        Raises:
-            OSError: They are not open here: what has started this process has closed them.
+        OSError: they are not open here: what has started this process has closed them.
         """
         self._files: list[int] = []
         try:

@@ -147,11 +147,7 @@ class CopySender:
     """Sends copies to a worker on another host, if one waits there."""
 
     def __init__(self, worker: ElasticWorker) -> None:
-        """Looks for such workers from now on.
-
-        Raises:
-            StoreError: The store cannot be reached.
-        """
+        """Looks for such workers from now on; StoreError if the store cannot be reached."""
         self._worker = worker
         self._store = TCPStore(worker.store_host, worker.store_port, timeout=_STORE_SECONDS)
         self._watch = self._store.watch(_PLACES)

@@ -158,8 +158,7 @@ class WorkerLink:
     def next_record(self) -> Record:
         """Waits until there is a generation to connect with, and returns it.
 
-        Raises:
-            Dismissed: This worker has to leave.
+        Dismissed: this worker has to leave.
         """
         with self._condition:
             self._condition.wait_for(
@@ -174,9 +173,7 @@ class WorkerLink:
     def wait_go(self, generation: int) -> None:
         """Waits until all members of a generation are connected.
 
-        Raises:
-            GenerationEnded: It has ended.
-            Dismissed: This worker has to leave.
+        GenerationEnded: it has ended. Dismissed: this worker has to leave.
         """
         with self._condition:
             self._condition.wait_for(

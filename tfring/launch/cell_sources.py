@@ -18,11 +18,8 @@ _MOST_BYTES = 1 << 20  # of all of them: the newest
 def dumps(value: Any, what: str, instead: str) -> bytes:
     """Pickles as cloudpickle does; functions keep the names of files that their tracebacks show.
 
-    Newer versions of cloudpickle give all code that they send one name. The error says `what`
+    Newer versions of cloudpickle give all code that they send one name. TypeError says that `what`
     cannot be pickled, and what to do `instead`.
-
-    Raises:
-        TypeError: It cannot be pickled.
     """
     try:
         with io.BytesIO() as file:

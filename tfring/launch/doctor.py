@@ -135,8 +135,7 @@ def _binding(findings: Findings) -> None:
 def _probe(code: str) -> tuple[Any, str]:
     """Runs code in a new Python process, so that a crash does not end this one.
 
-    Returns:
-        The JSON value that the code printed, or None and what went wrong.
+    Returns the JSON value that the code printed, or None and what went wrong.
     """
     environment = {k: v for k, v in os.environ.items() if not _starts_mpi(k)}
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

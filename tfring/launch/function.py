@@ -123,8 +123,7 @@ def pickled_call(
 ) -> bytes:
     """Returns a function with its arguments, as the processes of `function_task` get it.
 
-    Raises:
-        TypeError: Something cannot be pickled.
+    TypeError: something cannot be pickled.
     """
     call = (func, tuple(args), dict(kwargs or {}), cell_sources.collect())
     instead = "make what is named here inside the function"

@@ -102,16 +102,10 @@ def candidate_ports(key: bytes) -> list[int]:
 def serve(
     meeting: Meeting, size: int, key: bytes, credential: bytes | None, owned: contextlib.ExitStack
 ) -> TCPStore:
-    """Rank 0: serves the store.
+    """Rank 0: serves the store, whose close() ends it for all; BootstrapError if it cannot.
 
     Any process that asks for the credential gets it: see security/munge.py. `owned`, which is
     closed after the store, keeps the port of a launcher for the next init.
-
-    Returns:
-        The store, whose close() ends it for all.
-
-    Raises:
-        BootstrapError: Rank 0 cannot listen there.
     """
     sock, by_launcher = _listening_socket(meeting, size)
     if by_launcher:
@@ -131,14 +125,11 @@ def serve(
 def join(
     meeting: Meeting, rank: int, secret: JobSecret, seed: str, job_id: str, patience: Patience
 ) -> tuple[TCPStore, str]:
-    """The other ranks: connects with the store.
+    """The other ranks: connects with the store; returns it, and the secret.
 
     Another program on one of the ports, or a credential that is out of date, is no reason to give
     up: the next port is tried, and with munge each with the credential that it gives. That holds
     the secret, and `seed` tells it from those of other jobs.
-
-    Returns:
-        The store, and the secret.
 
     Raises:
         AuthError: The process that listens there does not know the secret.

@@ -24,17 +24,13 @@ _ENVIRONMENTS: tuple[Any, ...] = (tfring_run, torchrun, mpi, slurm, kubernetes, 
 def find_identity(
     environ: Mapping[str, str], *, have_mpi4py: bool | None = None, meeting: str | None = None
 ) -> Identity:
-    """Finds out which rank of which job this process is.
+    """Finds out which rank of which job this process is, from the first environment that is set.
 
     It looks for mpi4py without importing it, unless `have_mpi4py` says whether that is installed.
     `meeting` is TFRING_MEETING: "mpi", "rendezvous" or None.
 
-    Returns:
-        The identity from the first environment that has its variables set.
-
-    Raises:
-        IdentityError: An environment has set only some of its variables, or impossible values; or
-            MPI started the processes and mpi4py is not installed.
+    IdentityError: an environment has set only some of its variables, or impossible values; or MPI
+    started the processes and mpi4py is not installed.
     """
     if have_mpi4py is None:
         have_mpi4py = importlib.util.find_spec("mpi4py") is not None

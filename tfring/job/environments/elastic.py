@@ -97,14 +97,8 @@ def memory_in(environ: Mapping[str, str]) -> tuple[int, ...]:
 def take_worker(environ: MutableMapping[str, str]) -> ElasticWorker | None:
     """Returns what `detect` does, and takes the worker's id out of the environment.
 
-    Processes that this one starts are not that worker, and would be taken for it.
-
-    Returns:
-        The worker that this process is; what an earlier call took; None in other jobs, and in
-        forked children of such a process.
-
-    Raises:
-        IdentityError: Variables are missing, or impossible.
+    Processes that this one starts are not that worker, and would be taken for it. Later calls
+    return the same worker; forked children of it get None.
     """
     found = detect(environ)
     if found is not None:

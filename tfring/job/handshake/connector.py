@@ -68,14 +68,9 @@ def connect(
 def connect_once(
     address: str, port: int, key: bytes, hello: auth.Hello, deadline: float
 ) -> Channel:
-    """Connects and runs the handshake, once for each address that a name has.
+    """Connects and runs the handshake, once for each address that a name has; see `connect`.
 
-    Returns:
-        The connection, its socket blocking with the remaining time as its timeout.
-
-    Raises:
-        AuthError, NotAdmittedError: As for `connect`.
-        OSError: No process that knows the protocol answered there.
+    OSError: no process that knows the protocol answered there.
     """
     failure: OSError = OSError(f"{address} has no address")
     for _, _, _, _, where in resolve(address, port, _left(deadline)):
@@ -99,11 +94,7 @@ def _handshake(where: tuple[str, int], key: bytes, hello: auth.Hello, deadline: 
 
 
 def open_connection(where: tuple[str, int], deadline: float) -> socket.socket:
-    """Returns a connected socket, before any handshake.
-
-    Raises:
-        OSError: Nobody listens there.
-    """
+    """Returns a connected socket, before any handshake; OSError if nobody listens there."""
     sock = socket.create_connection(where, timeout=min(_CONNECT_SECONDS, _left(deadline)))
     # Linux can connect a socket to itself where no process listens on a port from the range of
     # outgoing connections.

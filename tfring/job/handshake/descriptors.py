@@ -13,8 +13,7 @@ _USUAL = 65536
 def raise_descriptor_limit(needed: int = 0) -> float:
     """Raises the soft limit as far as the hard one allows, up to 65536 or what is needed.
 
-    Returns:
-        The soft limit from now on; infinity if there is no limit.
+    Returns the soft limit from now on; infinity if there is none.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = max(needed, _USUAL)

@@ -13,13 +13,10 @@ from pathlib import Path
 
 
 def make_file(path: Path) -> int:
-    """Makes a file that only this user can read; a regular file of this name is removed before.
+    """Makes a file that only this user can read; returns a descriptor to write to.
 
-    Returns:
-        A descriptor to write to, which a child process does not inherit.
-
-    Raises:
-        OSError: It cannot be made, or what is there is a link, a pipe, or of another user.
+    A regular file of this name is removed before. A child process does not inherit the descriptor.
+    OSError: it cannot be made, or what is there is a link, a pipe, or of another user.
     """
     _check_replaceable(path)
     path.unlink(missing_ok=True)

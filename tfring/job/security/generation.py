@@ -58,11 +58,7 @@ def end() -> None:
 
 
 def seal(payload: bytes, name: str, sender: int) -> bytes:
-    """Returns a payload with its seal in front, `OVERHEAD` bytes longer.
-
-    Raises:
-        IntegrityError: There is no generation.
-    """
+    """Returns a payload with its seal in front, `OVERHEAD` bytes longer."""
     generation = _generation()
     number = generation.next_number()
     return _NUMBER.pack(number) + _seal(generation, number, name, sender, payload) + payload
@@ -71,8 +67,7 @@ def seal(payload: bytes, name: str, sender: int) -> bytes:
 def unseal(sealed: bytes, name: str, sender: int) -> bytes:
     """Checks a seal and returns the payload.
 
-    Raises:
-        IntegrityError: It comes from somebody else, was changed, or was received before.
+    IntegrityError: it comes from somebody else, was changed, or was received before.
     """
     generation = _generation()
     if len(sealed) >= OVERHEAD:

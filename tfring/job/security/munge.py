@@ -45,11 +45,7 @@ def credential(secret: str, job: str) -> bytes:
 
 
 def secret_in(received: bytes, job: str) -> str:
-    """Opens a credential.
-
-    Raises:
-        SecretError: It is no credential of this user for this job.
-    """
+    """Opens a credential; SecretError if it is none of this user for this job."""
     if not received.startswith(b"MUNGE:") or len(received) > LONGEST:
         raise SecretError("the process that listens as rank 0 sent no credential of munge")
     with tempfile.NamedTemporaryFile() as metadata:

@@ -40,12 +40,10 @@ def open_rendezvous(
 ) -> socket.socket:
     """Returns a socket that is bound to the address at which other ranks can reach this host.
 
-    It does not listen yet: nobody would accept what comes before rank 0 calls init.
+    It does not listen yet: nobody would accept what comes before rank 0 calls init. The arguments
+    are those of `own_address`; `environ` may have TFRING_PORT_RANGE.
 
-    The arguments are those of `own_address`; `environ` may have TFRING_PORT_RANGE.
-
-    Raises:
-        OSError: There is no such interface, no such host, or no free port.
+    OSError: there is no such interface, no such host, or no free port.
     """
     address = own_address(interface, towards)
     if address.lower().startswith("fe80:"):

@@ -31,8 +31,7 @@ class Allocation:
 def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
     """Returns the hosts of a Slurm, PBS, LSF or SGE job; None outside of one.
 
-    Raises:
-        UsageError: What the scheduler says cannot be read.
+    UsageError: what the scheduler says cannot be read.
     """
     for scheduler, read in _READERS.items():
         try:

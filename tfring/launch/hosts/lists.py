@@ -57,8 +57,7 @@ def parse_entry(entry: str, shown: str) -> list[tuple[str, int]]:
 def expand(names: str) -> list[str]:
     """Returns the hosts that a list with ranges stands for: ``a[1-2],b`` is a1, a2, b.
 
-    Raises:
-        UsageError: The list has another form, or the library for ranges is missing.
+    UsageError: the list has another form, or the library for ranges is missing.
     """
     found: list[str] = []
     for part in split_list(names):

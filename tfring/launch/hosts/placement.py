@@ -72,10 +72,7 @@ def assign_slots(ranks: int | None, hosts: Sequence[tuple[str, int]]) -> list[Sl
     """Fills the slots of the hosts with ranks, in order.
 
     Without a number of ranks it fills every slot; without hosts this one has as many slots as
-    ranks.
-
-    Raises:
-        UsageError: There are too few slots or too many ranks, or a host is named twice.
+    ranks. UsageError: there are too few slots or too many ranks, or a host is named twice.
     """
     if ranks is not None and ranks < 1:
         raise UsageError(f"{ranks} ranks were asked for, and at least one is needed")

@@ -39,10 +39,8 @@ def run(options: argparse.Namespace) -> int:
 def manifest(request: Request, argv: Sequence[str]) -> str:
     """Returns the manifest of a job, as YAML with a comment before it that says what to do.
 
-    `argv` has the words of the command line that asks for it, after `tfring`.
-
-    Raises:
-        UsageError: PyYAML is not installed.
+    `argv` has the words of the command line that asks for it, after `tfring`. UsageError: PyYAML is
+    not installed.
     """
     try:
         import yaml

@@ -48,10 +48,7 @@ def sent_variables(environ: Mapping[str, str]) -> dict[str, str]:
 def chosen_variable(text: str) -> tuple[str, str]:
     """Returns the variable that ``-x NAME`` or ``-x NAME=VALUE`` asks for, with its value.
 
-    Without a value it is this process's.
-
-    Raises:
-        UsageError: It has no value here, or another form.
+    Without a value it is this process's. UsageError: it has none here, or another form.
     """
     name, given, value = text.partition("=")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):

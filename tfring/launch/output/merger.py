@@ -194,8 +194,7 @@ class OutputMerger:
     def tick(self, now: float) -> float | None:
         """Writes lines that have waited long enough: for other ranks, or for their ends.
 
-        Returns:
-            When to call it again even if no output arrives, or None.
+        Returns when to call it again even if no output arrives, or None.
         """
         self._release_ready(now)
         later = [group.due for group in self._held.groups][:1]

@@ -48,8 +48,7 @@ class Calls:
     def add(self, op: Op, fields: tuple[bytes, ...], watch: Watch | None = None) -> Call:
         """Puts a request into the queue; the watch of a WATCH gets the changes that follow.
 
-        Raises:
-            StoreError: There will be no connection any more.
+        StoreError: there will be no connection any more.
         """
         with self._lock:
             if self._end is not None:
