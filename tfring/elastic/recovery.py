@@ -24,7 +24,7 @@ _MOST_FAILURES = 3
 
 
 class Job:
-    """What elastic.run needs of a job; of itself one whose ranks stay: a lost one ends it."""
+    """What elastic.run needs of a job. The ranks of this one stay: a lost rank ends it."""
 
     def enter(self, state: State) -> None:
         """Makes this process a member of a generation, if it is not yet: init has done it."""

@@ -103,8 +103,8 @@ class CoordinatorService:
     ) -> None:
         """Says what the launcher of a host knows that was there before this coordinator.
 
-        That are its workers that live, each with its slot, and the highest id of a worker and the
-        last generation that it has heard of; 0: none.
+        It knows its living workers, each with its slot; and the highest id of a worker and the last
+        generation that it has heard of (0: none).
         """
         self._inbox.put(_Living(host, dict(workers), last_worker, generation))
 

@@ -173,7 +173,7 @@ class _Head(Service):
     def _look(self) -> None:
         """Tells the coordinator which tasks there are."""
         with self._looking:
-            self._service.set_hosts([(task.name, 1) for task in self._tunnels.tasks()])
+            self.set_hosts([(task.name, 1) for task in self._tunnels.tasks()])
 
 
 def _given_up(failure: BaseException) -> str:
