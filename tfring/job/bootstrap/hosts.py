@@ -108,10 +108,7 @@ def _ipv6_addresses() -> list[InterfaceAddress]:
     found = []
     for line in lines:
         digits, _, prefix, scope, _, name = line.split()
-        if int(scope, 16) not in (
-            0x00,
-            0x10,
-        ):  # global and host
+        if scope not in ("00", "10"):  # global and host
             continue
         address = str(ipaddress.IPv6Address(bytes.fromhex(digits)))
         found.append(InterfaceAddress(name, address, int(prefix, 16), scope == "10"))

@@ -50,8 +50,7 @@ def ensure_inter_op_threads() -> None:
     _log.warning(
         "TensorFlow has a single inter-op thread here. Collectives cannot overlap the backward "
         "pass, and two threads that call compiled functions with collectives block each other "
-        "forever. "
-        "Call tfring.init() before the first TensorFlow operation, or set %s=%d",
+        "forever. Call tfring.init() before the first TensorFlow operation, or set %s=%d",
         _VARIABLE,
         WANTED,
     )
