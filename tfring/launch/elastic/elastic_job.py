@@ -10,6 +10,7 @@ from collections.abc import Callable
 from tfring.explain.launched import RunRecords
 from tfring.launch.agents.host import Host
 from tfring.launch.agents.rank import RankProcess
+from tfring.launch.elastic.discovery import NUMBER, DiscoveryScript, hosts_text
 from tfring.launch.elastic.options import ElasticOptions
 from tfring.launch.elastic.orders import (
     NOT_STARTED,
@@ -22,7 +23,6 @@ from tfring.launch.elastic.orders import (
     Restart,
     StartWorker,
 )
-from tfring.launch.elastic.script import NUMBER, DiscoveryScript, hosts_text
 from tfring.launch.elastic.worker import Worker, worker_variables
 from tfring.launch.escalation import Escalation
 from tfring.launch.exit_codes import DISMISSED
