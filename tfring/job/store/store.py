@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import math
+import operator
 from collections.abc import Sequence
 
-from tfring.job.store.errors import StoreTimeoutError
+from tfring.job.store.errors import StoreTimeoutError, StoreValueError
 from tfring.job.store.table import Limits, check_key
 from tfring.job.store.tcp.connection import Connection
 from tfring.job.store.tcp.messages import Op
@@ -148,9 +149,13 @@ class Store:
             timeout: See the class.
 
         Raises:
-            StoreValueError: The value is no whole number, or the sum has more than 64 bits.
+            StoreValueError: The value is no whole number, or a number has more than 64 bits.
+            TypeError: `amount` is no whole number.
         """
-        return int(self._request(Op.ADD, (self._name(key), b"%d" % amount), timeout)[0])
+        whole = operator.index(amount)
+        if not -(1 << 63) <= whole < 1 << 63:
+            raise StoreValueError(f'add("{key}", {whole}): it has more than 64 bits')
+        return int(self._request(Op.ADD, (self._name(key), b"%d" % whole), timeout)[0])
 
     def append(self, key: str, value: bytes | str, timeout: Timeout | None = None) -> None:
         """Adds bytes to the end of a key's value; where the key does not exist, sets it."""

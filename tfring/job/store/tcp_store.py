@@ -78,9 +78,11 @@ class TCPStore(Store):
             StoreConnectionError: The server could not be reached, or its address is taken.
             StoreAuthError: A process listens there that does not know the secret.
             StoreTimeoutError: The other clients did not come.
-            ValueError: A time limit is impossible.
+            ValueError: A port or a time limit is impossible.
         """
         super().__init__(timeout)
+        if not 0 <= port < 1 << 16:
+            raise ValueError(f"a store's port is {port}, and has to be from 0 to 65535")
         key = _key(host, port, secret)
         served: StoreServer | None = None
         if is_master and not (multi_tenant and port in _served_here):

@@ -17,6 +17,7 @@ from tfring.job.store import (
     StoreTimeoutError,
     StoreValueError,
     StoreWatchError,
+    TCPStore,
 )
 
 
@@ -99,6 +100,10 @@ def test_add_refuses_what_is_no_number(shared):
     store.add("large", (1 << 63) - 1)
     with pytest.raises(StoreValueError, match="more than 64 bits"):
         store.add("large", 1)
+    with pytest.raises(StoreValueError, match="more than 64 bits"):
+        store.add("larger", 1 << 70, 1.0)
+    with pytest.raises(TypeError):
+        store.add("half", 0.5)
     assert store.get("word") == b"seven" and store.get("large") == b"%d" % ((1 << 63) - 1)
 
 
@@ -333,3 +338,9 @@ def test_closing_ends_what_waits(shared):
     with pytest.raises(StoreConnectionError, match="closed"):
         store.set("k", b"")
     store.close()
+
+
+@pytest.mark.parametrize("port", [-1, 1 << 16])
+def test_impossible_ports_are_refused(port):
+    with pytest.raises(ValueError, match=f"port is {port}, and has to be from 0 to 65535"):
+        TCPStore("localhost", port, is_master=True)
