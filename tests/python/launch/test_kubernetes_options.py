@@ -81,7 +81,10 @@ def test_options_of_a_file(tmp_path):
     [
         ([], "say how many pods"),
         (["--nnodes", "two"], "two: it has to be a number, or MIN:MAX"),
-        (["--nnodes", "2", "--nproc-per-node", "0"], "0: it has to be a whole number, 1 or more"),
+        (
+            ["--nnodes", "2", "--nproc-per-node", "0"],
+            "0: it has to be a whole number from 1 to 100000",
+        ),
         (["--nnodes", "2", "-np", "4"], "tfring manifest: error: there are no such options: -np"),
         (
             ["--nnodes", "2", "--timeline", "x.json"],

@@ -214,11 +214,20 @@ def test_secrets_of_other_services_stay_on_this_host():
         ("--agent-timeout", "1"),
         ("--output-max-mb", "0"),
         ("--output-keep", "-2"),
+        ("--spares", "100001"),
+        ("--max-np", "1000000"),
+        ("--nproc-per-node", "1000000"),
     ],
 )
 def test_numbers_that_mean_nothing(bad, capsys):
     said = refused(capsys, "run", "-np", "1", *bad, "x")
-    assert f"argument {bad[0]}: {bad[1]}: it has to be" in said
+    assert f"argument {bad[0]}" in said and f": {bad[1]}: it has to be" in said
+
+
+@pytest.mark.parametrize("option", ["--exit-report", "--host-discovery-script", "--rdzv-id"])
+def test_a_variable_that_is_not_set_is_noticed(option, capsys):
+    said = refused(capsys, "run", "-np", "1", option, "", "x")
+    assert f"argument {option}" in said and "it is empty: is a variable of your shell?" in said
 
 
 def test_ranks_on_one_host_of_several_are_told():

@@ -268,8 +268,10 @@ class ElasticJobRunner(Supervisor):
         shown = [one for one in failed if not one.told or self._end.code == 0]
         if shown:
             worker = next((one for one in reversed(shown) if one.cause()), shown[-1])
-            self._note(f"the end of the error output of {worker.name()}:")
-            for line in end_of_output(worker.process):
+            lines = end_of_output(worker.process)
+            if lines:
+                self._note(f"the end of the error output of {worker.name()}:")
+            for line in lines:
                 self._merger.note(f"    {line}")
         if found := self._records.explanation():
             self._note(found)

@@ -34,7 +34,8 @@ class Worker:
     def cause(self) -> str:
         """Returns what ended its process, if that was a failure of the program; "" if unknown.
 
-        That is the exception; or, where it has not joined yet, its last line, as of `sys.exit`.
+        That is the exception; or, where it has not joined yet, its last line, as of `sys.exit`;
+        or that there is none, so that a program that always fails without a word is known.
         What ssh says of a host that it does not reach, or has lost, is no failure of the program.
         """
         code = self.process.code
@@ -43,7 +44,8 @@ class Worker:
         text = self.process.tail.decode(errors="replace")
         if (found := exception_of(text)) or self.rank >= 0:
             return found
-        return next((line[:MOST_CAUSE] for line in reversed(text.splitlines()) if line.strip()), "")
+        lines = (line[:MOST_CAUSE] for line in reversed(text.splitlines()) if line.strip())
+        return next(lines, "" if self.process.ended_by_launcher else "no error output")
 
 
 def worker_variables(

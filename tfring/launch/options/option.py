@@ -64,6 +64,8 @@ def add_options(
 
 
 def _add(target: Any, field: dataclasses.Field[Any], names: tuple[str, ...], **rest: Any) -> None:
+    if field.default is None and not rest.keys() & {"action", "choices"}:
+        rest.setdefault("type", _text)
     if "type" in rest:
         rest["type"] = told(rest["type"])
     if not names:
@@ -71,6 +73,12 @@ def _add(target: Any, field: dataclasses.Field[Any], names: tuple[str, ...], **r
         return
     default = list(field.default) if isinstance(field.default, tuple) else field.default
     target.add_argument(*names, dest=field.name, default=default, **rest)
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise ValueError("it is empty: is a variable of your shell?")
+    return text
 
 
 def told(convert: Callable[[str], Any]) -> Callable[[str], Any]:

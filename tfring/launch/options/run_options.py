@@ -13,7 +13,7 @@ from tfring.launch.agents.host import AGENT_TIMEOUT_SECONDS, ELASTIC_TIMEOUT_SEC
 from tfring.launch.elastic.options import ELASTIC_SECONDS
 from tfring.launch.hosts.allocations import find_allocation
 from tfring.launch.hosts.errors import UsageError
-from tfring.launch.hosts.placement import Hosts, parse_hosts, read_hostfile
+from tfring.launch.hosts.placement import MOST_RANKS, Hosts, parse_hosts, read_hostfile
 from tfring.launch.options.environment import chosen_variable
 from tfring.launch.options.job_options import BINDINGS, SHELLS, STOP_SECONDS
 from tfring.launch.options.option import count, number, option, seconds, spelled, switch
@@ -71,7 +71,9 @@ def _silence(text: str) -> float:
 class RunOptions:
     """What the command line and a file of options ask of ``tfring run``. Times are in seconds."""
 
-    num_proc: int | None = count("-np", "--num-proc", low=1, help="number of ranks to start")
+    num_proc: int | None = count(
+        "-np", "--num-proc", low=1, high=MOST_RANKS, help="number of ranks to start"
+    )
     hosts: tuple[tuple[str, int], ...] | None = option(
         "-H",
         "--hosts",
@@ -213,16 +215,25 @@ class RunOptions:
         "--min-num-proc",
         group=("elastic jobs", "with --min-np, --max-np, --host-discovery-script or --spares"),
         low=1,
+        high=MOST_RANKS,
         help="with fewer ranks it waits",
     )
-    max_np: int | None = count("--max-np", "--max-num-proc", low=1, help="it never has more ranks")
+    max_np: int | None = count(
+        "--max-np", "--max-num-proc", low=1, high=MOST_RANKS, help="it never has more ranks"
+    )
     host_discovery_script: str | None = option(
         "--host-discovery-script", metavar="COMMAND", help="prints the hosts as lines host:slots"
     )
     slots: int | None = count(
-        "--slots", "--slots-per-host", low=1, help="slots of hosts for which the script says none"
+        "--slots",
+        "--slots-per-host",
+        low=1,
+        high=MOST_RANKS,
+        help="slots of hosts for which the script says none",
     )
-    spares: int | None = count("--spares", help="workers beyond --max-np that wait, ready to join")
+    spares: int | None = count(
+        "--spares", high=MOST_RANKS, help="workers beyond --max-np that wait, ready to join"
+    )
     elastic_timeout: float | None = seconds(
         "--elastic-timeout",
         above=True,
@@ -248,7 +259,11 @@ class RunOptions:
         help="how many nodes the job has",
     )
     nproc_per_node: int | None = count(
-        "--nproc-per-node", "--nproc_per_node", low=1, help="ranks on each node (default 1)"
+        "--nproc-per-node",
+        "--nproc_per_node",
+        low=1,
+        high=MOST_RANKS,
+        help="ranks on each node (default 1)",
     )
     rdzv_endpoint: tuple[str, int] | None = option(
         "--rdzv-endpoint",

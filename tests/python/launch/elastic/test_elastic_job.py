@@ -86,12 +86,19 @@ def test_the_same_error_three_times_ends_the_job_and_is_shown(tmp_path):
     assert {one["exit_code"] for one in failed} == {1}
 
 
-def test_a_program_that_ends_itself_before_it_joins_is_not_started_for_ever(tmp_path):
-    script = 'import sys\nsys.exit("the config file is missing")\n'
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ('"the config file is missing"', "the config file is missing"),
+        ("3", "exit code 3: no error output"),
+    ],
+)
+def test_a_program_that_ends_itself_before_it_joins_is_not_started_for_ever(tmp_path, end, told):
+    script = f"import sys\nsys.exit({end})\n"
     with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, script=script) as job:
         assert job.finish() == 1
     errors = "\n".join(job.errors)
-    assert "the same error came 3 times" in errors and "the config file is missing" in errors
+    assert "the same error came 3 times" in errors and told in errors
 
 
 def test_a_program_that_does_not_call_init_is_not_started_for_ever(tmp_path):

@@ -94,7 +94,7 @@ def test_options_that_make_no_sense(words, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--min-np", 0), "--min-num-proc: 0: it has to be a whole number, 1 or more"),
+        (("--min-np", 0), "--min-num-proc: 0: it has to be a whole number from 1 to 100000"),
         (("--min-np", 1, "--hostfile", "/nowhere"), "the host file cannot be read"),
         (("--elastic-timeout", 0), "--elastic-timeout: 0: it has to be a number above 0"),
         (("--nnodes", "3:2"), "3:2: it has to be a number, or MIN:MAX as 1:4"),
