@@ -111,8 +111,10 @@ def read(stream: IO[bytes], parts: Mapping[str, Part]) -> Iterator[tuple[str, An
         raise
     except (*_DAMAGES, OSError, RuntimeError) as error:
         # RuntimeError: a changed flag asks for a password. EINVAL: a place before the beginning.
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:
-            raise
+        # zipfile takes a file whose end cannot be read for one that is no zip file.
+        cause = error if isinstance(error, OSError) else error.__context__
+        if isinstance(cause, OSError) and cause.errno != errno.EINVAL:
+            raise cause from None
         raise InvalidCheckpointError(f"its file of arrays is damaged: {error!r}") from error
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
+import errno
 import logging
+import math
 from collections.abc import Callable, Container, Mapping
 from types import TracebackType
 from typing import Any
 
-from tfring.checkpoint import arrays, manifest
+from tfring.checkpoint import arrays, manifest, retries
 from tfring.checkpoint.errors import CheckpointError
 from tfring.checkpoint.files import Checkpoint, CheckpointFiles, Draft
 from tfring.checkpoint.folders import folder_at
@@ -35,6 +38,8 @@ class Checkpointer:
     closes itself.
 
     Attributes:
+        asynchronous: whether `save` returns before the checkpoint is written.
+        timeout: seconds for which the storage may fail before that is an error.
         skipped: how many checkpoints were not saved because an earlier one was being written.
     """
 
@@ -47,7 +52,7 @@ class Checkpointer:
         metric: str | None = None,
         mode: str = "min",
         asynchronous: bool = True,
-        timeout: float = 600.0,
+        timeout: float = 3600.0,
         lease_check: Callable[[], bool] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -61,7 +66,8 @@ class Checkpointer:
             metric: the name of the metric, one of those that `save` gets.
             mode: "min" if low values of the metric are good ones, "max" if high ones are.
             asynchronous: whether `save` returns before the checkpoint is written.
-            timeout: seconds that `wait` and `close` wait for the storage.
+            timeout: seconds for which the storage may refuse all checkpoints before that is an
+                error, and that `wait` and `close` wait for it. Until then failures are warnings.
             lease_check: says whether this process may still publish; is asked, by the writing
                 thread, before anything is written and right before a checkpoint appears.
             storage_options: for the file system of fsspec: credentials, endpoint.
@@ -72,11 +78,11 @@ class Checkpointer:
         """
         self._retention = Retention(keep_last, keep_best, metric, mode)
         self._files = CheckpointFiles(folder_at(path, **(storage_options or {})))
-        self._asynchronous = asynchronous
-        self._timeout = timeout
+        self.asynchronous, self.timeout = asynchronous, timeout
         self._lease_check = lease_check
-        self._writer = Writer(self._write)
+        self._writer = Writer(self._write, timeout, str(self))
         self._generation: int | None = None
+        self._begun: int | None = None  # the generation that has written; by the writing thread
         self._buffers: dict[str, Any] = {}  # the arrays that were copied last
         self.skipped = 0
 
@@ -99,7 +105,8 @@ class Checkpointer:
         """Copies the state and has it written; returns at once if `asynchronous`.
 
         While a checkpoint is being written others are skipped and counted: a slow storage gets
-        fewer checkpoints, training never waits for it, and memory holds one copy of the state.
+        fewer checkpoints, training never waits for it, and memory holds one copy of the state. What
+        the storage refuses is tried again after 1, 2, 4 to 60 s, until a newer one takes its place.
 
         Args:
             state: arrays, numbers or bytes, by name. Arrays of bfloat16 and its like, too.
@@ -122,14 +129,15 @@ class Checkpointer:
             CheckpointError: the state cannot be kept; FencedError if a newer generation has taken
                 over, in which case this process must end; CheckpointTimeoutError if the earlier one
                 is not written in time.
-            OSError: the storage has failed, for this checkpoint or, if `asynchronous`, for an
-                earlier one; then this one is not written.
+            OSError: the storage has failed for `timeout` seconds, at this checkpoint or, if
+                `asynchronous`, at an earlier one; then this one is not written.
             ValueError: a negative number, one of 19 digits, or the object is closed.
         """
         if self.busy and not must:
             self.skip(step)
             return None
-        self.wait()
+        self.raise_failure()
+        self._writer.make_room(self.timeout)
         if copy:
             owned = self._buffers = arrays.copied(state, self._buffers)
         else:
@@ -152,7 +160,12 @@ class Checkpointer:
             whole if share is None else share,
             may_publish,
         )
-        self._submit(draft)
+        self._writer.submit(draft)
+        # A program that ends without close() publishes its last checkpoint all the same.
+        atexit.unregister(self._close_at_exit)
+        atexit.register(self._close_at_exit)
+        if not self.asynchronous:
+            self.wait(math.inf)
         return manifest.checkpoint_name(generation, step)
 
     def new_data(self, step: int, generation: int) -> str:
@@ -180,8 +193,12 @@ class Checkpointer:
         )
 
     def raise_failure(self) -> None:
-        """Raises what an earlier checkpoint has failed with, once; `save` does so, too."""
-        self._writer.raise_failure()
+        """Raises what an earlier checkpoint was given up for, once; `save` does so, too."""
+        self._writer.raise_error()
+
+    def fail(self, error: Exception) -> None:
+        """Has an error raised by what raises the failures of earlier checkpoints, once."""
+        self._writer.fail(error)
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits until everything that was saved is published.
@@ -191,14 +208,14 @@ class Checkpointer:
 
         Raises:
             CheckpointTimeoutError: the storage does not finish in time. It goes on trying.
-            CheckpointError, OSError: a checkpoint could not be written; once.
+            CheckpointError, OSError: a checkpoint was given up; once.
         """
-        self._writer.wait(self._timeout if timeout is None else timeout, str(self))
+        self._writer.wait(self.timeout if timeout is None else timeout)
 
     def close(self, timeout: float | None = None) -> None:
         """Waits as `wait` does, and lets nothing be saved any more; raises what `wait` raises."""
         atexit.unregister(self._close_at_exit)
-        self._writer.close(self._timeout if timeout is None else timeout, str(self))
+        self._writer.close(self.timeout if timeout is None else timeout)
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -235,17 +252,22 @@ class Checkpointer:
         """What `reserve` has returned last; None if it never was called."""
         return self._generation
 
-    def reserve(self) -> int:
+    def reserve(self, patience: float = 0.0) -> int:
         """Reserves a generation that no process has had, for what is saved from now on.
 
         It makes a small file, so a folder that cannot be written to is noticed before training. In
         a loop of an elastic job the rank that saves calls it at the beginning of each generation.
 
+        Args:
+            patience: seconds; a storage that fails is tried for so long, and at least 4 times.
+
         Raises:
             OSError: the storage cannot be read or written to.
             CheckpointError: no number is left.
         """
-        self._generation = self._files.reserve()
+        what = f"to reserve a generation in {self}"
+        self._generation = retries.persistently(self._files.reserve, what, patience)
+        self._writer.forget_error()
         return self._generation
 
     def load(self, name: str | None = None) -> Checkpoint | None:
@@ -264,7 +286,8 @@ class Checkpointer:
         """
         if name is None:
             return self._files.newest(self._files.read)
-        return self._files.read(self._files.info(manifest.manifest_file(name)))
+        file = manifest.manifest_file(name)
+        return self._files.use(file, self._files.read)
 
     def parts(self, info: CheckpointInfo) -> dict[str, manifest.Part]:
         """Returns what a checkpoint holds, by name, in all its shares.
@@ -281,20 +304,31 @@ class Checkpointer:
         """Reads some arrays of a checkpoint; raises what `parts` does."""
         return self._files.read(info, names).state
 
-    def _submit(self, draft: Draft) -> None:
-        if not self._asynchronous:
-            self._write(draft)
-            return
-        self._writer.submit(draft)
-        # A program that ends without close() publishes its last checkpoint all the same.
-        atexit.unregister(self._close_at_exit)
-        atexit.register(self._close_at_exit)
-
     def _write(self, draft: Draft) -> None:
-        if self._files.publish(draft, self._lease_check):
+        if self._begun != draft.generation:
+            self._clean(draft, None)  # what a killed writer has left may be what fills the disk
+            self._begun = draft.generation
+        try:
+            published = self._files.publish(draft, self._lease_check)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            fewer = max(1, self._retention.last - 1)
+            self._clean(draft, dataclasses.replace(self._retention, last=fewer), verify=True)
+            published = self._files.publish(draft, self._lease_check)
+        if published:
             self._files.verify(draft)
-            if draft.share.index == 0:
-                self._files.clean(draft, self._retention)
+            self._clean(draft, self._retention)
+
+    def _clean(self, draft: Draft, retention: Retention | None, *, verify: bool = False) -> None:
+        """Removes what is not kept. Its failure costs space, and no checkpoint."""
+        if draft.share.index:
+            return
+        try:
+            self._files.clean(draft, retention, verify=verify)
+        except Exception as error:
+            text = "nothing is cleaned up in %s: %s. It is tried again after the next checkpoint"
+            _log.warning(text, self, retries.described(error))
 
     def _close_at_exit(self) -> None:
         try:

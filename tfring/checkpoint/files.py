@@ -10,10 +10,10 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tfring.checkpoint import arrays, manifest
+from tfring.checkpoint import arrays, manifest, retries
 from tfring.checkpoint.errors import CheckpointError, FencedError, InvalidCheckpointError
 from tfring.checkpoint.folders import Folder
 from tfring.checkpoint.manifest import CheckpointInfo
@@ -22,7 +22,6 @@ from tfring.checkpoint.shares import Share
 
 _log = logging.getLogger("tfring")
 _T = TypeVar("_T")
-_ATTEMPTS = 3  # at finding a checkpoint while a writer removes old ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +115,8 @@ class CheckpointFiles:
             if draft.may_publish is not None and not draft.may_publish():
                 raise _WithheldError
             self._refuse_old(name, draft.generation)
+            if parts:  # a newer generation that has not published yet may have removed them
+                self.folder.size(data)
             if lease_check is not None and not lease_check():
                 raise FencedError(
                     f"checkpoint {name} is not published in {self.folder}: this process has lost "
@@ -184,7 +185,8 @@ class CheckpointFiles:
     def newest_generation(self, above: int = -1) -> int | None:
         """Returns the highest generation that has published; None if there is no checkpoint.
 
-        A manifest that can be read counts, also where its arrays are damaged.
+        A manifest that can be read counts, also where its arrays are damaged, and one that the
+        storage does not give back.
 
         Args:
             above: generations up to this one do not count.
@@ -194,20 +196,15 @@ class CheckpointFiles:
             if files[file][0] <= above:
                 break
             with contextlib.suppress(InvalidCheckpointError):
-                return self._manifest(file).generation
+                try:
+                    return self._manifest(file).generation
+                except OSError:
+                    return files[file][0]
         return None
 
     def infos(self) -> list[CheckpointInfo]:
         """Returns the checkpoints whose manifests and sizes are right, the oldest first."""
-        found = []
-        names = self.folder.names()
-        for file in names:
-            if manifest.order_of(file) is not None:
-                try:
-                    found.append(self.info(file, names))
-                except InvalidCheckpointError as error:
-                    _log.debug("%s in %s is no checkpoint: %s", file, self.folder, error)
-        return sorted(found, key=lambda info: info.order)
+        return self._survey(self.folder.names())[0]
 
     def info(self, file: str, names: Collection[str] | None = None) -> CheckpointInfo:
         """Returns what a manifest says, if the arrays have the size that it says.
@@ -267,22 +264,32 @@ class CheckpointFiles:
         return Checkpoint(info, state)
 
     def verify(self, draft: Draft) -> None:
-        """Reads back what `publish` has written, where that costs little.
+        """Reads back what `publish` has written, where that costs little, or removes it.
 
         Raises:
-            InvalidCheckpointError: it is not what was written.
+            OSError: it is not what was written: the storage has failed, and may not the next time.
         """
         if not self.folder.rereads:
             return
-        share = self._share(draft.manifest)
-        with self.folder.open(share.data) as stream:
-            for _ in arrays.read(stream, share.parts):
-                pass
+        try:
+            self._read_back(self._share(draft.manifest))
+        except (InvalidCheckpointError, OSError) as error:
+            for file in (draft.manifest, draft.data):
+                with contextlib.suppress(OSError):
+                    self.folder.remove(file)
+            raise OSError(errno.EIO, f"it cannot be read back: {error}") from error
+
+    def use(
+        self, file: str, use: Callable[[CheckpointInfo], _T], names: Collection[str] | None = None
+    ) -> _T:
+        """Uses the checkpoint of a manifest, again if the storage fails; arguments as elsewhere."""
+        what = f"to read {file} in {self.folder}"
+        return retries.persistently(lambda: use(self.info(file, names)), what)
 
     def newest(self, use: Callable[[CheckpointInfo], _T]) -> _T | None:
         """Uses the checkpoint with the highest (generation, step) that is valid.
 
-        Logs a warning for each invalid one that is passed over.
+        Logs a warning for each that is passed over because it is invalid or cannot be read.
 
         Args:
             use: reads it; InvalidCheckpointError if it is not what was written.
@@ -292,26 +299,31 @@ class CheckpointFiles:
 
         Raises:
             CheckpointError: there are checkpoints, and none is valid.
+            OSError: the folder cannot be read.
         """
         reasons: list[str] = []
-        for _ in range(_ATTEMPTS):
-            names = self.folder.names()
+        seen: dict[str, tuple[int, int]] | None = None
+        while True:
+            names = retries.persistently(self.folder.names, f"to list {self.folder}")
             files = {f: o for f in names if (o := manifest.order_of(f)) is not None}
-            reasons = []
-            for file in sorted(files, key=lambda name: files[name], reverse=True):
-                try:
-                    return use(self.info(file, names))
-                except InvalidCheckpointError as error:
-                    reasons.append(f"{file}: {error}")
-                    _log.warning("checkpoint in %s passed over: %s", self.folder, reasons[-1])
             if not files:
                 return None
+            if files == seen:  # no writer has removed any meanwhile
+                break
+            seen, reasons = files, []
+            for file in sorted(files, key=lambda name: files[name], reverse=True):
+                try:
+                    return self.use(file, use, names)
+                except Exception as error:
+                    reasons.append(f"{file}: {retries.described(error)}")
+                    text = "checkpoint in %s is passed over for an older one: %s"
+                    _log.warning(text, self.folder, reasons[-1])
         raise CheckpointError(
             f"{self.folder} has checkpoints, and none of them is valid: {'; '.join(reasons)}. "
             "Delete them to begin anew, or give another folder"
         )
 
-    def clean(self, draft: Draft, retention: Retention) -> None:
+    def clean(self, draft: Draft, retention: Retention | None, *, verify: bool = False) -> None:
         """Removes what is not kept, and what killed writers have left.
 
         Only what is of an older generation, or was written by this object, is touched. A checkpoint
@@ -319,16 +331,19 @@ class CheckpointFiles:
         processes may not have written their shares yet, or not have read them back.
 
         Args:
-            draft: what this process has published last; it writes nothing meanwhile.
-            retention: what is kept.
+            draft: what this process publishes, or has published last; it writes nothing meanwhile.
+            retention: what is kept; None keeps all checkpoints.
+            verify: whether only those are removed that are older than one that can be read back.
         """
         files = self.folder.names()
-        infos = self.infos()
+        infos, unreadable = self._survey(files)
         theirs = draft.name if draft.share.count > 1 else ""
         counted = [i for i in infos if i.name != theirs]
-        expired = [
-            i for i in retention.expired(counted) if self._may_remove(i.data, draft.generation)
-        ]
+        expired = [] if retention is None else retention.expired(counted)
+        expired = [info for info in expired if self._may_remove(info.data, draft.generation)]
+        if verify and expired:
+            sound = self._newest_sound(infos)
+            expired = [info for info in expired if info.order < sound]
         for info in expired:
             for file in info.files:  # the first one names the others
                 self.folder.remove(file)
@@ -337,10 +352,43 @@ class CheckpointFiles:
         for file in files:
             if file in kept or (theirs and file.startswith(f"{theirs}-")):
                 continue
+            if any(file.startswith(name) for name in unreadable):
+                continue
             # A manifest that cannot be read stays while it may be among the newest.
             order = manifest.order_of(file)
             if (order is None or order < oldest) and self._may_remove(file, draft.generation):
                 self.folder.remove(file)
+
+    def _survey(self, files: Collection[str]) -> tuple[list[CheckpointInfo], list[str]]:
+        """Returns the checkpoints, the oldest first, and the names of those of unreadable ones."""
+        found, unreadable = [], []
+        for file in files:
+            if manifest.order_of(file) is not None:
+                try:
+                    found.append(self.info(file, files))
+                except InvalidCheckpointError as error:
+                    _log.debug("%s in %s is no checkpoint: %s", file, self.folder, error)
+                except OSError as error:
+                    _log.warning("%s in %s cannot be read: %s", file, self.folder, error)
+                    unreadable.append(file.removesuffix(".json"))
+        return sorted(found, key=lambda info: info.order), unreadable
+
+    def _newest_sound(self, infos: Sequence[CheckpointInfo]) -> tuple[int, int]:
+        """Returns the order of the newest one that can be read back; (0, 0) if none can."""
+        for info in reversed(infos):
+            try:
+                for share in self.shares(info):
+                    self._read_back(share)
+            except (InvalidCheckpointError, OSError) as error:
+                _log.warning("%s in %s cannot be read back: %s", info.name, self.folder, error)
+            else:
+                return info.order
+        return 0, 0
+
+    def _read_back(self, share: CheckpointInfo) -> None:
+        with self.folder.open(share.data) as stream:
+            for _ in arrays.read(stream, share.parts):
+                pass
 
     def _may_remove(self, file: str, generation: int) -> bool:
         theirs = manifest.generation_of(file)

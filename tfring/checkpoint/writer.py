@@ -2,125 +2,189 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 
+from tfring.checkpoint import retries
 from tfring.checkpoint.errors import CheckpointTimeoutError
 from tfring.checkpoint.files import Draft
-from tfring.checkpoint.manifest import checkpoint_name
+
+_log = logging.getLogger("tfring")
 
 
 class Writer:
     """Writes one draft at a time. None waits for its turn: memory holds one copy of the state.
 
-    The thread starts with the first draft. It is a daemon: a storage that never answers does not
-    keep the process from ending.
+    A draft that the storage refuses is tried again after a delay, until a newer one takes its
+    place. The thread starts with the first draft. It is a daemon: a storage that never answers does
+    not keep the process from ending.
     """
 
-    def __init__(self, write: Callable[[Draft], None]) -> None:
-        """Sets what writes one draft; called by the thread of this object only."""
+    def __init__(self, write: Callable[[Draft], None], patience: float, where: str) -> None:
+        """Sets what is done; no thread runs yet.
+
+        Args:
+            write: writes one draft; called by the thread of this object only.
+            patience: seconds for which the storage may fail before that is an error.
+            where: what drafts are written to, for messages.
+        """
         self._write = write
+        self._patience, self._where = patience, where
         self._changed = threading.Condition()
         # Guarded by _changed:
-        self._writing: Draft | None = None
-        self._failure: Exception | None = None
+        self._draft: Draft | None = None  # being written, or to be tried again
+        self._attempts = False  # whether it is being written
+        self._failures = 0  # since something was written
+        self._failing_since = 0.0  # when the first of them was
+        self._trouble = ""  # the last of them
+        self._error: Exception | None = None  # what is to be raised
         self._thread: threading.Thread | None = None
         self._closed = False
 
     @property
     def busy(self) -> bool:
-        """Whether a draft is being written."""
+        """Whether a draft is being written, and does not just wait for its next attempt."""
         with self._changed:
-            return self._writing is not None
+            return self._attempts
 
     def submit(self, draft: Draft) -> None:
-        """Hands over a draft; returns at once.
+        """Hands over a draft, after `make_room`; returns at once.
 
         Raises:
-            Exception: what an earlier draft has failed with, once; this one is not written.
-            RuntimeError: the earlier draft is still being written.
             ValueError: the writer is closed.
         """
         with self._changed:
             if self._closed:
                 raise ValueError("this Checkpointer is closed: nothing can be saved any more")
-            if self._writing is not None:
-                raise RuntimeError(f"{self._name()} is being written: wait for it first")
-            self._raise_failure()
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="tfring-checkpoint", daemon=True
                 )
                 self._thread.start()
-            self._writing = draft
+            self._draft, self._attempts = draft, True
             self._changed.notify_all()
 
-    def raise_failure(self) -> None:
-        """Raises what an earlier draft has failed with, once."""
-        with self._changed:
-            self._raise_failure()
+    def make_room(self, timeout: float) -> None:
+        """Waits until no draft is being written, and gives up one that is to be tried again.
 
-    def wait(self, timeout: float, where: str) -> None:
+        Raises:
+            CheckpointTimeoutError: the attempt does not end in time.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._attempts, _bounded(timeout)):
+                raise CheckpointTimeoutError(self._unfinished(timeout))
+            if self._draft is not None:
+                _log.warning("checkpoint %s is given up for a newer one", self._draft.name)
+            self._draft = None
+
+    def fail(self, error: Exception) -> None:
+        """Keeps what is to be raised by `raise_error`, `wait` or `close`."""
+        with self._changed:
+            self._error = error
+
+    def raise_error(self) -> None:
+        """Raises what a draft was given up for, once."""
+        with self._changed:
+            self._raise_error()
+
+    def forget_error(self) -> None:
+        """Forgets what a draft was given up for: it was of a generation that is over."""
+        with self._changed:
+            self._error = None
+
+    def wait(self, timeout: float) -> None:
         """Waits until the draft is written.
 
         Args:
             timeout: seconds.
-            where: what it is written to, for the error.
 
         Raises:
             CheckpointTimeoutError: it is not written in time.
-            Exception: what it, or an earlier one, has failed with, once.
+            Exception: what it, or an earlier one, was given up for, once.
         """
-        until = time.monotonic() + timeout
         with self._changed:
-            while self._writing is not None:
-                left = until - time.monotonic()
-                if left <= 0:
-                    raise CheckpointTimeoutError(self._unfinished(timeout, where))
-                self._changed.wait(left)
-            self._raise_failure()
+            if not self._changed.wait_for(lambda: self._draft is None, _bounded(timeout)):
+                raise CheckpointTimeoutError(self._unfinished(timeout))
+            self._raise_error()
 
-    def close(self, timeout: float, where: str) -> None:
+    def close(self, timeout: float) -> None:
         """Waits as `wait` does, and ends the thread; with CheckpointTimeoutError, too."""
         try:
-            self.wait(timeout, where)
+            self.wait(timeout)
         finally:
             with self._changed:
                 self._closed = True
                 self._changed.notify_all()
 
-    def _unfinished(self, timeout: float, where: str) -> str:
+    def _unfinished(self, timeout: float) -> str:
+        cause = "the storage is slow or does not answer"
+        if self._failures:
+            cause = f"{self._failures} attempts failed, the last one with {self._trouble}"
+        name = "" if self._draft is None else self._draft.name
         return (
-            f"after {timeout:g} s checkpoint {self._name()} is not written to {where}: the storage "
-            "is slow or does not answer. What was published before is whole. Look at the storage, "
-            "or allow more time with timeout="
+            f"after {timeout:g} s checkpoint {name} is not written to {self._where}: {cause}. What "
+            "was published before is whole. Look at the storage, or allow more time with timeout="
         )
 
-    def _name(self) -> str:
-        draft = self._writing
-        return "" if draft is None else checkpoint_name(draft.generation, draft.step)
-
-    def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                while self._writing is None and not self._closed:
-                    self._changed.wait()
-                if self._writing is None:
-                    return
-                draft = self._writing
-            failure: Exception | None = None
+        while (draft := self._next()) is not None:
             try:
                 self._write(draft)
             except Exception as error:
-                failure = error
+                self._failed(draft, error)
+            else:
+                self._succeeded(draft)
             del draft  # its arrays are large where they are not the buffers of the Checkpointer
-            with self._changed:
-                self._writing = None
-                self._failure = failure or self._failure
+
+    def _next(self) -> Draft | None:
+        """Returns what to write now; None if the writer is closed."""
+        with self._changed:
+            while not self._attempts and not self._closed:
+                delay = None if self._draft is None else retries.delay(self._failures)
+                notified = self._changed.wait(delay)
+                self._attempts |= not notified and self._draft is not None
+            if self._closed:
+                self._draft, self._attempts = None, False
                 self._changed.notify_all()
+            return self._draft
+
+    def _failed(self, draft: Draft, error: Exception) -> None:
+        with self._changed:
+            now = time.monotonic()
+            self._failures += 1
+            if self._failures == 1:
+                self._failing_since = now
+            self._trouble, self._attempts = retries.described(error), False
+            left = self._failing_since + self._patience - now
+            if retries.is_final(error) or left <= 0:
+                self._error, self._draft, self._failures = error, None, 0
+            else:
+                _log.warning(
+                    "checkpoint %s is not written to %s: %s. It is tried again in %g s, and "
+                    "training goes on. If nothing can be written for %.0f s more it is an error",
+                    draft.name,
+                    self._where,
+                    self._trouble,
+                    retries.delay(self._failures),
+                    left,
+                )
+            self._changed.notify_all()
+
+    def _succeeded(self, draft: Draft) -> None:
+        with self._changed:
+            if self._failures:
+                text = "checkpoint %s is written to %s, after %d attempts that failed"
+                _log.warning(text, draft.name, self._where, self._failures)
+            self._draft, self._attempts, self._failures = None, False, 0
+            self._changed.notify_all()
+
+
+def _bounded(timeout: float) -> float:
+    return min(timeout, threading.TIMEOUT_MAX)

@@ -103,7 +103,7 @@ def test_a_server_that_speaks_s3(s3: dict[str, Any]) -> None:
 def test_a_storage_that_fails_leaves_nothing_new(
     url: str, fails_at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoints = Checkpointer(url, asynchronous=False)
+    checkpoints = Checkpointer(url, asynchronous=False, timeout=0)
     checkpoints.save({"a": np.ones(3)}, 1)
     storage, _ = fsspec.core.url_to_fs(url)
 

@@ -57,7 +57,7 @@ def test_the_generation_that_saved_is_asked_for(
         batch=2,
         epochs=Epochs(),
     )
-    monkeypatch.setattr(training_state, "reserve", lambda checkpoints: checkpoints.reserve())
+    monkeypatch.setattr(training_state, "reserve", lambda checkpoints, _: checkpoints.reserve())
     assert Checkpointer(tmp_path).reserve() == 0
     checkpoints = Checkpointer(tmp_path, asynchronous=False)
     fit = made(checkpoints)

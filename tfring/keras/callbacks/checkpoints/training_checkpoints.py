@@ -131,7 +131,8 @@ class TrainingCheckpoints:
     def save(self, model: Any, **given: Any) -> None:
         """Saves as `save_checkpoint` does, in the generation of this job."""
         if self.generation is None:
-            self.generation = training_state.reserve(self._checkpoints)
+            patience = self._checkpoints.timeout  # a job that trains outlives a hiccup
+            self.generation = training_state.reserve(self._checkpoints, patience)
         given = {"generation": self.generation, **given}
         if training_state.save_checkpoint(self._checkpoints, model, **given):
             self.kept = given["step"]

@@ -269,8 +269,12 @@ def _exchange(
     return everywhere
 
 
-def reserve(checkpoints: Checkpointer) -> int:
+def reserve(checkpoints: Checkpointer, patience: float = 0.0) -> int:
     """Returns the generation that rank 0 reserves, on all ranks; a collective.
+
+    Args:
+        checkpoints: where; only rank 0 uses it.
+        patience: as in `Checkpointer.reserve`.
 
     Raises:
         RuntimeError: rank 0 cannot read the folder or cannot write to it; on every rank.
@@ -279,7 +283,7 @@ def reserve(checkpoints: Checkpointer) -> int:
     failure = None
     if topology.rank() == 0:
         try:
-            number = checkpoints.reserve()
+            number = checkpoints.reserve(patience)
         except Exception as error:
             failure = error
     what = f"cannot save to {checkpoints}"
