@@ -271,15 +271,19 @@ void DefineRecord(py::module_& m) {
       "before it. Of the generation of this number; 0: of the present one.");
   m.def(
       "wait_for_warning",
-      [](double timeout, uint64_t generation) -> std::optional<bool> {
+      [](double timeout,
+         uint64_t generation) -> std::optional<std::pair<bool, std::vector<std::string>>> {
         const auto limit = static_cast<Duration>(timeout * static_cast<double>(kSecond));
-        const WarningBell::Heard heard = ProcessRuntime::Get().WaitForWarning(limit, generation);
+        std::vector<std::string> warnings;
+        const WarningBell::Heard heard =
+            ProcessRuntime::Get().WaitForWarning(limit, generation, &warnings);
         if (heard == WarningBell::Heard::kEnd) return std::nullopt;
-        return heard == WarningBell::Heard::kWarning;
+        return std::pair(heard == WarningBell::Heard::kWarning, std::move(warnings));
       },
       arg("timeout"), arg("generation") = 0, py::call_guard<py::gil_scoped_release>(),
-      "Blocks until the runtime has warned or nothing runs any more (True), for `timeout` seconds "
-      "(False), or until it, or the generation of this number, is over (None).");
+      "Blocks until the runtime has something to warn of or nothing runs any more (True, and the "
+      "warnings, which the caller logs), for `timeout` seconds (False), or until it, or the "
+      "generation of this number, is over (None).");
 }
 
 void DefineLifecycle(py::module_& m) {

@@ -15,7 +15,7 @@ from planted_cases import FOREVER, SUM, Rank, case, core
 # A rank that does not come.
 
 
-@case(3, "NOT_CALLING", 2, says=("does not compute",))
+@case(3, "NOT_CALLING", 2, says=("waits for a queue",))
 def data_loader_hangs(r: Rank) -> None:
     r.steps()
     r.at_fault()
@@ -24,7 +24,7 @@ def data_loader_hangs(r: Rank) -> None:
     r.steps()
 
 
-@case(3, "NOT_CALLING", 1, says=("it computes",))
+@case(3, "NOT_CALLING", 1, says=("computes in",))
 def endless_loop(r: Rank) -> None:
     r.steps()
     r.at_fault()

@@ -1,18 +1,20 @@
 """Explains a job without being asked: stalls while they last, and the end of a job that breaks.
 
-On every rank errors say where to read more. On rank 0 the explanation follows the warning of a
-stall, and is part of the error that ends it.
+On every rank errors say where to read more. On rank 0 the explanation takes the place of the
+runtime's warning of a stall, and is part of the error that ends it.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from pathlib import Path
 
 from tfring import _native
 from tfring.explain.causes import WELL, Explanation
 from tfring.explain.explain import explain_now
+from tfring.explain.telling import Telling
 from tfring.recorder.keeping import launched
 from tfring.recorder.layout import RankState
 from tfring.recorder.places import id_of, short
@@ -42,16 +44,19 @@ def note_errors(record: str, stall: str = "", generation: int = 0) -> None:
 class TroubleExplainer:
     """A thread that sleeps in the runtime until that warns or breaks, and then explains the job.
 
-    It ends with the generation in which it began. A warning that is repeated is not explained again
-    as long as the explanation is about the same ranks and tensors.
+    It ends with the generation in which it began. What the runtime warns of it says in the words of
+    the explanation, if there is one, and seldom again: see telling.py.
 
     Args:
         record: The record of this rank, which lies beside those of the other ranks of this host.
+        interval: Seconds between two warnings of one stall.
+        limit: Seconds after which a stall ends the job; 0: it never does.
     """
 
-    def __init__(self, record: str) -> None:
+    def __init__(self, record: str, interval: float, limit: float) -> None:
         self._record = record
         self._folder = Path(record).parent
+        self._telling = Telling(id_of(self._folder.name), interval, limit)
         self._generation = int(_native.core.generation_state()["generation"])
         self._thread = threading.Thread(target=self._run, name="tfring-explain", daemon=True)
         self._thread.start()
@@ -61,21 +66,18 @@ class TroubleExplainer:
         self._thread.join(timeout=_END_SECONDS)
 
     def _run(self) -> None:
-        told: tuple[object, ...] = ()
         own = self._generation
         while (heard := _native.core.wait_for_warning(_WAKE_SECONDS, own)) is not None:
-            if not heard or self._launcher_explains():
+            rung, warnings = heard
+            if not rung:
                 continue
-            found = self._explain()
-            important = found is not None and found.cause not in WELL
-            stall = f"At the last warning: {found.text}" if found and important else ""
-            note_errors(self._record, stall, own)
-            if found is None or not important:
-                continue
-            subject = found.cause, found.ranks, found.names
-            if subject != told:
-                _log.warning("what is wrong with this job: %s", found.text)
-            told = subject
+            found = None
+            if not self._launcher_explains():
+                found = self._explain()
+                stall = f"At the last warning: {found.text}" if found else ""
+                note_errors(self._record, stall, own)
+            for line in self._telling.lines(found, warnings, time.monotonic()):
+                _log.warning("%s", line)
 
     def _launcher_explains(self) -> bool:
         """Whether the job has broken and `tfring run` says why, when all ranks have ended."""
@@ -87,7 +89,8 @@ class TroubleExplainer:
 
     def _explain(self) -> Explanation | None:
         try:
-            return explain_now([self._folder])
+            found = explain_now([self._folder])
+            return None if found.cause in WELL else found
         except (RecordError, OSError):
             return None  # the folder has been removed: there is nothing to tell
         except Exception:  # a mistake in a rule; the next trouble may be explained

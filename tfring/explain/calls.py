@@ -62,6 +62,8 @@ def different_calls(s: Situation) -> Finding | None:
         text=text,
         advice=(_COMPILED if all(map(_compiled, places.values())) else "")
         + f"{_SAME_CALLS}Compare what leads to these lines on {ranks_text(stuck)}.",
+        brief=f"{ranks_text(stuck)} wait for each other: {_places_text(groups, places)}",
+        age=age,
     )
 
 
@@ -87,26 +89,53 @@ def not_calling(s: Situation) -> Finding | None:
     ranks = sorted(blamed)
     call = blamed[ranks[0]][0][1]
     waits = sorted({rank for found in blamed.values() for rank, _ in found})
-    has = "has" if len(waits) == 1 else "have"
-    text = (
-        f"{upper_first(ranks_text(waits))} {has if s.lives else 'had'} waited in {call.text()} for "
-        f"{seconds(age)}: {ranks_text(ranks)} {'does' if len(ranks) == 1 else 'do'} not call it. "
-        + " ".join(_idle_text(s, rank) for rank in ranks[:4])
-    )
+    text, brief = _who_waits(s, ranks, waits, call, age)
     return Finding(
         cause=Cause.NOT_CALLING,
         ranks=tuple(ranks),
         names=(call.name,),
         text=text,
         advice=_stack_advice(s, ranks[0], call),
+        brief=brief,
+        age=age,
     )
+
+
+def _who_waits(
+    s: Situation, ranks: list[int], waits: list[int], call: Call, age: int
+) -> tuple[str, str]:
+    """Returns a paragraph about ranks that others wait for, and the same in a few words."""
+    verb = ("waits", "wait") if s.lives else ("waited", "waited")
+    waiting = f"{ranks_text(waits)} {verb[len(waits) > 1]} for"
+    if len(ranks) == 1 and (doing := s.doing(ranks[0])):
+        brief = f"{ranks_text(ranks)} {doing}"
+        what = f"{upper_first(brief)} and has called nothing for {seconds(s.idle(ranks[0]))}"
+        text = f"{what}; {waiting} it in {call.text()}, for {seconds(age)}. {_about(s, ranks[0])}"
+        return text, brief
+    brief = f"{waiting} {ranks_text(ranks)}"
+    do = "does" if len(ranks) == 1 else "do"
+    text = (
+        f"{upper_first(brief)} in {call.text()}, for {seconds(age)}: {ranks_text(ranks)} {do} not "
+        f"call it. {' '.join(_idle_text(s, rank) for rank in ranks[:4])}"
+    )
+    return text, brief
+
+
+def _about(s: Situation, rank: int) -> str:
+    """Which process a rank is, and what it called last."""
+    record = s.job.records[rank]
+    last = s.last_call(rank)
+    called = f"called {last.text()} last" if last else "has called nothing yet"
+    return f"It is process {record.pid} on host {record.host} and {called}."
 
 
 def _stack_advice(s: Situation, rank: int, call: Call) -> str:
     advice = ""
     if call.kind == "join":
         advice = "A rank that runs out of data calls join; all others have to get there, too. "
-    if s.state(rank) == "running" and not s.place_text(rank):
+    if s.place_text(rank):
+        return advice.rstrip()
+    if s.state(rank) == "running":
         pid = s.job.records[rank].pid
         advice += (
             f"`tfring stacks` or `py-spy dump --pid {pid}` on that host says on which line it is. "

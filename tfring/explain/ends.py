@@ -64,6 +64,8 @@ def stopped(s: Situation) -> Finding | None:
         names=_names(s, ranks),
         text=text + (f"; {waiters}, for {it}." if waiters else "."),
         advice=f"`kill -CONT {pids}` on host {hosts} lets {it} go on.",
+        brief=f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} stopped",
+        age=s.now - since,
     )
 
 

@@ -83,7 +83,10 @@ def explain(job: JobRecords, seen: Mapping[int, Seen] | None = None) -> Explanat
     if first.cause in (Cause.STOPPED, Cause.NOT_CALLING):
         findings += _more(s, first)
     text = " ".join(part for one in findings for part in (one.text, one.advice) if part)
-    return Explanation(job.job, first.cause, first.ranks, first.names, text + _missing(job))
+    brief = first.brief or first.text.partition(". ")[0]
+    return Explanation(
+        job.job, first.cause, first.ranks, first.names, text + _missing(job), brief, first.age
+    )
 
 
 def _more(s: Situation, first: Finding) -> list[Finding]:

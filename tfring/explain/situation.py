@@ -269,6 +269,20 @@ class Situation:
             for place, ranks in places.items()
         )
 
+    def doing(self, rank: int) -> str:
+        """Returns "sleeps in load_batch (data.py:12)" from a rank's stacks; "" without them."""
+        seen = self.seen.get(rank, Seen(None))
+        where = "" if KEEPS_LOCK in seen.stacks else place(seen.stacks, seen.kernel)
+        if not where:
+            return ""
+        where, _, waits = where.partition(", ")
+        if waits == "sleeping":
+            return f"sleeps in {where}"
+        if waits.startswith("waiting for "):
+            return f"waits for {waits.removeprefix('waiting for ')} in {where}"
+        verb = {True: "computes", False: "waits", None: "is"}[seen.busy]
+        return f"{verb} in {where}" + (f", {waits}" if waits else "")
+
     def place_text(self, rank: int) -> str:
         """Returns " It is in load_batch (data.py:12)." from a rank's stacks; "" without them."""
         seen = self.seen.get(rank, Seen(None))

@@ -8,6 +8,7 @@ from tfring.metrics import generation as metrics
 from tfring.observers.observers import Here, Observer, Observers
 from tfring.recorder import stacks
 from tfring.recorder.own import set_own
+from tfring.settings.environment import stall_seconds
 from tfring.timeline import session
 
 
@@ -38,7 +39,8 @@ def _explain_trouble(here: Here) -> None:
         return
     note_errors(here.record)
     if here.rank == 0:
-        _State.explainer = TroubleExplainer(here.record)
+        interval, limit = stall_seconds(here.settings.runtime)
+        _State.explainer = TroubleExplainer(here.record, interval, limit)
 
 
 def _end_explainer() -> None:

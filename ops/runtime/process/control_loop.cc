@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ops/runtime/base/clock.h"
 #include "ops/runtime/base/log.h"
@@ -237,9 +238,15 @@ void ControlLoop::Apply(EngineEffects effects) {
     if (call) finished.push_back(std::move(*call));
   }
   completions_->Push(std::move(finished));
-  for (const std::string& warning : effects.warnings) TFRING_LOG(kWarning) << warning;
+  Warn(std::move(effects.warnings), effects.abort.has_value());
   tuning_log_.Add(effects.tuned);
-  if (bell_ != nullptr && (effects.abort || !effects.warnings.empty())) bell_->Ring();
+}
+
+// Has the program say what is wrong. Where it does not, the log has the warnings.
+void ControlLoop::Warn(std::vector<std::string> warnings, bool broken) {
+  if (warnings.empty() && !broken) return;
+  if (bell_ != nullptr && bell_->Ring(warnings, MonotonicNow())) return;
+  for (const std::string& warning : warnings) TFRING_LOG(kWarning) << warning;
 }
 
 void ControlLoop::Record(const EngineEffects& effects) {

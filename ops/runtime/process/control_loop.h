@@ -118,6 +118,7 @@ class ControlLoop {
   void TakeStep(std::vector<ControlEvent> control);
   EngineEvents Gather(std::vector<ControlEvent> control);
   void Apply(EngineEffects effects);
+  void Warn(std::vector<std::string> warnings, bool broken);
   void Record(const EngineEffects& effects);
   void StartPlan(const PlanRun& run);
   PlanMarks* RecordPlan(const PlanRun& run, const std::vector<TensorBuffer>& buffers,

@@ -385,11 +385,12 @@ void ProcessRuntime::NoteErrors(std::string note, std::string stall, uint64_t ge
   if (runtime != nullptr) runtime->NoteErrors(std::move(note), std::move(stall));
 }
 
-WarningBell::Heard ProcessRuntime::WaitForWarning(Duration limit, uint64_t generation) {
+WarningBell::Heard ProcessRuntime::WaitForWarning(Duration limit, uint64_t generation,
+                                                  std::vector<std::string>* warnings) {
   std::shared_ptr<WarningBell> bell;
   if (const std::shared_ptr<RankRuntime> runtime = impl_->Current(generation))
     bell = runtime->bell();
-  return bell == nullptr ? WarningBell::Heard::kEnd : bell->Wait(limit);
+  return bell == nullptr ? WarningBell::Heard::kEnd : bell->Wait(limit, warnings);
 }
 
 std::vector<Hop> ProcessRuntime::TakeHops(bool go_on) {

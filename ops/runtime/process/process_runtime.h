@@ -232,10 +232,12 @@ class TFRING_EXPORT ProcessRuntime {
   // has lasted too long) end with `note`; before it those of stalls have `stall`. "": nothing.
   // Of the generation of this number; 0: of the present one.
   void NoteErrors(std::string note, std::string stall, uint64_t generation = 0);
-  // Blocks until the runtime has warned, of a stall say, or has learnt that nothing runs any more,
+  // Blocks until the runtime has something to warn of, a stall say, which it adds to `warnings` and
+  // leaves to the caller (see WarningBell), or has learnt that nothing runs any more,
   // a rank being lost, for `limit` at most, or until it is shut down; kEnd also where it does not
   // run. `generation` as in NoteErrors: kEnd if that is over.
-  WarningBell::Heard WaitForWarning(Duration limit, uint64_t generation = 0);
+  WarningBell::Heard WaitForWarning(Duration limit, uint64_t generation,
+                                    std::vector<std::string>* warnings);
 
   // "bytes_sent", "control_wakeups", "data_wakeups", "crew_wakeups" ("data": while a
   // collective ran), "plans", "collectives" (calls that were part of a plan), "tensors",

@@ -3,29 +3,36 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include "ops/runtime/base/types.h"
 
 namespace tfring {
 
-// Wakes a thread of the program when the runtime has warned, of a stall say, or its generation has
-// broken, which is a warning here, too. Thread-safe. The waiting thread shares it, so it may live
-// longer than the runtime that rings it.
+// Wakes a thread of the program when the runtime has something to warn of, a stall say, or its
+// generation has broken. The thread says it in its own words. Thread-safe. The waiting thread
+// shares it, so it may live longer than the runtime that rings it.
 class WarningBell {
  public:
   enum class Heard { kWarning, kNothing, kEnd };
 
-  // It has happened. Warnings that nobody waits for are kept as one.
-  void Ring();
+  // It has happened at `now`. Returns whether the thread gets `warnings`. If not, the caller logs
+  // them: no thread has ever waited, or it has not come for others for 5 s. It may need a lock that
+  // the program keeps.
+  [[nodiscard]] bool Ring(std::vector<std::string> warnings, TimePoint now);
   // There will be no more; also for those who come later.
   void Close();
 
-  // Blocks until one of both happens, or for so long.
-  Heard Wait(Duration limit);
+  // Blocks until one of both happens, or for so long. Adds what there is to say to `warnings`.
+  Heard Wait(Duration limit, std::vector<std::string>* warnings);
 
  private:
-  std::mutex mutex_;  // guards rung_ and closed_
+  std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
+  std::vector<std::string> warnings_;  // for the thread
+  TimePoint since_ = 0;                // of the oldest of them
+  bool listens_ = false;               // a thread has waited
   bool rung_ = false;
   bool closed_ = false;
 };

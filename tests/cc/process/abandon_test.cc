@@ -56,7 +56,8 @@ TEST(WaitingAndLaterCallsEndAndTheOthersNameTheRank) {
   EXPECT_TRUE(gone.WaitFor(1));
   job[1].Shutdown();  // does nothing
   EXPECT_EQ(gone.count, 1);
-  EXPECT_TRUE(job[1].bell()->Wait(0) == WarningBell::Heard::kEnd);
+  std::vector<std::string> warnings;
+  EXPECT_TRUE(job[1].bell()->Wait(0, &warnings) == WarningBell::Heard::kEnd);
 }
 
 // Runs nothing, and lets go of a collective that was aborted only when it is told to.

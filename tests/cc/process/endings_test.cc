@@ -188,7 +188,8 @@ TEST(ALostPeerRingsTheBellAndItsErrorHasTheNote) {
   const Status status = hopeless->Wait();
   EXPECT_TRUE(status.code() == StatusCode::kUnavailable);
   EXPECT_CONTAINS(status.message(), ". `look` says more.");
-  EXPECT_TRUE(job[0].bell()->Wait(60 * kSecond) == WarningBell::Heard::kWarning);
+  std::vector<std::string> warnings;
+  EXPECT_TRUE(job[0].bell()->Wait(60 * kSecond, &warnings) == WarningBell::Heard::kWarning);
 }
 
 TEST(ADoneThatEnqueuesDuringShutdownEndsToo) {

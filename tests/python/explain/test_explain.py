@@ -94,7 +94,14 @@ def test_a_stack_says_on_which_line_a_rank_is() -> None:
     seen = {0: RUNS, 1: Seen("running", busy=True, stacks=STACKS)}
     found = explain(job([record(0, 2, hang(20), 30), record(1, 2, steps(20), 30)]), seen)
     assert found.ranks == (1,)
-    assert "it computes. It is in load_batch (data.py:12), waiting for a queue." in found.text
+    where = "allreduce of tensor 'loss' (train.py:40)"
+    assert found.text == (
+        "Rank 1 waits for a queue in load_batch (data.py:12) and has called nothing for 10.0 s; "
+        f"rank 0 waits for it in {where}, for 9.0 s. It is process 4001 on host a and called "
+        f"{where} last."
+    )
+    assert found.brief == "rank 1 waits for a queue in load_batch (data.py:12)"
+    assert found.age == 9 * SECOND
     assert "tfring stacks" not in found.text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -71,14 +72,15 @@ def test_a_stall_is_explained_while_it_lasts_and_at_the_end(tmp_path: Path) -> N
     path = write_script(tmp_path, SCRIPT, header=REPORT)
     done = run("-np", 2, sys.executable, path, tmp_path, "hangs", **LIMITS)
     assert done.returncode != 0
-    said = [line for line in done.stderr.splitlines() if "rank 1 does not call it" in line]
-    while_it_lasts = [line for line in said if "what is wrong with this job: " in line]
+    said = [line for line in done.stderr.splitlines() if "ank 1 " in line and "script.py:" in line]
+    while_it_lasts = [line for line in said if ") warning: Rank 1 " in line]
     at_the_end = [line for line in said if line.startswith("tfring run: ")]
     assert len(while_it_lasts) == len(at_the_end) == 1, done.stderr
     assert while_it_lasts[0].startswith("[0]<stderr>:")
-    assert "it does not compute but waits for something" in while_it_lasts[0]
-    assert "It is in <module> (script.py:" in while_it_lasts[0]
-    assert "script.py:" in at_the_end[0]
+    assert "Rank 1 sleeps in <module> (script.py:" in while_it_lasts[0]
+    assert "rank 0 waits for it in allreduce of tensor 'loss'" in while_it_lasts[0]
+    assert "The job ends in 2 s if nothing changes. `tfring explain" in while_it_lasts[0]
+    assert "has waited" not in done.stderr.partition("Traceback")[0]  # it speaks alone
     assert (tmp_path / "error.0").read_text().startswith("DeadlineExceeded: ")
     assert_says_where_to_read_more(tmp_path, 0)
 
@@ -99,7 +101,7 @@ def test_a_failed_run_keeps_its_records_and_says_what_they_tell(tmp_path: Path) 
     assert all(file.exists() and f"`tfring explain {job}`" in told for file in found)
     assert done.stderr.startswith(f"tfring run: job {job}, 3 ranks on localhost")
     assert_says_where_to_read_more(tmp_path, 0, 2)
-    assert "what is wrong with this job" not in done.stderr  # the launcher has said it
+    assert ") warning: Rank 1 " not in done.stderr  # the launcher has said it
     assert found[0].is_relative_to(all_records)
     # The command finds the job by its folder, its id, and by itself.
     for given in ([str(found[0].parent)], [job], []):
@@ -119,8 +121,12 @@ def test_a_run_that_ends_well_leaves_nothing(tmp_path: Path) -> None:
 def test_a_folder_of_the_user_stays(tmp_path: Path) -> None:
     path = write_script(tmp_path, SCRIPT, header=REPORT)
     more = {"TFRING_RECORD_DIR": str(tmp_path / "kept")}
-    done = run("-np", 2, sys.executable, path, tmp_path, "ends well", **more)
+    report = tmp_path / "report.json"
+    words = ("--exit-report", report, sys.executable, path, tmp_path, "ends well")
+    done = run("-np", 2, *words, **more)
     assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "kept").iterdir()
+    assert json.loads(report.read_text())["job_id"] == id_of(folder.name)
     assert sorted(file.name for file in (tmp_path / "kept").rglob("*.record")) == [
         "rank-0.record",
         "rank-1.record",
