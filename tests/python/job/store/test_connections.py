@@ -171,6 +171,28 @@ def test_a_server_with_another_secret_is_asked_seldom(monkeypatch):
     assert len(tries) <= 1.0 / module._PAUSE_SECONDS + 1
 
 
+def test_a_client_may_go_on_with_a_server_that_was_started_again():
+    first = TCPStore("localhost", 0, is_master=True, timeout=LIMIT)
+    with (
+        Wire(first.port) as wire,
+        through(wire, secret=None, may_restart=True) as store,
+        TCPStore("localhost", 0, is_master=True, timeout=LIMIT) as second,
+    ):
+        store.set("k", b"v")
+        watch = store.watch("w/")
+        wire.lead_to(second.port)
+        wire.cut()
+        with pytest.raises(StoreConnectionError, match="another server is there"):
+            watch.next()
+        assert not store.check(["k"])
+        store.set("k", b"again")
+        assert second.get("k") == b"again"
+        with store.watch("w/") as again:
+            second.set("w/1", b"x")
+            assert again.next().value == b"x"
+    first.close()
+
+
 def test_a_server_that_says_nothing_is_given_up(tcp, monkeypatch):
     monkeypatch.setattr(module, "_PING_SECONDS", 0.05)
     monkeypatch.setattr(module, "_SILENT_SECONDS", 0.2)
