@@ -64,6 +64,27 @@ def test_all_ranks_start_again_and_meet_anew(tmp_path):
     assert [one["restart"] for one in told if one["event"] == "restart"] == [1, 2]
 
 
+def test_the_report_of_a_killed_launcher_counts_restarts(tmp_path):
+    path = script(
+        tmp_path,
+        """
+    if life == 0:
+        sys.exit(3)
+    report(f"pid.{rank}", os.getpid())
+    time.sleep(300)
+    """,
+    )
+    report = tmp_path / "report.json"
+    job = start(
+        "-np", 1, "--max-restarts", 1, "--exit-report", report, sys.executable, path, tmp_path
+    )
+    pids_in(tmp_path, 1)
+    job.kill()
+    job.communicate(timeout=LIMIT_SECONDS)
+    assert wait_until(lambda: json.loads(report.read_text())["state"] == "launcher died", 60)
+    assert json.loads(report.read_text())["restarts"] == 1
+
+
 def test_a_line_in_the_files_of_output_begins_another_life(tmp_path):
     path = script(tmp_path, 'print(f"life {life}", end="", flush=True)\nsys.exit(1 - life)')
     files = ("--output-filename", tmp_path / "out")

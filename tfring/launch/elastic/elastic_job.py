@@ -262,6 +262,10 @@ class ElasticJobRunner(Supervisor):
         why = self._end.reason
         if self._end.code == 0:
             why = "a worker failed after the training was over"
+        if self._end.code == self._options.stopped_exit_code != 0:
+            why = f"the ranks have stopped before the end of the training: {why}"
+            self._note(why)
+            return self._end.code, why
         self._note(f"the job failed: {why}")
         failed = [one for one in self._failures if not one.process.ended_by_launcher]
         # Those that were told that the job has failed fail because of that.

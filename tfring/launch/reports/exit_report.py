@@ -29,13 +29,25 @@ class ExitReport:
         self._path = path.absolute()
         self._options = options
         self._began = time.time()
-        self.restarts = 0  # how often all ranks have started again
+        self._restarts = 0  # how often all ranks have started again
         # An elastic job has no slots: its processes are workers, each with an id of its own.
         self._kind = "rank" if options.slots else "worker"
 
     def begin(self) -> None:
         """Writes the report of a job that has not ended."""
         write_report(self._path, self._report(RUNNING, []))
+
+    def restarted(self, restarts: int) -> None:
+        """Writes how often all ranks have started again: an agent may have to finish the report.
+
+        Args:
+            restarts: How often they have by now.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        self._restarts = restarts
+        self.begin()
 
     def order(self) -> dict[str, object]:
         """Returns what an agent needs that is to finish the report: see last_words.py."""
@@ -77,7 +89,7 @@ class ExitReport:
             "ended": None,
             "exit_code": None,
             "signal": None,
-            "restarts": self.restarts,
+            "restarts": self._restarts,
             "first_failure": None,
             "explanation": "",
             f"{self._kind}s": [self._facts(slot, started.get(slot.rank)) for slot in slots],

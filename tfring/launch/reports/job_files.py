@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import time
@@ -116,7 +117,8 @@ class JobFiles:
         """Says that all ranks start again, and how often they have by now."""
         self.event("restart", restart=restarts, reason=reason)
         if self._report is not None:
-            self._report.restarts = restarts
+            with contextlib.suppress(OSError):  # else its end says so
+                self._report.restarted(restarts)
         if self._output is not None:
             for slot in self._options.slots:  # a worker has files of its own
                 self._output.mark(slot.rank, f"restart {restarts} of all ranks: {reason}")

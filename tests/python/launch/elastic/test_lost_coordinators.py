@@ -193,6 +193,8 @@ def test_ranks_that_recover_are_asked_to_end_when_no_coordinator_comes(tmp_path,
         coordinator.kill()
         assert first.finish() == 75
         assert any("was away for 12 s: the ranks save and end" in line for line in first.errors)
+        assert any("the ranks have stopped before the end" in line for line in first.errors)
+        assert not any("the job failed" in line for line in first.errors)
         assert not alive(first.pid(members[0]))
 
 
