@@ -31,6 +31,7 @@ class Hosts:
     def __init__(self, count: int) -> None:
         self._prefix = f"tf{os.getpid() % 10000}"
         self.count = count
+        self._moved: dict[int, str] = {}  # the address of each host that got another one
         self._files: dict[str, Path] = {}  # what processes see in the place of which file
 
     def name(self, host: int) -> str:
@@ -39,7 +40,7 @@ class Hosts:
 
     def address(self, host: int) -> str:
         """Returns the address of a host."""
-        return f"10.213.7.{host + 1}"
+        return self._moved.get(host, f"10.213.7.{host + 1}")
 
     def up(self) -> None:
         """Makes the bridge, the namespaces and the links between them."""
@@ -123,6 +124,12 @@ class Hosts:
     def connect(self, host: int, connected: bool) -> None:
         """Takes a host off the network, or back: nothing gets in or out, and nobody is told."""
         _ip("link", "set", f"{self._prefix}v{host}", "up" if connected else "down")
+
+    def move(self, host: int, address: str) -> None:
+        """Gives a host another address in place of its own. name_all() tells of it."""
+        _ip("-n", self.name(host), "addr", "flush", "dev", "eth0")
+        _ip("-n", self.name(host), "addr", "add", f"{address}/24", "dev", "eth0")
+        self._moved[host] = address
 
     def cut(self, one: int, other: int) -> None:
         """Loses all that goes between two hosts from now on, in both directions, silently."""

@@ -10,6 +10,7 @@ import threading
 import pytest
 from elastic_runs import ElasticRun, history_of
 from launcher_tools import LIMIT_SECONDS, alive, start_command, wait_until
+from network_namespaces import hosts
 
 from tfring.checkpoint import Checkpointer
 
@@ -79,8 +80,9 @@ def endpoint():
 class Coordinator:
     """A process of `tfring coordinator`, which can be started again; all lines in `lines`."""
 
-    def __init__(self, endpoint):
+    def __init__(self, endpoint, inside=(), **environment):
         self.endpoint, self.lines = endpoint, []
+        self._inside, self._environment = inside, environment
         self._readers = []
         self.start()
 
@@ -95,7 +97,7 @@ class Coordinator:
     def start(self):
         """Starts it."""
         command = [sys.executable, "-m", "tfring", "coordinator", self.endpoint]
-        self.process = start_command(command)
+        self.process = start_command([*self._inside, *command], **self._environment)
         reader = threading.Thread(target=self._read, args=(self.process.stderr,), daemon=True)
         reader.start()
         self._readers.append(reader)
@@ -182,6 +184,26 @@ def test_what_happens_while_the_coordinator_is_away_is_made_up_for(tmp_path, end
             assert first.finish() == 0 and third.finish() == 0
         ends = ends_of(first, third)
         assert all(end["history"] == history_of(end["step"]) for end in ends)
+
+
+def test_a_coordinator_comes_back_with_another_address(tmp_path):
+    """As a pod does: its name leads to it."""
+    secret = {"TFRING_SECRET": "of this test alone 123456"}
+    with hosts(2) as made:
+        made.name_all(tmp_path)
+        with (
+            Coordinator("h1:29400", made.inside(1), **secret) as coordinator,
+            node(tmp_path, "h1:29400", inside=made.inside(0), **secret) as first,
+        ):
+            members = first.trains(lambda m: len(m) == 1)
+            coordinator.kill()
+            made.move(1, "10.213.7.78")
+            made.name_all(tmp_path)
+            coordinator.start()
+            coordinator.heard("of 1 workers was there before this coordinator")
+            first.ask("stop")
+            assert first.finish() == 0
+            assert [end["worker"] for end in ends_of(first)] == members
 
 
 def test_ranks_that_recover_are_asked_to_end_when_no_coordinator_comes(tmp_path, endpoint):

@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 from elastic_runs import TRAINING, ElasticRun
 from launcher_tools import LIMIT_SECONDS, alive, run, wait_until
+from network_namespaces import hosts
 from tiers import slow
 
 pytest.importorskip("tfring._native")
@@ -93,6 +94,32 @@ def test_a_launcher_of_a_node_that_ends_costs_its_ranks_only(tmp_path, endpoint,
             first.ask("stop")
             assert again.finish() == 0
         assert first.finish() == 0
+
+
+def test_a_node_comes_back_with_another_address(tmp_path):
+    """As a pod does: its host has the name that it had."""
+    with hosts(2) as made:
+        endpoint, secret = (
+            f"{made.address(0)}:29400",
+            {"TFRING_SECRET": "of this test alone 123456"},
+        )
+
+        def start(host):
+            limit = ("--max-restarts", 3)
+            return node(tmp_path, "", endpoint, *limit, inside=made.inside(host), **secret)
+
+        with start(0) as first:
+            first.trains(lambda m: len(m) == 1)
+            with start(1) as second:
+                joined = second.trains(lambda m: len(m) == 2)
+                made.kill(1)
+            made.move(1, "10.213.7.77")
+            with start(1) as again:
+                members = again.trains(lambda m: len(m) == 2 and m != joined)
+                assert members[0] == joined[0]
+                first.ask("stop")
+                assert again.finish() == 0
+            assert first.finish() == 0
 
 
 def test_a_node_that_is_lost_before_the_first_generation_has_another_in_its_place(
