@@ -38,7 +38,7 @@ def check_codes(job: Job, codes: list[tuple[int, int]]) -> None:
         if code == 0:
             continue
         lost = job.lost_host and not job.plan.elastic
-        over = "after the training was over" in said
+        over = "and then a worker failed" in said
         serving = nodes and not job.plan.apart and 0 in job.launcher_killed
         alone = job.lost_coordinator
         if not (lost or over or serving or alone) or "tfring run:" not in said:

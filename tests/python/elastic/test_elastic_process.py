@@ -215,7 +215,7 @@ def test_what_an_older_generation_has_saved_does_not_appear(process: Any) -> Non
 
 
 def test_without_an_answer_nothing_appears(process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic_process, "_ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(elastic_process, "_PUBLISH_SECONDS", 0.0)
     process.link.records = [record(1)]
     joins(process, begins(None))
     process.link.answers = [False]

@@ -261,7 +261,7 @@ class ElasticJobRunner(Supervisor):
             return 0, ""
         why = self._end.reason
         if self._end.code == 0:
-            why = "a worker failed after the training was over"
+            why = f"{why}, and then a worker failed"
         if self._end.code == self._options.stopped_exit_code != 0:
             why = f"the ranks have stopped before the end of the training: {why}"
             self._note(why)

@@ -11,6 +11,7 @@ import pytest
 from elastic_runs import ElasticRun, history_of
 from launcher_tools import LIMIT_SECONDS, alive, start_command, wait_until
 from network_namespaces import hosts
+from tiers import slow
 
 from tfring.checkpoint import Checkpointer
 
@@ -220,7 +221,8 @@ def test_ranks_that_recover_are_asked_to_end_when_no_coordinator_comes(tmp_path,
         assert not alive(first.pid(members[0]))
 
 
-def test_ranks_of_a_plain_program_go_on_without_a_coordinator(tmp_path, endpoint):
+@pytest.mark.parametrize("lost", [False, slow(True)])
+def test_ranks_of_a_plain_program_go_on_without_a_coordinator(tmp_path, endpoint, lost):
     options = ("--elastic-timeout", 12)
     with (
         Coordinator(endpoint) as coordinator,
@@ -231,6 +233,11 @@ def test_ranks_of_a_plain_program_go_on_without_a_coordinator(tmp_path, endpoint
         coordinator.kill()
         for each in (first, second):
             each.heard("was away for 12 s: the ranks go on")
+        if lost:
+            first.kill(first.said[0]["worker"])
+            assert first.finish() == 137
+            assert any("was away for 12 s, and then a worker" in line for line in first.errors)
+            return
         first.ask("stop")
         assert first.finish() == 0 and second.finish() == 0
         assert len(ends_of(first, second)) == 2
