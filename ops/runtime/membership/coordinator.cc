@@ -65,7 +65,9 @@ CoordinatorEffects Coordinator::Step(TimePoint now, CoordinatorEvents events) {
   for (Report& report : events.reports) OnReport(std::move(report));
   for (WorkerId worker : events.cut_off) {
     const auto found = processes_.find(worker);
-    if (found != processes_.end()) found->second.cut_off = true;
+    if (found == processes_.end()) continue;
+    found->second.cut_off = true;
+    next_tick_ = now;
   }
   if (rebuilds_ && StillRebuilds(someone)) return std::move(effects_);
   if (phase_ != Phase::kOver && now >= next_tick_) {

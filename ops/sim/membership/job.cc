@@ -109,11 +109,9 @@ void Job::StepCoordinator(CoordinatorEvents events) {
   }
   for (const membership::ProcessEnd& end : events.ends) {
     const bool news = ended_.insert(end.worker).second;
-    const Process* process = Find(end.worker);
-    const bool counts = news && process != nullptr && known_.count(end.worker) != 0;
-    if (counts && dismissed_.count(end.worker) == 0 && end.exit_code != 0) {
-      checker_.OnFailureOf(now(), process->place().first);
-    }
+    const auto known = known_.find(end.worker);
+    const bool counts = news && known != known_.end() && dismissed_.count(end.worker) == 0;
+    if (counts && end.exit_code != 0) checker_.OnFailureOf(now(), known->second);
   }
   events.random = random_.Next();
   Act(coordinator_->Step(now(), std::move(events)));
@@ -143,7 +141,7 @@ void Job::Act(CoordinatorEffects effects) {
   }
   for (const CoordinatorEffects::Start& start : effects.starts) {
     checker_.OnStart(now(), start.place.first);
-    known_.insert(start.worker);
+    known_[start.worker] = start.place.first;
     Trace("worker " + std::to_string(start.worker) + " is started on " + start.place.first + ":" +
           std::to_string(start.place.second));
     After(kAgentLease, [this, start] {

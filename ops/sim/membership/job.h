@@ -147,9 +147,10 @@ class Job {
   std::set<std::string> isolated_;
   std::set<std::string> down_;
   std::set<std::string> paused_;
-  int life_ = 0;                          // of the coordinator
-  TimePoint begun_ = 0;                   // when it was started
-  std::set<membership::WorkerId> known_;  // whom it has started, or agents have told of
+  int life_ = 0;         // of the coordinator
+  TimePoint begun_ = 0;  // when it was started
+  // The hosts of all whom the coordinator has started, or agents have told of.
+  std::map<membership::WorkerId, std::string> known_;
   bool coordinator_stopped_ = false;
   std::vector<membership::CoordinatorEvents> held_events_;  // while it is stopped
   int stores_away_ = 0;

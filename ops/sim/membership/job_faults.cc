@@ -427,7 +427,7 @@ void Job::TellOfHost(const std::string& host) {
     events.last_worker = id;
     if (!process->alive()) continue;
     events.living.push_back({id, process->place()});
-    known_.insert(id);
+    known_[id] = host;
   }
   if (!over_) StepCoordinator(std::move(events));
 }
