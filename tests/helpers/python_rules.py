@@ -87,9 +87,9 @@ ARROWS: dict[str, set[str]] = {
         "world",
         "training",
     },
-    "sharding": {"topology", "collectives"},
-    "engines": {"compat"},
     "data": {"_native", "exceptions", "topology", "compat"},
+    "sharding": {"topology", "collectives", "data"},
+    "engines": {"compat"},
     "keras2": {"process_sets", "compat", "training"},
     "keras": {
         "settings",

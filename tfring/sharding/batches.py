@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from tfring import topology
+from tfring.data.cursor import Cursor
 from tfring.sharding import passes, same_data
 
 _LOOKED_AT = 2  # batches of a Python object, to learn which dimensions vary; Keras does the same
@@ -26,7 +27,8 @@ def shard_batches(batches: Any, *, for_evaluation: bool = False, check: bool = T
     Neither a cardinality nor a length is needed: `steps_per_epoch` and endless data are those of
     one process. All ranks must read the same batches in the same order, so a shuffle needs a seed,
     and all iterate equally often (as for `shard`). What shall differ between ranks, such as
-    augmentation, comes after it. A collective: every rank calls it, with the same data.
+    augmentation, comes after it. Checkpoints keep the place in all but a generator, as for `shard`.
+    A collective: every rank calls it, with the same data.
 
     Args:
         batches: a tf.data.Dataset of batches; or a keras.utils.PyDataset or another object that
@@ -41,7 +43,7 @@ def shard_batches(batches: Any, *, for_evaluation: bool = False, check: bool = T
 
     Returns:
         Of an iterator, a generator; else a tf.data.Dataset. It reads Python objects on one thread,
-        in their order, and calls their `on_epoch_end`.
+        in their order, and calls their `on_epoch_end` when the next epoch begins.
 
     Raises:
         ValueError: the ranks differ in the first batch or in the arguments (on all ranks); or a
@@ -55,21 +57,23 @@ def shard_batches(batches: Any, *, for_evaluation: bool = False, check: bool = T
         _compare(None, first if check else [], for_evaluation)
         parts = (part(b, rank, size, for_evaluation) for b in itertools.chain(first, batches))
         return (rows for rows in parts if not for_evaluation or _rows(rows))
-    data = batches if isinstance(batches, tf.data.Dataset) else _dataset(batches)
+    data, rest = _rest_of(batches)
     _refuse_samples(data)
     # Also where one rank is all: a look moves a shuffle on, and ranks of any number train alike.
     number = _compare(data.element_spec, passes.first(data) if check else [], for_evaluation)
-    options = passes.options()
     whole = isinstance(data.element_spec, tuple)
 
     def mine(*batch: Any) -> Any:
         return part(batch if whole else batch[0], rank, size, for_evaluation)
 
-    data = passes.Passes(data.with_options(options), number).count(int(data.cardinality()))
-    data = data.map(mine, num_parallel_calls=tf.data.AUTOTUNE)
+    start = Cursor(int(data.cardinality()), shuffle=False)
+    source = data if rest is None else None
+    through = passes.Passes(number, start, source=source)
+    after = rest or (lambda _, trained: data.skip(trained))
+    parts = through.dataset(after).map(mine, num_parallel_calls=tf.data.AUTOTUNE)
     if for_evaluation:
-        data = data.filter(lambda *rows: _rows(rows) > 0)
-    return data.prefetch(tf.data.AUTOTUNE).with_options(options)
+        return passes.endings(parts.filter(lambda *rows: _rows(rows) > 0), None)
+    return passes.endings(parts, through)
 
 
 def _compare(spec: Any, first: list[Any], for_evaluation: bool) -> int:
@@ -142,31 +146,21 @@ def _refuse_samples(data: tf.data.Dataset) -> None:
             )
 
 
-def _begin(batches: Any, count: int | None) -> Callable[[], Iterable[Any]]:
-    """Returns a function that begins with the batches of an epoch of a Python object."""
+def _rest_of(batches: Any) -> tuple[tf.data.Dataset, Callable[[Any, Any], Any] | None]:
+    """Returns a dataset of batches, and what gives the rest of a pass without reading it all."""
+    if isinstance(batches, tf.data.Dataset):
+        return batches, None
     if isinstance(batches, (tuple, list, dict, str)) or hasattr(batches, "shape"):
         raise TypeError(
             "shard_batches needs a dataset, PyDataset or generator of batches, not "
             f"{type(batches).__module__}.{type(batches).__name__}: arrays go to "
             "hvd.shard((x, y), batch_size)"
         )
-    if not hasattr(batches, "__getitem__"):
-        return lambda: iter(batches)
-
-    def epoch() -> Iterator[Any]:
-        numbers = itertools.count() if count is None else range(count)
-        yield from map(batches.__getitem__, numbers)
-        getattr(batches, "on_epoch_end", lambda: None)()
-
-    return epoch
-
-
-def _dataset(batches: Any) -> tf.data.Dataset:
-    """Returns a dataset of Python batches; dimensions that the first of them differ in vary."""
     length = len(batches) if hasattr(batches, "__len__") else None
     count = getattr(batches, "num_batches", length)  # None of an endless PyDataset
-    begin = _begin(batches, count)
-    seen = [_tuples(batch) for batch in itertools.islice(begin(), _LOOKED_AT)]
+    indexed = hasattr(batches, "__getitem__")
+    begin = _numbered(batches, count) if indexed else lambda epoch, trained: iter(batches)
+    seen = [_tuples(batch) for batch in itertools.islice(begin(0, 0), _LOOKED_AT)]
     if not seen:
         raise ValueError("shard_batches got data without a batch")
 
@@ -177,10 +171,34 @@ def _dataset(batches: Any) -> tf.data.Dataset:
         return tf.TensorSpec([None, *same[1:]], tensors[0].dtype)
 
     signature = tf.nest.map_structure(spec, *seen)
-    whole = tf.data.Dataset.from_generator(
-        lambda: map(_tuples, begin()), output_signature=signature
-    )
-    return whole if count is None else whole.apply(tf.data.experimental.assert_cardinality(count))
+
+    def rest(epoch: Any, trained: Any) -> tf.data.Dataset:
+        return tf.data.Dataset.from_generator(
+            lambda *place: map(_tuples, begin(*map(int, place))),
+            args=(epoch, trained),
+            output_signature=signature,
+        )
+
+    whole = rest(0, 0)
+    if count is not None or indexed:
+        known = tf.data.INFINITE_CARDINALITY if count is None else count
+        whole = whole.apply(tf.data.experimental.assert_cardinality(known))
+    return whole, rest if indexed else None
+
+
+def _numbered(batches: Any, count: int | None) -> Callable[[int, int], Iterator[Any]]:
+    """Returns a function that begins with the rest of a pass of a PyDataset or its like."""
+    ended = 0  # passes that it was told of
+
+    def begin(epoch: int, trained: int) -> Iterator[Any]:
+        nonlocal ended
+        for _ in range(ended, epoch):
+            getattr(batches, "on_epoch_end", lambda: None)()
+        ended = max(ended, epoch)
+        numbers = itertools.count(trained) if count is None else range(trained, count)
+        return map(batches.__getitem__, numbers)
+
+    return begin
 
 
 def _tuples(batch: Any) -> Any:

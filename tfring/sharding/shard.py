@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfring import topology
+from tfring.data.cursor import Cursor
 from tfring.sharding import batches, passes, same_data
 
 _DATASET_BUFFER = 10_000
 _COMPARED = 8  # rows of arrays
-_ORDER = "order by tf.data's shuffle, which depends on tf.random.set_seed"
+_SEEDS = 2**31 - 2  # tf.data takes no more
 
 
 def shard(
@@ -26,11 +29,12 @@ def shard(
 ) -> tf.data.Dataset:
     """Returns a dataset of this rank's batches; all ranks get the same number of them.
 
-    In every epoch (each time that the dataset is iterated) all ranks shuffle alike, and each sample
-    is in a batch of one rank. So all ranks must iterate it equally often; a look at the first batch
-    counts, but `fit` with a callback of tfring's makes up for what was before it. The batches of
-    one step are together those that a single process would take with `batch_size * size()`. A
-    collective: every rank calls it, with the same data.
+    In every epoch all ranks shuffle alike, by the seed and the epoch's number, and each sample is
+    in a batch of one rank. `fit` with a callback of tfring's says which epoch it is, and
+    checkpoints keep the place within it, for any number of ranks (docs/data.md). In other loops
+    each iteration is the next epoch: all ranks must iterate equally often, and a look at the first
+    batch counts. The batches of one step are together those that a single process would take with
+    `batch_size * size()`. A collective: every rank calls it, with the same data.
 
     Where the number of samples is no multiple of `batch_size * size()`, the last batches are
     smaller, by at most one sample on some ranks. `fit` weights the ranks by their samples; a loop
@@ -72,27 +76,64 @@ def shard(
         "drop_remainder": drop_remainder,
         "shuffle_buffer": buffer,
         "element_spec": str(samples.element_spec if rows is None else _specs(rows)),
-        _ORDER: _probe(seed),
         "data (hash of some rows)": _digest(rows, samples) if check and count > 0 else "",
     }
     number = same_data.require("shard", mine)
     _require(batch_size >= 1 and count >= 1, count, batch_size)
+    together = batch_size * topology.size()
+    _require(count >= together or not drop_remainder, count, batch_size)
+    start = Cursor(count, (seed or 0) % _SEEDS, shuffle=seed is not None)
+    through = passes.Passes(number, start, together, drop_remainder=drop_remainder, source=samples)
+    if rows is None:
+        parts = through.dataset(
+            _rest_of_samples(samples, start, buffer, batch_size, drop_remainder)
+        )
+    else:
+        parts = _rows_of(through.dataset(_rest_of_order(start, together, drop_remainder)), rows)
+    return passes.endings(parts, through)
+
+
+def _rest_of_samples(
+    samples: tf.data.Dataset, start: Cursor, buffer: int, batch_size: int, drop: bool
+) -> Callable[[Any, Any], tf.data.Dataset]:
+    """Returns what gives this rank's batches of the rest of an epoch of a dataset of samples."""
     rank, size = topology.rank(), topology.size()
-    rest = count % (batch_size * size)
-    chosen = samples
-    if seed is not None:
-        chosen = samples.shuffle(buffer, seed=seed)
-    if drop_remainder:
-        _require(count >= batch_size * size, count, batch_size)
-        chosen = chosen.take(count - rest)
-    elif rows is None and 0 < rest < size:
-        chosen = chosen.concatenate(samples.repeat().take(size - rest))
-    if rows is not None:
-        chosen = chosen.batch(batch_size * size)
-    if seed is not None:
-        chosen = passes.Passes(chosen, number).count(int(chosen.cardinality()))
-    parts = chosen.shard(size, rank).batch(batch_size) if rows is None else _rows_of(chosen, rows)
-    return parts.prefetch(tf.data.AUTOTUNE).with_options(passes.options())
+
+    def rest(epoch: Any, consumed: Any) -> tf.data.Dataset:
+        chosen = _shuffled(samples, buffer, start.seed, epoch) if start.shuffle else samples
+        over = (start.samples - consumed) % (batch_size * size)
+        if drop:
+            chosen = chosen.take(start.samples - over)
+        else:
+            missing = tf.where((over > 0) & (over < size), size - over, 0)
+            chosen = chosen.concatenate(samples.repeat().take(missing))
+        return chosen.skip(consumed).shard(size, rank).batch(batch_size)
+
+    return rest
+
+
+def _shuffled(samples: tf.data.Dataset, buffer: int, seed: int, epoch: Any) -> tf.data.Dataset:
+    """Returns samples in an order that follows from seed and epoch, and from nothing else."""
+    # In place of what tf.random.set_seed has said; of the graph of this function alone.
+    tf.compat.v1.get_default_graph().seed = seed + 1
+    return samples.shuffle(buffer, seed=epoch, reshuffle_each_iteration=False)
+
+
+def _rest_of_order(
+    start: Cursor, together: int, drop: bool
+) -> Callable[[Any, Any], tf.data.Dataset]:
+    """Returns what gives the numbers of rows of all ranks' batches in the rest of an epoch."""
+
+    def order(epoch: Any) -> Any:
+        return dataclasses.replace(start, epoch=int(epoch)).order().astype(np.int64)
+
+    def rest(epoch: Any, consumed: Any) -> tf.data.Dataset:
+        numbers = tf.ensure_shape(tf.numpy_function(order, [epoch], tf.int64), [start.samples])
+        end = start.samples - (start.samples - consumed) % together if drop else start.samples
+        firsts = tf.data.Dataset.range(consumed, end, together)
+        return firsts.map(lambda first: numbers[first : first + together])
+
+    return rest
 
 
 def _rows_of(numbers: tf.data.Dataset, rows: Any) -> tf.data.Dataset:
@@ -110,16 +151,15 @@ def _gather(rows: Any, numbers: Any) -> Any:
     )
 
 
-def _samples(data: Any) -> tuple[Any, tf.data.Dataset, int]:
-    """Returns tensors with all rows, a dataset of their numbers, and how many there are.
+def _samples(data: Any) -> tuple[Any, Any, int]:
+    """Returns tensors with all rows, None, and how many there are.
 
     Of a dataset: None, itself, and its cardinality.
     """
     if isinstance(data, tf.data.Dataset):
         return None, data, _cardinality(data)
     rows = tf.nest.map_structure(_tensor, _tuples(data))
-    count = _rows(rows)
-    return rows, tf.data.Dataset.range(count), count
+    return rows, None, _rows(rows)
 
 
 def _cardinality(dataset: tf.data.Dataset) -> int:
@@ -205,7 +245,7 @@ def _specs(rows: Any) -> list[str]:
     return [f"{r.shape} {r.dtype.name}" for r in tf.nest.flatten(rows) if r is not None]
 
 
-def _digest(rows: Any, samples: tf.data.Dataset) -> str:
+def _digest(rows: Any, samples: Any) -> str:
     """Returns a hash of some rows, or of the first sample.
 
     Also where one rank is all: a look at a dataset moves a shuffle on.
@@ -214,14 +254,6 @@ def _digest(rows: Any, samples: tf.data.Dataset) -> str:
         return same_data.digest(passes.first(samples))
     numbers = np.linspace(0, _rows(rows) - 1, _COMPARED).astype(np.int64)
     return same_data.digest(_gather(rows, numbers))
-
-
-def _probe(seed: int | None) -> list[int]:
-    """Returns numbers that are equal on two ranks if tf.data shuffles alike there."""
-    if seed is None:
-        return []
-    numbers = tf.data.Dataset.range(1000).shuffle(1000, seed=seed).take(8)
-    return [int(number) for number in numbers]
 
 
 def _require(enough: bool, count: int, batch_size: int) -> None:

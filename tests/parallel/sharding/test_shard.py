@@ -234,9 +234,19 @@ def test_ranks_that_differ_are_refused(several: int) -> None:
     assert int(hvd.shard(mine, 1, check=False).cardinality()) >= 1
     with pytest.raises(ValueError, match="different seed"):
         hvd.shard(np.arange(40), 1, seed=rank)
-    tf.random.set_seed(rank)
+
+
+@pytest.mark.any_ranks
+@pytest.mark.parametrize("kind", ["array", "dataset"])
+def test_the_order_follows_from_the_seed_alone(kind: str) -> None:
+    samples: Any = np.arange(40) if kind == "array" else tf.data.Dataset.range(40)
+    tf.random.set_seed(hvd.rank())
     try:
-        with pytest.raises(ValueError, match=r"tf\.random\.set_seed"):
-            hvd.shard(np.arange(40), 1)
+        dataset = hvd.shard(samples, 1, seed=-5)
+        (ranks,) = epochs_of_all(dataset, epochs=1)
+        tf.random.set_seed(99)
+        (again,) = epochs_of_all(hvd.shard(samples, 1, seed=-5), epochs=1)
     finally:
         tf.random.set_seed(0)
+    assert {x for steps in ranks for step in steps for x in step} == set(range(40))
+    assert again == ranks

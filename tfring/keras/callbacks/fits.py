@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 from tfring import topology
@@ -20,7 +22,7 @@ from tfring.keras.callbacks.early_stop import (
 from tfring.keras.callbacks.guard import DivergenceGuard, train_together
 from tfring.keras.callbacks.watch import ReductionWatch
 from tfring.keras.model_optimizers import optimizers_of, parts_of, remembered
-from tfring.keras2 import facts
+from tfring.keras2 import detect, facts
 from tfring.sharding import passes
 
 _fits: weakref.WeakKeyDictionary[Any, Fit] = weakref.WeakKeyDictionary()  # by model
@@ -38,6 +40,7 @@ class Fit:
         local: variables that callbacks were told to be this rank's own.
         reduced_by_user: whether the user has said that gradients are no business of tfring.
         made_equal_later: whether the ranks get equal weights and states after the first batch only.
+        passes: of the data that is trained on, if `shard` or `shard_batches` has made it.
     """
 
     def __init__(self, model: Any, params: Any) -> None:
@@ -51,6 +54,7 @@ class Fit:
         self.local: list[Any] = []
         self.reduced_by_user = False
         self.made_equal_later = False
+        self.passes = _passes(model)
         self._watch = ReductionWatch(model)
         self._guard = DivergenceGuard()
         self._epoch: int | None = None
@@ -80,6 +84,8 @@ class Fit:
         if not record.begun:
             _record(model)
         self._meet(model, epoch, joins)
+        if self.passes is not None:
+            self.passes.begin_epoch(epoch, first=self._epoch is None)
         self._epoch, self._batches = epoch, 0
 
     def end_batch(self, model: Any, batch: int, *, joins: bool) -> None:
@@ -91,6 +97,8 @@ class Fit:
         first = batch + 1 > self._batches  # of several callbacks that say so
         if first and record.active and _record(model):
             model.stop_training = True
+        if first and self.passes is not None:
+            self.passes.commit(batch + 1 - self._batches)
         self._batches = batch + 1
         if not self._batch_seen and not self.reduced_by_user and topology.size() > 1:
             checks.warn_of_untracked(model, self.local)
@@ -105,6 +113,8 @@ class Fit:
         Raises:
             RuntimeError: other ranks train on; these get an error from their training step.
         """
+        if self.passes is not None:
+            self.passes.end_epoch()
         steps: int | None = self.params.get("steps") if self.params else None
         if self._meets:
             self._meets = False
@@ -203,6 +213,23 @@ def refuse(what: str, values: Sequence[Any], advice: str, show: Callable[[Any], 
         raise RuntimeError(
             f"rank {topology.rank()}: the ranks differ in {what} ({listed}): {advice}"
         )
+
+
+def fit_frame(model: Any, frame: FrameType | None) -> FrameType | None:
+    """Returns the frame of the model's `fit`, if it is this one or among its callers."""
+    while frame is not None:
+        if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is model:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _passes(model: Any) -> passes.Passes | None:
+    """Returns those of the data that the model's `fit`, which has called us, was given."""
+    frame = fit_frame(model, inspect.currentframe())
+    given = {} if frame is None else frame.f_locals
+    stream = given.get("steps_per_epoch") is not None
+    return passes.of(given.get("x"), stream=stream, within=not detect.is_model(model))
 
 
 def _refuse_unequal(what: str, values: Sequence[Any], advice: str, tolerance: float = 0.0) -> None:

@@ -15,6 +15,7 @@ from tfring.keras.callbacks.base import LocalVariablesCallback, find_join, wait_
 from tfring.keras.callbacks.checkpoints.agreement import Agreement
 from tfring.keras.callbacks.checkpoints.training_checkpoints import TrainingCheckpoints
 from tfring.keras.callbacks.checkpoints.training_state import TrainingPosition
+from tfring.keras.callbacks.fits import fit_frame
 from tfring.keras.checks import refuse_to_resume
 from tfring.keras2 import detect, facts
 from tfring.settings.environment import read_settings
@@ -27,9 +28,10 @@ class CheckpointCallback(LocalVariablesCallback):
     """Saves the state of training, so that the same program, started again, goes on from there.
 
     When `fit` begins, all ranks get the newest valid checkpoint, if there is one, and `fit` goes on
-    with its epoch. With a `cursor` it goes on within the epoch, to the bit as if it had never
-    stopped where the program itself is deterministic. While it trains, rank 0 copies the state and
-    a thread writes it. At SIGTERM all ranks finish the same step, publish a checkpoint and leave.
+    with its epoch. Where `fit` gets data of `shard` or `shard_batches`, or a `cursor` is given, it
+    goes on within the epoch, as if it had never stopped. While it trains, rank 0 copies the state
+    and a thread writes it. At SIGTERM all ranks finish the same step, publish a checkpoint and
+    leave.
 
     Comes after every callback that changes weights, the learning rate or the cursor. With a
     JoinCallback it saves and stops at the end of epochs only. What other callbacks remember is not
@@ -63,7 +65,8 @@ class CheckpointCallback(LocalVariablesCallback):
             every_seconds: saves when so many seconds have passed on rank 0; None for never.
             cursor: which data comes next: an object with `state_dict()`, which returns values of
                 JSON, and `load_state_dict(state)`. It has to count what was trained, not what was
-                read ahead. Without it an epoch that was interrupted begins anew.
+                read ahead. None: that of data of `shard` or `shard_batches`; with other data an
+                epoch that was interrupted begins anew.
             restore: whether `fit` goes on from the newest checkpoint. If not it begins anew, and
                 what it saves wins over what is there. "required": no checkpoint is an error.
             generation: which generation of the job saves, or a function that returns it; None is
@@ -199,18 +202,20 @@ class CheckpointCallback(LocalVariablesCallback):
         if self._checkpoints.restores and not detect.is_model(self.model):
             instead = "say restore=False, and use hvd.restore_checkpoint and fit(initial_epoch=...)"
             refuse_to_resume(self.model, "CheckpointCallback", instead)
-        found = self._checkpoints.begin(
-            self.model, cursor=self._cursor, local_variables=self.local()
-        )
+        cursor = self._data()
+        found = self._checkpoints.begin(self.model, cursor=cursor, local_variables=self.local())
         if found is None:
             return
         self.position, self._step = found, found.step
         if self._cursor is not None:
             self._skipped = found.batch
+        elif cursor is not None:
+            self._skipped = cursor.trained(found.batch)
         elif found.batch and topology.rank() == 0:
             warnings.warn(
                 f"the checkpoint was taken after batch {found.batch} of epoch {found.epoch + 1}, "
-                "whose data begins anew: give CheckpointCallback a cursor to go on within it",
+                "whose data begins anew: to go on within it give fit what hvd.shard has made, or "
+                "CheckpointCallback a cursor",
                 stacklevel=3,
             )
         facts.begin_fit_at(self.model, found.epoch)
@@ -222,6 +227,10 @@ class CheckpointCallback(LocalVariablesCallback):
                 "another folder for another training",
                 stacklevel=3,
             )
+
+    def _data(self) -> Any:
+        """Which data comes next: the cursor that was given, or that of `shard`'s data."""
+        return self.fit.passes if self._cursor is None else self._cursor
 
     def _agree(self) -> bool:
         """Asks all ranks whether one wants to stop; returns whether a checkpoint is due by time."""
@@ -243,7 +252,7 @@ class CheckpointCallback(LocalVariablesCallback):
             step=self._step,
             epoch=epoch,
             batch=batch,
-            cursor=self._cursor,
+            cursor=self._data(),
             values=self._values() if self._values is not None else None,
             metrics={k: float(v) for k, v in (logs or {}).items() if np.ndim(v) == 0},
             local_variables=self.local(),
@@ -266,8 +275,4 @@ class CheckpointCallback(LocalVariablesCallback):
 
     def _fits(self, frame: FrameType | None) -> bool:
         """Whether the model's `fit` is among the callers of a frame."""
-        while frame is not None:
-            if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is self.model:
-                return True
-            frame = frame.f_back
-        return False
+        return fit_frame(self.model, frame) is not None
