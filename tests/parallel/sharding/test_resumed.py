@@ -113,20 +113,18 @@ def life(kind: str, folder: Path | None, crash_after: int) -> tuple[Any, int]:
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1e-4, momentum=0.9))
     model.compile(optimizer, "mse", run_eagerly=True)
     callbacks = hvd.fit_callbacks(Crash(crash_after))
-    before, checkpoints = 0, None if folder is None else Checkpointer(folder)
-    if checkpoints is not None:
-        saving = hvd.callbacks.CheckpointCallback(checkpoints, every_steps=EVERY, every_epochs=None)
+    saving = None
+    if folder is not None:
+        at_once = Checkpointer(folder, asynchronous=False)  # so that none is skipped
+        saving = hvd.callbacks.CheckpointCallback(at_once, every_steps=EVERY, every_epochs=None)
         callbacks.append(saving)
     how: dict[str, Any] = {"epochs": EPOCHS, "verbose": 0}
     if kind in ("arrays, repeated", "endless batches"):
         how["steps_per_epoch"] = 4  # epochs that are no passes
     with contextlib.suppress(InterruptedError):
         model.fit(made(kind), callbacks=callbacks, **how)
-    if checkpoints is not None:
-        before = 0 if saving.position is None else saving.position.step
-        if hvd.rank() == 0:
-            checkpoints.close()
-    return model, before
+    position = None if saving is None else saving.position
+    return model, 0 if position is None else position.step
 
 
 def assert_same_weights(mine: Any, its: Any) -> None:
@@ -209,10 +207,11 @@ def test_keras_2_trains_whole_epochs_in_their_order(tmp_path: Path) -> None:
         return model
 
     clean = train(made("arrays"), 3, 10**6)
-    train(made("arrays"), 3, STEPS + 3, checkpoint=folder / "a")
-    resumed = train(made("arrays"), 3, 10**6, checkpoint=folder / "a")
+    how: dict[str, Any] = {"checkpoint": Checkpointer(folder / "a", asynchronous=False)}
+    train(made("arrays"), 3, STEPS + 3, **how)
+    resumed = train(made("arrays"), 3, 10**6, **how)
     assert_same_weights(resumed, clean)
-    how = {"checkpoint": folder / "b", "every_steps": 2}
+    how = {"checkpoint": Checkpointer(folder / "b", asynchronous=False), "every_steps": 2}
     train(made("arrays"), 3, STEPS + 2, **how)
     resumed = train(made("arrays"), 3, 10**6, **how)
     assert int(resumed.optimizer.iterations) == STEPS + 1 + 2 * STEPS

@@ -43,7 +43,8 @@ PROGRAM = f"""
                       keras.layers.Dense(1)])
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.02))
     model.compile(optimizer, "mse", run_eagerly=True)
-    checkpoints = Checkpointer(folder + "/" + life.rstrip("0123456789"))
+    path = folder + "/" + life.rstrip("0123456789")
+    checkpoints = Checkpointer(path, asynchronous=False)  # none is skipped
     saving = hvd.callbacks.CheckpointCallback(checkpoints, every_steps=2, every_epochs=None)
     data = hvd.shard((x, x[:, 1:2]), {BATCH} // hvd.size(), seed=3)
     with contextlib.suppress(InterruptedError):
@@ -52,7 +53,6 @@ PROGRAM = f"""
     with open(f"{{folder}}/{{life}}-{{hvd.rank()}}.json", "w") as file:
         json.dump([before, steps], file)
     if hvd.rank() == 0:
-        checkpoints.close()
         np.savez(folder + "/" + life, *model.get_weights())
 """
 
