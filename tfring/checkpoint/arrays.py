@@ -163,7 +163,13 @@ def _dtype_name(dtype: Any) -> str:
     return str(dtype.name if _is_foreign(dtype) else dtype.str)
 
 
-def _dtype(name: str) -> Any:
+def dtype_of(part: Part) -> Any:
+    """Returns the dtype of an array; that of bytes for a blob.
+
+    Raises:
+        InvalidCheckpointError: it is not known here.
+    """
+    name = "|u1" if part.dtype is None else part.dtype
     try:
         dtype = np.dtype(name)
     except TypeError:
@@ -209,7 +215,7 @@ def _read_part(archive: zipfile.ZipFile, name: str, part: Part) -> Any:
             value: Any = bytearray(part.nbytes)
             _fill(file, memoryview(value))
             return bytes(value)
-        dtype = _dtype(part.dtype)
+        dtype = dtype_of(part)
         if math.prod(part.shape) * dtype.itemsize != part.nbytes or not dtype.itemsize:
             raise InvalidCheckpointError(
                 f"{name!r} has {part.nbytes} bytes, which is not the size of {dtype} {part.shape}"

@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Container, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from tfring.checkpoint import arrays, manifest, retries
 from tfring.checkpoint.errors import CheckpointError
@@ -20,6 +20,7 @@ from tfring.checkpoint.retention import Retention
 from tfring.checkpoint.shares import Share
 from tfring.checkpoint.writer import Writer
 
+_T = TypeVar("_T")
 _log = logging.getLogger("tfring")
 
 
@@ -41,6 +42,8 @@ class Checkpointer:
         asynchronous: whether `save` returns before the checkpoint is written.
         timeout: seconds for which the storage may fail before that is an error.
         skipped: how many checkpoints were not saved because an earlier one was being written.
+        saved: generation and step of the last one that was saved; None if none was.
+        writers: for who divides checkpoints among processes: which of them write.
     """
 
     def __init__(
@@ -85,6 +88,8 @@ class Checkpointer:
         self._begun: int | None = None  # the generation that has written; by the writing thread
         self._buffers: dict[str, Any] = {}  # the arrays that were copied last
         self.skipped = 0
+        self.saved: tuple[int, int] | None = None
+        self.writers: Any = None
 
     def __str__(self) -> str:
         return str(self._files.folder)
@@ -161,6 +166,7 @@ class Checkpointer:
             may_publish,
         )
         self._writer.submit(draft)
+        self.saved = draft.generation, draft.step
         # A program that ends without close() publishes its last checkpoint all the same.
         atexit.unregister(self._close_at_exit)
         atexit.register(self._close_at_exit)
@@ -175,6 +181,22 @@ class Checkpointer:
         checkpoints. The checkpoint is there as soon as the last share is, whichever comes last.
         """
         return self._files.new_data(manifest.checkpoint_name(generation, step))
+
+    def leave_sign(self) -> str:
+        """Makes a small file, by which another process can tell whether it sees this folder.
+
+        Raises:
+            OSError: the storage cannot be written to.
+        """
+        return self._files.leave_sign()
+
+    def sees(self, sign: str) -> bool:
+        """Returns whether a sign of another process is here, and this one can write here."""
+        return self._files.sees(sign)
+
+    def remove_sign(self, sign: str) -> None:
+        """Removes what `leave_sign` has made."""
+        self._files.remove_sign(sign)
 
     @property
     def busy(self) -> bool:
@@ -245,7 +267,28 @@ class Checkpointer:
             CheckpointError: there are checkpoints, and none has a valid manifest.
             OSError: the storage cannot be read.
         """
-        return self._files.newest(lambda info: info)
+        return self.newest(lambda info: info)
+
+    def newest(self, use: Callable[[CheckpointInfo], _T]) -> _T | None:
+        """Returns what a function returns for the newest checkpoint that is valid; None if none is.
+
+        Args:
+            use: raises InvalidCheckpointError where one is to be passed over, with a warning.
+
+        Raises:
+            CheckpointError: there are checkpoints, and none is valid.
+            OSError: the storage cannot be read.
+        """
+        return self._files.newest(use)
+
+    def info(self, name: str) -> CheckpointInfo:
+        """Returns what the manifest of a checkpoint says.
+
+        Raises:
+            InvalidCheckpointError: it is missing, torn or changed, or lacks a share.
+            OSError: the storage cannot be read.
+        """
+        return self._files.use(manifest.manifest_file(name), lambda info: info)
 
     @property
     def generation(self) -> int | None:
@@ -285,7 +328,7 @@ class Checkpointer:
             OSError: the storage cannot be read.
         """
         if name is None:
-            return self._files.newest(self._files.read)
+            return self.newest(self._files.read)
         file = manifest.manifest_file(name)
         return self._files.use(file, self._files.read)
 
@@ -302,7 +345,8 @@ class Checkpointer:
 
     def read(self, info: CheckpointInfo, names: Container[str]) -> dict[str, Any]:
         """Reads some arrays of a checkpoint; raises what `parts` does."""
-        return self._files.read(info, names).state
+        what = f"to read {info.name} in {self}"
+        return retries.persistently(lambda: self._files.read(info, names).state, what)
 
     def _write(self, draft: Draft) -> None:
         if self._begun != draft.generation:

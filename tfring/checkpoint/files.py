@@ -182,6 +182,29 @@ class CheckpointFiles:
             if self._create(manifest.reservation_file(number)):
                 return number
 
+    def leave_sign(self) -> str:
+        """Makes a file without content; the next generation removes it if nobody has before."""
+        name = self.new_data(manifest.checkpoint_name(0, 0))
+        self.folder.write(name, lambda file: None)
+        return name
+
+    def sees(self, sign: str) -> bool:
+        """Returns whether another process has left a sign here, and this one can do so."""
+        try:
+            self.folder.size(sign)
+            self.remove_sign(self.leave_sign())
+        except Exception as error:
+            _log.debug(
+                "%s is not what the other process sees, or not writable: %s", self.folder, error
+            )
+            return False
+        return True
+
+    def remove_sign(self, sign: str) -> None:
+        """Removes a sign; if the storage fails it stays until the next generation."""
+        with contextlib.suppress(OSError):
+            self.folder.remove(sign)
+
     def newest_generation(self, above: int = -1) -> int | None:
         """Returns the highest generation that has published; None if there is no checkpoint.
 

@@ -134,8 +134,8 @@ def test_an_interrupted_run_ends_as_one_that_was_not(
     saving = CheckpointCallback(checkpoints, every_steps=saved, every_epochs=None, cursor=data)
     with pytest.raises(Crash):
         train(model, data, Advance(data, crashed, crash), saving)
-    if hvd.rank() == 0:
-        checkpoints.close()
+    checkpoints.close()
+    hvd.barrier()
     resumed, data = made(50 + hvd.rank()), Data()
     going_on = CheckpointCallback(folder, cursor=data)
     counted = Advance(data)
@@ -192,7 +192,7 @@ def test_fit_returns_after_request_stop(folder: Path) -> None:
         info = checkpoints.latest()
         assert info is not None
         assert info.generation == 7
-        assert len(checkpoints.all()) <= 3
+        assert len(checkpoints.all()) <= 4
 
 
 def test_checkpoints_by_time_and_by_epoch(folder: Path) -> None:
@@ -251,11 +251,80 @@ def test_a_loop_of_ones_own(folder: Path) -> None:
     assert newest.values == {"a": [1]}
 
 
-def test_what_comes_while_one_rank_writes_is_skipped_on_all(folder: Path) -> None:
+def check_restored(place: Path, model: Any, step: int) -> None:
+    other = made(70 + hvd.rank())
+    position = hvd.restore_checkpoint(place, other)
+    assert position is not None
+    assert position.step == step
+    for a, b in zip(model.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("seen_by_all", [True, False])
+def test_ranks_that_see_the_folder_write_and_read_shares(
+    folder: Path, seen_by_all: bool, tmp_path: Path
+) -> None:
+    """A folder of the same name on another host is another one."""
+    mine = hvd.rank() == 0 or seen_by_all
+    place = folder if mine else tmp_path / "mine"
+    model = made(1)
+    model.optimizer.build(model.trainable_variables)
+    with Checkpointer(place) as checkpoints:
+        hvd.save_checkpoint(checkpoints, model, step=3)
+    hvd.barrier()
+    assert place.exists() == mine
+    if hvd.rank() == 0:
+        info = checkpoints.latest()
+        assert info is not None
+        assert info.shares == (hvd.size() if seen_by_all else 1)
+        shared = [checkpoints.read(info, [name]) for name in checkpoints.parts(info)]
+        assert len(shared) > 4 and all(len(each) == 1 for each in shared)
+        assert not [path for path in folder.iterdir() if "s000000000" in path.name], "no sign"
+    check_restored(place, model, 3)
+    check_restored(folder if hvd.rank() == 0 else Path("no such folder"), model, 3)
+    check_restored(folder, model, 3)
+
+
+def test_the_same_step_again_is_written_by_rank_0(folder: Path) -> None:
+    """Its manifest takes the place of the older one by one rename."""
+    model = made(1)
+    checkpoints = Checkpointer(folder, asynchronous=False)
+    for value in ("first", "second"):
+        hvd.save_checkpoint(checkpoints, model, step=3, values={"which": value})
+    hvd.barrier()
+    if hvd.rank() == 0:
+        info = checkpoints.latest()
+        assert info is not None
+        assert info.shares == 1
+    position = hvd.restore_checkpoint(checkpoints, made(2))
+    assert position is not None
+    assert position.values == {"which": "second"}
+    check_restored(folder, model, 3)
+
+
+def test_what_one_rank_finds_damaged_is_passed_over_by_all(folder: Path) -> None:
+    checkpoints = Checkpointer(folder, asynchronous=False)
+    models = {step: made(step) for step in (1, 2)}
+    for step, model in models.items():
+        hvd.save_checkpoint(checkpoints, model, step=step)
+    hvd.barrier()
+    if hvd.rank() == 0:
+        for path in folder.glob("*-s000000002-*.npz"):
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2] ^= 1
+            path.write_bytes(content)
+    hvd.barrier()
+    check_restored(folder, models[1], 1)
+    with pytest.raises(RuntimeError, match=r"rank 0 cannot go on from .*s000000002"):
+        hvd.restore_checkpoint(folder, made(3), name=f"g{0:05d}-s{2:09d}")
+
+
+@pytest.mark.parametrize("slow_rank", [0, -1])
+def test_what_comes_while_one_rank_writes_is_skipped_on_all(folder: Path, slow_rank: int) -> None:
     goes_on = threading.Event()
 
     def lease() -> bool:
-        return hvd.rank() != 0 or goes_on.wait(60)
+        return hvd.rank() != slow_rank % hvd.size() or goes_on.wait(60)
 
     checkpoints, model = Checkpointer(folder, lease_check=lease), made(1)
     saved = [hvd.save_checkpoint(checkpoints, model, step=step) for step in (1, 2)]
@@ -264,9 +333,8 @@ def test_what_comes_while_one_rank_writes_is_skipped_on_all(folder: Path) -> Non
     assert hvd.save_checkpoint(checkpoints, model, step=3, must=True)
     checkpoints.close()
     hvd.barrier()
-    if hvd.rank() == 0:
-        assert [info.step for info in checkpoints.all()] == [1, 3]
-        assert checkpoints.skipped == 1
+    assert [info.step for info in checkpoints.all()] == [1, 3]
+    assert checkpoints.skipped == 1
 
 
 def test_momentums_find_their_weights_in_any_order(folder: Path) -> None:

@@ -47,9 +47,9 @@ def fit_callbacks(
             (ModelCheckpoint, CSVLogger, TensorBoard), only the first of them does; others that
             write files belong on rank 0 only (`*([Mine(path)] if hvd.rank() == 0 else [])`).
         log_dir: folder for TensorBoard's event files. With it the call is a collective.
-        checkpoint: a Checkpointer, or the path or URL of its folder; only rank 0 uses it. The model
-            has to be built, and the same in every run. A CheckpointCallback of yours, as the last
-            of all callbacks, can do more.
+        checkpoint: a Checkpointer, or the path or URL of its folder. The model has to be built, and
+            the same in every run. A CheckpointCallback of yours, as the last of all callbacks, can
+            do more.
         every_epochs: of the CheckpointCallback, as the next three.
         every_steps: saves after every so many steps of training; None for never.
         every_seconds: saves when so many seconds have passed on rank 0; None for never.

@@ -74,7 +74,7 @@ def fit(
             anything else that `model.evaluate` takes, all of which every rank evaluates.
         validation_batch_size: Samples of a batch of one rank; None: as Keras has it.
         checkpoint: A Checkpointer, or the path or URL of a folder, from whose newest checkpoint
-            training goes on, and where it saves; only rank 0 uses it.
+            training goes on, and where it saves.
         every_epochs: Saves a checkpoint at the end of every n-th epoch; None for never.
         every_steps: Saves after every n-th step, at a commit; None for never.
         every_seconds: Saves at a commit when this time has passed on rank 0; None for never.

@@ -29,8 +29,8 @@ class CheckpointCallback(LocalVariablesCallback):
 
     When `fit` begins, all ranks get the newest valid checkpoint, if there is one, and `fit` goes on
     with its epoch. Where `fit` gets data of `shard` or `shard_batches`, or a `cursor` is given, it
-    goes on within the epoch, as if it had never stopped. While it trains, rank 0 copies the state
-    and a thread writes it. At SIGTERM all ranks finish the same step, publish a checkpoint and
+    goes on within the epoch, as if it had never stopped. While it trains, each rank copies
+    its share of the state and a thread writes it. At SIGTERM all ranks finish the same step, publish a checkpoint and
     leave.
 
     Comes after every callback that changes weights, the learning rate or the cursor. With a
@@ -59,7 +59,7 @@ class CheckpointCallback(LocalVariablesCallback):
         """Sets where to and when to save; the same on every rank.
 
         Args:
-            checkpoints: a Checkpointer, or the path or URL of its folder; only rank 0 uses it.
+            checkpoints: a Checkpointer, or the path or URL of its folder.
             every_epochs: saves at the end of every so many epochs; None for never.
             every_steps: saves after every so many steps of training; None for never.
             every_seconds: saves when so many seconds have passed on rank 0; None for never.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,11 +12,14 @@ import tensorflow as tf
 
 from tfring import topology
 from tfring.checkpoint import CheckpointError
+from tfring.checkpoint.arrays import dtype_of
+from tfring.checkpoint.manifest import Part
 from tfring.keras.callbacks import state
 from tfring.keras.callbacks.checkpoints.names import variable_names
 from tfring.keras.model_optimizers import optimizers_of, remembered
 from tfring.keras2 import facts
 
+TRAINING = "tfring"  # the key of metadata under which the position of training is kept
 _SEED = "seed_generator_state"
 _LISTED = 5  # variables in a message
 
@@ -64,9 +68,14 @@ class Contents:
         """Returns the trainable variables that are this rank's own."""
         return list(self._local)
 
-    def arrays(self) -> dict[str, Any]:
+    def sizes(self) -> dict[str, int]:
+        """Returns the bytes of each variable, the same on all ranks."""
+        return {name: _bytes_of(variable) for name, variable in self.variables().items()}
+
+    def arrays(self, names: Sequence[str]) -> dict[str, Any]:
         """Returns what numpy sees as the values, one after the other: no copy is made here."""
-        return {name: _Read(variable) for name, variable in self.variables().items()}
+        variables = self.variables()
+        return {name: _Read(variables[name]) for name in names}
 
     def built(self) -> dict[str, Any]:
         """Returns which of the model's weights each optimizer trains; see build_alike."""
@@ -82,26 +91,36 @@ class Contents:
         if described["given"] and given is not None and not facts.is_built(given):
             facts.build_for(given, facts.weights_of(self.model, trainable=True))
 
-    def assign(self, values: Mapping[str, Any]) -> None:
-        """Gives the variables the values of a checkpoint: all of them, or none.
+    def refuse_others(self, parts: Mapping[str, Part]) -> None:
+        """Compares the variables with those of a checkpoint.
 
         Args:
-            values: by the names of `variables` in the run that saved.
+            parts: what it holds, by the names of `variables` in the run that saved.
 
         Raises:
             CheckpointError: the model or its optimizers have other variables.
         """
         mine = self.variables()
-        _refuse_others(mine, values)
+        _refuse_others(mine, parts)
         for name, variable in mine.items():
-            has, saved = (tuple(variable.shape), _dtype_of(variable)), values[name]
-            if has != (saved.shape, saved.dtype.name):
+            has = (tuple(variable.shape), _dtype_of(variable))
+            saved = (parts[name].shape, dtype_of(parts[name]).name)
+            if has != saved:
                 raise CheckpointError(
                     f"{name} ({_path_of(variable)}) has shape {has[0]} and dtype {has[1]}, and in "
-                    f"the checkpoint shape {saved.shape} and dtype {saved.dtype.name}"
+                    f"the checkpoint shape {saved[0]} and dtype {saved[1]}"
                 )
-        for name, variable in mine.items():
-            variable.assign(values[name])
+
+    def assign(self, values: dict[str, Any]) -> None:
+        """Gives variables the values of a checkpoint, and takes them out of the dictionary.
+
+        Args:
+            values: of some of them, by name; what `refuse_others` has let pass.
+        """
+        variables = self.variables()
+        while values:
+            name, value = values.popitem()
+            variables[name].assign(value)
 
     def seeds(self) -> list[list[int]]:
         """Returns the states of this rank's seed generators."""
@@ -145,6 +164,10 @@ def _path_of(variable: Any) -> str:
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return (", ".join(names[:_LISTED]) or "nothing") + more
+
+
+def _bytes_of(variable: Any) -> int:
+    return int(math.prod(variable.shape) * tf.as_dtype(_dtype_of(variable)).size)
 
 
 def _dtype_of(variable: Any) -> str:

@@ -36,7 +36,7 @@ class TrainingCheckpoints:
         """Sets where to and when to save; the same on every rank. Touches no storage.
 
         Args:
-            given: a Checkpointer, or the path or URL of its folder; only rank 0 uses it.
+            given: a Checkpointer, or the path or URL of its folder.
             every_epochs: saves at the end of every so many epochs; None for never.
             every_steps: saves after every so many steps of training; None for never.
             every_seconds: saves when so many seconds have passed on rank 0; None for never.
@@ -139,7 +139,7 @@ class TrainingCheckpoints:
         self._saved_at = time.monotonic()
 
     def publish(self) -> None:
-        """Waits until rank 0 has published what was saved; a collective.
+        """Waits until all ranks have published what was saved; a collective.
 
         Raises:
             RuntimeError: it could not be written; on every rank.

@@ -8,18 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tfring import topology
-from tfring.checkpoint import Checkpoint, Checkpointer, CheckpointError, CheckpointInfo
+from tfring.checkpoint import Checkpointer
 from tfring.checkpoint.manifest import as_json
-from tfring.collectives import objects
-from tfring.collectives.variables import broadcast_variables
-from tfring.exceptions import described
-from tfring.keras.callbacks.checkpoints.contents import Contents
+from tfring.checkpoint.shares import Share, balanced
+from tfring.keras.callbacks.checkpoints.contents import TRAINING, Contents
+from tfring.keras.callbacks.checkpoints.reading import Reading
+from tfring.keras.callbacks.checkpoints.sharing import exchange, find_writers, known_sign
 from tfring.ops import arguments
 
 _SAVE = "tfring.checkpoint.save"
-_RESTORE = "tfring.checkpoint.restore"
 _LISTED = 3  # variables in a warning
-_TRAINING = "tfring"  # the key of metadata under which this file keeps its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,12 +57,13 @@ def save_checkpoint(
 ) -> bool:
     """Saves weights, optimizers and the position of training; a collective of all ranks.
 
-    Rank 0 copies and writes the weights and the optimizers' variables. Of each rank it keeps the
-    states of seed generators and the data cursor, which the ranks exchange by one small collective.
-    While an earlier checkpoint is being written nothing is saved; see `Checkpointer.save`.
+    Each rank that sees the folder of rank 0 copies and writes a share of the weights and the
+    optimizers' variables. Rank 0 keeps the states of seed generators and the data cursor of each
+    rank, which the ranks exchange by one small collective. While a rank still writes an earlier
+    checkpoint nothing is saved; see `Checkpointer.save`.
 
     Args:
-        checkpoints: where to; only rank 0 uses it.
+        checkpoints: where to, the same on every rank.
         model: a model that is built, the same on all ranks.
         step: how many steps have been trained.
         epoch: the epoch that is to go on or to begin after a restart, counted from 0.
@@ -89,25 +88,30 @@ def save_checkpoint(
     """
     arguments.require_init("save_checkpoint")
     contents = Contents(model, optimizer, local_variables)
-    reserves = generation is None
-    ranks = _of_all_ranks(checkpoints, contents, cursor, values, reserves)
-    saves = must or not ranks[0].pop("busy")
-    if topology.rank() != 0:
-        return saves
-    if not saves:
+    ranks = _of_all_ranks(checkpoints, contents, cursor, values, (generation, step))
+    if any(each["busy"] for each in ranks) and not must:
         checkpoints.skip(step)
         return False
-    _warn_of(contents.left_out())
-    training = {
-        "epoch": epoch,
-        "batch": batch,
-        "built": contents.built(),
-        "ranks": ranks,
-        "values": dict(values or {}),
-    }
-    metadata, arrays = {_TRAINING: training}, contents.arrays()
-    more: dict[str, Any] = {"metadata": metadata, "metrics": metrics, "may_publish": may_publish}
-    checkpoints.save(arrays, step, generation, must=must, **more)
+    share = _my_share(checkpoints, ranks)
+    if share is None:
+        return True
+    metadata: dict[str, Any] = {}
+    if share.index == 0:
+        _warn_of(contents.left_out())
+        of_ranks = [{"seeds": each["seeds"], "cursor": each["cursor"]} for each in ranks]
+        training = {"epoch": epoch, "batch": batch, "values": dict(values or {})}
+        metadata = {TRAINING: {**training, "built": contents.built(), "ranks": of_ranks}}
+    names = balanced(contents.sizes(), share.count)[share.index]
+    checkpoints.save(
+        contents.arrays(names),
+        step,
+        ranks[0]["root"]["generation"],
+        metadata=metadata,
+        metrics=metrics,
+        must=must,
+        share=share,
+        may_publish=may_publish,
+    )
     return True
 
 
@@ -122,13 +126,14 @@ def restore_checkpoint(
 ) -> TrainingPosition | None:
     """Gives all ranks the training state of a checkpoint; a collective of all ranks.
 
-    Rank 0 reads, and the others get the values from it, so only rank 0 needs to reach the folder.
-    With as many ranks as saved, each gets its own seed generators' states and its own data cursor
-    back. With another number of ranks new ones keep the seeds that they have, and the cursor must
-    have been equal on all ranks.
+    Rank 0 chooses. Each rank that sees the folder of rank 0 reads a share of the arrays, and all
+    get the values by broadcasts, so only rank 0 needs to reach the folder. With as many ranks as
+    saved, each gets its own seed generators' states and its own data cursor back. With another
+    number of ranks new ones keep the seeds that they have, and the cursor must have been equal on
+    all ranks.
 
     Args:
-        checkpoints: a Checkpointer, or the path or URL of its folder; only rank 0 uses it.
+        checkpoints: a Checkpointer, or the path or URL of its folder.
         model: the same model as when it was saved, built; its optimizer is built if necessary.
         name: which checkpoint; None is the newest valid one.
         optimizer: as in `save_checkpoint`.
@@ -144,25 +149,18 @@ def restore_checkpoint(
         tf.errors.FailedPreconditionError: tfring is not initialized.
     """
     arguments.require_init("restore_checkpoint")
-    found, failure = None, None
-    if topology.rank() == 0:
-        try:
-            loaded = checkpointer(checkpoints).load(name)
-            if loaded is not None:
-                found = _assigned(Contents(model, optimizer, local_variables), loaded)
-        except Exception as error:
-            failure = error
-    what = f"cannot go on from the checkpoints in {checkpoints}"
-    root = _exchange(found, failure, _RESTORE, what, _NO_FIT)[0]["value"]
+    reading = Reading(
+        lambda: checkpointer(checkpoints),
+        lambda: Contents(model, optimizer, local_variables),
+        f"cannot go on from the checkpoints in {checkpoints}",
+    )
+    root = reading.restore(name)
     if root is None:
         return None
-    training = root["training"]
-    contents = Contents(model, optimizer, local_variables)
-    contents.build_alike(training["built"])
-    broadcast_variables(list(contents.variables().values()), root_rank=0)
+    training = root[TRAINING]
     ranks = training["ranks"]
     if topology.rank() < len(ranks):
-        contents.set_seeds(ranks[topology.rank()]["seeds"])
+        Contents(model, optimizer, local_variables).set_seeds(ranks[topology.rank()]["seeds"])
     if cursor is not None:
         _load_cursor(cursor, [each["cursor"] for each in ranks])
     epoch, batch, values = training["epoch"], training["batch"], training["values"]
@@ -170,18 +168,17 @@ def restore_checkpoint(
 
 
 def publish(checkpoints: Checkpointer) -> None:
-    """Waits until rank 0 has published what was saved; a collective of all ranks.
+    """Waits until all ranks have published what was saved; a collective of all ranks.
 
     Raises:
         RuntimeError: it could not be written; on every rank.
     """
     failure = None
-    if topology.rank() == 0:
-        try:
-            checkpoints.wait()
-        except Exception as error:
-            failure = error
-    _exchange(None, failure, "tfring.checkpoint.publish", f"cannot save to {checkpoints}")
+    try:
+        checkpoints.wait()
+    except Exception as error:
+        failure = error
+    exchange(None, failure, "tfring.checkpoint.publish", f"cannot save to {checkpoints}")
 
 
 def _warn_of(left_out: Sequence[Any]) -> None:
@@ -199,43 +196,63 @@ def _of_all_ranks(
     contents: Contents,
     cursor: Any,
     values: Mapping[str, Any] | None,
-    reserves: bool,
+    order: tuple[int | None, int],
 ) -> list[Any]:
-    """Returns what is kept of each rank. Raises on all ranks if one of them cannot save."""
+    """Returns what each rank has to say. Raises on all ranks if one of them cannot save.
+
+    Args:
+        checkpoints: as in `save_checkpoint`.
+        contents: as in `save_checkpoint`.
+        cursor: as in `save_checkpoint`.
+        values: as in `save_checkpoint`.
+        order: the generation, and the step.
+    """
     failure: Exception | None = None
     mine: dict[str, Any] = {}
     try:
         state = None if cursor is None else as_json(cursor.state_dict(), "the state of the cursor")
-        mine = {"seeds": contents.seeds(), "cursor": state}
+        checkpoints.raise_failure()
+        mine = {
+            "seeds": contents.seeds(),
+            "cursor": state,
+            "busy": checkpoints.busy,
+            "writers": known_sign(checkpoints),
+        }
         if topology.rank() == 0:
-            mine["busy"] = checkpoints.busy
-            checkpoints.raise_failure()
-            if reserves and checkpoints.generation is None:
-                checkpoints.reserve()
             as_json(dict(values or {}), "values")
+            mine["root"] = _of_root(checkpoints, *order)
     except Exception as error:
         failure = error
-    everywhere = _exchange(mine, failure, _SAVE, f"cannot save to {checkpoints}")
-    return [each["value"] for each in everywhere]
+    return exchange(mine, failure, _SAVE, f"cannot save to {checkpoints}")
 
 
-_NO_FIT = "Give fit the model that was saved, or another folder to begin anew"
+def _my_share(checkpoints: Checkpointer, ranks: Sequence[Any]) -> Share | None:
+    """Returns what this rank writes; None if it does not see the folder. A collective at times."""
+    root = ranks[0]["root"]
+    writers = find_writers(checkpoints, [each["writers"] for each in ranks])
+    if root["again"]:
+        writers = writers[:1]
+    if topology.rank() not in writers:
+        return None
+    return Share(root["data"], writers.index(topology.rank()), len(writers))
+
+
+def _of_root(checkpoints: Checkpointer, generation: int | None, step: int) -> dict[str, Any]:
+    """Returns what rank 0 decides for all shares."""
+    if generation is None:
+        known = checkpoints.generation
+        generation = checkpoints.reserve() if known is None else known
+    return {
+        "generation": generation,
+        "data": checkpoints.new_data(step, generation),
+        # Its manifest replaces the older one by one rename: rank 0 writes all of it.
+        "again": checkpoints.saved == (generation, step),
+    }
 
 
 def checkpointer(given: Any) -> Checkpointer:
     """Returns the Checkpointer that was given, or one of the folder that was."""
     return given if isinstance(given, Checkpointer) else Checkpointer(given)
-
-
-def _assigned(contents: Contents, loaded: Checkpoint) -> dict[str, Any]:
-    """Gives rank 0's variables their values; returns what the other ranks need to know."""
-    info: CheckpointInfo = loaded.info
-    training = info.metadata.get(_TRAINING)
-    if training is None:
-        raise CheckpointError(f"{info.name} was not written by save_checkpoint or its callback")
-    contents.build_alike(training["built"])
-    contents.assign(loaded.state)
-    return {"training": training, "step": info.step, "generation": info.generation}
 
 
 def _load_cursor(cursor: Any, states: Sequence[Any]) -> None:
@@ -252,21 +269,6 @@ def _load_cursor(cursor: Any, states: Sequence[Any]) -> None:
             f"and there are {size} now: start as many, or use a cursor that counts the samples of "
             "all ranks"
         )
-
-
-def _exchange(
-    value: Any, failure: Exception | None, name: str, what: str, advice: str = ""
-) -> list[dict[str, Any]]:
-    """Exchanges values of JSON; raises on all ranks if one of them has failed."""
-    mine = {"value": value, "failed": failure and described(failure)}
-    everywhere: list[dict[str, Any]] = objects.allgather_json(mine, name=name)
-    for rank, each in enumerate(everywhere):
-        if each["failed"]:
-            raise RuntimeError(
-                f"rank {topology.rank()}: rank {rank} {what}: {each['failed']}"
-                + (f". {advice}" if advice else "")
-            ) from failure
-    return everywhere
 
 
 def reserve(checkpoints: Checkpointer, patience: float = 0.0) -> int:
@@ -287,4 +289,4 @@ def reserve(checkpoints: Checkpointer, patience: float = 0.0) -> int:
         except Exception as error:
             failure = error
     what = f"cannot save to {checkpoints}"
-    return int(_exchange(number, failure, "tfring.checkpoint.reserve", what)[0]["value"])
+    return int(exchange(number, failure, "tfring.checkpoint.reserve", what)[0])

@@ -1,0 +1,138 @@
+"""How the ranks read a checkpoint together: each a part of the arrays, which it gives to all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tfring import topology
+from tfring.checkpoint import (
+    Checkpointer,
+    CheckpointError,
+    CheckpointInfo,
+    InvalidCheckpointError,
+)
+from tfring.checkpoint.shares import balanced
+from tfring.collectives.variables import broadcast_variables
+from tfring.exceptions import described
+from tfring.keras.callbacks.checkpoints.contents import TRAINING, Contents
+from tfring.keras.callbacks.checkpoints.sharing import exchange
+
+_RESTORE = "tfring.checkpoint.restore"
+_NO_FIT = "Give fit the model that was saved, or another folder to begin anew"
+
+
+class Reading:
+    """Gives all ranks the values of one checkpoint. Its methods are collectives."""
+
+    def __init__(
+        self,
+        opened: Callable[[], Checkpointer],
+        contents: Callable[[], Contents],
+        what: str,
+    ) -> None:
+        """Sets where to read from.
+
+        Args:
+            opened: returns it; may fail on other ranks than 0, which then read nothing.
+            contents: returns what gets the values.
+            what: what could not be done, for errors.
+        """
+        self._opened, self._contents, self._what = opened, contents, what
+        self._damaged: dict[str, str] = {}  # what ranks have found, by file of arrays
+
+    def restore(self, name: str | None) -> Mapping[str, Any] | None:
+        """Restores what rank 0 chooses; one that is damaged for some rank is passed over by all.
+
+        Args:
+            name: which checkpoint; None is the newest valid one.
+
+        Returns:
+            Its generation, step, and metadata under TRAINING, on all ranks; None if there is none.
+
+        Raises:
+            RuntimeError: none is valid, or it is of another model; on every rank.
+        """
+        while True:
+            chosen, failure = None, None
+            if topology.rank() == 0:
+                try:
+                    chosen = self._choose(name)
+                except Exception as error:
+                    failure = error
+            root: dict[str, Any] | None = exchange(chosen, failure, _RESTORE, self._what, _NO_FIT)[
+                0
+            ]
+            if root is None:
+                return None
+            damage = self._read(root)
+            if damage is None:
+                return root
+            self._damaged[root["data"]] = damage
+
+    def _choose(self, name: str | None) -> dict[str, Any] | None:
+        """Returns what the others have to know of the checkpoint; None if there is none."""
+        checkpoints = self._opened()
+
+        def valid(info: CheckpointInfo) -> tuple[CheckpointInfo, Mapping[str, Any]]:
+            if info.data in self._damaged:
+                raise InvalidCheckpointError(self._damaged[info.data])
+            return info, checkpoints.parts(info)
+
+        found = checkpoints.newest(valid) if name is None else valid(checkpoints.info(name))
+        if found is None:
+            return None
+        info, parts = found
+        training = info.metadata.get(TRAINING)
+        if training is None:
+            raise CheckpointError(f"{info.name} was not written by save_checkpoint or its callback")
+        contents = self._contents()
+        contents.build_alike(training["built"])
+        contents.refuse_others(parts)
+        known = {"name": info.name, "data": info.data}
+        return {TRAINING: training, "generation": info.generation, "step": info.step, **known}
+
+    def _read(self, root: Mapping[str, Any]) -> str | None:
+        """Reads the checkpoint, and gives the variables its values; or returns what is wrong."""
+        source, failure = None, None
+        try:
+            contents = self._contents()
+            contents.build_alike(root[TRAINING]["built"])
+            source = self._seen(root["name"], root["data"])
+        except Exception as error:
+            failure = error
+        answers = exchange(source is not None, failure, _RESTORE, self._what)
+        readers = [rank for rank, reads in enumerate(answers) if reads]
+        shares = dict(zip(readers, balanced(contents.sizes(), len(readers)), strict=True))
+        values: dict[str, Any] = {}
+        damage = None
+        try:
+            if source is not None:
+                checkpoints, info = source
+                values = checkpoints.read(info, set(shares[topology.rank()]))
+        except (CheckpointError, OSError) as error:
+            damage = described(error)
+        for wrong in exchange(damage, None, _RESTORE, self._what):
+            if wrong is not None:
+                return str(wrong)
+        contents.assign(values)
+        _broadcast(contents.variables(), shares)
+        return None
+
+    def _seen(self, name: str, data: str) -> tuple[Checkpointer, CheckpointInfo] | None:
+        """Returns the checkpoint of rank 0, where this rank sees it."""
+        try:
+            checkpoints = self._opened()
+            info = checkpoints.info(name)
+        except Exception:
+            if topology.rank() == 0:
+                raise
+            return None
+        return (checkpoints, info) if info.data == data else None
+
+
+def _broadcast(variables: Mapping[str, Any], shares: Mapping[int, Sequence[str]]) -> None:
+    """Gives all ranks the values that each reader has."""
+    for rank, names in shares.items():
+        if names:
+            broadcast_variables([variables[name] for name in names], root_rank=rank)

@@ -1,0 +1,96 @@
+"""Which ranks write and read a checkpoint: those that see the folder of rank 0."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from tfring import topology
+from tfring.checkpoint import Checkpointer
+from tfring.collectives import objects
+from tfring.exceptions import described
+
+_WRITERS = "tfring.checkpoint.writers"
+
+
+@dataclasses.dataclass(frozen=True)
+class Writers:
+    """The ranks that write shares, as this rank knows them.
+
+    Attributes:
+        ranks: which; rank 0 is the first.
+        sign: the file by which they were found. Ranks with another one, or none, were not asked.
+        rank: of this process when they were found.
+        size: of the job when they were found.
+    """
+
+    ranks: tuple[int, ...]
+    sign: str
+    rank: int
+    size: int
+
+
+def exchange(
+    value: Any, failure: Exception | None, name: str, what: str, advice: str = ""
+) -> list[Any]:
+    """Exchanges values of JSON; a collective.
+
+    Args:
+        value: of this rank.
+        failure: what this rank has failed with, if it has.
+        name: of the collective.
+        what: what could not be done, for the error.
+        advice: what to do then.
+
+    Returns:
+        The values of all ranks.
+
+    Raises:
+        RuntimeError: a rank has failed; on every rank.
+    """
+    mine = {"value": value, "failed": failure and described(failure)}
+    everywhere: list[dict[str, Any]] = objects.allgather_json(mine, name=name)
+    for rank, each in enumerate(everywhere):
+        if each["failed"]:
+            raise RuntimeError(
+                f"rank {topology.rank()}: rank {rank} {what}: {each['failed']}"
+                + (f". {advice}" if advice else "")
+            ) from failure
+    return [each["value"] for each in everywhere]
+
+
+def known_sign(checkpoints: Checkpointer) -> str | None:
+    """Returns by which sign this rank knows the writers; None if it has to ask again."""
+    known: Writers | None = checkpoints.writers
+    if known is None or (known.rank, known.size) != (topology.rank(), topology.size()):
+        return None
+    return known.sign
+
+
+def find_writers(checkpoints: Checkpointer, signs: Sequence[str | None]) -> tuple[int, ...]:
+    """Returns the ranks that see the folder of rank 0 and can write there; a collective.
+
+    Args:
+        checkpoints: remembers the result.
+        signs: what `known_sign` has returned on all ranks: if they are the same, nobody asks.
+    """
+    known: Writers | None = checkpoints.writers
+    if known is not None and all(sign == known.sign for sign in signs):
+        return known.ranks
+    sign = None
+    if topology.rank() == 0:
+        with contextlib.suppress(OSError):
+            sign = checkpoints.leave_sign()
+    what = f"cannot save to {checkpoints}"
+    sign = exchange(sign, None, _WRITERS, what)[0]
+    if sign is None:  # the storage fails at present: rank 0 writes this one, and tries again
+        return (0,)
+    sees = topology.rank() == 0 or checkpoints.sees(sign)
+    answers = exchange(sees, None, _WRITERS, what)
+    if topology.rank() == 0:
+        checkpoints.remove_sign(sign)
+    ranks = tuple(rank for rank, answer in enumerate(answers) if answer)
+    checkpoints.writers = Writers(ranks, sign, topology.rank(), topology.size())
+    return ranks
