@@ -13,6 +13,7 @@ import math
 import struct
 import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
@@ -37,6 +38,7 @@ _DAMAGES = (
 )
 # What else numpy's parser raises at a header, which has at most 64 KiB.
 _UNREADABLE = (SyntaxError, tokenize.TokenError, TypeError, LookupError, MemoryError)
+_LOCAL_HEADER = 30  # bytes: of a part of a zip file, without its name
 _HEADER_BEGIN = 10  # bytes: of an .npy file's first version, the last two are a header's length
 _MAX_NAME = 1000  # characters; zip files allow more, but people read names
 
@@ -106,7 +108,7 @@ def read(stream: IO[bytes], parts: Mapping[str, Part]) -> Iterator[tuple[str, An
             raise InvalidCheckpointError(f"its {most} bytes are less than the manifest says")
         with zipfile.ZipFile(stream) as archive:
             for name, part in parts.items():
-                yield name, _read_part(archive, name, part)
+                yield name, _read_part(stream, archive, name, part)
     except CheckpointError:
         raise
     except (*_DAMAGES, OSError, RuntimeError) as error:
@@ -204,30 +206,39 @@ def _pieces(value: Any) -> Iterator[Any]:
         yield flat[begin : begin + _PIECE]
 
 
-def _read_part(archive: zipfile.ZipFile, name: str, part: Part) -> Any:
+def _read_part(stream: IO[bytes], archive: zipfile.ZipFile, name: str, part: Part) -> Any:
     entry = archive.getinfo(_file_of(name, part.dtype is None))
     if entry.compress_type != zipfile.ZIP_STORED:
         raise InvalidCheckpointError(f"{name!r} is compressed, and was not when it was written")
-    if part.crc32 != entry.CRC:
-        raise InvalidCheckpointError(f"{name!r} is not what was written: its checksum is another")
-    with archive.open(entry) as file:
-        if part.dtype is None:
-            value: Any = bytearray(part.nbytes)
-            _fill(file, memoryview(value))
-            return bytes(value)
+    stream.seek(_begin_of(stream, entry))
+    if part.dtype is None:
+        value: Any = bytearray(part.nbytes)
+        header, target = b"", memoryview(value)
+    else:
         dtype = dtype_of(part)
         if math.prod(part.shape) * dtype.itemsize != part.nbytes or not dtype.itemsize:
             raise InvalidCheckpointError(
                 f"{name!r} has {part.nbytes} bytes, which is not the size of {dtype} {part.shape}"
             )
         value = np.empty(part.shape, dtype)
-        _check_header(file, name, _plain(value))
-        _fill(file, memoryview(value.reshape(-1).view(np.uint8)))
-        return value
+        header = _checked_header(stream, name, _plain(value))
+        target = memoryview(value.reshape(-1).view(np.uint8))
+    if entry.file_size != len(header) + part.nbytes:
+        raise InvalidCheckpointError(f"{name!r} has another length than the manifest says")
+    if _fill(stream, target, zlib.crc32(header)) != part.crc32:
+        raise InvalidCheckpointError(f"{name!r} is not what was written: its checksum is another")
+    return bytes(value) if part.dtype is None else value
 
 
-def _check_header(file: IO[bytes], name: str, expected: Any) -> None:
-    """Compares the header; only one that was written otherwise is parsed.
+def _begin_of(stream: IO[bytes], entry: zipfile.ZipInfo) -> int:
+    """Returns where the content of a part begins: zipfile would copy it once more."""
+    stream.seek(entry.header_offset)
+    lengths = struct.unpack("<HH", stream.read(_LOCAL_HEADER)[-4:])  # of the name, of the rest
+    return entry.header_offset + _LOCAL_HEADER + sum(lengths)
+
+
+def _checked_header(file: IO[bytes], name: str, expected: Any) -> bytes:
+    """Returns the header, compared; only one that was written otherwise is parsed.
 
     numpy parses with `ast`, and up to Python 3.11.7 that fails at times where two threads do it:
     checkpoints are read back in a thread, while TensorFlow may parse functions in another.
@@ -235,7 +246,7 @@ def _check_header(file: IO[bytes], name: str, expected: Any) -> None:
     header = file.read(_HEADER_BEGIN)
     header += file.read(int.from_bytes(header[-2:], "little"))
     if header == _header(expected):
-        return
+        return header
     stream = io.BytesIO(header)
     try:
         np.lib.format.read_magic(stream)
@@ -247,16 +258,17 @@ def _check_header(file: IO[bytes], name: str, expected: Any) -> None:
             f"{name!r} has shape {shape} and dtype {dtype}, and the manifest says "
             f"{expected.shape} and {expected.dtype}"
         )
+    return header
 
 
-def _fill(file: IO[bytes], target: memoryview) -> None:
-    """Reads exactly so many bytes, to the end of the part, where zipfile compares its CRC-32."""
+def _fill(file: IO[bytes], target: memoryview, crc: int) -> int:
+    """Reads as many bytes as the target has; returns the CRC-32 of all since `crc`."""
     done = 0
     while done < len(target):
-        piece = file.read(min(_PIECE, len(target) - done))
-        if not piece:
+        piece = target[done : done + _PIECE]
+        count: int = file.readinto(piece)  # type: ignore[attr-defined]
+        if not count:
             raise EOFError(f"{len(target) - done} bytes are missing")
-        target[done : done + len(piece)] = piece
-        done += len(piece)
-    if file.read(1):
-        raise InvalidCheckpointError("it is longer than the manifest says")
+        crc = zlib.crc32(piece[:count], crc)
+        done += count
+    return crc
