@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from tfring.checkpoint.shares import balanced
 from tfring.collectives.variables import broadcast_variables
 from tfring.exceptions import described
 from tfring.keras.callbacks.checkpoints.contents import TRAINING, Contents
+from tfring.keras.callbacks.checkpoints.patience import while_others_wait
 from tfring.keras.callbacks.checkpoints.sharing import exchange
 
 _RESTORE = "tfring.checkpoint.restore"
@@ -54,10 +56,12 @@ class Reading:
             RuntimeError: none is valid, or it is of another model; on every rank.
         """
         while True:
-            chosen, failure = None, None
-            if topology.rank() == 0:
+            chooses = topology.rank() == 0
+            found, failure = while_others_wait((lambda: self._find(name)) if chooses else None)
+            chosen = None
+            if found is not None:
                 try:
-                    chosen = self._choose(name)
+                    chosen = self._chosen(*found)
                 except Exception as error:
                     failure = error
             root: dict[str, Any] | None = exchange(chosen, failure, _RESTORE, self._what, _NO_FIT)[
@@ -70,8 +74,8 @@ class Reading:
                 return root
             self._damaged[root["data"]] = damage
 
-    def _choose(self, name: str | None) -> dict[str, Any] | None:
-        """Returns what the others have to know of the checkpoint; None if there is none."""
+    def _find(self, name: str | None) -> tuple[CheckpointInfo, Mapping[str, Any]] | None:
+        """Returns the checkpoint, and what it holds; None if there is none."""
         checkpoints = self._opened()
 
         def valid(info: CheckpointInfo) -> tuple[CheckpointInfo, Mapping[str, Any]]:
@@ -79,10 +83,10 @@ class Reading:
                 raise InvalidCheckpointError(self._damaged[info.data])
             return info, checkpoints.parts(info)
 
-        found = checkpoints.newest(valid) if name is None else valid(checkpoints.info(name))
-        if found is None:
-            return None
-        info, parts = found
+        return checkpoints.newest(valid) if name is None else valid(checkpoints.info(name))
+
+    def _chosen(self, info: CheckpointInfo, parts: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns what the others have to know of the checkpoint."""
         training = info.metadata.get(TRAINING)
         if training is None:
             raise CheckpointError(f"{info.name} was not written by save_checkpoint or its callback")
@@ -104,18 +108,15 @@ class Reading:
         answers = exchange(source is not None, failure, _RESTORE, self._what)
         readers = [rank for rank, reads in enumerate(answers) if reads]
         shares = dict(zip(readers, balanced(contents.sizes(), len(readers)), strict=True))
-        values: dict[str, Any] = {}
-        damage = None
-        try:
-            if source is not None:
-                checkpoints, info = source
-                values = checkpoints.read(info, set(shares[topology.rank()]))
-        except (CheckpointError, OSError) as error:
-            damage = described(error)
-        for wrong in exchange(damage, None, _RESTORE, self._what):
+        read = None
+        if source is not None:
+            checkpoints, info = source
+            read = functools.partial(checkpoints.read, info, set(shares[topology.rank()]))
+        values, failure = while_others_wait(read)
+        for wrong in exchange(failure and described(failure), None, _RESTORE, self._what):
             if wrong is not None:
                 return str(wrong)
-        contents.assign(values)
+        contents.assign(values or {})
         _broadcast(contents.variables(), shares)
         return None
 

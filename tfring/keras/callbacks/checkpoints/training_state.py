@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from tfring.checkpoint import Checkpointer
 from tfring.checkpoint.manifest import as_json
 from tfring.checkpoint.shares import Share, balanced
 from tfring.keras.callbacks.checkpoints.contents import TRAINING, Contents
+from tfring.keras.callbacks.checkpoints.patience import while_others_wait
 from tfring.keras.callbacks.checkpoints.reading import Reading
 from tfring.keras.callbacks.checkpoints.sharing import exchange, find_writers, known_sign
 from tfring.ops import arguments
@@ -93,7 +95,9 @@ def save_checkpoint(
         checkpoints.skip(step)
         return False
     share = _my_share(checkpoints, ranks)
+    waits = must or not checkpoints.asynchronous
     if share is None:
+        _write(checkpoints, None, waits)
         return True
     metadata: dict[str, Any] = {}
     if share.index == 0:
@@ -102,16 +106,18 @@ def save_checkpoint(
         training = {"epoch": epoch, "batch": batch, "values": dict(values or {})}
         metadata = {TRAINING: {**training, "built": contents.built(), "ranks": of_ranks}}
     names = balanced(contents.sizes(), share.count)[share.index]
-    checkpoints.save(
+    write = functools.partial(
+        checkpoints.save,
         contents.arrays(names),
         step,
         ranks[0]["root"]["generation"],
         metadata=metadata,
         metrics=metrics,
-        must=must,
+        must=True,  # all ranks have agreed to save
         share=share,
         may_publish=may_publish,
     )
+    _write(checkpoints, write, waits)
     return True
 
 
@@ -173,12 +179,23 @@ def publish(checkpoints: Checkpointer) -> None:
     Raises:
         RuntimeError: it could not be written; on every rank.
     """
-    failure = None
-    try:
-        checkpoints.wait()
-    except Exception as error:
-        failure = error
+    _, failure = while_others_wait(checkpoints.wait)
     exchange(None, failure, "tfring.checkpoint.publish", f"cannot save to {checkpoints}")
+
+
+def _write(checkpoints: Checkpointer, write: Callable[[], Any] | None, waits: bool) -> None:
+    """Hands a share to the thread that writes; a collective if that waits for the storage.
+
+    No rank ends alone for what it fails with: all raise it here, or in their next save.
+    """
+    if waits:
+        _, failure = while_others_wait(write)
+        exchange(None, failure, _SAVE, f"cannot save to {checkpoints}")
+    elif write is not None:
+        try:
+            write()
+        except Exception as error:
+            checkpoints.fail(error)
 
 
 def _warn_of(left_out: Sequence[Any]) -> None:
@@ -281,12 +298,9 @@ def reserve(checkpoints: Checkpointer, patience: float = 0.0) -> int:
     Raises:
         RuntimeError: rank 0 cannot read the folder or cannot write to it; on every rank.
     """
-    number: int | None = None
-    failure = None
-    if topology.rank() == 0:
-        try:
-            number = checkpoints.reserve(patience)
-        except Exception as error:
-            failure = error
+    reserves = topology.rank() == 0
+    number, failure = while_others_wait(
+        (lambda: checkpoints.reserve(patience)) if reserves else None
+    )
     what = f"cannot save to {checkpoints}"
     return int(exchange(number, failure, "tfring.checkpoint.reserve", what)[0])
