@@ -350,7 +350,8 @@ class Checkpointer:
 
     def _write(self, draft: Draft) -> None:
         if self._begun != draft.generation:
-            self._clean(draft, None)  # what a killed writer has left may be what fills the disk
+            if draft.share.index == 0:
+                self._clean(draft, None)  # what a killed writer has left may be what fills the disk
             self._begun = draft.generation
         try:
             published = self._files.publish(draft, self._lease_check)
@@ -362,12 +363,11 @@ class Checkpointer:
             published = self._files.publish(draft, self._lease_check)
         if published:
             self._files.verify(draft)
-            self._clean(draft, self._retention)
+            if draft.share.index == 0:
+                self._clean(draft, self._retention)
 
     def _clean(self, draft: Draft, retention: Retention | None, *, verify: bool = False) -> None:
         """Removes what is not kept. Its failure costs space, and no checkpoint."""
-        if draft.share.index:
-            return
         try:
             self._files.clean(draft, retention, verify=verify)
         except Exception as error:

@@ -349,9 +349,10 @@ class CheckpointFiles:
     def clean(self, draft: Draft, retention: Retention | None, *, verify: bool = False) -> None:
         """Removes what is not kept, and what killed writers have left.
 
-        Only what is of an older generation, or was written by this object, is touched. A checkpoint
-        of several shares is kept besides those that are counted until the next one is there: other
-        processes may not have written their shares yet, or not have read them back.
+        Only what is older than the draft, and of an older generation or of the draft's owner, is
+        touched. A checkpoint of several shares is kept besides those that are counted until the
+        next one is there: other processes may not have written their shares yet, or not have read
+        them back.
 
         Args:
             draft: what this process publishes, or has published last; it writes nothing meanwhile.
@@ -363,7 +364,7 @@ class CheckpointFiles:
         theirs = draft.name if draft.share.count > 1 else ""
         counted = [i for i in infos if i.name != theirs]
         expired = [] if retention is None else retention.expired(counted)
-        expired = [info for info in expired if self._may_remove(info.data, draft.generation)]
+        expired = [info for info in expired if self._may_remove(info.data, draft)]
         if verify and expired:
             sound = self._newest_sound(infos)
             expired = [info for info in expired if info.order < sound]
@@ -379,7 +380,7 @@ class CheckpointFiles:
                 continue
             # A manifest that cannot be read stays while it may be among the newest.
             order = manifest.order_of(file)
-            if (order is None or order < oldest) and self._may_remove(file, draft.generation):
+            if (order is None or order < oldest) and self._may_remove(file, draft):
                 self.folder.remove(file)
 
     def _survey(self, files: Collection[str]) -> tuple[list[CheckpointInfo], list[str]]:
@@ -413,14 +414,17 @@ class CheckpointFiles:
             for _ in arrays.read(stream, share.parts):
                 pass
 
-    def _may_remove(self, file: str, generation: int) -> bool:
-        theirs = manifest.generation_of(file)
-        if theirs is None or theirs > generation:
+    def _may_remove(self, file: str, draft: Draft) -> bool:
+        """Whether a file is older than the draft, and of an older generation or the same owner."""
+        place = manifest.place_of(file)
+        if place is None or place > (draft.generation, draft.step):
             return False
-        if theirs == generation and manifest.order_of(file) is not None:
+        if place[0] < draft.generation:
+            return True
+        if manifest.order_of(file) is not None:
             with contextlib.suppress(InvalidCheckpointError):  # one whose shares are missing
                 file = self._manifest(file).data
-        return theirs < generation or manifest.owner_of(file) == self.owner
+        return manifest.owner_of(file) == manifest.owner_of(draft.share.data)
 
     def _create(self, file: str) -> bool:
         who = {"owner": self.owner, "host": socket.gethostname(), "pid": os.getpid()}

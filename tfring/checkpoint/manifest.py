@@ -155,10 +155,16 @@ def order_of(file: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def generation_of(file: str) -> int | None:
-    """Returns the generation of any file that a writer of checkpoints makes; None for others."""
-    found = _OURS.fullmatch(file) or _RESERVATION.fullmatch(file)
-    return int(found[1]) if found else None
+def place_of(file: str) -> tuple[int, int] | None:
+    """Returns (generation, step) of any file that a writer of checkpoints makes; None for others.
+
+    A file that reserves a generation comes before its first step.
+    """
+    found = _OURS.fullmatch(file)
+    if found is None:
+        reserved = reserved_by(file)
+        return None if reserved < 0 else (reserved, -1)
+    return int(found[1]), int(found[2])
 
 
 def owner_of(file: str) -> str | None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tfring.checkpoint import Checkpointer, CheckpointError, CheckpointTimeoutError
+from tfring.checkpoint.shares import Share
 
 LIMIT = 60.0  # seconds of patience, never reached by a storage that works
 CALLS = ("replace", "fsync", "unlink", "stat", "scandir", "makedirs", "fstat", "open")
@@ -282,6 +283,25 @@ def test_a_full_disk_frees_those_that_expire_next(
             checkpoints.save(state(step), step, must=True)
             checkpoints.wait(LIMIT)
         assert [info.step for info in checkpoints.all()] == [4, 5, 6]
+
+
+def test_a_disk_without_room_for_one_share_frees_old_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for 2 and the share of rank 0 of the next: rank 1 meets the limit."""
+    Quota(monkeypatch, tmp_path, 270_000)
+    ranks = [Checkpointer(tmp_path, keep_last=2, timeout=0) for _ in range(2)]
+    generation = ranks[0].reserve()
+    for step in range(1, 8):
+        data = ranks[0].new_data(step, generation)
+        for index, rank in enumerate(ranks):
+            share = Share(data, index, 2)
+            array = np.full(9000 if index else 3000, step)
+            rank.save({f"w{index}": array}, step, generation, share=share)
+            rank.wait(LIMIT)
+        found = ranks[1].load()
+        assert found is not None and found.info.step == step
+        assert (found.state["w1"] == step).all()
 
 
 def test_a_full_disk_keeps_the_newest_that_can_be_read_back(
