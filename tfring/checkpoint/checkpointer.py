@@ -142,12 +142,6 @@ class Checkpointer:
             self.skip(step)
             return None
         self.raise_failure()
-        self._writer.make_room(self.timeout)
-        if copy:
-            owned = self._buffers = arrays.copied(state, self._buffers)
-        else:
-            owned = arrays.uncopied(state)
-        kept = manifest.as_json(dict(metadata or {}), "metadata")
         if generation is None:
             generation = self.reserve() if self.generation is None else self.generation
         if not (0 <= step < manifest.LARGEST and 0 <= generation < manifest.LARGEST):
@@ -155,6 +149,14 @@ class Checkpointer:
                 f"save: step={step}, generation={generation}: both are at least 0 and less than "
                 "10**18"
             )
+        self._writer.make_room(self.timeout)
+        if self.saved is not None and self.saved[0] < generation:
+            self._writer.forget_error()  # the earlier one was fenced by this generation
+        if copy:
+            owned = self._buffers = arrays.copied(state, self._buffers)
+        else:
+            owned = arrays.uncopied(state)
+        kept = manifest.as_json(dict(metadata or {}), "metadata")
         whole = Share(self.new_data(step, generation), 0, 1)
         draft = Draft(
             int(generation),
@@ -310,7 +312,6 @@ class Checkpointer:
         """
         what = f"to reserve a generation in {self}"
         self._generation = retries.persistently(self._files.reserve, what, patience)
-        self._writer.forget_error()
         return self._generation
 
     def load(self, name: str | None = None) -> Checkpoint | None:

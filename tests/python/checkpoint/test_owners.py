@@ -103,3 +103,21 @@ def test_a_generation_can_be_reserved_on_a_full_disk(tmp_path: Path) -> None:
     checkpoints = Checkpointer(tmp_path)
     checkpoints._files.folder = Full(str(tmp_path))
     assert checkpoints.reserve() == 0
+
+
+def test_an_older_one_that_is_fenced_by_its_own_job_is_no_error(tmp_path: Path) -> None:
+    """The next generation of an elastic job has published while this rank still wrote."""
+    asked, goes_on = threading.Event(), threading.Event()
+
+    def lease() -> bool:
+        asked.set()
+        return goes_on.wait(60)
+
+    with Checkpointer(tmp_path, lease_check=lease) as slow:
+        slow.save(state(1), 1, 0)
+        assert asked.wait(60)
+        Checkpointer(tmp_path, asynchronous=False).save(state(2), 2, 1)
+        threading.Timer(0.1, goes_on.set).start()
+        slow.save(state(3), 3, 1, must=True)
+        slow.wait()
+        assert [info.order for info in slow.all()] == [(1, 2), (1, 3)]

@@ -98,11 +98,10 @@ class Reading:
 
     def _read(self, root: Mapping[str, Any]) -> str | None:
         """Reads the checkpoint, and gives the variables its values; or returns what is wrong."""
-        source, failure = None, None
+        source, failure = while_others_wait(lambda: self._seen(root["name"], root["data"]))
         try:
             contents = self._contents()
             contents.build_alike(root[TRAINING]["built"])
-            source = self._seen(root["name"], root["data"])
         except Exception as error:
             failure = error
         answers = exchange(source is not None, failure, _RESTORE, self._what)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from tfring import topology
 from tfring.checkpoint import Checkpointer
 from tfring.collectives import objects
 from tfring.exceptions import described
+from tfring.keras.callbacks.checkpoints.patience import while_others_wait
 
 _WRITERS = "tfring.checkpoint.writers"
 
@@ -79,17 +79,15 @@ def find_writers(checkpoints: Checkpointer, signs: Sequence[str | None]) -> tupl
     known: Writers | None = checkpoints.writers
     if known is not None and all(sign == known.sign for sign in signs):
         return known.ranks
-    sign = None
-    if topology.rank() == 0:
-        with contextlib.suppress(OSError):
-            sign = checkpoints.leave_sign()
+    root = topology.rank() == 0
+    sign, _ = while_others_wait(checkpoints.leave_sign if root else None)
     what = f"cannot save to {checkpoints}"
     sign = exchange(sign, None, _WRITERS, what)[0]
     if sign is None:  # the storage fails at present: rank 0 writes this one, and tries again
         return (0,)
-    sees = topology.rank() == 0 or checkpoints.sees(sign)
+    sees, _ = while_others_wait(lambda: root or checkpoints.sees(sign))
     answers = exchange(sees, None, _WRITERS, what)
-    if topology.rank() == 0:
+    if root:
         checkpoints.remove_sign(sign)
     ranks = tuple(rank for rank, answer in enumerate(answers) if answer)
     checkpoints.writers = Writers(ranks, sign, topology.rank(), topology.size())
