@@ -233,8 +233,8 @@ def _read_part(stream: IO[bytes], archive: zipfile.ZipFile, name: str, part: Par
 def _begin_of(stream: IO[bytes], entry: zipfile.ZipInfo) -> int:
     """Returns where the content of a part begins: zipfile would copy it once more."""
     stream.seek(entry.header_offset)
-    lengths = struct.unpack("<HH", stream.read(_LOCAL_HEADER)[-4:])  # of the name, of the rest
-    return entry.header_offset + _LOCAL_HEADER + sum(lengths)
+    name, more = struct.unpack("<HH", stream.read(_LOCAL_HEADER)[-4:])  # lengths
+    return entry.header_offset + _LOCAL_HEADER + int(name) + int(more)
 
 
 def _checked_header(file: IO[bytes], name: str, expected: Any) -> bytes:

@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import logging
 import math
+import time
 from collections.abc import Callable, Container, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from tfring.checkpoint.shares import Share
 from tfring.checkpoint.writer import Writer
 
 _T = TypeVar("_T")
+_HURRY = 0.9  # of the time that is left: the rest is for saying what is not written, and for ending
 _log = logging.getLogger("tfring")
 
 
@@ -90,6 +92,7 @@ class Checkpointer:
         self.skipped = 0
         self.saved: tuple[int, int] | None = None
         self.writers: Any = None
+        self._deadline: float | None = None
 
     def __str__(self) -> str:
         return str(self._files.folder)
@@ -149,7 +152,7 @@ class Checkpointer:
                 f"save: step={step}, generation={generation}: both are at least 0 and less than "
                 "10**18"
             )
-        self._writer.make_room(self.timeout)
+        self._writer.make_room(self._patience())
         if self.saved is not None and self.saved[0] < generation:
             self._writer.forget_error()  # the earlier one was fenced by this generation
         if copy:
@@ -216,6 +219,25 @@ class Checkpointer:
             self,
         )
 
+    def hurry(self, seconds: float | None) -> None:
+        """Says that this process is killed in so many seconds; None: it is not.
+
+        From now on `save` and `wait` give up before that. What is written is not read back, and
+        nothing is removed.
+        """
+        margin = None if seconds is None else seconds * _HURRY
+        self._deadline = None if margin is None else time.monotonic() + margin
+
+    @property
+    def hurries(self) -> bool:
+        """Whether `hurry` has said when this process is killed."""
+        return self._deadline is not None
+
+    def _patience(self) -> float:
+        deadline = self._deadline
+        left = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
+        return min(self.timeout, left)
+
     def raise_failure(self) -> None:
         """Raises what an earlier checkpoint was given up for, once; `save` does so, too."""
         self._writer.raise_error()
@@ -234,7 +256,7 @@ class Checkpointer:
             CheckpointTimeoutError: the storage does not finish in time. It goes on trying.
             CheckpointError, OSError: a checkpoint was given up; once.
         """
-        self._writer.wait(self.timeout if timeout is None else timeout)
+        self._writer.wait(self._patience() if timeout is None else timeout)
 
     def close(self, timeout: float | None = None) -> None:
         """Waits as `wait` does, and lets nothing be saved any more; raises what `wait` raises."""
@@ -362,10 +384,10 @@ class Checkpointer:
             fewer = max(1, self._retention.last - 1)
             self._clean(draft, dataclasses.replace(self._retention, last=fewer), verify=True)
             published = self._files.publish(draft, self._lease_check)
-        if published:
-            self._files.verify(draft)
-            if draft.share.index == 0:
-                self._clean(draft, self._retention)
+        if published and not self.hurries:
+            self._files.verify(draft, lambda: self.hurries)
+        if published and not self.hurries and draft.share.index == 0:
+            self._clean(draft, self._retention)
 
     def _clean(self, draft: Draft, retention: Retention | None, *, verify: bool = False) -> None:
         """Removes what is not kept. Its failure costs space, and no checkpoint."""

@@ -286,8 +286,12 @@ class CheckpointFiles:
             raise InvalidCheckpointError(f"{info.name}: {error}") from error
         return Checkpoint(info, state)
 
-    def verify(self, draft: Draft) -> None:
+    def verify(self, draft: Draft, stop: Callable[[], bool]) -> None:
         """Reads back what `publish` has written, where that costs little, or removes it.
+
+        Args:
+            draft: what was written.
+            stop: is asked before each array whether to leave it at that.
 
         Raises:
             OSError: it is not what was written: the storage has failed, and may not the next time.
@@ -295,7 +299,7 @@ class CheckpointFiles:
         if not self.folder.rereads:
             return
         try:
-            self._read_back(self._share(draft.manifest))
+            self._read_back(self._share(draft.manifest), stop)
         except (InvalidCheckpointError, OSError) as error:
             for file in (draft.manifest, draft.data):
                 with contextlib.suppress(OSError):
@@ -402,17 +406,18 @@ class CheckpointFiles:
         for info in reversed(infos):
             try:
                 for share in self.shares(info):
-                    self._read_back(share)
+                    self._read_back(share, lambda: False)
             except (InvalidCheckpointError, OSError) as error:
                 _log.warning("%s in %s cannot be read back: %s", info.name, self.folder, error)
             else:
                 return info.order
         return 0, 0
 
-    def _read_back(self, share: CheckpointInfo) -> None:
+    def _read_back(self, share: CheckpointInfo, stop: Callable[[], bool]) -> None:
         with self.folder.open(share.data) as stream:
             for _ in arrays.read(stream, share.parts):
-                pass
+                if stop():
+                    break
 
     def _may_remove(self, file: str, draft: Draft) -> bool:
         """Whether a file is older than the draft, and of an older generation or the same owner."""

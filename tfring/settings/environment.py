@@ -48,6 +48,7 @@ class Settings:
     meeting: str | None = None
     job_id: str | None = None
     stopped_exit_code: int = _default("STOPPED_EXIT_CODE")
+    stop_timeout: float | None = None
     commit_copies: str = _default("COMMIT_COPIES")
     divergence_guard: bool = _default("DIVERGENCE_GUARD")
     check_start: bool = _default("CHECK_START")

@@ -120,6 +120,15 @@ START = Group(
             high=255,
             reader=Reader.PYTHON,
         ),
+        seconds(
+            "STOP_TIMEOUT",
+            "How many seconds after SIGTERM the ranks are killed. `tfring run` sets it to its "
+            "`--stop-timeout`. A checkpoint that cannot be written by then is said "
+            "([Checkpoints](checkpoints.md#sigterm)).",
+            low=0.001,
+            high=1e9,
+            reader=Reader.PYTHON,
+        ),
         choice(
             "COMMIT_COPIES",
             "Whether commits of an elastic job that the loss of one rank or host would take away "

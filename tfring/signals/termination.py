@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
+
+from tfring.settings.environment import read_settings
 
 
 class TerminationRequest:
@@ -37,7 +40,7 @@ class TerminationRequest:
             return False
         if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, _on_terminate):
             return False
-        _State.watching = self
+        _State.watching, _State.signalled_at = self, None
         signal.signal(signal.SIGTERM, _on_terminate)
         return True
 
@@ -50,16 +53,30 @@ class TerminationRequest:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+def seconds_left() -> float | None:
+    """Returns in how many seconds this process is killed; None if it knows of no such time.
+
+    It knows where SIGTERM has come while a TerminationRequest watched, and TFRING_STOP_TIMEOUT says
+    what follows.
+    """
+    at, allowed = _State.signalled_at, read_settings(os.environ).stop_timeout
+    if at is None or allowed is None:
+        return None
+    return max(0.0, at + allowed - time.monotonic())
+
+
 class _State:
     """What the main thread writes, and it alone."""
 
     watching: TerminationRequest | None = None
+    signalled_at: float | None = None  # since somebody began to watch
 
 
 def _on_terminate(number: int, frame: FrameType | None) -> None:
     request = _State.watching
     if request is not None and request._under_way(frame):
         request.requested = True
+        _State.signalled_at = _State.signalled_at or time.monotonic()
         return
     _State.watching = None
     signal.signal(number, signal.SIG_DFL)

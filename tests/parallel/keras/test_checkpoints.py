@@ -181,6 +181,33 @@ def test_sigterm_at_one_rank_ends_all_after_the_same_step(
         assert_equal(resumed, straight())
 
 
+def test_what_cannot_be_written_before_the_end_is_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last rank's storage stands still when SIGTERM has come; all leave all the same."""
+    monkeypatch.setenv("TFRING_STOP_TIMEOUT", "3")
+    goes_on, last = threading.Event(), hvd.size() - 1
+
+    def lease() -> bool:
+        return hvd.rank() != last or goes_on.wait(60)
+
+    def terminate() -> None:
+        if hvd.rank() == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    data, model = Data(), made(1)
+    checkpoints = Checkpointer(folder, lease_check=lease)
+    callback = CheckpointCallback(checkpoints, every_steps=2, cursor=data)
+    with pytest.raises(SystemExit) as left:
+        train(model, data, Advance(data, 4, terminate), callback, epochs=1000)
+    assert left.value.code == 75
+    said = [r.getMessage() for r in caplog.records if "is killed soon" in r.getMessage()]
+    assert len(said) == (1 if hvd.rank() == 0 else 0)
+    assert all(f"rank {last} has not written" in line and "s000000002" in line for line in said)
+    goes_on.set()
+    checkpoints.close()
+
+
 def test_fit_returns_after_request_stop(folder: Path) -> None:
     data, model = Data(), made(1)
     checkpoints = Checkpointer(folder)

@@ -313,6 +313,52 @@ def test_what_reads_a_file_back_gets_what_is_on_the_disk(
     assert calls[0][1] == calls[1][1] and calls[0][1].endswith(".tmp")
 
 
+def test_who_is_killed_soon_publishes_and_does_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = saved(tmp_path, 1, keep_last=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(arrays, "read", None)
+        checkpoints.hurry(60)
+        checkpoints.save(state(2), 2)
+        assert steps(checkpoints) == [1, 2], "nothing is removed"
+    checkpoints.hurry(None)
+    checkpoints.save(state(3), 3)
+    assert steps(checkpoints) == [3]
+
+
+def test_who_is_killed_soon_does_not_wait_for_longer(tmp_path: Path) -> None:
+    goes_on = threading.Event()
+    checkpoints = Checkpointer(tmp_path, lease_check=lambda: goes_on.wait(60))
+    checkpoints.save(state(1), 1)
+    checkpoints.hurry(0.2)
+    with pytest.raises(CheckpointTimeoutError, match="s000000001 is not written"):
+        checkpoints.wait()
+    with pytest.raises(CheckpointTimeoutError, match="s000000001 is not written"):
+        checkpoints.save(state(2), 2, must=True)
+    goes_on.set()
+    checkpoints.close()  # until it is killed it goes on
+    assert steps(checkpoints) == [1]
+
+
+def test_reading_back_ends_when_time_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    real = arrays.read
+
+    def slow(stream: Any, parts: Any) -> Any:
+        for each in real(stream, parts):
+            read.append(each)
+            checkpoints.hurry(60)
+            yield each
+
+    monkeypatch.setattr(arrays, "read", slow)
+    checkpoints = saved(tmp_path)
+    checkpoints.save(state(1), 1)
+    assert len(read) == 1 < len(state(1))
+
+
 def test_a_copy_needs_no_new_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where names, shapes and dtypes stay the same."""
     seen = []

@@ -150,10 +150,16 @@ def test_refused_options_have_a_reason(words, reason, capsys):
     assert reason in capsys.readouterr().err
 
 
+def test_ranks_know_how_long_they_have_after_a_signal():
+    for words, seconds in ((), "30"), (("--stop-timeout", "4.5"), "4.5"):
+        options = job_options(parse("-np", "1", *words, "x"))
+        assert options.environment["TFRING_STOP_TIMEOUT"] == seconds
+
+
 def test_a_variable_of_x_wins_over_the_environment(monkeypatch):
     monkeypatch.setenv("TFRING_FUSION_THRESHOLD", "abc")
     words = ("-np", "1", "-x", "TFRING_FUSION_THRESHOLD=1", "x")
-    assert job_options(parse(*words)).environment == {"TFRING_FUSION_THRESHOLD": "1"}
+    assert job_options(parse(*words)).environment["TFRING_FUSION_THRESHOLD"] == "1"
     monkeypatch.setenv("TFRING_FUSION_THRESHOLD", "1")
     with pytest.raises(UsageError, match="TFRING_FUSION_THRESHOLD"):
         job_options(parse("-np", "1", "-x", "TFRING_FUSION_THRESHOLD=abc", "x"))

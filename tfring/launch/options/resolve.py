@@ -35,6 +35,7 @@ from tfring.ssh.options import SshOptions
 
 # Settings that the launcher itself gives to all ranks.
 _OF_JOB = ("TFRING_START_TIMEOUT", "TFRING_INTERFACE")
+_STOP_TIMEOUT = "TFRING_STOP_TIMEOUT"
 
 
 def job_options(options: RunOptions) -> JobOptions:
@@ -75,7 +76,7 @@ def _job_options(options: RunOptions) -> JobOptions:
     job = JobOptions(
         slots=slots,
         argv=program,
-        environment={**own, **dict(options.x)},
+        environment={_STOP_TIMEOUT: f"{options.stop_timeout:g}", **own, **dict(options.x)},
         sent={} if options.no_env else None,
         shell=_shell(options, silence),
         folder=folder,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tfring import topology
-from tfring.checkpoint import Checkpointer
+from tfring.checkpoint import Checkpointer, CheckpointTimeoutError
 from tfring.checkpoint.manifest import as_json
 from tfring.checkpoint.shares import Share, balanced
 from tfring.keras.callbacks.checkpoints.contents import TRAINING, Contents
@@ -17,7 +18,9 @@ from tfring.keras.callbacks.checkpoints.patience import while_others_wait
 from tfring.keras.callbacks.checkpoints.reading import Reading
 from tfring.keras.callbacks.checkpoints.sharing import exchange, find_writers, known_sign
 from tfring.ops import arguments
+from tfring.signals.termination import seconds_left
 
+_log = logging.getLogger("tfring")
 _SAVE = "tfring.checkpoint.save"
 _LISTED = 3  # variables in a warning
 
@@ -94,6 +97,8 @@ def save_checkpoint(
     if any(each["busy"] for each in ranks) and not must:
         checkpoints.skip(step)
         return False
+    left = [each["left"] for each in ranks if each["left"] is not None]
+    checkpoints.hurry(min(left, default=None))
     share = _my_share(checkpoints, ranks)
     waits = must or not checkpoints.asynchronous
     if share is None:
@@ -176,11 +181,30 @@ def restore_checkpoint(
 def publish(checkpoints: Checkpointer) -> None:
     """Waits until all ranks have published what was saved; a collective of all ranks.
 
+    After SIGTERM it waits as long as there is time, and rank 0 logs an error if that is too short.
+
     Raises:
         RuntimeError: it could not be written; on every rank.
     """
     _, failure = while_others_wait(checkpoints.wait)
-    exchange(None, failure, "tfring.checkpoint.publish", f"cannot save to {checkpoints}")
+    late = str(failure) if _is_late(checkpoints, failure) else None
+    failure = None if late else failure
+    what = f"cannot save to {checkpoints}"
+    answers = exchange(late, failure, "tfring.checkpoint.publish", what)
+    for rank, answer in enumerate(answers):
+        if answer is not None and topology.rank() == 0:
+            _log.error(
+                "rank %d has not written its checkpoint, and is killed soon: %s. Training goes on "
+                "from the one before, unless this one is still finished. Give the ranks more time "
+                "after SIGTERM: tfring run --stop-timeout, or TFRING_STOP_TIMEOUT",
+                rank,
+                answer,
+            )
+
+
+def _is_late(checkpoints: Checkpointer, failure: Exception | None) -> bool:
+    """Whether the time after SIGTERM was too short; `publish` says so, and all leave."""
+    return checkpoints.hurries and isinstance(failure, CheckpointTimeoutError)
 
 
 def _write(checkpoints: Checkpointer, write: Callable[[], Any] | None, waits: bool) -> None:
@@ -190,6 +214,7 @@ def _write(checkpoints: Checkpointer, write: Callable[[], Any] | None, waits: bo
     """
     if waits:
         _, failure = while_others_wait(write)
+        failure = None if _is_late(checkpoints, failure) else failure
         exchange(None, failure, _SAVE, f"cannot save to {checkpoints}")
     elif write is not None:
         try:
@@ -234,6 +259,7 @@ def _of_all_ranks(
             "cursor": state,
             "busy": checkpoints.busy,
             "writers": known_sign(checkpoints),
+            "left": seconds_left(),
         }
         if topology.rank() == 0:
             as_json(dict(values or {}), "values")
