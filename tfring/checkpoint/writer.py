@@ -35,7 +35,7 @@ class Writer:
         self._changed = threading.Condition()
         # Guarded by _changed:
         self._draft: Draft | None = None  # being written, or to be tried again
-        self._attempts = False  # whether it is being written
+        self._attempting = False  # whether it is being written
         self._failures = 0  # since something was written
         self._failing_since = 0.0  # when the first of them was
         self._trouble = ""  # the last of them
@@ -47,7 +47,7 @@ class Writer:
     def busy(self) -> bool:
         """Whether a draft is being written, and does not just wait for its next attempt."""
         with self._changed:
-            return self._attempts
+            return self._attempting
 
     def submit(self, draft: Draft) -> None:
         """Hands over a draft, after `make_room`; returns at once.
@@ -63,7 +63,7 @@ class Writer:
                     target=self._run, name="tfring-checkpoint", daemon=True
                 )
                 self._thread.start()
-            self._draft, self._attempts = draft, True
+            self._draft, self._attempting = draft, True
             self._changed.notify_all()
 
     def make_room(self, timeout: float) -> None:
@@ -73,7 +73,7 @@ class Writer:
             CheckpointTimeoutError: the attempt does not end in time.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: not self._attempts, _bounded(timeout)):
+            if not self._changed.wait_for(lambda: not self._attempting, _bounded(timeout)):
                 raise CheckpointTimeoutError(self._unfinished(timeout))
             if self._draft is not None:
                 _log.warning("checkpoint %s is given up for a newer one", self._draft.name)
@@ -146,12 +146,12 @@ class Writer:
     def _next(self) -> Draft | None:
         """Returns what to write now; None if the writer is closed."""
         with self._changed:
-            while not self._attempts and not self._closed:
+            while not self._attempting and not self._closed:
                 delay = None if self._draft is None else retries.delay(self._failures)
                 notified = self._changed.wait(delay)
-                self._attempts |= not notified and self._draft is not None
+                self._attempting |= not notified and self._draft is not None
             if self._closed:
-                self._draft, self._attempts = None, False
+                self._draft, self._attempting = None, False
                 self._changed.notify_all()
             return self._draft
 
@@ -161,7 +161,7 @@ class Writer:
             self._failures += 1
             if self._failures == 1:
                 self._failing_since = now
-            self._trouble, self._attempts = retries.described(error), False
+            self._trouble, self._attempting = retries.described(error), False
             left = self._failing_since + self._patience - now
             if retries.is_final(error) or left <= 0:
                 self._error, self._draft, self._failures = error, None, 0
@@ -182,7 +182,7 @@ class Writer:
             if self._failures:
                 text = "checkpoint %s is written to %s, after %d attempts that failed"
                 _log.warning(text, draft.name, self._where, self._failures)
-            self._draft, self._attempts, self._failures = None, False, 0
+            self._draft, self._attempting, self._failures = None, False, 0
             self._changed.notify_all()
 
 
