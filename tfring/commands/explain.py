@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
+import time
 
-from tfring.commands.which import add_job, meant
-from tfring.explain.causes import Explanation
+from tfring.commands.which import add_job, ended, meant
+from tfring.explain.causes import Cause, Explanation
 from tfring.explain.explain import explain_now
+from tfring.recorder.catalog import Entry
 from tfring.recorder.places import short
 
 NAME = "explain"
@@ -25,10 +27,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the explanation; returns 0."""
-    found = explain_now(meant(options.job))
+    over = ended(options.job)
+    found = explain_now(meant(options.job)) if over is None else _kept(over)
     told = f"Job {short(found.job)}: {found.text}"
     print(_as_json(found) if options.json else textwrap.fill(told, 100, break_on_hyphens=False))
     return 0
+
+
+def _kept(entry: Entry) -> Explanation:
+    """Returns what was found when a job ended whose records are gone."""
+    began = time.strftime("%H:%M", time.localtime(entry.began))
+    until = time.strftime("%H:%M", time.localtime(entry.end["time"]))
+    text = entry.end["verdict"] or "no rank has told what was wrong."
+    if entry.end["state"] == "ended":
+        text = "the job is over, without an error."
+    text = f"{text[:1].upper()}{text[1:]} It ran from {began} to {until}."
+    cause = Cause.OVER if entry.end["state"] == "ended" else Cause.FAILED
+    return Explanation(entry.job, cause, (), (), text)
 
 
 def _as_json(found: Explanation) -> str:

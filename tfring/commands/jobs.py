@@ -59,6 +59,8 @@ def state_of(job: KnownJob) -> str:
 
 def _row(job: KnownJob) -> dict[str, object]:
     size = job.generations[0].size if job.generations else None
+    if size is None and job.entry is not None:
+        size = job.entry.end.get("report", {}).get("size")
     return {
         "id": job.job,
         "state": state_of(job),

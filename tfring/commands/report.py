@@ -7,7 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfring.commands.which import add_job, meant
+from tfring.commands.verdict import verdict
+from tfring.commands.which import add_job, ended, meant
+from tfring.recorder.catalog import Entry
 from tfring.recorder.job import load_job
 from tfring.recorder.reader import RecordError
 from tfring.report.page import page
@@ -28,7 +30,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the report, or writes the page."""
+    over = ended(options.job) if options.html is None else None
+    if over is not None and over.end["report"].get("text"):
+        return _show_kept(over)
     return show(meant(options.job), html=options.html)
+
+
+def _show_kept(entry: Entry) -> int:
+    """Prints what stays of the report of a job whose records are gone."""
+    if entry.end["verdict"]:
+        print(f"{entry.end['verdict']}\n")
+    print(entry.end["report"]["text"], end="")
+    return 0
 
 
 def show(given: Sequence[Path | str], *, html: str | None = None, to_errors: bool = False) -> int:
@@ -48,12 +61,13 @@ def show(given: Sequence[Path | str], *, html: str | None = None, to_errors: boo
     """
     job = load_job(given)
     report = make_report(job)
+    wrong = verdict([record.path for record in job.records.values()])
     try:
         if html is not None:
-            Path(html).write_text(page(report, job), encoding="utf-8")
+            Path(html).write_text(page(report, job, wrong), encoding="utf-8")
             print(html)
         else:
-            print_report(report, sys.stderr if to_errors else sys.stdout)
+            print_report(report, sys.stderr if to_errors else sys.stdout, wrong)
     except ImportError as error:
         raise RecordError(f"{error}: pip install 'tfring[report]'") from error
     return 0

@@ -23,6 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     add_job(parser)
     add = parser.add_argument
+    add("--all", action="store_true", help="also frames of TensorFlow, Keras and tfring")
     add("--native", action="store_true", help="with the frames of C++, which py-spy finds")
     add("--json", action="store_true", help="print one JSON object: the stacks by rank")
     add("--timeout", type=float, default=2.0, metavar="SECONDS", help="wait so long for ranks (2)")
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     for rank in set(range(size)) - found.keys():
         found[rank] = "no stacks: it has no record here; --host names other hosts"
-    print(describe_stacks(found))
+    print(describe_stacks(found, whole=options.all))
     return 0
 
 

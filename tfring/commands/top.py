@@ -9,6 +9,7 @@ import sys
 import time
 
 from tfring.commands.dump import copy_records
+from tfring.commands.verdict import LatestVerdict, first_sentence, verdict
 from tfring.commands.which import add_job, meant
 from tfring.live.hosts import OtherHosts, add_host_options, job_argument
 from tfring.live.overview import Overview
@@ -69,10 +70,14 @@ def _show(options: argparse.Namespace, watch: Watch, others: OtherHosts | None =
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ValueError("there is no terminal here: --once prints one table, --json objects")
 
+    latest = LatestVerdict(watch.given)
+
     def look() -> Overview:
         view = watch.look()
         troubles = others.troubles() if others else []
-        return dataclasses.replace(view, trouble=troubles[0]) if troubles else view
+        if troubles:
+            return dataclasses.replace(view, trouble=troubles[0])
+        return dataclasses.replace(view, verdict=latest.get(calm=view.calm))
 
     def stacks() -> str:
         return describe_stacks(take_stacks(watch.records())) or "no rank has a record here any more"
@@ -90,6 +95,9 @@ def _print(options: argparse.Namespace, watch: Watch) -> int:
     while True:
         time.sleep(options.interval)
         view = watch.look()
+        if not view.calm:
+            text = first_sentence(verdict(watch.given))
+            view = dataclasses.replace(view, verdict=text)
         if options.json:
             print(json.dumps(view.as_json()), flush=True)
         else:

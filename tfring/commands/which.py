@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
 
-from tfring.recorder.choice import KnownJob, NoJobError, known_jobs, pick, records_of
+from tfring.recorder.catalog import Entry
+from tfring.recorder.choice import KnownJob, NoJobError, known_jobs, named, pick, records_of
 from tfring.recorder.places import short
+
+# The interpreter and the script.
+_WITHOUT_FOLDERS = 2
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
@@ -47,9 +52,25 @@ def meant(given: Sequence[str], *, elsewhere: bool = False) -> list[str]:
     return [str(records_of(job)[0].parent)]
 
 
+def ended(given: Sequence[str]) -> Entry | None:
+    """Returns how a job has ended whose records are gone; None for every other one.
+
+    Args:
+        given: What the user has given.
+
+    Raises:
+        RecordError: As of `meant`.
+    """
+    if len(given) > 1 or any(os.path.exists(one) for one in given):
+        return None
+    job = named(given[0]) if given else pick()
+    return job.entry if job.entry is not None and job.entry.end and not job.generations else None
+
+
 def program(job: KnownJob) -> str:
     """Returns the program of a job and its arguments, for people; "?" if nobody knows them."""
-    return " ".join(job.command) or "?"
+    first = [os.path.basename(word) or word for word in job.command[:_WITHOUT_FOLDERS]]
+    return " ".join([*first, *job.command[_WITHOUT_FOLDERS:]]) or "?"
 
 
 def age(seconds: float) -> str:

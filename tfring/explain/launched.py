@@ -6,20 +6,27 @@ The explanation of a failure and the report read them.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from tfring.explain.causes import WELL, Cause
 from tfring.explain.explain import explain_now
 from tfring.recorder import catalog, keeping
 from tfring.recorder.choice import named, records_of
-from tfring.recorder.job import JobRecords, load_job
+from tfring.recorder.job import JobRecords, job_of, load_job
 from tfring.recorder.places import default_folder, short
-from tfring.recorder.reader import RecordError
+from tfring.recorder.reader import RecordError, read_arrays
+from tfring.report.kept import kept
+from tfring.report.summary import make_report
 
 RECORD_DIR = "TFRING_RECORD_DIR"
+_log = logging.getLogger("tfring")
+# Of more ranks, only the first are in what stays of the report: the end of a run must not wait.
+_MOST_REPORTED = 32
 
 
 class RunRecords:
@@ -66,7 +73,7 @@ class RunRecords:
             return
         with contextlib.suppress(OSError):
             state = "ended" if self.succeeded else "failed"
-            catalog.finish(self._job, state, self._verdict, {})
+            catalog.finish(self._job, state, self._verdict, self._report())
         if self.succeeded and not self._given:
             keeping.remove_job(self._job)
 
@@ -86,6 +93,19 @@ class RunRecords:
         if all(r.header["started_wall"] < self._began for r in job.records.values()):
             raise RecordError(f"no rank of job {short(self._job)} has left a record")
         return job
+
+    def _report(self) -> dict[str, Any]:
+        """Returns what stays of the report where the records go; {} where they stay."""
+        if self._given or not self.succeeded:
+            return {}
+        try:
+            paths = records_of(named(self._job))[:_MOST_REPORTED]
+            return kept(make_report(job_of([read_arrays(path) for path in paths])))
+        except (RecordError, OSError):
+            return {}
+        except Exception:  # a mistake in a report; the exit code of the run is that of its ranks
+            _log.warning("no report of job %s is kept", short(self._job), exc_info=True)
+            return {}
 
     def explanation(self, ended: Collection[int] = ()) -> str:
         """Returns why the run has failed, after all its ranks have ended; "" if that is unknown.

@@ -58,6 +58,7 @@ class Overview:
         efficiency: The mean of the ranks'; None: unknown.
         samples: A second, of all ranks together; None: unknown.
         bytes: A second, of tensors that were reduced, gathered or sent, per rank.
+        verdict: What is wrong with the job, in a sentence; "": nothing, or that is not known.
         trouble: The newest error or warning, with its rank and age.
         locked: Whether the schedule is locked, as the lowest known rank says.
         lock_rounds: Rounds run in locks so far, by the same.
@@ -73,6 +74,12 @@ class Overview:
     trouble: str
     locked: bool = False
     lock_rounds: int = 0
+    verdict: str = ""
+
+    @property
+    def calm(self) -> bool:
+        """Whether every rank runs, so that nothing has to be explained."""
+        return all(view.doing in ("running", "has left") for view in self.ranks)
 
     def as_json(self) -> dict[str, Any]:
         """Returns the values by name."""
@@ -83,6 +90,7 @@ class Overview:
             "efficiency": self.efficiency,
             "samples_per_second": self.samples,
             "bytes_per_second": self.bytes,
+            "verdict": self.verdict,
             "trouble": self.trouble,
             "locked": self.locked,
             "lock_rounds": self.lock_rounds,

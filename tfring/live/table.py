@@ -33,7 +33,7 @@ def require_rich() -> None:
 
 
 def page(view: Overview, width: int, note: str = "", most: int | None = None) -> Any:
-    """Returns the whole page: a header, the table, and below what may be cut off.
+    """Returns the whole page: the verdict, a header, the table, and below what may be cut off.
 
     Args:
         view: The job.
@@ -46,6 +46,8 @@ def page(view: Overview, width: int, note: str = "", most: int | None = None) ->
     from rich.text import Text
 
     shown = view.ranks
+    if most is not None:
+        most = max(1, most - -(-len(view.verdict) // width))
     if most is not None and len(shown) > most:
         first = sorted(shown, key=lambda rank: rank.doing == "running")
         shown = sorted(first[: max(1, most)], key=lambda rank: rank.row.rank)
@@ -55,11 +57,13 @@ def page(view: Overview, width: int, note: str = "", most: int | None = None) ->
         below.append(f"{len(view.ranks) - len(shown)} more ranks, for which the window is too low")
     if view.missing:
         below.append(f"no record here of {ranks_text(view.missing)}: --host names other hosts")
-    if view.trouble:
+    if view.trouble and not view.verdict:
         below.append(view.trouble)
-    above = [Text(_plain(note))] if note else []
+    above = [Text(_plain(view.verdict), style="bold red")] if view.verdict else []
+    above.append(Text(header(view), style="bold"))
+    above += [Text(_plain(note))] if note else []
     end = [Text(_plain(line)) for line in below]
-    return Group(Text(header(view), style="bold"), *above, _table(shown, width, fold), *end)
+    return Group(*above, _table(shown, width, fold), *end)
 
 
 def print_page(view: Overview) -> None:

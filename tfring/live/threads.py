@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
+from tfring.live.frames import folded
 from tfring.recorder.reader import Record, process_state
 from tfring.recorder.stacks import MAIN
 from tfring.recorder.take_stacks import NO_STACKS
@@ -18,15 +19,17 @@ _STARTS_THREAD = re.compile(r'threading\.py", line \d+ in _bootstrap(_inner)?$')
 _NATIVE_SECONDS = 30.0
 
 
-def describe_stacks(stacks: Mapping[int, str]) -> str:
+def describe_stacks(stacks: Mapping[int, str], *, whole: bool = False) -> str:
     """Returns the stacks of all ranks; ranks whose threads are at the same lines appear once.
 
     Args:
         stacks: By rank, from take_stacks or native_stacks.
+        whole: Also with the frames of TensorFlow, Keras and tfring.
     """
     alike: dict[str, list[int]] = {}
     for rank, text in sorted(stacks.items()):
-        alike.setdefault(_readable(text), []).append(rank)
+        lines = _readable(text)
+        alike.setdefault("\n".join(lines if whole else folded(lines)), []).append(rank)
     parts = []
     for text, ranks in alike.items():
         whom = ranks_text(ranks)
@@ -67,8 +70,8 @@ def native_stacks(records: Mapping[int, Record]) -> dict[int, str]:
     return found
 
 
-def _readable(text: str) -> str:
-    """Returns stacks without what is the same in every thread."""
+def _readable(text: str) -> list[str]:
+    """Returns the lines of stacks without what is the same in every thread."""
     lines = []
     for line in text.strip().splitlines():
         head = _HEAD.match(line)
@@ -77,7 +80,7 @@ def _readable(text: str) -> str:
             lines.append(f"{name}, innermost call first:")
         elif line.strip() and not _STARTS_THREAD.search(line):
             lines.append("".join(c if c.isprintable() else "?" for c in line))
-    return "\n".join(lines)
+    return lines
 
 
 def _indented(text: str) -> str:

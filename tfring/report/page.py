@@ -27,12 +27,13 @@ _CAPTIONS = {
 }
 
 
-def page(report: Report, job: JobRecords) -> str:
+def page(report: Report, job: JobRecords, verdict: str = "") -> str:
     """Returns the page.
 
     Args:
         report: What the page says.
         job: The records, for the traffic between ranks.
+        verdict: What is wrong with the job, which comes first; "": nothing.
 
     Raises:
         ImportError: matplotlib or rich is missing.
@@ -54,6 +55,8 @@ def page(report: Report, job: JobRecords) -> str:
         for name, svg in pictures.items()
     ]
     lines = [f"<p>{html.escape(line)}</p>" for line in sentences(report)[1:]]
+    if verdict:
+        lines.insert(0, f'<p class="verdict">{html.escape(verdict)}</p>')
     return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         title=html.escape(sentences(report)[0]),
         summary="\n".join(lines),

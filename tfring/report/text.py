@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 LISTED = 32
 
 
-def print_report(report: Report, file: TextIO) -> None:
+def print_report(report: Report, file: TextIO, verdict: str = "") -> None:
     """Prints a report, as wide as the terminal.
 
     Args:
         report: What to print.
         file: Where to; what is no terminal gets lines of up to 120 characters.
+        verdict: What is wrong with the job, which comes first; "": nothing.
 
     Raises:
         ImportError: There is no rich.
@@ -33,6 +34,9 @@ def print_report(report: Report, file: TextIO) -> None:
     from rich.console import Console
 
     console = Console(file=file, width=None if file.isatty() else 120)
+    if verdict:
+        console.print(verdict, style="bold red", markup=False, highlight=False)
+        console.print()
     show(report, console)
 
 

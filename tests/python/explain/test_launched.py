@@ -48,6 +48,9 @@ def test_records_go_after_a_success_and_stay_after_a_failure(base: Path, succeed
     assert file.exists() != succeeded
     entry = catalog.find(JOB)
     assert entry is not None and entry.end["state"] == ("ended" if succeeded else "failed")
+    # Of records that go, the report stays.
+    assert entry.end["report"].get("size") == (1 if succeeded else None)
+    assert not succeeded or entry.end["report"]["text"].startswith("Job 012345: 1 rank\n")
 
 
 def test_a_folder_of_the_user_stays_and_earlier_runs_in_it_are_not_ours(

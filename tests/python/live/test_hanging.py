@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -53,8 +54,11 @@ def test_the_view_says_who_waits_for_whom(job: LiveJob) -> None:
     wanted = f"for rank 1 in allreduce of 'after' at script.py:{job.line_of(AFTER)}"
     assert wait_until(lambda: wanted in rows()[0]), rows()
     assert rows()[1] == "rank 0 waits for it"
-    table = job.tfring("top", "--once", "-n", "0.1").stdout.splitlines()
-    assert wanted in table[2] and "100 %" in table[3] and "rank 0 waits for it" in table[3]
+    page = job.tfring("top", "--once", "-n", "0.1").stdout
+    line = f"script.py:{job.line_of(DEADLOCK)}"
+    assert page.startswith(f"Rank 1 waits for a lock or another thread in take_the_lock ({line})")
+    first, second = re.findall(r"^ +[01] .*$", page, re.M)
+    assert wanted in first and "100 %" in second and "rank 0 waits for it" in second
 
 
 def test_records_and_stacks_are_kept(job: LiveJob, tmp_path: Path) -> None:

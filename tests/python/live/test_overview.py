@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from made_records import entries, gradient_name, write_record
 from rich.console import Console
 
+import tfring
 from tfring.live.overview import Overview, overview
 from tfring.live.rows import Row, _efficiency, row_from_json, row_of
 from tfring.live.table import header, page
@@ -218,3 +221,35 @@ def test_ranks_at_the_same_lines_appear_once() -> None:
     ]
     assert other.startswith("Rank 1:") and "line 3 in f" in other
     assert none == "Rank 3:\n  no stacks"
+
+
+def test_frames_of_libraries_are_folded_so_that_those_of_the_program_stand_out() -> None:
+    site = "/usr/lib/python3.11/site-packages"
+    ours = os.path.join(os.path.dirname(tfring.__file__), "keras", "hook.py")
+    stacks = {
+        0: f"Thread [MainThread] {HEAD}"
+        '  File "<string>", line 55 in tfring_allreduce\n'
+        f'  File "{site}/tensorflow/python/execute.py", line 53 in quick_execute\n'
+        f'  File "{site}/keras/src/trainer.py", line 320 in fit\n'
+        f'  File "{ours}", line 5 in reduce\n'
+        '  File "/home/me/tensorflow/train.py", line 12 in train\n'
+        f'  File "{site}/numpy/core.py", line 1 in sum\n'
+        f'  File "{site}/keras/src/trainer.py", line 3 in go\n'
+    }
+    assert describe_stacks(stacks).splitlines()[1:] == [
+        "  main thread, innermost call first:",
+        "    ... 4 frames of tfring, tensorflow and keras (--all shows them)",
+        '    File "/home/me/tensorflow/train.py", line 12 in train',
+        '    File "numpy/core.py", line 1 in sum',
+        "    ... 1 frame of keras (--all shows them)",
+    ]
+    assert describe_stacks(stacks, whole=True).count("File ") == 7
+
+
+def test_what_is_wrong_comes_first_and_takes_its_lines_from_the_table() -> None:
+    view = overview([], [row(rank) for rank in range(8)])
+    lines = shown(replace(view, verdict="Rank 1 sleeps. " * 12, trouble="the runtime"), 90, 6)
+    assert lines[0].startswith("Rank 1 sleeps.") and lines[2].startswith("job j")
+    assert "the runtime" not in "".join(lines)  # it knows less
+    assert "4 more ranks, for which the window is too low" in "".join(lines)
+    assert "the runtime" in "".join(shown(replace(view, trouble="the runtime"), 90, 6))

@@ -125,7 +125,9 @@ def test_a_stopped_rank_is_named_and_gets_no_signal(job: LiveJob) -> None:
         pending = Path(f"/proc/{job.pids[1]}/status").read_text().split("ShdPnd:")[1].split()[0]
         assert int(pending, 16) == 0
         shown = job.tfring("top", "--once", "-n", "0.1").stdout
-        assert "stopped" in shown.splitlines()[3] and "stopped" not in shown.splitlines()[2]
+        assert shown.startswith("Rank 1 (host") and "has been stopped" in shown
+        first, second = re.findall(r"^ +[01] .*$", shown, re.M)
+        assert "stopped" in second and "stopped" not in first
     finally:
         os.kill(job.pids[1], signal.SIGCONT)
 

@@ -63,6 +63,8 @@ def test_of_six_jobs_the_one_of_this_folder_is_shown(
             f"job 222222: python train2.py, in {tmp_path}/folder2; 5 other jobs run: tfring jobs\n"
         )
         assert "222222" in shown.out and "333333" not in shown.out
+        if command != ["explain"]:  # that says it anyway
+            assert shown.out.startswith("Rank 0 waits for rank 1 in allreduce of tensor 'loss'")
     monkeypatch.chdir(tmp_path)
     assert main(["explain"]) == 2
     said = capsys.readouterr().err
@@ -70,7 +72,7 @@ def test_of_six_jobs_the_one_of_this_folder_is_shown(
     assert all(f"{place}" * 6 in said for place in range(6))
     assert main(["explain", "222"]) == 0
     shown = capsys.readouterr()
-    assert shown.err == "" and shown.out.startswith("Job 222222: Rank 0 has waited in allreduce")
+    assert shown.err == "" and shown.out.startswith("Job 222222: Rank 0 waits for rank 1 in")
     assert main(["jobs", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(row["id"], row["state"]) for row in rows] == [
@@ -105,6 +107,28 @@ def test_the_one_job_that_runs_is_taken_wherever_it_was_started(
         path.unlink()
     assert meant([]) == [str(newer)]
     assert "it is over" in capsys.readouterr().err
+
+
+def test_a_job_that_went_well_is_still_explained_and_reported(
+    base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalog.begin(id_at(3), ["train"], base, launched=True)
+    known = {"size": 2, "text": "Job 333333: 2 ranks\n", "series": {}}
+    catalog.finish(id_at(3), "ended", "", known)
+    for name in (["333"], []):
+        assert main(["report", *name]) == 0
+        assert capsys.readouterr().out == "Job 333333: 2 ranks\n"
+        assert main(["explain", *name]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("Job 333333: The job is over, without an error. It ran from ")
+    assert main(["jobs"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["333333", "ended", "2"]
+    assert main(["top", "--once"]) == 2
+    assert "job 333333 has no records on this host: they were removed" in capsys.readouterr().err
+    catalog.begin(id_at(4), ["train"], base, launched=True)
+    catalog.finish(id_at(4), "failed", "Rank 1 was killed.", {})
+    assert main(["explain", "444"]) == 0
+    assert capsys.readouterr().out.startswith("Job 444444: Rank 1 was killed. It ran from")
 
 
 def test_a_job_without_a_launcher_is_listed_with_the_program_of_its_ranks(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from launcher_tools import LIMIT_SECONDS, environment, run, write_script
-from made_records import write_record, write_training
+from made_records import NOBODY, write_record, write_training
 
 from tfring.launch.cli import main
 from tfring.recorder.layout import EventType
@@ -53,6 +53,19 @@ def test_the_report_says_where_the_time_goes(folder: Path, capsys: Any) -> None:
     assert [row[0] for row in rows] == ["0", "1", "2"]
     waited = [float(row[-1]) for row in rows]
     assert max(waited) == waited[2]
+
+
+def test_what_is_wrong_comes_first(tmp_path: Path, capsys: Any) -> None:
+    for rank in range(2):
+        write_record(tmp_path / f"rank-{rank}.record", rank, 2, pid=os.getpid() if rank else NOBODY)
+    assert main(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("Rank 0 (host host, process 4194304) is gone: its")
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "page.html"
+    assert main(["report", str(tmp_path), "--html", str(file)]) == 0
+    text = file.read_text("utf-8")
+    verdict = text.index('<p class="verdict">Rank 0 (host host, process 4194304) is gone')
+    assert text.index("<h1>") < verdict < text.index("<pre>")
 
 
 def test_the_newest_lines_of_the_program_are_in_it(tmp_path: Path, capsys: Any) -> None:

@@ -1,0 +1,64 @@
+"""What is wrong with a job, for commands that show other things of it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from tfring.explain.causes import WELL
+from tfring.explain.explain import explain_now
+from tfring.recorder.reader import RecordError
+
+
+def verdict(given: Sequence[Path | str]) -> str:
+    """Returns what is wrong with a job, in a paragraph; "" if nothing is, or it is slow only.
+
+    Args:
+        given: Which job, as for `load_job`.
+    """
+    with contextlib.suppress(OSError, RecordError):  # it ends just now
+        found = explain_now(given)
+        return "" if found.cause in WELL else _plain(found.text)
+    return ""
+
+
+def _plain(text: str) -> str:
+    """Returns a text that may quote errors in one line, without what would steer the terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+
+
+def first_sentence(text: str) -> str:
+    """Returns the first sentence of a paragraph."""
+    sentence, more, _ = text.partition(". ")
+    return f"{sentence}." if more else text
+
+
+class LatestVerdict:
+    """The verdict on a job that is shown meanwhile: finding it takes a second.
+
+    Args:
+        given: Which job, as for `load_job`.
+    """
+
+    def __init__(self, given: Sequence[Path | str]) -> None:
+        self._given = given
+        self._thread: threading.Thread | None = None
+        self._text = ""  # replaced whole
+
+    def get(self, *, calm: bool) -> str:
+        """Returns what was found last, and begins to look again unless a look is under way.
+
+        Args:
+            calm: Nothing looks wrong: there is nothing to find.
+        """
+        if calm:
+            self._text = ""
+        elif self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._look, daemon=True)
+            self._thread.start()
+        return first_sentence(self._text)
+
+    def _look(self) -> None:
+        self._text = verdict(self._given)
