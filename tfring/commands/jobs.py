@@ -9,13 +9,14 @@ import shutil
 import sys
 import time
 
-from tfring.commands.which import age, program
+from tfring.commands.which import age
 from tfring.explain.causes import HANGS
 from tfring.explain.explain import explain_now
 from tfring.recorder.choice import KnownJob, known_jobs, records_of
 from tfring.recorder.layout import RankState
 from tfring.recorder.places import short
 from tfring.recorder.reader import RecordError
+from tfring.texts.plain import plain
 
 NAME = "jobs"
 HELP = "list the jobs of this user on this host: those that run, and those that ended of late"
@@ -66,7 +67,7 @@ def _row(job: KnownJob) -> dict[str, object]:
         "state": state_of(job),
         "ranks": size,
         "began": job.began,
-        "program": program(job),
+        "program": job.program,
         "folder": job.folder,
     }
 
@@ -75,7 +76,7 @@ def _print(rows: list[dict[str, object]]) -> None:
     now = time.time()
     lines = [list(_COLUMNS)]
     for row in rows:
-        command = _plain(str(row["program"]))
+        command = str(row["program"])
         if len(command) > _LONGEST_PROGRAM:
             command = f"{command[: _LONGEST_PROGRAM - 3]}..."
         lines.append(
@@ -85,7 +86,7 @@ def _print(rows: list[dict[str, object]]) -> None:
                 str(row["ranks"] or "-"),
                 age(now - float(str(row["began"]))),
                 command,
-                _plain(_from_home(str(row["folder"]))),
+                plain(_from_home(str(row["folder"]))),
             ]
         )
     widths = [max(len(line[i]) for line in lines) for i in range(len(_COLUMNS))]
@@ -102,8 +103,3 @@ def _from_home(folder: str) -> str:
     home = os.path.expanduser("~")
     inside = folder == home or folder.startswith(f"{home}/")
     return f"~{folder[len(home) :]}" if inside else folder or "?"
-
-
-def _plain(text: str) -> str:
-    """Returns a text without what would steer the terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -10,6 +10,7 @@ from pathlib import Path
 from tfring.explain.causes import WELL
 from tfring.explain.explain import explain_now
 from tfring.recorder.reader import RecordError
+from tfring.texts.plain import plain
 
 
 def verdict(given: Sequence[Path | str]) -> str:
@@ -20,13 +21,8 @@ def verdict(given: Sequence[Path | str]) -> str:
     """
     with contextlib.suppress(OSError, RecordError):  # it ends just now
         found = explain_now(given)
-        return "" if found.cause in WELL else _plain(found.text)
+        return "" if found.cause in WELL else plain(" ".join(found.text.split()))
     return ""
-
-
-def _plain(text: str) -> str:
-    """Returns a text that may quote errors in one line, without what would steer the terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
 
 
 def first_sentence(text: str) -> str:

@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from tfring.recorder.catalog import Entry
 from tfring.recorder.choice import KnownJob, NoJobError, known_jobs, named, pick, records_of
 from tfring.recorder.places import short
-
-# The interpreter and the script.
-_WITHOUT_FOLDERS = 2
+from tfring.texts.plain import plain
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
@@ -67,12 +65,6 @@ def ended(given: Sequence[str]) -> Entry | None:
     return job.entry if job.entry is not None and job.entry.end and not job.generations else None
 
 
-def program(job: KnownJob) -> str:
-    """Returns the program of a job and its arguments, for people; "?" if nobody knows them."""
-    first = [os.path.basename(word) or word for word in job.command[:_WITHOUT_FOLDERS]]
-    return " ".join([*first, *job.command[_WITHOUT_FOLDERS:]]) or "?"
-
-
 def age(seconds: float) -> str:
     """Returns "40 s", "12 min", "5 h" or "3 days"."""
     for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
@@ -82,7 +74,7 @@ def age(seconds: float) -> str:
 
 
 def _which(job: KnownJob) -> str:
-    text = f"job {short(job.job)}: {program(job)}, in {job.folder or '?'}"
+    text = f"job {short(job.job)}: {job.program}, in {plain(job.folder) or '?'}"
     if not job.runs:
         return f"{text}; it is over, it began {age(time.time() - job.began)} ago, and no job runs"
     others = sum(one.runs for one in known_jobs()) - 1

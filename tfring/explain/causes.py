@@ -30,7 +30,6 @@ class Cause(enum.Enum):
 WELL = (Cause.NOTHING, Cause.OVER, Cause.SLOW)
 # Its ranks are there and do not go on.
 HANGS = (
-    Cause.LOST,
     Cause.STOPPED,
     Cause.LINK,
     Cause.OTHER_BRANCH,

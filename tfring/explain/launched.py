@@ -59,6 +59,11 @@ class RunRecords:
             catalog.begin(job, command, base, launched=True)
             keeping.throw_away("")
 
+    @property
+    def name(self) -> str:
+        """What people call the job by."""
+        return short(self._job)
+
     def __enter__(self) -> RunRecords:
         return self
 
@@ -91,7 +96,7 @@ class RunRecords:
         job = load_job(records_of(named(self._job)))
         # Ranks that began before this run are another run's.
         if all(r.header["started_wall"] < self._began for r in job.records.values()):
-            raise RecordError(f"no rank of job {short(self._job)} has left a record")
+            raise RecordError(f"no rank of job {self.name} has left a record")
         return job
 
     def _report(self) -> dict[str, Any]:
@@ -104,7 +109,7 @@ class RunRecords:
         except (RecordError, OSError):
             return {}
         except Exception:  # a mistake in a report; the exit code of the run is that of its ranks
-            _log.warning("no report of job %s is kept", short(self._job), exc_info=True)
+            _log.warning("no report of job %s is kept", self.name, exc_info=True)
             return {}
 
     def explanation(self, ended: Collection[int] = ()) -> str:
@@ -127,4 +132,4 @@ class RunRecords:
         if found.cause is Cause.KILLED and set(found.ranks) <= set(ended):
             return ""
         self._verdict = found.text
-        return f"{found.text} `tfring explain {short(self._job)}` says it again."
+        return f"{found.text} `tfring explain {self.name}` says it again."

@@ -14,7 +14,6 @@ from pathlib import Path
 from tfring.commands import report
 from tfring.comparison.runs import compare_runs
 from tfring.explain.launched import RECORD_DIR, RunRecords
-from tfring.job.environments.identity import plain_id
 from tfring.launch import doctor
 from tfring.launch.dry_run import show
 from tfring.launch.elastic.coordinator import LocalHead
@@ -33,7 +32,6 @@ from tfring.launch.options.run_options import RunOptions
 from tfring.launch.options.settings import add_settings
 from tfring.launch.output.merger import OutputMerger
 from tfring.launch.output.terminal import Terminal
-from tfring.recorder.places import short
 from tfring.settings.environment import read_settings
 from tfring.settings.setting import SettingError
 from tfring.timeline import merge
@@ -91,8 +89,8 @@ def _run(options: RunOptions, **environment: str) -> int:
             merger.note(hint)
         if timeline is not None:
             _timeline(merge.clear, timeline)
-        merger.note(_first_line(job))
         runner = _runner(job, merger, records)
+        merger.note(_first_line(job, records.name))
         code = runner.run()
         ended_well = code == 0 and job.elastic is None and runner.stopped_by is None
         if ended_well and (hint := _nobody_joined(job, options.horovod, variables, records)):
@@ -106,8 +104,7 @@ def _run(options: RunOptions, **environment: str) -> int:
     return code
 
 
-def _first_line(job: JobOptions) -> str:
-    name = short(plain_id(job.job_id))
+def _first_line(job: JobOptions, name: str) -> str:
     hosts = list(dict.fromkeys(slot.host for slot in job.slots))
     where = f"{len(job.slots)} rank{'' if len(job.slots) == 1 else 's'} on {', '.join(hosts[:3])}"
     if len(hosts) > 3:

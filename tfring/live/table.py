@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from tfring.live.overview import Overview, RankView
 from tfring.recorder.places import short
+from tfring.texts.plain import plain
 from tfring.texts.ranks import ranks_text
 from tfring.texts.sizes import size_text
 
@@ -59,10 +60,10 @@ def page(view: Overview, width: int, note: str = "", most: int | None = None) ->
         below.append(f"no record here of {ranks_text(view.missing)}: --host names other hosts")
     if view.trouble and not view.verdict:
         below.append(view.trouble)
-    above = [Text(_plain(view.verdict), style="bold red")] if view.verdict else []
+    above = [Text(plain(view.verdict), style="bold red")] if view.verdict else []
     above.append(Text(header(view), style="bold"))
-    above += [Text(_plain(note))] if note else []
-    end = [Text(_plain(line)) for line in below]
+    above += [Text(plain(note))] if note else []
+    end = [Text(plain(line)) for line in below]
     return Group(*above, _table(shown, width, fold), *end)
 
 
@@ -107,7 +108,7 @@ def _table(ranks: list[RankView], width: int, fold: bool) -> Any:
         style = calm or ("red" if view.doing in ("gone", "has failed") else "yellow")
         cells = []
         for column in columns:
-            cell = Text(_plain(column.text(view)), style=style if column.name == "state" else "")
+            cell = Text(plain(column.text(view)), style=style if column.name == "state" else "")
             if not fold:
                 cell.no_wrap, cell.overflow = True, "ellipsis"
             cells.append(cell)
@@ -120,11 +121,6 @@ def _last(view: RankView) -> str:
         return "none yet"
     age = (view.row.time - view.row.last_at) / 1e9
     return f"{age:.0f} s ago: {view.row.last}" if age >= 2 else view.row.last
-
-
-def _plain(text: str) -> str:
-    """Returns a text of the program without what would steer the terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _number(value: float | None) -> str:

@@ -112,7 +112,11 @@ def finish(job: str, state: str, verdict: str, report: Mapping[str, Any]) -> Non
 
 def find(job: str) -> Entry | None:
     """Returns what is known of the job with this id; None: nothing."""
-    return _read(default_folder() / f"{job}{_SUFFIX}")
+    with contextlib.suppress(OSError):
+        base = default_folder()
+        check_own(base)
+        return _read(base / f"{job}{_SUFFIX}")
+    return None
 
 
 def entries() -> list[Entry]:

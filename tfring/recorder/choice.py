@@ -14,6 +14,10 @@ from tfring.recorder.catalog import Entry, terminal_of
 from tfring.recorder.layout import RankState
 from tfring.recorder.places import id_of, jobs, record_files, short
 from tfring.recorder.reader import RecordError, process_state, read_header
+from tfring.texts.plain import plain
+
+# The interpreter and the script.
+_WITHOUT_FOLDERS = 2
 
 
 class NoJobError(RecordError):
@@ -94,6 +98,12 @@ class KnownJob:
                 words = Path(f"/proc/{header['pid']}/cmdline").read_bytes().split(b"\0")
                 return [word.decode(errors="replace") for word in words if word]
         return []
+
+    @property
+    def program(self) -> str:
+        """The program and its arguments for people; "?" if that is not known any more."""
+        first = [os.path.basename(word) or word for word in self.command[:_WITHOUT_FOLDERS]]
+        return plain(" ".join([*first, *self.command[_WITHOUT_FOLDERS:]])) or "?"
 
     @property
     def terminals(self) -> set[int]:
@@ -200,6 +210,5 @@ def _known_text(known: Sequence[KnownJob]) -> str:
     if not known:
         return " none"
     return "\n" + "\n".join(
-        f"  {short(one.job)}  {' '.join(one.command) or '?'}  in {one.folder or '?'}"
-        for one in known
+        f"  {short(one.job)}  {one.program}  in {plain(one.folder) or '?'}" for one in known
     )

@@ -232,14 +232,14 @@ def test_frames_of_libraries_are_folded_so_that_those_of_the_program_stand_out()
         f'  File "{site}/tensorflow/python/execute.py", line 53 in quick_execute\n'
         f'  File "{site}/keras/src/trainer.py", line 320 in fit\n'
         f'  File "{ours}", line 5 in reduce\n'
-        '  File "/home/me/tensorflow/train.py", line 12 in train\n'
+        '  File "/job/tensorflow/train.py", line 12 in train\n'
         f'  File "{site}/numpy/core.py", line 1 in sum\n'
         f'  File "{site}/keras/src/trainer.py", line 3 in go\n'
     }
     assert describe_stacks(stacks).splitlines()[1:] == [
         "  main thread, innermost call first:",
         "    ... 4 frames of tfring, tensorflow and keras (--all shows them)",
-        '    File "/home/me/tensorflow/train.py", line 12 in train',
+        '    File "/job/tensorflow/train.py", line 12 in train',
         '    File "numpy/core.py", line 1 in sum',
         "    ... 1 frame of keras (--all shows them)",
     ]
