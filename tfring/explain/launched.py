@@ -29,6 +29,25 @@ _log = logging.getLogger("tfring")
 _MOST_REPORTED = 32
 
 
+def report_of(records: Sequence[Path]) -> dict[str, Any]:
+    """Returns what stays of the report of a job whose records go; {} if they cannot be read.
+
+    Never raises: the job has ended well.
+
+    Args:
+        records: Of its ranks of this host.
+    """
+    found = []
+    for path in records[:_MOST_REPORTED]:
+        with contextlib.suppress(OSError, RecordError):  # that rank has left meanwhile
+            found.append(read_arrays(path))
+    try:
+        return kept(make_report(job_of(found))) if found else {}
+    except Exception:  # a mistake in a report
+        _log.warning("no report of this job is kept", exc_info=True)
+        return {}
+
+
 class RunRecords:
     """The records of one run. Used by one thread, in a `with` statement around the run.
 
@@ -103,14 +122,9 @@ class RunRecords:
         """Returns what stays of the report where the records go; {} where they stay."""
         if self._given or not self.succeeded:
             return {}
-        try:
-            paths = records_of(named(self._job))[:_MOST_REPORTED]
-            return kept(make_report(job_of([read_arrays(path) for path in paths])))
-        except (RecordError, OSError):
-            return {}
-        except Exception:  # a mistake in a report; the exit code of the run is that of its ranks
-            _log.warning("no report of job %s is kept", self.name, exc_info=True)
-            return {}
+        with contextlib.suppress(RecordError):
+            return report_of(records_of(named(self._job)))
+        return {}
 
     def explanation(self, ended: Collection[int] = ()) -> str:
         """Returns why the run has failed, after all its ranks have ended; "" if that is unknown.

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tfring import _native
 from tfring.explain.at_trouble import TroubleExplainer, note_errors
+from tfring.explain.launched import report_of
 from tfring.metrics import generation as metrics
 from tfring.observers.observers import Here, Observer, Observers
 from tfring.recorder import stacks
+from tfring.recorder.catalog import finish
 from tfring.recorder.own import set_own
+from tfring.recorder.places import id_of, record_files
 from tfring.settings.environment import stall_seconds
 from tfring.timeline import session
 
@@ -16,6 +21,7 @@ class _State:
     """Of the present generation. Written by init and shutdown, which take turns."""
 
     record: str | None = None
+    reported: Path | None = None  # the folder of the records whose report this process notes
     explainer: TroubleExplainer | None = None  # on rank 0 of several
 
 
@@ -32,6 +38,22 @@ def _attach_timeline(here: Here) -> None:
         timeline=here.settings.timeline,
         take_hops=_native.core.take_hops,
     )
+
+
+def _keep_report(here: Here) -> None:
+    """Has what stays of the report noted at the end, where no launcher does it.
+
+    A launcher gives an id. Its elastic jobs end generations in a hurry.
+    """
+    alone = here.settings.job_id is None and here.settings.record_dir is None
+    if alone and here.size > 1 and here.local_rank == 0 and here.record:
+        _State.reported = Path(here.record).parent
+
+
+def _note_report() -> None:
+    folder, _State.reported = _State.reported, None
+    if folder is not None:
+        finish(id_of(folder.name), "ended", "", report_of(record_files(folder)))
 
 
 def _explain_trouble(here: Here) -> None:
@@ -73,6 +95,7 @@ OBSERVERS = Observers(
             lambda here: metrics.begin(here.rank, here.local_rank, here.record, here.settings),
             leaving=metrics.end,
         ),
+        Observer("the report", _keep_report, leaving=_note_report),
         Observer(
             "the explanation of trouble",
             _explain_trouble,

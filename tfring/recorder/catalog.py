@@ -99,14 +99,15 @@ def finish(job: str, state: str, verdict: str, report: Mapping[str, Any]) -> Non
         job: Its id.
         state: "ended" or "failed".
         verdict: What was wrong, in a paragraph; "": nothing.
-        report: What `tfring report` is to show of it.
+        report: What `tfring report` is to show of it; {}: what has been noted before.
 
     Raises:
         OSError: The file cannot be written.
     """
     entry = find(job)
-    if entry is not None and entry.mine and not entry.end:
-        end = {"time": time.time(), "state": state, "verdict": verdict, "report": dict(report)}
+    if entry is not None and entry.mine:
+        known = dict(report) or entry.end.get("report", {})
+        end = {"time": time.time(), "state": state, "verdict": verdict, "report": known}
         _write(dataclasses.replace(entry, end=end))
 
 

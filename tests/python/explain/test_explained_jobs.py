@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launcher_tools import REPORT, finish, run, write_script
+from launcher_tools import REPORT, finish, mpirun, run, write_script
 
 from tfring.recorder.places import default_folder, id_of, short
 
@@ -133,3 +133,18 @@ def test_a_folder_of_the_user_stays(tmp_path: Path) -> None:
     ]
     told = finish([sys.executable, "-m", "tfring", "explain", os.fspath(tmp_path / "kept")])
     assert "left without an error" in told.stdout, told
+
+
+def test_a_job_of_another_launcher_is_known_when_it_is_over(tmp_path: Path) -> None:
+    path = write_script(tmp_path, SCRIPT, header=REPORT)
+    all_records = os.fspath(tmp_path / "all")
+    done = mpirun(2, path, tmp_path, "ends well", all_records)
+    assert done.returncode == 0, done.stderr
+    assert not any(file.exists() for file in records(tmp_path))
+    tfring = [sys.executable, "-c", TFRING_WITH_FOLDER, all_records]
+    (line,) = finish([*tfring, "jobs"]).stdout.splitlines()[1:]
+    job, state, ranks = line.split()[:3]
+    assert (state, ranks) == ("ended", "2") and "script.py" in line
+    # Rank 1 may have left before rank 0 read its record.
+    assert finish([*tfring, "report", job]).stdout.startswith(f"Job {job}: 2 ranks")
+    assert "without an error" in finish([*tfring, "explain"]).stdout

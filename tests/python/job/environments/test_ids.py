@@ -1,0 +1,34 @@
+"""Ids of jobs that users and environments have chosen."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfring.job.bootstrap.connect import _name
+from tfring.job.bootstrap.records import Record
+from tfring.job.environments.identity import plain_id
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        ("17a404593f97aaac", "17a404593f97aaac"),
+        ("4711.0", "4711.0"),
+        ("../../x y", "x-y"),
+        ("none/0/29500", "none-0-29500"),
+        ("x" * 99, "x" * 40),
+        ("///", ""),
+    ],
+)
+def test_an_id_is_the_name_of_a_file(given: str, plain: str) -> None:
+    assert plain_id(given) == plain
+
+
+def test_generations_of_a_job_have_its_id_and_numbers_of_their_own() -> None:
+    def name(job: str, nonce: str) -> str:
+        return _name(Record(0, "h", "h", 1, "", None, None, 64, nonce, [], {}, job_id=job))
+
+    first, second = name("mine", "a"), name("mine", "b")
+    assert first.rpartition("-")[0] == second.rpartition("-")[0] == "mine"
+    assert first != second
+    assert name("", "a") == first.rpartition("-")[2]
