@@ -33,21 +33,13 @@ _MOST_AT_ONCE = 1 << 30
 
 
 class CopyHead(NamedTuple):
-    """Which commit a copy holds.
+    """Which commit a copy holds; the lineage, the commit and the step are those of `Progress`."""
 
-    Attributes:
-        generation: The one that has made it.
-        lineage: See `Progress`.
-        commit: See `Progress`.
-        step: See `Progress`.
-        contents: A hash of what the state consists of.
-    """
-
-    generation: int
+    generation: int  # the one that has made it
     lineage: int
     commit: int
     step: int
-    contents: int
+    contents: int  # a hash of what the state consists of
 
 
 class CommitMemory:

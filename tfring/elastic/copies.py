@@ -31,15 +31,10 @@ _MEASURED_SECONDS = 60.0
 
 
 class Part(NamedTuple):
-    """A part of what a commit holds.
+    """A part of what a commit holds."""
 
-    Attributes:
-        length: In bytes.
-        read: Returns the bytes.
-    """
-
-    length: int
-    read: Callable[[], Any]
+    length: int  # in bytes
+    read: Callable[[], Any]  # returns the bytes
 
 
 def part_of(data: bytes | memoryview) -> Part:

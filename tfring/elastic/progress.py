@@ -17,24 +17,17 @@ from tfring.topology import is_initialized, rank, size
 
 @dataclasses.dataclass
 class Progress:
-    """How far a state is.
+    """How far a state is."""
 
-    Attributes:
-        lineage: A number of the training that the state belongs to; 0 before the first sync.
-            States of one lineage with the same number of commits are equal.
-        commit: Commits so far.
-        step: Steps that they hold.
-        live_step: Steps so far, those after the last commit too.
-        counted: Whether the program counts steps; if not, a commit counts as one.
-        copied: Whether the state was read from a copy, and no rank has looked at it since. A rank
-            that has made the commit may have changed its state meanwhile, in a reset callback.
-    """
-
+    # A number of the training that the state belongs to; 0 before the first sync. States of one
+    # lineage with the same number of commits are equal.
     lineage: int = 0
-    commit: int = 0
-    step: int = 0
-    live_step: int = 0
-    counted: bool = False
+    commit: int = 0  # commits so far
+    step: int = 0  # steps that they hold
+    live_step: int = 0  # steps so far, those after the last commit too
+    counted: bool = False  # whether the program counts steps; if not, a commit counts as one
+    # Whether the state was read from a copy, and no rank has looked at it since. A rank that has
+    # made the commit may have changed its state meanwhile, in a reset callback.
     copied: bool = False
 
     def commit_now(self) -> None:
@@ -50,17 +43,11 @@ class Progress:
 
 
 class Ahead(NamedTuple):
-    """Whose state all ranks take.
+    """Whose state all ranks take."""
 
-    Attributes:
-        root: The rank that is ahead of all others; the lowest of several.
-        behind: Whether any rank is not where that one is.
-        progress: Of the root, and so of all ranks afterwards.
-    """
-
-    root: int
-    behind: bool
-    progress: Progress
+    root: int  # the rank that is ahead of all others; the lowest of several
+    behind: bool  # whether any rank is not where that one is
+    progress: Progress  # of the root, and so of all ranks afterwards
 
 
 def compare(mine: Progress, parts: Sequence[str], root: int | None = None) -> Ahead:

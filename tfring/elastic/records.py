@@ -6,47 +6,28 @@ from typing import Any, NamedTuple
 
 
 class Position(NamedTuple):
-    """How far a state is. The one with more commits is ahead.
+    """How far a state is. The one with more commits is ahead."""
 
-    Attributes:
-        commit: Commits so far.
-        step: The steps that they hold.
-    """
-
-    commit: int = 0
-    step: int = 0
+    commit: int = 0  # commits so far
+    step: int = 0  # the steps that they hold
 
 
 class Member(NamedTuple):
-    """A worker in a generation.
+    """A worker in a generation."""
 
-    Attributes:
-        worker: Its id, one for each life of a process.
-        host: Its host, as the coordinator names it.
-        slot: Its slot on the host, for life.
-    """
-
-    worker: int
-    host: str
-    slot: int
+    worker: int  # its id, one for each life of a process
+    host: str  # its host, as the coordinator names it
+    slot: int  # its slot on the host, for life
 
 
 class Record(NamedTuple):
-    """A generation: the same in all its members.
+    """A generation: the same in all its members."""
 
-    Attributes:
-        generation: Its number; numbers ascend, and none is used twice.
-        nonce: 64 random bits that only its members know.
-        members: Rank r is members[r].
-        root: The first rank that is ahead of all others: its state is taken.
-        position: Where the root is.
-    """
-
-    generation: int
-    nonce: int
-    members: tuple[Member, ...]
-    root: int
-    position: Position
+    generation: int  # its number; numbers ascend, and none is used twice
+    nonce: int  # 64 random bits that only its members know
+    members: tuple[Member, ...]  # rank r is members[r]
+    root: int  # the first rank that is ahead of all others: its state is taken
+    position: Position  # where the root is
 
     def rank_of(self, worker: int) -> int:
         """Returns the rank of a worker, -1 if it is no member."""

@@ -39,21 +39,14 @@ _EARLY_SECONDS = 0.25
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """The ranks of a job, able to exchange values.
+    """The ranks of a job, able to exchange values."""
 
-    Attributes:
-        identity: Our identity with the rank and size of the job.
-        exchange: Between the job's ranks; the owner of the Job closes it.
-        secret: Text that only the job's ranks know; may be empty under MPI.
-        mpi_group: The MPI group of the ranks, which the owner of the Job frees; None without MPI.
-        one_host: The secret is one of this host: the job cannot have ranks on others.
-    """
-
-    identity: Identity
-    exchange: Exchange
-    secret: str
+    identity: Identity  # our identity with the rank and size of the job
+    exchange: Exchange  # between the job's ranks; the owner of the Job closes it
+    secret: str  # text that only the job's ranks know; may be empty under MPI
+    # The MPI group of the ranks, which the owner of the Job frees; None without MPI.
     mpi_group: Any = None
-    one_host: bool = False
+    one_host: bool = False  # the secret is one of this host: the job cannot have ranks on others
 
 
 def form_job(

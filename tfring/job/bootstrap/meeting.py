@@ -55,21 +55,15 @@ _kept: dict[int, socket.socket] = {}
 
 
 class Meeting(NamedTuple):
-    """Where the ranks of a job meet.
+    """Where the ranks of a job meet."""
 
-    Attributes:
-        address: Name or address of rank 0's host, as all ranks know it.
-        ports: The ports to try there, in this order.
-        bind_address: Rank 0: the address to listen at, "" for all; None: what `address` suggests.
-        inherited_fd: Rank 0: a listening socket on the only port that the launcher passed on.
-        loopback_only: Nobody on another host can join.
-    """
-
-    address: str
-    ports: Sequence[int]
+    address: str  # name or address of rank 0's host, as all ranks know it
+    ports: Sequence[int]  # the ports to try there, in this order
+    # Rank 0: the address to listen at, "" for all; None: what `address` suggests.
     bind_address: str | None = None
+    # Rank 0: a listening socket on the only port that the launcher passed on.
     inherited_fd: int | None = None
-    loopback_only: bool = False
+    loopback_only: bool = False  # nobody on another host can join
 
     def describe(self) -> str:
         """Returns ``host port 1234``, with the number of other ports."""

@@ -27,19 +27,17 @@ class Connections:
     """The connections of one rank, until they are handed to the runtime.
 
     Owns the descriptors until release() or close().
-
-    Attributes:
-        control_fds: Descriptors of control connections, by peer.
-        data_fds: Descriptors of data connections, by peer.
-        control_keys: By peer, the keys of the seals that we send and of those that we get.
-        listener: Where not all ranks are connected: what others connect to later.
-        endpoints: Where not all ranks are connected: address and port of each rank's listener.
     """
 
+    # Descriptors of control connections, by peer.
     control_fds: dict[int, int] = dataclasses.field(default_factory=dict)
+    # Descriptors of data connections, by peer.
     data_fds: dict[int, int] = dataclasses.field(default_factory=dict)
+    # By peer, the keys of the seals that we send and of those that we get.
     control_keys: dict[int, ChannelKeys] = dataclasses.field(default_factory=dict)
+    # Where not all ranks are connected: what others connect to later.
     listener: socket.socket | None = None
+    # Where not all ranks are connected: address and port of each rank's listener.
     endpoints: list[tuple[str, int]] = dataclasses.field(default_factory=list)
 
     def add(self, role: auth.Role, peer: int, channel: Channel) -> None:

@@ -19,27 +19,18 @@ MEMORY_NAME = "tfring commit"
 
 
 class ElasticWorker(NamedTuple):
-    """What the launcher of an elastic job tells a process.
+    """What the launcher of an elastic job tells a process."""
 
-    Attributes:
-        worker: The id of this process in the job; no other life of a process has it.
-        store_host: Host of the store through which it hears of the coordinator.
-        store_port: Its port.
-        host: This host, as the coordinator names it.
-        slot: Its slot on this host, for life.
-        first: Whether it was started for the first generation, and init waits for that.
-        memory: Descriptors of the memory in which its host keeps commits; (): there is none.
-        patience: Seconds for which it waits for a coordinator that is away, which may be started
-            again; 0: the coordinator ends with the launcher, and the usual seconds.
-    """
-
-    worker: int
-    store_host: str
-    store_port: int
-    host: str
-    slot: int
-    first: bool
+    worker: int  # the id of this process in the job; no other life of a process has it
+    store_host: str  # host of the store through which it hears of the coordinator
+    store_port: int  # its port
+    host: str  # this host, as the coordinator names it
+    slot: int  # its slot on this host, for life
+    first: bool  # whether it was started for the first generation, and init waits for that
+    # Descriptors of the memory in which its host keeps commits; (): there is none.
     memory: tuple[int, ...] = ()
+    # Seconds for which it waits for a coordinator that is away, which may be started again; 0: the
+    # coordinator ends with the launcher, and the usual seconds.
     patience: float = 0.0
 
 

@@ -16,21 +16,13 @@ from tfring.job.environments.identity import Identity, Rendezvous
 
 
 class Given(NamedTuple):
-    """The arguments of init with the rank, the size and how the ranks meet.
+    """The arguments of init with the rank, the size and how the ranks meet."""
 
-    Attributes:
-        init_method: A URL, or None.
-        store: Whether a store was given.
-        rank: Our rank, or None.
-        size: Number of ranks, or None.
-        comm: Whether a communicator or a list of ranks was given.
-    """
-
-    init_method: str | None
-    store: bool
-    rank: int | None
-    size: int | None
-    comm: bool = False
+    init_method: str | None  # a URL, or None
+    store: bool  # whether a store was given
+    rank: int | None  # our rank, or None
+    size: int | None  # number of ranks, or None
+    comm: bool = False  # whether a communicator or a list of ranks was given
 
     def identity(self, environ: Mapping[str, str]) -> Identity | None:
         """Returns the identity in the arguments; None if the environment decides.

@@ -26,40 +26,28 @@ class Rendezvous(enum.Enum):
 
 @dataclass(frozen=True)
 class Identity:
-    """The rank of a process in its job, and how it finds the other ranks.
+    """The rank of a process in its job, and how it finds the other ranks."""
 
-    Attributes:
-        source: Name of the environment that the values come from, for messages.
-        rank: World rank.
-        size: Number of ranks; None when only MPI itself knows it (PMIx).
-        rendezvous: How the ranks find each other.
-        local_rank: Rank among the processes of this host, if the environment gives it.
-        local_size: Number of processes on this host, if the environment gives it.
-        address: Where rank 0 listens (Rendezvous.TCP); the file of the store (Rendezvous.STORE),
-            where init was given no store itself.
-        port: The port at that address.
-        fixed_port: Whether the launcher has opened that port, so that no other is tried.
-        job_id: Tells jobs apart that use the same address.
-        public_seed: Text that all ranks of the job have, and others may know. With
-            TFRING_INSECURE the secret is derived from it: against accidents, not attacks.
-        several_hosts: Whether the job has ranks on other hosts; None: the environment does not say.
-        by_slurm: Whether Slurm started the job.
-        fallback: The same rank of the same job, meeting over TCP, should MPI not work.
-    """
-
-    source: str
-    rank: int
-    size: int | None
-    rendezvous: Rendezvous
+    source: str  # name of the environment that the values come from, for messages
+    rank: int  # world rank
+    size: int | None  # number of ranks; None when only MPI itself knows it (PMIx)
+    rendezvous: Rendezvous  # how the ranks find each other
+    # Rank among the processes of this host, if the environment gives it.
     local_rank: int | None = None
-    local_size: int | None = None
+    local_size: int | None = None  # number of processes on this host, if the environment gives it
+    # Where rank 0 listens (Rendezvous.TCP); the file of the store (Rendezvous.STORE), where init
+    # was given no store itself.
     address: str | None = None
-    port: int | None = None
-    fixed_port: bool = False
-    job_id: str = ""
+    port: int | None = None  # the port at that address
+    fixed_port: bool = False  # whether the launcher has opened that port, so that no other is tried
+    job_id: str = ""  # tells jobs apart that use the same address
+    # Text that all ranks of the job have, and others may know. With TFRING_INSECURE the secret is
+    # derived from it: against accidents, not attacks.
     public_seed: str | None = None
+    # Whether the job has ranks on other hosts; None: the environment does not say.
     several_hosts: bool | None = None
-    by_slurm: bool = False
+    by_slurm: bool = False  # whether Slurm started the job
+    # The same rank of the same job, meeting over TCP, should MPI not work.
     fallback: Identity | None = None
 
 

@@ -53,23 +53,14 @@ _TRAINER = _Names(
 
 
 class Pod(NamedTuple):
-    """One pod of a job.
+    """One pod of a job."""
 
-    Attributes:
-        source: What started it, for messages.
-        number: Which of the job's pods it is, from 0 on.
-        pods: How many the job has.
-        slots: How many ranks each pod has.
-        address: The name of pod 0, where rank 0 listens.
-        port: The port there.
-    """
-
-    source: str
-    number: int
-    pods: int
-    slots: int
-    address: str
-    port: int
+    source: str  # what started it, for messages
+    number: int  # which of the job's pods it is, from 0 on
+    pods: int  # how many the job has
+    slots: int  # how many ranks each pod has
+    address: str  # the name of pod 0, where rank 0 listens
+    port: int  # the port there
 
     @property
     def size(self) -> int:

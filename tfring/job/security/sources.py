@@ -26,37 +26,24 @@ _taken: str | None = None
 
 
 class JobSecret(NamedTuple):
-    """The secret of a job.
+    """The secret of a job."""
 
-    Attributes:
-        text: The secret; empty where rank 0 has yet to give it to us in a credential.
-        loopback_only: It is worth something on this host only: connections stay within it.
-        credential: Rank 0: what to give to anybody; see munge.py.
-        by_munge: The other ranks ask rank 0 for the credential.
-    """
-
-    text: str
+    text: str  # the secret; empty where rank 0 has yet to give it to us in a credential
+    # It is worth something on this host only: connections stay within it.
     loopback_only: bool = False
-    credential: bytes | None = None
-    by_munge: bool = False
+    credential: bytes | None = None  # rank 0: what to give to anybody; see munge.py
+    by_munge: bool = False  # the other ranks ask rank 0 for the credential
 
 
 class Situation(NamedTuple):
-    """What is known about a job before its ranks have met.
+    """What is known about a job before its ranks have met."""
 
-    Attributes:
-        source: What started it, for messages.
-        rank: Our rank.
-        public_seed: Text that all its ranks know, and others may know; None: there is none.
-        several_hosts: Whether it has ranks on other hosts.
-        slurm: Whether Slurm started it.
-    """
-
-    source: str
-    rank: int
+    source: str  # what started it, for messages
+    rank: int  # our rank
+    # Text that all its ranks know, and others may know; None: there is none.
     public_seed: str | None
-    several_hosts: bool
-    slurm: bool
+    several_hosts: bool  # whether it has ranks on other hosts
+    slurm: bool  # whether Slurm started it
 
 
 def take_secret(environ: MutableMapping[str, str]) -> str | None:

@@ -11,15 +11,10 @@ from tfring.keras2 import facts
 
 @dataclasses.dataclass(frozen=True)
 class Decisions:
-    """What the callbacks of a rank have decided.
+    """What the callbacks of a rank have decided."""
 
-    Attributes:
-        stop: Whether training stops.
-        rates: The learning rates of each optimizer of the model.
-    """
-
-    stop: bool
-    rates: tuple[tuple[float, ...], ...]
+    stop: bool  # whether training stops
+    rates: tuple[tuple[float, ...], ...]  # the learning rates of each optimizer of the model
 
     @classmethod
     def of(cls, model: Any) -> Decisions:

@@ -17,25 +17,15 @@ NOT_STARTED = -1
 
 @dataclass(frozen=True)
 class StartWorker:
-    """A worker is to be started.
+    """A worker is to be started."""
 
-    Attributes:
-        worker: Its id, one for each life of a process.
-        host: Its host.
-        slot: Its slot there.
-        first: Whether it is for the first generation, whose init waits for all.
-        size: How many ranks the job has, or begins with.
-        rank: Which one it is likely to be.
-        restarts: How often all workers have started again.
-    """
-
-    worker: int
-    host: str
-    slot: int
-    first: bool
-    size: int
-    rank: int
-    restarts: int = 0
+    worker: int  # its id, one for each life of a process
+    host: str  # its host
+    slot: int  # its slot there
+    first: bool  # whether it is for the first generation, whose init waits for all
+    size: int  # how many ranks the job has, or begins with
+    rank: int  # which one it is likely to be
+    restarts: int = 0  # how often all workers have started again
 
 
 @dataclass(frozen=True)
@@ -47,17 +37,11 @@ class KillWorker:
 
 @dataclass(frozen=True)
 class Restart:
-    """All workers end, and others are started in their places.
+    """All workers end, and others are started in their places."""
 
-    Attributes:
-        number: How often that was by now.
-        most: How often it may be.
-        reason: Why, in a line.
-    """
-
-    number: int
-    most: int
-    reason: str
+    number: int  # how often that was by now
+    most: int  # how often it may be
+    reason: str  # why, in a line
 
     def text(self) -> str:
         """Returns ``rank 2 ... ended with exit code 1; all ranks start again (restart 1 of 3)``."""
@@ -73,16 +57,11 @@ class Note:
 
 @dataclass(frozen=True)
 class EndJob:
-    """The job is over.
+    """The job is over."""
 
-    Attributes:
-        code: Its exit code.
-        reason: Why, in a line.
-        ask: Whether its members have to be asked to end, and may save first; else they were told.
-    """
-
-    code: int
-    reason: str
+    code: int  # its exit code
+    reason: str  # why, in a line
+    # Whether its members have to be asked to end, and may save first; else they were told.
     ask: bool = False
 
 

@@ -63,17 +63,11 @@ _OF_RUN = (
 
 @dataclass(frozen=True)
 class Shape:
-    """Pods that are alike.
+    """Pods that are alike."""
 
-    Attributes:
-        pods: How many there are.
-        least: How many suffice to go on; if that is fewer than `pods`, the job is elastic.
-        slots: Ranks of each.
-    """
-
-    pods: int
-    least: int
-    slots: int
+    pods: int  # how many there are
+    least: int  # how many suffice to go on; if that is fewer than `pods`, the job is elastic
+    slots: int  # ranks of each
 
     @property
     def elastic(self) -> bool:

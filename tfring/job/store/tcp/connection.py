@@ -48,25 +48,17 @@ _BROKEN = (OSError, IntegrityError, ValueError)
 
 
 class Server(NamedTuple):
-    """Where a server is, and how to talk to it.
+    """Where a server is, and how to talk to it."""
 
-    Attributes:
-        host: Its name or address.
-        port: Its port.
-        key: What both ends prove to know.
-        lease: Seconds for which the server keeps what belongs to this client without a connection.
-        lost_after: Seconds after which a server that cannot be reached any more is given up.
-        hello: Both ends, and the purpose of the connection.
-        may_restart: Whether to go on with a server that was started again, although it has nothing
-            of what the first one had.
-    """
-
-    host: str
-    port: int
-    key: bytes
+    host: str  # its name or address
+    port: int  # its port
+    key: bytes  # what both ends prove to know
+    # Seconds for which the server keeps what belongs to this client without a connection.
     lease: float
-    lost_after: float
-    hello: Hello = Hello(Role.STORE, 0, 0)
+    lost_after: float  # seconds after which a server that cannot be reached any more is given up
+    hello: Hello = Hello(Role.STORE, 0, 0)  # both ends, and the purpose of the connection
+    # Whether to go on with a server that was started again, although it has nothing of what the
+    # first one had.
     may_restart: bool = False
 
     def describe(self) -> str:
