@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tfring.compat.shim import search_path
 from tfring.launch.agents.host import AGENT_TIMEOUT_SECONDS, ELASTIC_TIMEOUT_SECONDS
@@ -67,13 +68,15 @@ def _silence(text: str) -> float:
     return found
 
 
+def _count_of_ranks(*names: str, low: int = 1, **rest: Any) -> Any:
+    return count(*names, low=low, high=MOST_RANKS, **rest)
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """What the command line and a file of options ask of ``tfring run``. Times are in seconds."""
 
-    num_proc: int | None = count(
-        "-np", "--num-proc", low=1, high=MOST_RANKS, help="number of ranks to start"
-    )
+    num_proc: int | None = _count_of_ranks("-np", "--num-proc", help="number of ranks to start")
     hosts: tuple[tuple[str, int], ...] | None = option(
         "-H",
         "--hosts",
@@ -210,29 +213,23 @@ class RunOptions:
         "--events", metavar="FILE", help="write what happens to the job, as lines of JSON"
     )
 
-    min_np: int | None = count(
+    min_np: int | None = _count_of_ranks(
         "--min-np",
         "--min-num-proc",
         group=("elastic jobs", "with --min-np, --max-np, --host-discovery-script or --spares"),
-        low=1,
-        high=MOST_RANKS,
         help="with fewer ranks it waits",
     )
-    max_np: int | None = count(
-        "--max-np", "--max-num-proc", low=1, high=MOST_RANKS, help="it never has more ranks"
+    max_np: int | None = _count_of_ranks(
+        "--max-np", "--max-num-proc", help="it never has more ranks"
     )
     host_discovery_script: str | None = option(
         "--host-discovery-script", metavar="COMMAND", help="prints the hosts as lines host:slots"
     )
-    slots: int | None = count(
-        "--slots",
-        "--slots-per-host",
-        low=1,
-        high=MOST_RANKS,
-        help="slots of hosts for which the script says none",
+    slots: int | None = _count_of_ranks(
+        "--slots", "--slots-per-host", help="slots of hosts for which the script says none"
     )
-    spares: int | None = count(
-        "--spares", high=MOST_RANKS, help="workers beyond --max-np that wait, ready to join"
+    spares: int | None = _count_of_ranks(
+        "--spares", low=0, help="workers beyond --max-np that wait, ready to join"
     )
     elastic_timeout: float | None = seconds(
         "--elastic-timeout",
@@ -258,12 +255,8 @@ class RunOptions:
         metavar="N or MIN:MAX",
         help="how many nodes the job has",
     )
-    nproc_per_node: int | None = count(
-        "--nproc-per-node",
-        "--nproc_per_node",
-        low=1,
-        high=MOST_RANKS,
-        help="ranks on each node (default 1)",
+    nproc_per_node: int | None = _count_of_ranks(
+        "--nproc-per-node", "--nproc_per_node", help="ranks on each node (default 1)"
     )
     rdzv_endpoint: tuple[str, int] | None = option(
         "--rdzv-endpoint",

@@ -40,11 +40,7 @@ class ExitReport:
     def restarted(self, restarts: int) -> None:
         """Writes how often all ranks have started again: an agent may have to finish the report.
 
-        Args:
-            restarts: How often they have by now.
-
-        Raises:
-            OSError: It cannot be written.
+        OSError: It cannot be written.
         """
         self._restarts = restarts
         self.begin()
