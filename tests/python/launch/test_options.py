@@ -224,6 +224,19 @@ def test_numbers_that_mean_nothing(bad, capsys):
     assert f"argument {bad[0]}" in said and f": {bad[1]}: it has to be" in said
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--standalone", "--nproc_per_node=2"], "--standalone: on one host say how many ranks"),
+        (["--nnodes=2", "--rdzv_backend=c10d"], "--rdzv_backend: nodes number themselves"),
+        (["--master-addr", "node1"], "--master-addr: say where the nodes meet"),
+        (["-m"], "-m: say python -m MODULE"),
+    ],
+)
+def test_habits_of_torchrun_are_answered(words, says, capsys):
+    assert says in refused(capsys, "run", *words, "x")
+
+
 @pytest.mark.parametrize("option", ["--exit-report", "--host-discovery-script", "--rdzv-id"])
 def test_a_variable_that_is_not_set_is_noticed(option, capsys):
     said = refused(capsys, "run", "-np", "1", option, "", "x")

@@ -1,4 +1,4 @@
-"""Options of ``tfring run`` that set a variable, and those of horovodrun that it does not have."""
+"""Options of ``tfring run`` that set a variable, and those of other launchers that it refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfring.settings.environment import DYNAMIC
 from tfring.settings.setting import Kind, Option, Setting
 from tfring.settings.table import OPTIONS
 
-# Options of horovodrun that have no effect here are errors. The reason, and which ones:
+# Options of horovodrun and torchrun that have no effect here are errors. Why, and which ones:
 _REFUSED = {
     "tfring run does not use MPI; with MPI start the job as `mpirun -np N python train.py`": (
         "--mpi",
@@ -40,6 +40,22 @@ _REFUSED = {
         "--gloo-timeout-seconds",
         "--thread-affinity",
     ),
+    "on one host say how many ranks, as -np 4": ("--standalone",),
+    "say where the nodes meet, as --rdzv-endpoint node1:29400": (
+        "--master-addr",
+        "--master_addr",
+        "--master-port",
+        "--master_port",
+    ),
+    "nodes number themselves, and meet in one way: leave it out": (
+        "--node-rank",
+        "--node_rank",
+        "--rdzv-backend",
+        "--rdzv_backend",
+        "--rdzv-conf",
+        "--rdzv_conf",
+    ),
+    "say python -m MODULE, behind all options": ("-m", "--module"),
 }
 
 # Options of horovodrun that are accepted and have no effect, and why.
@@ -80,7 +96,7 @@ class _Set(argparse.Action):
 
 
 def add_settings(parser: argparse.ArgumentParser, without: Container[Kind] = ()) -> None:
-    """Adds the options of settings, and those of horovodrun that do nothing or are refused.
+    """Adds the options of settings, and those of other launchers that do nothing or are refused.
 
     Some kinds of settings may be left out.
     """
