@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # These end the job: they are passed on, and the ranks have some time to end.
@@ -69,6 +71,25 @@ class SignalWatch:
             return True
         self._one_end_until = now + _ONE_END_SECONDS
         return False
+
+
+@contextlib.contextmanager
+def called_at_ends(call: Callable[[int], None]) -> Iterator[None]:
+    """Has a function called at a signal that ends the job, in the block; in the main thread only.
+
+    A signal that is ignored stays ignored.
+
+    Args:
+        call: Gets the number, between any two instructions of the block; may raise.
+    """
+    here = threading.current_thread() is threading.main_thread()
+    wanted = [n for n in ENDING if here and signal.getsignal(n) is not signal.SIG_IGN]
+    handlers = {number: signal.signal(number, lambda n, _: call(n)) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def second_signal_text(number: int) -> str:

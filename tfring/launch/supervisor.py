@@ -22,11 +22,21 @@ from tfring.launch.hosts.placement import Slot
 from tfring.launch.options.job_options import JobOptions
 from tfring.launch.output.merger import OutputMerger, Stream
 from tfring.launch.reports.job_files import JobFiles
-from tfring.launch.signals import ENDING, PASSED_ON, SignalWatch, second_signal_text, signal_name
+from tfring.launch.signals import (
+    ENDING,
+    PASSED_ON,
+    SignalWatch,
+    called_at_ends,
+    second_signal_text,
+    signal_name,
+)
 
 
-class StoppedWhileStartingError(Exception):
-    """The launcher got a signal that ends the job before all ranks were started."""
+class StoppedWhileStartingError(BaseException):
+    """The launcher got a signal that ends the job before all ranks were started.
+
+    Also anywhere in _prepare(), so it is no error that others might handle.
+    """
 
 
 class Supervisor(abc.ABC):
@@ -82,16 +92,10 @@ class Supervisor(abc.ABC):
         try:
             self._files.open()
             with self._selector:
-                self._prepare()
-                with self._signals:
-                    self._selector.register(self._signals.fd, selectors.EVENT_READ, self._signals)
-                    # A signal does not end this process before it has told how the job ended.
-                    code, why = self._run_and_explain()
+                # A signal does not end this process before it has told how the job ended.
+                code, why = self._run_and_explain()
         except UsageError as error:
             code, why = 2, str(error)
-            raise
-        except KeyboardInterrupt:
-            code, why = 130, "stopped by SIGINT before anything was started"
             raise
         except BrokenPipeError:
             code, why = 141, "nobody reads the output of tfring run any more"
@@ -108,21 +112,29 @@ class Supervisor(abc.ABC):
 
     def _run_and_explain(self) -> tuple[int, str]:
         try:
-            self._files.begin(
-                self._connections.host("localhost") if self._options.exit_report else None
-            )
-            self._run()
+            with called_at_ends(self._stop_before_start):
+                self._prepare()
+            with self._signals:
+                self._selector.register(self._signals.fd, selectors.EVENT_READ, self._signals)
+                self._files.begin(
+                    self._connections.host("localhost") if self._options.exit_report else None
+                )
+                self._run()
+                return self._explain()
         except StoppedWhileStartingError:
             assert self._stopping is not None
             why = f"stopped by {signal_name(self._stopping)} before all ranks were started"
             self._note(why)
             return 128 + self._stopping, why
-        return self._explain()
+
+    def _stop_before_start(self, number: int) -> None:
+        self._stopping = number
+        raise StoppedWhileStartingError
 
     # What each kind of job says.
 
     def _prepare(self) -> None:  # noqa: B027  (most kinds have nothing to do)
-        """Gets ready; a signal ends this process meanwhile."""
+        """Gets ready; a signal ends the job meanwhile."""
 
     @abc.abstractmethod
     def _run(self) -> None:

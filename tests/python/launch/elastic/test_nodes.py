@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -54,11 +55,14 @@ def test_nodes_join_survive_a_failure_and_end_together(tmp_path, endpoint):
 
 
 def test_a_node_that_finds_no_other_says_so_and_ends_at_a_signal(tmp_path, endpoint):
-    with node(tmp_path, "a", endpoint.replace("localhost", "127.0.0.9")) as job:
+    report, elsewhere = tmp_path / "report", endpoint.replace("localhost", "127.0.0.9")
+    with node(tmp_path, "a", elsewhere, "--exit-report", report) as job:
         job.wait(lambda: any("no node serves the job" in line for line in job.errors))
         job.process.send_signal(signal.SIGTERM)
-        assert job.process.wait(LIMIT_SECONDS) == -signal.SIGTERM
+        assert job.process.wait(LIMIT_SECONDS) == 143
         assert not job.said
+    written = json.loads(report.read_text())
+    assert (written["state"], written["signal"], written["exit_code"]) == ("ended", "SIGTERM", 143)
 
 
 def test_more_failures_than_max_restarts_end_the_job_on_all_nodes(tmp_path, endpoint):
