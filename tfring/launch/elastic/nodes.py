@@ -190,14 +190,24 @@ class NodeHead:
             "elastic": dataclasses.asdict(self._elastic),
             "start_timeout": self._start_timeout,
         }
-        text = self._store.compare_set("job", "", json.dumps(mine), STORE_SECONDS)
-        if (other := json.loads(text)["job"]) != self._node.job:
+        text = json.dumps(mine)
+        found = json.loads(self._store.compare_set("job", "", text, STORE_SECONDS))
+        if (other := found["job"]) != self._node.job:
             where = f"at {self._node.host} port {self._node.port}"
             self._store.close()
             raise UsageError(
                 f'{where} the nodes of the job "{other}" meet, and this is one of '
                 f'"{self._node.job}": choose another port, or the same --rdzv-id'
             )
+        first = found["elastic"]
+        differ = [
+            f"{name} {value} here and {first.get(name)} there"
+            for name, value in json.loads(text)["elastic"].items()
+            if value != first.get(name)
+        ]
+        if differ:
+            what = "the options of this node differ from those of the first one, which count"
+            self._orders.put(Note(f"{what}: {', '.join(differ)}"))
 
     @property
     def name(self) -> str:

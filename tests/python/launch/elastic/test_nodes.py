@@ -21,7 +21,7 @@ from tfring.job.store import Store, StoreTimeoutError, TCPStore
 from tfring.launch.elastic import nodes
 from tfring.launch.elastic.nodes import NodeHead, open_store
 from tfring.launch.elastic.options import ElasticOptions, NodeOptions
-from tfring.launch.elastic.orders import EndJob, Orders, StartWorker
+from tfring.launch.elastic.orders import EndJob, Note, Orders, StartWorker
 from tfring.launch.exit_codes import LOST_PEER
 from tfring.launch.hosts.errors import UsageError
 
@@ -268,6 +268,19 @@ def test_a_store_that_does_not_answer_at_all_ends_the_job_of_the_node(endpoint, 
     finally:
         monkeypatch.undo()
         node.close()
+
+
+def test_a_node_with_other_options_than_the_first_is_told(endpoint):
+    first = Node(endpoint)
+    second = Node(endpoint, least=2)
+    try:
+        said = second.order(Note).text
+        assert "min_np 2 here and 1 there, max_np 2 here and 1 there" in said
+        assert not [one for one in first.taken if isinstance(one, Note) and "differ" in one.text]
+    finally:
+        second.close()
+        first.head.stop()
+        first.close()
 
 
 def test_an_order_that_comes_twice_is_carried_out_once(endpoint, monkeypatch):
