@@ -41,7 +41,8 @@ def check_codes(job: Job, codes: list[tuple[int, int]]) -> None:
         over = "and then a worker failed" in said
         serving = nodes and not job.plan.apart and 0 in job.launcher_killed
         alone = job.lost_coordinator
-        if not (lost or over or serving or alone) or "tfring run:" not in said:
+        late = nodes and code == 2 and any(other == 0 for _, other in codes)  # the job was over
+        if not (lost or over or serving or alone or late) or "tfring run:" not in said:
             job.wrong.append(f"code: the launcher on host {host} ended with {code}")
 
 
@@ -129,7 +130,7 @@ def recoveries(job: Job) -> list[dict[str, Any]]:
         noticed = [when for when in told if when > begin]
         noticed += [event["t"] for event in later if event["e"] == "error"]
         steps = [e["t"] for e in later if e["e"] == "commit" and e["g"] > generation]
-        if noticed and min(steps, default=until) < until:
+        if noticed and min(noticed) < min(steps, default=until) < until:
             times = (min(noticed) - begin) / 1e9, (min(steps) - min(noticed)) / 1e9
             away = any(begin - 10**10 <= when <= min(steps) for when in without)
             victim = AWAY if away else kill["victim"]

@@ -72,7 +72,7 @@ class WorkerLink:
         self._attached = False  # to such a one; the machine has not heard of it
         self._heard_at = time.monotonic()
         self._unanswered = 0  # reports since then
-        self._recovers = False
+        self._recovers = self._told_of_recovery = False
         self._silent = False
         # Events for the machine; None: the watch has something, or the link is to end.
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -254,6 +254,8 @@ class WorkerLink:
     def _turn(self) -> None:
         """Waits until there is something to do, and does it."""
         self._watch_commands()
+        if self._recovers and not self._told_of_recovery:
+            self._tell_that_it_recovers()
         events = self._wait()
         events[0].commands = self._take_commands()
         events[0].attached, self._attached = self._attached, False
@@ -295,13 +297,13 @@ class WorkerLink:
             self._end_watches()
             return
         self._attached, self._watched = self._watched, True
-        if self._attached and self._recovers:
-            self._tell_that_it_recovers()
+        self._told_of_recovery = False
         self._watches[0].on_ready(lambda: self._inbox.put(None))
 
     def _tell_that_it_recovers(self) -> None:
-        with contextlib.suppress(StoreError):
+        with contextlib.suppress(StoreError):  # else with the next beat
             self._store.set(keys.RUNS, b"", timeout=_STORE_SECONDS)
+            self._told_of_recovery = True
 
     def _take_commands(self) -> list[Any]:
         messages, commands = [], []
