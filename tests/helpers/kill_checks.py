@@ -130,7 +130,9 @@ def recoveries(job: Job) -> list[dict[str, Any]]:
         noticed = [when for when in told if when > begin]
         noticed += [event["t"] for event in later if event["e"] == "error"]
         steps = [e["t"] for e in later if e["e"] == "commit" and e["g"] > generation]
-        if noticed and min(noticed) < min(steps, default=until) < until:
+        if noticed and min(steps, default=until) < until:
+            if min(steps) < min(noticed):
+                continue  # that of the kill before this one
             times = (min(noticed) - begin) / 1e9, (min(steps) - min(noticed)) / 1e9
             away = any(begin - 10**10 <= when <= min(steps) for when in without)
             victim = AWAY if away else kill["victim"]

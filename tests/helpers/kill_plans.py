@@ -104,9 +104,8 @@ def plan_of(seed: int, kind: str) -> Plan:
             back=rng.random() < 0.7,
         )
         kills.append(kill)
-    if not kind.endswith(
-        ("-nodes", "-coordinator")
-    ):  # nothing comes after the end of the only launcher
+    # Nothing comes after the end of the only launcher.
+    if not kind.endswith(("-nodes", "-coordinator")):
         kills.sort(key=lambda kill: kill.victim == "launcher")
     # Long enough for the replacements of elastic jobs to join.
     steps = rng.randrange(200, 400) if kind.startswith("elastic") else rng.randrange(60, 120)

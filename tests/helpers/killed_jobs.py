@@ -218,8 +218,8 @@ class Job:
         if kill.victim == "host":
             return int(kill.choice < 0.7), set()
         if kill.victim == "coordinator":
-            there_is = self.coordinator is not None and self.coordinator.poll() is None
-            return (2, {self.coordinator.pid}) if self.coordinator and there_is else None
+            one = self.coordinator
+            return None if one is None or one.poll() is not None else (2, {one.pid})
         if kill.victim == "agent":
             found = agents
         else:
