@@ -142,7 +142,7 @@ class ElasticProcess:
     def may_publish(self, generation: int) -> bool:
         """Whether what was saved in a generation may appear: it is the present one, and we in it.
 
-        Waits for the coordinator's answer, which a generation lacks at first.
+        Waits for the coordinator's answer, which a generation lacks at first; not if that is away.
 
         Args:
             generation: Its number.
@@ -151,7 +151,7 @@ class ElasticProcess:
         while generation == self.generation and self.in_generation:
             if self.link.may_publish():
                 return True
-            if time.monotonic() >= until:
+            if self.link.silent or time.monotonic() >= until:
                 break
             time.sleep(_LOOK_SECONDS)
         return False

@@ -52,6 +52,7 @@ class MadeUpLink:
         self.goes: list[Exception | None] = []
         self.dismissed: Dismissed | None = None
         self.answers: list[bool] = []
+        self.silent = False
 
     def may_publish(self) -> bool:
         return self.answers.pop(0)
@@ -214,8 +215,13 @@ def test_what_an_older_generation_has_saved_does_not_appear(process: Any) -> Non
     assert process.may_publish(3)
 
 
-def test_without_an_answer_nothing_appears(process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic_process, "_PUBLISH_SECONDS", 0.0)
+@pytest.mark.parametrize("away", [False, True])
+def test_without_an_answer_nothing_appears(
+    process: Any, monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    process.link.silent = away
+    if not away:
+        monkeypatch.setattr(elastic_process, "_PUBLISH_SECONDS", 0.0)
     process.link.records = [record(1)]
     joins(process, begins(None))
     process.link.answers = [False]
