@@ -122,7 +122,7 @@ MUTATIONS = (
     # Mistakes in what uses the machines of elastic jobs.
     Mutation(
         "no_gate",
-        JOBS.but("has other weights at the end", "--seeds=100", "--sabotage=no-gate"),
+        JOBS.but(", another member with", "--seeds=100", "--sabotage=no-gate"),
         (),
     ),
     Mutation(
