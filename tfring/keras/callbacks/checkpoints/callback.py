@@ -29,9 +29,9 @@ class CheckpointCallback(LocalVariablesCallback):
 
     When `fit` begins, all ranks get the newest valid checkpoint, if there is one, and `fit` goes on
     with its epoch. Where `fit` gets data of `shard` or `shard_batches`, or a `cursor` is given, it
-    goes on within the epoch, as if it had never stopped. While it trains, each rank copies
-    its share of the state and a thread writes it. At SIGTERM all ranks finish the same step, publish a checkpoint and
-    leave.
+    goes on within the epoch, as if it had never stopped. While it trains, each rank copies its
+    share of the state and a thread writes it. At SIGTERM all ranks finish the same step, publish a
+    checkpoint and leave.
 
     Comes after every callback that changes weights, the learning rate or the cursor. With a
     JoinCallback it saves and stops at the end of epochs only. What other callbacks remember is not
