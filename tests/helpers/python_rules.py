@@ -21,7 +21,7 @@ ARROWS: dict[str, set[str]] = {
     "texts": set(),
     "job": {"version", "settings", "_native", "texts"},
     "exceptions": {"_native"},
-    "signals": {"_native"},
+    "signals": {"_native", "settings"},
     "logs": {"_native"},
     "checkpoint": set(),
     "gpu": {"_native"},
