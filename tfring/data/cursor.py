@@ -9,10 +9,13 @@ of each epoch.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+
+SAME = ("samples", "seed", "shuffle")  # of a place within an epoch and of the data it is used for
 
 
 def permutation(samples: int, seed: int, epoch: int) -> Any:
@@ -70,6 +73,27 @@ class Cursor:
         if self.shuffle:
             return permutation(self.samples, self.seed, self.epoch)
         return np.arange(self.samples, dtype=np.uint32 if self.samples <= 2**32 else np.uint64)
+
+    def saved(self, state: Mapping[str, Any]) -> Cursor:
+        """Returns the place of a saved state, in these samples.
+
+        Args:
+            state: the attributes, of a cursor of this job or another.
+
+        Raises:
+            ValueError: it is within an epoch of other samples, or of another order.
+        """
+        consumed = state.get("consumed", -1)
+        if consumed in (0, state.get("samples")):
+            return replace(self, epoch=state["epoch"] + (consumed != 0), consumed=0)
+        for name in SAME:
+            if state.get(name) != getattr(self, name):
+                raise ValueError(
+                    f"the saved state is of data with {name}={state.get(name)}, and here it is "
+                    f"{getattr(self, name)}. Give the data that there was when the state was "
+                    "saved, or go on from the end of an epoch"
+                )
+        return replace(self, epoch=state["epoch"], consumed=consumed)
 
     def at(self, consumed: int) -> Cursor:
         """Returns another place in the same epoch."""

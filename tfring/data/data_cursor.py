@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sized
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tfring import topology
-from tfring.data.cursor import Cursor, Pass
+from tfring.data.cursor import SAME, Cursor, Pass
 from tfring.data.exchange import allgather_numbers
 from tfring.data.policies import Policy, Ramp, fixed_global
 
-_SAME = ("samples", "seed", "shuffle")  # of a saved state and of the data it is loaded into
-_WHOLE = (*_SAME, "epoch", "consumed")
+_WHOLE = (*SAME, "epoch", "consumed")
 
 PLAIN = "plain"  # weights for an average in which ranks count alike
 
@@ -230,21 +228,13 @@ class DataCursor:
             state: what `state_dict` returned.
 
         Raises:
-            ValueError: it is of other data: another number of samples, seed or shuffle.
+            ValueError: it is within an epoch of other data: another number of samples, seed or
+                shuffle.
         """
         with self._lock:
-            now = self._position
-            for name in _SAME:
-                if state[name] != getattr(now, name):
-                    raise ValueError(
-                        f"rank {self._rank}: the saved state is of data with {name}={state[name]}, "
-                        f"and here it is {getattr(now, name)}: give the dataset what it had when "
-                        "the state was saved"
-                    )
-            place = replace(now, epoch=state["epoch"], consumed=state["consumed"])
-            self._position = self._with_steps(place)
-            self._ramp = Ramp(*state["ramp"])
-            self.applied = state["applied"]
+            self._position = self._with_steps(self._position.saved(state))
+            if "ramp" in state:  # data of `shard` has none
+                self._ramp, self.applied = Ramp(*state["ramp"]), state["applied"]
             self.resize(self._rank, self._size)
 
     def sync(self) -> None:
@@ -256,7 +246,7 @@ class DataCursor:
         """
         everywhere = allgather_numbers(_packed(self.state_dict()), name="tfring.data.cursor")
         states = [_unpacked(numbers) for numbers in everywhere]
-        for name in _SAME:
+        for name in SAME:
             values = [state[name] for state in states]
             if len(set(values)) > 1:
                 listed = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))

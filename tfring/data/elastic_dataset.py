@@ -194,7 +194,7 @@ class ElasticDataset(keras.utils.PyDataset):  # type: ignore[misc]
             state: what `state_dict` returned.
 
         Raises:
-            ValueError: it is of other data.
+            ValueError: it is within an epoch of other data.
         """
         with self._lock:
             self.cursor.load_state_dict(state)

@@ -17,7 +17,6 @@ from tfring import topology
 from tfring.data.cursor import Cursor, Pass
 
 _log = logging.getLogger("tfring")
-_SAME = ("samples", "seed", "shuffle")  # of a saved state and of the data it is loaded into
 _READ = (
     "the epoch goes on after %d elements of a tf.data.Dataset, which are read and left out. "
     "Arrays, PyDatasets and hvd.data.ElasticDataset begin at any sample"
@@ -201,21 +200,14 @@ class Passes:
             ValueError: it is within a pass through other data.
         """
         with self._lock:
-            now = self._place
-            for name in _SAME:
-                if state.get("consumed") != 0 and state.get(name) != getattr(now, name):
-                    raise ValueError(
-                        f"the checkpoint was taken within an epoch of data with "
-                        f"{name}={state.get(name)}, and here it is {getattr(now, name)}. Give fit "
-                        "the data that it had, or go on from a checkpoint of an epoch's end"
-                    )
-            consumed = state["consumed"] if self.within else 0
-            place = dataclasses.replace(now, epoch=state["epoch"], consumed=consumed)
+            place = self._place.saved(state)
+            trained, consumed = place.consumed, place.consumed if self.within else 0
+            place = place.at(consumed)
             self._place = place.next_epoch() if self._left(place) == 0 else place
             self._next, self._restored = self._place, True
             self._moved_at.clear()
-            if state["consumed"] > consumed and topology.rank() == 0:
-                _log.warning(_ANEW, state["consumed"] // self._batch)
+            if trained > consumed and topology.rank() == 0:
+                _log.warning(_ANEW, trained // self._batch)
             elif consumed and self._source is not None and topology.rank() == 0:
                 _log.warning(_READ, consumed)
             self._move_to(state.get("moved", 0))

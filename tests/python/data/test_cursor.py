@@ -207,7 +207,11 @@ def test_what_is_wrong_is_refused() -> None:
         cursor.commit()
     with pytest.raises(IndexError, match="no batch 10: 10 are left"):
         cursor.begin().part(10)
-    state = {**cursor.state_dict(), "samples": 21}
+    cursor.load_state_dict({**cursor.state_dict(), "samples": 21, "epoch": 3})
+    assert (cursor.epoch, cursor.consumed) == (3, 0)
+    cursor.load_state_dict({**cursor.state_dict(), "samples": 21, "epoch": 3, "consumed": 21})
+    assert (cursor.epoch, cursor.consumed) == (4, 0)
+    state = {**cursor.state_dict(), "samples": 21, "consumed": 2}
     with pytest.raises(ValueError, match="saved state is of data with samples=21, and here it is"):
         cursor.load_state_dict(state)
 
