@@ -106,12 +106,17 @@ def made(kind: str) -> Any:
     return hvd.shard_batches(batches)
 
 
-def life(kind: str, folder: Path | None, crash_after: int) -> tuple[Any, int]:
-    """Trains once more; returns the model, and how many steps were trained before."""
+def recorded() -> Any:
     keras.utils.set_random_seed(3)
     model = Recorded([keras.Input((1,)), keras.layers.Dense(1)])
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1e-4, momentum=0.9))
     model.compile(optimizer, "mse", run_eagerly=True)
+    return model
+
+
+def life(kind: str, folder: Path | None, crash_after: int) -> tuple[Any, int]:
+    """Trains once more; returns the model, and how many steps were trained before."""
+    model = recorded()
     callbacks = hvd.fit_callbacks(Crash(crash_after))
     saving = None
     if folder is not None:
@@ -180,6 +185,21 @@ def test_an_epoch_without_a_known_end_begins_anew_in_its_own_order(
     if hvd.rank() == 0:
         assert "of which 3 batches were trained" in caplog.text
         assert "assert_cardinality(batches))" in caplog.text
+
+
+@pytest.mark.any_ranks
+def test_elastic_fit_goes_on_within_an_epoch_of_fit(tmp_path: Path) -> None:
+    folder = Path(hvd.broadcast_object(str(tmp_path)))
+    clean, _ = life("arrays", None, 10**6)
+    life("arrays", folder, STEPS + 3)
+    batch = 3 * hvd.size()
+    x = np.arange(STEPS * batch - 1, dtype=np.float32)[:, None]
+    model = recorded()
+    data = (x, x / len(x))
+    hvd.elastic.fit(model, data, epochs=EPOCHS, batch_size=batch, seed=7, checkpoint=folder)
+    assert len(model.steps) == len(clean.steps) - (STEPS + 3)
+    for one, other in zip(model.get_weights(), clean.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=0.0)
 
 
 def test_keras_2_trains_whole_epochs_in_their_order(tmp_path: Path) -> None:
