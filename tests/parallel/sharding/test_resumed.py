@@ -276,3 +276,14 @@ def test_what_has_other_steps_has_no_place() -> None:
     assert place_of(data.map(lambda x: x).repeat().prefetch(1), stream=True).number >= 0
     for other in (data.cache(), data.unbatch(), data.take(2), data.shuffle(2), np.ones(3)):
         assert passes.of(other, stream=False, within=True) is None
+
+
+def test_what_was_trained_of_a_pydataset_is_not_asked_for() -> None:
+    x = np.arange(STEPS * hvd.size())
+    batches = Batches(x, x, hvd.size())
+    data = hvd.shard_batches(batches)
+    place = place_of(data)
+    place.load_state_dict({**place.state_dict(), "epoch": 2, "consumed": 3})
+    batches.asked.clear()
+    assert len(list(data)) == 2
+    assert (batches.asked, batches.turn) == ([3, 4], 2)
