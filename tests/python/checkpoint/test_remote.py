@@ -12,6 +12,7 @@ import pytest
 
 from tfring.checkpoint import Checkpointer, FencedError
 from tfring.checkpoint.folders import LocalFolder, folder_at
+from tfring.checkpoint.shares import Share
 
 fsspec = pytest.importorskip("fsspec", reason="needs fsspec: pip install tfring[checkpoint]")
 
@@ -89,6 +90,22 @@ def check_storage(url: str, **options: Any) -> None:
     assert not folder.create("g00005.owner", b"another's")
     assert b"another's" not in storage.cat_file(f"{path}/g00005.owner")
 
+    writers = [made(asynchronous=False) for _ in range(2)]
+    generation = writers[0].reserve()
+    data = writers[0].new_data(5, generation)
+    for index, writer in enumerate(writers):
+        sign = writers[0].leave_sign()
+        assert writer.sees(sign)
+        writers[0].remove_sign(sign)
+        assert not writer.sees(sign)
+        share = Share(data, index, 2)
+        writer.save({f"a{index}": large + index}, 5, generation, share=share)
+    loaded = made().load()
+    assert loaded is not None
+    assert (loaded.info.step, loaded.info.shares) == (5, 2)
+    for index in range(2):
+        np.testing.assert_array_equal(loaded.state[f"a{index}"], large + index)
+
 
 def test_memory(url: str) -> None:
     check_storage(url)
@@ -97,6 +114,21 @@ def test_memory(url: str) -> None:
 def test_a_server_that_speaks_s3(s3: dict[str, Any]) -> None:
     fsspec.filesystem("s3", **s3).mkdir("bucket")
     check_storage("s3://bucket/deep/run", **s3)
+
+
+def test_large_files_are_uploaded_in_parts(s3: dict[str, Any]) -> None:
+    storage = fsspec.filesystem("s3", **s3)
+    storage.mkdir("large")
+    place = "s3://large/run"
+    array = np.random.default_rng(0).integers(0, 256, 6 << 20, np.uint8)
+    options = {**s3, "default_block_size": 5 << 20}  # of s3fs; else it is 50 MiB
+    with Checkpointer(place, storage_options=options) as checkpoints:
+        checkpoints.save({"a": array}, 1)
+    info = checkpoints.latest()
+    assert info is not None
+    etag = storage.info(f"{place}/{info.data}")["ETag"].strip('"')
+    assert etag.endswith("-2"), "S3 says so: of how many parts"
+    np.testing.assert_array_equal(checkpoints.read(info, ["a"])["a"], array)
 
 
 @pytest.mark.parametrize("fails_at", ["pipe_file", "open", "write"])
