@@ -152,7 +152,7 @@ class Checkpointer:
                 f"save: step={step}, generation={generation}: both are at least 0 and less than "
                 "10**18"
             )
-        self._writer.make_room(self._patience())
+        self.make_room()
         if self.saved is not None and self.saved[0] < generation:
             self._writer.forget_error()  # the earlier one was fenced by this generation
         if copy:
@@ -218,6 +218,14 @@ class Checkpointer:
             self.skipped,
             self,
         )
+
+    def make_room(self) -> None:
+        """Waits until nothing is being written, and gives up what is to be tried again.
+
+        Raises:
+            CheckpointTimeoutError: the storage does not answer in time.
+        """
+        self._writer.make_room(self._patience())
 
     def hurry(self, seconds: float | None) -> None:
         """Says that this process is killed in so many seconds; None: it is not.

@@ -213,7 +213,12 @@ def _write(checkpoints: Checkpointer, write: Callable[[], Any] | None, waits: bo
     No rank ends alone for what it fails with: all raise it here, or in their next save.
     """
     if waits:
-        _, failure = while_others_wait(write)
+        failure: Exception | None = None
+        if not checkpoints.hurries:  # known to all ranks alike
+            # An earlier share of any rank first: rank 0 removes a checkpoint that lacks one.
+            _, failure = while_others_wait(checkpoints.make_room)
+        _, second = while_others_wait(write if failure is None else None)
+        failure = failure or second
         failure = None if _is_late(checkpoints, failure) else failure
         exchange(None, failure, _SAVE, f"cannot save to {checkpoints}")
     elif write is not None:
