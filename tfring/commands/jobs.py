@@ -21,7 +21,8 @@ from tfring.texts.plain import plain
 NAME = "jobs"
 HELP = "list the jobs of this user on this host: those that run, and those that ended of late"
 _COLUMNS = ("id", "state", "ranks", "age", "program", "folder")
-_LONGEST_PROGRAM = 40
+# A program and a folder have so many letters on a narrow terminal.
+_LEAST = 12
 _RED = "\x1b[31m{}\x1b[0m"
 
 
@@ -73,30 +74,50 @@ def _row(job: KnownJob) -> dict[str, object]:
 
 
 def _print(rows: list[dict[str, object]]) -> None:
-    now = time.time()
-    lines = [list(_COLUMNS)]
-    for row in rows:
-        command = str(row["program"])
-        if len(command) > _LONGEST_PROGRAM:
-            command = f"{command[: _LONGEST_PROGRAM - 3]}..."
-        lines.append(
-            [
-                short(str(row["id"])),
-                str(row["state"]),
-                str(row["ranks"] or "-"),
-                age(now - float(str(row["began"]))),
-                command,
-                plain(_from_home(str(row["folder"]))),
-            ]
-        )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(_COLUMNS))]
     terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if terminal else None
-    for line in lines:
-        cells = (cell.ljust(size) for cell, size in zip(line, widths, strict=True))
-        text = "  ".join(cells).rstrip()[:width]
-        bad = terminal and line[1] in ("hangs", "failed")
-        print(_RED.format(text) if bad else text)
+    states = ["", *(row["state"] for row in rows)]
+    for line, state in zip(table(rows, time.time(), width), states, strict=True):
+        print(_RED.format(line) if terminal and state in ("hangs", "failed") else line)
+
+
+def table(rows: list[dict[str, object]], now: float, width: int | None) -> list[str]:
+    """Returns a header and a line for each job.
+
+    Args:
+        rows: The jobs.
+        now: The time, in seconds since 1970.
+        width: Of the terminal; long programs and folders are cut. None: there is none.
+    """
+    lines = [list(_COLUMNS)]
+    for row in rows:
+        began = float(str(row["began"]))
+        cells = [short(str(row["id"])), str(row["state"]), str(row["ranks"] or "-")]
+        cells += [age(now - began), str(row["program"]), plain(_from_home(str(row["folder"])))]
+        lines.append(cells)
+    widths = [max(len(line[i]) for line in lines) for i in range(len(_COLUMNS))]
+    if width is not None:
+        left = max(2 * _LEAST, width - sum(widths[:-2]) - 2 * (len(_COLUMNS) - 1))
+        widths[-2] = min(widths[-2], max(left // 2, left - widths[-1]))
+        widths[-1] = min(widths[-1], left - widths[-2])
+    return [
+        "  ".join(
+            [
+                *(cell.ljust(size) for cell, size in zip(line[:-2], widths, strict=False)),
+                _begin(line[-2], widths[-2]).ljust(widths[-2]),
+                _end(line[-1], widths[-1]),
+            ]
+        )
+        for line in lines
+    ]
+
+
+def _begin(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def _end(text: str, most: int) -> str:
+    return text if len(text) <= most else f"...{text[3 - most :]}"
 
 
 def _from_home(folder: str) -> str:

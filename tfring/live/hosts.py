@@ -144,7 +144,7 @@ def job_argument(given: Sequence[str], found: str) -> list[str]:
 
     Args:
         given: What the user has given here.
-        found: The number of the job that it means here; "": there is none here.
+        found: The id of the job that it means here; "": there is none here.
     """
     if not given:
         return [found] if found else []

@@ -13,6 +13,7 @@ from tfring import _native
 from tfring.metrics.families import FAMILIES
 from tfring.metrics.follower import News, RecordFollower
 from tfring.metrics.totals import Histogram, Totals
+from tfring.recorder.places import id_of
 from tfring.recorder.reader import RecordError
 from tfring.version import __version__
 
@@ -151,7 +152,7 @@ def _add_labelled(found: _Families, counters: dict[str, int]) -> None:
 def _add_state(found: _Families, news: News) -> None:
     header = news.header
     facts = {
-        "training_job": header["job"],
+        "training_job": id_of(header["job"]),
         "host": header["host"],
         "size": str(header["size"]),
         "local_rank": str(header["local_rank"]),

@@ -15,6 +15,7 @@ import numpy as np
 from tfring.metrics.follower import News, RecordFollower
 from tfring.recorder.gradients import Series
 from tfring.recorder.layout import KINDS, STATUSES
+from tfring.recorder.places import id_of
 from tfring.recorder.reader import RecordError
 from tfring.recorder.steps import Step
 from tfring.version import __version__
@@ -72,7 +73,7 @@ class SpanExporter:
 
     def _export(self, news: News, over: bool) -> None:
         wall = news.header["started_wall"] - news.header["started_monotonic"]
-        own = {"tfring.rank": news.header["rank"], "tfring.job": news.header["job"]}
+        own = {"tfring.rank": news.header["rank"], "tfring.job": id_of(news.header["job"])}
         roots = []
         for plan, of in _slow_plans(news, self._slow):
             if of is None:

@@ -68,7 +68,7 @@ class Report:
     """What the records of a job say of its speed.
 
     Attributes:
-        job: Its number.
+        job: Its id.
         size: How many ranks it has.
         missing: Ranks without a record.
         ranks: One summary for each record.

@@ -277,7 +277,7 @@ def load_timeline(given: Sequence[Path | str] = (), most: int | None = None) -> 
 
     Args:
         given: Spools, the name of a timeline that has spools beside it, records, folders, or the
-            number of a job.
+            id of a job.
         most: Of more calls than that in all spools, only the newest; of messages, too.
 
     Returns:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from made_records import NOBODY, write_record
 
+from tfring.commands.jobs import table
 from tfring.commands.which import meant
 from tfring.launch.cli import main
 from tfring.recorder import catalog, choice, places
@@ -187,3 +188,18 @@ def test_names_that_fit_several_jobs_or_none_are_refused(base: Path) -> None:
         choice.named("9")
     with pytest.raises(RecordError, match="no rank of it has come to init yet"):
         choice.records_of(choice.named("11again"))
+
+
+@pytest.mark.parametrize("width", [80, 160, None])
+def test_the_list_of_jobs_keeps_to_the_terminal(width: int | None) -> None:
+    program, folder = "python train.py --data " + "d" * 60, "/jobs/" + "f" * 60 + "/mnist"
+    row = {"id": id_at(1), "state": "hangs", "ranks": 8, "began": 0.0}
+    rows = [{**row, "program": program, "folder": folder}, {**row, "program": "a", "folder": "/b"}]
+    head, long, brief = table(rows, 600.0, width)
+    assert long.split()[:5] == ["111111", "hangs", "8", "10", "min"]
+    assert "python train.py" in long and long.endswith("/mnist") and brief.endswith("  /b")
+    assert head.index("folder") == brief.index("/b")
+    if width is None:
+        assert program in long and folder in long
+    else:
+        assert max(len(head), len(long), len(brief)) <= width

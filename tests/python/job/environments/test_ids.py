@@ -7,6 +7,7 @@ import pytest
 from tfring.job.bootstrap.connect import _name
 from tfring.job.bootstrap.records import Record
 from tfring.job.environments.identity import plain_id
+from tfring.launch.elastic.options import NodeOptions
 
 
 @pytest.mark.parametrize(
@@ -32,3 +33,10 @@ def test_generations_of_a_job_have_its_id_and_numbers_of_their_own() -> None:
     assert first.rpartition("-")[0] == second.rpartition("-")[0] == "mine"
     assert first != second
     assert name("", "a") == first.rpartition("-")[2]
+
+
+def test_the_launchers_of_a_job_have_one_id() -> None:
+    first = NodeOptions("head", 29500, "train.py in /job", slots=4).job_id
+    assert NodeOptions("head", 29500, "train.py in /job", slots=8, apart=True).job_id == first
+    assert NodeOptions("head", 29500, "other.py in /job", slots=4).job_id != first
+    assert NodeOptions("head", 29501, "train.py in /job", slots=4).job_id != first
