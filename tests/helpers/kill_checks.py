@@ -105,7 +105,7 @@ def check_keras(job: Job, events: list[dict[str, Any]]) -> list[str]:
 def recoveries(job: Job) -> list[dict[str, Any]]:
     """Seconds from when a loss was noticed to the next step, where members were left."""
     events = sorted(job.logs.read(), key=lambda event: int(event["t"]))
-    if job.plan.program is STATIC:
+    if not job.plan.elastic:
         return []
     offset = time.time() - time.monotonic()
     told = []
