@@ -171,7 +171,8 @@ def pick(base: Path | None = None) -> KnownJob:
     if not running:
         return known[0]
     terminal = terminal_of(os.getpid())
-    here = [one for one in running if one.folder == os.getcwd()]
+    folder = _own_folder()
+    here = [one for one in running if folder and one.folder == folder]
     from_here = [one for one in here or running if terminal in one.terminals]
     for found in (running, here, from_here):
         if len(found) == 1:
@@ -192,6 +193,13 @@ def records_of(job: KnownJob) -> list[Path]:
         begun = "no rank of it has come to init yet" if job.runs else "they were removed at its end"
         raise RecordError(f"job {short(job.job)} has no records on this host: {begun}")
     return record_files(job.generations[0].folder)
+
+
+def _own_folder() -> str:
+    """Returns the folder in which this process works; "" if it is gone."""
+    with contextlib.suppress(OSError):
+        return os.getcwd()
+    return ""
 
 
 def _headers(folder: Path) -> list[dict[str, Any]]:

@@ -81,6 +81,19 @@ def test_of_six_jobs_the_one_of_this_folder_is_shown(
     ]
 
 
+def test_in_a_folder_that_is_gone_jobs_are_listed(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in range(2):
+        write_job(base, place)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(RecordError, match="2 jobs run on this host"):
+        choice.pick()
+
+
 def test_a_terminal_tells_two_jobs_of_one_folder_apart(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
