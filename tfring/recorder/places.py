@@ -18,8 +18,8 @@ MEMORY = Path("/dev/shm")
 # Where systemd makes a folder in memory for each user.
 USERS = Path("/run/user")
 _NAME = re.compile(r"(.+)-[0-9a-f]{12}")
-_HEXADECIMAL = re.compile(r"[0-9a-f]{12,}")
-_SHOWN = 6
+# Ids that tfring has made; those of jobs on Ray begin with its name.
+_MADE = re.compile(r"((?:ray-)?[0-9a-f]{6})[0-9a-f]{6,}")
 
 
 def id_of(name: str) -> str:
@@ -29,8 +29,9 @@ def id_of(name: str) -> str:
 
 
 def short(job: str) -> str:
-    """Returns what people call a job by: the first six letters of an id that tfring has made."""
-    return job[:_SHOWN] if _HEXADECIMAL.fullmatch(job) else job
+    """Returns what people call a job by: of an id that tfring has made the first six letters."""
+    match = _MADE.fullmatch(job)
+    return match[1] if match else job
 
 
 def default_folder() -> Path:

@@ -37,6 +37,20 @@ def test_the_folder_is_the_users_alone(base: Path) -> None:
     assert (base / "job-1").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.parametrize(
+    ("folder", "job", "shown"),
+    [
+        ("17a404593f97aaac-3a68c4df0904", "17a404593f97aaac", "17a404"),
+        ("3a68c4df0904", "3a68c4df0904", "3a68c4"),
+        ("ray-17a404593f97aaac-3a68c4df0904", "ray-17a404593f97aaac", "ray-17a404"),
+        ("4711.0-3a68c4df0904", "4711.0", "4711.0"),
+        ("my-job-3a68c4df0904", "my-job", "my-job"),
+    ],
+)
+def test_a_folder_has_the_id_of_its_job(folder: str, job: str, shown: str) -> None:
+    assert places.id_of(folder) == job and places.short(job) == shown
+
+
 def test_a_given_folder_keeps_its_records(base: Path, tmp_path: Path) -> None:
     for i in range(6):
         job_of(tmp_path / "given", f"old-{i}", i)
