@@ -17,6 +17,10 @@ tools/mpi_run.sh "$ranks" python -m benchmarks.idle_cost --json "$out/idle_cost.
 echo "== recorder_cost, $ranks ranks"
 tools/mpi_run.sh "$ranks" python -m benchmarks.recorder_cost --json "$out/recorder_cost.json" ||
   failed+=(recorder_cost)
+echo "== checkpoints, $ranks ranks"
+tools/mpi_run.sh "$ranks" python -m benchmarks.checkpoints --folder "$out/checkpoints" \
+  --json "$out/checkpoints.json" || failed+=(checkpoints)
+rm -rf "$out/checkpoints"
 python -m benchmarks.training_speed --json "$out/training_speed.json" || failed+=(training_speed)
 if ((${#failed[@]})); then
   echo "failed, or missed the goal: ${failed[*]}"
