@@ -7,10 +7,11 @@ import os
 import secrets
 import stat
 from collections.abc import Callable
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, cast
 
 from tfring.checkpoint.errors import InvalidCheckpointError
 
+_FLOW = 32 << 20  # bytes
 Fill = Callable[[IO[bytes]], None]  # writes the content of a file
 Gate = Callable[[], None]  # raises if the file must not appear
 
@@ -139,7 +140,7 @@ class LocalFolder:
         temporary = self._at(f"{name}.{secrets.token_hex(4)}.tmp")
         try:
             with open(temporary, "xb") as file:
-                fill(file)
+                fill(cast(IO[bytes], _Flowing(file)))
                 _write_through(file)
                 # Who reads it back gets what is on the disk, and memory is left to training.
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -264,6 +265,29 @@ def _plain(name: str) -> str:
     if name in ("", ".", "..") or any(sign in name for sign in "/\\\0"):
         raise ValueError(f"{name!r} is no name of a file in a folder of checkpoints")
     return name
+
+
+class _Flowing:
+    """A file whose bytes begin their way to the disk while more are written.
+
+    Else the system may begin when all of it is in memory, and the disk stands still until then.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._done = self._begun = 0  # bytes
+
+    def write(self, data: Any) -> int:
+        self._done += len(data)
+        count = self._file.write(data)
+        if self._done - self._begun >= _FLOW:
+            length = self._done - self._begun
+            os.posix_fadvise(self._file.fileno(), self._begun, length, os.POSIX_FADV_DONTNEED)
+            self._begun = self._done
+        return count
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def _write_through(file: IO[bytes], content: bytes = b"") -> None:

@@ -18,6 +18,7 @@ from tfring.checkpoint import (
     FencedError,
     InvalidCheckpointError,
     arrays,
+    folders,
 )
 
 
@@ -520,3 +521,20 @@ def test_the_same_step_again_replaces_the_first_whole(tmp_path: Path) -> None:
     assert loaded is not None
     assert set(loaded.state) == {"other"}
     assert len(files(tmp_path)) == 2
+
+
+def test_a_large_file_begins_its_way_to_the_disk_while_more_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk would stand still until all of it is in memory."""
+    calls: list[tuple[int, int]] = []
+    monkeypatch.setattr(folders, "_FLOW", 1000)
+    monkeypatch.setattr(
+        os, "posix_fadvise", lambda _, begin, length, __: calls.append((begin, length))
+    )
+    checkpoints = Checkpointer(tmp_path, asynchronous=False)
+    checkpoints.save({f"a{index}": np.zeros(2000, np.uint8) for index in range(3)}, 1)
+    flowed = [call for call in calls if call != (0, 0)]
+    assert len(flowed) == 3
+    assert [begin for begin, _ in flowed[1:]] == [begin + length for begin, length in flowed[:-1]]
+    assert calls[-2:] == [(0, 0)] * 2, "all of the arrays' file, and of the manifest"
