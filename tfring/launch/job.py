@@ -99,6 +99,8 @@ class JobRunner(Supervisor):
             self._note(why)
         elif self._stopping is not None and not self._failed:
             why = f"stopped by {signal_name(self._stopping)}, passed on to all ranks"
+            if late := [p.rank for p in self._processes if p.ended_by_launcher]:
+                why += f"; ranks that did not end in time and were killed: {rank_ranges(late)}"
             self._note(why)
         else:
             self._merger.note(text.describe(self._processes))

@@ -166,6 +166,7 @@ def test_stop_timeout(tmp_path):
     job.send_signal(signal.SIGTERM)
     _, errors = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 137 and "have 1 s to end" in errors
+    assert "ranks that did not end in time and were killed: 0\n" in errors
     assert not any(alive(pid) for pid in pids.values())
     said = json.loads(report.read_text())
     assert said["signal"] == "SIGTERM" and said["ranks"][0]["ended_by_launcher"]
