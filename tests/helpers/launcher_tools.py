@@ -28,6 +28,17 @@ def report(name, value):
     os.rename(f"{sys.argv[1]}/tmp.{name}", f"{sys.argv[1]}/{name}")
 """
 
+# The beginning of scripts of ranks, after that.
+_RANK = """
+import signal, subprocess, time
+rank = int(os.environ["TFRING_RANK"])
+life = int(os.environ.get("TFRING_RESTART_COUNT", "0"))  # an agent alone gives none
+
+def wait_for(name):
+    while not os.path.exists(f"{sys.argv[1]}/{name}"):
+        time.sleep(0.05)
+"""
+
 # Variables of an outer launcher would be taken for the job's own.
 _FOREIGN = (
     "TFRING_PARENT",
@@ -54,6 +65,11 @@ def write_script(folder, text, name="script.py", header=""):
     path = Path(folder) / name
     path.write_text(header + textwrap.dedent(text))
     return str(path)
+
+
+def script(folder, text):
+    """Writes a Python file for ranks that know themselves and report; returns its path."""
+    return write_script(folder, text, header=REPORT + _RANK)
 
 
 def run_command(*options):

@@ -12,31 +12,18 @@ from pathlib import Path
 import pytest
 from launcher_tools import (
     LIMIT_SECONDS,
-    REPORT,
     alive,
     environment,
     fake_ssh,
     pids_in,
+    script,
     start,
     wait_until,
-    write_script,
 )
 
-PREAMBLE = """
-import signal, subprocess, time
-rank = int(os.environ["TFRING_RANK"])
-
-def wait_for(name):
-    while not os.path.exists(f"{sys.argv[1]}/{name}"):
-        time.sleep(0.05)
-"""
 WHERE = pytest.mark.parametrize(
     "where", [("-np", 1), ("-H", "127.0.0.2:1")], ids=["here", "elsewhere"]
 )
-
-
-def script(folder, text):
-    return write_script(folder, text, header=REPORT + PREAMBLE)
 
 
 def below(pid):

@@ -12,22 +12,17 @@ from pathlib import Path
 import pytest
 from launcher_tools import (
     LIMIT_SECONDS,
-    REPORT,
     alive,
     environment,
     fake_ssh,
     pids_in,
     run_command,
+    script,
     start,
     wait_until,
-    write_script,
 )
 from two_hosts import inside, two_hosts
 
-PREAMBLE = """
-import signal, subprocess, time
-rank = int(os.environ["TFRING_RANK"])
-"""
 FAMILY = """
     # A child without variables, one that left the session, and one that was orphaned.
     report(f"pid.{rank}.bare", subprocess.Popen(["env", "-i", "sleep", "300"]).pid)
@@ -42,17 +37,10 @@ SLEEP = """
     report(f"pid.{rank}", os.getpid())
     time.sleep(300)
     """
-
-
-def script(folder, text):
-    return write_script(folder, text, header=REPORT + PREAMBLE)
-
-
 # Until somebody makes a file.
 WAITS = """
     report(f"pid.{rank}", os.getpid())
-    while not os.path.exists(f"{sys.argv[1]}/go"):
-        time.sleep(0.1)
+    wait_for("go")
     """
 
 

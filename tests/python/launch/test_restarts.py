@@ -11,25 +11,14 @@ from pathlib import Path
 import pytest
 from launcher_tools import (
     LIMIT_SECONDS,
-    REPORT,
     RUN_HERE,
     fake_ssh,
     pids_in,
     run,
+    script,
     start,
     wait_until,
-    write_script,
 )
-
-PREAMBLE = """
-import signal, time
-rank = int(os.environ["TFRING_RANK"])
-life = int(os.environ["TFRING_RESTART_COUNT"])
-"""
-
-
-def script(folder, text):
-    return write_script(folder, text, header=REPORT + PREAMBLE)
 
 
 def test_all_ranks_start_again_and_meet_anew(tmp_path):

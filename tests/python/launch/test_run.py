@@ -11,7 +11,6 @@ import sys
 import pytest
 from launcher_tools import (
     LIMIT_SECONDS,
-    REPORT,
     alive,
     environment,
     fake_ssh,
@@ -19,19 +18,10 @@ from launcher_tools import (
     pids_in,
     run,
     run_command,
+    script,
     start,
     wait_until,
-    write_script,
 )
-
-PREAMBLE = """
-import signal, subprocess, time
-rank = int(os.environ["TFRING_RANK"])
-"""
-
-
-def script(folder, text):
-    return write_script(folder, text, header=REPORT + PREAMBLE)
 
 
 def test_ranks_get_their_variables_and_no_command_line_has_the_secret(tmp_path):

@@ -15,16 +15,15 @@ from pathlib import Path
 import pytest
 from launcher_tools import (
     LIMIT_SECONDS,
-    REPORT,
     alive,
     environment,
     fake_ssh,
     pids_in,
     run,
     run_command,
+    script,
     start,
     wait_until,
-    write_script,
 )
 
 from tfring.launch import signals
@@ -34,15 +33,6 @@ from tfring.launch.agents.out_of_memory import (
     killed_in_log,
 )
 from tfring.launch.escalation import Escalation
-
-PREAMBLE = """
-import signal, time
-rank = int(os.environ["TFRING_RANK"])
-"""
-
-
-def script(folder, text):
-    return write_script(folder, text, header=REPORT + PREAMBLE)
 
 
 def read_events(path):
@@ -86,8 +76,7 @@ def test_suspended_and_continued(tmp_path):
         tmp_path,
         """
     report(f"pid.{rank}", os.getpid())
-    while not os.path.exists(f"{sys.argv[1]}/go"):
-        time.sleep(0.05)
+    wait_for("go")
     """,
     )
     job = start("-np", 2, sys.executable, path, tmp_path)
@@ -107,8 +96,7 @@ def test_the_time_to_end_stands_still_with_the_launcher(tmp_path):
         """
     def save(*_):
         report("pid.asked", os.getpid())
-        while not os.path.exists(f"{sys.argv[1]}/go"):
-            time.sleep(0.05)
+        wait_for("go")
         report("saved", "yes")
         sys.exit(0)
     signal.signal(signal.SIGTERM, save)
