@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -21,7 +22,6 @@ from benchmarks.elastic.faults import FaultFile
 from benchmarks.elastic.worker import Settings
 from tfring._native import core
 from tfring.elastic.service import CoordinatorService
-from tfring.explain.launched import RunRecords
 from tfring.job.store import TCPStore
 from tfring.launch.elastic.worker import exception_of
 
@@ -107,7 +107,8 @@ class Job:
         self.end: tuple[int, str] | None = None
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._reapers: list[threading.Thread] = []
-        self._records = RunRecords({})  # as those of `tfring run`
+        # In shared memory, where those of `tfring run` are.
+        self._records = tempfile.TemporaryDirectory(prefix="tfring-records.", dir="/dev/shm")
         self.store = TCPStore(HOST, 0, is_master=True, secret=self._secret)
         made = coordinator_options(**{"max_np": slots, "np": slots, **options})
         self._first = int(made.np)
@@ -141,8 +142,7 @@ class Job:
             reaper.join(HANG_SECONDS)
         self.store.close()
         self.read()
-        self._records.succeeded = True
-        self._records.__exit__(None, None, None)
+        self._records.cleanup()
 
     def describe(self) -> str:
         """Returns what was last said about the job and by its workers."""
@@ -277,7 +277,7 @@ class Job:
         return sorted(self.events, key=lambda event: int(event["t"]))
 
     def left_over(self) -> list[str]:
-        """Returns what is left after close(): processes, files in shared memory, the open port."""
+        """Returns what is left after close(): processes, the open port."""
         mark, found = f"{_MARK}={self._mark}".encode(), []
         for entry in Path("/proc").iterdir():
             try:
@@ -285,8 +285,6 @@ class Job:
                     found.append(f"process {entry.name}")
             except OSError:
                 continue
-        for folder in self._records.variables.values():
-            found += [f"folder {folder}"] if Path(folder).exists() else []
         with socket.socket() as one:
             if one.connect_ex(("127.0.0.1", self.store.port)) == 0:
                 found.append(f"port {self.store.port}")
@@ -301,7 +299,7 @@ class Job:
             "TFRING_ELASTIC_SLOT": str(slot),
             "TFRING_ELASTIC_FIRST": str(int(first)),
             "TFRING_SECRET": self._secret,
-            **self._records.variables,
+            "TFRING_RECORD_DIR": self._records.name,
             _MARK: self._mark,
         }
         program = [sys.executable, "-m", "benchmarks.elastic.worker"]
