@@ -130,8 +130,7 @@ class Checkpointer:
             may_publish: says whether this checkpoint may still appear; is asked when `lease_check`
                 is. If not, nothing of it is left but a warning in the log, and saving goes on.
 
-        Returns:
-            The checkpoint's name; None if it was skipped.
+        Returns the checkpoint's name, or None if it was skipped.
 
         Raises:
             CheckpointError: the state cannot be kept; FencedError if a newer generation has taken
