@@ -163,7 +163,7 @@ def test_a_job_without_a_launcher_is_listed_with_the_program_of_its_ranks(
     head, first, second = capsys.readouterr().out.splitlines()
     assert head.split() == ["id", "state", "ranks", "age", "program", "folder"]
     assert first.split()[:3] == ["012345", "running", "4"]
-    assert "pytest" in first
+    assert "python" in first  # what runs this test, by whatever means it was started
     assert second.split()[:3] == ["ba9876", "failed", "2"] and second.split()[-2:] == ["?", "?"]
 
 

@@ -168,7 +168,7 @@ def test_a_server_with_another_secret_is_asked_seldom(monkeypatch):
         pytest.raises(StoreAuthError, match="wrong secret"),
     ):
         TCPStore("localhost", server.port, secret="another secret of 16", timeout=1.0)
-    assert len(tries) <= 1.0 / module._PAUSE_SECONDS + 1
+    assert len(tries) <= 2 / module._PAUSE_SECONDS  # without a pause some hundred
 
 
 def test_a_client_may_go_on_with_a_server_that_was_started_again():
