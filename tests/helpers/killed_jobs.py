@@ -167,14 +167,20 @@ class Job:
         if self.hosts is not None:
             here, there = self.hosts.address(0), self.hosts.address(1)
             options += ["-H", f"{here}:{plan.ranks // 2},{there}:{(plan.ranks + 1) // 2}"]
-        options += ["--min-np", 1] if plan.elastic else ["--max-restarts", 10]
+        options += ["--min-np", 1] if plan.elastic else ["--max-restarts", self._restarts()]
         return [*options, "-np", plan.ranks]
 
-    def _launch(self, host: int) -> None:
+    def _restarts(self) -> int:
+        return 10
+
+    def _command(self) -> list[object]:
         settings = Settings(steps=self.plan.steps, mb=0.05, state_mb=0.02)
         program = self.plan.program
         rest = str(EPOCHS) if program is KERAS else json.dumps(dataclasses.asdict(settings))
-        command = run_command(*self._options(host), sys.executable, *program, self.folder, rest)
+        return [sys.executable, *program, self.folder, rest]
+
+    def _launch(self, host: int) -> None:
+        command = run_command(*self._options(host), *self._command())
         with (
             (self.folder / f"out.{host}").open("ab") as out,
             (self.folder / f"err.{host}").open("ab") as err,

@@ -74,15 +74,8 @@ def run_again(job: Job) -> None:
 
 def isolated(seed: int, kind: str, folder: Path) -> dict[str, Any]:
     """Runs a job in new namespaces; returns what became of it."""
-    command = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--net"]
-    command += ["--ipc", sys.executable, __file__, "--seed", str(seed), "--kind", kind]
-    done = subprocess.run(
-        [*command, "--inside", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-    )
+    arguments = [__file__, "--seed", str(seed), "--kind", kind, "--inside", str(folder)]
+    done = in_namespaces(arguments, environment())
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         wrong = [f"broken: {done.stdout[-1000:]}{done.stderr[-3000:]}"]
@@ -91,12 +84,18 @@ def isolated(seed: int, kind: str, folder: Path) -> dict[str, Any]:
     return found
 
 
-def _inside(options: argparse.Namespace) -> None:
-    """What the first process of the namespaces does."""
+def in_namespaces(arguments: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Runs Python in new namespaces."""
+    command = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--net"]
+    command += ["--ipc", sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+
+
+def set_up_namespaces() -> None:
+    """What the first process of new namespaces does first."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     for place in ("/dev/shm", "/run"):
         subprocess.run(["mount", "-t", "tmpfs", "none", place], check=True)
-    print(json.dumps(run_job(options.seed, options.kind, Path(options.inside))))
 
 
 def run_many(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -179,7 +178,8 @@ def main() -> int:
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
-        _inside(options)
+        set_up_namespaces()
+        print(json.dumps(run_job(options.seed, options.kind, Path(options.inside))))
         return 0
     if options.kind:
         options.kinds, options.kills = options.kind, 1

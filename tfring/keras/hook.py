@@ -220,9 +220,14 @@ class OptimizerHook:
         return next(iter(helper.variables if helper else ()), tf.constant(0, tf.int64))
 
     @property
+    def passes(self) -> int:
+        """In how many passes the gradients of an update are accumulated; 1: they are not."""
+        return int(self.optimizer.gradient_accumulation_steps or self._accumulation.passes)
+
+    @property
     def accumulates(self) -> bool:
         """Whether `apply` accumulates gradients and updates in the last of several passes only."""
-        return bool(self.optimizer.gradient_accumulation_steps) or self._accumulation.passes > 1
+        return self.passes > 1
 
     @property
     def finite_here_only(self) -> bool:

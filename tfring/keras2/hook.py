@@ -117,9 +117,14 @@ class Keras2Hook:
         return next(iter(self.accumulated()), tf.constant(0, tf.int64))
 
     @property
+    def passes(self) -> int:
+        """In how many passes the gradients of an update are accumulated; 1: they are not."""
+        return self._options.passes
+
+    @property
     def accumulates(self) -> bool:
         """Whether an update is made in the last of several passes only."""
-        return self._options.passes > 1
+        return self.passes > 1
 
     def register_local_var(self, var: Any) -> None:
         """Makes the gradient of a variable stay this rank's own.

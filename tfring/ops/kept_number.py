@@ -30,7 +30,7 @@ class KeptNumber:
                 variable there: the host would wait for a number that it has to put into a table.
         """
         self._key = key
-        self._default = default
+        self._default = self._first = default
         self._of_gradients = of_gradients
         self._lock = threading.Lock()  # guards the variable's making
         self._variable: Any = None
@@ -63,16 +63,26 @@ class KeptNumber:
         """Returns the variable of compiled functions, and of all that use a GPU."""
         with self._lock:
             if self._variable is None:
-                self._variable = new_variable(self._default)
+                self._variable = new_variable(self._first)
             return self._variable
+
+    def now(self) -> float:
+        """Returns the value as it is now, outside of graphs."""
+        with tf.init_scope():
+            return float(self.get() if self._variable is None else self._variable.read_value())
 
     def forget(self) -> None:
         """Sets it to what it was at first, everywhere."""
+        self.begin_with(self._default)
+
+    def begin_with(self, value: float) -> None:
+        """Sets it everywhere, also where it is made later."""
         with tf.init_scope():
-            self.set(self._default)
+            self.set(value)
         with self._lock, tf.init_scope():
+            self._first = value
             if self._variable is not None:
-                self._variable.assign(self._default)
+                self._variable.assign(value)
 
 
 def _table() -> Any:

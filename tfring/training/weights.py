@@ -40,6 +40,8 @@ WIRE = tf.TensorSpec([4], tf.float32, "weight_of_rank")
 _lock = threading.Lock()
 # c, by process set and name of the reduction.
 _scales: dict[tuple[int, str], kept_number.KeptNumber] = {}
+# c of the job that a checkpoint goes on with, for reductions that this process has not traced yet.
+_earlier: dict[tuple[int, str], float] = {}
 
 
 def _forget(process_set_id: int) -> None:
@@ -48,9 +50,30 @@ def _forget(process_set_id: int) -> None:
         for (members, _), scale in _scales.items():
             if process_set_id in (0, members):
                 scale.forget()
+        for key in [key for key in _earlier if process_set_id in (0, key[0])]:
+            del _earlier[key]
 
 
 topology.on_begin_together(_forget)
+
+
+def scales() -> list[tuple[int, str, float]]:
+    """Returns c of all reductions, with process set and name, for a checkpoint.
+
+    A step with another c rounds otherwise, so training that goes on needs it to be exact.
+    """
+    with _lock:
+        now = [(*key, scale.now()) for key, scale in _scales.items()]
+    return [each for each in now if each[2] > 0.0]
+
+
+def begin_with_scales(saved: Sequence[Sequence[Any]]) -> None:
+    """Goes on with what `scales` returned, the same on all ranks."""
+    with _lock:
+        for members, name, value in saved:
+            _earlier[members, name] = value
+            if (members, name) in _scales:
+                _scales[members, name].begin_with(value)
 
 
 @dataclasses.dataclass
@@ -128,6 +151,8 @@ def _scale(key: tuple[int, str]) -> kept_number.KeptNumber:
         if key not in _scales:
             name = f"{key[0]} {key[1]}"
             _scales[key] = kept_number.KeptNumber(name, 0.0, of_gradients=True)
+            if key in _earlier:
+                _scales[key].begin_with(_earlier[key])
         return _scales[key]
 
 

@@ -55,6 +55,7 @@ def test_the_generation_that_saved_is_asked_for(
         trained=5,
         epoch=1,
         batch=2,
+        stopped=False,
         epochs=Epochs(),
     )
     monkeypatch.setattr(training_state, "reserve", lambda checkpoints, _: checkpoints.reserve())

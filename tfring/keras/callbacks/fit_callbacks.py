@@ -39,8 +39,8 @@ def fit_callbacks(
     6. With `checkpoint`: a CheckpointCallback, which goes on from the newest checkpoint, saves, and
        at SIGTERM ends training after a checkpoint.
 
-    What a callback of yours remembers (the patience of EarlyStopping) is not in the checkpoint, and
-    begins anew.
+    What Keras' callbacks remember (the patience of EarlyStopping) is in the checkpoint, and what
+    others return of `state_dict()`; see docs/checkpoints.md.
 
     Args:
         callbacks: yours, the same on every rank. Where several ranks would write one file
@@ -48,8 +48,7 @@ def fit_callbacks(
             write files belong on rank 0 only (`*([Mine(path)] if hvd.rank() == 0 else [])`).
         log_dir: folder for TensorBoard's event files. With it the call is a collective.
         checkpoint: a Checkpointer, or the path or URL of its folder. The model has to be built, and
-            the same in every run. A CheckpointCallback of yours, as the last of all callbacks, can
-            do more.
+            the same in every run. A CheckpointCallback of yours can do more.
         every_epochs: of the CheckpointCallback, as the next three.
         every_steps: saves after every so many steps of training; None for never.
         every_seconds: saves when so many seconds have passed on rank 0; None for never.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tfring.elastic import process as processes
 from tfring.keras.callbacks.checkpoints.training_checkpoints import TrainingCheckpoints
+from tfring.keras.callbacks.checkpoints.training_state import TrainingPosition
 from tfring.keras.elastic.fit_state import Epochs, FitState
 
 _EPOCHS = "epochs"
@@ -22,18 +23,33 @@ class FitCheckpoints(TrainingCheckpoints):
     that was taken for lost meanwhile has a lower name, and the highest one counts.
     """
 
-    def restore(self, state: FitState) -> None:
+    def __init__(self, given: Any, callbacks: Sequence[Any] = (), **when: Any) -> None:
+        """Takes what TrainingCheckpoints does, and the callbacks whose memory is kept."""
+        super().__init__(given, **when)
+        self._callbacks = list(callbacks)
+        self._found: TrainingPosition | None = None
+
+    def begin_callbacks(self) -> None:
+        """Gives the callbacks what they remembered, after their `on_train_begin`."""
+        if self._found is not None:
+            self.give_back(self._found, self._callbacks)
+
+    def restore(self, state: FitState) -> TrainingPosition | None:
         """Goes on from the newest checkpoint, if there is one. No rank has trained yet.
+
+        Returns:
+            What was found.
 
         Raises:
             RuntimeError: As `begin` does.
         """
         state.copy_all()  # a rank may be lost when only some of the variables have their new values
-        found = self.begin(state.model, cursor=state.data)
+        found = self._found = self.begin(state.model, cursor=state.data)
         if found is not None:
             state.epoch, state.batch = found.epoch, found.batch
             state.epochs = Epochs.of_json(found.values.get(_EPOCHS, ()))
             state.trained = state.saved = found.step
+            state.stopped = found.stopped
             place = state.data.state_dict()
             if (place["epoch"], place["consumed"]) <= (found.epoch, 0):
                 # The end of the epoch before, or CheckpointCallback has saved it without a cursor.
@@ -41,6 +57,7 @@ class FitCheckpoints(TrainingCheckpoints):
                 state.batch = 0
         state.restored = True
         state.commit_here()
+        return found
 
     def save_state(
         self,
@@ -73,6 +90,8 @@ class FitCheckpoints(TrainingCheckpoints):
             values={_EPOCHS: state.epochs.as_json()},
             metrics={k: float(v) for k, v in (logs or {}).items() if np.ndim(v) == 0},
             must=at_change or last,
+            callbacks=self._callbacks,
+            stopped=state.stopped,
             may_publish=may_publish,
         )
         state.saved = state.trained

@@ -17,6 +17,7 @@ from tfring.data import policies
 from tfring.data.elastic_dataset import ElasticDataset
 from tfring.elastic import process as processes
 from tfring.elastic.loop import run as elastic_run
+from tfring.keras.callbacks.checkpoints.epoch_metrics import EpochMetrics
 from tfring.keras.callbacks.metrics import MetricAverageCallback
 from tfring.keras.elastic.checkpoints import FitCheckpoints
 from tfring.keras.elastic.fit_state import FitState
@@ -103,6 +104,7 @@ def fit(
     if checkpoint is not None:
         checkpoints = FitCheckpoints(
             checkpoint,
+            callbacks,
             every_epochs=every_epochs,
             every_steps=every_steps,
             every_seconds=every_seconds,
@@ -128,7 +130,8 @@ class _Training:
         self, callbacks: Sequence[Any], validation: tuple[Any, int | None], batches: int
     ) -> Any:
         """Trains with these callbacks and a commit after `batches`; returns the History."""
-        self._users = UserCallbacks(callbacks, self.state)
+        begun = (lambda: None) if self._checkpoints is None else self._checkpoints.begin_callbacks
+        self._users = UserCallbacks(callbacks, self.state, begun)
         self._steps = CommitSteps(self.state, batches)
         self._callbacks = [
             self._steps,
@@ -158,10 +161,12 @@ class _Training:
         if self._checkpoints is not None:
             self._checkpoints.generation = None
             if not state.restored:
-                self._checkpoints.restore(state)
+                found = self._checkpoints.restore(state)
+                if found is not None and state.batch > 0:
+                    self._steps.keep_metrics(found.metrics)
         if not state.stopped and state.epoch < self._epochs:
             if self._trained and state.batch > 0:
-                self._steps.keep_metrics()
+                self._steps.keep_metrics(EpochMetrics.of(state.model))
             self._trained = True
             with warnings.catch_warnings():
                 # An epoch that is gone on with has fewer batches than Keras expects.
@@ -186,6 +191,10 @@ class _Training:
         state.model.reset_metrics()
 
     def _finish(self, state: FitState) -> None:
+        if self._users.all is None:  # nothing was left to train
+            self._users.set_model(state.model)
+            self._users.set_params({"epochs": self._epochs, "steps": None, "verbose": 0})
+            self._users.on_train_begin()
         results = state.epochs.results
         self._users.finish(dict(results[-1][1]) if results else None)
         if topology.size() > 1:  # a callback may have set other weights

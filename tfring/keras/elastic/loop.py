@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -15,8 +15,10 @@ from tfring.data.cursor_callback import CursorCallback
 from tfring.elastic import process as processes
 from tfring.elastic.errors import HostsUpdatedInterrupt
 from tfring.elastic.messages import NO_UPDATE, REMOVED, strongest
+from tfring.keras.callbacks.checkpoints.boundary import UpdateBoundary
+from tfring.keras.callbacks.checkpoints.epoch_metrics import EpochMetrics
+from tfring.keras.callbacks.decisions import Decisions
 from tfring.keras.elastic.checkpoints import FitCheckpoints
-from tfring.keras.elastic.decisions import Decisions
 from tfring.keras.elastic.fit_state import FitState
 from tfring.keras.elastic.users import UserCallbacks
 from tfring.keras.evaluation import evaluate
@@ -37,7 +39,7 @@ class CommitSteps(CursorCallback):
         super().__init__(state.data)
         self._state, self._every = state, batches_per_commit
         self._since = 0  # batches that are not committed
-        self._metrics: list[tuple[Any, Any]] = []
+        self._metrics: EpochMetrics | None = None
         self.committed = False  # in the last batch
         state.commits_each_batch(batches_per_commit == 1)
 
@@ -45,17 +47,15 @@ class CommitSteps(CursorCallback):
         """As in keras.callbacks.Callback."""
         self._since = 0
 
-    def keep_metrics(self) -> None:
+    def keep_metrics(self, metrics: EpochMetrics | None) -> None:
         """Takes the metrics of the epoch that is gone on with, which Keras resets."""
-        metrics = [v for metric in self._state.model.metrics for v in metric.variables]
-        self._metrics = [(variable, variable.numpy()) for variable in metrics]
+        self._metrics = metrics
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
         super().on_epoch_begin(epoch, logs)
-        for variable, value in self._metrics:
-            variable.assign(value)
-        self._metrics = []
+        if self._metrics is not None and self._metrics.give_back(self.model):
+            self._metrics = None
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback.
@@ -71,6 +71,9 @@ class CommitSteps(CursorCallback):
         """As in keras.callbacks.Callback."""
         done = batch + 1 - self._batches
         super().on_train_batch_end(batch, logs)
+        if self._metrics is not None:
+            self._metrics.add_to(self.model)
+            self._metrics = None
         self._state.add_steps(done)
         self._since += done
         self.committed = self._since >= self._every
@@ -129,6 +132,9 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
         self._state, self._steps, self._checkpoints = state, steps, checkpoints
         self._wants_to_leave = wants_to_leave
         self._told = False  # the coordinator, that we want to leave
+        self._boundary = UpdateBoundary()
+        self._due = False  # at the end of an epoch
+        self._logs: Mapping[str, Any] | None = None  # of that epoch
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback; commits, because the user's are called only once."""
@@ -151,10 +157,11 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
         state.epochs = state.epochs.added(epoch, logs or {})
         state.epoch, state.batch, state.stopped = epoch + 1, 0, bool(self.model.stop_training)
         state.commit_here()
-        checkpoints = self._checkpoints
-        if checkpoints is not None and checkpoints.due_at_epoch(state.epoch):
-            checkpoints.save_state(state, logs)
-        self._let_change(may_save=True)
+        last = state.stopped or state.epoch == (self.params or {}).get("epochs")
+        if self._checkpoints is not None:
+            self._due |= last or self._checkpoints.due_at_epoch(state.epoch)
+            self._logs = logs if self._due else None
+        self._let_change(may_save=True, final=last)
 
     def _agree(self) -> None:
         """Takes from rank 0 what its callbacks have decided.
@@ -167,11 +174,14 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
         [stop, rates], *_ = objects.allgather_json([mine.stop, mine.rates], "tfring.elastic.fit")
         Decisions(stop, tuple(map(tuple, rates))).apply(self.model)
 
-    def _let_change(self, *, may_save: bool) -> None:
-        """Saves what is due, and lets ranks come and go.
+    def _let_change(self, *, may_save: bool, final: bool = False) -> None:
+        """Saves what is due, and lets ranks come and go, if no accumulated gradient is lost.
 
-        After the last batch of an epoch it may not save: the end of the epoch comes next.
+        After the last batch of an epoch it may not save: the end of the epoch comes next. `final`
+        says that there is no later commit to do it at.
         """
+        if not self._boundary.is_here(self.model, final=final):
+            return
         leaves, process = self._wants_to_leave(), processes.present()
         state, checkpoints = self._state, self._checkpoints
         if leaves and process is not None and not self._told:
@@ -180,12 +190,13 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
             process.link.leave()
         alone = process is None or process.link.silent
         late = checkpoints is not None and checkpoints.due_by_time()
-        update, stop, save = state.ask(leaves and alone, late)
+        update, stop, save = state.ask(leaves and alone, late or self._due)
         changes = update != NO_UPDATE or stop
         if checkpoints is not None:
             save |= checkpoints.due_at_step(state.trained, state.saved)
             if changes or (save and may_save):
-                checkpoints.save_state(state, at_change=changes)
+                checkpoints.save_state(state, self._logs, at_change=changes, last=final)
+                self._due, self._logs = False, None
             # Where nobody stays who has the state, all wait until it is published.
             if changes and strongest(int(not leaves and not stop)) == 0:
                 checkpoints.publish()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 
-from tfring.keras.elastic.decisions import Decisions
+from tfring.keras.callbacks.decisions import Decisions
 
 
 class UserCallbacks(keras.callbacks.Callback):  # type: ignore[misc]
@@ -18,9 +18,12 @@ class UserCallbacks(keras.callbacks.Callback):  # type: ignore[misc]
     gone on with under theirs. Used by the thread that calls `fit`.
     """
 
-    def __init__(self, callbacks: Sequence[Any], state: Any) -> None:
+    def __init__(
+        self, callbacks: Sequence[Any], state: Any, begun: Callable[[], None] = lambda: None
+    ) -> None:
+        """Takes the user's callbacks, the FitState, and what is called when they have begun."""
         super().__init__()
-        self._callbacks, self._state = list(callbacks), state
+        self._callbacks, self._state, self._tell_begun = list(callbacks), state, begun
         self.all: Any = None  # a CallbackList of them, once training has begun
         self._begun = self._ended = -1  # the last epoch of which they have seen this
         self._decided: Decisions | None = None  # at the end of that epoch
@@ -35,13 +38,17 @@ class UserCallbacks(keras.callbacks.Callback):  # type: ignore[misc]
             self._callbacks, add_history=False, add_progbar=False, model=self.model, **self.params
         )
         self.all.on_train_begin(logs)
+        self._tell_begun()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
         self._offset = self._state.batch
         if epoch > self._begun:
             self._begun = epoch
+            before = Decisions.of(self.model)
             self.all.on_epoch_begin(epoch, logs)
+            if self._offset:  # the rates of the checkpoint had this epoch's changes already
+                before.apply_rates(self.model)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
@@ -63,7 +70,8 @@ class UserCallbacks(keras.callbacks.Callback):  # type: ignore[misc]
             return
         self._ended = epoch
         try:
-            self.all.on_epoch_end(epoch, logs)
+            for callback in self.all.callbacks:  # the list would give them a copy of the logs
+                callback.on_epoch_end(epoch, logs)
         finally:
             self._decided = Decisions.of(self.model)
 

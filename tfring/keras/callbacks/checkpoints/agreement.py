@@ -18,9 +18,9 @@ _FASTEST = 1e-6  # seconds of a step: a clock may show none
 
 
 class Agreement:
-    """Asks all ranks, about once a second, whether to stop and whether a checkpoint is due.
+    """Asks all ranks, about once a second, whether to stop, whether a checkpoint is due, and so on.
 
-    A signal comes to ranks at different times, and clocks differ. So the ranks exchange three
+    A signal comes to ranks at different times, and clocks differ. So the ranks exchange a few
     numbers in one allreduce (about 0.1 ms on one host), after the same steps on all of them: after
     how many more they ask again is computed from the slowest rank's time per step, which is among
     the numbers, and at most doubles each time. Used by the thread that trains.
@@ -38,23 +38,22 @@ class Agreement:
         """Returns whether to ask after this step; the same on all ranks."""
         return step >= self._asked_step + self._distance
 
-    def ask(self, step: int, stop: bool, due: bool) -> tuple[bool, bool]:
+    def ask(self, step: int, *wishes: bool) -> list[bool]:
         """Asks all ranks; a collective.
 
         Args:
             step: how many steps were trained, on all ranks.
-            stop: whether this rank wants to stop.
-            due: whether this rank wants to save.
+            wishes: what this rank wants: to stop, to save, and so on.
 
         Returns:
-            Whether one wants to stop, and whether one wants to save.
+            Which of them a rank wants.
         """
         now = time.monotonic()
         per_step = (now - self._asked_at) / max(1, step - self._asked_step)
-        mine = np.array([stop, due, max(per_step, _FASTEST)], dtype=np.float64)
+        mine = np.array([*wishes, max(per_step, _FASTEST)], dtype=np.float64)
         with tf_errors():
             agreed = _native.core.allreduce(mine, name="tfring.checkpoint.ask", op=reduce_ops.Max)
-        steps = min(int(_PERIOD / agreed[2]), 2 * self._distance, _MOST_STEPS)
+        steps = min(int(_PERIOD / agreed[-1]), 2 * self._distance, _MOST_STEPS)
         self._distance = max(1, steps)
         self._asked_at, self._asked_step = now, step
-        return bool(agreed[0]), bool(agreed[1])
+        return [bool(wish) for wish in agreed[:-1]]

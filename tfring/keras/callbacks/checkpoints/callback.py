@@ -12,9 +12,14 @@ import numpy as np
 
 from tfring import topology
 from tfring.keras.callbacks.base import LocalVariablesCallback, find_join, wait_for_all
+from tfring.keras.callbacks.checkpoints import running_fit
 from tfring.keras.callbacks.checkpoints.agreement import Agreement
+from tfring.keras.callbacks.checkpoints.boundary import UpdateBoundary
+from tfring.keras.callbacks.checkpoints.epoch_metrics import EpochMetrics
 from tfring.keras.callbacks.checkpoints.training_checkpoints import TrainingCheckpoints
 from tfring.keras.callbacks.checkpoints.training_state import TrainingPosition
+from tfring.keras.callbacks.checkpoints.unseen_state import stateful_ops
+from tfring.keras.callbacks.decisions import Decisions
 from tfring.keras.callbacks.fits import fit_frame
 from tfring.keras.checks import refuse_to_resume
 from tfring.keras2 import detect, facts
@@ -33,9 +38,11 @@ class CheckpointCallback(LocalVariablesCallback):
     share of the state and a thread writes it. At SIGTERM all ranks finish the same step, publish a
     checkpoint and leave.
 
-    Comes after every callback that changes weights, the learning rate or the cursor. With a
-    JoinCallback it saves and stops at the end of epochs only. What other callbacks remember is not
-    kept, and those that count batches within an epoch begin with 0 where an epoch goes on.
+    Wherever it is given to `fit`, Keras calls it after all other callbacks. What these remember is
+    kept, too: of Keras' own callbacks, and of others that have `state_dict()` and
+    `load_state_dict(state)`. Those that count batches within an epoch begin with 0 where an epoch
+    goes on. Where gradients are accumulated it waits for the update before it saves or stops. With
+    a JoinCallback it saves and stops at the end of epochs only.
 
     Attributes:
         position: where the last `fit` began, a TrainingPosition; None if it began anew.
@@ -94,7 +101,7 @@ class CheckpointCallback(LocalVariablesCallback):
         )
         self._cursor, self._values = cursor, values
         self._wanted_generation, self._at_sigterm = generation, at_sigterm
-        self._agreement = Agreement()
+        self._agreement, self._boundary = Agreement(), UpdateBoundary()
         self._termination = TerminationRequest(self._fits)
         self.position: TrainingPosition | None = None
         self.stopped = False
@@ -102,10 +109,27 @@ class CheckpointCallback(LocalVariablesCallback):
         self._epoch = self._batch = 0  # batches of this epoch that are trained
         self._skipped = 0  # batches of the first epoch that were trained before this fit
         self._seen = 0  # batches that Keras has counted in this epoch
+        self._due = self._stops = False  # a checkpoint, and the end of training
+        self._logs: Mapping[str, Any] | None = None  # of the epoch whose end made it due
+        self._callbacks: Any = None  # Keras' list of all of this fit
+        self._rates: Decisions | None = None  # of the epoch that training goes on within
+        self._metrics: EpochMetrics | None = None  # of that epoch, until the metrics have them
 
     def request_stop(self) -> None:
         """Asks for what SIGTERM does; for handlers of other signals. Any rank may call it."""
         self._termination.requested = True
+
+    def set_model(self, model: Any) -> None:
+        """As in keras.callbacks.Callback; makes this the last callback of the list.
+
+        Callbacks that Keras adds are behind those of the user, and users add some behind the
+        result of fit_callbacks. What a checkpoint holds has to be what all of them have left.
+        """
+        super().set_model(model)
+        self._callbacks = running_fit.list_with(self)
+        if self._callbacks is not None:  # a new list: Keras goes through the present one
+            others = [each for each in self._callbacks.callbacks if each is not self]
+            self._callbacks.callbacks = [*others, self]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback.
@@ -116,9 +140,11 @@ class CheckpointCallback(LocalVariablesCallback):
             NotImplementedError: a model of Keras 3.0, unless restore=False was given.
         """
         super().on_train_begin(logs)
-        self.stopped = self._termination.requested = False
+        self.stopped = self._stops = self._due = self._termination.requested = False
         self.position, self._step, self._skipped = None, 0, 0
+        self._logs = self._metrics = self._rates = None
         self._begin()
+        self._warn_of_unseen_state()
         wanted = self._wanted_generation
         if wanted is not None:
             self._checkpoints.generation = wanted() if callable(wanted) else wanted
@@ -133,6 +159,10 @@ class CheckpointCallback(LocalVariablesCallback):
         first = self.position is not None and epoch == self.position.epoch
         self._skipped = self._skipped if first else 0
         self._epoch, self._batch, self._seen = epoch, self._skipped, 0
+        if first and self._rates is not None:  # they had this epoch's changes already
+            self._rates.apply_rates(self.model)
+        if not self._skipped or (self._metrics and self._metrics.give_back(self.model)):
+            self._metrics = None
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback.
@@ -157,16 +187,16 @@ class CheckpointCallback(LocalVariablesCallback):
         self._step += batch + 1 - self._seen
         self._seen = batch + 1
         self._batch = self._skipped + self._seen
+        if self._metrics is not None:
+            self._metrics.add_to(self.model)
+            self._metrics = None
         if find_join(self.model) is not None:  # the other ranks may be in another step
             return
-        due = self._checkpoints.due_at_step(self._step, self._saved)
+        self._due |= self._checkpoints.due_at_step(self._step, self._saved)
         if self._agreement.is_due(self._step):
-            due |= self._agree()
-        last = self._batch == self._steps()
-        if (due and not last) or self.stopped:  # after the last batch the epoch's end saves
-            self._save(self._epoch, self._batch)
-        if self.stopped:
-            self._leave()
+            self._agree()
+        if self._batch != self._steps():  # after the last batch the epoch's end saves
+            self._settle(self._epoch, self._batch)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback; raises what on_train_batch_end does."""
@@ -174,17 +204,16 @@ class CheckpointCallback(LocalVariablesCallback):
         if self.stopped:  # within the epoch
             return
         wait_for_all(self.model)
-        due = self._checkpoints.due_at_epoch(epoch + 1)
-        if find_join(self.model) is None:
-            due |= self._checkpoints.due_at_step(self._step, self._saved)
-        due |= self._agree()
-        if due or self.stopped:
-            self._save(epoch + 1, 0, logs)
-        if self.stopped:
-            self._leave()
+        joins = find_join(self.model) is not None
+        last = self._agree() or epoch + 1 == (self.params or {}).get("epochs")
+        self._due |= last or self._checkpoints.due_at_epoch(epoch + 1)
+        if not joins:
+            self._due |= self._checkpoints.due_at_step(self._step, self._saved)
+        self._logs = logs if self._due else None
+        self._settle(epoch + 1, 0, final=last or joins)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback; saves what is not saved yet, and waits for the storage.
+        """As in keras.callbacks.Callback; waits for the storage.
 
         Raises:
             RuntimeError: a checkpoint could not be written; on every rank.
@@ -193,8 +222,6 @@ class CheckpointCallback(LocalVariablesCallback):
         facts.begin_fit_at(self.model, None)  # a later fit begins where it is told to
         self._termination.unwatch()
         if not self.stopped:
-            if self._checkpoints.kept != self._step:
-                self._save(self._epoch + 1, 0, must=True)
             self._checkpoints.publish()
 
     def _begin(self) -> None:
@@ -218,13 +245,37 @@ class CheckpointCallback(LocalVariablesCallback):
                 "CheckpointCallback a cursor",
                 stacklevel=3,
             )
-        facts.begin_fit_at(self.model, found.epoch)
+        if self._callbacks is not None:
+            self._checkpoints.give_back(found, self._callbacks.callbacks[:-1])
+        self._metrics = found.metrics
+        self._rates = Decisions.of(self.model) if found.batch else None
         wanted = (self.params or {}).get("epochs")
-        if topology.rank() == 0 and wanted is not None and found.epoch >= wanted:
+        if wanted is None or (found.epoch < wanted and not found.stopped):
+            facts.begin_fit_at(self.model, found.epoch)
+            return
+        facts.begin_fit_at(self.model, max(found.epoch, wanted))
+        if topology.rank() == 0:
+            self._warn_of_the_end(found, wanted)
+
+    def _warn_of_the_end(self, found: TrainingPosition, wanted: int) -> None:
+        """Says why `fit` has nothing to do."""
+        why = f"and fit was given epochs={wanted}. Give it more, or"
+        if found.stopped:
+            why = "when a callback ended its training. Give fit"
+        warnings.warn(
+            f"fit has nothing to do: the checkpoint in {self._checkpoints} has been trained for "
+            f"{found.epoch} epochs, {why} another folder for another training",
+            stacklevel=4,
+        )
+
+    def _warn_of_unseen_state(self) -> None:
+        """Names what the data draws from a state that no checkpoint has."""
+        ops = stateful_ops(running_fit.data_of(self.model)) if topology.rank() == 0 else []
+        if ops:
             warnings.warn(
-                f"fit has nothing to do: the checkpoint in {self._checkpoints} has been trained "
-                f"for {found.epoch} epochs, and fit was given epochs={wanted}. Give it more, or "
-                "another folder for another training",
+                f"the dataset has ops with a state of their own, which no checkpoint has: "
+                f"{', '.join(ops)}. After a restart they draw other numbers: use "
+                "tf.random.stateless_* ops, with seeds made of the epoch and the sample",
                 stacklevel=3,
             )
 
@@ -233,20 +284,30 @@ class CheckpointCallback(LocalVariablesCallback):
         return self.fit.passes if self._cursor is None else self._cursor
 
     def _agree(self) -> bool:
-        """Asks all ranks whether one wants to stop; returns whether a checkpoint is due by time."""
-        due = self._checkpoints.due_by_time()
-        stop, due = self._agreement.ask(self._step, self._termination.requested, due)
-        self.stopped |= stop
-        return due
+        """Asks all ranks what they want; returns whether a callback has ended training."""
+        stops, late = self._termination.requested, self._checkpoints.due_by_time()
+        ends = bool(self.model.stop_training)
+        stops, late, ends = self._agreement.ask(self._step, stops, late, ends)
+        self._stops |= stops
+        self._due |= late
+        return ends
 
-    def _save(
-        self,
-        epoch: int,
-        batch: int,
-        logs: Mapping[str, Any] | None = None,
-        *,
-        must: bool = False,
-    ) -> None:
+    def _settle(self, epoch: int, batch: int, *, final: bool = False) -> None:
+        """Saves and leaves, if that is due and no gradient would be lost; else later.
+
+        Args:
+            epoch: the epoch that is to go on or to begin.
+            batch: how many batches of it are trained.
+            final: there is no later step to do it after.
+        """
+        if not (self._due or self._stops) or not self._boundary.is_here(self.model, final=final):
+            return
+        self._save(epoch, batch, must=final or self._stops)
+        if self._stops:
+            self._leave()
+
+    def _save(self, epoch: int, batch: int, *, must: bool) -> None:
+        logs, callbacks = self._logs or {}, self._callbacks
         self._checkpoints.save(
             self.model,
             step=self._step,
@@ -254,14 +315,17 @@ class CheckpointCallback(LocalVariablesCallback):
             batch=batch,
             cursor=self._data(),
             values=self._values() if self._values is not None else None,
-            metrics={k: float(v) for k, v in (logs or {}).items() if np.ndim(v) == 0},
+            metrics={k: float(v) for k, v in logs.items() if np.ndim(v) == 0},
             local_variables=self.local(),
-            must=must or self.stopped,
+            must=must,
+            callbacks=() if callbacks is None else callbacks.callbacks[:-1],
+            stopped=batch == 0 and bool(self.model.stop_training),
         )
-        self._saved = self._step
+        self._saved, self._due, self._logs = self._step, False, None
 
     def _leave(self) -> None:
         """Publishes, and ends training on all ranks, which have all come here."""
+        self.stopped = True
         self._checkpoints.publish()
         self.model.stop_training = True
         if self._at_sigterm == "exit":

@@ -20,7 +20,6 @@ from tfring.keras.model_optimizers import optimizers_of, remembered
 from tfring.keras2 import facts
 
 TRAINING = "tfring"  # the key of metadata under which the position of training is kept
-_SEED = "seed_generator_state"
 _LISTED = 5  # variables in a message
 
 
@@ -28,7 +27,7 @@ class Contents:
     """The variables of a model and its optimizers that all ranks have in common, by name.
 
     Left out: variables that are a rank's own (local layers), gradients that a rank has accumulated,
-    and the states of seed generators, which differ between ranks and are kept for each.
+    and what is kept of each rank: random states, and the metrics of the epoch.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, local: Sequence[Any] = ()) -> None:
@@ -121,20 +120,6 @@ class Contents:
         while values:
             name, value = values.popitem()
             variables[name].assign(value)
-
-    def seeds(self) -> list[list[int]]:
-        """Returns the states of this rank's seed generators."""
-        return [variable.numpy().tolist() for variable in self._seed_variables()]
-
-    def set_seeds(self, seeds: Sequence[Sequence[int]]) -> None:
-        """Gives the seed generators the states that `seeds` returned, if there are as many."""
-        variables = self._seed_variables()
-        if len(variables) == len(seeds):
-            for variable, value in zip(variables, seeds, strict=True):
-                variable.assign(np.array(value, _dtype_of(variable)))
-
-    def _seed_variables(self) -> list[Any]:
-        return [v for v in self.model.variables if v.name.split("/")[-1] == _SEED]
 
 
 @dataclasses.dataclass(frozen=True)

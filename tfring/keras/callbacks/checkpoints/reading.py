@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,10 +18,13 @@ from tfring.checkpoint.shares import balanced
 from tfring.collectives.variables import broadcast_variables
 from tfring.exceptions import described
 from tfring.keras.callbacks.checkpoints.contents import TRAINING, Contents
+from tfring.keras.callbacks.checkpoints.memory import Memory
 from tfring.keras.callbacks.checkpoints.patience import while_others_wait
 from tfring.keras.callbacks.checkpoints.sharing import exchange
 
 _RESTORE = "tfring.checkpoint.restore"
+_OWN = "tfring/"  # parts of a checkpoint that are no variables, all in share 0
+RANK = _OWN + "rank/{}"
 _NO_FIT = "Give fit the model that was saved, or another folder to begin anew"
 
 
@@ -41,6 +45,7 @@ class Reading:
             what: what could not be done, for errors.
         """
         self._opened, self._contents, self._what = opened, contents, what
+        self.memory = Memory()  # of callbacks, on rank 0
         self._damaged: dict[str, str] = {}  # what ranks have found, by file of arrays
 
     def restore(self, name: str | None) -> Mapping[str, Any] | None:
@@ -74,18 +79,23 @@ class Reading:
                 return root
             self._damaged[root["data"]] = damage
 
-    def _find(self, name: str | None) -> tuple[CheckpointInfo, Mapping[str, Any]] | None:
-        """Returns the checkpoint, and what it holds; None if there is none."""
+    def _find(self, name: str | None) -> tuple[CheckpointInfo, Mapping[str, Any], Any] | None:
+        """Returns the checkpoint, what it holds, and what of it is no variable; None if none."""
         checkpoints = self._opened()
 
-        def valid(info: CheckpointInfo) -> tuple[CheckpointInfo, Mapping[str, Any]]:
+        def valid(info: CheckpointInfo) -> tuple[CheckpointInfo, Mapping[str, Any], Any]:
             if info.data in self._damaged:
                 raise InvalidCheckpointError(self._damaged[info.data])
-            return info, checkpoints.parts(info)
+            parts = checkpoints.parts(info)
+            own = {name for name in parts if name.startswith(_OWN)}
+            variables = {name: part for name, part in parts.items() if name not in own}
+            return info, variables, checkpoints.read(info, own)
 
         return checkpoints.newest(valid) if name is None else valid(checkpoints.info(name))
 
-    def _chosen(self, info: CheckpointInfo, parts: Mapping[str, Any]) -> dict[str, Any]:
+    def _chosen(
+        self, info: CheckpointInfo, parts: Mapping[str, Any], own: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Returns what the others have to know of the checkpoint."""
         training = info.metadata.get(TRAINING)
         if training is None:
@@ -93,7 +103,13 @@ class Reading:
         contents = self._contents()
         contents.build_alike(training["built"])
         contents.refuse_others(parts)
-        known = {"name": info.name, "data": info.data}
+        self.memory = Memory.of_parts(own)
+        ranks = [json.loads(own[RANK.format(i)]) for i in range(training["ranks"])]
+        known: dict[str, Any] = {"name": info.name, "data": info.data, "ranks": ranks}
+        known["memory"] = {
+            name: value.decode() if isinstance(value, bytes) else [value.dtype.name, value.shape]
+            for name, value in self.memory.parts().items()
+        }
         return {TRAINING: training, "generation": info.generation, "step": info.step, **known}
 
     def _read(self, root: Mapping[str, Any]) -> str | None:

@@ -107,6 +107,21 @@ class TrainingCheckpoints:
             _log.info("%s", self._beginning(found))
         return found
 
+    def give_back(self, found: TrainingPosition, callbacks: Sequence[Any]) -> None:
+        """Gives callbacks what they remembered, and says on rank 0 which begin anew.
+
+        Args:
+            found: what `begin` returned.
+            callbacks: after their `on_train_begin`.
+        """
+        anew = found.memory.give_back(callbacks)
+        if anew and topology.rank() == 0:
+            _log.warning(
+                "callbacks that begin anew, because the checkpoint has nothing of them: %s. What a "
+                "callback remembers is kept if it has state_dict() and load_state_dict(state)",
+                ", ".join(anew),
+            )
+
     def due_at_epoch(self, epochs: int) -> bool:
         """Returns whether to save after so many epochs; the same on all ranks."""
         return self._every_epochs is not None and epochs % self._every_epochs == 0

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tfring import topology
+import numpy as np
+
+from tfring import _native, topology
 from tfring.checkpoint import Checkpointer, CheckpointTimeoutError
 from tfring.checkpoint.manifest import as_json
 from tfring.checkpoint.shares import Share, balanced
+from tfring.exceptions import tf_errors
+from tfring.keras.callbacks.checkpoints import boundary
 from tfring.keras.callbacks.checkpoints.contents import TRAINING, Contents
+from tfring.keras.callbacks.checkpoints.epoch_metrics import EpochMetrics
+from tfring.keras.callbacks.checkpoints.memory import Memory
 from tfring.keras.callbacks.checkpoints.patience import while_others_wait
-from tfring.keras.callbacks.checkpoints.reading import Reading
+from tfring.keras.callbacks.checkpoints.rank_state import RankState
+from tfring.keras.callbacks.checkpoints.reading import RANK, Reading
+from tfring.keras.callbacks.checkpoints.scales import begin_with_scales, scales_of
 from tfring.keras.callbacks.checkpoints.sharing import exchange, find_writers, known_sign
 from tfring.ops import arguments
 from tfring.signals.termination import seconds_left
@@ -35,6 +44,10 @@ class TrainingPosition:
         step: how many steps had been trained in all.
         generation: which generation of the job saved it.
         values: what the program had saved besides.
+        stopped: whether a callback had ended training.
+        memory: what callbacks remembered: `memory.give_back(callbacks)`.
+        metrics: what this rank's metrics held of the epoch; None at its beginning, or if that is
+            not known.
     """
 
     epoch: int
@@ -42,6 +55,9 @@ class TrainingPosition:
     step: int
     generation: int
     values: Mapping[str, Any]
+    stopped: bool = False
+    memory: Memory = dataclasses.field(default_factory=Memory, repr=False)
+    metrics: EpochMetrics | None = dataclasses.field(default=None, repr=False)
 
 
 def save_checkpoint(
@@ -57,15 +73,18 @@ def save_checkpoint(
     values: Mapping[str, Any] | None = None,
     metrics: Mapping[str, float] | None = None,
     local_variables: Sequence[Any] = (),
+    callbacks: Sequence[Any] = (),
+    stopped: bool = False,
     must: bool = False,
     may_publish: Callable[[], bool] | None = None,
 ) -> bool:
     """Saves weights, optimizers and the position of training; a collective of all ranks.
 
     Each rank that sees the folder of rank 0 copies and writes a share of the weights and the
-    optimizers' variables. Rank 0 keeps the states of seed generators and the data cursor of each
-    rank, which the ranks exchange by one small collective. While a rank still writes an earlier
-    checkpoint nothing is saved; see `Checkpointer.save`.
+    optimizers' variables. Rank 0 keeps the states of random generators, the metrics of the epoch
+    and the data cursor of each rank, which the ranks exchange by one small collective. While a rank
+    still writes an earlier checkpoint nothing is saved; see `Checkpointer.save`. Call it where
+    optimizers have no accumulated gradients: these are not kept.
 
     Args:
         checkpoints: where to, the same on every rank.
@@ -80,6 +99,8 @@ def save_checkpoint(
         values: more to keep: values that JSON can hold. Those of rank 0 count.
         metrics: by which the best checkpoints are kept.
         local_variables: variables of the model that are a rank's own; they are left out.
+        callbacks: whose memory is kept; those of rank 0 count.
+        stopped: whether a callback has ended training.
         must: as in `Checkpointer.save`.
         may_publish: as in `Checkpointer.save`.
 
@@ -93,37 +114,50 @@ def save_checkpoint(
     """
     arguments.require_init("save_checkpoint")
     contents = Contents(model, optimizer, local_variables)
-    ranks = _of_all_ranks(checkpoints, contents, cursor, values, (generation, step))
+    own, memory = RankState(model, cursor, within_epoch=batch > 0), Memory()
+
+    def of_rank_0() -> dict[str, Any]:
+        nonlocal memory
+        as_json(dict(values or {}), "values")
+        memory = Memory.of(callbacks)
+        return _of_root(checkpoints, generation, step)
+
+    ranks = _of_all_ranks(checkpoints, own, of_rank_0)
+    training = {"epoch": epoch, "batch": batch, "stopped": stopped, "values": dict(values or {})}
+    training |= {"built": contents.built(), "ranks": len(ranks), "scales": scales_of(model)}
     if any(each["busy"] for each in ranks) and not must:
         checkpoints.skip(step)
         return False
+    more = {"metrics": metrics, "may_publish": may_publish}
+    write = _share_to_write(checkpoints, contents, ranks, memory, training)
+    if write is not None:
+        write = functools.partial(write, step, ranks[0]["root"]["generation"], **more)
+    _write(checkpoints, write, must or not checkpoints.asynchronous)
+    return True
+
+
+def _share_to_write(
+    checkpoints: Checkpointer,
+    contents: Contents,
+    ranks: Sequence[Any],
+    memory: Memory,
+    training: Mapping[str, Any],
+) -> Callable[..., Any] | None:
+    """Returns what saves this rank's share; None if it has none. A collective at times."""
     left = [each["left"] for each in ranks if each["left"] is not None]
     checkpoints.hurry(min(left, default=None))
     share = _my_share(checkpoints, ranks)
-    waits = must or not checkpoints.asynchronous
     if share is None:
-        _write(checkpoints, None, waits)
-        return True
-    metadata: dict[str, Any] = {}
+        return None
+    names = balanced(contents.sizes(), share.count)[share.index]
+    state, metadata = contents.arrays(names), {}
     if share.index == 0:
         _warn_of(contents.left_out())
-        of_ranks = [{"seeds": each["seeds"], "cursor": each["cursor"]} for each in ranks]
-        training = {"epoch": epoch, "batch": batch, "values": dict(values or {})}
-        metadata = {TRAINING: {**training, "built": contents.built(), "ranks": of_ranks}}
-    names = balanced(contents.sizes(), share.count)[share.index]
-    write = functools.partial(
-        checkpoints.save,
-        contents.arrays(names),
-        step,
-        ranks[0]["root"]["generation"],
-        metadata=metadata,
-        metrics=metrics,
-        must=True,  # all ranks have agreed to save
-        share=share,
-        may_publish=may_publish,
-    )
-    _write(checkpoints, write, waits)
-    return True
+        metadata = {TRAINING: training}
+        owns = {RANK.format(i): json.dumps(each["own"]).encode() for i, each in enumerate(ranks)}
+        state = {**state, **memory.parts(), **owns}
+    # `must`: all ranks have agreed to save
+    return functools.partial(checkpoints.save, state, metadata=metadata, must=True, share=share)
 
 
 def restore_checkpoint(
@@ -169,13 +203,39 @@ def restore_checkpoint(
     if root is None:
         return None
     training = root[TRAINING]
-    ranks = training["ranks"]
-    if topology.rank() < len(ranks):
-        Contents(model, optimizer, local_variables).set_seeds(ranks[topology.rank()]["seeds"])
-    if cursor is not None:
-        _load_cursor(cursor, [each["cursor"] for each in ranks])
-    epoch, batch, values = training["epoch"], training["batch"], training["values"]
-    return TrainingPosition(epoch, batch, root["step"], root["generation"], values)
+    boundary.forget_gradients(model)
+    begin_with_scales(model, training["scales"])
+    own, failure = RankState(model, cursor), None
+    try:
+        own.give_back(root["ranks"])
+    except Exception as error:
+        failure = error
+    what = f"cannot go on from the checkpoints in {checkpoints}"
+    exchange(None, failure, "tfring.checkpoint.restore.own", what)
+    given = {name: training[name] for name in ("epoch", "batch", "values", "stopped")}
+    return TrainingPosition(
+        step=root["step"],
+        generation=root["generation"],
+        memory=_of_rank_0(reading.memory, root["memory"]),
+        metrics=own.metrics,
+        **given,
+    )
+
+
+def _of_rank_0(memory: Memory, described: Mapping[str, Any]) -> Memory:
+    """Returns on all ranks what callbacks remembered on rank 0; a collective."""
+    mine, parts = memory.parts(), {}
+    for i, (name, how) in enumerate(described.items()):
+        if isinstance(how, str):
+            parts[name] = how.encode()
+            continue
+        dtype, shape = how
+        array = np.ascontiguousarray(mine[name]) if name in mine else np.empty(shape, dtype)
+        with tf_errors():
+            flat = array.reshape(-1).view(np.uint8)
+            flat = _native.core.broadcast(flat, name=f"tfring.checkpoint.memory.{i}", root=0)
+        parts[name] = np.asarray(flat).view(dtype).reshape(shape)
+    return memory if topology.rank() == 0 else Memory.of_parts(parts)
 
 
 def publish(checkpoints: Checkpointer) -> None:
@@ -239,36 +299,21 @@ def _warn_of(left_out: Sequence[Any]) -> None:
 
 
 def _of_all_ranks(
-    checkpoints: Checkpointer,
-    contents: Contents,
-    cursor: Any,
-    values: Mapping[str, Any] | None,
-    order: tuple[int | None, int],
+    checkpoints: Checkpointer, own: RankState, of_rank_0: Callable[[], dict[str, Any]]
 ) -> list[Any]:
-    """Returns what each rank has to say. Raises on all ranks if one of them cannot save.
-
-    Args:
-        checkpoints: as in `save_checkpoint`.
-        contents: as in `save_checkpoint`.
-        cursor: as in `save_checkpoint`.
-        values: as in `save_checkpoint`.
-        order: the generation, and the step.
-    """
+    """Returns what each rank has to say. Raises on all ranks if one of them cannot save."""
     failure: Exception | None = None
     mine: dict[str, Any] = {}
     try:
-        state = None if cursor is None else as_json(cursor.state_dict(), "the state of the cursor")
         checkpoints.raise_failure()
         mine = {
-            "seeds": contents.seeds(),
-            "cursor": state,
+            "own": own.as_json(),
             "busy": checkpoints.busy,
             "writers": known_sign(checkpoints),
             "left": seconds_left(),
         }
         if topology.rank() == 0:
-            as_json(dict(values or {}), "values")
-            mine["root"] = _of_root(checkpoints, *order)
+            mine["root"] = of_rank_0()
     except Exception as error:
         failure = error
     return exchange(mine, failure, _SAVE, f"cannot save to {checkpoints}")
@@ -301,22 +346,6 @@ def _of_root(checkpoints: Checkpointer, generation: int | None, step: int) -> di
 def checkpointer(given: Any) -> Checkpointer:
     """Returns the Checkpointer that was given, or one of the folder that was."""
     return given if isinstance(given, Checkpointer) else Checkpointer(given)
-
-
-def _load_cursor(cursor: Any, states: Sequence[Any]) -> None:
-    rank, size = topology.rank(), topology.size()
-    if all(state is None for state in states):
-        warnings.warn("the checkpoint has no data cursor: the data begins anew", stacklevel=3)
-    elif len(states) == size:
-        cursor.load_state_dict(states[rank])
-    elif all(state == states[0] for state in states):
-        cursor.load_state_dict(states[0])
-    else:
-        raise RuntimeError(
-            f"rank {rank}: the checkpoint has another data cursor for each of {len(states)} ranks, "
-            f"and there are {size} now: start as many, or use a cursor that counts the samples of "
-            "all ranks"
-        )
 
 
 def reserve(checkpoints: Checkpointer, patience: float = 0.0) -> int:

@@ -25,6 +25,10 @@ class Decisions:
     def apply(self, model: Any) -> None:
         """Makes them hold for a model."""
         model.stop_training = self.stop
+        self.apply_rates(model)
+
+    def apply_rates(self, model: Any) -> None:
+        """Gives the optimizers of a model these learning rates."""
         for parts, wanted in zip(_parts(model), self.rates, strict=True):
             for part, rate in zip(parts, wanted, strict=True):
                 if facts.rate_of(part) != rate:

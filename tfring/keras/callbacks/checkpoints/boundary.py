@@ -1,0 +1,95 @@
+"""UpdateBoundary: where no gradient is accumulated that an update is still to come for."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+
+from tfring import _native, topology
+from tfring.exceptions import tf_errors
+from tfring.keras.hook import find_hook, steps_taken
+from tfring.keras.model_optimizers import optimizers_of, parts_of, remembered
+from tfring.keras2 import facts
+from tfring.ops import reduce_ops
+
+_LOST = (
+    "tfring: a checkpoint is taken between two updates, and the gradients that were accumulated "
+    "since the last one are not in it. {}"
+)
+_AT_END = "End training after a multiple of the optimizer's passes per update"
+_NEVER = "The optimizers of the model never make an update in the same step"
+
+
+class UpdateBoundary:
+    """Says whether a checkpoint may be taken after a step; asked alike on all ranks.
+
+    Accumulated gradients are as large as the weights, and each rank has its own. No checkpoint
+    keeps them: it waits for the update, which is a few passes away.
+    """
+
+    def __init__(self) -> None:
+        self._waited = 0
+
+    def is_here(self, model: Any, *, final: bool = False) -> bool:
+        """Returns whether no rank holds gradients; a collective where optimizers accumulate.
+
+        Where the optimizers of a model never make their updates in the same step, it is true after
+        some time, with a warning.
+
+        Args:
+            model: the model that is trained.
+            final: no step comes after this one.
+        """
+        with remembered(model):
+            periods = _periods(model)
+            if not periods:
+                return True
+            mine = np.array([_holds_gradients(model), self._waited], np.float64)
+        with tf_errors():
+            agreed = _native.core.allreduce(mine, name="tfring.checkpoint.held", op=reduce_ops.Max)
+        held, self._waited = bool(agreed[0]), int(agreed[1]) + 1
+        now = final or self._waited > 2 * math.lcm(*periods)
+        if held and now and topology.rank() == 0:
+            warnings.warn(_LOST.format(_AT_END if final else _NEVER), stacklevel=4)
+        if not held or now:
+            self._waited = 0
+        return not held or now
+
+
+def forget_gradients(model: Any) -> None:
+    """Sets to zero what optimizers have accumulated, and tfring for them."""
+    for optimizer in optimizers_of(model).values():
+        hook = find_hook(optimizer)
+        held = [] if hook is None else hook.accumulated()
+        for part in parts_of(optimizer):
+            held += getattr(part, "_accumulated_gradients", None) or []
+        for variable in held:
+            variable.assign(np.zeros_like(variable.numpy()))
+
+
+def _periods(model: Any) -> list[int]:
+    """Returns the passes per update of the optimizers that accumulate."""
+    found = []
+    for optimizer in optimizers_of(model).values():
+        hook = find_hook(optimizer)
+        found.append(1 if hook is None else hook.passes)
+        found += [_passes(part) for part in parts_of(optimizer)]
+    return [period for period in found if period > 1]
+
+
+def _holds_gradients(model: Any) -> bool:
+    for optimizer in optimizers_of(model).values():
+        hook = find_hook(optimizer)
+        if hook is not None and facts.number(hook.counter):
+            return True
+        accumulating = [part for part in parts_of(optimizer) if _passes(part) > 1]
+        if any(steps_taken(part) % _passes(part) for part in accumulating):
+            return True
+    return False
+
+
+def _passes(part: Any) -> int:
+    return int(getattr(part, "gradient_accumulation_steps", None) or 1)

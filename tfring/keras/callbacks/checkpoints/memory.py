@@ -1,0 +1,201 @@
+"""What callbacks remember: kept with each checkpoint, and given back when training goes on.
+
+Of Keras' own callbacks these are a few attributes. Others say it themselves, by `state_dict()` and
+`load_state_dict(state)`, as data cursors do. A callback is known again by its class and by its
+place among those of its class.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfring.checkpoint import CheckpointError
+from tfring.checkpoint.manifest import as_json
+
+PART = "tfring/callbacks"  # of a checkpoint; arrays are below it
+
+# By class, in both Keras: what is kept of it. All else follows from its arguments.
+_OF_KERAS = {
+    "EarlyStopping": ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
+    "ReduceLROnPlateau": ("wait", "best", "cooldown_counter"),
+    "ModelCheckpoint": (
+        "best",
+        "epochs_since_last_save",
+        "_batches_seen_since_last_saving",
+        "_last_batch_seen",
+    ),
+    "SwapEMAWeights": ("_ema_weights_in_model",),
+    "TensorBoard": ("_global_train_batch", "_global_test_batch"),
+    "History": ("epoch", "history"),
+}
+_LIBRARIES = ("keras", "tf_keras", "tfring")
+_PLAIN = {*vars(keras.callbacks.Callback()), "model", "params"}  # what every callback has
+
+
+class Memory:
+    """What callbacks remembered when a checkpoint was made.
+
+    Attributes:
+        states: by class and place ("EarlyStopping/0"): values of JSON, arrays, lists of arrays.
+    """
+
+    def __init__(self, states: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        self.states = dict(states or {})
+
+    @classmethod
+    def of(cls, callbacks: Sequence[Any]) -> Memory:
+        """Returns what callbacks remember now.
+
+        Raises:
+            CheckpointError: a `state_dict` returns what JSON cannot hold, and no arrays.
+        """
+        places = _places(callbacks)
+        return cls({place: _state_of(place, one) for place, one in places if _remembers(one)})
+
+    def give_back(self, callbacks: Sequence[Any]) -> list[str]:
+        """Gives callbacks back what they have remembered.
+
+        Args:
+            callbacks: after their `on_train_begin`, in which those of Keras begin anew.
+
+        Returns:
+            The places of those that begin anew.
+        """
+        anew = []
+        for place, callback in _places(callbacks):
+            if _remembers(callback) and place in self.states:
+                _give_back(callback, self.states[place])
+            elif _remembers(callback) or _may_remember(callback):
+                anew.append(place)
+        return anew
+
+    def parts(self) -> dict[str, Any]:
+        """Returns it as parts of a checkpoint."""
+        arrays: dict[str, Any] = {}
+        described = {
+            place: {key: _taken_out(f"{PART}/{place}/{key}", v, arrays) for key, v in state.items()}
+            for place, state in self.states.items()
+        }
+        return {PART: json.dumps(described).encode(), **arrays}
+
+    @classmethod
+    def of_parts(cls, parts: Mapping[str, Any]) -> Memory:
+        """Returns what `parts` was called for.
+
+        Raises:
+            CheckpointError: the checkpoint is not what `parts` makes.
+        """
+        try:
+            described = json.loads(parts.get(PART, b"{}"))
+            return cls(
+                {
+                    place: {
+                        key: _put_back(f"{PART}/{place}/{key}", value, parts)
+                        for key, value in state.items()
+                    }
+                    for place, state in described.items()
+                }
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CheckpointError(f"{PART} is not what callbacks remember: {error!r}") from error
+
+
+def _places(callbacks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    counts: collections.Counter[str] = collections.Counter()
+    for callback in callbacks:
+        name = type(callback).__name__
+        yield f"{name}/{counts[name]}", callback
+        counts[name] += 1
+
+
+def _remembers(callback: Any) -> bool:
+    return _has_own_state(callback) or bool(_attributes(callback))
+
+
+def _has_own_state(callback: Any) -> bool:
+    return hasattr(callback, "state_dict") and hasattr(callback, "load_state_dict")
+
+
+def _attributes(callback: Any) -> list[str]:
+    """Returns what is kept of a callback that is of a class of Keras, or of a subclass."""
+    for kind in type(callback).__mro__:
+        if kind.__module__.split(".")[0] in _LIBRARIES and kind.__name__ in _OF_KERAS:
+            return [name for name in _OF_KERAS[kind.__name__] if hasattr(callback, name)]
+    return []
+
+
+def _may_remember(callback: Any) -> bool:
+    """Whether a callback of the user's has attributes of its own."""
+    foreign = type(callback).__module__.split(".")[0] not in _LIBRARIES
+    return foreign and not vars(callback).keys() <= _PLAIN
+
+
+def _state_of(place: str, callback: Any) -> dict[str, Any]:
+    if _has_own_state(callback):
+        given = callback.state_dict()
+        what = f"state_dict() of the callback {place}"
+        return {key: _kept(value, what) for key, value in given.items()}
+    state = {}
+    for name in _attributes(callback):
+        try:
+            state[name] = _kept(getattr(callback, name), f"{name} of {place}")
+        except CheckpointError as error:  # what the program has put into the logs, say
+            warnings.warn(f"tfring: not in the checkpoints: {error}", stacklevel=3)
+    return state
+
+
+def _kept(value: Any, what: str) -> Any:
+    """Returns a value as it is kept: arrays as they are, all else as JSON has it."""
+    if isinstance(value, np.ndarray) or _is_list_of_arrays(value):
+        return value
+    return as_json(_plain(value), what)
+
+
+def _is_list_of_arrays(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(v, np.ndarray) for v in value)
+
+
+def _plain(value: Any) -> Any:
+    """Returns numbers of numpy and TensorFlow as those of Python."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if hasattr(value, "numpy"):
+        value = value.numpy()
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def _taken_out(name: str, value: Any, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Returns a value for JSON, and puts arrays elsewhere."""
+    if isinstance(value, np.ndarray):
+        arrays[name] = value
+        return {"array": True}
+    if _is_list_of_arrays(value):
+        arrays.update({f"{name}/{i}": each for i, each in enumerate(value)})
+        return {"arrays": len(value)}
+    return {"value": value}
+
+
+def _put_back(name: str, described: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:
+    if "array" in described:
+        return arrays[name]
+    if "arrays" in described:
+        return [arrays[f"{name}/{i}"] for i in range(described["arrays"])]
+    return described["value"]
+
+
+def _give_back(callback: Any, state: Mapping[str, Any]) -> None:
+    if _has_own_state(callback):
+        callback.load_state_dict(dict(state))
+        return
+    for name in _attributes(callback):
+        if name in state:
+            setattr(callback, name, state[name])

@@ -1,0 +1,41 @@
+"""The scales of the ranks' weights (see training/weights.py), by the place of the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tfring.keras.hook import find_hook
+from tfring.keras.model_optimizers import optimizers_of
+from tfring.training import weights
+
+
+def scales_of(model: Any) -> list[Any]:
+    """Returns the scales of all reductions, as values of JSON.
+
+    The names of reductions depend on how many optimizers a process has wrapped. So those of the
+    optimizers of a model are known by the optimizer's place in it. All ranks call this: what has
+    no name yet gets one.
+    """
+    found, names = [], _names(model)
+    for members, name, value in weights.scales():
+        place, rest = "", name
+        for other, hook_name in names.items():
+            if name.startswith(f"{hook_name}."):
+                place, rest = other, name.removeprefix(hook_name)
+        found.append([place, members, rest, value])
+    return found
+
+
+def begin_with_scales(model: Any, saved: Sequence[Any]) -> None:
+    """Goes on with what `scales_of` returned; the same on all ranks."""
+    names = _names(model)
+    known = [each for each in saved if not each[0] or each[0] in names]
+    weights.begin_with_scales(
+        [(members, names.get(place, "") + rest, value) for place, members, rest, value in known]
+    )
+
+
+def _names(model: Any) -> dict[str, str]:
+    hooks = {place: find_hook(each) for place, each in optimizers_of(model).items()}
+    return {place: hook.name for place, hook in hooks.items() if hook is not None}
