@@ -128,7 +128,7 @@ class Look(Keras2Callback, keras.callbacks.Callback):  # type: ignore[misc]
         self._life = life
         self.values: list[Any] = []
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if self._life == "restore":
             self._look()
 
