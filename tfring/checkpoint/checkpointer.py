@@ -265,6 +265,10 @@ class Checkpointer:
         """
         self._writer.wait(self._patience() if timeout is None else timeout)
 
+    def abandon(self) -> None:
+        """Lets the process end without what is being written: it is passed over then."""
+        atexit.unregister(self._close_at_exit)
+
     def close(self, timeout: float | None = None) -> None:
         """Waits as `wait` does, and lets nothing be saved any more; raises what `wait` raises."""
         atexit.unregister(self._close_at_exit)

@@ -86,7 +86,10 @@ next_batch({"lock": lock.acquire, "keeps": lambda: ctypes.PyDLL(None).sleep(60)}
 
 @pytest.mark.parametrize(
     ("how", "said"),
-    [("lock", "It is in next_batch (data.py:6)"), ("keeps", f"on which line it is: {KEEPS_LOCK}")],
+    [
+        ("lock", "Rank 1 waits for a lock or another thread in next_batch (data.py:6)"),
+        ("keeps", f"on which line it is: {KEEPS_LOCK}"),
+    ],
 )
 def test_a_rank_that_does_not_call_is_asked_where_it_is(
     tmp_path: Path, how: str, said: str

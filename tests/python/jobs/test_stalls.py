@@ -184,5 +184,5 @@ def test_a_warning_that_nobody_reads_stops_no_rank(tmp_path: Path) -> None:
         TFRING_HEARTBEAT_TIMEOUT_SECONDS="3",
     )
     assert done.returncode == 0, done.stderr
-    assert "WARNED" in done.stdout and "rank 1" in done.stdout, done.stdout
+    assert "WARNED" in done.stdout and "Rank 1" in done.stdout, done.stdout
     assert "lost" not in done.stderr + done.stdout

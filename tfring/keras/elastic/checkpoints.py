@@ -65,13 +65,15 @@ class FitCheckpoints(TrainingCheckpoints):
         logs: Mapping[str, Any] | None = None,
         *,
         at_change: bool = False,
+        leaves: bool = False,
         last: bool = False,
     ) -> None:
         """Takes what the last commit holds; a thread writes it.
 
         By the metrics in the logs the best checkpoints are kept. With `at_change` all ranks have
         come to this commit to end the generation there: what comes later goes on from it, so it may
-        appear when the generation is over. `last` says that no other comes in this `fit`.
+        appear when the generation is over. `leaves` says that this rank takes no part in that.
+        `last` says that no other comes in this `fit`, or that nobody stays: it is not skipped.
 
         Raises:
             RuntimeError: An earlier checkpoint could not be written.
@@ -89,7 +91,8 @@ class FitCheckpoints(TrainingCheckpoints):
             cursor=state.data,
             values={_EPOCHS: state.epochs.as_json()},
             metrics={k: float(v) for k, v in (logs or {}).items() if np.ndim(v) == 0},
-            must=at_change or last,
+            leaves=leaves,
+            must=last,
             callbacks=self._callbacks,
             stopped=state.stopped,
             may_publish=may_publish,

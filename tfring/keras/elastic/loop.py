@@ -194,12 +194,18 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
         changes = update != NO_UPDATE or stop
         if checkpoints is not None:
             save |= checkpoints.due_at_step(state.trained, state.saved)
+            all_end = changes and strongest(int(not leaves and not stop)) == 0
             if changes or (save and may_save):
-                checkpoints.save_state(state, self._logs, at_change=changes, last=final)
+                last = final or all_end
+                checkpoints.save_state(
+                    state, self._logs, at_change=changes, leaves=leaves, last=last
+                )
                 self._due, self._logs = False, None
             # Where nobody stays who has the state, all wait until it is published.
-            if changes and strongest(int(not leaves and not stop)) == 0:
+            if all_end:
                 checkpoints.publish()
+            elif changes and leaves:
+                checkpoints.leave()
         if not changes:
             return
         if stop:

@@ -161,6 +161,14 @@ class TrainingCheckpoints:
         """
         training_state.publish(self._checkpoints)
 
+    def leave(self) -> None:
+        """Lets this process end without its part of the last checkpoint; rank 0 writes its own.
+
+        Those who stay have the state, and save a newer one.
+        """
+        if topology.rank() != 0:
+            self._checkpoints.abandon()
+
     def _beginning(self, found: TrainingPosition | None) -> str:
         if found is not None:
             name = checkpoint_name(found.generation, found.step)

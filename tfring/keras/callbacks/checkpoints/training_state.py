@@ -75,6 +75,7 @@ def save_checkpoint(
     local_variables: Sequence[Any] = (),
     callbacks: Sequence[Any] = (),
     stopped: bool = False,
+    leaves: bool = False,
     must: bool = False,
     may_publish: Callable[[], bool] | None = None,
 ) -> bool:
@@ -101,6 +102,8 @@ def save_checkpoint(
         local_variables: variables of the model that are a rank's own; they are left out.
         callbacks: whose memory is kept; those of rank 0 count.
         stopped: whether a callback has ended training.
+        leaves: whether this rank is about to leave others. It then writes nothing, unless it is
+            rank 0 or nobody stays, so it need not wait for the storage.
         must: as in `Checkpointer.save`.
         may_publish: as in `Checkpointer.save`.
 
@@ -122,7 +125,7 @@ def save_checkpoint(
         memory = Memory.of(callbacks)
         return _of_root(checkpoints, generation, step)
 
-    ranks = _of_all_ranks(checkpoints, own, of_rank_0)
+    ranks = _of_all_ranks(checkpoints, own, of_rank_0, leaves)
     training = {"epoch": epoch, "batch": batch, "stopped": stopped, "values": dict(values or {})}
     training |= {"built": contents.built(), "ranks": len(ranks), "scales": scales_of(model)}
     if any(each["busy"] for each in ranks) and not must:
@@ -299,7 +302,7 @@ def _warn_of(left_out: Sequence[Any]) -> None:
 
 
 def _of_all_ranks(
-    checkpoints: Checkpointer, own: RankState, of_rank_0: Callable[[], dict[str, Any]]
+    checkpoints: Checkpointer, own: RankState, of_rank_0: Callable[[], dict[str, Any]], leaves: bool
 ) -> list[Any]:
     """Returns what each rank has to say. Raises on all ranks if one of them cannot save."""
     failure: Exception | None = None
@@ -311,6 +314,7 @@ def _of_all_ranks(
             "busy": checkpoints.busy,
             "writers": known_sign(checkpoints),
             "left": seconds_left(),
+            "leaves": leaves,
         }
         if topology.rank() == 0:
             mine["root"] = of_rank_0()
@@ -320,9 +324,11 @@ def _of_all_ranks(
 
 
 def _my_share(checkpoints: Checkpointer, ranks: Sequence[Any]) -> Share | None:
-    """Returns what this rank writes; None if it does not see the folder. A collective at times."""
+    """Returns what this rank writes; None if that is nothing. A collective at times."""
     root = ranks[0]["root"]
     writers = find_writers(checkpoints, [each["writers"] for each in ranks])
+    if not all(each["leaves"] for each in ranks):
+        writers = tuple(rank for rank in writers if rank == 0 or not ranks[rank]["leaves"])
     if root["again"]:
         writers = writers[:1]
     if topology.rank() not in writers:
