@@ -315,6 +315,16 @@ def test_ranks_that_see_the_folder_write_and_read_shares(
     check_restored(folder, model, 3)
 
 
+def test_ranks_with_other_numbers_of_batches_write_one_checkpoint(folder: Path) -> None:
+    """Each has trained other numbers of steps; the checkpoint is named by those of rank 0."""
+    rows = (2 + hvd.rank()) * PER_RANK
+    used = [hvd.callbacks.JoinCallback(), CheckpointCallback(folder)]
+    model = made(1)
+    x, y = my_data(STEPS * PER_RANK)
+    model.fit(x[:rows], y[:rows], batch_size=PER_RANK, epochs=2, verbose=0, callbacks=used)
+    check_restored(folder, model, step=4)
+
+
 def test_the_same_step_again_is_written_by_rank_0(folder: Path) -> None:
     """Its manifest takes the place of the older one by one rename."""
     model = made(1)

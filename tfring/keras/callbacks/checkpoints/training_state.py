@@ -90,7 +90,8 @@ def save_checkpoint(
     Args:
         checkpoints: where to, the same on every rank.
         model: a model that is built, the same on all ranks.
-        step: how many steps have been trained.
+        step: how many steps have been trained; with a JoinCallback ranks differ, and that of rank 0
+            counts.
         epoch: the epoch that is to go on or to begin after a restart, counted from 0.
         batch: how many batches of it have been trained.
         generation: which generation of the job saves; None as in `Checkpointer.save`.
@@ -134,7 +135,8 @@ def save_checkpoint(
     more = {"metrics": metrics, "may_publish": may_publish}
     write = _share_to_write(checkpoints, contents, ranks, memory, training)
     if write is not None:
-        write = functools.partial(write, step, ranks[0]["root"]["generation"], **more)
+        root = ranks[0]["root"]
+        write = functools.partial(write, root["step"], root["generation"], **more)
     _write(checkpoints, write, must or not checkpoints.asynchronous)
     return True
 
@@ -342,6 +344,7 @@ def _of_root(checkpoints: Checkpointer, generation: int | None, step: int) -> di
         known = checkpoints.generation
         generation = checkpoints.reserve() if known is None else known
     return {
+        "step": step,
         "generation": generation,
         "data": checkpoints.new_data(step, generation),
         # Its manifest replaces the older one by one rename: rank 0 writes all of it.
