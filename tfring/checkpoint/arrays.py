@@ -85,7 +85,7 @@ def write(stream: IO[bytes], state: Mapping[str, Any]) -> dict[str, Part]:
                     file.write(_header(_plain(value)))
                 for piece in _pieces(value):
                     file.write(piece)
-            dtype = None if blob else _dtype_name(value.dtype)
+            dtype = None if blob else dtype_name(value)
             shape = () if blob else tuple(value.shape)
             size = len(value) if blob else value.nbytes
             parts[name] = Part(dtype, shape, size, entry.CRC)
@@ -159,6 +159,11 @@ def _file_of(name: str, blob: bool) -> str:
 def _is_foreign(dtype: Any) -> bool:
     """Whether numpy does not know a dtype by itself, as bfloat16."""
     return bool(dtype.isbuiltin == 2)
+
+
+def dtype_name(array: Any) -> str:
+    """Returns the dtype of an array as manifests have it."""
+    return _dtype_name(array.dtype)
 
 
 def _dtype_name(dtype: Any) -> str:

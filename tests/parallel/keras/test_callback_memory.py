@@ -51,6 +51,7 @@ class Scripted(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         logs["val_loss"] = SCRIPT[epoch]
+        logs["recalls"] = np.array([0.25, 0.5])  # as F1Score(average=None) gives: one per class
 
 
 class Crash(Exception):
@@ -62,18 +63,22 @@ class Counts(keras.callbacks.Callback):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.epochs, self.sums, self.seen = 0, np.zeros(2), [np.zeros(3)]
+        self.epochs, self.sums, self.seen = 0, np.zeros(2, ">f4"), [np.zeros(3)]
+        self.names = np.array(["none"])
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.epochs += 1
         self.sums += epoch
         self.seen[0][0] = epoch
+        self.names = np.array(["val_loss", str(epoch)])
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epochs": np.int64(self.epochs), "sums": self.sums, "seen": self.seen}
+        arrays = {"sums": self.sums, "seen": self.seen, "names": self.names}
+        return {"epochs": np.int64(self.epochs), **arrays}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epochs, self.sums, self.seen = state["epochs"], state["sums"], state["seen"]
+        self.names = state["names"]
 
 
 class Forgets(keras.callbacks.Callback):  # type: ignore[misc]
@@ -126,6 +131,7 @@ def remembered(life: Life, folder: Path | None, best: Path, crash: int | None = 
         float(model.optimizer.learning_rate),
         [saves[0].best] if hvd.rank() == 0 else [],
         [counts.epochs, counts.sums.tolist(), [each.tolist() for each in counts.seen]],
+        counts.names.tolist(),
         [history.epoch, history.history["val_loss"]],
         [weight.tolist() for weight in model.get_weights()],
     )

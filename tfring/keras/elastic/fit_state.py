@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from tfring.elastic.messages import strongest
 from tfring.keras.elastic.state import KerasState
@@ -34,7 +35,10 @@ class Epochs:
 
     def as_json(self) -> list[Any]:
         """Returns them for a checkpoint."""
-        return [[epoch, {k: float(v) for k, v in logs.items()}] for epoch, logs in self.results]
+        return [
+            [epoch, {name: np.asarray(value).tolist() for name, value in logs.items()}]
+            for epoch, logs in self.results
+        ]
 
     @classmethod
     def of_json(cls, value: Sequence[Any]) -> Epochs:

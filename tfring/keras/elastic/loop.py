@@ -85,7 +85,7 @@ class CommitSteps(CursorCallback):
         """As in keras.callbacks.Callback."""
         if not logs and logs is not None:  # all batches were trained before a failure
             results = self.model.get_metrics_result()
-            logs.update({name: float(np.asarray(value)) for name, value in results.items()})
+            logs.update({name: np.asarray(value).tolist() for name, value in results.items()})
 
 
 class Validate(keras.callbacks.Callback):  # type: ignore[misc]
