@@ -216,6 +216,20 @@ SLOW_DISK = """
 """
 
 
+# Says when a rank waits for what was saved last.
+LAST = """
+    from tfring.checkpoint import Checkpointer
+
+    wait = Checkpointer.wait
+
+    def say_and_wait(self, *more):
+        say("waits")
+        wait(self, *more)
+
+    Checkpointer.wait = say_and_wait
+"""
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_nobody_waits_for_a_disk_when_a_rank_leaves(start, tmp_path, rank):
     """Rank 0 writes all the same when it has left the others: they may be about to leave, too."""
@@ -231,6 +245,20 @@ def test_nobody_waits_for_a_disk_when_a_rank_leaves(start, tmp_path, rank):
         assert job.exit_codes[leaver] == 76
         (tmp_path / "stop").touch()
         assert job.wait_for_end() == (0, "the training is over")
+
+
+def test_the_last_checkpoint_is_whole_when_a_rank_is_lost_that_was_writing_it(start, tmp_path):
+    """Nothing is left to train then, and the rank that takes its place knows of no checkpoint."""
+    text = FIT.replace("    hvd.init()\n", LAST.lstrip("\n") + SLOW_DISK)
+    text = text.replace("if draft.step > 5:", "if draft.share.index == 1 and draft.step == 10:")
+    with start(2, text.replace("epochs=EPOCHS", "epochs=2"), min_np=2) as job:
+        [writing] = job.wait(lambda: job.lines("writes"))
+        job.wait(lambda: job.lines("waits", rank=0))
+        job.kill(writing["worker"], signal.SIGKILL)
+        (tmp_path / "disk").touch()
+        assert job.wait_for_end() == (0, "the training is over")
+    saved = Checkpointer(str(tmp_path / "checkpoints")).latest()
+    assert saved is not None and saved.step == 10
 
 
 @pytest.mark.slow

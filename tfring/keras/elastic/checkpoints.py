@@ -29,6 +29,10 @@ class FitCheckpoints(TrainingCheckpoints):
         self._callbacks = list(callbacks)
         self._found: TrainingPosition | None = None
 
+    def begin_generation(self) -> None:
+        """Forgets what was saved: a rank that was lost may not have written its share."""
+        self.generation, self.kept = None, None
+
     def begin_callbacks(self) -> None:
         """Gives the callbacks what they remembered, after their `on_train_begin`."""
         if self._found is not None:

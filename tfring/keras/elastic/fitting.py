@@ -159,7 +159,7 @@ class _Training:
     def train(self, state: FitState) -> None:
         """Trains in one generation, from where the state is to the end."""
         if self._checkpoints is not None:
-            self._checkpoints.generation = None
+            self._checkpoints.begin_generation()
             if not state.restored:
                 found = self._checkpoints.restore(state)
                 if found is not None and state.batch > 0:

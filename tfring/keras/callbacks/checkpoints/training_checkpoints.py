@@ -21,7 +21,8 @@ class TrainingCheckpoints:
 
     Attributes:
         generation: the one that is saved in. `begin` reserves it, and if it is None the next save.
-        kept: how many steps were trained in what was last restored or saved, and not skipped.
+        kept: how many steps were trained in what was last restored or saved, and not skipped; None
+            if that is not known.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class TrainingCheckpoints:
         self._every_seconds, self._restores = every_seconds, restore
         self._saved_at = time.monotonic()
         self.generation: int | None = None
-        self.kept = 0
+        self.kept: int | None = 0
 
     def __str__(self) -> str:
         return str(self._checkpoints)
