@@ -12,9 +12,10 @@ from collections.abc import Callable, Container, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tfring.checkpoint import arrays, manifest, retries
+from tfring.checkpoint import arrays, cleaning, manifest, retries
+from tfring.checkpoint.draft import Draft
 from tfring.checkpoint.errors import CheckpointError
-from tfring.checkpoint.files import Checkpoint, CheckpointFiles, Draft
+from tfring.checkpoint.files import Checkpoint, CheckpointFiles
 from tfring.checkpoint.folders import folder_at
 from tfring.checkpoint.manifest import CheckpointInfo
 from tfring.checkpoint.retention import Retention
@@ -403,7 +404,7 @@ class Checkpointer:
     def _clean(self, draft: Draft, retention: Retention | None, *, verify: bool = False) -> None:
         """Removes what is not kept. Its failure costs space, and no checkpoint."""
         try:
-            self._files.clean(draft, retention, verify=verify)
+            cleaning.clean(self._files, draft, retention, verify=verify)
         except Exception as error:
             text = "nothing is cleaned up in %s: %s. It is tried again after the next checkpoint"
             _log.warning(text, self, retries.described(error))

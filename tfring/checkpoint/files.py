@@ -1,4 +1,4 @@
-"""The checkpoints in one folder: publishing, finding, reading and removing them."""
+"""The checkpoints in one folder: publishing, finding and reading them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container
 from typing import Any, TypeVar
 
 from tfring.checkpoint import arrays, manifest, retries
+from tfring.checkpoint.draft import Draft
 from tfring.checkpoint.errors import CheckpointError, FencedError, InvalidCheckpointError
 from tfring.checkpoint.folders import Folder
 from tfring.checkpoint.manifest import CheckpointInfo
-from tfring.checkpoint.retention import Retention
-from tfring.checkpoint.shares import Share
 
 _log = logging.getLogger("tfring")
 _T = TypeVar("_T")
@@ -35,47 +34,6 @@ class Checkpoint:
 
     info: CheckpointInfo
     state: dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Draft:
-    """What is to become a checkpoint.
-
-    Attributes:
-        generation: which generation of the job writes it.
-        step: which training step it was taken after.
-        state: what `arrays.copied` returned.
-        metadata: values of JSON.
-        metrics: numbers by which the best checkpoints are kept.
-        share: which part of the checkpoint the state is.
-        may_publish: says whether it may still appear; None: it may.
-    """
-
-    generation: int
-    step: int
-    state: Mapping[str, Any]
-    metadata: Mapping[str, Any]
-    metrics: Mapping[str, float]
-    share: Share
-    may_publish: Callable[[], bool] | None = None
-
-    @property
-    def name(self) -> str:
-        """The name of the checkpoint."""
-        return manifest.checkpoint_name(self.generation, self.step)
-
-    @property
-    def manifest(self) -> str:
-        """The file name of the manifest."""
-        data, index = self.share.data, self.share.index
-        if index == 0:
-            return manifest.manifest_file(self.name)
-        return manifest.share_manifest(data, index)
-
-    @property
-    def data(self) -> str:
-        """The name of the file of arrays."""
-        return manifest.share_data(self.share.data, self.share.index)
 
 
 class _WithheldError(Exception):
@@ -220,14 +178,40 @@ class CheckpointFiles:
                 break
             with contextlib.suppress(InvalidCheckpointError):
                 try:
-                    return self._manifest(file).generation
+                    return self.manifest_of(file).generation
                 except OSError:
                     return files[file][0]
         return None
 
     def infos(self) -> list[CheckpointInfo]:
         """Returns the checkpoints whose manifests and sizes are right, the oldest first."""
-        return self._survey(self.folder.names())[0]
+        return self.survey(self.folder.names())[0]
+
+    def survey(self, files: Collection[str]) -> tuple[list[CheckpointInfo], list[str]]:
+        """Returns the checkpoints, the oldest first, and the names of those that cannot be read.
+
+        Args:
+            files: what `folder.names()` has returned.
+        """
+        found, unreadable = [], []
+        for file in files:
+            if manifest.order_of(file) is not None:
+                try:
+                    found.append(self.info(file, files))
+                except InvalidCheckpointError as error:
+                    _log.debug("%s in %s is no checkpoint: %s", file, self.folder, error)
+                except OSError as error:
+                    _log.warning("%s in %s cannot be read: %s", file, self.folder, error)
+                    unreadable.append(file.removesuffix(".json"))
+        return sorted(found, key=lambda info: info.order), unreadable
+
+    def manifest_of(self, file: str) -> CheckpointInfo:
+        """Returns what one manifest says; InvalidCheckpointError if it is missing or not valid."""
+        try:
+            with self.folder.open(file) as stream:
+                return manifest.decode(stream, file)
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise InvalidCheckpointError(f"{file}: a file is missing: {error}") from error
 
     def info(self, file: str, names: Collection[str] | None = None) -> CheckpointInfo:
         """Returns what a manifest says, if the arrays have the size that it says.
@@ -286,6 +270,21 @@ class CheckpointFiles:
             raise InvalidCheckpointError(f"{info.name}: {error}") from error
         return Checkpoint(info, state)
 
+    def read_back(self, share: CheckpointInfo, stop: Callable[[], bool]) -> None:
+        """Reads all arrays of a share, and checks them.
+
+        Args:
+            share: what its manifest says.
+            stop: is asked after each array whether to leave it at that.
+
+        Raises:
+            InvalidCheckpointError: they are not what was written.
+        """
+        with self.folder.open(share.data) as stream:
+            for _ in arrays.read(stream, share.parts):
+                if stop():
+                    break
+
     def verify(self, draft: Draft, stop: Callable[[], bool]) -> None:
         """Reads back what `publish` has written, where that costs little, or removes it.
 
@@ -299,7 +298,7 @@ class CheckpointFiles:
         if not self.folder.rereads:
             return
         try:
-            self._read_back(self._share(draft.manifest), stop)
+            self.read_back(self._share(draft.manifest), stop)
         except (InvalidCheckpointError, OSError) as error:
             for file in (draft.manifest, draft.data):
                 with contextlib.suppress(OSError):
@@ -350,87 +349,6 @@ class CheckpointFiles:
             "Delete them to begin anew, or give another folder"
         )
 
-    def clean(self, draft: Draft, retention: Retention | None, *, verify: bool = False) -> None:
-        """Removes what is not kept, and what killed writers have left.
-
-        Only what is older than the draft, and of an older generation or of the draft's owner, is
-        touched. A checkpoint of several shares is kept besides those that are counted until the
-        next one is there: other processes may not have written their shares yet, or not have read
-        them back.
-
-        Args:
-            draft: what this process publishes, or has published last; it writes nothing meanwhile.
-            retention: what is kept; None keeps all checkpoints.
-            verify: whether only those are removed that are older than one that can be read back.
-        """
-        files = self.folder.names()
-        infos, unreadable = self._survey(files)
-        theirs = draft.name if draft.share.count > 1 else ""
-        counted = [i for i in infos if i.name != theirs]
-        expired = [] if retention is None else retention.expired(counted)
-        expired = [info for info in expired if self._may_remove(info.data, draft)]
-        if verify and expired:
-            sound = self._newest_sound(infos)
-            expired = [info for info in expired if info.order < sound]
-        for info in expired:
-            for file in info.files:  # the first one names the others
-                self.folder.remove(file)
-        kept = {file for i in infos if i not in expired for file in i.files}
-        oldest = min((i.order for i in infos if i not in expired), default=(0, 0))
-        for file in files:
-            if file in kept or (theirs and file.startswith(f"{theirs}-")):
-                continue
-            if any(file.startswith(name) for name in unreadable):
-                continue
-            # A manifest that cannot be read stays while it may be among the newest.
-            order = manifest.order_of(file)
-            if (order is None or order < oldest) and self._may_remove(file, draft):
-                self.folder.remove(file)
-
-    def _survey(self, files: Collection[str]) -> tuple[list[CheckpointInfo], list[str]]:
-        """Returns the checkpoints, the oldest first, and the names of those of unreadable ones."""
-        found, unreadable = [], []
-        for file in files:
-            if manifest.order_of(file) is not None:
-                try:
-                    found.append(self.info(file, files))
-                except InvalidCheckpointError as error:
-                    _log.debug("%s in %s is no checkpoint: %s", file, self.folder, error)
-                except OSError as error:
-                    _log.warning("%s in %s cannot be read: %s", file, self.folder, error)
-                    unreadable.append(file.removesuffix(".json"))
-        return sorted(found, key=lambda info: info.order), unreadable
-
-    def _newest_sound(self, infos: Sequence[CheckpointInfo]) -> tuple[int, int]:
-        """Returns the order of the newest one that can be read back; (0, 0) if none can."""
-        for info in reversed(infos):
-            try:
-                for share in self.shares(info):
-                    self._read_back(share, lambda: False)
-            except (InvalidCheckpointError, OSError) as error:
-                _log.warning("%s in %s cannot be read back: %s", info.name, self.folder, error)
-            else:
-                return info.order
-        return 0, 0
-
-    def _read_back(self, share: CheckpointInfo, stop: Callable[[], bool]) -> None:
-        with self.folder.open(share.data) as stream:
-            for _ in arrays.read(stream, share.parts):
-                if stop():
-                    break
-
-    def _may_remove(self, file: str, draft: Draft) -> bool:
-        """Whether a file is older than the draft, and of an older generation or the same owner."""
-        place = manifest.place_of(file)
-        if place is None or place > (draft.generation, draft.step):
-            return False
-        if place[0] < draft.generation:
-            return True
-        if manifest.order_of(file) is not None:
-            with contextlib.suppress(InvalidCheckpointError):  # one whose shares are missing
-                file = self._manifest(file).data
-        return manifest.owner_of(file) == manifest.owner_of(draft.share.data)
-
     def _create(self, file: str) -> bool:
         who = {"owner": self.owner, "host": socket.gethostname(), "pid": os.getpid()}
         content = json.dumps({**who, "created": time.time()}).encode()
@@ -441,17 +359,10 @@ class CheckpointFiles:
                 raise
             return self.folder.create(file, b"")  # a file without content needs no space
 
-    def _manifest(self, file: str) -> CheckpointInfo:
-        try:
-            with self.folder.open(file) as stream:
-                return manifest.decode(stream, file)
-        except (FileNotFoundError, IsADirectoryError) as error:
-            raise InvalidCheckpointError(f"{file}: a file is missing: {error}") from error
-
     def _share(self, file: str) -> CheckpointInfo:
         """Returns what one manifest says, if its arrays have the size that it says."""
         try:
-            info = self._manifest(file)
+            info = self.manifest_of(file)
             size = self.folder.size(info.data)
         except FileNotFoundError as error:
             raise InvalidCheckpointError(f"{file}: a file is missing: {error}") from error
@@ -466,7 +377,7 @@ class CheckpointFiles:
         """
         with contextlib.suppress(OSError):
             try:
-                published = self._manifest(draft.manifest).data == draft.data
+                published = self.manifest_of(draft.manifest).data == draft.data
             except InvalidCheckpointError:
                 published = False
             if not published:
