@@ -33,7 +33,9 @@ class _Work(Generic[T]):
             self.failure = error
 
 
-def while_others_wait(call: Callable[[], T] | None) -> tuple[T | None, Exception | None]:
+def while_others_wait(
+    call: Callable[[], T] | None, *, finishes: bool = False
+) -> tuple[T | None, Exception | None]:
     """Calls in a thread, and returns on all ranks when all calls have ended; a collective.
 
     The ranks tell each other once a second that one is busy. A rank that waited in one collective
@@ -41,19 +43,27 @@ def while_others_wait(call: Callable[[], T] | None) -> tuple[T | None, Exception
 
     Args:
         call: what this rank has to do; None for nothing.
+        finishes: whether to wait for its end also when a rank is lost. Else it goes on by itself.
 
     Returns:
         What this rank's call has returned, and what it has failed with.
     """
     work = None if call is None else _Work(call)
-    busy = True
-    while busy:
-        if work is not None:
-            work.thread.join(_PERIOD)
-        mine = np.array([work is not None and work.thread.is_alive()], dtype=np.float64)
-        with tf_errors():
-            everywhere = _native.core.allreduce(
-                mine, name="tfring.checkpoint.busy", op=reduce_ops.Max
-            )
-        busy = bool(everywhere[0])
+    try:
+        while _is_busy(work):
+            pass
+    except Exception:
+        if work is not None and finishes:
+            work.thread.join()
+        raise
     return (None, None) if work is None else (work.result, work.failure)
+
+
+def _is_busy(work: _Work[T] | None) -> bool:
+    """Returns whether a rank is busy, after a second at most; a collective."""
+    if work is not None:
+        work.thread.join(_PERIOD)
+    mine = np.array([work is not None and work.thread.is_alive()], dtype=np.float64)
+    with tf_errors():
+        everywhere = _native.core.allreduce(mine, name="tfring.checkpoint.busy", op=reduce_ops.Max)
+    return bool(everywhere[0])

@@ -282,7 +282,8 @@ def _write(checkpoints: Checkpointer, write: Callable[[], Any] | None, waits: bo
         if not checkpoints.hurries:  # known to all ranks alike
             # An earlier share of any rank first: rank 0 removes a checkpoint that lacks one.
             _, failure = while_others_wait(checkpoints.make_room)
-        _, second = while_others_wait(write if failure is None else None)
+        # It copies variables, which a rank that goes on after a loss would change.
+        _, second = while_others_wait(write if failure is None else None, finishes=True)
         failure = failure or second
         failure = None if _is_late(checkpoints, failure) else failure
         exchange(None, failure, _SAVE, f"cannot save to {checkpoints}")
