@@ -258,7 +258,7 @@ def test_the_last_checkpoint_is_whole_when_a_rank_is_lost_that_was_writing_it(st
         (tmp_path / "disk").touch()
         assert job.wait_for_end() == (0, "the training is over")
     saved = Checkpointer(str(tmp_path / "checkpoints")).latest()
-    assert saved is not None and saved.step == 10
+    assert saved is not None and saved.step == 10 and "loss" in saved.metrics
 
 
 @pytest.mark.slow

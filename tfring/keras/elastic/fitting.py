@@ -196,12 +196,13 @@ class _Training:
             self._users.set_params({"epochs": self._epochs, "steps": None, "verbose": 0})
             self._users.on_train_begin()
         results = state.epochs.results
-        self._users.finish(dict(results[-1][1]) if results else None)
+        logs = results[-1][1] if results else {}
+        self._users.finish(dict(logs) or None)
         if topology.size() > 1:  # a callback may have set other weights
             broadcast_variables(facts.weights_of(state.model), root_rank=0)
         if self._checkpoints is not None:
             if self._checkpoints.kept != state.trained:
-                self._checkpoints.save_state(state, last=True)
+                self._checkpoints.save_state(state, logs, last=True)
             self._checkpoints.publish()
 
 
