@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import dataclasses
-import errno
 import logging
 import math
 import time
@@ -12,12 +10,13 @@ from collections.abc import Callable, Container, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tfring.checkpoint import arrays, cleaning, manifest, retries
+from tfring.checkpoint import arrays, manifest, retries
 from tfring.checkpoint.draft import Draft
 from tfring.checkpoint.errors import CheckpointError
 from tfring.checkpoint.files import Checkpoint, CheckpointFiles
 from tfring.checkpoint.folders import folder_at
 from tfring.checkpoint.manifest import CheckpointInfo
+from tfring.checkpoint.publisher import Publisher
 from tfring.checkpoint.retention import Retention
 from tfring.checkpoint.shares import Share
 from tfring.checkpoint.writer import Writer
@@ -82,13 +81,12 @@ class Checkpointer:
             ValueError: an impossible number or mode, or keep_best without a metric.
             ImportError: a URL needs a package that is not installed.
         """
-        self._retention = Retention(keep_last, keep_best, metric, mode)
+        retention = Retention(keep_last, keep_best, metric, mode)
         self._files = CheckpointFiles(folder_at(path, **(storage_options or {})))
         self.asynchronous, self.timeout = asynchronous, timeout
-        self._lease_check = lease_check
-        self._writer = Writer(self._write, timeout, str(self))
+        publisher = Publisher(self._files, retention, lease_check, lambda: self.hurries)
+        self._writer = Writer(publisher.publish, timeout, str(self))
         self._generation: int | None = None
-        self._begun: int | None = None  # the generation that has written; by the writing thread
         self._buffers: dict[str, Any] = {}  # the arrays that were copied last
         self.skipped = 0
         self.saved: tuple[int, int] | None = None
@@ -382,32 +380,6 @@ class Checkpointer:
         """Reads some arrays of a checkpoint; raises what `parts` does."""
         what = f"to read {info.name} in {self}"
         return retries.persistently(lambda: self._files.read(info, names).state, what)
-
-    def _write(self, draft: Draft) -> None:
-        if self._begun != draft.generation:
-            if draft.share.index == 0:
-                self._clean(draft, None)  # what a killed writer has left may be what fills the disk
-            self._begun = draft.generation
-        try:
-            published = self._files.publish(draft, self._lease_check)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            fewer = max(1, self._retention.last - 1)
-            self._clean(draft, dataclasses.replace(self._retention, last=fewer), verify=True)
-            published = self._files.publish(draft, self._lease_check)
-        if published and not self.hurries:
-            self._files.verify(draft, lambda: self.hurries)
-        if published and not self.hurries and draft.share.index == 0:
-            self._clean(draft, self._retention)
-
-    def _clean(self, draft: Draft, retention: Retention | None, *, verify: bool = False) -> None:
-        """Removes what is not kept. Its failure costs space, and no checkpoint."""
-        try:
-            cleaning.clean(self._files, draft, retention, verify=verify)
-        except Exception as error:
-            text = "nothing is cleaned up in %s: %s. It is tried again after the next checkpoint"
-            _log.warning(text, self, retries.described(error))
 
     def _close_at_exit(self) -> None:
         try:
