@@ -225,6 +225,13 @@ class Checkpointer:
         """
         self._writer.make_room(self._patience())
 
+    def give_up(self) -> None:
+        """Tries nothing again that was saved, and raises no failure of it: others write now.
+
+        What is being written just now may still appear.
+        """
+        self._writer.give_up()
+
     def hurry(self, seconds: float | None) -> None:
         """Says that this process is killed in so many seconds; None: it is not.
 

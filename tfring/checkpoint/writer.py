@@ -79,6 +79,12 @@ class Writer:
                 _log.warning("checkpoint %s is given up for a newer one", self._draft.name)
             self._draft = None
 
+    def give_up(self) -> None:
+        """Forgets the draft: it is not tried again, and its failure is none."""
+        with self._changed:
+            self._draft, self._error, self._failures = None, None, 0
+            self._changed.notify_all()
+
     def fail(self, error: Exception) -> None:
         """Keeps what is to be raised by `raise_error`, `wait` or `close`."""
         with self._changed:
@@ -157,6 +163,10 @@ class Writer:
 
     def _failed(self, draft: Draft, error: Exception) -> None:
         with self._changed:
+            if self._draft is not draft:  # it was given up meanwhile
+                self._attempting = False
+                self._changed.notify_all()
+                return
             now = time.monotonic()
             self._failures += 1
             if self._failures == 1:

@@ -105,19 +105,39 @@ def test_a_generation_can_be_reserved_on_a_full_disk(tmp_path: Path) -> None:
     assert checkpoints.reserve() == 0
 
 
-def test_an_older_one_that_is_fenced_by_its_own_job_is_no_error(tmp_path: Path) -> None:
-    """The next generation of an elastic job has published while this rank still wrote."""
-    asked, goes_on = threading.Event(), threading.Event()
+class Lease:
+    """Of a process that is held up while it writes."""
 
-    def lease() -> bool:
-        asked.set()
-        return goes_on.wait(60)
+    def __init__(self) -> None:
+        self.asked, self.goes_on = threading.Event(), threading.Event()
 
+    def __call__(self) -> bool:
+        self.asked.set()
+        return self.goes_on.wait(60)
+
+
+def test_what_was_given_up_is_no_error_when_it_is_fenced(tmp_path: Path) -> None:
+    """A rank that does not see the folder in the next generation writes nothing any more."""
+    lease = Lease()
     with Checkpointer(tmp_path, lease_check=lease) as slow:
         slow.save(state(1), 1, 0)
-        assert asked.wait(60)
+        assert lease.asked.wait(60)
+        slow.give_up()
         Checkpointer(tmp_path, asynchronous=False).save(state(2), 2, 1)
-        threading.Timer(0.1, goes_on.set).start()
+        lease.goes_on.set()
+        slow.make_room()
+        slow.raise_failure()
+        assert [info.order for info in slow.all()] == [(1, 2)]
+
+
+def test_an_older_one_that_is_fenced_by_its_own_job_is_no_error(tmp_path: Path) -> None:
+    """The next generation of an elastic job has published while this rank still wrote."""
+    lease = Lease()
+    with Checkpointer(tmp_path, lease_check=lease) as slow:
+        slow.save(state(1), 1, 0)
+        assert lease.asked.wait(60)
+        Checkpointer(tmp_path, asynchronous=False).save(state(2), 2, 1)
+        threading.Timer(0.1, lease.goes_on.set).start()
         slow.save(state(3), 3, 1, must=True)
         slow.wait()
         assert [info.order for info in slow.all()] == [(1, 2), (1, 3)]

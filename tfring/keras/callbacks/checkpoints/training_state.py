@@ -153,6 +153,7 @@ def _share_to_write(
     checkpoints.hurry(min(left, default=None))
     share = _my_share(checkpoints, ranks)
     if share is None:
+        checkpoints.give_up()  # what the others save fences it
         return None
     names = balanced(contents.sizes(), share.count)[share.index]
     state, metadata = contents.arrays(names), {}
