@@ -133,16 +133,16 @@ class Checkpointer:
 
         Raises:
             CheckpointError: the state cannot be kept; FencedError if a newer generation has taken
-                over, in which case this process must end; CheckpointTimeoutError if the earlier one
+                over, in which case this process must end; CheckpointTimeoutError if an earlier one
                 is not written in time.
             OSError: the storage has failed for `timeout` seconds, at this checkpoint or, if
                 `asynchronous`, at an earlier one; then this one is not written.
             ValueError: a negative number, one of 19 digits, or the object is closed.
         """
+        self.raise_failure()
         if self.busy and not must:
             self.skip(step)
             return None
-        self.raise_failure()
         if generation is None:
             generation = self.reserve() if self.generation is None else self.generation
         if not (0 <= step < manifest.LARGEST and 0 <= generation < manifest.LARGEST):

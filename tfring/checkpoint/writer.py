@@ -36,6 +36,7 @@ class Writer:
         # Guarded by _changed:
         self._draft: Draft | None = None  # being written, or to be tried again
         self._attempting = False  # whether it is being written
+        self._submitted_at = 0.0
         self._failures = 0  # since something was written
         self._failing_since = 0.0  # when the first of them was
         self._trouble = ""  # the last of them
@@ -45,9 +46,9 @@ class Writer:
 
     @property
     def busy(self) -> bool:
-        """Whether a draft is being written, and does not just wait for its next attempt."""
+        """Whether a draft is being written, is not given up, and does not wait for an attempt."""
         with self._changed:
-            return self._attempting
+            return self._attempting and self._draft is not None
 
     def submit(self, draft: Draft) -> None:
         """Hands over a draft, after `make_room`; returns at once.
@@ -64,6 +65,7 @@ class Writer:
                 )
                 self._thread.start()
             self._draft, self._attempting = draft, True
+            self._submitted_at = time.monotonic()
             self._changed.notify_all()
 
     def make_room(self, timeout: float) -> None:
@@ -91,9 +93,16 @@ class Writer:
             self._error = error
 
     def raise_error(self) -> None:
-        """Raises what a draft was given up for, once."""
+        """Raises what a draft was given up for, once; or that a storage does not answer.
+
+        Raises:
+            CheckpointTimeoutError: a draft is being written for longer than the storage may fail.
+        """
         with self._changed:
             self._raise_error()
+            late = time.monotonic() - self._submitted_at > self._patience
+            if self._attempting and self._draft is not None and late:
+                raise CheckpointTimeoutError(self._unfinished(self._patience))
 
     def forget_error(self) -> None:
         """Forgets what a draft was given up for: it was of a generation that is over."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from tfring.checkpoint import Checkpointer, FencedError
+from tfring.checkpoint import Checkpointer, CheckpointTimeoutError, FencedError
 from tfring.checkpoint.folders import LocalFolder
 
 
@@ -123,11 +125,26 @@ def test_what_was_given_up_is_no_error_when_it_is_fenced(tmp_path: Path) -> None
         slow.save(state(1), 1, 0)
         assert lease.asked.wait(60)
         slow.give_up()
+        assert not slow.busy, "others do not wait for it"
         Checkpointer(tmp_path, asynchronous=False).save(state(2), 2, 1)
         lease.goes_on.set()
         slow.make_room()
         slow.raise_failure()
         assert [info.order for info in slow.all()] == [(1, 2)]
+
+
+def test_a_storage_that_never_answers_is_an_error_after_the_timeout(tmp_path: Path) -> None:
+    """It fails nothing, and every checkpoint would be skipped without an end."""
+    lease = Lease()
+    checkpoints = Checkpointer(tmp_path, lease_check=lease, timeout=0.5)
+    checkpoints.save(state(1), 1, 0)
+    assert lease.asked.wait(60)
+    with pytest.raises(CheckpointTimeoutError, match="does not answer"):
+        while checkpoints.save(state(2), 2, 0) is None:
+            time.sleep(0.01)
+    lease.goes_on.set()
+    checkpoints.wait(60)
+    assert [info.order for info in checkpoints.all()] == [(0, 1)]
 
 
 def test_an_older_one_that_is_fenced_by_its_own_job_is_no_error(tmp_path: Path) -> None:
