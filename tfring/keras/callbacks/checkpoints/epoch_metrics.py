@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tfring.checkpoint.arrays import dtype_name
 from tfring.keras import metric_states
 
 
@@ -31,7 +32,7 @@ class EpochMetrics:
     def as_json(self) -> list[Any]:
         """Returns them for a checkpoint."""
         return [
-            [value.dtype.str, list(value.shape), base64.b64encode(value.tobytes()).decode()]
+            [dtype_name(value), list(value.shape), base64.b64encode(value.tobytes()).decode()]
             for value in map(np.asarray, self._values)
         ]
 
