@@ -114,7 +114,7 @@ def recorded() -> Any:
     return model
 
 
-def life(kind: str, folder: Path | None, crash_after: int) -> tuple[Any, int]:
+def life(kind: str, folder: Path | None, crash_after: int, steps: int = 4) -> tuple[Any, int]:
     """Trains once more; returns the model, and how many steps were trained before."""
     model = recorded()
     callbacks = hvd.fit_callbacks(Crash(crash_after))
@@ -125,7 +125,7 @@ def life(kind: str, folder: Path | None, crash_after: int) -> tuple[Any, int]:
         callbacks.append(saving)
     how: dict[str, Any] = {"epochs": EPOCHS, "verbose": 0}
     if kind in ("arrays, repeated", "endless batches"):
-        how["steps_per_epoch"] = 4  # epochs that are no passes
+        how["steps_per_epoch"] = steps  # epochs that are no passes
     with contextlib.suppress(InterruptedError):
         model.fit(made(kind), callbacks=callbacks, **how)
     position = None if saving is None else saving.position
@@ -169,6 +169,24 @@ def test_training_that_is_interrupted_again_and_again_is_that_of_a_clean_run(
     assert lives >= 5
     assert steps == clean.steps
     assert_same_weights(model, clean)
+
+
+@pytest.mark.any_ranks
+def test_epochs_after_the_one_that_goes_on_have_all_their_steps(tmp_path: Path) -> None:
+    folder = Path(hvd.broadcast_object(str(tmp_path)))
+    clean, _ = life("arrays, repeated", None, 10**6)
+    life("arrays, repeated", folder, 6)
+    model, before = life("arrays, repeated", folder, 10**6)
+    assert before == 6  # within the second epoch
+    assert model.steps == clean.steps[6:]
+
+
+@pytest.mark.any_ranks
+def test_an_epoch_with_fewer_steps_than_were_trained_of_it_takes_one_more(tmp_path: Path) -> None:
+    folder = Path(hvd.broadcast_object(str(tmp_path)))
+    life("arrays, repeated", folder, 6)
+    model, _ = life("arrays, repeated", folder, 10**6, steps=2)
+    assert len(model.steps) == 1 + 2
 
 
 @pytest.mark.any_ranks

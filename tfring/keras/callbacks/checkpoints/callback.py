@@ -158,6 +158,9 @@ class CheckpointCallback(LocalVariablesCallback):
         super().on_epoch_begin(epoch, logs)
         first = self.position is not None and epoch == self.position.epoch
         self._skipped = self._skipped if first else 0
+        steps = self._steps()
+        if steps and running_fit.set_steps(self.model, max(1, steps - self._skipped)):
+            self._skipped = min(self._skipped, steps - 1)  # steps_per_epoch may be lower than it was
         self._epoch, self._batch, self._seen = epoch, self._skipped, 0
         if first and self._rates is not None:  # they had this epoch's changes already
             self._rates.apply_rates(self.model)

@@ -14,6 +14,23 @@ def data_of(model: Any) -> Any:
     return None if frame is None else frame.f_locals.get("x")
 
 
+def set_steps(model: Any, steps: int) -> bool:
+    """Gives the epoch that begins so many steps, where the model's `fit` has steps_per_epoch.
+
+    Keras would take a StopIteration for the end of the data: it would begin endless data anew, and
+    make all later epochs as short as this one.
+
+    Returns:
+        Whether it has them; else nothing is changed.
+    """
+    frame = fit_frame(model, inspect.currentframe())
+    iterator = None if frame is None else frame.f_locals.get("epoch_iterator")
+    if not getattr(iterator, "steps_per_epoch", None):
+        return False
+    iterator.steps_per_epoch = steps
+    return True
+
+
 def list_with(callback: Any) -> Any:
     """Returns Keras' CallbackList that calls this and has a callback; None if there is none."""
     frame = inspect.currentframe()
