@@ -20,7 +20,7 @@ from keras_cases import PER_RANK, build_model, compiled, loss, my_data
 from tiers import slow
 
 import tfring.keras as hvd
-from tfring.checkpoint import Checkpointer
+from tfring.checkpoint import Checkpointer, CheckpointError
 from tfring.data import policies
 from tfring.data.elastic_dataset import ElasticDataset
 from tfring.keras.callbacks import CheckpointCallback
@@ -187,7 +187,7 @@ def test_callbacks_that_forget_are_named(folder: Path, caplog: pytest.LogCapture
         life(Forgets(), stateless, late)
     said = [record.getMessage() for record in caplog.records if "has nothing of" in record.message]
     assert len(said) == (hvd.rank() == 0)
-    assert all("them: Forgets/0, ReduceLROnPlateau/0. What" in text for text in said)
+    assert all("them: Forgets/0, ReduceLROnPlateau(loss)/0. What" in text for text in said)
 
 
 def test_what_cannot_be_kept_is_an_error_on_all_ranks(folder: Path) -> None:
@@ -198,6 +198,38 @@ def test_what_cannot_be_kept_is_an_error_on_all_ranks(folder: Path) -> None:
     model = compiled(keras.optimizers.SGD(0.1), 1)
     with pytest.raises(RuntimeError, match=r"rank 0 cannot save to .*of the callback Wrong/0 must"):
         by_fit(model, hvd.fit_callbacks(Wrong(), checkpoint=folder))
+
+
+def test_callbacks_are_known_by_what_they_monitor(folder: Path) -> None:
+    """The best accuracy is no bound for a loss: the best model would never be saved again."""
+
+    def life(*monitors: str) -> list[float]:
+        stops = [keras.callbacks.EarlyStopping(each, mode="max") for each in monitors]
+        model = compiled(keras.optimizers.SGD(0.0), 1)
+        by_fit(model, hvd.fit_callbacks(Scripted(), *stops, checkpoint=folder))
+        return [stop.best for stop in stops]
+
+    first = life("val_loss", "loss")
+    with warned_of("nothing to do"):
+        assert life("loss", "val_loss") == first[::-1]
+
+
+@pytest.mark.parametrize("method", ["state_dict", "load_state_dict"])
+def test_a_callback_whose_state_fails_is_named(folder: Path, method: str) -> None:
+    def fails(*_: Any) -> Any:
+        return {}["momentum"]
+
+    def life(counts: Counts) -> None:
+        model = compiled(keras.optimizers.SGD(0.1), 1)
+        by_fit(model, hvd.fit_callbacks(counts, checkpoint=folder))
+
+    if method == "load_state_dict":
+        life(Counts())
+    counts = Counts()
+    setattr(counts, method, fails)
+    named = rf"{method}\(\) of the callback Counts/0 .*KeyError: 'momentum'"
+    with pytest.raises((RuntimeError, CheckpointError), match=named):
+        life(counts)
 
 
 def test_random_generators_go_on_on_each_rank(folder: Path) -> None:

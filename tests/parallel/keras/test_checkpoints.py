@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -209,6 +210,17 @@ def test_what_cannot_be_written_before_the_end_is_said(
     assert all(f"rank {last} has not written" in line and "s000000002" in line for line in said)
     goes_on.set()
     checkpoints.close()
+
+
+@pytest.mark.parametrize("second, restore", [("", False), ("more", True), ("more", False)])
+def test_a_second_callback_may_only_save_elsewhere(
+    folder: Path, second: str, restore: bool
+) -> None:
+    """Two that restore begin with the weights of one and the data of the other."""
+    both = [CheckpointCallback(folder), CheckpointCallback(folder / second, restore=restore)]
+    refused = pytest.raises(ValueError, match=r"two CheckpointCallbacks, for .*another folder")
+    with contextlib.nullcontext() if second and not restore else refused:
+        train(made(1), Data(), *both)
 
 
 def test_fit_returns_after_request_stop(folder: Path) -> None:

@@ -137,9 +137,11 @@ class CheckpointCallback(LocalVariablesCallback):
         Raises:
             RuntimeError: the checkpoints cannot be read or written, do not fit the model, or there
                 is none and one is required; on every rank.
+            ValueError: another CheckpointCallback restores, too, or saves to the same folder.
             NotImplementedError: a model of Keras 3.0, unless restore=False was given.
         """
         super().on_train_begin(logs)
+        self._refuse_another()
         self.stopped = self._stops = self._due = self._termination.requested = False
         self.position, self._step, self._skipped = None, 0, 0
         self._logs = self._metrics = self._rates = None
@@ -160,7 +162,7 @@ class CheckpointCallback(LocalVariablesCallback):
         self._skipped = self._skipped if first else 0
         steps = self._steps()
         if steps and running_fit.set_steps(self.model, max(1, steps - self._skipped)):
-            self._skipped = min(self._skipped, steps - 1)  # steps_per_epoch may be lower than it was
+            self._skipped = min(self._skipped, steps - 1)  # it may have had more before
         self._epoch, self._batch, self._seen = epoch, self._skipped, 0
         if first and self._rates is not None:  # they had this epoch's changes already
             self._rates.apply_rates(self.model)
@@ -226,6 +228,17 @@ class CheckpointCallback(LocalVariablesCallback):
         self._termination.unwatch()
         if not self.stopped:
             self._checkpoints.publish()
+
+    def _refuse_another(self) -> None:
+        """Training would begin with weights of one and data of the other."""
+        for other in () if self._callbacks is None else self._callbacks.callbacks:
+            if isinstance(other, CheckpointCallback) and other is not self:
+                mine, its = self._checkpoints, other._checkpoints
+                if str(mine) == str(its) or (mine.restores and its.restores):
+                    raise ValueError(
+                        f"fit has two CheckpointCallbacks, for {its} and {mine}. Give it one, or "
+                        "one of them another folder and restore=False"
+                    )
 
     def _begin(self) -> None:
         """Goes on from the newest checkpoint, if there is one."""

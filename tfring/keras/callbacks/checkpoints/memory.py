@@ -1,8 +1,8 @@
 """What callbacks remember: kept with each checkpoint, and given back when training goes on.
 
 Of Keras' own callbacks these are a few attributes. Others say it themselves, by `state_dict()` and
-`load_state_dict(state)`, as data cursors do. A callback is known again by its class and by its
-place among those of its class.
+`load_state_dict(state)`, as data cursors do. A callback is known again by its class, by what it
+monitors, and by its place among those that are alike in this.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from tfring.checkpoint import CheckpointError
 from tfring.checkpoint.manifest import as_json
+from tfring.exceptions import described
 
 PART = "tfring/callbacks"  # of a checkpoint; arrays are below it
 
@@ -43,7 +44,7 @@ class Memory:
     """What callbacks remembered when a checkpoint was made.
 
     Attributes:
-        states: by class and place ("EarlyStopping/0"): values of JSON, arrays, lists of arrays.
+        states: by place ("EarlyStopping(val_loss)/0"): values of JSON, arrays, lists of arrays.
     """
 
     def __init__(self, states: Mapping[str, Mapping[str, Any]] | None = None) -> None:
@@ -67,11 +68,14 @@ class Memory:
 
         Returns:
             The places of those that begin anew.
+
+        Raises:
+            CheckpointError: a `load_state_dict` fails.
         """
         anew = []
         for place, callback in _places(callbacks):
             if _remembers(callback) and place in self.states:
-                _give_back(callback, self.states[place])
+                _give_back(place, callback, self.states[place])
             elif _remembers(callback) or _may_remember(callback):
                 anew.append(place)
         return anew
@@ -111,6 +115,8 @@ def _places(callbacks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     counts: collections.Counter[str] = collections.Counter()
     for callback in callbacks:
         name = type(callback).__name__
+        monitor = getattr(callback, "monitor", None)  # the best value of another metric is no use
+        name += f"({monitor})" if isinstance(monitor, str) else ""
         yield f"{name}/{counts[name]}", callback
         counts[name] += 1
 
@@ -139,8 +145,11 @@ def _may_remember(callback: Any) -> bool:
 
 def _state_of(place: str, callback: Any) -> dict[str, Any]:
     if _has_own_state(callback):
-        given = callback.state_dict()
         what = f"state_dict() of the callback {place}"
+        try:
+            given = dict(callback.state_dict())
+        except Exception as error:
+            raise CheckpointError(f"{what} fails or returns no dict: {described(error)}") from error
         return {key: _kept(value, what) for key, value in given.items()}
     state = {}
     for name in _attributes(callback):
@@ -192,9 +201,16 @@ def _put_back(name: str, described: Mapping[str, Any], arrays: Mapping[str, Any]
     return described["value"]
 
 
-def _give_back(callback: Any, state: Mapping[str, Any]) -> None:
+def _give_back(place: str, callback: Any, state: Mapping[str, Any]) -> None:
     if _has_own_state(callback):
-        callback.load_state_dict(dict(state))
+        try:
+            callback.load_state_dict(dict(state))
+        except Exception as error:
+            raise CheckpointError(
+                f"load_state_dict() of the callback {place} fails: {described(error)}. The "
+                f"checkpoint has {', '.join(state)} of it. Take these, or give the class another "
+                "name to begin anew"
+            ) from error
         return
     for name in _attributes(callback):
         if name in state:

@@ -24,7 +24,7 @@ def set_steps(model: Any, steps: int) -> bool:
         Whether it has them; else nothing is changed.
     """
     frame = fit_frame(model, inspect.currentframe())
-    iterator = None if frame is None else frame.f_locals.get("epoch_iterator")
+    iterator: Any = None if frame is None else frame.f_locals.get("epoch_iterator")
     if not getattr(iterator, "steps_per_epoch", None):
         return False
     iterator.steps_per_epoch = steps
