@@ -365,3 +365,16 @@ def test_horovods_callbacks(batches: int) -> None:
     assert same == (batches == 1)
     assert int(model.optimizer.iterations) == 12
     cases.assert_same_on_all_ranks(model)
+
+
+def test_epochs_of_endless_data_have_all_their_steps_after_one_that_went_on() -> None:
+    model = model_of_this_rank()
+    state = hvd.elastic.KerasState(model, epoch=0, batch=3)
+    x, y = cases.my_data(1)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(cases.PER_RANK).repeat()
+    callbacks = [
+        hvd.elastic.UpdateBatchStateCallback(state),
+        hvd.elastic.UpdateEpochStateCallback(state),
+    ]
+    model.fit(data, steps_per_epoch=5, epochs=3, verbose=0, callbacks=callbacks)
+    assert int(model.optimizer.iterations) == 2 + 5 + 5

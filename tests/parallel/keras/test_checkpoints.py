@@ -429,6 +429,14 @@ def test_what_cannot_be_saved_or_restored_fails_on_every_rank(folder: Path) -> N
     assert hvd.restore_checkpoint(folder / "none", keras.Sequential()) is None
     with pytest.raises(ValueError, match="every_steps=0"):
         CheckpointCallback(folder, every_steps=0)
+    with pytest.raises(TypeError, match="needs a Checkpointer, which you make once"):
+        hvd.save_checkpoint(folder, model, step=1)
+    if hvd.rank() == 0:  # an older tfring had a list there
+        older = {"tfring": {"epoch": 0, "batch": 0, "ranks": [{"seeds": []}]}}
+        checkpoints.save({}, step=2, metadata=older)
+    hvd.barrier()
+    with pytest.raises(RuntimeError, match="or by an older tfring"):
+        hvd.restore_checkpoint(folder, model)
 
 
 def test_a_lost_lease_ends_training_on_all_ranks(folder: Path) -> None:

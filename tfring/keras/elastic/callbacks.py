@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from tfring.keras.callbacks.checkpoints import running_fit
 from tfring.keras2 import detect
 from tfring.keras2.facts import Keras2Callback
 
@@ -125,6 +126,12 @@ class UpdateBatchStateCallback(_StateCallback):
         """
         super().__init__(state)
         self._end_of_epoch = _EndOfEpoch()
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        super().on_epoch_begin(epoch, logs)
+        steps = (self.params or {}).get("steps")
+        self._offset = running_fit.shorten_epoch(self.model, steps, self._offset)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback.

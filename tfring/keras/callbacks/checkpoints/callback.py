@@ -159,10 +159,8 @@ class CheckpointCallback(LocalVariablesCallback):
         """As in keras.callbacks.Callback."""
         super().on_epoch_begin(epoch, logs)
         first = self.position is not None and epoch == self.position.epoch
-        self._skipped = self._skipped if first else 0
-        steps = self._steps()
-        if steps and running_fit.set_steps(self.model, max(1, steps - self._skipped)):
-            self._skipped = min(self._skipped, steps - 1)  # it may have had more before
+        trained = self._skipped if first else 0
+        self._skipped = running_fit.shorten_epoch(self.model, self._steps(), trained)
         self._epoch, self._batch, self._seen = epoch, self._skipped, 0
         if first and self._rates is not None:  # they had this epoch's changes already
             self._rates.apply_rates(self.model)

@@ -99,8 +99,11 @@ class Reading:
     ) -> dict[str, Any]:
         """Returns what the others have to know of the checkpoint."""
         training = info.metadata.get(TRAINING)
-        if training is None:
-            raise CheckpointError(f"{info.name} was not written by save_checkpoint or its callback")
+        if not isinstance(training, dict) or not isinstance(training.get("ranks"), int):
+            raise CheckpointError(
+                f"{info.name} was not written by save_checkpoint or its callback, or by an older "
+                "tfring"
+            )
         contents = self._contents()
         contents.build_alike(training["built"])
         contents.refuse_others(parts)

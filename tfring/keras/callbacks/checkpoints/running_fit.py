@@ -14,21 +14,26 @@ def data_of(model: Any) -> Any:
     return None if frame is None else frame.f_locals.get("x")
 
 
-def set_steps(model: Any, steps: int) -> bool:
-    """Gives the epoch that begins so many steps, where the model's `fit` has steps_per_epoch.
+def shorten_epoch(model: Any, steps: int | None, trained: int) -> int:
+    """Takes what was trained before off the epoch that begins, if `fit` has steps_per_epoch.
 
     Keras would take a StopIteration for the end of the data: it would begin endless data anew, and
-    make all later epochs as short as this one.
+    make all later epochs as short as this one. Call it as each epoch begins.
+
+    Args:
+        model: the model whose `fit` calls this.
+        steps: of a whole epoch, if that is known.
+        trained: batches of this epoch that were trained before.
 
     Returns:
-        Whether it has them; else nothing is changed.
+        How many of them count: at least one step is left, if steps_per_epoch was larger before.
     """
     frame = fit_frame(model, inspect.currentframe())
     iterator: Any = None if frame is None else frame.f_locals.get("epoch_iterator")
-    if not getattr(iterator, "steps_per_epoch", None):
-        return False
-    iterator.steps_per_epoch = steps
-    return True
+    if steps and getattr(iterator, "steps_per_epoch", None):
+        trained = min(trained, steps - 1)
+        iterator.steps_per_epoch = steps - trained
+    return trained
 
 
 def list_with(callback: Any) -> Any:

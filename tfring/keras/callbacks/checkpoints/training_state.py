@@ -114,9 +114,15 @@ def save_checkpoint(
     Raises:
         RuntimeError: A rank cannot save, or an earlier checkpoint could not be written; on every
             rank.
+        TypeError: checkpoints is no Checkpointer.
         tf.errors.FailedPreconditionError: tfring is not initialized.
     """
     arguments.require_init("save_checkpoint")
+    if not isinstance(checkpoints, Checkpointer):
+        raise TypeError(
+            f"save_checkpoint needs a Checkpointer, which you make once, not {checkpoints!r}: "
+            "checkpoints = tfring.checkpoint.Checkpointer(folder)"
+        )
     contents = Contents(model, optimizer, local_variables)
     own, memory = RankState(model, cursor, within_epoch=batch > 0), Memory()
 
