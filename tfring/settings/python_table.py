@@ -125,7 +125,7 @@ START = Group(
             "How many seconds after SIGTERM the ranks are killed. `tfring run` sets it to its "
             "`--stop-timeout`. A checkpoint that cannot be written by then is said "
             "([Checkpoints](checkpoints.md#sigterm)).",
-            low=0.001,
+            low=0.0,
             high=1e9,
             reader=Reader.PYTHON,
         ),

@@ -22,6 +22,7 @@ from tfring.launch.hosts.placement import (
 from tfring.launch.options.resolve import job_options
 from tfring.launch.output.merger import PARTIAL_SECONDS, TAKEOVER_SECONDS, OutputMerger
 from tfring.launch.reports.text import describe, first_failure, last_traceback
+from tfring.settings.environment import read_settings
 from tfring.ssh.options import SshOptions
 
 
@@ -151,9 +152,14 @@ def test_refused_options_have_a_reason(words, reason, capsys):
 
 
 def test_ranks_know_how_long_they_have_after_a_signal():
-    for words, seconds in ((), "30"), (("--stop-timeout", "4.5"), "4.5"):
+    for words, seconds in (
+        ((), "30"),
+        (("--stop-timeout", "4.5"), "4.5"),
+        (("--stop-timeout", "0"), "0"),
+    ):
         options = job_options(parse("-np", "1", *words, "x"))
         assert options.environment["TFRING_STOP_TIMEOUT"] == seconds
+        assert read_settings(options.environment).stop_timeout == float(seconds)
 
 
 def test_a_variable_of_x_wins_over_the_environment(monkeypatch):
