@@ -90,8 +90,7 @@ def save_checkpoint(
     Args:
         checkpoints: where to, the same on every rank.
         model: a model that is built, the same on all ranks.
-        step: how many steps have been trained; with a JoinCallback ranks differ, and that of rank 0
-            counts.
+        step: how many steps have been trained; that of rank 0 counts, with a JoinCallback, too.
         epoch: the epoch that is to go on or to begin after a restart, counted from 0.
         batch: how many batches of it have been trained.
         generation: which generation of the job saves; None as in `Checkpointer.save`.
@@ -118,11 +117,7 @@ def save_checkpoint(
         tf.errors.FailedPreconditionError: tfring is not initialized.
     """
     arguments.require_init("save_checkpoint")
-    if not isinstance(checkpoints, Checkpointer):
-        raise TypeError(
-            f"save_checkpoint needs a Checkpointer, which you make once, not {checkpoints!r}: "
-            "checkpoints = tfring.checkpoint.Checkpointer(folder)"
-        )
+    _require_checkpointer(checkpoints)
     contents = Contents(model, optimizer, local_variables)
     own, memory = RankState(model, cursor, within_epoch=batch > 0), Memory()
 
@@ -145,6 +140,14 @@ def save_checkpoint(
         write = functools.partial(write, root["step"], root["generation"], **more)
     _write(checkpoints, write, must or not checkpoints.asynchronous)
     return True
+
+
+def _require_checkpointer(checkpoints: Any) -> None:
+    if not isinstance(checkpoints, Checkpointer):
+        raise TypeError(
+            f"save_checkpoint needs a Checkpointer, which you make once, not {checkpoints!r}: "
+            "checkpoints = tfring.checkpoint.Checkpointer(folder)"
+        )
 
 
 def _share_to_write(
