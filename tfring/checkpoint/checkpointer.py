@@ -78,7 +78,7 @@ class Checkpointer:
             storage_options: for the file system of fsspec: credentials, endpoint.
 
         Raises:
-            ValueError: an impossible number or mode, or keep_best without a metric.
+            ValueError: an empty path, an impossible number or mode, keep_best without a metric.
             ImportError: a URL needs a package that is not installed.
         """
         retention = Retention(keep_last, keep_best, metric, mode)

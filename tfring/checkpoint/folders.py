@@ -315,8 +315,14 @@ def folder_at(path: Any, **options: Any) -> Folder:
     Raises:
         ImportError: the URL needs a package that is not installed.
         TypeError: options, and a path of the file system, which has none.
+        ValueError: the path is empty.
     """
     place = os.fspath(path)
+    if not place:
+        raise ValueError(
+            "checkpoints: the path of the folder is empty. A variable that it is made of probably "
+            "is: give the path, '.' for this folder"
+        )
     if "://" in place and not place.startswith("file://"):
         return RemoteFolder(place, **options)
     if options:

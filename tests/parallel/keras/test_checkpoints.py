@@ -431,6 +431,10 @@ def test_what_cannot_be_saved_or_restored_fails_on_every_rank(folder: Path) -> N
         CheckpointCallback(folder, every_steps=0)
     with pytest.raises(TypeError, match="needs a Checkpointer, which you make once"):
         hvd.save_checkpoint(folder, model, step=1)
+    with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
+        hvd.save_checkpoint(checkpoints, model, step=1.5)
+    hvd.save_checkpoint(checkpoints, model, step=model.optimizer.iterations)
+    assert checkpoints.saved is None or checkpoints.saved[1] == 0
     if hvd.rank() == 0:  # an older tfring had a list there
         older = {"tfring": {"epoch": 0, "batch": 0, "ranks": [{"seeds": []}]}}
         checkpoints.save({}, step=2, metadata=older)

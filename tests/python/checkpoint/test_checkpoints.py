@@ -170,6 +170,8 @@ def test_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
     for options in ({"keep_last": 0}, {"keep_best": 1}, {"mode": "least"}):
         with pytest.raises(ValueError, match="="):
             Checkpointer(tmp_path, **options)
+    with pytest.raises(ValueError, match="path of the folder is empty"):
+        Checkpointer("")
 
 
 def test_none_and_other_files(tmp_path: Path) -> None:

@@ -275,7 +275,8 @@ class CheckpointCallback(LocalVariablesCallback):
         """Says why `fit` has nothing to do."""
         why = f"and fit was given epochs={wanted}. Give it more, or"
         if found.stopped:
-            why = "when a callback ended its training. Give fit"
+            why = "when a callback ended its training. To train on say restore=False, and use "
+            why += "hvd.restore_checkpoint and fit(initial_epoch=...). Or give fit"
         warnings.warn(
             f"fit has nothing to do: the checkpoint in {self._checkpoints} has been trained for "
             f"{found.epoch} epochs, {why} another folder for another training",

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import logging
+import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -90,7 +91,7 @@ def save_checkpoint(
     Args:
         checkpoints: where to, the same on every rank.
         model: a model that is built, the same on all ranks.
-        step: how many steps have been trained; that of rank 0 counts, with a JoinCallback, too.
+        step: how many steps are trained, as `optimizer.iterations`; that of rank 0 counts.
         epoch: the epoch that is to go on or to begin after a restart, counted from 0.
         batch: how many batches of it have been trained.
         generation: which generation of the job saves; None as in `Checkpointer.save`.
@@ -113,11 +114,11 @@ def save_checkpoint(
     Raises:
         RuntimeError: A rank cannot save, or an earlier checkpoint could not be written; on every
             rank.
-        TypeError: checkpoints is no Checkpointer.
+        TypeError: checkpoints is no Checkpointer, or step is no whole number.
         tf.errors.FailedPreconditionError: tfring is not initialized.
     """
     arguments.require_init("save_checkpoint")
-    _require_checkpointer(checkpoints)
+    step = _checked_step(checkpoints, step)
     contents = Contents(model, optimizer, local_variables)
     own, memory = RankState(model, cursor, within_epoch=batch > 0), Memory()
 
@@ -142,12 +143,13 @@ def save_checkpoint(
     return True
 
 
-def _require_checkpointer(checkpoints: Any) -> None:
+def _checked_step(checkpoints: Any, step: Any) -> int:
     if not isinstance(checkpoints, Checkpointer):
         raise TypeError(
             f"save_checkpoint needs a Checkpointer, which you make once, not {checkpoints!r}: "
             "checkpoints = tfring.checkpoint.Checkpointer(folder)"
         )
+    return operator.index(step.numpy() if hasattr(step, "numpy") else step)
 
 
 def _share_to_write(
