@@ -350,7 +350,10 @@ class Job:
             self.wrong.append(f"left: processes for {seconds:.1f} s")
 
     def left(self, *, failed: bool) -> Iterator[str]:
-        """Gives what is left: ports, and files; records stay where a job has failed."""
+        """Gives what is left: ports, and files.
+
+        `tfring jobs` knows every job for a day, and the records of one that has failed.
+        """
         spaces: list[list[str]] = [[]]
         if self.hosts is not None:
             names = map(self.hosts.name, range(self.hosts.count))
@@ -363,8 +366,8 @@ class Job:
                     yield f"left: a listening port: {line}"
         for folder in (self.folder / "tmp", Path("/dev/shm"), Path("/run")):
             for path in folder.rglob("*"):
-                record = path.suffix in _OF_RECORDS and (failed or "run-" not in str(path))
-                if not path.is_dir() and not record and path.parent.name != "netns":
+                stays = path.suffix == ".job" or (failed and path.suffix in _OF_RECORDS)
+                if not path.is_dir() and not stays and path.parent.name != "netns":
                     yield f"left: {path}"
 
     def errors(self) -> str:
