@@ -105,7 +105,8 @@ class JobRunner(Supervisor):
         else:
             self._merger.note(text.describe(self._processes))
             ended = [process.rank for process in self._processes if process.ended_by_launcher]
-            why = self._records.explanation(ended)
+            # Of a host that is lost we know more than the records that its ranks have left.
+            why = "" if first.lost() else self._records.explanation(ended)
             if why:
                 self._note(why)
             mine = {slot.rank for slot in self._options.slots}
