@@ -81,7 +81,12 @@ def test_rank_0_on_another_host_passes_on_where_it_listens(tmp_path):
             listener.listen()
             print("heard", listener.accept()[0].recv(9).decode())
     else:
-        socket.create_connection(where, 30).sendall(b"something")
+        while True:  # until rank 0 listens
+            try:
+                socket.create_connection(where, 30).sendall(b"something")
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.01)
     """,
     )
     hosts = "127.0.0.2:1,127.0.0.3:1"
