@@ -373,6 +373,7 @@ def test_epochs_of_endless_data_have_all_their_steps_after_one_that_went_on() ->
     x, y = cases.my_data(1)
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(cases.PER_RANK).repeat()
     callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         hvd.elastic.UpdateBatchStateCallback(state),
         hvd.elastic.UpdateEpochStateCallback(state),
     ]
