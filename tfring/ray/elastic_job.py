@@ -243,9 +243,14 @@ class ElasticJob:
 
     def _may_be_why(self, error: Exception, killed: bool) -> bool:
         """Whether an error is rather why the job fails, if it does, than those before it."""
-        if killed or (self._end is not None and self._end.code != 0):  # then all workers end
+        if killed:
             return False
-        return self._last_failure is None or not is_consequence(cause_of(error))
+        follows = is_consequence(cause_of(error))
+        if self._end is not None and self._end.code != 0:
+            # All workers end now. But a failure is heard of later than what follows from it.
+            last = self._last_failure
+            return not follows and last is not None and is_consequence(cause_of(last[1]))
+        return self._last_failure is None or not follows
 
     def _name(self, start: StartWorker) -> str:
         """Returns ``worker 3 (rank 1, node 10.0.0.1/abcd, slot 0)``."""
