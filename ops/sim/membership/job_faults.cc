@@ -7,6 +7,7 @@
 
 namespace tfring::sim {
 
+using membership::CoordinatorEvents;
 using membership::Generation;
 using membership::WorkerId;
 using membership::WorkerState;
