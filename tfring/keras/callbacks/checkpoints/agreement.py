@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -50,10 +51,16 @@ class Agreement:
         """
         now = time.monotonic()
         per_step = (now - self._asked_at) / max(1, step - self._asked_step)
-        mine = np.array([*wishes, max(per_step, _FASTEST)], dtype=np.float64)
-        with tf_errors():
-            agreed = _native.core.allreduce(mine, name="tfring.checkpoint.ask", op=reduce_ops.Max)
+        agreed = highest([*wishes, max(per_step, _FASTEST)], "tfring.checkpoint.ask")
         steps = min(int(_PERIOD / agreed[-1]), 2 * self._distance, _MOST_STEPS)
         self._distance = max(1, steps)
         self._asked_at, self._asked_step = now, step
         return [bool(wish) for wish in agreed[:-1]]
+
+
+def highest(numbers: Sequence[float], name: str) -> list[float]:
+    """Returns for each number the highest of all ranks; a collective with this name."""
+    mine = np.array(numbers, dtype=np.float64)
+    with tf_errors():
+        agreed: list[float] = _native.core.allreduce(mine, name=name, op=reduce_ops.Max).tolist()
+    return agreed

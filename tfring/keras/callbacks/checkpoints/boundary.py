@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tfring import _native, topology
-from tfring.exceptions import tf_errors
+from tfring import topology
+from tfring.keras.callbacks.checkpoints.agreement import highest
 from tfring.keras.hook import find_hook, steps_taken
 from tfring.keras.model_optimizers import optimizers_of, parts_of, remembered
 from tfring.keras2 import facts
-from tfring.ops import reduce_ops
 
 _LOST = (
     "tfring: a checkpoint is taken between two updates, and the gradients that were accumulated "
@@ -47,9 +46,8 @@ class UpdateBoundary:
             periods = _periods(model)
             if not periods:
                 return True
-            mine = np.array([_holds_gradients(model), self._waited], np.float64)
-        with tf_errors():
-            agreed = _native.core.allreduce(mine, name="tfring.checkpoint.held", op=reduce_ops.Max)
+            mine = [_holds_gradients(model), self._waited]
+        agreed = highest(mine, "tfring.checkpoint.held")
         held, self._waited = bool(agreed[0]), int(agreed[1]) + 1
         now = final or self._waited > 2 * math.lcm(*periods)
         if held and now and topology.rank() == 0:

@@ -6,11 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-import numpy as np
-
-from tfring import _native
-from tfring.exceptions import tf_errors
-from tfring.ops import reduce_ops
+from tfring.keras.callbacks.checkpoints.agreement import highest
 
 T = TypeVar("T")
 _PERIOD = 1.0  # seconds
@@ -63,7 +59,5 @@ def _is_busy(work: _Work[T] | None) -> bool:
     """Returns whether a rank is busy, after a second at most; a collective."""
     if work is not None:
         work.thread.join(_PERIOD)
-    mine = np.array([work is not None and work.thread.is_alive()], dtype=np.float64)
-    with tf_errors():
-        everywhere = _native.core.allreduce(mine, name="tfring.checkpoint.busy", op=reduce_ops.Max)
-    return bool(everywhere[0])
+    busy = work is not None and work.thread.is_alive()
+    return bool(highest([busy], "tfring.checkpoint.busy")[0])
