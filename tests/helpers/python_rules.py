@@ -25,7 +25,7 @@ ARROWS: dict[str, set[str]] = {
     "logs": {"_native"},
     "checkpoint": set(),
     "gpu": {"_native"},
-    "recorder": {"texts"},
+    "recorder": {"texts", "job"},
     "report": {"texts", "recorder"},
     "explain": {"_native", "texts", "recorder", "report"},
     "ssh": set(),

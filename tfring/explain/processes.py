@@ -6,10 +6,9 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from tfring.recorder.job import JobRecords
-from tfring.recorder.reader import process_state
+from tfring.recorder.reader import process_state, stat_fields
 from tfring.recorder.take_stacks import take_stacks, waits_in_kernel
 
 # For so long processes are watched to see whether they compute.
@@ -88,8 +87,7 @@ def with_stacks(
 def _processor_time(pid: int) -> tuple[str, float] | None:
     """Returns the state of a process's main thread, and for how many seconds it has computed."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        fields = stat_fields(pid)
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()
     return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

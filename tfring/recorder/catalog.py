@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tfring.job.security.files import replace_file
 from tfring.recorder.places import check_own, default_folder
-from tfring.recorder.reader import own_boot, own_pid_space, process_state
+from tfring.recorder.reader import own_boot, own_pid_space, process_state, stat_fields
 
 _SUFFIX = ".job"
 _DAY = 24 * 3600.0
@@ -145,16 +146,14 @@ def throw_away_old() -> None:
 def terminal_of(pid: int) -> int:
     """Returns the number of the terminal of a process of this host; 0: it has none, or is gone."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return int(text.rpartition(")")[2].split()[4])
+        return int(stat_fields(pid)[4])
     return 0
 
 
 def _own_process() -> dict[str, Any]:
-    text = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
     return {
         "pid": os.getpid(),
-        "pid_started": int(text.rpartition(")")[2].split()[19]),
+        "pid_started": int(stat_fields("self")[19]),
         "pid_space": own_pid_space(),
         "boot": own_boot(),
     }
@@ -168,7 +167,4 @@ def _read(path: Path) -> Entry | None:
 
 def _write(entry: Entry) -> None:
     path = default_folder() / f"{entry.job}{_SUFFIX}"
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.write_text(json.dumps(dataclasses.asdict(entry)), encoding="utf-8")
-    new.chmod(0o600)
-    new.replace(path)
+    replace_file(path, json.dumps(dataclasses.asdict(entry)))

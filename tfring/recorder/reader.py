@@ -261,13 +261,21 @@ def process_state(header: dict[str, Any]) -> str | None:
     if header["boot"] != own_boot() or header["pid_space"] != own_pid_space():
         return None
     try:
-        text = Path(f"/proc/{header['pid']}/stat").read_text(encoding="utf-8", errors="replace")
+        fields = stat_fields(header["pid"])
     except OSError:
         return "gone"
-    fields = text.rpartition(")")[2].split()
     if header["pid_started"] not in (0, int(fields[19])) or fields[0] in "ZX":
         return "gone"
     return "stopped" if fields[0] in "Tt" else "running"
+
+
+def stat_fields(pid: int | str) -> list[str]:
+    """Returns what /proc/PID/stat has after the program's name; OSError if the process is gone.
+
+    The first field is the process's state, field 4 its terminal, field 19 when it was started.
+    """
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return text.rpartition(")")[2].split()
 
 
 def last_sign(record: Record) -> int:
