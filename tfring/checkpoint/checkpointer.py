@@ -36,9 +36,9 @@ class Checkpointer:
     jobs in one folder never write or remove a file of each other's. When the one that has begun
     later publishes, the other cannot publish any more.
 
-    One process of a job saves: in tfring's callbacks rank 0 does. Making an object of this class
-    touches no storage, so all ranks may do it. To be used by one thread; as a context manager it
-    closes itself.
+    One process of a job saves, or several do, each its share (docs/adr/0086): in tfring's callbacks
+    the ranks that see the folder of rank 0. Making an object of this class touches no storage, so
+    all ranks may do it. To be used by one thread; as a context manager it closes itself.
 
     Attributes:
         asynchronous: whether `save` returns before the checkpoint is written.

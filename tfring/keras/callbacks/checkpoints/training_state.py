@@ -211,10 +211,11 @@ def restore_checkpoint(
         tf.errors.FailedPreconditionError: tfring is not initialized.
     """
     arguments.require_init("restore_checkpoint")
+    what = f"cannot go on from the checkpoints in {checkpoints}"
     reading = Reading(
         lambda: checkpointer(checkpoints),
         lambda: Contents(model, optimizer, local_variables),
-        f"cannot go on from the checkpoints in {checkpoints}",
+        what,
     )
     root = reading.restore(name)
     if root is None:
@@ -227,7 +228,6 @@ def restore_checkpoint(
         own.give_back(root["ranks"])
     except Exception as error:
         failure = error
-    what = f"cannot go on from the checkpoints in {checkpoints}"
     exchange(None, failure, "tfring.checkpoint.restore.own", what)
     given = {name: training[name] for name in ("epoch", "batch", "values", "stopped")}
     return TrainingPosition(
