@@ -32,8 +32,8 @@ class Recorded(keras.Sequential):  # type: ignore[misc]
         return super().train_step(data)
 
 
-class Crash(keras.callbacks.Callback):  # type: ignore[misc]
-    """Fails before a step."""
+class FailsAfter:
+    """Fails before a step: for a callback of either Keras."""
 
     def __init__(self, after: int) -> None:
         super().__init__()
@@ -43,6 +43,10 @@ class Crash(keras.callbacks.Callback):  # type: ignore[misc]
         self.left -= 1
         if self.left < 0:
             raise InterruptedError
+
+
+class Crash(FailsAfter, keras.callbacks.Callback):  # type: ignore[misc]
+    """Of Keras 3."""
 
 
 class Batches(keras.utils.PyDataset):  # type: ignore[misc]
@@ -224,15 +228,8 @@ def test_keras_2_trains_whole_epochs_in_their_order(tmp_path: Path) -> None:
     tf_keras = pytest.importorskip("tf_keras")
     folder = Path(hvd.broadcast_object(str(tmp_path)))
 
-    class Stop(tf_keras.callbacks.Callback):  # type: ignore[misc]
-        def __init__(self, after: int) -> None:
-            super().__init__()
-            self.left = after
-
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            self.left -= 1
-            if self.left < 0:
-                raise InterruptedError
+    class Stop(FailsAfter, tf_keras.callbacks.Callback):  # type: ignore[misc]
+        """Of Keras 2."""
 
     def train(data: Any, epochs: int, stop: int, **more: Any) -> Any:
         tf_keras.utils.set_random_seed(3)
