@@ -1,6 +1,6 @@
 """One training of a user, killed again and again, and whether it ends as if it never was.
 
-``python -m user_kills --ranks 2 --kills 100`` runs jobs until so many processes were killed.
+``python -m user_kills --ranks 2 --kills 100`` runs jobs until it has killed that many processes.
 PYTHONPATH has the project's folder and tests/helpers. A job has many short lives: `tfring run
 --max-restarts` starts the ranks again, and this starts the launcher again where that was killed.
 """

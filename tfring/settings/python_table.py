@@ -123,7 +123,7 @@ START = Group(
         seconds(
             "STOP_TIMEOUT",
             "How many seconds after SIGTERM the ranks are killed. `tfring run` sets it to its "
-            "`--stop-timeout`. A checkpoint that cannot be written by then is said "
+            "`--stop-timeout`. An error names a checkpoint that cannot be written by then "
             "([Checkpoints](checkpoints.md#sigterm)).",
             low=0.0,
             high=1e9,

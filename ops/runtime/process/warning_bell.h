@@ -24,7 +24,7 @@ class WarningBell {
   // There will be no more; also for those who come later.
   void Close();
 
-  // Blocks until one of both happens, or for so long. Adds what there is to say to `warnings`.
+  // Blocks until Ring or Close is called, at most for `limit`. Adds what Ring got to `warnings`.
   Heard Wait(Duration limit, std::vector<std::string>* warnings);
 
  private:

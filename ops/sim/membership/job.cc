@@ -194,7 +194,7 @@ void Job::NoteProposal(const Record& record) {
     standing.leaving =
         asked_to_leave_.count(id) != 0 || !FindsHost(host) || checker_.IsBarred(host);
     standing.position = process->training().committed().position;
-    // Whoever is out of the job for good stands nowhere, nor who is lost with a coordinator.
+    // Workers that were dismissed do not count, nor those that the coordinator does not know.
     if (dismissed_.count(id) == 0 && known_.count(id) != 0) standings[id] = standing;
   }
   checker_.OnProposed(now(), record, standings);
