@@ -1,9 +1,9 @@
 """Jobs of `tfring run` whose processes are killed at random moments, and what becomes of them.
 
 ``python -m random_kills --kills 440`` runs jobs until it has killed that many processes, and
-prints a table; ``--kinds`` names kinds of jobs; ``--seed N --kind K`` runs one again. PYTHONPATH has the
-project's folder and tests/helpers. Each job runs in namespaces of its own: all processes, ports and
-files there are the job's.
+prints a table; ``--kinds`` names kinds of jobs; ``--seed N --kind K`` runs one again. PYTHONPATH
+has the project's folder and tests/helpers. Each job runs in namespaces of its own: all processes,
+ports and files there are the job's.
 """
 
 from __future__ import annotations
