@@ -29,12 +29,20 @@ def read_version() -> str:
 
 
 class FreshPackage(build_py):
-    """Copies the modules into an empty folder, without what an earlier build has left there."""
+    """Copies the modules into an empty folder, without what an earlier build has left there.
+
+    Beside them go the pages that `tfring help` prints.
+    """
 
     def run(self) -> None:
         if not self.editable_mode:
             shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
+        if not self.editable_mode:
+            pages = Path(self.build_lib, "tfring", "pages")
+            pages.mkdir()
+            for page in (ROOT / "docs").glob("*.md"):
+                shutil.copy(page, pages)
 
 
 class CMakeBuild(build_ext):

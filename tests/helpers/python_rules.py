@@ -174,7 +174,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "optree": {"compat"},
     "pandas": {"spark"},
     "pyarrow": {"spark"},
-    "rich": {"bench", "live", "report"},
+    "rich": {"bench", "launch", "live", "report"},
     "matplotlib": {"bench", "notebook", "report"},
     "opentelemetry": {"metrics"},
     "prometheus_client": {"metrics"},
@@ -238,6 +238,7 @@ IMPORTS_BY_NAME = {
     "tfring/compat/__main__.py",  # the script of a user, with runpy
     "tfring/_native.py",  # the compiled binding
     "tfring/ops/early.py",  # tfring.ops.library, where TensorFlow is loaded already
+    "tfring/launch/cli.py",  # the module of a command
     # The rest import nothing so: they ask whether a package is installed, or loaded already.
     "tfring/job/environments/__init__.py",
     "tfring/job/bootstrap/inter_op_threads.py",

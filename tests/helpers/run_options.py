@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tfring.launch.cli import main, make_parser
+from tfring.launch.cli import main, parser_of
 from tfring.launch.options.option import read_options
 from tfring.launch.options.run_options import RunOptions
 
 
 def run_options(*words, program=("python", "train.py")):
     """The options that words of a command line give."""
-    parsed = make_parser().parse_args(["run", *map(str, words), *program])
+    parsed = parser_of("run").parse_args([*map(str, words), *program])
     return read_options(RunOptions, parsed)
 
 

@@ -13,12 +13,14 @@ from tfring.recorder.job import JobRecords, load_job
 from tfring.recorder.reader import RecordError
 from tfring.recorder.stacks import stacks_file
 
-NAME = "dump"
-HELP = "copy the records of a job on this host to a folder, while it runs or when it is over"
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
+    parser.description = (
+        "Copies the records of a job's ranks into a folder: what each did last, where its time "
+        "went, its stacks. Attach it to a bug report; all commands read it."
+    )
+    parser.epilog = "tfring dump\ntfring dump 6d83ae"
     add_job(parser)
     parser.add_argument(
         "-o", "--output", metavar="FOLDER", help="where to (default: tfring-JOB in this folder)"

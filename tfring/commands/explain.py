@@ -13,12 +13,14 @@ from tfring.explain.explain import explain_now
 from tfring.recorder.catalog import Entry
 from tfring.recorder.places import short
 
-NAME = "explain"
-HELP = "say in a paragraph what is wrong with a job, while it runs or when it is over"
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
+    parser.description = (
+        "Says in a paragraph why a job hangs, has failed or is slow: the rank, the line of the "
+        "program, who waits for it, and what to do. It knows a job for a day after its end."
+    )
+    parser.epilog = "tfring explain\ntfring explain 6d83ae\ntfring explain 6d83ae --json"
     add_job(parser)
     parser.add_argument(
         "--json", action="store_true", help="job, cause, ranks, names and text as JSON"

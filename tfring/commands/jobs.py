@@ -18,8 +18,6 @@ from tfring.recorder.places import short
 from tfring.recorder.reader import RecordError
 from tfring.texts.plain import plain
 
-NAME = "jobs"
-HELP = "list the jobs of this user on this host: those that run, and those that ended of late"
 _COLUMNS = ("id", "state", "ranks", "age", "program", "folder")
 # A program and a folder have so many letters on a narrow terminal.
 _LEAST = 12
@@ -28,6 +26,11 @@ _RED = "\x1b[31m{}\x1b[0m"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
+    parser.description = (
+        "Lists the jobs of this user on this host, also those of mpirun, Slurm and Ray. The "
+        "other commands take the beginning of an id."
+    )
+    parser.epilog = "tfring jobs\ntfring top 6d83ae"
     parser.add_argument("--json", action="store_true", help="one JSON object per job")
 
 

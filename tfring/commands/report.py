@@ -16,12 +16,14 @@ from tfring.report.page import page
 from tfring.report.summary import make_report
 from tfring.report.text import print_report
 
-NAME = "report"
-HELP = "show where the time of a job goes and which ranks are slow, as text or as a page"
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
+    parser.description = (
+        "Shows where the time of a job goes: computing, waiting for other ranks, communication. "
+        "It knows a job for a day after its end."
+    )
+    parser.epilog = "tfring report\ntfring report 6d83ae --html report.html"
     add_job(parser)
     parser.add_argument(
         "--html", metavar="FILE", help="write a page with plots, which needs no network"

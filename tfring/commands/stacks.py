@@ -14,13 +14,13 @@ from tfring.recorder.job import JobRecords, load_job
 from tfring.recorder.reader import RecordError
 from tfring.recorder.take_stacks import take_stacks
 
-NAME = "stacks"
-HELP = "print the stacks of all threads of a job's ranks, also while they hang"
 _ANSWER_SECONDS = 60.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
+    parser.description = "Prints the stacks of all threads of a job's ranks, also while they hang."
+    parser.epilog = "tfring stacks\ntfring stacks 6d83ae --all"
     add_job(parser)
     add = parser.add_argument
     add("--all", action="store_true", help="also frames of TensorFlow, Keras and tfring")
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         if not options.host:
             raise
         job = None
-    words = [NAME, *job_argument(options.job, job.job if job else ""), "--json"]
+    words = ["stacks", *job_argument(options.job, job.job if job else ""), "--json"]
     words += ["--timeout", str(options.timeout), *(["--native"] if options.native else [])]
     with OtherHosts(options, words) as others:
         answers = [_here(job, options)] if job is not None else []

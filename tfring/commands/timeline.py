@@ -8,12 +8,11 @@ from tfring.commands.which import add_job, meant
 from tfring.timeline.draw import draw
 from tfring.timeline.spool import load_timeline
 
-NAME = "timeline"
-HELP = "write a timeline of a job for Perfetto (https://ui.perfetto.dev)"
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
+    parser.description = "Writes what a job did when. Open the file at https://ui.perfetto.dev."
+    parser.epilog = "tfring timeline\ntfring timeline 6d83ae -o timeline.json.gz"
     add_job(parser)
     parser.add_argument(
         "-o",

@@ -21,13 +21,13 @@ from tfring.recorder.job import load_job
 from tfring.recorder.reader import RecordError
 from tfring.recorder.take_stacks import take_stacks
 
-NAME = "top"
-HELP = "watch the ranks of a job in the terminal, while it runs or hangs"
 _ANSWER_SECONDS = 30.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
+    parser.description = "Shows the ranks of a job while it runs or hangs, once a second."
+    parser.epilog = "tfring top\ntfring top 6d83ae --once"
     add_job(parser)
     add = parser.add_argument
     add("--once", action="store_true", help="print one table and end")
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     given = meant(options.job, elsewhere=bool(options.host))
     if not options.host:
         return _show(options, Watch(given))
-    words = [NAME, *job_argument(options.job, _job_here(given)), "--json"]
+    words = ["top", *job_argument(options.job, _job_here(given)), "--json"]
     with OtherHosts(options, [*words, "--interval", str(options.interval)]) as others:
         others.wait(_ANSWER_SECONDS)
         return _show(options, Watch(given, others), others)

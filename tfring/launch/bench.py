@@ -31,8 +31,6 @@ from tfring.launch.options.run_options import RunOptions
 from tfring.launch.output.merger import OutputMerger, Stream
 from tfring.launch.output.terminal import Terminal
 
-NAME = "bench"
-HELP = "measure collectives, gradients of models and training steps here"
 LOCAL_RANKS = 2
 _PROGRAM = "tfring.bench.worker"
 # Options of `tfring run` that say where the ranks are, and what else they get.
@@ -41,6 +39,15 @@ _PLACES = ("num_proc", "hosts", "ssh_port", "ssh_identity_file", "bind_to", "x")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
+    parser.description = (
+        "Measures collectives, the gradients of models and training steps, and compares results. "
+        "More: tfring help benchmarks."
+    )
+    parser.epilog = (
+        "tfring bench\n"
+        "tfring bench -H node1:4,node2:4 --json today.json\n"
+        "tfring bench --compare before.json today.json"
+    )
     add_fields(parser, RunOptions, only=_PLACES)
     add_measured(parser)
     add = parser.add_argument

@@ -14,8 +14,6 @@ from tfring.launch.elastic.orders import EndJob, Note, Orders
 from tfring.launch.options.option import told
 from tfring.launch.options.run_options import DEFAULT_PORT, endpoint
 
-NAME = "coordinator"
-HELP = "coordinate an elastic job of nodes; may be killed and started again"
 _WAIT_SECONDS = 60.0
 
 
@@ -25,8 +23,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "Runs the coordinator of the job whose nodes are started with `tfring run --nnodes ... "
         "--coordinator HOST:PORT`, and ends with its exit code. When it is killed, ranks go on "
         "training. Started again at the same place it hears from nodes and ranks how the job "
-        "stands, and goes on. More: docs/launcher.md."
+        "stands, and goes on. More: tfring help launcher."
     )
+    parser.epilog = "tfring coordinator node1:29400"
     parser.add_argument(
         "endpoint",
         type=told(endpoint),

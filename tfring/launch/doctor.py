@@ -30,9 +30,6 @@ from tfring.settings.setting import Reader, SettingError
 from tfring.settings.table import SETTINGS
 from tfring.version import __version__
 
-NAME = "doctor"
-HELP = "show what is installed and what is wrong"
-
 _CPU_FLAGS = ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "asimd", "sve")
 _PROBE_SECONDS = 120
 
@@ -51,6 +48,8 @@ class Findings:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
+    parser.description = "Says what is wrong with this installation, and how it is set."
+    parser.epilog = "tfring doctor\ntfring doctor -H node1:4,node2:4"
     parser.add_argument(
         "-H",
         dest="hosts",

@@ -36,19 +36,20 @@ from tfring.settings.environment import read_settings
 from tfring.settings.setting import SettingError
 from tfring.timeline import merge
 
-NAME = "run"
-HELP = "start a program on several ranks"
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
-    parser.usage = "tfring run [-np N] [-H host:slots,...] [options] command ..."
+    parser.usage = "tfring run [-np N] [-H HOST:SLOTS,...] [options] PROGRAM ..."
     parser.description = (
-        "Starts a program on several ranks, here or on other hosts through ssh. Prints their "
-        "output with the prefix [rank]<stdout>: or [rank]<stderr>:, a line that several ranks "
-        "write at the same time once, as [0-3,5]<stdout>:, and ends all when one fails. Their "
-        "standard input is empty. Other hosts need the same Python and tfring at the same path. "
-        "The exit code is that of the rank that failed first. More: docs/launcher.md."
+        "Starts a program on several ranks, here or on other hosts, prints what they print, and "
+        "ends all when one fails. Words behind the program are the program's. Other hosts need "
+        "the same Python and tfring at the same path. More: tfring help launcher."
+    )
+    parser.epilog = (
+        "tfring run -np 4 python train.py --epochs 3\n"
+        "tfring run -H node1:4,node2:4 python train.py\n"
+        "tfring run -np 4 --report python train.py\n"
+        "tfring run -np 8 --min-np 4 --host-discovery-script ./hosts.sh python train.py"
     )
     add_fields(parser, RunOptions)
     add_settings(parser)

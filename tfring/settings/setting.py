@@ -141,9 +141,9 @@ class Setting:
 
     @property
     def plain_meaning(self) -> str:
-        """The meaning without Markdown: links are names of pages."""
-        text = re.sub(r"\[[^]]*\]\(([\w-]+\.md)[^)]*\)", r"docs/\1", self.meaning)
-        text = re.sub(r"\[[^]]*\]\(#[^)]*\)", "docs/configuration.md", text)
+        """The meaning without Markdown: links are commands."""
+        text = re.sub(r"\[[^]]*\]\(([\w-]+)\.md[^)]*\)", r"tfring help \1", self.meaning)
+        text = re.sub(r"\[[^]]*\]\(#[^)]*\)", "tfring help configuration", text)
         return text.replace("`", "")
 
     def parse(self, text: str, variable: str = "") -> Value:

@@ -24,7 +24,7 @@ struct Config {
   int64_t cache_capacity = 1024;
   // tfring never fuses a grouped collective with others.
   bool disable_group_fusion = false;
-  // Allreduces that repeat in each step run without asking rank 0 (docs/locks.md).
+  // Allreduces that repeat in each step run without asking rank 0 (tfring help locks).
   bool lock_schedule = false;
   // While this many plans run, tensors that become ready wait and are fused.
   int64_t max_plans_in_flight = 2;
@@ -34,10 +34,10 @@ struct Config {
   // Eager collectives without a name fail where the ranks call them on different lines.
   bool call_site_check = true;
   // What happens if this rank's part of a sum holds NaN or Inf: warn (or 1), error (the call
-  // fails), or 0 (no check). See docs/values.md.
+  // fails), or 0 (no check). See tfring help values.
   ValueAction check_values = ValueAction::kIgnore;
   // Equal sums have equal bits each time: all algorithms add in one order. One host and several
-  // hosts may still differ in 16-bit floats. For NCCL see docs/gpu.md.
+  // hosts may still differ in 16-bit floats. For NCCL see tfring help gpu.
   bool deterministic = false;
   // Rank 0 warns when a tensor has waited this long for some ranks, and after at most 3 s if ranks
   // wait for each other. 0: no warning, and no end unless STALL_SHUTDOWN_TIME_SECONDS is set.
@@ -57,7 +57,7 @@ struct Config {
   // Large collectives are pipelined in pieces of this many bytes.
   int64_t piece_bytes = 262144;
   // Allreduces over several hosts reduce within each host first: 0 never, 1 always, auto where that
-  // is expected to be faster. tfring ignores 1 with DETERMINISTIC. See docs/performance.md.
+  // is expected to be faster. tfring ignores 1 with DETERMINISTIC. See tfring help performance.
   Hierarchy hierarchical_allreduce = Hierarchy::kAuto;
   // A small message takes this long from host to host. HIERARCHICAL_ALLREDUCE=auto uses it and
   // NETWORK_BYTES_PER_SECOND. Neither is measured: tfring doctor -H a:4,b:4 shows their effect.
@@ -66,7 +66,7 @@ struct Config {
   // A host can send this many bytes a second to other hosts.
   int64_t network_bytes_per_second = 1250000000;
   // Sums and averages of float32 travel between hosts as they are, or rounded to bfloat16 or
-  // float16 and added up in float32 (docs/configuration.md).
+  // float16 and added up in float32 (tfring help configuration).
   DataType wire_dtype = DataType::kFloat32;
   // Ranks of one host exchange data through shared memory. 0: through sockets.
   bool shared_memory = true;
@@ -75,8 +75,8 @@ struct Config {
   bool arena = true;
   // What carries tensors in host memory: auto (shared memory within a host where it is possible,
   // TCP between hosts), shm (the same, and init fails where ranks of a host cannot share memory),
-  // tcp (no shared memory), mpi (MPI in place of TCP, docs/configuration.md). Horovod's GLOO and
-  // CCL are auto.
+  // tcp (no shared memory), mpi (MPI in place of TCP, tfring help configuration). Horovod's GLOO
+  // and CCL are auto.
   CpuOperations cpu_operations = CpuOperations::kAuto;
   // What carries tensors in GPU memory: nccl, host (copies through the host), or auto: NCCL where
   // all ranks can. Horovod's MPI and GLOO are host.
@@ -87,7 +87,7 @@ struct Config {
   // Path or name of the CUDA driver.
   std::string cuda_driver = "libcuda.so.1";
   // In the first steps, rank 0 tries values of FUSION_THRESHOLD, MAX_PLANS_IN_FLIGHT and
-  // PIECE_BYTES that are not set, and keeps the best (docs/configuration.md).
+  // PIECE_BYTES that are not set, and keeps the best (tfring help configuration).
   bool autotune = false;
   // Rank 0 writes a line of CSV for each trial to this file.
   std::string autotune_log = "";
@@ -97,7 +97,7 @@ struct Config {
   int64_t autotune_steps_per_sample = 10;
   // Samples in a trial, whose median counts.
   int64_t autotune_samples = 5;
-  // The lowest level that is logged, also as 0 to 4 (docs/logs.md).
+  // The lowest level that is logged, also as 0 to 4 (tfring help logs).
   int64_t log_level = 2;
   // json: one object a line.
   bool log_json = false;

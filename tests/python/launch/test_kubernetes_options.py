@@ -13,7 +13,7 @@ pytest.importorskip("tfring._native")
 from launcher_tools import environment
 from run_options import refused
 
-from tfring.launch.cli import main, make_parser
+from tfring.launch.cli import main, parser_of
 from tfring.launch.kubernetes.kinds import MAKERS
 from tfring.launch.kubernetes.options import Shape, request_of
 from tfring.launch.kubernetes.pods import STOPPED
@@ -22,9 +22,7 @@ IMAGE = ("--image", "registry.example.com/train:1")
 
 
 def request(*words, kind="indexed", command=("python", "train.py")):
-    return request_of(
-        make_parser().parse_args(["manifest", "--kind", kind, *IMAGE, *words, *command])
-    )
+    return request_of(parser_of("manifest").parse_args(["--kind", kind, *IMAGE, *words, *command]))
 
 
 @pytest.mark.parametrize(
@@ -70,8 +68,7 @@ def test_options_of_a_file(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text("nnodes: 3\njob-name: mine\nbind-to: core\n")
     words = ["--config-file", str(path), *IMAGE, "--bind-to", "none", "python", "train.py"]
-    parsed = make_parser().parse_args(["manifest", *words])
-    parsed.words = words
+    parsed = parser_of("manifest").parse_args(words)
     found = request_of(parsed)
     assert (found.shape.pods, found.name, found.flags) == (3, "mine", ())
 
@@ -85,14 +82,14 @@ def test_options_of_a_file(tmp_path):
             ["--nnodes", "2", "--nproc-per-node", "0"],
             "0: it has to be a whole number from 1 to 100000",
         ),
-        (["--nnodes", "2", "-np", "4"], "tfring manifest: error: there are no such options: -np"),
+        (["--nnodes", "2", "-np", "4"], "tfring manifest: there is no option -np."),
         (
             ["--nnodes", "2", "--timeline", "x.json"],
-            "tfring manifest: error: there are no such options: --timeline",
+            "tfring manifest: there is no option --timeline.",
         ),
         (
             ["--nnodes", "2", "--stop-timeout", "5"],
-            "tfring manifest: error: there are no such options: --stop-timeout",
+            "tfring manifest: there is no option --stop-timeout.",
         ),
         (["--nnodes", "2", "-x", "WANDB_API_KEY=1"], "-x WANDB_API_KEY: its value would stand"),
         (["--nnodes", "2", "--claim", "checkpoints"], "NAME:PATH"),
@@ -154,7 +151,7 @@ def test_volumes_of_claims():
 def test_an_image_is_needed_and_only_for_a_manifest(capsys):
     said = refused(capsys, "manifest", "--nnodes", "2", "x")
     assert "name an image" in said
-    assert "there are no such options: --image" in refused(capsys, "run", *IMAGE, "-np", "2", "x")
+    assert "there is no option --image." in refused(capsys, "run", *IMAGE, "-np", "2", "x")
 
 
 @pytest.mark.parametrize("kind", sorted(MAKERS))
@@ -177,7 +174,7 @@ def test_what_tfring_run_gets_in_the_pods_is_understood(kind, words, tmp_path, m
     for words in inner:
         (tmp_path / "hostfile").write_text("a slots=1\n")  # in the place of the operator's
         words = [word.replace("/etc/mpi/hostfile", f"{tmp_path}/hostfile") for word in words]
-        parsed = make_parser().parse_args(words[1:])
+        parsed = parser_of(words[1]).parse_args(words[2:])
         assert parsed.command == ["python", "train.py"]
         assert parsed.verbose and parsed.stop_timeout == 110
     probes = [words for words in commands if words and words[1:3] == ["-m", "tfring.live.probe"]]

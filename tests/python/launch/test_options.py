@@ -10,7 +10,7 @@ from launcher_tools import fake_ssh, run, write_script
 from run_options import refused, run_options
 
 from tfring.launch.agents.binding import read_places, share_of
-from tfring.launch.cli import main, make_parser
+from tfring.launch.cli import main, parser_of
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.options.config_file import with_file, words_of_file
 from tfring.launch.options.environment import sent_variables, shown_value
@@ -21,13 +21,12 @@ from tfring.launch.options.run_options import RunOptions
 
 def words(path):
     pytest.importorskip("yaml")
-    return words_of_file(path, make_parser().parse_args(["run"]).parser)
+    return words_of_file(path, parser_of("run"))
 
 
 def with_words(path, *given):
     """The options of a file and of a command line."""
-    parsed = make_parser().parse_args(["run", *given, "--config-file", str(path), "x"])
-    parsed.words = [*given, "--config-file", str(path), "x"]
+    parsed = parser_of("run").parse_args([*given, "--config-file", str(path), "x"])
     return read_options(RunOptions, with_file(parsed))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tfring import _native
-from tfring.launch.cli import make_parser
+from tfring.launch.cli import parser_of
 from tfring.settings.environment import Settings, native_values
 from tfring.settings.setting import Kind, Reader, Setting, SettingError
 from tfring.settings.table import GROUPS, OPTIONS, RUNTIME, SETTINGS
@@ -84,7 +84,7 @@ def test_the_runtime_takes_every_setting() -> None:
 
 
 def test_the_help_says_each_default() -> None:
-    actions = make_parser().parse_args(["run"]).parser._option_string_actions
+    actions = parser_of("run")._option_string_actions
     for setting, option in OPTIONS:
         if option.off:
             told = [actions[names[0]].help for names in (option.names, option.off)]

@@ -16,23 +16,23 @@ _NOT_TEXT = re.compile(r"(?:[-+]?\.?\d.*|[yYnN])\Z", re.DOTALL)
 _FLOAT = "tag:yaml.org,2002:float"
 
 
-NAME = "manifest"
-HELP = "print a manifest of a job for Kubernetes"
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     parser.usage = "tfring manifest --image IMAGE --nnodes N [options] command ..."
     parser.description = (
         "Prints a manifest for Kubernetes; nothing is started. kubectl apply makes the job. "
-        "See docs/kubernetes.md."
+        "More: tfring help kubernetes."
+    )
+    parser.epilog = (
+        "tfring manifest --image registry/train --nnodes 4 --nproc-per-node 8 python train.py \\\n"
+        "    | kubectl apply -f -"
     )
     add_manifest_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the manifest; UsageError if options are wrong, or PyYAML is not installed."""
-    print(manifest(request_of(options), [NAME, *options.words]), end="")
+    print(manifest(request_of(options), ["manifest", *options.words]), end="")
     return 0
 
 

@@ -1,0 +1,105 @@
+"""`tfring --help`, `tfring help`, and what the command says of words that it does not know."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from launcher_tools import ROOT, environment, run_python
+from run_options import refused
+
+from tfring.launch.cli import MODULES, main, parser_of
+from tfring.launch.help import pages
+
+# What a message or a page says: `tfring help values`. Words behind it choose sections.
+POINTER = re.compile(r"tfring help ([a-z_]+)")
+
+
+def printed(capsys, *words):
+    assert main(words) == 0
+    return capsys.readouterr().out
+
+
+def test_the_list_has_every_page_with_its_title(capsys):
+    text = printed(capsys, "help")
+    assert re.search(r"^  values +NaN, gradients", text, re.MULTILINE)
+    assert [name for name in pages() if f"  {name} " not in text] == []
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} == {*pages(), "index"}
+
+
+def test_a_page_and_some_of_its_sections(capsys):
+    whole = printed(capsys, "help", "values")
+    assert whole.startswith("# NaN") and "## When weights went apart" in whole
+    # A link leads to a command, or nowhere: files beside the pages are not in the wheel.
+    assert "](" not in printed(capsys, "help", "failures")
+    one = printed(capsys, "help", "values", "NaN", "comes")
+    assert one.startswith("## Where a NaN comes from") and "went apart" not in one
+    assert "no heading of the page values" in refused(capsys, "help", "values", "nowhere")
+
+
+def test_words_are_searched_for_on_all_pages(capsys):
+    text = printed(capsys, "help", "process", "sets")
+    assert re.search(r"^- tfring help \w+: ", text, re.MULTILINE)
+    assert "All pages: tfring help\n" in refused(capsys, "help", "no_page_says_this")
+
+
+def test_a_setting_and_a_command(capsys):
+    text = printed(capsys, "help", "TFRING_CHECK_VALUES")
+    assert "Default: 0. It has to be 0, warn or error." in text
+    assert "tfring help values" in text
+    with pytest.raises(SystemExit):
+        main(["help", "stacks"])
+    assert capsys.readouterr().out.startswith("usage: tfring stacks")
+
+
+def test_pointers_lead_to_pages():
+    files = [*(ROOT / "tfring").rglob("*.py"), *(ROOT / "ops").rglob("*.cc")]
+    found = {(name, str(path)) for path in files for name in POINTER.findall(path.read_text())}
+    assert found
+    assert [one for one in sorted(found) if one[0] not in pages()] == []
+
+
+def test_the_wheel_has_the_pages(tmp_path):
+    pytest.importorskip("setuptools")
+    build = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
+    subprocess.check_call(build, cwd=ROOT, env=environment())
+    code = "from tfring.launch.cli import main; main(['help', 'values'])"
+    done = run_python("-P", "-c", code, PYTHONPATH=str(tmp_path))
+    assert done.stdout.startswith("# NaN"), done.stderr
+
+
+def test_every_command_has_a_description_and_an_example():
+    for name in MODULES:
+        parser = parser_of(name)
+        assert parser.description and parser.epilog, name
+        examples = [line for line in parser.epilog.splitlines() if not line.startswith(" ")]
+        assert [line for line in examples if not line.startswith("tfring ")] == []
+        assert f"examples:\n  {examples[0]}" in parser.format_help()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["rnu"], "tfring has no command rnu. Did you mean run?\n"),
+        (["python"], "tfring has no command python. tfring --help lists the commands.\n"),
+        (["run", "--np", "2", "x"], "tfring run: there is no option --np. Did you mean -np?\n"),
+        (["run", "--reprot"], "tfring run: there is no option --reprot. Did you mean --report?\n"),
+        (["top", "--onec"], "tfring top: there is no option --onec. Did you mean --once?\n"),
+        (["doctor", "now"], "tfring doctor: nothing is expected where now stands\n"),
+    ],
+)
+def test_words_that_are_unknown(capsys, words, said):
+    text = refused(capsys, *words)
+    assert text.startswith(said)
+    if words[0] in MODULES:  # the usage of the command, not of others
+        assert f"usage: tfring {words[0]} " in text
+
+
+def test_without_words_the_commands_are_listed(capsys):
+    assert main([]) == 2
+    shown = capsys.readouterr().out
+    assert [name for name in MODULES if f"\n  {name} " not in shown] == []
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out == shown

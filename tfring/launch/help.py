@@ -1,0 +1,142 @@
+"""``tfring help``: pages of the documentation, which the wheel contains."""
+
+from __future__ import annotations
+
+import argparse
+import pydoc
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tfring.launch.hosts.errors import UsageError
+from tfring.settings.table import SETTINGS
+
+_PACKAGE = Path(__file__).parents[1]
+# In a wheel, and in a checkout.
+_FOLDERS = (_PACKAGE / "pages", _PACKAGE.parent / "docs")
+_WIDTH = 100
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.description = (
+        "Prints a page of the documentation. With more words only the sections whose headings "
+        "have them; a word that is no page is searched for on all pages."
+    )
+    parser.epilog = "tfring help\ntfring help failures\ntfring help TFRING_CHECK_VALUES"
+    parser.add_argument("words", nargs="*", metavar="TOPIC", help="a page, a setting or words")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints a page, or the list of pages; returns 0. UsageError: no page says anything of it."""
+    words: Sequence[str] = options.words
+    if not words:
+        show_long(_topics())
+    elif (text := _setting(words[0])) and len(words) == 1:
+        print(text)
+    else:
+        show_long(_rendered(_answer(words)))
+    return 0
+
+
+def pages() -> dict[str, Path]:
+    """Returns the pages by name, in the order of the documentation."""
+    folder = next((one for one in _FOLDERS if one.is_dir()), _FOLDERS[0])
+    found = {path.stem: path for path in sorted(folder.glob("*.md"))}
+    index = found.pop("index", None)
+    order = index.read_text("utf-8").splitlines() if index is not None else []
+    return {name: found[name] for name in [*(n for n in order if n in found), *found]}
+
+
+def show_long(text: str) -> None:
+    """Prints a text, page by page where it is longer than the terminal."""
+    if sys.stdout.isatty() and text.count("\n") >= shutil.get_terminal_size().lines:
+        pydoc.pager(text)
+    else:
+        print(text, end="" if text.endswith("\n") else "\n")
+
+
+def _topics() -> str:
+    names = pages()
+    width = max(map(len, names), default=0)
+    titles = (f"  {name:{width}}  {_title(path)}" for name, path in names.items())
+    return "\n".join(["tfring help TOPIC prints one of these pages:", "", *titles])
+
+
+def _title(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        return file.readline().lstrip("# ").strip()
+
+
+def _setting(word: str) -> str:
+    """Returns what a setting does; "": the word is none."""
+    setting = SETTINGS.get(word.upper().removeprefix("TFRING_"))
+    if setting is None or word.upper() != setting.variable:
+        return ""
+    default = f"Default: {setting.shown_default}. " if setting.shown_default else ""
+    return (
+        f"{setting.variable}: {setting.plain_meaning}\n{default}It has to be {setting.allowed}.\n"
+        "All settings: tfring help configuration"
+    )
+
+
+def _answer(words: Sequence[str]) -> str:
+    """Returns a page, some of its sections, or which sections have the words."""
+    names = pages()
+    name, rest = words[0].lower(), words[1:]
+    if name in names and not rest:
+        return names[name].read_text("utf-8")
+    if name in names:
+        found = [text for _, heading, text in _sections(name, names[name]) if _has(heading, rest)]
+        if found:
+            return "\n".join(found)
+        raise UsageError(f"no heading of the page {name} has the words {' '.join(rest)}")
+    every = [section for one, path in names.items() for section in _sections(one, path)]
+    hits = [one for one in every if _has(one[1], words)] or [
+        one for one in every if _has(one[2], words)
+    ]
+    if not hits:
+        raise UsageError(f"no page has the words {' '.join(words)}. All pages: tfring help")
+    if len(hits) == 1:
+        return hits[0][2]
+    lines = [f"- tfring help {name}: {heading}" for name, heading, _ in hits]
+    return "\n".join([f"# Pages about {' '.join(words)}", "", *lines, ""])
+
+
+def _sections(name: str, path: Path) -> list[tuple[str, str, str]]:
+    """Returns the page's name, the heading and the text of each section."""
+    parts = re.split(r"^(?=#{1,2} )", path.read_text("utf-8"), flags=re.MULTILINE)
+    return [(name, part.splitlines()[0].lstrip("# "), part) for part in parts if part.strip()]
+
+
+def _has(text: str, words: Sequence[str]) -> bool:
+    return all(re.search(rf"\b{re.escape(word)}", text, re.IGNORECASE) for word in words)
+
+
+def _rendered(text: str) -> str:
+    """Returns a page for a terminal; where there is none, or no rich, in Markdown."""
+    text = re.sub(r"^<!--.*-->\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"!?\[([^\]]+)\]\(([^)\s]+)\)", _plain_link, text)
+    if not sys.stdout.isatty():
+        return text
+    try:
+        from rich.console import Console
+        from rich.markdown import Markdown
+    except ImportError:
+        return text
+    width = min(_WIDTH, shutil.get_terminal_size().columns)
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(Markdown(text))
+    return captured.get()
+
+
+def _plain_link(link: re.Match[str]) -> str:
+    """Returns what a link leads to in words; for files that the wheel lacks its text alone."""
+    text, target = link[1], link[2].partition("#")[0]
+    if target.startswith("http"):
+        return f"{text} ({link[2]})"
+    page = target.removesuffix(".md")
+    return f"{text} (tfring help {page})" if page in pages() else text
