@@ -68,10 +68,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     known = ", ".join(COLLECTIVES)
     add("--collective", metavar="NAME,...", help=f"allreduce (default), or all, or of: {known}")
-    add("--min-bytes", default="4", metavar="SIZE", help="smallest size (4); as 4, 64K, 1MiB")
-    add("--max-bytes", default="64M", metavar="SIZE", help="largest size (64M)")
-    add("--factor", type=int, default=4, metavar="N", help="between two sizes (4)")
-    add("--dtype", choices=DTYPES, default="float32", help="of the tensors (float32)")
+    add(
+        "--min-bytes",
+        default="4",
+        metavar="SIZE",
+        help="smallest size, as 4, 64K, 1MiB (default %(default)s)",
+    )
+    add("--max-bytes", default="64M", metavar="SIZE", help="largest size (default %(default)s)")
+    add(
+        "--factor", type=int, default=4, metavar="N", help="between two sizes (default %(default)s)"
+    )
+    add("--dtype", choices=DTYPES, default="float32", help="of the tensors (default %(default)s)")
     add("--model", metavar="NAME,...", help="gradients of models of keras.applications: ResNet50")
     add("--step", metavar="NAME,...", help=f"training steps of small models: {', '.join(STEPS)}")
     add(
@@ -86,7 +93,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=BenchOptions.time_limit,
         metavar="SECONDS",
-        help="about how long to measure (60); 0: as long as it takes",
+        help="about how long to measure (default %(default)g); 0: as long as it takes",
     )
 
 

@@ -26,7 +26,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--all", action="store_true", help="also frames of TensorFlow, Keras and tfring")
     add("--native", action="store_true", help="with the frames of C++, which py-spy finds")
     add("--json", action="store_true", help="print one JSON object: the stacks by rank")
-    add("--timeout", type=float, default=2.0, metavar="SECONDS", help="wait so long for ranks (2)")
+    add(
+        "--timeout",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="wait this long for ranks (default %(default)g)",
+    )
     add_host_options(parser)
 
 

@@ -33,7 +33,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--once", action="store_true", help="print one table and end")
     add("--json", action="store_true", help="print a JSON object per line instead of a table")
     add(
-        "-n", "--interval", type=float, default=1.0, metavar="SECONDS", help="between two looks (1)"
+        "-n",
+        "--interval",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="between two looks (default %(default)g)",
     )
     add_host_options(parser)
 

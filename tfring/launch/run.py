@@ -20,11 +20,12 @@ from tfring.launch.elastic.coordinator import LocalHead
 from tfring.launch.elastic.elastic_job import ElasticJobRunner
 from tfring.launch.elastic.nodes import NodeHead
 from tfring.launch.elastic.orders import Head, Orders
-from tfring.launch.hosts.errors import UsageError
+from tfring.launch.hosts.errors import NoRanksError, UsageError
 from tfring.launch.hosts.placement import is_local
 from tfring.launch.job import JobRunner
 from tfring.launch.options.config_file import with_file
 from tfring.launch.options.job_options import JobOptions
+from tfring.launch.options.misplaced import misplaced
 from tfring.launch.options.option import add_options as add_fields
 from tfring.launch.options.option import read_options
 from tfring.launch.options.resolve import job_options, unused_hosts
@@ -60,9 +61,17 @@ def run(parsed: argparse.Namespace) -> int:
     options = read_options(RunOptions, with_file(parsed))
     if options.check_build:
         return doctor.main()
-    if options.dry_run:
-        return show(job_options(options))
-    return _run(options) if options.compare is None else _compare(options, options.compare)
+    behind = misplaced(parsed.words, options)
+    if behind:
+        print(f"tfring run: {behind}", file=sys.stderr)
+    try:
+        if options.dry_run:
+            return show(job_options(options))
+        return _run(options) if options.compare is None else _compare(options, options.compare)
+    except NoRanksError:
+        if behind:
+            return 2
+        raise
 
 
 def _run(options: RunOptions, **environment: str) -> int:

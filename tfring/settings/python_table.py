@@ -191,7 +191,7 @@ RECORDS = Group(
             option=Option(
                 ("--timeline", "--timeline-filename"),
                 metavar="FILE",
-                help="Write a timeline of the job for Perfetto: see docs/timeline.md.",
+                help="Write a timeline of the job for Perfetto: tfring help timeline.",
             ),
             reader=Reader.PYTHON,
         ),

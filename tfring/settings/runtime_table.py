@@ -255,7 +255,7 @@ TRANSPORTS = Group(
 )
 
 AUTOTUNING = Group(
-    "Settings of the autotuner",
+    "Autotuning",
     (
         flag(
             "AUTOTUNE",

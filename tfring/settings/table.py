@@ -35,6 +35,3 @@ SETTINGS = {setting.name: setting for group in GROUPS for setting in group.setti
 
 RUNTIME = tuple(row for row in SETTINGS.values() if row.reader is Reader.RUNTIME)
 """The settings of the compiled runtime."""
-
-OPTIONS = tuple((row, row.option) for row in SETTINGS.values() if row.option is not None)
-"""The settings that `tfring run` has an option for, each with the option."""

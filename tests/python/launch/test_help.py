@@ -97,6 +97,51 @@ def test_words_that_are_unknown(capsys, words, said):
         assert f"usage: tfring {words[0]} " in text
 
 
+def test_the_help_says_the_default_of_every_option():
+    for name in MODULES:
+        parser = parser_of(name)
+        for action in parser._actions:
+            told = re.search(r"\(default ([\w.]+)\)", action.help or "")
+            number = isinstance(action.default, int | float) and action.default is not True
+            if number and action.default is not False:
+                shown = f"(default {action.default:g})"
+                assert shown in parser._get_formatter()._expand_help(action), (name, action.dest)
+            elif told and isinstance(action.default, str):
+                assert told[1] == action.default, (name, action.dest)
+
+
+def test_what_most_need_stands_first():
+    text = parser_of("run").format_help()
+    options = re.findall(r"^  (-[\w-]+)", text, re.MULTILINE)
+    assert options[:7] == ["-h", "-np", "-H", "-hostfile", "-x", "--report", "--dry-run"]
+    titles = re.findall(r"^(\w[\w ,:]*):$", text, re.MULTILINE)
+    assert titles[:4] == ["examples", "positional arguments", "options", "Hosts and ranks"]
+    assert {"Output and reports", "Elastic jobs", "Settings: logs"} <= set(titles)
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_an_option_behind_the_program_is_noticed(capsys):
+    said = refused(capsys, "run", "python", "hello.py", "-np", "2")
+    write = "Write: tfring run -np 2 python hello.py\n"
+    assert said == f"tfring run: -np 2 stands behind the program and went to it. {write}"
+
+
+@pytest.mark.parametrize(
+    ("words", "noticed"),
+    [
+        ("-np 1 python a.py -H a:1,b:1", True),
+        ("-np 1 python a.py -np 4", False),  # the program has such an option
+        ("-np 1 -- python a.py -H a:1", False),
+        ("-np 1 ssh -H a:1", False),
+        ("-np 1 python a.py --report", False),
+        ("--min-np 1 python a.py -np 2", True),
+    ],
+)
+def test_a_job_that_starts_all_the_same(capsys, words, noticed):
+    assert main(["run", "--dry-run", *words.split()]) == 0
+    assert ("stands behind the program" in capsys.readouterr().err) == noticed
+
+
 def test_without_words_the_commands_are_listed(capsys):
     assert main([]) == 2
     shown = capsys.readouterr().out

@@ -13,7 +13,7 @@ from tfring import _native
 from tfring.launch.cli import parser_of
 from tfring.settings.environment import Settings, native_values
 from tfring.settings.setting import Kind, Reader, Setting, SettingError
-from tfring.settings.table import GROUPS, OPTIONS, RUNTIME, SETTINGS
+from tfring.settings.table import GROUPS, RUNTIME, SETTINGS
 
 ROOT = Path(__file__).resolve().parents[3]
 PUBLIC = [setting for setting in SETTINGS.values() if setting.reader is not Reader.OURS]
@@ -85,14 +85,14 @@ def test_the_runtime_takes_every_setting() -> None:
 
 def test_the_help_says_each_default() -> None:
     actions = parser_of("run")._option_string_actions
-    for setting, option in OPTIONS:
-        if option.off:
-            told = [actions[names[0]].help for names in (option.names, option.off)]
-            if setting.kind is Kind.FLAG:
-                assert [" default." in text for text in told] == [
-                    setting.default is True,
-                    setting.default is False,
-                ]
-        elif setting.shown_default and option.scale == 1:
-            assert f"Default {setting.shown_default}." in actions[option.names[0]].help
+    rows = [(setting, setting.option) for setting in SETTINGS.values() if setting.option]
+    assert rows
+    for setting, option in rows:
+        told = actions[option.names[0]].help
+        if setting.kind is Kind.FLAG:
+            assert f"Default {'on' if setting.default else 'off'}." in told
+        elif setting.shown_default and option.scale == 1 and not option.off:
+            assert f"Default {setting.shown_default}." in told
     assert "Default 128." in actions["--fusion-threshold-mb"].help
+    stalls = SETTINGS["STALL_CHECK_TIME_SECONDS"].shown_default
+    assert f"default: yes, after {stalls} s" in actions["--stall-check"].help

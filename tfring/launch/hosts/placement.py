@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfring.job.bootstrap.hosts import interface_addresses
-from tfring.launch.hosts.errors import UsageError
+from tfring.launch.hosts.errors import NoRanksError, UsageError
 from tfring.launch.hosts.lists import parse_entry, split_list
 
 MOST_RANKS = 100_000
@@ -78,7 +78,7 @@ def assign_slots(ranks: int | None, hosts: Sequence[tuple[str, int]]) -> list[Sl
         raise UsageError(f"{ranks} ranks were asked for, and at least one is needed")
     if not hosts:
         if ranks is None:
-            raise UsageError(
+            raise NoRanksError(
                 "say how many ranks to start: tfring run -np 2 python train.py; within a job of "
                 "Slurm, PBS, LSF or SGE its hosts are taken"
             )

@@ -18,7 +18,7 @@ _FLOAT = "tag:yaml.org,2002:float"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
-    parser.usage = "tfring manifest --image IMAGE --nnodes N [options] command ..."
+    parser.usage = "tfring manifest --image IMAGE --nnodes N [options] PROGRAM ..."
     parser.description = (
         "Prints a manifest for Kubernetes; nothing is started. kubectl apply makes the job. "
         "More: tfring help kubernetes."

@@ -102,13 +102,13 @@ class Request:
         "--kind",
         choices=KINDS,
         default="indexed",
-        help="an indexed Job (default), a TrainJob of the Kubeflow Trainer, or an MPIJob",
+        help="an indexed Job, a TrainJob of the Kubeflow Trainer, or an MPIJob",
     )
     name: str = option(
         "--job-name",
         default="train",
         metavar="NAME",
-        help="of the job in the cluster (default train)",
+        help="of the job in the cluster",
     )
     namespace: str | None = option(
         "--namespace", metavar="NAME", help="where the job is made (default: where you apply it)"
@@ -141,15 +141,14 @@ class Request:
         low=_SPARE_SECONDS + 1,
         default=_GRACE_SECONDS,
         metavar="SECONDS",
-        help=f"between SIGTERM and SIGKILL (default {_GRACE_SECONDS}); ranks have "
-        f"{_SPARE_SECONDS} less to publish a checkpoint",
+        help=f"between SIGTERM and SIGKILL; ranks have {_SPARE_SECONDS} less for a checkpoint",
     )
     user: int = count(
         "--run-as",
         low=1,  # 0 is root
         default=_USER,
         metavar="UID",
-        help=f"the user in the containers (default {_USER})",
+        help="the user in the containers",
     )
     shape: Shape = _ONE_POD
     command: tuple[str, ...] = ()  # the program of the ranks

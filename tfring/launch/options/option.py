@@ -18,7 +18,7 @@ def option(*names: str, default: Any = None, **rest: Any) -> Any:
 
     The rest is as for `argparse.ArgumentParser.add_argument`; and `group`, the title and the
     description under which the help has this option and those after it, and `other`, what `spelled`
-    returns.
+    returns. The help says the default.
     """
     return dataclasses.field(default=default, metadata=spelled(*names, **rest))
 
@@ -48,13 +48,15 @@ def add_options(
 ) -> None:
     """Adds the options of a dataclass to a parser; `only` names the fields to add."""
     target: Any = parser
+    title = None
     for field in dataclasses.fields(kind):
-        if not field.metadata or (only is not None and field.name not in only):
-            continue
         rest = dict(field.metadata)
         group, other = rest.pop("group", None), rest.pop("other", None)
-        if group is not None:
-            target = parser.add_argument_group(*group)
+        title = group or title
+        if not rest or (only is not None and field.name not in only):
+            continue
+        if title is not None:
+            target, title = parser.add_argument_group(*title), None
         if other is None:
             _add(target, field, **rest)
         else:
@@ -72,6 +74,8 @@ def _add(target: Any, field: dataclasses.Field[Any], names: tuple[str, ...], **r
         target.add_argument(field.name, **rest)
         return
     default = list(field.default) if isinstance(field.default, tuple) else field.default
+    if not isinstance(default, bool) and isinstance(default, str | float | int) and default != "":
+        rest["help"] += f" (default {default if isinstance(default, str) else f'{default:g}'})"
     target.add_argument(*names, dest=field.name, default=default, **rest)
 
 

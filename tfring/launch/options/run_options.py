@@ -19,6 +19,7 @@ from tfring.launch.options.environment import chosen_variable
 from tfring.launch.options.job_options import BINDINGS, SHELLS, STOP_SECONDS
 from tfring.launch.options.option import count, number, option, seconds, spelled, switch
 from tfring.launch.output.files import KEPT_FILES
+from tfring.settings.table import SETTINGS
 from tfring.texts.ranks import parse_ranks
 
 DEFAULT_PORT = 29400  # where nodes meet, as of torchrun
@@ -92,10 +93,33 @@ class RunOptions:
             help='file with lines "host slots=N"',
         ),
     )
-    config_file: str | None = option(
-        "--config-file", metavar="FILE", help="YAML with options, as horovodrun's; those here win"
+    x: tuple[tuple[str, str], ...] = option(
+        "-x",
+        "--env",
+        action="append",
+        default=(),
+        type=chosen_variable,
+        metavar="NAME[=VALUE]",
+        help="give the ranks this variable; can be repeated. Ranks on other hosts get without it "
+        "only variables that training depends on: tfring help security",
+    )
+    report: bool = switch(
+        "--report", help="print where the time went when the job is over: tfring help stragglers"
     )
     dry_run: bool = switch("--dry-run", help="only show what would be started, and where")
+    command: tuple[str, ...] = option(
+        nargs=argparse.REMAINDER,
+        default=(),
+        metavar="PROGRAM ...",
+        help="the program and its arguments; -- may stand before it",
+    )
+
+    config_file: str | None = option(
+        "--config-file",
+        group=("Hosts and ranks",),
+        metavar="FILE",
+        help="YAML with options, as horovodrun's; those here win",
+    )
     ssh_port: int | None = count(
         "-p", "--ssh-port", low=1, metavar="PORT", help="port of ssh on the other hosts"
     )
@@ -108,16 +132,6 @@ class RunOptions:
         default="auto",
         help="what reaches other hosts; auto: srun where Slurm has given the hosts, else ssh",
     )
-    x: tuple[tuple[str, str], ...] = option(
-        "-x",
-        "--env",
-        action="append",
-        default=(),
-        type=chosen_variable,
-        metavar="NAME[=VALUE]",
-        help="give the ranks this variable; can be repeated. Ranks on other hosts get without it "
-        "only variables that training depends on: see docs/security.md",
-    )
     no_env: bool = switch("--no-env", help="other hosts get no variables but those of -x")
     max_restarts: int | None = count(
         "--max-restarts",
@@ -128,8 +142,7 @@ class RunOptions:
     stop_timeout: float = seconds(
         "--stop-timeout",
         default=STOP_SECONDS,
-        help="how long ranks have to end after a signal to tfring run, before SIGKILL (default "
-        f"{STOP_SECONDS:g})",
+        help="how long ranks have to end after a signal to tfring run, before SIGKILL",
     )
     agent_timeout: float | None = option(
         "--agent-timeout",
@@ -153,15 +166,13 @@ class RunOptions:
     stall_check: bool | None = option(
         "--stall-check",
         action=argparse.BooleanOptionalAction,
-        help="whether to warn about stalls (default: yes)",
-    )
-    command: tuple[str, ...] = option(
-        nargs=argparse.REMAINDER, default=(), help="the program and its arguments"
+        help="whether to warn about stalls (default: yes, after "
+        f"{SETTINGS['STALL_CHECK_TIME_SECONDS'].shown_default} s)",
     )
 
     output_filename: str | None = option(
         "--output-filename",
-        group=("output and reports",),
+        group=("Output and reports",),
         metavar="FOLDER",
         help="also write each rank's output to FOLDER/rank.N/stdout and stderr",
     )
@@ -174,7 +185,7 @@ class RunOptions:
     output_keep: int = count(
         "--output-keep",
         default=KEPT_FILES,
-        help=f"how many files are put aside before the oldest is removed (default {KEPT_FILES})",
+        help="how many files are put aside before the oldest is removed",
     )
     print_ranks: frozenset[int] | None = option(
         "--print-ranks", type=_ranks, metavar="0,3-5", help="print the output of these ranks only"
@@ -198,14 +209,9 @@ class RunOptions:
         type=_two_numbers,
         metavar="1,N",
         help="run the program with 1 rank and then with N, and say after which step of fit which "
-        "weight differs first; see docs/recipes.md",
+        "weight differs first: tfring help recipes",
     )
-    compare_steps: int = count(
-        "--compare-steps", low=1, default=10, help="steps of each (default 10)"
-    )
-    report: bool = switch(
-        "--report", help="print where the time went when the job is over; see docs/stragglers.md"
-    )
+    compare_steps: int = count("--compare-steps", low=1, default=10, help="steps of each")
     exit_report: str | None = option(
         "--exit-report", metavar="FILE", help="write how the job ended, as JSON"
     )
@@ -216,7 +222,7 @@ class RunOptions:
     min_np: int | None = _count_of_ranks(
         "--min-np",
         "--min-num-proc",
-        group=("elastic jobs", "with --min-np, --max-np, --host-discovery-script or --spares"),
+        group=("Elastic jobs", "with --min-np, --max-np, --host-discovery-script or --spares"),
         help="with fewer ranks it waits",
     )
     max_np: int | None = _count_of_ranks(
@@ -250,7 +256,7 @@ class RunOptions:
 
     nnodes: tuple[int, int] | None = option(
         "--nnodes",
-        group=("elastic jobs, started once per node", "as torchrun's; with --nnodes"),
+        group=("Elastic jobs, started once per node", "as torchrun's; with --nnodes"),
         type=_nodes,
         metavar="N or MIN:MAX",
         help="how many nodes the job has",

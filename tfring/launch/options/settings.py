@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from tfring.launch.options.option import told
 from tfring.settings.environment import DYNAMIC
 from tfring.settings.setting import Kind, Option, Setting
-from tfring.settings.table import OPTIONS
+from tfring.settings.table import GROUPS
 
 # Options of horovodrun and torchrun that have no effect here are errors. Why, and which ones:
 _REFUSED = {
@@ -58,12 +58,9 @@ _REFUSED = {
     "say python -m MODULE, behind all options": ("-m", "--module"),
 }
 
-# Options of horovodrun that are accepted and have no effect, and why.
-_NO_EFFECT = {
-    "--gloo": "MPI is never used",
-    "--timeline-mark-cycles": "there are no cycles",
-    "--no-timeline-mark-cycles": "there are no cycles",
-}
+# Options of horovodrun that are accepted and have no effect: MPI is never used, and there are no
+# cycles.
+_NO_EFFECT = ("--gloo", "--timeline-mark-cycles", "--no-timeline-mark-cycles")
 
 
 class _Refused(argparse.Action):
@@ -100,15 +97,20 @@ def add_settings(parser: argparse.ArgumentParser, without: Container[Kind] = ())
 
     Some kinds of settings may be left out.
     """
-    add = parser.add_argument_group("Settings", "see docs/configuration.md").add_argument
-    for setting, option in OPTIONS:
-        if setting.kind not in without:
-            _add_setting(add, setting, option)
-    for name, why in _NO_EFFECT.items():
-        add(name, action="store_true", default=argparse.SUPPRESS, help=f"no effect: {why}")
+    for group in GROUPS:
+        target: Any = None
+        for setting in group.settings:
+            if setting.option is not None and setting.kind not in without:
+                target = target or parser.add_argument_group(
+                    f"Settings: {group.title[0].lower()}{group.title[1:]}"
+                )
+                _add_setting(target.add_argument, setting, setting.option)
+    hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+    for name in _NO_EFFECT:
+        parser.add_argument(name, action="store_true", **hidden)
     for why, names in _REFUSED.items():
         for name in names:
-            add(name, action=_Refused, const=why, nargs="*", help=argparse.SUPPRESS)
+            parser.add_argument(name, action=_Refused, const=why, nargs="*", **hidden)
 
 
 def _add_setting(add: Any, setting: Setting, option: Option) -> None:
@@ -119,10 +121,11 @@ def _add_setting(add: Any, setting: Setting, option: Option) -> None:
     }
     text = option.help or setting.plain_meaning
     if option.off:
-        on, off = (" The default." if setting.default is on else "" for on in (True, False))
-        add(*option.names, **one, nargs=0, const="1", help=f"{text}{on}")
-        opposite = f"The opposite of {option.names[0]}.{off}"
-        add(*option.off, **one, nargs=0, const="0", help=opposite)
+        text += f" Off: {option.off[0]}."
+        if setting.kind is Kind.FLAG:
+            text += f" Default {'on' if setting.default else 'off'}."
+        add(*option.names, **one, nargs=0, const="1", help=text)
+        add(*option.off, **one, nargs=0, const="0", help=argparse.SUPPRESS)
         return
     if setting.kind is Kind.CHOICE:
         text += f" {setting.allowed.capitalize()}."
