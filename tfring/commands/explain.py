@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import textwrap
 import time
@@ -31,6 +32,8 @@ def run(options: argparse.Namespace) -> int:
     """Prints the explanation; returns 0."""
     over = ended(options.job)
     found = explain_now(meant(options.job)) if over is None else _kept(over)
+    if ends := found.ends(found.age):
+        found = dataclasses.replace(found, text=f"{found.text} {ends}.")
     told = f"Job {short(found.job)}: {found.text}"
     print(_as_json(found) if options.json else textwrap.fill(told, 100, break_on_hyphens=False))
     return 0

@@ -50,13 +50,12 @@ class TroubleExplainer:
     Args:
         record: The record of this rank, which lies beside those of the other ranks of this host.
         interval: Seconds between two warnings of one stall.
-        limit: Seconds after which a stall ends the job; 0: it never does.
     """
 
-    def __init__(self, record: str, interval: float, limit: float) -> None:
+    def __init__(self, record: str, interval: float) -> None:
         self._record = record
         self._folder = Path(record).parent
-        self._telling = Telling(id_of(self._folder.name), interval, limit)
+        self._telling = Telling(id_of(self._folder.name), interval)
         self._generation = int(_native.core.generation_state()["generation"])
         self._thread = threading.Thread(target=self._run, name="tfring-explain", daemon=True)
         self._thread.start()

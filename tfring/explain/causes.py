@@ -74,6 +74,7 @@ class Explanation:
         text: One paragraph: what, where, since when, and what to do.
         brief: What and where in a few words.
         age: For how long it has been so, in nanoseconds; 0: not known.
+        limit: At which age it ends the job, in nanoseconds; 0: it does not.
     """
 
     job: str
@@ -83,3 +84,22 @@ class Explanation:
     text: str
     brief: str = ""
     age: int = 0
+    limit: int = 0
+
+    def ends(self, age: int) -> str:
+        """Returns "The job ends in 9 min 48 s if nothing changes"; "" if it does not.
+
+        Args:
+            age: For how long it has been so by now, in nanoseconds.
+        """
+        if not self.limit:
+            return ""
+        return f"The job ends in {spell_time(self.limit - age)} if nothing changes"
+
+
+def spell_time(nanoseconds: int) -> str:
+    """Returns "9 min 48 s", at least 0 s."""
+    minutes, rest = divmod(max(0, round(nanoseconds / 1e9)), 60)
+    if not minutes:
+        return f"{rest} s"
+    return f"{minutes} min {rest} s" if rest else f"{minutes} min"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tfring.explain import calls, ends, pace, transport
-from tfring.explain.causes import Cause, Explanation, Finding
+from tfring.explain.causes import HANGS, Cause, Explanation, Finding
 from tfring.explain.processes import Seen, look, with_stacks
 from tfring.explain.situation import Situation
 from tfring.recorder.job import JobRecords, load_job
@@ -83,10 +83,23 @@ def explain(job: JobRecords, seen: Mapping[int, Seen] | None = None) -> Explanat
     if first.cause in (Cause.STOPPED, Cause.NOT_CALLING):
         findings += _more(s, first)
     text = " ".join(part for one in findings for part in (one.text, one.advice) if part)
-    brief = first.brief or first.text.partition(". ")[0]
     return Explanation(
-        job.job, first.cause, first.ranks, first.names, text + _missing(job), brief, first.age
+        job=job.job,
+        cause=first.cause,
+        ranks=first.ranks,
+        names=first.names,
+        text=text + _missing(job),
+        brief=first.brief or first.text.partition(". ")[0],
+        age=first.age,
+        limit=_limit(s, first),
     )
+
+
+def _limit(s: Situation, found: Finding) -> int:
+    """Returns at which age a hang ends the job, as its rank 0 has it; 0: it does not."""
+    if found.cause not in HANGS or not found.age or not s.lives:
+        return 0
+    return int(s.job.records[s.ranks[0]].header["stall_shutdown"])
 
 
 def _more(s: Situation, first: Finding) -> list[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tfring.explain.causes import HANGS, Cause, Explanation
+from tfring.explain.causes import Cause, Explanation, spell_time
 from tfring.recorder.places import short
 
 _SECOND = 1e9
@@ -19,13 +19,11 @@ class Telling:
     Args:
         job: The job's id.
         interval: Seconds between two warnings of one stall.
-        limit: Seconds after which a stall ends the job; 0: it never does.
     """
 
-    def __init__(self, job: str, interval: float, limit: float) -> None:
+    def __init__(self, job: str, interval: float) -> None:
         self._job = short(job)
         self._interval = interval
-        self._limit = limit
         self._subject: tuple[Cause, tuple[int, ...]] | None = None
         self._since = 0.0
         self._heard = float("-inf")
@@ -55,24 +53,13 @@ class Telling:
         return [self._line(found, age) if again else self._paragraph(found, age)]
 
     def _paragraph(self, found: Explanation, age: float) -> str:
-        ends = self._ends(found, age)
+        ends = found.ends(round(age * _SECOND))
         where = f"`tfring explain {self._job}` and `tfring stacks {self._job}` show more."
         return " ".join(filter(None, (found.text, f"{ends}." if ends else "", where)))
 
     def _line(self, found: Explanation, age: float) -> str:
         text = found.brief[:1].lower() + found.brief[1:]
-        ends = self._ends(found, age)
-        parts = (f"still: {text}, {_time(age)}", ends[:1].lower() + ends[1:])
+        since = round(age * _SECOND)
+        ends = found.ends(since)
+        parts = (f"still: {text}, {spell_time(since)}", ends[:1].lower() + ends[1:])
         return "; ".join((*filter(None, parts), f"tfring explain {self._job}"))
-
-    def _ends(self, found: Explanation, age: float) -> str:
-        if not self._limit or found.cause not in HANGS:
-            return ""
-        return f"The job ends in {_time(max(0.0, self._limit - age))} if nothing changes"
-
-
-def _time(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    if not minutes:
-        return f"{rest} s"
-    return f"{minutes} min {rest} s" if rest else f"{minutes} min"

@@ -13,7 +13,7 @@ from tfring.recorder import stacks
 from tfring.recorder.catalog import finish
 from tfring.recorder.own import set_own
 from tfring.recorder.places import id_of, record_files
-from tfring.settings.environment import stall_seconds
+from tfring.settings.environment import warning_seconds
 from tfring.timeline import session
 
 
@@ -61,8 +61,7 @@ def _explain_trouble(here: Here) -> None:
         return
     note_errors(here.record)
     if here.rank == 0:
-        interval, limit = stall_seconds(here.settings.runtime)
-        _State.explainer = TroubleExplainer(here.record, interval, limit)
+        _State.explainer = TroubleExplainer(here.record, warning_seconds(here.settings.runtime))
 
 
 def _end_explainer() -> None:

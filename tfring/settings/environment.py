@@ -134,18 +134,15 @@ def native_values(runtime: Mapping[str, str]) -> dict[str, int | str]:
     return values
 
 
-def stall_seconds(runtime: Mapping[str, str]) -> tuple[float, float]:
-    """Returns after which time rank 0 warns of a stall, and after which it ends the job; 0: never.
+def warning_seconds(runtime: Mapping[str, str]) -> float:
+    """Returns the seconds between two warnings of rank 0 of one stall; 0: it warns of none.
 
     Args:
         runtime: The settings of the runtime that are set, by name without prefix.
     """
-    names = ("STALL_CHECK_TIME_SECONDS", "STALL_SHUTDOWN_TIME_SECONDS")
-    values = {name: SETTINGS[name].parse(runtime[name]) for name in names if name in runtime}
-    if values.get(names[0]) == 0:
-        values.setdefault(names[1], 0)
-    check, shutdown = (float(values.get(name, _default(name))) for name in names)
-    return check, shutdown
+    name = "STALL_CHECK_TIME_SECONDS"
+    seconds: Any = SETTINGS[name].parse(runtime[name]) if name in runtime else _default(name)
+    return float(seconds)
 
 
 def _refuse_contradictions(runtime: Mapping[str, str]) -> None:

@@ -21,8 +21,9 @@ std::unique_ptr<Recorder> MakeRecorder(const InitOptions& options) {
   const RecordOptions& wanted = options.record;
   const Topology& topology = options.topology;
   if (!wanted.enabled) return nullptr;
-  RecordIdentity identity{wanted.path,   wanted.job,          HostOf(options), wanted.boot,
-                          topology.rank, topology.local_rank, topology.size};
+  RecordIdentity identity{
+      wanted.path,   wanted.job,          HostOf(options), wanted.boot,
+      topology.rank, topology.local_rank, topology.size,   options.config.stall_shutdown};
   Result<std::unique_ptr<Recorder>> made = Recorder::Create(identity);
   if (!made.ok() && !identity.path.empty()) {
     TFRING_LOG(kWarning) << made.status().message()

@@ -42,7 +42,8 @@ struct RecordHeader {
   char boot[40];              // equal where the monotonic clock is the same one
   char host[64];
   char job[64];
-  char unused_1[512 - 272];
+  int64_t stall_shutdown;  // a stall ends the job after so many nanoseconds; 0: never
+  char unused_1[512 - 280];
   // From here on written while the rank runs.
   // First a cache line that is written under the lock of the call table.
   std::atomic<uint64_t> calls;        // numbers given so far; the last call has this one

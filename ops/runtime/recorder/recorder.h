@@ -29,6 +29,7 @@ struct RecordIdentity {
   Rank rank = 0;
   int local_rank = 0;
   int size = 1;
+  Duration stall_shutdown = 0;
 };
 
 // The flight recorder: what this rank has called and run of late, and what happened to it, in

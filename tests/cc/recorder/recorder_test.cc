@@ -332,8 +332,10 @@ TEST(TheFileIsTheMemoryAndItsOwnersAlone) {
   identity.rank = 1;
   identity.size = 2;
   identity.job = "a job";
+  identity.stall_shutdown = 77;
   Result<std::unique_ptr<Recorder>> made = Recorder::Create(identity);
   ASSERT_TRUE(made.ok());
+  EXPECT_EQ((*made)->header().stall_shutdown, int64_t{77});
   Submit(made->get(), "a name to be found");
   struct stat status{};
   ASSERT_EQ(stat(identity.path.c_str(), &status), 0);

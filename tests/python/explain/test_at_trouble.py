@@ -61,7 +61,7 @@ def explain(record: Path, monkeypatch: pytest.MonkeyPatch, warnings: int = 1) ->
     """Runs an explainer until its runtime has ended."""
     runtime = Runtime(warnings)
     monkeypatch.setattr(at_trouble, "_native", SimpleNamespace(core=runtime))
-    TroubleExplainer(str(record), 10.0, 600.0).join()
+    TroubleExplainer(str(record), 10.0).join()
     assert runtime.generations <= {GENERATION}  # never those of one that begins meanwhile
     return runtime
 

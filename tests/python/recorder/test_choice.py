@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -18,6 +19,16 @@ from tfring.recorder.layout import RankState
 from tfring.recorder.reader import RecordError
 
 SECOND = 1_000_000_000
+WRONG = "^Rank 0 waits for rank 1 in allreduce of tensor 'loss'"
+# Every tool that shows a job, and what it says of the one that hangs.
+TOOLS = {
+    "explain": "^Job 222222: Rank 0 waits for rank 1 in allreduce of tensor 'loss'",
+    "top --once --interval 0.05": WRONG,
+    "report": WRONG,
+    "stacks": "^Ranks 0 and 1:",
+    "dump": "2 of 2 ranks: tfring-2222222222222222",
+    "timeline": "2 of 2 ranks, 1 calls: timeline-2222222222222222.json",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -38,9 +49,10 @@ def write_job(base: Path, place: int, *, ranks: int = 2, hangs: bool = False, **
     now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     call = {"name": "loss", "invocation": 1, "submitted": now - 90 * SECOND}
     times = {"started_monotonic": now - 100 * SECOND, "awake": now, "started_wall": place + 1}
+    limit = {"stall_shutdown": 600 * SECOND}
     for rank in range(ranks):
         calls = [call] if hangs and rank != 1 else []
-        known = {"pid": os.getpid(), "job": folder.name, **times, **header}
+        known = {"pid": os.getpid(), "job": folder.name, **times, **limit, **header}
         write_record(folder / f"rank-{rank}.record", rank, ranks, calls, **known)
     return folder
 
@@ -57,23 +69,23 @@ def test_of_six_jobs_the_one_of_this_folder_is_shown(
         monkeypatch.chdir(folder)
         write_job(base, place, hangs=place == 2)
     monkeypatch.chdir(tmp_path / "folder2")
-    for command in (["explain"], ["top", "--once", "--interval", "0.05"], ["report"]):
-        assert main(command) == 0
+    for command, says in TOOLS.items():
+        assert main(command.split()) == 0
         shown = capsys.readouterr()
         assert shown.err == (
             f"job 222222: python train2.py, in {tmp_path}/folder2; 5 other jobs run: tfring jobs\n"
         )
-        assert "222222" in shown.out and "333333" not in shown.out
-        if command != ["explain"]:  # that says it anyway
-            assert shown.out.startswith("Rank 0 waits for rank 1 in allreduce of tensor 'loss'")
+        assert re.search(says, shown.out) and "333333" not in shown.out, command
     monkeypatch.chdir(tmp_path)
-    assert main(["explain"]) == 2
-    said = capsys.readouterr().err
-    assert "6 jobs run on this host, none of them started in this folder: name one" in said
-    assert all(f"{place}" * 6 in said for place in range(6))
+    for command in TOOLS:
+        assert main(command.split()) == 2
+        shown = capsys.readouterr()
+        assert "6 jobs run on this host, none of them started in this folder: name" in shown.err
+        assert all(f"{place}" * 6 in shown.err for place in range(6)) and not shown.out
     assert main(["explain", "222"]) == 0
     shown = capsys.readouterr()
     assert shown.err == "" and shown.out.startswith("Job 222222: Rank 0 waits for rank 1 in")
+    assert re.search(r"The job ends in 8 min (\d+ s )?if\s+nothing changes\.$", shown.out.strip())
     assert main(["jobs", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(row["id"], row["state"]) for row in rows] == [

@@ -92,7 +92,8 @@ core.barrier(name="never", process_set=0) if hvd.rank() == 0 else waits.wait()
 def test_records_outlive_ranks_that_are_killed(tmp_path: Path) -> None:
     script = write_script(tmp_path, HANGS, header=REPORT)
     folder = tmp_path / "records"
-    job = start("-np", 2, sys.executable, script, tmp_path, TFRING_RECORD_DIR=str(folder))
+    settings = {"TFRING_RECORD_DIR": str(folder), "TFRING_STALL_SHUTDOWN_TIME_SECONDS": "77"}
+    job = start("-np", 2, sys.executable, script, tmp_path, **settings)
     try:
         pids = pids_in(tmp_path, 2)
         records = load_job([folder])
@@ -114,6 +115,7 @@ def test_records_outlive_ranks_that_are_killed(tmp_path: Path) -> None:
         assert [call.name for call in record.calls[:3]] == ["of all"] * 3
         assert [call.invocation for call in record.calls[:3]] == [1, 2, 3]
         assert (record.header["step"], record.header["samples"]) == (7, 96)
+        assert record.header["stall_shutdown"] == 77_000_000_000
         marks = [event.text for event in record.events if event.type == EventType.MARK]
         assert marks == ["before the hang"]
     (waiting,) = records.records[1].open_calls
