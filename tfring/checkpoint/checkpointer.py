@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from tfring.checkpoint import arrays, manifest, retries
 from tfring.checkpoint.draft import Draft
-from tfring.checkpoint.errors import CheckpointError
+from tfring.checkpoint.errors import CheckpointError, CheckpointTimeoutError
 from tfring.checkpoint.files import Checkpoint, CheckpointFiles
 from tfring.checkpoint.folders import folder_at
 from tfring.checkpoint.manifest import CheckpointInfo
@@ -140,7 +140,11 @@ class Checkpointer:
             ValueError: a negative number, one of 19 digits, or the object is closed.
         """
         self.raise_failure()
-        if self.busy and not must:
+        try:
+            self._writer.make_room(self._patience() if must else 0.0)
+        except CheckpointTimeoutError:
+            if must:
+                raise
             self.skip(step)
             return None
         if generation is None:
@@ -150,7 +154,6 @@ class Checkpointer:
                 f"save: step={step}, generation={generation}: both are at least 0 and less than "
                 "10**18"
             )
-        self.make_room()
         if self.saved is not None and self.saved[0] < generation:
             self._writer.forget_error()  # the earlier one was fenced by this generation
         if copy:
@@ -220,10 +223,13 @@ class Checkpointer:
     def make_room(self) -> None:
         """Waits until nothing is being written, and gives up what is to be tried again.
 
+        Not if others write the share of this process.
+
         Raises:
             CheckpointTimeoutError: the storage does not answer in time.
         """
-        self._writer.make_room(self._patience())
+        if not self._writer.replaced:
+            self._writer.make_room(self._patience())
 
     def give_up(self) -> None:
         """Tries nothing again that was saved, and raises no failure of it: others write now.
@@ -231,6 +237,23 @@ class Checkpointer:
         What is being written just now may still appear.
         """
         self._writer.give_up()
+
+    @property
+    def trouble(self) -> str:
+        """What keeps the storage from taking what was saved; "" if it works."""
+        return self._writer.trouble
+
+    def replace(self) -> bool:
+        """Says that others write the share of this process, which has trouble with its storage.
+
+        What it could not write is tried on. When the storage has taken that, there is no trouble.
+
+        Returns:
+            Whether that is new.
+        """
+        new = not self._writer.replaced
+        self._writer.replace()
+        return new
 
     def hurry(self, seconds: float | None) -> None:
         """Says that this process is killed in so many seconds; None: it is not.

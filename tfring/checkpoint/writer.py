@@ -41,14 +41,15 @@ class Writer:
         self._failing_since = 0.0  # when the first of them was
         self._trouble = ""  # the last of them
         self._error: Exception | None = None  # what is to be raised
+        self._replaced = False  # others write its share, until the storage takes the draft
         self._thread: threading.Thread | None = None
         self._closed = False
 
     @property
     def busy(self) -> bool:
-        """Whether a draft is being written, is not given up, and does not wait for an attempt."""
+        """Whether a draft is being written, and does not wait for its next attempt."""
         with self._changed:
-            return self._attempting and self._draft is not None
+            return self._attempting
 
     def submit(self, draft: Draft) -> None:
         """Hands over a draft, after `make_room`; returns at once.
@@ -64,7 +65,7 @@ class Writer:
                     target=self._run, name="tfring-checkpoint", daemon=True
                 )
                 self._thread.start()
-            self._draft, self._attempting = draft, True
+            self._draft, self._attempting, self._replaced = draft, True, False
             self._submitted_at = time.monotonic()
             self._changed.notify_all()
 
@@ -87,6 +88,30 @@ class Writer:
             self._draft, self._error, self._failures = None, None, 0
             self._changed.notify_all()
 
+    @property
+    def trouble(self) -> str:
+        """What keeps the storage from taking a draft; "" if nothing of the storage does."""
+        with self._changed:
+            if self._error is not None and retries.is_final(self._error):
+                return ""
+            if self._replaced or self._failures or self._error is not None:
+                return self._trouble
+            return self._unfinished(self._patience) if self._is_late() else ""
+
+    @property
+    def replaced(self) -> bool:
+        """Whether others write its share."""
+        with self._changed:
+            return self._replaced
+
+    def replace(self) -> None:
+        """Says that others write its share: the draft is tried on, but nobody waits for it."""
+        with self._changed:
+            self._trouble = self.trouble
+            self._replaced, self._error = True, None
+            self._submitted_at = self._failing_since = time.monotonic()
+            self._changed.notify_all()
+
     def fail(self, error: Exception) -> None:
         """Keeps what is to be raised by `raise_error`, `wait` or `close`."""
         with self._changed:
@@ -100,8 +125,7 @@ class Writer:
         """
         with self._changed:
             self._raise_error()
-            late = time.monotonic() - self._submitted_at > self._patience
-            if self._attempting and self._draft is not None and late:
+            if self._is_late():
                 raise CheckpointTimeoutError(self._unfinished(self._patience))
 
     def forget_error(self) -> None:
@@ -120,7 +144,7 @@ class Writer:
             Exception: what it, or an earlier one, was given up for, once.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: self._draft is None, _bounded(timeout)):
+            if not self._changed.wait_for(self._is_done, _bounded(timeout)):
                 raise CheckpointTimeoutError(self._unfinished(timeout))
             self._raise_error()
 
@@ -132,6 +156,12 @@ class Writer:
             with self._changed:
                 self._closed = True
                 self._changed.notify_all()
+
+    def _is_done(self) -> bool:
+        return self._draft is None or self._replaced
+
+    def _is_late(self) -> bool:
+        return self._attempting and time.monotonic() - self._submitted_at > self._patience
 
     def _unfinished(self, timeout: float) -> str:
         cause = "the storage is slow or does not answer"
@@ -172,29 +202,33 @@ class Writer:
 
     def _failed(self, draft: Draft, error: Exception) -> None:
         with self._changed:
-            if self._draft is not draft:  # it was given up meanwhile
-                self._attempting = False
-                self._changed.notify_all()
-                return
-            now = time.monotonic()
-            self._failures += 1
-            if self._failures == 1:
-                self._failing_since = now
-            self._trouble, self._attempting = retries.described(error), False
-            left = self._failing_since + self._patience - now
-            if retries.is_final(error) or left <= 0:
-                self._error, self._draft, self._failures = error, None, 0
-            else:
-                _log.warning(
-                    "checkpoint %s is not written to %s: %s. It is tried again in %g s, and "
-                    "training goes on. If nothing can be written for %.0f s more it is an error",
-                    draft.name,
-                    self._where,
-                    self._trouble,
-                    retries.delay(self._failures),
-                    left,
-                )
+            self._attempting = False
+            if self._draft is draft:  # and was not given up meanwhile
+                self._count(draft, error)
             self._changed.notify_all()
+
+    def _count(self, draft: Draft, error: Exception) -> None:
+        now = time.monotonic()
+        self._failures += 1
+        if self._failures == 1:
+            self._failing_since = now
+        self._trouble = retries.described(error)
+        left = self._failing_since + self._patience - now
+        if self._replaced:
+            if retries.is_final(error):
+                self._draft, self._failures, self._replaced = None, 0, False
+        elif retries.is_final(error) or left <= 0:
+            self._error, self._draft, self._failures = error, None, 0
+        else:
+            _log.warning(
+                "checkpoint %s is not written to %s: %s. It is tried again in %g s, and training "
+                "goes on. If nothing can be written for %.0f s more it is an error",
+                draft.name,
+                self._where,
+                self._trouble,
+                retries.delay(self._failures),
+                left,
+            )
 
     def _succeeded(self, draft: Draft) -> None:
         with self._changed:
@@ -202,6 +236,7 @@ class Writer:
                 text = "checkpoint %s is written to %s, after %d attempts that failed"
                 _log.warning(text, draft.name, self._where, self._failures)
             self._draft, self._attempting, self._failures = None, False, 0
+            self._replaced = False
             self._changed.notify_all()
 
 

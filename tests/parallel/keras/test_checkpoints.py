@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import signal
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from tiers import slow
 
 import tfring.keras as hvd
 from tfring.checkpoint import Checkpointer
+from tfring.checkpoint.folders import LocalFolder
 from tfring.keras.callbacks import CheckpointCallback
 
 pytestmark = pytest.mark.usefixtures("eager_functions")
@@ -387,6 +390,65 @@ def test_what_comes_while_one_rank_writes_is_skipped_on_all(folder: Path, slow_r
     hvd.barrier()
     assert [info.step for info in checkpoints.all()] == [1, 3]
     assert checkpoints.skipped == 1
+
+
+class Breaking(LocalFolder):
+    """A folder whose mount may break for writing."""
+
+    broken = False
+
+    def _write(self, *given: Any) -> None:
+        if self.broken:
+            raise OSError(errno.EIO, "Input/output error")
+        super()._write(*given)
+
+
+@pytest.mark.skipif("hvd.size() == 1", reason="nobody else can write")
+@pytest.mark.parametrize("breaks", [0, -1])
+def test_while_one_ranks_storage_fails_the_others_write_its_share(
+    folder: Path, breaks: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tfring.checkpoint.retries.FIRST_DELAY", 0.01)
+    mine = hvd.rank() == breaks % hvd.size()
+    model, storage, stopping = made(1), Breaking(str(folder)), keras.callbacks.EarlyStopping()
+    stopping.wait = 7 + hvd.rank()
+
+    def save(step: int) -> Any:
+        more = {"values": {"of": hvd.rank()}, "callbacks": [stopping]}
+        assert hvd.save_checkpoint(checkpoints, model, step=step, **more)
+        checkpoints.wait()
+        hvd.barrier()
+        return checkpoints.latest()
+
+    with Checkpointer(folder, timeout=60) as checkpoints:
+        checkpoints._files.folder = storage
+        assert save(1).shares == hvd.size()
+        storage.broken = mine
+        hvd.save_checkpoint(checkpoints, model, step=2)  # which nobody can know
+        while mine and not checkpoints.trouble:
+            pass
+        if not mine:
+            checkpoints.wait()
+        hvd.barrier()
+        for step in (3, 4):
+            found = save(step)
+            assert (found.step, found.shares) == (step, hvd.size() - 1)
+        check_restored(folder, model, 4)
+        position = hvd.restore_checkpoint(folder, model)
+        assert position is not None
+        assert position.values == {"of": 0}
+        assert position.memory.states["EarlyStopping(val_loss)/0"]["wait"] == 7
+        storage.broken = False
+        while checkpoints.trouble:
+            pass
+        hvd.barrier()
+        assert save(5).shares == hvd.size()
+    said = [r.getMessage() for r in caplog.records if "The other ranks write" in r.getMessage()]
+    assert len(said) == int(mine)
+    assert all(
+        f"rank {hvd.rank()} (host {socket.gethostname()}) cannot write to {folder}: OSE" in line
+        for line in said
+    )
 
 
 def test_momentums_find_their_weights_in_any_order(folder: Path) -> None:

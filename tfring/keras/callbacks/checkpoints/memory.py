@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 from tfring.checkpoint import CheckpointError
+from tfring.checkpoint.arrays import dtype_name
 from tfring.checkpoint.manifest import as_json
 from tfring.exceptions import described
 
@@ -88,6 +89,13 @@ class Memory:
             for place, state in self.states.items()
         }
         return {PART: json.dumps(described).encode(), **arrays}
+
+    def described(self) -> dict[str, Any]:
+        """Returns what JSON can hold of the parts: dtype and shape of arrays, and all else."""
+        return {
+            name: value.decode() if isinstance(value, bytes) else [dtype_name(value), value.shape]
+            for name, value in self.parts().items()
+        }
 
     @classmethod
     def of_parts(cls, parts: Mapping[str, Any]) -> Memory:

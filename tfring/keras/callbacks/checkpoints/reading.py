@@ -14,7 +14,6 @@ from tfring.checkpoint import (
     CheckpointInfo,
     InvalidCheckpointError,
 )
-from tfring.checkpoint.arrays import dtype_name
 from tfring.checkpoint.shares import balanced
 from tfring.collectives.variables import broadcast_variables
 from tfring.exceptions import described
@@ -110,10 +109,7 @@ class Reading:
         self.memory = Memory.of_parts(own)
         ranks = [json.loads(own[RANK.format(i)]) for i in range(training["ranks"])]
         known: dict[str, Any] = {"name": info.name, "data": info.data, "ranks": ranks}
-        known["memory"] = {
-            name: value.decode() if isinstance(value, bytes) else [dtype_name(value), value.shape]
-            for name, value in self.memory.parts().items()
-        }
+        known["memory"] = self.memory.described()
         return {TRAINING: training, "generation": info.generation, "step": info.step, **known}
 
     def _read(self, root: Mapping[str, Any]) -> str | None:

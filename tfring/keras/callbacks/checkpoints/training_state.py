@@ -7,6 +7,7 @@ import functools
 import json
 import logging
 import operator
+import socket
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from tfring import _native, topology
 from tfring.checkpoint import Checkpointer, CheckpointTimeoutError
 from tfring.checkpoint.manifest import as_json
 from tfring.checkpoint.shares import Share, balanced
+from tfring.collectives import objects
 from tfring.exceptions import tf_errors
 from tfring.keras.callbacks.checkpoints import boundary
 from tfring.keras.callbacks.checkpoints.contents import TRAINING, Contents
@@ -131,15 +133,16 @@ def save_checkpoint(
     ranks = _of_all_ranks(checkpoints, own, of_rank_0, leaves)
     training = {"epoch": epoch, "batch": batch, "stopped": stopped, "values": dict(values or {})}
     training |= {"built": contents.built(), "ranks": len(ranks), "scales": scales_of(model)}
-    if any(each["busy"] for each in ranks) and not must:
+    writers = _writers(checkpoints, ranks)
+    if any(ranks[rank]["busy"] for rank in writers) and not must:
         checkpoints.skip(step)
         return False
-    more = {"metrics": metrics, "may_publish": may_publish}
-    write = _share_to_write(checkpoints, contents, ranks, memory, training)
+    waits = must or not checkpoints.asynchronous
+    root, more = ranks[0]["root"], {"metrics": metrics, "may_publish": may_publish, "must": waits}
+    write = _share_to_write(checkpoints, contents, ranks, writers, memory, training)
     if write is not None:
-        root = ranks[0]["root"]
         write = functools.partial(write, root["step"], root["generation"], **more)
-    _write(checkpoints, write, must or not checkpoints.asynchronous)
+    _write(checkpoints, write, waits)
     return True
 
 
@@ -156,16 +159,23 @@ def _share_to_write(
     checkpoints: Checkpointer,
     contents: Contents,
     ranks: Sequence[Any],
+    writers: Sequence[int],
     memory: Memory,
     training: Mapping[str, Any],
 ) -> Callable[..., Any] | None:
     """Returns what saves this rank's share; None if it has none. A collective at times."""
     left = [each["left"] for each in ranks if each["left"] is not None]
     checkpoints.hurry(min(left, default=None))
-    share = _my_share(checkpoints, ranks)
-    if share is None:
-        checkpoints.give_up()  # what the others save fences it
+    me = topology.rank()
+    if writers[0] != 0:
+        memory, training = _told_by_rank_0(memory, training)
+    if me not in writers:
+        if ranks[me]["trouble"]:
+            _replace(checkpoints, ranks[me]["trouble"])
+        else:
+            checkpoints.give_up()  # what the others save fences it
         return None
+    share = Share(ranks[0]["root"]["data"], writers.index(me), len(writers))
     names = balanced(contents.sizes(), share.count)[share.index]
     state, metadata = contents.arrays(names), {}
     if share.index == 0:
@@ -173,8 +183,28 @@ def _share_to_write(
         metadata = {TRAINING: training}
         owns = {RANK.format(i): json.dumps(each["own"]).encode() for i, each in enumerate(ranks)}
         state = {**state, **memory.parts(), **owns}
-    # `must`: all ranks have agreed to save
-    return functools.partial(checkpoints.save, state, metadata=metadata, must=True, share=share)
+    return functools.partial(checkpoints.save, state, metadata=metadata, share=share)
+
+
+def _told_by_rank_0(
+    memory: Memory, training: Mapping[str, Any]
+) -> tuple[Memory, Mapping[str, Any]]:
+    """Returns what rank 0 would write, where its storage fails; a collective."""
+    mine = [memory.described(), training] if topology.rank() == 0 else None
+    described, training = objects.allgather_json(mine, name=_SAVE)[0]
+    return _of_rank_0(memory, described), training
+
+
+def _replace(checkpoints: Checkpointer, trouble: str) -> None:
+    if checkpoints.replace():
+        _log.warning(
+            "rank %d (host %s) cannot write to %s: %s. The other ranks write its share of the "
+            "checkpoints until it can. Look at the storage of this host",
+            topology.rank(),
+            socket.gethostname(),
+            checkpoints,
+            trouble,
+        )
 
 
 def restore_checkpoint(
@@ -323,10 +353,13 @@ def _of_all_ranks(
     failure: Exception | None = None
     mine: dict[str, Any] = {}
     try:
-        checkpoints.raise_failure()
+        trouble = checkpoints.trouble
+        if not trouble:
+            checkpoints.raise_failure()
         mine = {
             "own": own.as_json(),
             "busy": checkpoints.busy,
+            "trouble": trouble,
             "writers": known_sign(checkpoints),
             "left": seconds_left(),
             "leaves": leaves,
@@ -338,17 +371,29 @@ def _of_all_ranks(
     return exchange(mine, failure, _SAVE, f"cannot save to {checkpoints}")
 
 
-def _my_share(checkpoints: Checkpointer, ranks: Sequence[Any]) -> Share | None:
-    """Returns what this rank writes; None if that is nothing. A collective at times."""
-    root = ranks[0]["root"]
+def _writers(checkpoints: Checkpointer, ranks: Sequence[Any]) -> tuple[int, ...]:
+    """Returns the ranks that write this checkpoint, at least one; a collective at times.
+
+    Raises:
+        RuntimeError: none of them could write for as long as storages may fail; on every rank.
+    """
     writers = find_writers(checkpoints, [each["writers"] for each in ranks])
     if not all(each["leaves"] for each in ranks):
         writers = tuple(rank for rank in writers if rank == 0 or not ranks[rank]["leaves"])
-    if root["again"]:
-        writers = writers[:1]
-    if topology.rank() not in writers:
-        return None
-    return Share(root["data"], writers.index(topology.rank()), len(writers))
+    able = tuple(rank for rank in writers if not ranks[rank]["trouble"])
+    if not able:  # and no one can help: all try on, as long as they may
+        failure = _failure_of(checkpoints)
+        exchange(None, failure, _SAVE, f"cannot save to {checkpoints}")
+        able = writers
+    return able[:1] if ranks[0]["root"]["again"] else able
+
+
+def _failure_of(checkpoints: Checkpointer) -> Exception | None:
+    try:
+        checkpoints.raise_failure()
+    except Exception as error:
+        return error
+    return None
 
 
 def _of_root(checkpoints: Checkpointer, generation: int | None, step: int) -> dict[str, Any]:
