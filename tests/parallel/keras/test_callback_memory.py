@@ -169,6 +169,37 @@ def test_training_that_a_callback_has_ended_is_over(folder: Path, life: Life) ->
     assert again == ended
 
 
+class Diverges(keras.callbacks.Callback):  # type: ignore[misc]
+    """Makes the weights nan when an epoch begins."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__()
+        self._epoch = epoch
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == self._epoch:
+            self.model.set_weights([weight * np.nan for weight in self.model.get_weights()])
+
+
+def by_steps(model: Any, folder: Path | None, callbacks: list[Any]) -> Any:
+    return by_fit(model, [*callbacks, CheckpointCallback(Checkpointer(folder), every_steps=1)])
+
+
+@pytest.mark.parametrize("life", [by_callback, by_steps, by_elastic])
+def test_what_has_diverged_takes_the_place_of_no_checkpoint(folder: Path, life: Life) -> None:
+    """Training goes on before it, when it is started again."""
+    model = compiled(keras.optimizers.SGD(0.1), 1)
+    with warned_of("loss that is nan or inf, of which no checkpoint"):
+        life(model, folder, [Diverges(2), keras.callbacks.TerminateOnNaN()])
+    assert np.isnan(model.get_weights()[0]).all()
+    hvd.barrier()
+    position = hvd.restore_checkpoint(folder, model)
+    assert position is not None
+    assert not position.stopped
+    assert (position.epoch, position.batch) == (2, 0)
+    assert all(np.isfinite(weight).all() for weight in model.get_weights())
+
+
 def warned_of(text: str) -> Any:
     """Rank 0 warns of it, and it alone."""
     return pytest.warns(UserWarning, match=text) if hvd.rank() == 0 else contextlib.nullcontext()

@@ -12,7 +12,7 @@ pytest.importorskip("tensorflow")
 
 from tfring.checkpoint import Checkpointer
 from tfring.elastic import process as processes
-from tfring.keras.callbacks.checkpoints import training_state
+from tfring.keras.callbacks.checkpoints import training_checkpoints, training_state
 from tfring.keras.elastic.checkpoints import FitCheckpoints
 from tfring.keras.elastic.fit_state import Epochs
 
@@ -49,6 +49,7 @@ def test_the_generation_that_saved_is_asked_for(
     process = SimpleNamespace(generation=3, may_publish=may_publish)
     monkeypatch.setattr(processes, "present", lambda: process)
     monkeypatch.setattr(training_state, "save_checkpoint", save)
+    monkeypatch.setattr(training_checkpoints, "highest", lambda mine, name: mine)
     state: Any = SimpleNamespace(
         model=None,
         data=None,

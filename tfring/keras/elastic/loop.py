@@ -147,6 +147,8 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
             HostsUpdatedInterrupt: Ranks are about to come or go; `run` handles it.
             SystemExit: All ranks were asked to end, and have saved.
         """
+        if self._checkpoints is not None:
+            self._checkpoints.look_at_loss(self.model, logs)
         if self._steps.committed:
             self._let_change(may_save=not self._state.data.cursor.pass_is_done)
 

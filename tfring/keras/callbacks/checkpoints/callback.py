@@ -190,6 +190,7 @@ class CheckpointCallback(LocalVariablesCallback):
         self._step += batch + 1 - self._seen
         self._seen = batch + 1
         self._batch = self._skipped + self._seen
+        self._checkpoints.look_at_loss(self.model, logs)
         if self._metrics is not None:
             self._metrics.add_to(self.model)
             self._metrics = None

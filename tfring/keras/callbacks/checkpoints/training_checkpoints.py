@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfring import topology
 from tfring.checkpoint.manifest import checkpoint_name
 from tfring.keras.callbacks.checkpoints import training_state
+from tfring.keras.callbacks.checkpoints.agreement import highest
 from tfring.keras.callbacks.checkpoints.training_state import TrainingPosition
 
 _log = logging.getLogger("tfring")
 _REQUIRED = "required"
+_DIVERGED = (
+    "training has ended with a loss that is nan or inf, of which no checkpoint is made. Started "
+    "again, it goes on from the newest one in {}, or from the beginning. A lower learning rate or "
+    "clipnorm= may help; TFRING_CHECK_VALUES=warn names the first gradients that are not finite"
+)
 
 
 class TrainingCheckpoints:
@@ -22,7 +30,7 @@ class TrainingCheckpoints:
     Attributes:
         generation: the one that is saved in. `begin` reserves it, and if it is None the next save.
         kept: how many steps were trained in what was last restored or saved, and not skipped; None
-            if that is not known.
+            if that is not known. What has diverged counts as saved.
     """
 
     def __init__(
@@ -66,6 +74,7 @@ class TrainingCheckpoints:
         self._saved_at = time.monotonic()
         self.generation: int | None = None
         self.kept: int | None = 0
+        self._diverged = False
 
     def __str__(self) -> str:
         return str(self._checkpoints)
@@ -104,6 +113,7 @@ class TrainingCheckpoints:
             )
         self.generation = training_state.reserve(self._checkpoints)
         self._saved_at, self.kept = time.monotonic(), 0 if found is None else found.step
+        self._diverged = False
         if topology.rank() == 0:
             _log.info("%s", self._beginning(found))
         return found
@@ -144,8 +154,21 @@ class TrainingCheckpoints:
             return False
         return time.monotonic() - self._saved_at >= self._every_seconds
 
+    def look_at_loss(self, model: Any, logs: Mapping[str, Any] | None) -> None:
+        """Notices where a callback such as TerminateOnNaN ends training; call it after each batch.
+
+        What this training has come to is not saved: it would take the place of what can be used.
+        """
+        if model.stop_training and not math.isfinite(float((logs or {}).get("loss", 0.0))):
+            self._diverged = True
+
     def save(self, model: Any, **given: Any) -> None:
-        """Saves as `save_checkpoint` does, in the generation of this job."""
+        """Saves as `save_checkpoint` does, in the generation of this job; not what has diverged."""
+        if highest([self._diverged], "tfring.checkpoint.diverged")[0]:
+            if given.get("must") and topology.rank() == 0:
+                warnings.warn(_DIVERGED.format(self), stacklevel=4)
+            self.kept = given["step"]
+            return
         if self.generation is None:
             patience = self._checkpoints.timeout  # a job that trains outlives a hiccup
             self.generation = training_state.reserve(self._checkpoints, patience)
