@@ -21,19 +21,18 @@ import threading
 from types import FrameType, ModuleType
 from typing import Any
 
+from tfring.texts.frames import GENERATED as GENERATED
+from tfring.texts.frames import LIBRARIES
+
 _MODULE_NAME = "tfring._lib._core"
 _FOLDER_PREFIX = "tensorflow-"
 
 core: Any  # set by __getattr__
 
-# Packages whose frames are no part of the user's program.
-LIBRARIES = ("tfring", "horovod", "tensorflow", "keras", "tf_keras")
 _MAX_CALL_SITE = 50  # characters of the file's name
 
 # By file name, and by file name and line. Dictionaries are safe to use from several threads.
 _in_library: dict[str, bool] = {}
-# Autograph compiles functions anew, from files that it makes up.
-GENERATED = re.compile(r"__autograph_generated_file\w*\.py$")
 _site_texts: dict[tuple[str, int], str] = {}
 _lock = threading.Lock()  # held while the binding is loaded
 

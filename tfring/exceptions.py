@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tfring import _native
+from tfring.texts.errors import one_line
 
 _MAX_TEXT = 300  # characters of a text for other ranks
 
@@ -18,18 +19,13 @@ _MAX_TEXT = 300  # characters of a text for other ranks
 def described(error: BaseException) -> str:
     """Returns an exception in one line, as the errors of other ranks show it: "ValueError: bad".
 
-    Of a long text the beginning and the end stay: TensorFlow often says at the end what happened.
-
     Args:
         error: any exception, also one that cannot be turned into text.
     """
     text = type(error).__name__
     with contextlib.suppress(Exception):
-        words = " ".join(str(error).split())
+        words = one_line(str(error), _MAX_TEXT - len(text))
         text = f"{text}: {words}" if words else text
-    if len(text) > _MAX_TEXT:
-        half = (_MAX_TEXT - 5) // 2
-        text = f"{text[:half]} ... {text[-half:]}"
     return text.encode("utf-8", "replace").decode()  # no surrogates
 
 

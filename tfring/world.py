@@ -45,7 +45,7 @@ from tfring.process_sets.given import given_sets, job_and_sets
 from tfring.recorder.keeping import end_job, record_options
 from tfring.recorder.own import own_path
 from tfring.settings.environment import Settings, native_values, read_settings
-from tfring.signals import interrupts
+from tfring.signals import exits, interrupts, uncaught
 from tfring.topology import is_initialized
 
 _log = logging.getLogger("tfring")
@@ -199,6 +199,7 @@ def _read_settings(most_seconds: float = float("inf")) -> Settings:
     settings = dataclasses.replace(settings, secret=take_secret(os.environ), start_timeout=limit)
     metrics.check(settings)
     logs.set_up(native_values(settings.runtime))
+    uncaught.watch(settings.traceback)
     for warning in settings.unknown:
         _log.warning("%s", warning)
     return settings
@@ -259,6 +260,7 @@ def _start(membership: Membership, settings: Settings) -> None:
         ensure_inter_op_threads()
     if membership.size > 1:
         interrupts.watch()
+        exits.watch()
     OBSERVERS.begin(Here(membership.rank, membership.size, topology.local_rank(), path, settings))
 
 
@@ -361,6 +363,8 @@ def end_of_program(error: BaseException | None = None) -> None:
     failure = error or getattr(sys, "last_value", None)
     interactive = hasattr(sys, "ps1")
     try:
+        if is_initialized() and exits.said():
+            _native.core.mark(exits.said())
         # Before this rank waits for the others: they may be in a collective that it does not call.
         leave("" if failure is None or interactive else described(failure))
         process = elastic.started()

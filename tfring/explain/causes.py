@@ -72,6 +72,8 @@ class Explanation:
         ranks: Where.
         names: Of the tensors that it is about.
         text: One paragraph: what, where, since when, and what to do.
+        what: The same without what to do.
+        advice: What to do; "": nothing is known.
         brief: What and where in a few words.
         age: For how long it has been so, in nanoseconds; 0: not known.
         limit: At which age it ends the job, in nanoseconds; 0: it does not.
@@ -85,6 +87,8 @@ class Explanation:
     brief: str = ""
     age: int = 0
     limit: int = 0
+    what: str = ""
+    advice: str = ""
 
     def ends(self, age: int) -> str:
         """Returns "The job ends in 9 min 48 s if nothing changes"; "" if it does not.

@@ -219,16 +219,24 @@ def _lost(s: Situation, rank: int, reason: str) -> Finding:
 
 
 def _left(s: Situation, rank: int, told: int) -> Finding:
+    record = s.job.records.get(rank)
+    marks = [e.text for e in record.events if e.type is EventType.MARK] if record else []
+    called = next((text for text in reversed(marks) if text.startswith("sys.exit(")), "")
     needs = s.waiters(without=[rank]) or f"{ranks_text([told])} has a call with it"
-    last = s.last_call(rank) if rank in s.job.records else None
+    last = s.last_call(rank) if record else None
+    after = f", after {last.text()}, call {last.invocation} of that name" if last else ""
+    how = (
+        f"called {called}" if called else "has left the job: its program ended, or called shutdown"
+    )
     return Finding(
         cause=Cause.LEFT,
         ranks=(rank,),
         names=_names(s, [rank]),
-        text=f"{upper_first(s.who(rank))} has left the job, by shutdown or the end of its program"
-        + (f", after {last.text()}, call {last.invocation} of that name" if last else "")
-        + f"; {needs} and would need it.",
-        advice=(
+        text=f"{upper_first(s.who(rank))} {how}{after}; {needs} and would need it.",
+        brief=f"{upper_first(ranks_text([rank]))} {how}",
+        advice="Let all ranks call sys.exit there, or none."
+        if called
+        else (
             "Run the same number of steps on all ranks (JoinCallback or join() for ranks that run "
             "out of data), and look for sys.exit or shutdown that one rank alone reaches."
         ),

@@ -92,6 +92,8 @@ def explain(job: JobRecords, seen: Mapping[int, Seen] | None = None) -> Explanat
         brief=first.brief or first.text.partition(". ")[0],
         age=first.age,
         limit=_limit(s, first),
+        what=first.text,
+        advice=first.advice,
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tfring.explain.causes import WELL, Cause
+from tfring.explain.causes import WELL, Cause, Explanation
 from tfring.explain.explain import explain_now
 from tfring.recorder import catalog, keeping
 from tfring.recorder.choice import named, records_of
@@ -126,8 +126,8 @@ class RunRecords:
             return report_of(records_of(named(self._job)))
         return {}
 
-    def explanation(self, ended: Collection[int] = ()) -> str:
-        """Returns why the run has failed, after all its ranks have ended; "" if that is unknown.
+    def explanation(self, ended: Collection[int] = ()) -> Explanation | None:
+        """Returns why the run has failed, after all its ranks have ended; None: that is unknown.
 
         Never raises: the exit code of the run is that of its ranks.
 
@@ -138,12 +138,40 @@ class RunRecords:
             paths = [record.path for record in self.job().records.values()]
             found = explain_now(paths)
         except (RecordError, OSError):
-            return ""
-        except Exception as error:  # a mistake in a rule
-            return f"there is no explanation: {type(error).__name__}: {error}"
+            return None
+        except Exception:  # a mistake in a rule
+            _log.warning("there is no explanation of this failure", exc_info=True)
+            return None
         if found.cause in WELL:
+            return None
+        return None if found.cause is Cause.KILLED and set(found.ranks) <= set(ended) else found
+
+    @property
+    def known(self) -> str:
+        """What people call the job by if tools find records of it on this host; "" if not."""
+        try:
+            return short(self.job().job)
+        except (RecordError, OSError):
             return ""
-        if found.cause is Cause.KILLED and set(found.ranks) <= set(ended):
+
+    def last_seen(self, rank: int) -> str:
+        """Returns where a rank was last, as "train.py:40, after step 6"; "" if that is unknown.
+
+        Args:
+            rank: Of this host.
+        """
+        try:
+            record = self.job().records[rank]
+        except (KeyError, RecordError, OSError):
             return ""
-        self._verdict = found.text
-        return f"{found.text} `tfring explain {self.name}` says it again."
+        site = next((call.call_site for call in reversed(record.calls) if call.call_site), "")
+        step = int(record.header["step"])
+        return ", ".join(filter(None, (site, f"after step {step}" if step > 0 else "")))
+
+    def tell(self, verdict: str) -> None:
+        """Keeps what is said of the failure, for the tools.
+
+        Args:
+            verdict: A few sentences.
+        """
+        self._verdict = verdict

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import NamedTuple
 
-from tfring import _native
 from tfring.recorder.stacks import MAIN
+from tfring.texts.frames import is_users
 
 _HEAD = re.compile(r"Thread \[(.*)\]")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
-_PACKAGE = f"{Path(__file__).resolve().parents[1]}/"
-# Code that the user has not written. Other installed packages may be the user's own.
-_STANDARD = re.compile(r"^<|/lib/python3[^/]*/(?!(site|dist)-packages/)")
-_INSTALLED = re.compile(rf"-packages/({'|'.join(_native.LIBRARIES)}|numpy|six)[/.]")
 _TENSORFLOW = re.compile(r"-packages/(tensorflow|keras|tf_keras)/")
 # Files of the standard library, and what a thread waits for whose innermost frames are there.
 _WAITS = (
@@ -35,8 +30,7 @@ class _Frame(NamedTuple):
     @property
     def users(self) -> bool:
         """Whether it is code of the program and not of a library."""
-        path = self.path
-        return not (path.startswith(_PACKAGE) or _STANDARD.search(path) or _INSTALLED.search(path))
+        return is_users(self.path)
 
     def text(self) -> str:
         return f"{self.function} ({self.path.rpartition('/')[2]}:{self.line})"

@@ -40,6 +40,7 @@ from tfring.launch.output.merger import OutputMerger
 from tfring.launch.output.terminal import Terminal
 from tfring.settings.environment import Settings
 from tfring.ssh.options import SshOptions
+from tfring.texts.errors import read_error
 
 __all__ = ["run"]
 
@@ -164,7 +165,7 @@ def _call(function: bytes, options: JobOptions) -> list[Any]:
     sock.listen(_BACKLOG)
     with FunctionServer(function, sock) as server:
         environment = {**options.environment, **server.environment}
-        job = dataclasses.replace(options, environment=environment)
+        job = dataclasses.replace(options, environment=environment, tells=False)
         with Terminal() as terminal, RunRecords({**os.environ, **environment}) as records:
             runner = JobRunner(job, OutputMerger(terminal.stdout, terminal.stderr), records)
             code = runner.run()
@@ -292,7 +293,9 @@ class FunctionServer:
         if failed:  # in order of arrival, what only follows from another rank's error last
             rank = min(failed, key=lambda one: is_consequence(failed[one][1]))
             text, error = failed[rank]
-            raise RuntimeError(f"the function failed on rank {rank}:\n{text}") from error
+            same = sum(trace == text for trace, _ in failed.values())
+            who = f"All {ranks} ranks" if same == ranks > 1 else f"Rank {rank}"
+            raise _FunctionFailedError(_told(who, text)) from error
         missing = [rank for rank in range(ranks) if rank not in outcomes]
         if missing or code != 0:
             without = ", ".join(map(str, missing)) or "none"
@@ -334,6 +337,26 @@ class FunctionServer:
             if kind in ("result", "error") and who.isdigit():
                 outcomes[int(who)] = (kind == "result", from_pieces(key, content.__getitem__))
         return outcomes
+
+
+class _FunctionFailedError(RuntimeError):
+    """The function has failed on a rank. A notebook shows the text alone, as it has the frames."""
+
+    def _render_traceback_(self) -> list[str]:
+        return str(self).splitlines()
+
+
+def _told(who: str, trace: str) -> str:
+    """Returns what has happened, where, and the traceback that a rank has sent.
+
+    Args:
+        who: The rank or ranks.
+        trace: The traceback.
+    """
+    error = read_error(trace)
+    if error is None or os.environ.get("TFRING_TRACEBACK") == "full":
+        return f"{who} failed:\n{trace}"
+    return "\n".join([error.sentence(who), "The traceback there:", *error.frames])
 
 
 def _failure(data: bytes) -> tuple[str, BaseException | None]:

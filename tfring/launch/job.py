@@ -17,6 +17,7 @@ from tfring.launch.options.environment import job_variables, place_variables
 from tfring.launch.options.job_options import JobOptions
 from tfring.launch.output.merger import OutputMerger
 from tfring.launch.reports import text
+from tfring.launch.reports.verdict import verdict
 from tfring.launch.signals import signal_name
 from tfring.launch.supervisor import StoppedWhileStartingError, Supervisor
 from tfring.texts.ranks import rank_ranges
@@ -72,6 +73,7 @@ class JobRunner(Supervisor):
         if self._stopping is None:
             self._restarts += 1
             self._note(f"{reason}; all ranks start again ({of})")
+            self._note_traceback(first)
             self._files.restarted(self._restarts, reason)
             self._processes.clear()
             self._shown.clear()
@@ -103,16 +105,22 @@ class JobRunner(Supervisor):
                 why += f"; ranks that did not end in time and were killed: {rank_ranges(late)}"
             self._note(why)
         else:
-            self._merger.note(text.describe(self._processes))
-            ended = [process.rank for process in self._processes if process.ended_by_launcher]
-            # Of a host that is lost we know more than the records that its ranks have left.
-            why = "" if first.lost() else self._records.explanation(ended)
-            if why:
-                self._note(why)
+            why = self._tell_failure(first)
             mine = {slot.rank for slot in self._options.slots}
             if self._options.share is not None and text.blamed(first) - mine:
-                return LOST_PEER, why or text.headline(first)
-        return first.exit_code(), why or text.headline(first)
+                return LOST_PEER, why
+        return first.exit_code(), why
+
+    def _tell_failure(self, first: RankProcess) -> str:
+        """Prints why the job has failed, unless the caller does; returns it in a few sentences."""
+        ended = [process.rank for process in self._processes if process.ended_by_launcher]
+        # Of a host that is lost we know more than the records that its ranks have left.
+        found = None if first.lost() else self._records.explanation(ended)
+        told = verdict(self._processes, first, self._records, found)
+        self._records.tell(told.why)
+        if self._options.tells:
+            self._merger.note(told.block(self._records.known))
+        return told.why
 
     def _start_all(self) -> None:
         slots = self._options.slots

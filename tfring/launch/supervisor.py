@@ -22,6 +22,7 @@ from tfring.launch.hosts.placement import Slot
 from tfring.launch.options.job_options import JobOptions
 from tfring.launch.output.merger import OutputMerger, Stream
 from tfring.launch.reports.job_files import JobFiles
+from tfring.launch.reports.text import unshown
 from tfring.launch.signals import (
     ENDING,
     PASSED_ON,
@@ -172,13 +173,26 @@ class Supervisor(abc.ABC):
         """
         now = time.monotonic()
         steps = [due for escalation in self._escalations() for due in escalation.due()]
-        times = (self._merger.tick(now), *deadlines, *steps)
+        times = (self._merger.tick(now), *self._held_until(now), *deadlines, *steps)
         limits = [when - now for when in times if when is not None]
         if (seconds := self._connections.prepare()) is not None:
             limits.append(seconds)
         for key, _ in self._selector.select(max(0.0, min(limits)) if limits else None):
             self._handle_event(key)
         self._connections.tick()
+
+    def _held_until(self, now: float) -> list[float]:
+        """Shows what was held back for long enough; returns when to look again.
+
+        Where the job ends, what is held belongs to that.
+        """
+        held = [(n, p, p.held.due) for n, p in self._running.items() if p.held.due is not None]
+        if self._leaves_no_time():
+            return []
+        for number, process, due in held:
+            if due <= now:
+                self._release(number, process)
+        return [due for _, _, due in held if due > now]
 
     def _handle_event(self, key: selectors.SelectorKey) -> None:
         if isinstance(key.data, SignalWatch):
@@ -193,7 +207,17 @@ class Supervisor(abc.ABC):
             self._note(f"host {host.name}: {data.decode(errors='replace')}")
             return
         process.record_output(name, data, now)
-        self._merger.feed(self._streams[number][name], data, now)
+        if process.held.goes_on(now) and not self._leaves_no_time():
+            self._release(number, process)
+        if name == "stderr" and self._options.folds:
+            data = process.held.take(data, now)
+        if data:
+            self._merger.feed(self._streams[number][name], data, now)
+
+    def _release(self, number: int, process: RankProcess) -> None:
+        """Shows what is held back of the error output of a process."""
+        if data := process.held.release():
+            self._merger.feed(self._streams[number]["stderr"], data, time.monotonic())
 
     def _reap(self) -> None:
         """Handles the ends of processes."""
@@ -202,6 +226,8 @@ class Supervisor(abc.ABC):
             if code is None:
                 continue
             process.code, process.ended_at = code, time.monotonic()
+            if not process.failed():
+                self._release(number, process)
             del self._running[number]
             for stream in self._streams.pop(number).values():
                 self._merger.finish(stream)
@@ -276,6 +302,11 @@ class Supervisor(abc.ABC):
         host.start(slot.rank, json.dumps(job).encode())
         host.flush()
         return process
+
+    def _note_traceback(self, process: RankProcess) -> None:
+        """Shows the traceback that has ended a process, if nobody has seen it."""
+        if lines := unshown(process):
+            self._merger.note("\n".join(f"    {line}" for line in lines))
 
     def _note(self, text: str) -> None:
         self._merger.note(f"tfring run: {text}")

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
-from tfring.texts.ranks import listed
+from tfring.texts.frames import library, short_path, summary
 
-_LIBRARIES = ("tensorflow", "keras", "tf_keras", "tfring")
-_FRAME = re.compile(r'^(\s*)File "(.*)", (line \d+ in .*)$')
-_INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
-_OURS = f"{Path(__file__).resolve().parents[1]}/"
+_FRAME = re.compile(r'^(\s*)File "(.*)", (line \d+ in (.*))$')
 
 
 def folded(lines: Iterable[str]) -> Iterator[str]:
@@ -23,32 +19,19 @@ def folded(lines: Iterable[str]) -> Iterator[str]:
     indent, names = "", list[str]()
     for line in lines:
         frame = _FRAME.match(line)
-        library = "" if frame is None else _library(frame[2], frame[3])
-        if library:
+        package = "" if frame is None else library(frame[2], frame[4])
+        if package:
             assert frame is not None
             indent = frame[1]
-            names.append(library)
+            names.append(package)
             continue
         if names:
             yield _summary(indent, names)
             names = []
-        yield line if frame is None else f'{frame[1]}File "{_short(frame[2])}", {frame[3]}'
+        yield line if frame is None else f'{frame[1]}File "{short_path(frame[2])}", {frame[3]}'
     if names:
         yield _summary(indent, names)
 
 
-def _library(path: str, where: str) -> str:
-    # TensorFlow makes functions for our ops out of text.
-    if path.startswith(_OURS) or (path == "<string>" and " in tfring_" in where):
-        return "tfring"
-    package = _short(path).partition("/")[0]
-    return package if package != path and package in _LIBRARIES else ""
-
-
-def _short(path: str) -> str:
-    return _INSTALLED.sub("", path)
-
-
 def _summary(indent: str, names: list[str]) -> str:
-    frames = f"{len(names)} frame{'' if len(names) == 1 else 's'}"
-    return f"{indent}... {frames} of {listed(list(dict.fromkeys(names)))} (--all shows them)"
+    return f"{indent}{summary(names)} (--all shows them)"

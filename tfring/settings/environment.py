@@ -53,6 +53,7 @@ class Settings:
     divergence_guard: bool = _default("DIVERGENCE_GUARD")
     check_start: bool = _default("CHECK_START")
     enable_async_completion: bool = _default("ENABLE_ASYNC_COMPLETION")
+    traceback: str = _default("TRACEBACK")
     stacks: bool = _default("STACKS")
     record: bool = _default("RECORD")
     record_dir: str | None = None

@@ -176,6 +176,15 @@ RECORDS = Group(
             "job runs, and longer if it fails.",
             reader=Reader.PYTHON,
         ),
+        choice(
+            "TRACEBACK",
+            "What is shown of an exception that ends a rank: `short` has one line for frames of "
+            "TensorFlow, Keras and tfring, and the errors of other ranks that follow from it are "
+            "only counted; `full` is all that Python writes.",
+            "short",
+            choices=("short", "full"),
+            reader=Reader.PYTHON,
+        ),
         flag(
             "STACKS",
             "This rank shows what its threads do, to `tfring stacks` and on SIGUSR1 ([Live "

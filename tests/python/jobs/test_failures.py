@@ -10,7 +10,6 @@ import json
 import os
 import re
 import signal
-import socket
 import sys
 import time
 
@@ -110,7 +109,7 @@ def test_killed_rank_under_tfring_run(tmp_path, victim, forks):
     job = start("-np", 3, sys.executable, path, tmp_path, victim, 0, forks)
     err, pids, _ = signal_victim(tmp_path, job, victim, 3)
     assert job.returncode == 137
-    killed = f"rank {victim} on host {socket.gethostname()} failed first, with signal 9 (SIGKILL)"
+    killed = f"Rank {victim} was ended by signal 9 (SIGKILL, kill -9), by somebody outside"
     assert killed in err
     assert not any(alive(pid) for pid in pids)
 
@@ -151,7 +150,7 @@ def test_killed_rank_during_fit(tmp_path, victim):
     path = write_script(tmp_path, TRAINING, header=REPORT)
     job = start("-np", 2, sys.executable, path, tmp_path, TF_CPP_MIN_LOG_LEVEL="3")
     err, _, _ = signal_victim(tmp_path, job, victim, 2)
-    killed = f"rank {victim} on host {socket.gethostname()} failed first, with signal 9 (SIGKILL)"
+    killed = f"Rank {victim} was ended by signal 9 (SIGKILL, kill -9), by somebody outside"
     assert killed in err
 
 
@@ -211,12 +210,11 @@ def test_rank_that_raises_is_the_one_that_is_shown(tmp_path):
     done = run("-np", 3, sys.executable, path)
     assert done.returncode == 1
     err = done.stderr
-    closing = err[err.index("tfring run: rank") :]
-    assert f"rank 1 on host {socket.gethostname()} failed first" in closing
-    assert "ZeroDivisionError: only here" in closing
-    # The other ranks have errors that name rank 1.
-    errors = [line for line in err.splitlines() if re.search(r"Cancelled: .*\brank 1 ", line)]
-    assert {line[:3] for line in errors} >= {"[0]", "[2]"}, err
+    # The errors of the other ranks follow from that: they are counted.
+    assert err.count("Error: ") == 1 and "Ranks 0 and 2 were stopped." in err
+    assert re.search(
+        r"^tfring: Rank 1 failed in \S+:\d+: ZeroDivisionError: only here\.$", err, re.M
+    )
 
 
 def test_idle_ranks_sleep(tmp_path):

@@ -5,13 +5,11 @@ from __future__ import annotations
 import io
 import os
 import socket
-from types import SimpleNamespace
 
 import pytest
 from run_options import refused, run_options
 
 from tfring.launch.agents.addresses import open_rendezvous
-from tfring.launch.agents.rank import RankProcess
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.placement import (
     Slot,
@@ -21,7 +19,6 @@ from tfring.launch.hosts.placement import (
 )
 from tfring.launch.options.resolve import job_options
 from tfring.launch.output.merger import PARTIAL_SECONDS, TAKEOVER_SECONDS, OutputMerger
-from tfring.launch.reports.text import describe, first_failure, last_traceback
 from tfring.settings.environment import read_settings
 from tfring.ssh.options import SshOptions
 
@@ -346,83 +343,6 @@ def test_endless_line_does_not_fill_the_memory():
     for _ in range(40):
         screen.merger.feed(out, b"x" * (1 << 16), 0.0)
     assert len(out.pending) <= 1 << 20
-
-
-TRACEBACK = """\
-noise
-Traceback (most recent call last):
-  File "a.py", line 1, in <module>
-KeyError: 'handled long ago'
-more noise
-Traceback (most recent call last):
-  File "a.py", line 2, in <module>
-KeyError: 'cause'
-
-During handling of the above exception, another exception occurred:
-
-Traceback (most recent call last):
-  File "a.py", line 3, in <module>
-ValueError: effect
-"""
-
-
-def test_last_traceback_comes_with_its_cause():
-    block = last_traceback(TRACEBACK)
-    assert block[-1] == "ValueError: effect"
-    assert "KeyError: 'cause'" in block and "KeyError: 'handled long ago'" not in block
-    assert last_traceback("a\nb\n") == ["a", "b"]
-    assert last_traceback("") == []
-
-
-def ended(rank, code, at, text="", by_us=False):
-    host = SimpleNamespace(facts={}, lost=lambda rank: "")
-    process = RankProcess(Slot(rank, "h", rank, 3, 0, 1), host)  # type: ignore[arg-type]
-    if text:
-        process.record_output("stderr", text.encode(), at[0] if isinstance(at, tuple) else at)
-    process.code, process.ended_by_launcher = code, by_us
-    process.ended_at = at[1] if isinstance(at, tuple) else at
-    return process
-
-
-HEADER = "Traceback (most recent call last):\n"
-
-
-def test_first_failure_is_the_first_traceback_not_the_first_exit():
-    slow = ended(1, 1, (1.0, 3.0), HEADER + "ValueError: root\n")
-    quick = ended(0, 1, (1.2, 1.3), HEADER + "SomeError: consequence\n")
-    assert first_failure([quick, slow]) is slow
-    text = describe([quick, slow])
-    assert "rank 1 on host h failed first, with exit code 1" in text
-    assert "ValueError: root" in text and "after it rank 0" in text
-
-
-def test_killed_rank_failed_before_those_that_noticed():
-    killed = ended(2, -9, 1.5)
-    noticed = ended(0, 1, (1.4, 1.8), HEADER + "UnavailableError: somebody is gone\n")
-    assert first_failure([noticed, killed]) is killed
-    assert "signal 9 (SIGKILL)" in describe([noticed, killed])
-
-
-def test_rank_that_an_error_names_failed_first():
-    left = ended(1, 3, 2.0)
-    for how in ("has shut down: no collective", "ended with an exception: KeyError: 'x'. No"):
-        named_it = ended(0, 1, (1.0, 1.1), f"{HEADER}E: rank 1 (host h) {how}\n")
-        assert first_failure([named_it, left]) is left
-
-
-def test_ranks_that_the_launcher_ended_come_last():
-    ours = ended(0, -15, 1.0, by_us=True)
-    theirs = ended(1, 7, 5.0)
-    assert first_failure([ours, theirs]) is theirs
-    assert "ended by tfring run" in describe([ours, theirs])
-    assert first_failure([ended(0, 0, 1.0)]) is None
-
-
-def test_traceback_header_that_arrives_in_two_pieces_is_seen():
-    process = ended(0, 1, 9.0)
-    process.record_output("stderr", HEADER[:10].encode(), 1.0)
-    process.record_output("stderr", HEADER[10:].encode() + b"X: y\n", 1.5)
-    assert process.failed_at() == 1.5
 
 
 # As TensorFlow 2.21 and 2.17 print them; the last line of the first part begins without a level.

@@ -79,5 +79,6 @@ class LocalRank:
             return False
         self.code, self.ended_at = self._process.returncode, time.monotonic()
         by_others = self.code == -signal.SIGKILL and not self._killed
-        self.facts.update(code=self.code, oom=self._memory.verdict() if by_others else "")
+        oom = self._memory.verdict() if by_others else ""
+        self.facts.update(code=self.code, oom=oom, kernel_log=self._memory.log_read)
         return True

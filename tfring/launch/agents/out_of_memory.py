@@ -12,11 +12,14 @@ import re
 import time
 from pathlib import Path
 
+from tfring.texts.sizes import size_text
+
 _CGROUPS = Path("/sys/fs/cgroup")
 _LOG = "/dev/kmsg"
 # A record is "priority,number,microseconds,flags;text".
 _RECORD = re.compile(r"\d+,\d+,(\d+),[^;]*;(.*)", re.DOTALL)
 _KILLED = re.compile(r"Killed process (\d+)\b|oom-kill:.*\bpid=(\d+)\b")
+_HELD = re.compile(r"\b(?:anon|file|shmem)-rss:(\d+)kB")
 _COUNTER = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 # The kernel's log counts its time a little differently from the monotonic clock.
 _SLACK_SECONDS = 5.0
@@ -39,20 +42,22 @@ def counter_files(groups: str, root: Path = _CGROUPS) -> list[Path]:
     return found
 
 
-def killed_in_log(records: list[str], pid: int, since: float) -> bool:
-    """Returns whether the kernel's log says that a process was killed because memory ran out.
+def killed_in_log(records: list[str], pid: int, since: float) -> int | None:
+    """Returns how many bytes a process held that was killed because memory ran out.
 
     The records are those of /dev/kmsg. `since` is when the process was started, in seconds since
-    the start of the system.
+    the start of the system. 0: the log does not say how many. None: it has no such process.
     """
+    held = None
     for record in records:
         parts = _RECORD.match(record)
         if parts is None or int(parts[1]) / 1e6 < since - _SLACK_SECONDS:
             continue
         killed = _KILLED.search(parts[2])
         if killed is not None and pid in (int(killed[1] or 0), int(killed[2] or 0)):
-            return True
-    return False
+            size = sum(int(count) for count in _HELD.findall(parts[2])) << 10
+            held = max(held or 0, size)
+    return held
 
 
 def _read_log() -> list[str]:
@@ -73,13 +78,18 @@ def _read_log() -> list[str]:
 
 
 class OutOfMemoryWatch:
-    """Remembers how often the kernel had ended a process of a control group when a rank started."""
+    """Remembers how often the kernel had ended a process of a control group when a rank started.
+
+    Attributes:
+        log_read: Whether verdict() could read the kernel's log.
+    """
 
     def __init__(self, pid: int, root: Path = _CGROUPS) -> None:
         self._pid = pid
         self._since = time.monotonic()
         self._file: Path | None = None
         self._before = 0
+        self.log_read = False
         with contextlib.suppress(OSError, ValueError):
             groups = Path(f"/proc/{pid}/cgroup").read_text()
             for file in counter_files(groups, root):
@@ -90,11 +100,34 @@ class OutOfMemoryWatch:
 
     def verdict(self) -> str:
         """Returns the evidence that a rank killed by SIGKILL ran out of memory; "" if none."""
-        if killed_in_log(_read_log(), self._pid, self._since):
-            return "out of memory, says the kernel's log"
+        records = _read_log()
+        self.log_read = bool(records)
+        held = killed_in_log(records, self._pid, self._since)
+        if held is not None:
+            parts = [f"it held {size_text(held)}"] if held else []
+            return f"out of memory ({'; '.join([*parts, self._limit()])})"
         if self._file is not None and (_read_counter(self._file) or 0) > self._before:
-            return "probably out of memory: the kernel has ended a process of its control group"
+            return (
+                "probably out of memory: the kernel has ended a process of its control group "
+                f"({self._limit()})"
+            )
         return ""
+
+    def _limit(self) -> str:
+        """Returns how much memory there was."""
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        folder = _CGROUPS if self._file is None else self._file.parent
+        most = min(filter(None, map(_read_limit, (folder, *folder.parents))), default=machine)
+        if most < machine:
+            return f"the limit of this container is {size_text(most)}"
+        return f"this machine has {size_text(machine)}"
+
+
+def _read_limit(folder: Path) -> int:
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # "max": none
+            return int((folder / name).read_text())
+    return 0
 
 
 def _read_counter(file: Path) -> int | None:

@@ -16,7 +16,7 @@ The launcher writes lines ``WORD RANK REST``:
 The agent writes the line `GREETING` and then frames: a letter, the rank, the length of the data,
 the data. o is output, for rank 0 first a line with the address at which ranks meet; e error output;
 s what is known of a rank that has started, as JSON: `pid`, `cores`; x how it ended, as JSON: the
-same, `code` and `oom`; k nothing, a sign of life.
+same, `code`, `oom`, and whether the `kernel_log` could be read for that; k nothing, a sign of life.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tfring.launch.agents.held_output import HeldOutput
 from tfring.launch.agents.host import Host
 from tfring.launch.hosts.placement import Slot
 from tfring.launch.signals import signal_name
@@ -21,6 +22,7 @@ class RankProcess:
     slot: Slot
     connection: Host  # to the agent of its host
     tail: bytearray = field(default_factory=bytearray)
+    held: HeldOutput = field(default_factory=HeldOutput)  # of its error output, not shown yet
     traceback_at: float | None = None  # when the last traceback on its error output began
     ended_at: float | None = None
     code: int | None = None  # as in subprocess: negative for a signal

@@ -30,7 +30,7 @@ from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.placement import Slot
 from tfring.launch.options.job_options import JobOptions
 from tfring.launch.output.merger import OutputMerger
-from tfring.launch.reports.text import end_of_output
+from tfring.launch.reports.text import unshown
 from tfring.launch.signals import signal_name
 from tfring.launch.supervisor import Supervisor
 
@@ -240,6 +240,8 @@ class ElasticJobRunner(Supervisor):
                 f"{worker.name()} ended with {process.describe_end()}"
                 + (f": {cause}" if cause else "")
             )
+            self._note_traceback(process)
+            process.held.release()
         elif self._end.code == 0 and self._is_member(worker):
             self._late_code = self._late_code or process.exit_code()
 
@@ -272,13 +274,14 @@ class ElasticJobRunner(Supervisor):
         shown = [one for one in failed if not one.told or self._end.code == 0]
         if shown:
             worker = next((one for one in reversed(shown) if one.cause()), shown[-1])
-            lines = end_of_output(worker.process)
-            if lines:
-                self._note(f"the end of the error output of {worker.name()}:")
-            for line in lines:
-                self._merger.note(f"    {line}")
-        if found := self._records.explanation():
-            self._note(found)
+            if unshown(worker.process):
+                self._note(f"the traceback of {worker.name()}: {worker.cause()}")
+                self._note_traceback(worker.process)
+        found = self._records.explanation()
+        self._records.tell(why if found is None else found.text)
+        if found is not None:
+            more = f" More: tfring explain {self._records.name}"
+            self._note(f"{found.text}{more}")
         return self._end.code or self._late_code, why
 
     # Which hosts there are.

@@ -11,7 +11,7 @@ from tfring.launch.escalation import Escalation
 from tfring.launch.exit_codes import DISMISSED
 from tfring.launch.options.environment import job_variables
 from tfring.launch.options.job_options import JobOptions
-from tfring.launch.reports.text import MOST_CAUSE, exception_of
+from tfring.launch.reports.text import MOST_CAUSE, error_of
 
 
 @dataclass
@@ -41,9 +41,11 @@ class Worker:
         code = self.process.code
         if not code or code < 0 or code == DISMISSED or self.process.lost():
             return ""
+        if (error := error_of(self.process)) is not None:
+            return error.line()[:MOST_CAUSE]
+        if self.rank >= 0:
+            return ""
         text = self.process.tail.decode(errors="replace")
-        if (found := exception_of(text)) or self.rank >= 0:
-            return found
         lines = (line[:MOST_CAUSE] for line in reversed(text.splitlines()) if line.strip())
         return next(lines, "" if self.process.ended_by_launcher else "no error output")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +66,7 @@ class JobOptions:
     # What ranks on other hosts get beside `environment`; None: what sent_variables() chooses.
     sent: Mapping[str, str] | None = None
     verbose: bool = False
+    tells: bool = True  # whether it is said on the screen why the job has failed
     secret: str = field(default_factory=fresh_secret, repr=False)
     job_id: str = field(default_factory=_fresh_job_id)
     share: Share | None = None  # None: all ranks are in `slots`
@@ -72,6 +74,11 @@ class JobOptions:
     elastic: ElasticOptions | None = None  # None: its ranks stay; else `slots` is empty
     node: NodeOptions | None = None  # of an elastic job with a launcher on each node
     stopped_exit_code: int = 0  # where a signal to the launcher has ended the job in good order
+
+    @property
+    def folds(self) -> bool:
+        """Whether tracebacks that end ranks are shown once, without frames of libraries."""
+        return {**os.environ, **self.environment}.get("TFRING_TRACEBACK") != "full"
 
     @property
     def size(self) -> int:

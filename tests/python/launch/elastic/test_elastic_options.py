@@ -12,7 +12,6 @@ from tfring.launch.elastic.discovery import Discovered, DiscoveryError, parse_ho
 from tfring.launch.elastic.options import NO_LIMIT
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.options.elastic import elastic_options
-from tfring.launch.reports.text import exception_of
 from tfring.settings.table import SETTINGS
 
 
@@ -167,28 +166,6 @@ def test_what_is_wrong_is_told_once_and_the_hosts_stay():
     # Hosts that stay keep their places, whatever the order of the lines.
     assert found.take(0, "c:1\na:2\n", "") == (True, "")
     assert found.hosts == [("a", 2), ("c", 1)]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", ""),
-        ("some output\n", ""),
-        (
-            "Traceback (most recent call last):\n  File 'a'\nValueError: no\n  more\nlog line\n",
-            "ValueError: no",
-        ),
-        (
-            "Traceback (most recent call last):\n  x\nKeyError: 1\n\nDuring handling of the above "
-            "exception, another exception occurred:\n\nTraceback (most recent call last):\n  y\n"
-            "my.own.Error: two\n",
-            "my.own.Error: two",
-        ),
-        ("Traceback (most recent call last):\n  x\nKeyboardInterrupt\n", "KeyboardInterrupt"),
-    ],
-)
-def test_the_exception_at_the_end_of_an_error_output(text, expected):
-    assert exception_of(text) == expected
 
 
 def test_exit_codes_are_the_same_wherever_they_are_said():

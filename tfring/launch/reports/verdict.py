@@ -1,0 +1,162 @@
+"""What is said of a job that has failed: what happened, where, what to do; the traceback once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tfring.explain.causes import Cause, Explanation
+from tfring.explain.launched import RunRecords
+from tfring.job.bootstrap.hosts import host_name
+from tfring.launch.agents.rank import RankProcess
+from tfring.launch.reports.text import MOST_CAUSE, error_of, unshown
+from tfring.launch.signals import signal_name
+from tfring.texts.errors import ProgramError
+from tfring.texts.ranks import ranks_text
+
+# Programs end with these by mistakes in C or C++.
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
+# What explain knows better than the errors of the ranks: where these are, all ranks have errors.
+_OF_SEVERAL = (Cause.DISAGREE, Cause.LEFT)
+_MARGIN = " " * len("tfring: ")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why a job has failed.
+
+    Attributes:
+        lines: What happened; where, and what to do; what became of the others.
+        rank: Whose traceback this is.
+        frames: The traceback; (): it has been shown, or there is none.
+    """
+
+    lines: tuple[str, ...]
+    rank: int = 0
+    frames: tuple[str, ...] = ()
+
+    @property
+    def why(self) -> str:
+        """The same in a few sentences."""
+        return " ".join(self.lines)
+
+    def block(self, job: str) -> str:
+        """Returns the lines for the screen.
+
+        Args:
+            job: What people call the job by; "": nothing more is known of it.
+        """
+        lines = list(self.lines)
+        if job:  # in a line with what became of the others
+            last = [lines.pop()] if len(lines) > 1 else []
+            lines.append(" ".join([*last, f"More: tfring explain {job}"]))
+        if self.frames:
+            lines.append(f"The traceback of rank {self.rank} (TFRING_TRACEBACK=full: all of it):")
+            lines += self.frames
+        return "\n".join([f"tfring: {lines[0]}", *(f"{_MARGIN}{line}" for line in lines[1:])])
+
+
+def verdict(
+    processes: Sequence[RankProcess],
+    first: RankProcess,
+    records: RunRecords,
+    found: Explanation | None,
+) -> Verdict:
+    """Returns why a job has failed.
+
+    Args:
+        processes: Its ranks of this launcher, which have ended.
+        first: Which has failed first.
+        records: What the ranks have written down.
+        found: What follows from that; None: nothing.
+    """
+    several = len({process.slot.host for process in processes}) > 1
+    who = f"Rank {first.rank}" + (f" on host {_host(first)}" if several else "")
+    error, frames = error_of(first), unshown(first)
+    guilty = [first]
+    if first.lost():
+        lines = [f"{who} was lost: {first.lost()}."]
+    elif first.code is not None and first.code < 0:
+        lines = _of_signal(who, first, -first.code, records.last_seen(first.rank))
+    elif found is not None and (found.cause in _OF_SEVERAL or error is None or error.follows):
+        lines = [_of_several(found, processes, records), found.advice]
+        guilty = [p for p in processes if p.rank in found.ranks] or guilty
+        frames = frames if first in guilty else ()
+    elif error is not None:
+        guilty = [p for p in processes if p.failed() and _same(error_of(p), error)]
+        lines = [_of_error(guilty, len(processes), who, error)]
+    else:
+        lines = [_of_code(who, first, records.last_seen(first.rank))]
+    lines += _others(processes, guilty)
+    return Verdict(tuple(filter(None, lines)), first.rank, frames)
+
+
+def _host(process: RankProcess) -> str:
+    # The runtime calls this host by its name, too.
+    return host_name() if process.slot.host == "localhost" else process.slot.host
+
+
+def _same(one: ProgramError | None, other: ProgramError) -> bool:
+    return one is not None and one.line() == other.line()
+
+
+def _of_signal(who: str, process: RankProcess, number: int, seen: str) -> list[str]:
+    name, where = signal_name(number), f"It was at {seen}." if seen else ""
+    if memory := process.out_of_memory():
+        advice = "Give the job more memory, or use a smaller batch."
+        return [f"{who} was killed: {memory}.", f"{where} {advice}".strip()]
+    if number in _CRASHES:
+        advice = "PYTHONFAULTHANDLER=1 shows the line of the program."
+        return [
+            f"{who} crashed in C or C++: signal {number} ({name}).",
+            f"{where} {advice}".strip(),
+        ]
+    kill = ", kill -9" if number == signal.SIGKILL else ""
+    by = "by somebody outside"
+    if number == signal.SIGKILL:
+        by += (
+            ": the kernel's log has no out-of-memory for it"
+            if process.facts.get("kernel_log")
+            else ", or by the kernel for lack of memory, which its log (dmesg) would say"
+        )
+    return [f"{who} was ended by signal {number} ({name}{kill}), {by}.", where]
+
+
+def _of_several(found: Explanation, processes: Sequence[RankProcess], records: RunRecords) -> str:
+    if found.cause is not Cause.LEFT:
+        return f"{found.what[:1].upper()}{found.what[1:]}"
+    others = [process.rank for process in processes if process.rank not in found.ranks]
+    step = records.last_seen(found.ranks[0]).rpartition("after ")[1:]
+    after = f", {''.join(step)}" if step[0] else ""
+    return f"{found.brief}{after}, while {ranks_text(others)} still trained."
+
+
+def _of_error(guilty: list[RankProcess], size: int, who: str, error: ProgramError) -> str:
+    if len(guilty) > 1:
+        ranks = ranks_text([process.rank for process in guilty])
+        who = f"All {size} ranks" if len(guilty) == size else ranks[:1].upper() + ranks[1:]
+    return error.sentence(who)
+
+
+def _of_code(who: str, process: RankProcess, seen: str) -> str:
+    where = f", at {seen}" if seen else ""
+    return f"{who} ended with exit code {process.code}{where}, without an error of Python."
+
+
+def _others(processes: Sequence[RankProcess], guilty: Sequence[RankProcess]) -> list[str]:
+    """Returns what became of the ranks that are not to blame."""
+    stopped, lines = [], []
+    for process in processes:
+        if process in guilty or not process.failed():
+            continue
+        error = None if process.ended_by_launcher else error_of(process)
+        if error is None or error.follows:
+            stopped.append(process.rank)
+        else:
+            lines.append(error.sentence(f"Rank {process.rank}, too,")[:MOST_CAUSE])
+    if stopped:
+        ranks = ranks_text(stopped)
+        were = "was" if len(stopped) == 1 else "were"
+        lines.append(f"{ranks[:1].upper()}{ranks[1:]} {were} stopped.")
+    return lines

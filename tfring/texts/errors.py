@@ -1,0 +1,190 @@
+"""What a Python program printed when it failed: the error, the program's line, the frames."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tfring.texts.frames import is_users, library, summary
+
+HEADER = "Traceback (most recent call last):"
+_CHAINS = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+# A line such as "ValueError: no such file" or "KeyboardInterrupt".
+_EXCEPTION = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
+# Autograph marks lines that it has changed with a star.
+_FRAME = re.compile(r'^\s+File "(.*)", line (\d+), in (.*?)(?:  \*)?$')
+# What else a process writes after its traceback.
+_LOGGED = re.compile(
+    r"\[tfring\] |[IWEF]\d{4} [\d:.]+ |\d{4}-\d\d-\d\d[ T]\d\d:|Exception ignored in|"
+    r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|.*Warning: "
+)
+_ESCAPES = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
+# What TensorFlow puts around the text of an error.
+_AROUND = re.compile(
+    r"\{\{function_node [^}]*\}\}\s*|\s*\[Op:[^\]]*\](?: name: ?\S*)?|\s*\[\[\{\{node [^\]]*\]\]|"
+    r"^Graph execution error:\s*|^\d+ root error\(s\) found\.\s*|^\(0\) [A-Z_]+: "
+)
+_KERAS = re.compile(r"Exception encountered when calling ")
+# The runtime's errors name the rank that caused them in these words.
+CAUSED_BY = re.compile(
+    r"rank (\d+) (?:\([^)]*\) )?(?:was lost|has shut down|ended with an exception)"
+)
+# What calls raise that end because another rank has failed, and ranks that are interrupted.
+_FOLLOWS = ("CancelledError", "AbortedError", "UnavailableError", "KeyboardInterrupt")
+_MOST_TEXT = 600
+_MOST_LINES = 24
+
+
+@dataclass(frozen=True)
+class ProgramError:
+    """An exception that has ended a program.
+
+    Attributes:
+        kind: Its class, without the module.
+        text: What it says, in one line.
+        place: The innermost line of the program, as "train.py:38 (on_train_batch_end)"; "": none.
+        frames: The traceback, with those of the exceptions before it, without the line that the
+            two above say; frames of TensorFlow, Keras and tfring are folded.
+    """
+
+    kind: str
+    text: str
+    place: str
+    frames: tuple[str, ...]
+
+    @property
+    def follows(self) -> bool:
+        """Whether it only says that another rank has failed, or of an interrupt."""
+        return self.kind in _FOLLOWS or CAUSED_BY.search(self.text) is not None
+
+    def line(self) -> str:
+        """Returns "KeyError: 'image_id'"."""
+        return f"{self.kind}: {self.text}" if self.text else self.kind
+
+    def sentence(self, who: str) -> str:
+        """Returns "Rank 1 failed in train.py:38 (fit): KeyError: 'x'", as a sentence.
+
+        Args:
+            who: The rank or ranks.
+        """
+        where = f" in {self.place}" if self.place else ""
+        line = self.line()
+        return f"{who} failed{where}: {line}{'' if line.endswith(('.', '!', '?')) else '.'}"
+
+
+def last_traceback(lines: Sequence[str]) -> list[str]:
+    """Returns the last traceback in an error output, with its causes and all behind; [] if none.
+
+    Args:
+        lines: Of the output.
+    """
+    headers = [i for i, line in enumerate(lines) if line == HEADER]
+    if not headers:
+        return []
+    begin = len(headers) - 1
+    while begin > 0 and any(
+        line.strip() in _CHAINS for line in lines[headers[begin - 1] : headers[begin]]
+    ):
+        begin -= 1
+    return list(lines[headers[begin] :])
+
+
+def read_error(output: str) -> ProgramError | None:
+    """Returns the exception at the end of an error output; None if there is none.
+
+    Args:
+        output: As a process wrote it; it may begin anywhere.
+    """
+    block = last_traceback(output.rstrip().splitlines())
+    if not block:
+        return None
+    last = len(block) - block[::-1].index(HEADER)
+    frames, said = _at_exception(block[last:])
+    found = _EXCEPTION.fullmatch(said[0]) if said else None
+    if found is None:
+        return None
+    end = next((i for i, line in enumerate(said[1:], 1) if _LOGGED.match(line)), len(said))
+    text, frames = [found[2] or "", *said[1:end]], block[1:last] + frames
+    kind = found[1].rpartition(".")[2]
+    if text[0] == "in user code:":  # of autograph, with a traceback of its own
+        inner, text = _at_exception(textwrap.dedent("\n".join(text[1:])).splitlines())
+        frames += [f"  {line}" for line in inner]
+        text[:1] = [text[0].removeprefix(f"{kind}: ")] if text else []
+    return ProgramError(
+        kind, one_line("\n".join(text)), _place(frames), tuple(_shortened(_folded(frames)))
+    )
+
+
+def _at_exception(lines: list[str]) -> tuple[list[str], list[str]]:
+    """Returns the frames of a traceback, and what comes with and behind its exception's line."""
+    for i, line in enumerate(lines):
+        if line and not line.startswith((" ", 'File "')):
+            return lines[:i], lines[i:]
+    return lines, []
+
+
+def one_line(text: str, most: int = _MOST_TEXT) -> str:
+    """Returns what an exception says, in one line and without what TensorFlow puts around it.
+
+    Args:
+        text: As `str` of the exception.
+        most: Of so many characters, and " ..." where more are left out.
+    """
+    lines = [_ESCAPES.sub("", line).strip() for line in text.strip().splitlines()]
+    lines = [
+        line
+        for line in lines
+        if not line.startswith(('File "', "Detected at node", "[[{{node", "<...>"))
+    ]
+    if lines and _KERAS.match(lines[0]):
+        end = next((i for i, line in enumerate(lines) if line.startswith("Arguments rec")), None)
+        lines = lines[1:end]
+    said = " ".join(" ".join(lines).split())
+    before = ""
+    while said != before:
+        before, said = said, _AROUND.sub("", said)
+    if len(said) > most:
+        said = f"{said[:most].rpartition(' ')[0] or said[:most]} ..."
+    return said.strip()
+
+
+def _place(frames: Sequence[str]) -> str:
+    for line in reversed(frames):
+        frame = _FRAME.match(line)
+        if frame is not None and is_users(frame[1]):
+            place = f"{frame[1].rpartition('/')[2]}:{frame[2]}"
+            return place if frame[3] == "<module>" else f"{place} ({frame[3]})"
+    return ""
+
+
+def _folded(lines: Sequence[str]) -> list[str]:
+    """Returns a traceback with a line in place of frames of TensorFlow, Keras and tfring."""
+    found: list[str] = []
+    names: list[str] = []
+    for line in lines:
+        frame = _FRAME.match(line)
+        package = library(frame[1], frame[3]) if frame is not None else ""
+        if package:
+            names.append(package)
+            continue
+        if frame is None and names and line.startswith("  "):
+            continue  # the source of a library's line
+        if names:
+            found.append(f"  {summary(names)}")
+            names = []
+        if line.strip():
+            found.append(line)
+    return [*found, f"  {summary(names)}"] if names else found
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    if len(lines) <= _MOST_LINES:
+        return lines
+    first, last = _MOST_LINES // 3, _MOST_LINES - _MOST_LINES // 3 - 1
+    left = len(lines) - first - last
+    return [*lines[:first], f"  ... {left} lines", *lines[-last:]]
