@@ -176,8 +176,7 @@ class ElasticRun:
         for line in pipe:
             with self._condition:
                 lines.append(line.rstrip("\n"))
-                _, found, said = line.partition("<stdout>:{")
-                if found:
-                    self.said.append(json.loads("{" + said))
+                if found := re.match(r"(?:(?:worker )?\d+\| )?(\{.*)", line):
+                    self.said.append(json.loads(found[1]))
                 self._condition.notify_all()
         pipe.close()

@@ -148,7 +148,7 @@ class _EventMerger(OutputMerger):
     """Merges the output of the ranks, less the lines with which rank 0 tells what it has found."""
 
     def __init__(self, terminal: Terminal, handle: Callable[[dict[str, Any]], None]) -> None:
-        super().__init__(terminal.stdout, terminal.stderr, info_ranks=())
+        super().__init__(terminal.stdout, terminal.stderr)
         self._handle = handle
         self._rest = b""
         self._told_error = False

@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "tfring run [-np N] [-H HOST:SLOTS,...] [options] PROGRAM ..."
     parser.description = (
         "Starts a program on several ranks, here or on other hosts, prints what they print, and "
-        "ends all when one fails. Words behind the program are the program's. Other hosts need "
+        "ends all when one fails. Lines get the rank in front as soon as a second rank writes. Words behind the program are the program's. Other hosts need "
         "the same Python and tfring at the same path. More: tfring help launcher."
     )
     parser.epilog = (
@@ -91,7 +91,7 @@ def _run(options: RunOptions, **environment: str) -> int:
             terminal.stdout,
             terminal.stderr,
             timestamps=options.prefix_output_with_timestamp,
-            info_ranks=None if options.show_tensorflow_info else (0,),
+            tensorflow_info=options.show_tensorflow_info,
             merge_lines=not options.no_merge_lines,
             ranks=options.print_ranks,
         )

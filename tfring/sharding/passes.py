@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import logging
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,6 +27,8 @@ _ANEW = (
     "can Keras 3 where it is not known how many batches the data has. "
     "dataset.apply(tf.data.experimental.assert_cardinality(batches)) says it, or a len()"
 )
+
+_SHUFFLE = "`shuffle=True` was passed, but will be ignored since the data `x` was provided as a tf"
 
 # What keeps the order of elements and their number: a step of training is one of them.
 _STEP_BY_STEP = {
@@ -268,10 +271,14 @@ def of(data: Any, *, stream: bool, within: bool) -> Passes | None:
 def endings(data: tf.data.Dataset, passes: Passes | None) -> tf.data.Dataset:
     """Returns what `shard` returns: read ahead, in the same order on all ranks.
 
+    Keras warns that such a dataset is not shuffled by `fit`, whose default that is, though nobody
+    has asked for it and `shard` shuffles: this warning is left out from now on.
+
     Args:
         data: this rank's batches.
         passes: through them, if it is data to train on.
     """
+    warnings.filterwarnings("ignore", _SHUFFLE, UserWarning)
     data = data.prefetch(tf.data.AUTOTUNE).with_options(options())
     if passes is not None:
         data._tfring_passes = passes

@@ -253,8 +253,8 @@ def test_what_rank_0_tells_becomes_the_table_and_the_file(
     assert main(["bench", "-np", "2", "--json", str(path)]) == 0
     text = capfd.readouterr()
     assert len([line for line in text.out.splitlines() if line.split()[:1] == ["1048576"]]) == 1
-    assert "[0]<stdout>:said by rank 0" in text.out and "\x1e" not in text.out
-    assert "[0]<stdout>:its last words" in text.out
+    assert "\nsaid by rank 0" in text.out and "\x1e" not in text.out
+    assert "\nits last words" in text.out
     assert len(read_result(str(path)).rows) == 5
 
 

@@ -48,7 +48,7 @@ def _of_scripts(output: str) -> Results:
     """What each script printed at its end, which has to be the same on both ranks."""
     of_ranks = []
     for rank in range(2):
-        text = "\n".join(re.findall(rf"^\[{rank}\]<stdout>:(.*)$", output, re.MULTILINE))
+        text = "\n".join(re.findall(rf"^{rank}\| (.*)$", output, re.MULTILINE))
         parts = re.findall(r"^SCRIPT (\S+)$(.*?)(?=^SCRIPT |\Z)", text, re.MULTILINE | re.DOTALL)
         found = {name: re.findall(r"^RESULT (.*)$", part, re.MULTILINE) for name, part in parts}
         assert all(len(results) == 1 for results in found.values()), output

@@ -76,7 +76,7 @@ def test_a_stall_is_explained_while_it_lasts_and_at_the_end(tmp_path: Path) -> N
     while_it_lasts = [line for line in said if ") warning: Rank 1 " in line]
     at_the_end = [line for line in said if line.startswith("tfring run: ")]
     assert len(while_it_lasts) == len(at_the_end) == 1, done.stderr
-    assert while_it_lasts[0].startswith("[0]<stderr>:")
+    assert while_it_lasts[0].startswith("0| ")
     assert "Rank 1 sleeps in <module> (script.py:" in while_it_lasts[0]
     assert "rank 0 waits for it in allreduce of tensor 'loss'" in while_it_lasts[0]
     assert "The job ends in 2 s if nothing changes. `tfring explain" in while_it_lasts[0]

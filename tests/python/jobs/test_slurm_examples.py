@@ -146,7 +146,7 @@ def test_tfring_run_needs_no_options_in_an_allocation(cluster, tmp_path):
     job = ("salloc", "--nodes=2", "--ntasks-per-node=2", "tfring", "run", sys.executable, path)
     done = cluster.run(*job, **PATIENT, TFRING_LOG_LEVEL="warning")
     assert done.returncode == 0, done.stderr
-    lines = [line.partition("<stdout>:")[2] for line in done.stdout.splitlines()]
+    lines = [re.sub(r"^[0-9]+[|] ", "", line) for line in done.stdout.splitlines()]
     assert sorted(map(json.loads, lines)) == ON_TWO_HOSTS
 
 

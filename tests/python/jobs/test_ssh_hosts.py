@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -57,7 +58,7 @@ def test_ranks_on_both_hosts(made, tmp_path):
     job = made.start(*run_command("-H", "h0:2,h1:2", *PATIENT_RUN, *program))
     out, errors = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 0, errors
-    lines = [line.partition("<stdout>:")[2] for line in out.splitlines()]
+    lines = [re.sub(r"^[0-9]+[|] ", "", line) for line in out.splitlines()]
     assert sorted(map(json.loads, lines)) == ON_TWO_HOSTS
     assert nobody_on(made, 0) and nobody_on(made, 1)
 
@@ -72,7 +73,7 @@ def test_a_signal_to_all_processes_beside_the_launcher_leaves_all_ranks_time(mad
             os.kill(pid, signal.SIGTERM)
     out, errors = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 75, errors
-    assert sorted(out.splitlines()) == [f"[{rank}]<stdout>:checkpoint written" for rank in (0, 1)]
+    assert sorted(out.splitlines()) == [f"{rank}| checkpoint written" for rank in (0, 1)]
 
 
 def test_a_host_that_is_cut_off_ends_a_job_whose_ranks_stay(made, tmp_path):

@@ -2,13 +2,13 @@
 
 import io
 import random
+import re
 import sys
 
 import pytest
 
 from tests.helpers.launcher_tools import finish, write_script
 from tfring.launch.output.merger import (
-    ALONE_SECONDS,
     MAX_HELD_LINES,
     MERGE_SECONDS,
     PARTIAL_SECONDS,
@@ -18,18 +18,26 @@ from tfring.launch.output.merger import (
 
 def ranks_and_text(line):
     """The ranks in front of a printed line, as [0, 1, 2, 5] for "0-2,5", and what follows."""
-    ranks, _, text = line.partition(">:")
-    ranges = [part.split("-") for part in ranks[1 : ranks.index("]")].split(",")]
+    ranks, _, text = line.partition("| ")
+    ranges = [part.split("-") for part in ranks.split(",")]
     return [rank for r in ranges for rank in range(int(r[0]), int(r[-1]) + 1)], text
 
 
 class Job:
-    """An OutputMerger with ranks, one terminal, and a clock that the test sets."""
+    """An OutputMerger with ranks, one terminal, and a clock that the test sets.
 
-    def __init__(self, ranks=4, **options):
+    Two ranks have written a line already, unless `fresh`.
+    """
+
+    def __init__(self, ranks=4, fresh=False, **options):
         self.out = io.BytesIO()
         self.merger = OutputMerger(self.out, self.out, **options)
         self.streams = [self.merger.add(rank, "stderr") for rank in range(ranks)]
+        self.now = -100.0
+        for rank in () if fresh else (0, 1):
+            self.write(rank, "begins\n")
+            self.wait(10.0)
+        self.begun = self.out.tell()
         self.now = 0.0
 
     def write(self, rank, text):
@@ -46,7 +54,38 @@ class Job:
 
     @property
     def text(self):
-        return self.out.getvalue().decode()
+        return self.out.getvalue()[self.begun :].decode()
+
+
+def test_output_of_the_only_rank_that_writes_is_as_it_was_written():
+    job = Job(fresh=True)
+    job.write(2, "Epoch 1\n1/2\r2/2 done\n")
+    job.wait(MERGE_SECONDS)
+    assert job.text == "Epoch 1\n1/2\r2/2 done\n"
+    job.write(2, "prompt> ")
+    job.wait(MERGE_SECONDS)
+    job.write(3, "me too\n")
+    job.wait(MERGE_SECONDS)
+    job.write(2, "and I\n")
+    assert job.end().endswith("done\nprompt> \n3| me too\n2| and I\n")
+
+
+def test_a_worker_that_becomes_a_rank_is_still_the_only_one():
+    job = Job(fresh=True)
+    for stream in job.streams:
+        job.merger.assign(stream, -1, "worker 1")
+    job.write(0, "begins\n")
+    for rank, stream in enumerate(job.streams):
+        job.merger.assign(stream, rank)
+    job.write(0, "trains\n")
+    assert job.end() == "begins\ntrains\n"
+
+
+def test_every_line_has_its_rank_where_lines_are_not_merged():
+    job = Job(fresh=True, merge_lines=False)
+    job.write(0, "same\n")
+    job.write(1, "same\n")
+    assert job.text == "0| same\n1| same\n"
 
 
 def test_a_line_of_all_ranks_is_printed_once_and_at_once():
@@ -54,7 +93,7 @@ def test_a_line_of_all_ranks_is_printed_once_and_at_once():
     for rank in (2, 0, 3, 1):
         assert job.text == ""
         job.write(rank, "same\n")
-    assert job.text == "[0-3]<stderr>:same (4 ranks)\n"
+    assert job.text == "0-3| same\n"
 
 
 def test_a_line_of_some_ranks_waits_for_the_others():
@@ -65,9 +104,9 @@ def test_a_line_of_some_ranks_waits_for_the_others():
     assert job.merger.tick(0.01) == pytest.approx(MERGE_SECONDS)
     assert job.text == ""
     job.wait(MERGE_SECONDS)
-    assert job.text == "[0-3,5]<stderr>:same (5 ranks)\r\n[6]<stderr>:other\n"
+    assert job.text == "0-3,5| same\r\n6| other\n"
     job.write(4, "same\n")  # too late
-    assert job.end().endswith("[6]<stderr>:other\n[4]<stderr>:same\n")
+    assert job.end().endswith("6| other\n4| same\n")
 
 
 def test_each_ranks_lines_stay_in_order():
@@ -82,74 +121,50 @@ def test_each_ranks_lines_stay_in_order():
             ranks, text = ranks_and_text(line)
             seen += text[0] if rank in ranks else ""
         assert seen == wanted
-    assert len(lines) < 9 and "[0-1]<stderr>:b (2 ranks)" in lines
+    assert len(lines) < 9 and "0-1| b" in lines
 
 
 def test_blank_and_repeated_lines_are_merged_one_by_one():
     job = Job(2)
     for rank in (0, 1):
         job.write(rank, "x\n\nx\n")
-    assert job.text == "[0-1]<stderr>:x (2 ranks)\n[0-1]<stderr>: (2 ranks)\n" + (
-        "[0-1]<stderr>:x (2 ranks)\n"
-    )
-
-
-def test_a_rank_that_speaks_alone_does_not_wait():
-    job = Job()
-    job.write(0, "first\n")
-    job.wait(MERGE_SECONDS)
-    job.write(0, "second\n")
-    assert job.text == "[0]<stderr>:first\n[0]<stderr>:second\n"
-    job.write(1, "me too\n")
-    job.write(0, "third\n")  # no longer alone
-    assert not job.text.endswith("third\n")
-    job.wait(MERGE_SECONDS)
-    assert job.text.endswith("[1]<stderr>:me too\n[0]<stderr>:third\n")
-
-
-def test_after_a_pause_a_rank_waits_for_the_others_again():
-    job = Job()
-    job.write(0, "only I\n")
-    job.wait(MERGE_SECONDS + ALONE_SECONDS)
-    for rank in range(4):
-        job.write(rank, "all\n")
-    assert job.text == "[0]<stderr>:only I\n[0-3]<stderr>:all (4 ranks)\n"
+    assert job.text == "0-1| x\n0-1| \n0-1| x\n"
 
 
 def test_progress_bars_and_prompts_do_not_wait_nor_what_is_before_them():
     job = Job(2)
     job.write(0, "name?\n> ")
     job.wait(PARTIAL_SECONDS)
-    assert job.text == "[0]<stderr>:name?\n[0]<stderr>:> "
+    assert job.text == "0| name?\n0| > "
     job.write(0, "\nEpoch 1\n1/2\r2/2\r")
-    assert job.text.endswith("[0]<stderr>:Epoch 1\n[0]<stderr>:1/2\r")  # a line feed may follow
+    assert job.text.endswith("0| Epoch 1\n0| 1/2\r")  # a line feed may follow
     job.write(0, "done\n")
-    assert job.text.endswith("1/2\r[0]<stderr>:2/2\r[0]<stderr>:done\n")
+    assert job.text.endswith("1/2\r0| 2/2\r0| done\n")
 
 
 def test_notes_come_after_what_waits():
     job = Job(2)
     job.write(0, "last words\n")
     job.merger.note("tfring run: note")
-    assert job.text == "[0]<stderr>:last words\ntfring run: note\n"
+    assert job.text == "0| last words\ntfring run: note\n"
 
 
 LOGGED = {
     "tfring": (
         "[tfring] 12:03:11.40{0}Z rank {0} (host h{0}) warning: rank 7 is late",
-        "[tfring] 12:03:11.400Z warning: rank 7 is late (2 ranks)",
+        "[tfring] 12:03:11.400Z warning: rank 7 is late",
     ),
     "without time": (
         "[tfring] rank {0} (host h) error: x",
-        "[tfring] error: x (2 ranks)",
+        "[tfring] error: x",
     ),
     "TensorFlow 2.17": (
         "2026-05-02 10:00:00.12345{0}: W tensorflow/core/framework/op_kernel.cc:1]  failed",
-        "2026-05-02 10:00:00.123450: W tensorflow/core/framework/op_kernel.cc:1]  failed (2 ranks)",
+        "2026-05-02 10:00:00.123450: W tensorflow/core/framework/op_kernel.cc:1]  failed",
     ),
     "TensorFlow 2.21": (
         "E0000 00:00:179529374{0}.493645   2037{0} cuda_fft.cc:477] Unable to register",
-        "E0000 00:00:1795293740.493645   20370 cuda_fft.cc:477] Unable to register (2 ranks)",
+        "E0000 00:00:1795293740.493645   20370 cuda_fft.cc:477] Unable to register",
     ),
 }
 
@@ -160,14 +175,14 @@ def test_times_and_names_of_log_lines_do_not_count(name):
     job = Job(2)
     for rank in (0, 1):
         job.write(rank, line.format(rank) + "\n")
-    assert job.text == f"[0-1]<stderr>:{shown}\n"
+    assert job.text == f"0-1| {shown}\n"
 
 
 def test_other_numbers_count():
     job = Job(2)
     for rank in (0, 1):
         job.write(rank, f"at 2026-05-02 10:00:0{rank}\n")
-    assert job.end() == "".join(f"[{r}]<stderr>:at 2026-05-02 10:00:0{r}\n" for r in (0, 1))
+    assert job.end() == "".join(f"{r}| at 2026-05-02 10:00:0{r}\n" for r in (0, 1))
 
 
 def test_what_waits_is_bounded():
@@ -191,6 +206,7 @@ def test_many_lines_are_written_together():
     """Nothing of a chunk is handled line by line once more lines have come than can be compared."""
     job = Job(2)
     job.out = file = CountingFile()
+    job.begun = 0
     job.merger = OutputMerger(file, file)
     job.streams = [job.merger.add(rank, "stdout") for rank in range(2)]
     lines = [f"{number} ".ljust(99, "x") + "\n" for number in range(600)]
@@ -201,7 +217,7 @@ def test_many_lines_are_written_together():
     for rank in (0, 1):
         job.write(rank, "".join(lines))
     assert file.writes - before == 2
-    assert job.text[shown:] == "".join(f"[{r}]<stdout>:{x}" for r in (0, 1) for x in lines)
+    assert job.text[shown:] == "".join(f"{r}| {x}" for r in (0, 1) for x in lines)
 
 
 @pytest.mark.parametrize("pouring", [1, 8])
@@ -214,7 +230,7 @@ def test_ranks_that_pour_stay_in_order_and_hold_up_nothing(pouring):
         for rank in range(pouring):
             job.write(rank, f"{rank} {number}\n")
     job.write(8, "at once\n")
-    assert job.text.endswith("[8]<stderr>:at once\n")
+    assert job.text.endswith("8| at once\n")
     lines = [ranks_and_text(line) for line in job.text.splitlines()]
     for rank in range(pouring):
         mine = [text for ranks, text in lines if rank in ranks]
@@ -222,7 +238,7 @@ def test_ranks_that_pour_stay_in_order_and_hold_up_nothing(pouring):
     job.wait(3 * MERGE_SECONDS)
     for rank in range(9):
         job.write(rank, "again\n")  # there is time to compare lines again
-    assert job.text.endswith("[0-8]<stderr>:again (9 ranks)\n")
+    assert job.text.endswith("0-8| again\n")
 
 
 def test_equal_lines_of_many_ranks_are_not_many_lines():
@@ -230,7 +246,7 @@ def test_equal_lines_of_many_ranks_are_not_many_lines():
     text = "".join(f"{number}\n" for number in range(MAX_HELD_LINES // 2))
     for rank in range(64):
         job.write(rank, text)
-    shown = "".join(f"[0-63]<stderr>:{number} (64 ranks)\n" for number in range(500))
+    shown = "".join(f"0-63| {number}\n" for number in range(500))
     assert job.text == shown
 
 
@@ -253,7 +269,7 @@ def test_no_part_of_lines_is_lost_however_they_come():
         for line in job.end().splitlines(keepends=True):
             ranks, text = ranks_and_text(line)
             for rank in ranks:
-                seen[rank] += text.replace(f" ({len(ranks)} ranks)", "") if len(ranks) > 1 else text
+                seen[rank] += text
         # A line of another rank ends an unfinished one, and so does the end of a stream.
         assert [text.replace("\n", "") for text in seen] == [
             text.replace("\n", "") for text in written
@@ -274,11 +290,12 @@ def test_ranks_that_write_much_lose_nothing(tmp_path):
         [sys.executable, "-m", "tfring", "run", "-np", "2", sys.executable, script],
     )
     assert done.returncode == 0, done.stderr
+    # Until the second rank writes, lines are those of the first.
+    first = f"{done.stdout[0]}| "
+    lines = [x if x[1:].startswith("| ") else first + x for x in done.stdout.splitlines()]
     for rank in range(2):
-        begin = f"[{rank}]<stdout>:"
-        lines = [line for line in done.stdout.splitlines() if line.startswith(begin)]
         # A line whose end is late may have been cut by one of the other rank.
-        written = "".join(line.removeprefix(begin) for line in lines)
+        written = "".join(x.removeprefix(f"{rank}| ") for x in lines if x.startswith(f"{rank}| "))
         assert written == "".join(f"{rank} {number} {'x' * 90}" for number in range(40000))
 
 
@@ -291,15 +308,14 @@ def test_a_job(tmp_path):
     merged = finish([*command, *output, sys.executable, script])
     assert merged.returncode == 0, merged.stderr
     # When the processes start, and so which lines are merged, is up to the machine.
-    greeted = []
+    greeted = 0
     for line in merged.stdout.splitlines():
-        ranks, text = ranks_and_text(line)
-        if text.startswith("hello"):
-            greeted += ranks
-    assert sorted(greeted) == [0, 1, 2]
+        if line.endswith("hello"):
+            greeted += len(ranks_and_text(line)[0]) if "|" in line else 1
+    assert greeted == 3
     for rank in range(3):
-        assert f"[{rank}]<stdout>:I am {rank}\n" in merged.stdout
+        assert re.search(rf"^({rank}\| )?I am {rank}$", merged.stdout, re.MULTILINE)
         file = tmp_path / "out" / f"rank.{rank}" / "stdout"
         assert file.read_text() == f"hello\nI am {rank}\n"
     apart = finish([*command, "--no-merge-lines", sys.executable, script])
-    assert all(f"[{rank}]<stdout>:hello\n" in apart.stdout for rank in range(3))
+    assert all(f"{rank}| hello\n" in apart.stdout for rank in range(3))

@@ -86,7 +86,7 @@ def test_functions_of_cells(tmp_path):
         {"grüße": answer},
     ).run()
     assert book.errors[:3] == ["", "", ""], book.errors
-    assert re.search(r"^\[\d.*\]<stdout>:grüße", book.printed[1], re.MULTILINE), book.printed
+    assert re.search(r"^(\d.*\| )?grüße", book.printed[1], re.MULTILINE), book.printed
     assert book.results[1]["text/plain"] == "[(True, 0, 2), (True, 1, 2)]"
     assert book.results[2]["text/plain"] == "(['0', '1'], 1)"
     # Nothing is said twice, neither in the error nor in the output.

@@ -95,7 +95,7 @@ def test_the_command_line_wins(tmp_path):
     done = run(
         "--config-file", path, "-H", "localhost:1", "-np", 1, "sh", "-c", "echo $TFRING_SIZE"
     )
-    assert done.stdout == "[0]<stdout>:1\n", done.stderr
+    assert done.stdout == "0| 1\n", done.stderr
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_a_job_of_a_scheduler_needs_no_option(tmp_path):
         PATH=fake_ssh(tmp_path),
         PBS_NODEFILE=str(nodes),
     )
-    lines = [line.partition(":")[2] for line in done.stdout.splitlines()]
+    lines = [line.partition("| ")[2] for line in done.stdout.splitlines()]
     assert sorted(lines) == ["0 of 3, 0", "1 of 3, 1", "2 of 3, 0"], done.stderr
 
 
@@ -313,6 +313,6 @@ def test_ranks_are_bound_and_it_is_shown(tmp_path, kind):
         wanted = sorted(mine)
         if kind != "none":
             wanted = share_of(read_places(kind, mine), rank, 2)
-        assert f"[{rank}]<stdout>:{wanted}" in done.stdout.splitlines()
+        assert f"{rank}| {wanted}" in done.stdout.splitlines()
         assert f"rank {rank} on localhost, local rank {rank}, process " in done.stderr
     assert "cores " in done.stderr

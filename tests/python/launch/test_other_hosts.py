@@ -60,10 +60,10 @@ def test_other_hosts_get_the_environment_but_no_secret_on_the_command_line(tmp_p
     here = os.getcwd()
     lines = done.stdout.splitlines()
     for rank, cross_rank in enumerate((0, 1, 0)):
-        assert f"[{rank}]<stdout>:{rank} {cross_rank} {[data]} {here}" in lines
+        assert f"{rank}| {rank} {cross_rank} {[data]} {here}" in lines
     log = (tmp_path / "ssh.log").read_text()
     assert log.count("-p 2222 -- 127.0.0.2 ") == 1  # one connection for both ranks
-    assert "[1]<stdout>:['1', None, '2']" in lines and "[2]<stdout>:['1', None, '2']" in lines
+    assert "1| ['1', None, '2']" in lines and "2| ['1', None, '2']" in lines
     secrets = set(re.findall(r"\b[0-9a-f]{64}\b", done.stdout))
     assert len(secrets) == 1 and secrets.pop() not in log
     assert "no process on this host called tfring.init()" in done.stderr
@@ -92,7 +92,7 @@ def test_rank_0_on_another_host_passes_on_where_it_listens(tmp_path):
     hosts = "127.0.0.2:1,127.0.0.3:1"
     done = run("-H", hosts, sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert "[0]<stdout>:heard something" in done.stdout
+    assert "0| heard something" in done.stdout
 
 
 def test_host_that_cannot_be_reached(tmp_path):
@@ -139,9 +139,10 @@ def test_signals_and_long_output_of_another_host(tmp_path):
     assert job.returncode == 75
     for rank in range(2):
         # A line that stays unfinished for a while is written as far as it has come.
-        mine = [line.split(":")[1] for line in out.splitlines() if line.startswith(f"[{rank}]")]
+        begin = f"{rank}| "
+        mine = [x.removeprefix(begin) for x in out.splitlines() if x.startswith(begin)]
         assert "".join(mine) == "".join(f"{number} {'x' * 50}" for number in range(20000))
-        assert f"[{rank}]<stderr>:error output" in errors
+        assert f"{rank}| error output" in errors
 
 
 def test_ssh_that_does_not_get_through_can_be_interrupted(tmp_path):
@@ -180,7 +181,7 @@ def test_what_a_login_shell_prints_does_no_harm(tmp_path):
     ssh = fake_ssh(tmp_path, "echo welcome to this host\n" + RUN_HERE)
     done = run("-H", "127.0.0.2:2", sys.executable, path, tmp_path, PATH=ssh)
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [f"[{r}]<stdout>:rank {r}" for r in range(2)]
+    assert sorted(done.stdout.splitlines()) == [f"{r}| rank {r}" for r in range(2)]
 
 
 SRUN = """\
@@ -197,7 +198,7 @@ def test_hosts_that_slurm_gives_are_reached_by_srun(tmp_path):
     slurm = {"SLURM_JOB_NODELIST": "127.0.0.2,127.0.0.3", "SLURM_TASKS_PER_NODE": "2(x2)"}
     done = run(sys.executable, path, tmp_path, PATH=search, **slurm)
     assert done.returncode == 0, done.stderr
-    wanted = {f"[{r}]<stdout>:{r} {r // 2}" for r in range(4)}
+    wanted = {f"{r}| {r} {r // 2}" for r in range(4)}
     assert set(done.stdout.splitlines()) == wanted
     lines = (tmp_path / "srun.log").read_text().splitlines()
     assert len(lines) == 2
@@ -215,7 +216,7 @@ def test_srun_is_not_told_what_each_task_of_the_job_gets(tmp_path):
     slurm = {"SLURM_JOB_NODELIST": "127.0.0.2,127.0.0.3", "SLURM_TASKS_PER_NODE": "1(x2)"}
     done = run(sys.executable, path, tmp_path, *asked, PATH=search, **slurm, **asked)
     assert done.returncode == 0, done.stderr
-    assert set(done.stdout.splitlines()) == {f"[{r}]<stdout>:{r} 1 6" for r in range(2)}
+    assert set(done.stdout.splitlines()) == {f"{r}| {r} 1 6" for r in range(2)}
     assert (tmp_path / "told").read_text() == ",,\n"
 
 
@@ -280,7 +281,7 @@ def test_no_variables_for_other_hosts(tmp_path):
         PATH=fake_ssh(tmp_path),
         TF_X="1",
     )
-    assert done.stdout == "[0]<stdout>:None 1\n"
+    assert done.stdout == "0| None 1\n"
 
 
 def test_variables_for_a_function_on_another_host(tmp_path):

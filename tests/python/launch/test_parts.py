@@ -251,7 +251,7 @@ class Screen:
 
     def __init__(self):
         self.file = io.BytesIO()
-        self.merger = OutputMerger(self.file, self.file)
+        self.merger = OutputMerger(self.file, self.file, merge_lines=False)
 
     @property
     def text(self):
@@ -264,23 +264,23 @@ TICK, END = object(), object()
 MERGED = {
     "complete lines": (
         [(0, b"one\ntw"), (1, b"bad\r\n"), (0, b"o\n")],
-        "[0]<stdout>:one\n[1]<stderr>:bad\r\n[0]<stdout>:two\n",
+        "0| one\n1| bad\r\n0| two\n",
     ),
     "a progress bar that returns first": (
         [(0, b"\r0/2"), (0, TICK), (0, b"\r1/2"), (0, TICK), (0, b"\r2/2"), (0, TICK), (0, b"\n")],
-        "[0]<stdout>:0/2\r[0]<stdout>:1/2\r[0]<stdout>:2/2\n",
+        "0| 0/2\r0| 1/2\r0| 2/2\n",
     ),
     "a progress bar that returns last": (
         [(0, b"1/2\r2/2\r"), (0, b"done\n")],
-        "[0]<stdout>:1/2\r[0]<stdout>:2/2\r[0]<stdout>:done\n",
+        "0| 1/2\r0| 2/2\r0| done\n",
     ),
     "a line of another rank during a progress bar": (
         [(0, b"\r1/2"), (0, TICK), (1, b"warning\n"), (0, b"\r2/2\n")],
-        "[0]<stdout>:1/2\n[1]<stderr>:warning\n[0]<stdout>:2/2\n",
+        "0| 1/2\n1| warning\n0| 2/2\n",
     ),
     "a last line without an end": (
         [(0, b"bye"), (0, END), (1, b"me too\n")],
-        "[0]<stdout>:bye\n[1]<stderr>:me too\n",
+        "0| bye\n1| me too\n",
     ),
 }
 
@@ -309,9 +309,9 @@ def test_unfinished_line_appears_after_a_while_and_is_continued_without_a_second
     assert screen.merger.tick(0.01) == pytest.approx(PARTIAL_SECONDS)
     assert screen.text == ""
     screen.merger.tick(PARTIAL_SECONDS)
-    assert screen.text == "[3]<stdout>:Epoch 1: "
+    assert screen.text == "3| Epoch 1: "
     screen.merger.feed(out, b"done\n", 1.0)
-    assert screen.text == "[3]<stdout>:Epoch 1: done\n"
+    assert screen.text == "3| Epoch 1: done\n"
 
 
 def test_second_bar_waits_for_the_first_one():
@@ -321,9 +321,9 @@ def test_second_bar_waits_for_the_first_one():
     screen.merger.tick(PARTIAL_SECONDS)
     screen.merger.feed(b, b"\rb", 0.2)
     assert screen.merger.tick(0.2 + PARTIAL_SECONDS) == pytest.approx(0.2 + TAKEOVER_SECONDS)
-    assert screen.text == "[0]<stdout>:a"
+    assert screen.text == "0| a"
     screen.merger.tick(0.2 + TAKEOVER_SECONDS)
-    assert screen.text == "[0]<stdout>:a\n[1]<stdout>:b"
+    assert screen.text == "0| a\n1| b"
 
 
 def test_characters_are_not_cut_in_two():
@@ -332,9 +332,9 @@ def test_characters_are_not_cut_in_two():
     snowman = "☃".encode()
     screen.merger.feed(out, b"x" + snowman[:2], 0.0)
     screen.merger.tick(1.0)
-    assert screen.text == "[0]<stdout>:x"
+    assert screen.text == "0| x"
     screen.merger.feed(out, snowman[2:] + b"\n", 1.0)
-    assert screen.text == "[0]<stdout>:x☃\n"
+    assert screen.text == "0| x☃\n"
 
 
 def test_endless_line_does_not_fill_the_memory():
@@ -352,10 +352,18 @@ I0000 00:00:1795293746.558261   20330 port.cc:153] oneDNN custom operations are 
 I0000 00:00:1795293746.612440   20330 cpu_feature_guard.cc:227] This TensorFlow binary is optimized
 To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow with the ...
 2026-05-02 10:00:00.123456: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.
+E0000 00:00:1795293749.493645   20371 cuda_dnn.cc:8579] Unable to register cuDNN factory: \
+Attempting to register factory for plugin cuDNN when one has already been registered
+2026-05-02 10:00:00.123456: E external/local_xla/xla/stream_executor/cuda/cuda_fft.cc:479] Unable \
+to register cuFFT factory: ... when one has already been registered
+W0000 00:00:1795293749.493645   20371 computation_placer.cc:177] computation placer already \
+registered.
+2026-05-02 10:00:00.123456: W tensorflow/compiler/tf2tensorrt/utils/py_utils.cc:38] TF-TRT \
+Warning: Could not find TensorRT
 """
 OTHER_LINES = b"""\
 W0000 00:00:1795293749.493644   20371 local_rendezvous.cc:412] Local rendezvous is aborting
-E0000 00:00:1795293749.493645   20371 cuda_fft.cc:477] Unable to register cuFFT factory
+E0000 00:00:1795293749.493645   20371 cuda_dnn.cc:477] Could not create cudnn handle
 2026-05-02 10:00:00.123456: W tensorflow/core/framework/op_kernel.cc:1]  OP_REQUIRES failed
 WARNING:tensorflow:from Python
 I1121 20:15:00.123456 139 train.py:40] what the program logs
@@ -363,21 +371,20 @@ INFO: the program's own
 """
 
 
-@pytest.mark.parametrize("shown_of", [(0,), None, ()])
-def test_tensorflows_information_comes_from_the_ranks_that_were_chosen(shown_of):
+@pytest.mark.parametrize("wanted", [False, True])
+def test_what_tensorflow_always_logs_is_printed_if_asked_for(wanted):
     out, err = io.BytesIO(), io.BytesIO()
-    merger = OutputMerger(out, err, info_ranks=shown_of, merge_lines=False)
+    merger = OutputMerger(out, err, tensorflow_info=wanted, merge_lines=False)
     streams = [merger.add(rank, name) for rank in (0, 1) for name in ("stdout", "stderr")]
     for stream in streams:
         merger.feed(stream, INFO_LINES + OTHER_LINES, 0.0)
         merger.finish(stream)
 
     def shown(rank, name):
-        prefix = f"[{rank}]<{name}>:".encode()
+        prefix = f"{rank}| ".encode()
         lines = (out if name == "stdout" else err).getvalue().splitlines(keepends=True)
         return b"".join(x.removeprefix(prefix) for x in lines if x.startswith(prefix))
 
     assert shown(0, "stdout") == shown(1, "stdout") == INFO_LINES + OTHER_LINES
     for rank in (0, 1):
-        wanted = shown_of is None or rank in shown_of
         assert shown(rank, "stderr") == (INFO_LINES if wanted else b"") + OTHER_LINES

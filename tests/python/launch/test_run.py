@@ -43,9 +43,7 @@ def test_ranks_get_their_variables_and_no_command_line_has_the_secret(tmp_path):
     )
     done = run("-np", 3, sys.executable, path, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [
-        f"[{r}]<stdout>:{r} 3 {r} 3 0 1 True" for r in range(3)
-    ]
+    assert sorted(done.stdout.splitlines()) == [f"{r}| {r} 3 {r} 3 0 1 True" for r in range(3)]
 
 
 def test_ranks_may_open_as_many_files_as_the_hard_limit_allows(tmp_path):
@@ -59,7 +57,7 @@ def test_ranks_may_open_as_many_files_as_the_hard_limit_allows(tmp_path):
     limited = ["sh", "-c", 'ulimit -Sn 200 && ulimit -Hn 512 && exec "$@"', "sh"]
     done = finish([*limited, *run_command("-np", 1, sys.executable, path, tmp_path)])
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split(":")[-1].split() == ["512", "512"]
+    assert done.stdout.split("|")[-1].split() == ["512", "512"]
 
 
 def test_every_job_has_its_own_secret(tmp_path):
@@ -84,14 +82,14 @@ def test_others_get_time_to_report_and_are_killed_if_they_ignore_sigterm(tmp_pat
     )
     done = run("-np", 3, sys.executable, path, tmp_path)
     assert done.returncode == 5
-    assert "[1]<stderr>:rank 1 had its say" in done.stderr
+    assert "1| rank 1 had its say" in done.stderr
     assert "rank 2 (signal 9 (SIGKILL), ended by tfring run)" in done.stderr
 
 
 def test_rank_that_ends_well_ends_nobody_else(tmp_path):
     path = script(tmp_path, "\n    time.sleep(3 * rank)\n    print('end', rank)\n")
     done = run("-np", 2, sys.executable, path, tmp_path)
-    assert done.returncode == 0 and "[1]<stdout>:end 1" in done.stdout
+    assert done.returncode == 0 and "1| end 1" in done.stdout
 
 
 def test_command_that_does_not_exist():
@@ -103,7 +101,7 @@ def test_a_command_whose_name_is_no_text():
     command = [*run_command("-np", 1), b"/no/such/\xff"]
     done = subprocess.run(command, capture_output=True, env=environment(), check=False)
     assert done.returncode == 127
-    assert b"[0]<stderr>:tfring run: cannot start /no/such/\xff: " in done.stderr
+    assert b"0| tfring run: cannot start /no/such/\xff: " in done.stderr
 
 
 def test_a_folder_that_is_gone_is_told(tmp_path):
@@ -143,7 +141,7 @@ def test_nothing_of_a_long_output_is_lost(tmp_path):
     lines = done.stdout.splitlines()
     for rank in range(2):
         # Compared without line ends: a line that a slow rank writes in two parts is shown in two.
-        prefix = f"[{rank}]<stdout>:"
+        prefix = f"{rank}| "
         own = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
         assert "".join(own) == "".join(f"{rank} {i}" for i in range(20000))
 
@@ -174,7 +172,7 @@ def test_signals_reach_the_ranks(tmp_path, number):
     pids_in(tmp_path, 2)
     job.send_signal(number)
     out, _ = job.communicate(timeout=LIMIT_SECONDS)
-    assert sorted(out.splitlines()) == [f"[{r}]<stdout>:got {int(number)}" for r in range(2)]
+    assert sorted(out.splitlines()) == [f"{r}| got {int(number)}" for r in range(2)]
     assert job.returncode == 75
 
 

@@ -62,7 +62,7 @@ def test_warnings_of_schedulers_are_passed_on_and_end_nobody(tmp_path, where):
     out, errors = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 0, errors
     wanted = " ".join(str(int(number)) for number in sorted(numbers))
-    assert sorted(out.splitlines()) == [f"[{r}]<stdout>:got {wanted}" for r in range(2)]
+    assert sorted(out.splitlines()) == [f"{r}| got {wanted}" for r in range(2)]
     said = {one.get("signal") for one in read_events(events) if one["event"] == "signal"}
     assert said == {number.name for number in numbers}
 

@@ -203,7 +203,7 @@ def test_ranks_that_are_left_out_are_not_waited_for():
     for stream in streams:
         merger.feed(stream, b"same\n", 0.0)
     # Both ranks that are shown have written it: it is there although rank 1 is not waited for.
-    assert out.getvalue() == b"[0,2]<stdout>:same (2 ranks)\n"
+    assert out.getvalue() == b"0,2| same\n"
     for stream in streams:
         merger.finish(stream)
 
@@ -219,7 +219,7 @@ def test_printed_ranks_and_files_of_all(tmp_path):
     path = write(tmp_path, "import os\nprint('rank', os.environ['TFRING_RANK'])\n")
     folder = tmp_path / "out"
     done = run("-np", 3, "--print-ranks", "0,2", "--output-filename", folder, sys.executable, path)
-    assert sorted(done.stdout.splitlines()) == ["[0]<stdout>:rank 0", "[2]<stdout>:rank 2"]
+    assert sorted(done.stdout.splitlines()) == ["0| rank 0", "2| rank 2"]
     assert [(folder / f"rank.{r}" / "stdout").read_text() for r in range(3)] == [
         f"rank {r}\n" for r in range(3)
     ]
@@ -235,7 +235,7 @@ def test_files_that_cannot_grow_do_not_end_the_job(tmp_path):
     done = finish(["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *command])
     assert done.returncode == 0, done.stderr
     assert "1 line of" in done.stderr and "File too large" in done.stderr
-    assert done.stdout.count("<stdout>:a") == 2
+    assert done.stdout.count("| a") == 2
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason=FULL)
@@ -276,6 +276,6 @@ def test_a_terminal_that_takes_nothing_does_not_hold_up_the_ranks(tmp_path):
     assert job.stdout is not None
     text = job.stdout.read()
     assert job.wait(60) == 0
-    assert text.startswith(b"[0]<stdout>:0 xxx")
+    assert text.startswith(b"0| 0 xxx")
     assert len(text) < 20 << 20
     assert b"lines of the output left out: it was written too slowly\n" in text

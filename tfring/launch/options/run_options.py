@@ -197,11 +197,12 @@ class RunOptions:
     )
     no_merge_lines: bool = switch(
         "--no-merge-lines",
-        help="print a line that several ranks write at the same time for each of them",
+        help="print a line that several ranks write at the same time for each of them, and every "
+        "line with its rank, for a script that reads the output",
     )
     show_tensorflow_info: bool = switch(
         "--show-tensorflow-info",
-        help="print what TensorFlow logs with level INFO for all ranks, not for rank 0 only",
+        help="print what TensorFlow logs with level INFO, and when it starts",
     )
     verbose: bool = switch("--verbose", help="print where each rank runs, and on which cores")
     compare: tuple[int, int] | None = option(

@@ -1,4 +1,4 @@
-"""What lines of ranks say: which are TensorFlow's information, which are the same."""
+"""What lines of ranks say: which of TensorFlow's nobody needs, which are the same."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import codecs
 import re
 
 # What TensorFlow's C++ code logs with level INFO: which instructions and devices it has found, that
-# it compiles with XLA; and what its logging library says before it is set up. Warnings, errors and
-# what Python logs look otherwise.
+# it compiles with XLA; what its logging library says before it is set up; and what it logs as
+# warnings and errors whenever it starts on a machine with GPUs. Other warnings, errors and what
+# Python logs look otherwise.
 _SOURCE = rb"[\w./-]+\.(?:cc|h|cu|cuh|cpp):\d+\] "
 _INFO = re.compile(
     rb"I\d{4} [\d:.]+ +\d+ " + _SOURCE + rb"|"
     rb"\d{4}-\d\d-\d\d [\d:.]+: I " + _SOURCE + rb"|"
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR|"
-    rb"To enable the following instructions: .* rebuild TensorFlow with "
+    rb"To enable the following instructions: .* rebuild TensorFlow with |"
+    rb"[EW\d].{0,60}" + _SOURCE + rb"(?:"
+    rb"Unable to register cu\w+ factory: .* has already been registered|"
+    rb"computation placer already registered|"
+    rb"TF-TRT Warning: Could not find TensorRT)"
 )
 
 # What differs at the beginning of a line that several ranks log: time, rank, process or thread.
@@ -25,7 +30,7 @@ _VARYING = re.compile(
 
 
 def without_info(lines: list[bytes]) -> list[bytes]:
-    """Returns the lines that are not TensorFlow's information."""
+    """Returns the lines less those that TensorFlow always logs."""
     return [line for line in lines if _INFO.match(line) is None]
 
 

@@ -1,4 +1,4 @@
-"""Merges the output of many ranks for one terminal, each line with its rank as prefix."""
+"""Merges the output of many ranks for one terminal, each line with its rank in front."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import bisect
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -17,6 +17,7 @@ from tfring.launch.output.lines import (
     without_varying,
 )
 from tfring.texts.ranks import rank_ranges
+from tfring.texts.screen import colourful
 
 # An unfinished line is written after this time, so that prompts and progress bars appear.
 PARTIAL_SECONDS = 0.1
@@ -26,10 +27,10 @@ TAKEOVER_SECONDS = 1.0
 # if more come in that time, none does.
 MERGE_SECONDS = 0.2
 MAX_HELD_LINES = 1000
-# If one stream alone goes on without a pause as long as this, its lines do not wait.
-ALONE_SECONDS = 1.0
 # Longer lines are cut, so that binary output without line ends cannot fill the memory.
 _MAX_LINE = 1 << 20
+# Of the names of ranks on a terminal: green, yellow, blue, magenta and cyan.
+_COLOURS = (32, 33, 34, 35, 36)
 
 
 @dataclass(eq=False)
@@ -37,6 +38,7 @@ class _Sink:
     """A file that output is written to, and the stream with an unfinished line in it."""
 
     file: BinaryIO
+    colours: bool = False
     owner: Stream | None = None
 
 
@@ -110,9 +112,11 @@ class _HeldLines:
 class OutputMerger:
     """Merges streams line by line.
 
-    A line that several ranks write within MERGE_SECONDS is printed once, with all their ranks. What
-    is no line yet, such as a prompt or a progress bar, does not wait, nor what stands before it.
-    Lines that do not wait are handled together, as many as have come.
+    While one process alone writes, its lines are printed as they are. When a second one writes,
+    each line begins with its rank, as in "1| text". A line that several ranks write within
+    MERGE_SECONDS is printed once, with all their ranks. What is no line yet, such as a prompt or a
+    progress bar, does not wait, nor what stands before it. Lines that do not wait are handled
+    together, as many as have come.
 
     A line that ends in a carriage return is taken for a progress bar: the next line of the same
     stream overwrites it, unless another stream has written meanwhile. Not thread-safe; the files
@@ -125,7 +129,7 @@ class OutputMerger:
         stderr: BinaryIO,
         *,
         timestamps: bool = False,
-        info_ranks: Container[int] | None = (0,),
+        tensorflow_info: bool = False,
         merge_lines: bool = True,
         ranks: Container[int] | None = None,
     ) -> None:
@@ -135,22 +139,23 @@ class OutputMerger:
             stdout: file for the ranks' standard output.
             stderr: file for their error output; may be the same.
             timestamps: print the time before every line.
-            info_ranks: for whom what TensorFlow logs with level INFO is printed; None: for all.
-            merge_lines: print a line that several ranks write at the same time once.
+            tensorflow_info: print what TensorFlow logs with level INFO, and when it starts.
+            merge_lines: print a line that several ranks write at the same time once; if not, every
+                line has its rank, so that a program can read them.
             ranks: whose output is printed; None: that of all.
         """
-        out = _Sink(stdout)
-        err = out if _same_file(stdout, stderr) else _Sink(stderr)
+        out = _Sink(stdout, colourful(stdout))
+        err = out if _same_file(stdout, stderr) else _Sink(stderr, colourful(stderr))
         self._sinks = {"stdout": out, "stderr": err}
         self._timestamps = timestamps
-        self._info_ranks = info_ranks
+        self._tensorflow_info = tensorflow_info
         self._streams: list[Stream] = []
         self._writers: Counter[str] = Counter()  # streams of each name
         self._held = _HeldLines()
         self._merge_lines = merge_lines
         self._ranks = ranks
-        self._speaker: Stream | None = None  # had the last complete line
-        self._speaks_since = self._spoke_at = 0.0
+        self._writer: tuple[int, str] | None = None  # the rank and label of who has written so far
+        self._several = not merge_lines  # another one has, too
         self._recent = 0.0  # different lines of late, less MAX_HELD_LINES in MERGE_SECONDS
         self._drained_at = 0.0
 
@@ -169,6 +174,8 @@ class OutputMerger:
         elif stream.hidden and not hidden:
             self._streams.append(stream)
             self._writers[stream.name] += 1
+        if self._writer == (stream.rank, stream.label):
+            self._writer = (rank, label)
         stream.rank, stream.label, stream.hidden = rank, label, hidden
 
     def feed(self, stream: Stream, data: bytes, now: float) -> None:
@@ -246,31 +253,21 @@ class OutputMerger:
             sink.file.flush()
 
     def _wanted(self, stream: Stream, lines: list[bytes]) -> list[bytes]:
-        """Returns the lines less TensorFlow's information of ranks whose is not printed."""
-        shown = self._info_ranks is None or stream.rank in self._info_ranks
-        if shown or stream.name != "stderr":
+        """Returns the lines less what TensorFlow says that nobody needs."""
+        if self._tensorflow_info or stream.name != "stderr":
             return lines
         begun = 1 if stream.continues() else 0
         return lines[:begun] + without_info(lines[begun:])
 
     def _waits(self, stream: Stream, lines: list[bytes], now: float) -> bool:
-        """Whether lines wait for the same lines of other ranks.
-
-        They do not if all lines of late have come from this stream, and the first of them has
-        waited long enough: where one rank speaks for all, its lines appear at once. Nor do they
-        if too many have come of late.
-        """
+        """Whether lines wait for the same lines of other ranks, unless too many came of late."""
         drained = (now - self._drained_at) * MAX_HELD_LINES / MERGE_SECONDS
         self._recent = max(0.0, min(self._recent, 2.0 * MAX_HELD_LINES) - drained)
         self._drained_at = now
         if not any(line.endswith(b"\n") for line in lines):
             return False  # a progress bar
-        if self._speaker is not stream or now > self._spoke_at + ALONE_SECONDS:
-            self._speaker, self._speaks_since = stream, now
-        self._spoke_at = now
         several = self._merge_lines and not stream.label and self._writers[stream.name] > 1
-        alone = now >= self._speaks_since + MERGE_SECONDS
-        return several and not alone and self._recent <= MAX_HELD_LINES
+        return several and self._recent <= MAX_HELD_LINES
 
     def _hold(self, stream: Stream, lines: list[bytes], now: float) -> None:
         for line in lines:
@@ -297,12 +294,7 @@ class OutputMerger:
             self._write(stream, [group.line])
             return
         self._end_line(stream.sink)
-        line = without_rank(group.line)
-        body = line.rstrip(b"\r\n")
-        ranks = [one.rank for one in group.streams]
-        count = f" ({len(ranks)} ranks)".encode()
-        prefix = self._prefix(rank_ranges(ranks), stream.name)
-        stream.sink.file.write(prefix + body + count + line[len(body) :])
+        stream.sink.file.write(self._prefix(group.streams) + without_rank(group.line))
 
     def _write_now(self, stream: Stream, lines: list[bytes]) -> None:
         """Writes lines that do not wait, behind what the same rank has written before them."""
@@ -321,7 +313,7 @@ class OutputMerger:
         sink = stream.sink
         if sink.owner is not stream:
             self._end_line(sink)
-        prefix = self._prefix(stream.label or str(stream.rank), stream.name)
+        prefix = self._prefix([stream])
         sink.file.write(prefix.join(lines if begun else [b"", *lines]))
         stream.at_start = lines[-1].endswith((b"\n", b"\r"))
         sink.owner = None if lines[-1].endswith(b"\n") else stream
@@ -332,9 +324,21 @@ class OutputMerger:
             sink.owner.at_start = True
             sink.owner = None
 
-    def _prefix(self, ranks: str, name: str) -> bytes:
-        stamp = time.asctime() if self._timestamps else ""
-        return f"{stamp}[{ranks}]<{name}>:".encode()
+    def _prefix(self, streams: Sequence[Stream]) -> bytes:
+        """Returns what stands in front of a line that the processes of `streams` have written."""
+        first = streams[0]
+        here = (first.rank, first.label)
+        self._writer = self._writer or here
+        self._several = self._several or self._writer != here or len(streams) > 1
+        stamp = f"{time.asctime()} " if self._timestamps else ""
+        if not self._several:
+            return stamp.encode()
+        name = first.label or rank_ranges(stream.rank for stream in streams)
+        if first.sink.colours and len(streams) == 1:
+            name = f"\x1b[{_COLOURS[first.rank % len(_COLOURS)]}m{name}|\x1b[0m "
+        else:
+            name = f"{name}| "
+        return (stamp + name).encode()
 
 
 def _same_file(a: BinaryIO, b: BinaryIO) -> bool:

@@ -1,0 +1,28 @@
+"""How wide the terminal behind a file is, and whether it shows colours."""
+
+from __future__ import annotations
+
+import os
+from typing import IO, Any
+
+
+def columns(file: IO[Any]) -> int | None:
+    """Returns the width of the terminal behind a file; None: there is none.
+
+    Args:
+        file: One that may have no descriptor, as in a notebook.
+    """
+    try:
+        return os.get_terminal_size(file.fileno()).columns
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def colourful(file: IO[Any]) -> bool:
+    """Tells whether a file is a terminal with colours that the user has not switched off.
+
+    Args:
+        file: As for `columns`.
+    """
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return wanted and columns(file) is not None
