@@ -250,6 +250,15 @@ void DefineRecord(py::module_& m) {
       "For the record: a step begins; samples trained on and time spent in waiting for input, both "
       "since the start. Negative: unknown.");
   m.def(
+      "mark_fit",
+      [](int64_t epoch, int64_t epochs, int64_t last_step, std::optional<double> loss,
+         int64_t callback_nanoseconds) {
+        ProcessRuntime::Get().MarkFit({epoch, epochs, last_step, loss, callback_nanoseconds});
+      },
+      arg("epoch"), arg("epochs"), arg("last_step"), arg("loss"), arg("callback_nanoseconds"),
+      "For the record: fit is in this epoch, from 1 on, of so many, and ends after that step; the "
+      "loss of the epoch so far, and the time spent in callbacks since the start. 0: unknown.");
+  m.def(
       "mark", [](const std::string& text) { ProcessRuntime::Get().Mark(text); }, arg("text"),
       "Adds a line of the program to the record.");
   m.def(

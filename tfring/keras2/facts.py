@@ -206,7 +206,7 @@ class _Beginning:
 def loss_tracker(model: Any) -> Any:
     """Returns the metric that counts samples in a model of either Keras, or None."""
     if detect.is_model(model):
-        return getattr(getattr(model, "compiled_loss", None), "_loss_metric", None)
+        return next(iter(getattr(getattr(model, "compiled_loss", None), "metrics", ())), None)
     return getattr(model, "_loss_tracker", None)
 
 

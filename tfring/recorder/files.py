@@ -147,7 +147,7 @@ def header_of(data: bytes) -> dict[str, Any]:
     """Returns the numbers and texts of a record's header by name."""
     entry = np.frombuffer(data, layout.HEADER, 1)[0]
     return {
-        name: text_of(entry[name]) if layout.HEADER[name].kind == "S" else int(entry[name])
+        name: text_of(entry[name]) if layout.HEADER[name].kind == "S" else entry[name].item()
         for name in layout.HEADER.names or ()
     }
 

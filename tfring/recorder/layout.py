@@ -61,6 +61,12 @@ _HEADER_FIELDS: list[tuple[str, str, int]] = [
     ("locks", "<i8", _LIVE + 160),
     ("unlocks", "<i8", _LIVE + 168),
     ("lock_rounds", "<i8", _LIVE + 176),
+    ("callback_time", "<i8", _LIVE + 184),
+    ("epoch", "<i8", _LIVE + 192),
+    ("epochs", "<i8", _LIVE + 200),
+    ("last_step", "<i8", _LIVE + 208),
+    ("has_loss", "<i8", _LIVE + 216),
+    ("loss", "<f8", _LIVE + 224),
 ]
 HEADER = np.dtype(
     {

@@ -370,6 +370,11 @@ void ProcessRuntime::MarkStep(int64_t step, int64_t samples, int64_t input_nanos
   if (runtime != nullptr) runtime->MarkStep(step, samples, input_nanoseconds);
 }
 
+void ProcessRuntime::MarkFit(const FitMark& fit) {
+  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
+  if (runtime != nullptr) runtime->MarkFit(fit);
+}
+
 void ProcessRuntime::PauseRecord(bool paused) {
   const std::shared_ptr<RankRuntime> runtime = impl_->Current();
   if (runtime != nullptr) runtime->PauseRecord(paused);

@@ -16,6 +16,7 @@
 #include "ops/runtime/interfaces/collective_backend.h"
 #include "ops/runtime/process/warning_bell.h"
 #include "ops/runtime/protocol/message/request.h"
+#include "ops/runtime/recorder/record_layout.h"
 
 namespace tfring {
 
@@ -222,6 +223,8 @@ class TFRING_EXPORT ProcessRuntime {
   // For the record. MarkStep: step number `step` begins, so many samples have been trained on, and
   // so many nanoseconds were spent in waiting for input, each since the start; negative: unknown.
   void MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds);
+  // As FitMark says; for the record, too.
+  void MarkFit(const FitMark& fit);
   void Mark(const std::string& text);
   // As Recorder::Pause.
   void PauseRecord(bool paused);

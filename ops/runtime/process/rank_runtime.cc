@@ -266,6 +266,10 @@ void RankRuntime::MarkStep(int64_t step, int64_t samples, int64_t input_nanoseco
   if (core_->recorder != nullptr) core_->recorder->MarkStep(step, samples, input_nanoseconds);
 }
 
+void RankRuntime::MarkFit(const FitMark& fit) {
+  if (core_->recorder != nullptr) core_->recorder->MarkFit(fit);
+}
+
 void RankRuntime::PauseRecord(bool paused) {
   if (core_->recorder != nullptr) core_->recorder->Pause(paused);
 }

@@ -83,6 +83,7 @@ class RankRuntime {
   // As ProcessRuntime.
   Result<std::shared_ptr<DeviceStream>> WrapStream(void* stream) const;
   void MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds);
+  void MarkFit(const FitMark& fit);
   void Mark(const std::string& text);
   void PauseRecord(bool paused);
   std::vector<Hop> TakeHops(bool go_on);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "ops/runtime/base/types.h"
 #include "ops/runtime/interfaces/plan_marks.h"
@@ -23,6 +24,14 @@ inline constexpr size_t kPlanSlots = 4096;
 inline constexpr size_t kEventSlots = 256;
 
 enum class RankState : int32_t { kRunning = 1, kLeft = 2, kFailed = 3 };
+
+// What `fit` says of itself now and then: the epoch, from 1 on, of how many; the step that is the
+// last one; the loss of the epoch so far; and the nanoseconds that callbacks took since the start.
+struct FitMark {
+  int64_t epoch, epochs, last_step;
+  std::optional<double> loss;
+  int64_t callback_nanoseconds;
+};
 
 struct RecordHeader {
   char magic[8];
@@ -65,7 +74,11 @@ struct RecordHeader {
   std::atomic<int64_t> input_time;      // spent so far in waiting for input, in nanoseconds
   std::atomic<int64_t> locks, unlocks;  // of the schedule: how many have begun, have ended
   std::atomic<int64_t> lock_rounds;     // run in them
-  char unused_4[4096 - 696];
+  // Of the `fit` that runs, see FitMark; 0: unknown.
+  std::atomic<int64_t> callback_time, epoch, epochs, last_step;
+  std::atomic<int64_t> has_loss;  // 1: the next one is known, which may be NaN
+  std::atomic<double> loss;
+  char unused_4[4096 - 744];
 };
 
 struct CallRecord {

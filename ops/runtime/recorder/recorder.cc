@@ -283,6 +283,16 @@ void Recorder::MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds
   own.step.store(step, kRelaxed);
 }
 
+void Recorder::MarkFit(const FitMark& fit) {
+  RecordHeader& own = header();
+  own.callback_time.store(fit.callback_nanoseconds, kRelaxed);
+  own.epoch.store(fit.epoch, kRelaxed);
+  own.epochs.store(fit.epochs, kRelaxed);
+  own.last_step.store(fit.last_step, kRelaxed);
+  if (fit.loss.has_value()) own.loss.store(*fit.loss, kRelaxed);
+  own.has_loss.store(fit.loss.has_value() ? 1 : 0, kRelaxed);
+}
+
 void Recorder::RemoveFile() {
   if (!memory_->path().empty()) unlink(memory_->path().c_str());
 }

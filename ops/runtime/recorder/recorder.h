@@ -85,6 +85,7 @@ class Recorder final : public TrafficSink {
   // The program is in step `step` since now, and has trained on `samples` so far. Negative values
   // change nothing.
   void MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds);
+  void MarkFit(const FitMark& fit);
 
   // While it is paused, new calls and plans leave no trace here, not even that this rank is awake.
   // A plan that began before stays open. For measuring what the record costs. Thread-safe.

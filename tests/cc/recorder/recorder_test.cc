@@ -325,6 +325,20 @@ TEST(WhatTheProgramSaysOfItself) {
   EXPECT_TRUE(recorder->header().step_began.load() > 0);
 }
 
+TEST(WhatFitSaysOfItself) {
+  auto recorder = InMemory();
+  EXPECT_EQ(recorder->header().has_loss.load(), int64_t{0});
+  recorder->MarkFit({3, 10, 700, 0.25, 99});
+  EXPECT_EQ(recorder->header().epoch.load(), int64_t{3});
+  EXPECT_EQ(recorder->header().epochs.load(), int64_t{10});
+  EXPECT_EQ(recorder->header().last_step.load(), int64_t{700});
+  EXPECT_EQ(recorder->header().has_loss.load(), int64_t{1});
+  EXPECT_EQ(recorder->header().loss.load(), 0.25);
+  EXPECT_EQ(recorder->header().callback_time.load(), int64_t{99});
+  recorder->MarkFit({1, 2, 0, std::nullopt, 100});
+  EXPECT_EQ(recorder->header().has_loss.load(), int64_t{0});
+}
+
 TEST(TheFileIsTheMemoryAndItsOwnersAlone) {
   const Folder folder;
   RecordIdentity identity;

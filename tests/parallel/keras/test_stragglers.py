@@ -96,7 +96,6 @@ def test_it_works_in_several_epochs_with_validation_and_in_a_second_fit(said: An
     watched = callbacks.StragglerCallback(every=3)
     for _ in range(2):
         model.fit(data.repeat(7), epochs=3, verbose=0, validation_data=data, callbacks=[watched])
-    assert watched._samples == 2 * 3 * 7 * 4
     # The seventh step of the last epoch comes after the last look.
     assert watched._last == (41 if hvd.rank() == 0 else 0)
 
@@ -110,7 +109,6 @@ def test_it_works_with_keras_2() -> None:
     watched = callbacks.StragglerCallback(every=5)
     model.fit(data, verbose=0, callbacks=[watched])
     assert watched._last == (20 if hvd.rank() == 0 else 0)
-    assert watched._input.total > 0
 
 
 def test_impossible_numbers_are_refused() -> None:

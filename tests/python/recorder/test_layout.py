@@ -14,7 +14,8 @@ from tfring.timeline.hops import HOP
 ROOT = Path(__file__).resolve().parents[3]
 RUNTIME = ROOT / "ops/runtime"
 RECORD = "recorder/record_layout.h"
-SIZES = {"char": 1, "uint8_t": 1, "int32_t": 4, "uint32_t": 4, "int64_t": 8, "uint64_t": 8}
+SIZES = {"char": 1, "uint8_t": 1, "int32_t": 4, "uint32_t": 4}
+SIZES |= dict.fromkeys(("int64_t", "uint64_t", "double"), 8)
 
 
 def source(name: str) -> str:

@@ -60,9 +60,17 @@ class DistributedCallback(Keras2Callback, keras.callbacks.Callback):  # type: ig
         """As in keras.callbacks.Callback."""
         self.fit.begin_epoch(self.model, epoch, joins=find_join(self.model) is not None)
 
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback."""
+        self.fit.progress.begin_batch()
+
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
-        self.fit.end_batch(self.model, batch, joins=find_join(self.model) is not None)
+        self.fit.end_batch(self.model, batch, logs, joins=find_join(self.model) is not None)
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """As in keras.callbacks.Callback; within `fit`, of the validation after an epoch."""
+        self.fit.progress.end_epoch(self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""

@@ -20,6 +20,7 @@ from tfring.keras.callbacks.early_stop import (
     meet_after_epoch,
 )
 from tfring.keras.callbacks.guard import DivergenceGuard, train_together
+from tfring.keras.callbacks.observing.progress import Progress
 from tfring.keras.callbacks.watch import ReductionWatch
 from tfring.keras.model_optimizers import optimizers_of, parts_of, remembered
 from tfring.keras2 import detect, facts
@@ -41,6 +42,7 @@ class Fit:
         reduced_by_user: whether the user has said that gradients are no business of tfring.
         made_equal_later: whether the ranks get equal weights and states after the first batch only.
         passes: of the data that is trained on, if `shard` or `shard_batches` has made it.
+        progress: what it writes into the record.
     """
 
     def __init__(self, model: Any, params: Any) -> None:
@@ -55,6 +57,7 @@ class Fit:
         self.reduced_by_user = False
         self.made_equal_later = False
         self.passes = _passes(model)
+        self.progress = Progress(params)
         self._watch = ReductionWatch(model)
         self._guard = DivergenceGuard()
         self._epoch: int | None = None
@@ -87,14 +90,19 @@ class Fit:
         if self.passes is not None:
             self.passes.begin_epoch(epoch, first=self._epoch is None)
         self._epoch, self._batches = epoch, 0
+        self.progress.begin_epoch(epoch)
 
-    def end_batch(self, model: Any, batch: int, *, joins: bool) -> None:
+    def end_batch(
+        self, model: Any, batch: int, logs: Mapping[str, Any] | None = None, *, joins: bool
+    ) -> None:
         """Counts a batch; looks at what the first one changed, a collective.
 
         Looks again after the second one if the first has made the weights, and ranks may not have
         different numbers of batches.
         """
         first = batch + 1 > self._batches  # of several callbacks that say so
+        if first:
+            self.progress.end_batch(model, batch + 1 - self._batches, logs)
         if first and record.active and _record(model):
             model.stop_training = True
         if first and self.passes is not None:
@@ -113,6 +121,7 @@ class Fit:
         Raises:
             RuntimeError: other ranks train on; these get an error from their training step.
         """
+        self.progress.end_epoch(model)
         if self.passes is not None:
             self.passes.end_epoch()
         steps: int | None = self.params.get("steps") if self.params else None

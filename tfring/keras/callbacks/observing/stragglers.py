@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,6 @@ import numpy as np
 from tfring import _native, topology
 from tfring.exceptions import tf_errors
 from tfring.keras.callbacks.base import DistributedCallback
-from tfring.keras2 import facts
-from tfring.ops import library
 from tfring.recorder.gradients import Array, Series
 from tfring.recorder.own import OwnCalls, open_own
 from tfring.recorder.rounds import rounds_of
@@ -29,11 +26,10 @@ class StragglerCallback(DistributedCallback):
     """Logs on rank 0 which rank has become slow, and in what.
 
     Every `every` steps the ranks exchange how long each of them has worked by itself in each step,
-    without waiting for others, as their records have it, and for how long tf.data and the rest of
-    the input kept them waiting. Rank 0 compares each rank with what it was before and with the
-    others. What counts is a change that lasts (tfring/report/changes.py): steps may be as uneven as
-    they like. Also writes steps, samples and time spent on input into the record, for `tfring top`
-    and `tfring report`. Needs the same `every` on all ranks.
+    without waiting for others, as their records have it, and for how long tf.data kept them
+    waiting. Rank 0 compares each rank with what it was before and with the others. What counts is a
+    change that lasts (tfring/report/changes.py): steps may be as uneven as they like.
+    Needs the same `every` on all ranks.
     """
 
     def __init__(self, every: int = 10) -> None:
@@ -54,10 +50,8 @@ class StragglerCallback(DistributedCallback):
         self._ranks: tuple[int, ...] = ()
         self._monitor: SlowdownMonitor | None = None
         self._last = 0  # the newest step that the monitor has
-        self._steps = self._before = 0  # of this epoch; of those before
-        self._samples = 0.0
-        self._counted = 0.0  # of the epoch, at the last look
-        self._input = InputTime()
+        self._steps = 0  # of this epoch
+        self._waited = 0.0  # for input, until the last look; nanoseconds
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
@@ -73,39 +67,20 @@ class StragglerCallback(DistributedCallback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
         super().on_epoch_begin(epoch, logs)
-        self._before += self._steps
-        self._steps, self._counted = 0, 0.0
-        self._input.restart()
-
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
-        self._input.batch_begins()
+        self._steps = 0
+        self._waited = self.fit.progress.input_nanoseconds()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
         super().on_train_batch_end(batch, logs)
         before, self._steps = self._steps, batch + 1
-        looks = self._steps // self.every > before // self.every
-        if looks:
+        if self._steps // self.every > before // self.every:
             self._look()
-        spent, samples = (self._input.total, round(self._samples)) if looks else (-1, -1)
-        _native.core.mark_step(self._before + self._steps, samples, spent)
-        self._input.batch_ends()
-
-    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
-        self._count_samples()  # validation counts anew
-
-    def _count_samples(self) -> None:
-        tracker = facts.loss_tracker(self.model)
-        count = 0.0 if tracker is None else facts.number(tracker.count)
-        self._samples += max(0.0, count - self._counted)
-        self._counted = count
 
     def _look(self) -> None:
         """Exchanges the steps since the last look; a collective."""
-        self._count_samples()
-        spent = self._input.take()
+        waited = self.fit.progress.input_nanoseconds()
+        spent, self._waited = waited - self._waited, waited
         mine = np.zeros((0, _COLUMNS))
         if self._own is not None:
             mine = self._own.take()
@@ -170,43 +145,3 @@ class OwnSteps:
         rank = np.full(len(new), topology.rank())
         columns = (rank, new.number, new.own, new.own * 0, new.end - new.began, new.plan)
         return np.stack(columns, axis=1).astype(np.float64)
-
-
-class InputTime:
-    """For how long this process has waited for input, in nanoseconds.
-
-    That is the time between two batches, and the time for which a training step waited in tf.data:
-    Keras gets batches within its training function.
-    """
-
-    def __init__(self) -> None:
-        """Begins to count."""
-        self.total = 0
-        self._between = 0
-        self._ended: int | None = None
-        self._counter: int | None = None
-
-    def restart(self) -> None:
-        """Is called when an epoch begins: validation and callbacks before it do not count."""
-        self._ended = None
-        self._counter = library.input_microseconds()
-
-    def batch_begins(self) -> None:
-        """Is called before each batch."""
-        if self._ended is not None:
-            self._between += time.monotonic_ns() - self._ended
-
-    def batch_ends(self) -> None:
-        """Is called after each batch."""
-        self._ended = time.monotonic_ns()
-
-    def take(self) -> float:
-        """Returns the time since the last call or restart; NaN: not known."""
-        before, self._counter = self._counter, library.input_microseconds()
-        between, self._between = self._between, 0
-        self.total += between
-        if before is None or self._counter is None:
-            return float("nan")
-        spent = between + (self._counter - before) * 1000
-        self.total += spent - between
-        return float(spent)

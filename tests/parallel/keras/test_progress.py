@@ -1,0 +1,100 @@
+"""What `fit` writes of itself into the record, whatever callbacks of tfring it has."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+from keras_cases import FEATURES, compiled
+
+import tfring.keras as hvd
+from tfring.keras.callbacks.observing import progress
+from tfring.recorder.own import own_path
+from tfring.recorder.reader import read_header
+
+STEPS, EPOCHS, SAMPLES = 6, 2, 4
+INPUT, CALLBACK = 0.02, 0.03  # seconds of each step, at least
+
+
+class Sleeps(keras.callbacks.Callback):  # type: ignore[misc]
+    """A callback that takes long after each batch."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        time.sleep(CALLBACK)
+
+
+def slow_batches() -> Any:
+    def late(number: Any) -> Any:
+        time.sleep(INPUT)
+        return tf.ones((SAMPLES, FEATURES)), tf.zeros((SAMPLES,), tf.int32)
+
+    def batch(number: Any) -> Any:
+        x, y = tf.py_function(late, [number], (tf.float32, tf.int32))
+        return tf.ensure_shape(x, (SAMPLES, FEATURES)), tf.ensure_shape(y, (SAMPLES,))
+
+    return tf.data.Dataset.range(STEPS).map(batch)
+
+
+def header() -> dict[str, Any]:
+    path = own_path()
+    assert path is not None
+    return read_header(path)
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_fit_notes_epoch_step_loss_samples_input_and_callbacks(
+    together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_EVERY_NANOSECONDS", 0)
+    before = header()
+    model = compiled(keras.optimizers.SGD(0.01), steps_per_execution=together)
+    x, y = tf.ones((SAMPLES, FEATURES)), tf.zeros((SAMPLES,), tf.int32)
+    model.fit(
+        slow_batches(),
+        epochs=EPOCHS,
+        verbose=0,
+        validation_data=(x, y),
+        callbacks=hvd.fit_callbacks(Sleeps()),
+    )
+    after = header()
+    assert (after["epoch"], after["epochs"]) == (EPOCHS, EPOCHS)
+    # Of this process's first fit nothing came before.
+    first = max(0, before["step"])
+    assert after["step"] == after["last_step"] == first + EPOCHS * STEPS
+    assert after["samples"] - before["samples"] == EPOCHS * STEPS * SAMPLES
+    assert after["has_loss"] == 1
+    assert after["loss"] > 0
+    assert after["input_time"] - before["input_time"] >= 1e9 * INPUT * EPOCHS * STEPS
+    # After the last batch of an epoch there is none before which it could end.
+    executions = EPOCHS * (STEPS // together - 1)
+    assert after["callback_time"] - before["callback_time"] >= 1e9 * CALLBACK * executions
+
+
+def test_the_time_of_callbacks_is_not_that_of_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_EVERY_NANOSECONDS", 0)
+    monkeypatch.setattr(progress.library, "input_microseconds", lambda: 7)
+    before = header()
+    x, y = tf.ones((2 * SAMPLES, FEATURES)), tf.zeros((2 * SAMPLES,), tf.int32)
+    compiled(keras.optimizers.SGD(0.01)).fit(
+        x, y, batch_size=SAMPLES, verbose=0, callbacks=hvd.fit_callbacks(Sleeps())
+    )
+    after = header()
+    assert after["callback_time"] - before["callback_time"] >= 1e9 * CALLBACK
+    assert after["input_time"] == before["input_time"]
+
+
+def test_it_works_with_keras_2() -> None:
+    tfk = pytest.importorskip("tf_keras")
+    tfk.utils.set_random_seed(1)
+    before = header()
+    model = tfk.Sequential([tfk.Input((FEATURES,)), tfk.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(tfk.optimizers.SGD(0.01)), "mse")
+    data = tf.data.Dataset.from_tensors((tf.ones((4, FEATURES)), tf.zeros((4, 1)))).repeat(20)
+    model.fit(data, verbose=0, callbacks=hvd.fit_callbacks())
+    after = header()
+    assert after["samples"] - before["samples"] == 80
+    assert after["step"] - max(0, before["step"]) == 20
+    assert after["has_loss"] == 1
