@@ -150,6 +150,7 @@ def write_training(
     buckets: int = 2,
     state: layout.RankState = layout.RankState.LEFT,
     host: str = "here",
+    **more: Any,
 ) -> Path:
     """Writes the records of a job in which every step takes as long as its slowest rank.
 
@@ -160,6 +161,7 @@ def write_training(
         buckets: How many there are. Each rank has sent their bytes to the next one.
         state: Of all ranks.
         host: On which all ranks were.
+        more: What else the header of each record says.
     """
     own = np.asarray(own, dtype=float)
     size, count = own.shape
@@ -194,7 +196,7 @@ def write_training(
                     }
                 )
         now = free
-    header = {"host": host, "job": "planted", "state": state}
+    header = {"host": host, "job": "planted", "state": state, **more}
     header["bytes_sent"] = sent = 500 * buckets * (buckets + 1) * count
     for rank in range(size):
         path = folder / f"rank-{rank}.record"

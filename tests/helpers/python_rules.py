@@ -29,7 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "report": {"texts", "recorder"},
     "explain": {"_native", "texts", "recorder", "report"},
     "ssh": set(),
-    "live": {"texts", "recorder", "ssh"},
+    "live": {"texts", "gpu", "recorder", "ssh"},
     "timeline": {"recorder"},
     "commands": {"texts", "recorder", "report", "explain", "live", "timeline"},
     "metrics": {"version", "settings", "_native", "job", "recorder"},

@@ -28,6 +28,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--html", metavar="FILE", help="write a page with plots, which needs no network"
     )
+    parser.add_argument(
+        "--internals",
+        action="store_true",
+        help="also what is inside the runtime: locks of the schedule, calls and plans",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     over = ended(options.job) if options.html is None else None
     if over is not None and over.end["report"].get("text"):
         return _show_kept(over)
-    return show(meant(options.job), html=options.html)
+    return show(meant(options.job), html=options.html, internals=options.internals)
 
 
 def _show_kept(entry: Entry) -> int:
@@ -46,13 +51,20 @@ def _show_kept(entry: Entry) -> int:
     return 0
 
 
-def show(given: Sequence[Path | str], *, html: str | None = None, to_errors: bool = False) -> int:
+def show(
+    given: Sequence[Path | str],
+    *,
+    html: str | None = None,
+    to_errors: bool = False,
+    internals: bool = False,
+) -> int:
     """Prints the report of a job, or writes it as a page.
 
     Args:
         given: Which job, as for `load_job`.
         html: The file of the page; None: it is printed.
         to_errors: Print to standard error.
+        internals: Also what is inside the runtime.
 
     Returns:
         0.
@@ -66,10 +78,11 @@ def show(given: Sequence[Path | str], *, html: str | None = None, to_errors: boo
     wrong = verdict([record.path for record in job.records.values()])
     try:
         if html is not None:
-            Path(html).write_text(page(report, job, wrong), encoding="utf-8")
+            Path(html).write_text(page(report, job, wrong, internals=internals), encoding="utf-8")
             print(html)
         else:
-            print_report(report, sys.stderr if to_errors else sys.stdout, wrong)
+            file = sys.stderr if to_errors else sys.stdout
+            print_report(report, file, wrong, internals=internals)
     except ImportError as error:
         raise RecordError(f"{error}: pip install 'tfring[report]'") from error
     return 0

@@ -14,7 +14,7 @@ from tfring.commands.which import add_job, meant
 from tfring.live.hosts import OtherHosts, add_host_options, job_argument
 from tfring.live.overview import Overview
 from tfring.live.screen import Screen
-from tfring.live.table import print_page, require_rich
+from tfring.live.table import Choice, print_page, require_rich
 from tfring.live.threads import describe_stacks
 from tfring.live.watch import Watch
 from tfring.recorder.job import load_job
@@ -39,6 +39,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=1.0,
         metavar="SECONDS",
         help="between two looks (default %(default)g)",
+    )
+    add(
+        "--internals",
+        action="store_true",
+        help="also what is inside the runtime: open calls, locks of the schedule",
     )
     add_host_options(parser)
 
@@ -90,7 +95,8 @@ def _show(options: argparse.Namespace, watch: Watch, others: OtherHosts | None =
     def dump() -> str:
         return copy_records(load_job(watch.given), None)
 
-    Screen(look, {"d": dump, "s": stacks}, options.interval).run()
+    choice = Choice(internals=options.internals)
+    Screen(look, {"d": dump, "s": stacks}, options.interval, choice).run()
     return 0
 
 
@@ -106,6 +112,6 @@ def _print(options: argparse.Namespace, watch: Watch) -> int:
         if options.json:
             print(json.dumps(view.as_json()), flush=True)
         else:
-            print_page(view)
+            print_page(view, Choice(internals=options.internals))
         if options.once:
             return 0

@@ -26,6 +26,9 @@ class RankView:
         doing: What it does: "running", "stopped", "gone", "waits 3 s for rank 1 in ...".
         steps: A second; None: unknown.
         samples: A second.
+        input: Share of the time in which it waited for input.
+        callbacks: Share of the time that callbacks took after each batch.
+        cpu: Processors that it kept busy: 2.0 is two.
         awaited: Share of the time in which all other ranks waited for this one alone.
     """
 
@@ -33,7 +36,22 @@ class RankView:
     doing: str
     steps: float | None
     samples: float | None
+    input: float | None
+    callbacks: float | None
+    cpu: float | None
     awaited: float | None
+
+    @property
+    def exchange(self) -> float | None:
+        """Share of the time in which it waited for others, or for the exchange of gradients."""
+        return 1 - self.row.efficiency if self.row.efficiency >= 0 else None
+
+    @property
+    def state(self) -> str:
+        """What it does, in at most three words."""
+        if self.doing.startswith("waits "):
+            return " ".join(self.doing.split()[:3])
+        return "awaited" if self.doing.endswith(" for it") else self.doing
 
     def as_json(self) -> dict[str, Any]:
         """Returns the values by name."""
@@ -42,6 +60,10 @@ class RankView:
             "doing": self.doing,
             "steps_per_second": self.steps,
             "samples_per_second": self.samples,
+            "input": self.input,
+            "exchange": self.exchange,
+            "callbacks": self.callbacks,
+            "cpu": self.cpu,
             "awaited": self.awaited,
         }
 
@@ -102,7 +124,8 @@ def overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
     """Returns the job as of now, with the rates since before.
 
     Args:
-        before: Rows of some time before; none: there are no rates.
+        before: Rows of some time before; none: there are no rates. Of several of one rank, the
+            last one counts.
         now: Rows of one job, of different ranks, at least one.
     """
     rows = sorted(now, key=lambda row: row.rank)
@@ -116,6 +139,9 @@ def overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
             doing=doing(row, rows),
             steps=_rate(was, row, lambda one: one.step) if row.step >= 0 else None,
             samples=_rate(was, row, _samples) if _samples(row) else None,
+            input=_share(was, row, "input_time"),
+            callbacks=_share(was, row, "callback_time"),
+            cpu=_rate(was, row, lambda one: one.cpu) if row.cpu else None,
             # Rank 0 counts a wait when it is over.
             awaited=1.0 if [row.rank] in blamed else awaited.get(row.rank),
         )
@@ -123,7 +149,7 @@ def overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
     ]
     efficiencies = [row.efficiency for row in rows if row.efficiency >= 0]
     samples = [view.samples for view in views if view.samples is not None]
-    rates = [_rate(was, row, lambda one: int(one.record["bytes"])) for was, row in pairs]
+    rates = [_rate(was, row, lambda one: float(one.record["bytes"])) for was, row in pairs]
     known = [rate for rate in rates if rate is not None]
     troubled = [row for row in rows if row.trouble_at]
     newest = min(troubled, key=lambda row: _seconds(row, row.trouble_at), default=None)
@@ -217,11 +243,19 @@ def _samples(row: Row) -> int:
     return int(row.record["samples"])
 
 
-def _rate(before: Row | None, now: Row, value: Callable[[Row], int]) -> float | None:
+def _share(before: Row | None, now: Row, name: str) -> float | None:
+    """Returns the share of time that a sum of nanoseconds in the record has grown by."""
+    if not now.record["epoch"] and not now.record[name]:  # neither `fit` nor the program says so
+        return None
+    rate = _rate(before, now, lambda one: float(one.record[name]))
+    return None if rate is None else min(1.0, rate / _SECOND)
+
+
+def _rate(before: Row | None, now: Row, value: Callable[[Row], float]) -> float | None:
     if before is None or now.time <= before.time:
         return None
     more = value(now) - value(before)
-    return max(0.0, float(more)) / ((now.time - before.time) / _SECOND)
+    return max(0.0, more) / ((now.time - before.time) / _SECOND)
 
 
 def _awaited(pairs: Sequence[tuple[Row | None, Row]]) -> dict[int, float]:

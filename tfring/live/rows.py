@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tfring.gpu.usage import GpuUse
 from tfring.recorder import layout
 from tfring.recorder.gradients import gradient_calls
 from tfring.recorder.job import JobRecords
 from tfring.recorder.layout import EventType, RankState
 from tfring.recorder.process_sets import members_of_sets
-from tfring.recorder.reader import Call, Record, process_state
+from tfring.recorder.reader import Call, Record, process_state, stat_fields
 from tfring.recorder.rounds import rounds_of
 from tfring.recorder.steps import steps_of
 
@@ -37,7 +39,10 @@ class Row:
         time: When this was read, in nanoseconds of the host's monotonic clock.
         process: "running", "stopped", "gone", or "unknown" for a process in another container.
         step: The step it is in: as its program says, else counted; -1: unknown.
+        cpu: Processor time of its process so far, in seconds; 0: unknown.
         memory: Resident, in bytes; 0: unknown.
+        gpu: How busy its GPU is, in percent; -1: unknown.
+        gpu_memory: That its process holds, in bytes.
         waiting: Calls that some rank has not made yet.
         running: Calls that have a plan and have not ended.
         last: Its newest call; "" if there was none.
@@ -61,7 +66,10 @@ class Row:
     time: int
     process: str
     step: int
+    cpu: float
     memory: int
+    gpu: float
+    gpu_memory: int
     waiting: int
     running: int
     last: str
@@ -92,6 +100,11 @@ class Row:
         """What the rank has written last."""
         return RankState(self.record["state"])
 
+    @property
+    def loss(self) -> float | None:
+        """Of the epoch so far, in `fit`; None: unknown."""
+        return float(self.record["loss"]) if self.record["has_loss"] else None
+
     def as_json(self) -> dict[str, Any]:
         """Returns the values by name, and the rank."""
         return {"rank": self.rank, **dataclasses.asdict(self)}
@@ -112,13 +125,16 @@ def row_from_json(values: dict[str, Any]) -> Row:
         raise ValueError("another host runs another version of tfring") from error
 
 
-def row_of(record: Record) -> Row:
-    """Returns what a record says, and /proc of its process.
+def row_of(record: Record, gpus: Mapping[int, GpuUse] | None = None) -> Row:
+    """Returns what a record says, /proc of its process, and NVML.
 
     Args:
         record: Just read, with NEWEST_CALLS of its calls or more.
+        gpus: As `gpu_use` returns it, just now.
     """
     process = process_state(record.header) or "unknown"
+    here = process not in ("gone", "unknown")
+    gpu = (gpus or {}).get(record.pid, GpuUse(-1.0, 0)) if here else GpuUse(-1.0, 0)
     waiting = [call for call in record.open_calls if call.waits]
     running = [call for call in record.open_calls if call.runs]
     last = record.calls[-1] if record.calls else None
@@ -129,7 +145,10 @@ def row_of(record: Record) -> Row:
         time=record.read or 0,
         process=process,
         step=_step(record),
-        memory=0 if process in ("gone", "unknown") else _memory(record.pid),
+        cpu=_cpu(record.pid) if here else 0.0,
+        memory=_memory(record.pid) if here else 0,
+        gpu=gpu.percent,
+        gpu_memory=gpu.memory,
         waiting=len(waiting),
         running=len(running),
         last=last.text() if last else "",
@@ -179,6 +198,13 @@ def _efficiency(calls: np.ndarray[Any, Any]) -> float:
     rounds = rounds_of(steps_of(calls))
     time = int((rounds.end - rounds.began).sum())
     return float(rounds.own.sum()) / time if time and len(rounds) >= _LEAST_STEPS else -1.0
+
+
+def _cpu(pid: int) -> float:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        user, system = stat_fields(pid)[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def _memory(pid: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import select
 import signal
@@ -15,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from tfring.live.overview import Overview
-from tfring.live.table import KEYS, page
+from tfring.live.table import KEYS, Choice, help_text, next_sort, page
 
 # What a key of the keyboard sends for up, down, page up and page down, and how far that moves; the
 # pages are counted in windows.
@@ -31,6 +32,7 @@ class Screen:
         actions: By key: what returns a text to show, of one line below the table, of several
             instead of it.
         interval: Seconds between two looks.
+        choice: What to show at first.
     """
 
     def __init__(
@@ -38,10 +40,12 @@ class Screen:
         look: Callable[[], Overview],
         actions: Mapping[str, Callable[[], str]],
         interval: float,
+        choice: Choice,
     ) -> None:
         self._look = look
         self._actions = actions
         self._interval = interval
+        self._choice = choice
         self._note = KEYS
         self._text: list[str] = []  # shown instead of the table, unless empty
         self._top = 0  # its first line on the screen
@@ -68,34 +72,42 @@ class Screen:
                 if key in (b"q", b"Q") and not self._text:
                     return
                 if key:
-                    self._press(key, console.height)
+                    self._press(key, console.width, console.height)
 
     def _page(self, view: Overview, width: int, height: int) -> Any:
         from rich.text import Text
 
         if not self._text:
-            # Besides the ranks: three lines above, and a few below.
-            return page(view, width, self._note, most=max(1, height - 7))
+            # Besides the ranks: four lines above, and a few below.
+            return page(view, width, self._note, max(1, height - 8), self._choice)
         lines = self._text[self._top : self._top + height - 2]
         place = f"{self._top + 1}-{self._top + len(lines)} of {len(self._text)} lines"
         keys = f"{place}   j k down and up   space b next and previous page   q back"
         return Text("\n".join([*lines, "", keys]), no_wrap=True)
 
-    def _press(self, key: bytes, height: int) -> None:
+    def _press(self, key: bytes, width: int, height: int) -> None:
         if self._text:
             step = _MOVES.get(key, 0) + _PAGES.get(key, 0) * (height - 3)
             if step == 0:
                 self._text = []
             self._top = max(0, min(self._top + step, len(self._text) - height + 2))
             return
-        action = self._actions.get(key.decode("ascii", "replace"))
-        if action is None:
-            self._note = KEYS
-            return
-        try:
-            shown = action()
-        except (OSError, ValueError) as error:
-            shown = str(error)
+        choice, one = self._choice, key.decode("ascii", "replace")
+        shown = KEYS
+        if one == "?":
+            shown = help_text(choice.internals)
+        elif one in ("<", ">"):
+            sort = next_sort(choice, width, 1 if one == ">" else -1)
+            self._choice = dataclasses.replace(choice, sort=sort)
+        elif one == "h":
+            self._choice = dataclasses.replace(choice, hosts=not choice.hosts)
+        elif one == "i":
+            self._choice = dataclasses.replace(choice, internals=not choice.internals)
+        elif one in self._actions:
+            try:
+                shown = self._actions[one]()
+            except (OSError, ValueError) as error:
+                shown = str(error)
         lines = shown.splitlines()
         if len(lines) > 1:
             self._text, self._top = lines, 0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tfring.gpu.usage import gpu_use
 from tfring.live.hosts import OtherHosts
 from tfring.live.overview import Overview, overview
 from tfring.live.rows import NEWEST_CALLS, Row, row_from_json, row_of
@@ -14,6 +16,9 @@ from tfring.recorder.job import load_job
 from tfring.recorder.layout import RankState
 from tfring.recorder.places import record_files
 from tfring.recorder.reader import Record, RecordError, read_header, read_newest
+
+# Rates are those of so long: `fit` notes samples and times a few times a second.
+_RATE_NANOSECONDS = 10_000_000_000
 
 
 class Watch:
@@ -32,6 +37,7 @@ class Watch:
         self._others = others
         self._files: dict[int, Path] = {}
         self._rows: dict[tuple[str, int], Row] = {}  # by host and rank
+        self._earlier: deque[list[Row]] = deque()  # the same at earlier looks, the oldest first
         self._size = 0
         self.given = list(given)  # names the same job from now on
         try:
@@ -73,6 +79,8 @@ class Watch:
         """
         rows = self._new_rows()
         before = list(self._rows.values())
+        if before:
+            self._earlier.append(before)
         # A rank whose record is gone stays as it was last.
         self._rows.update({(row.host, row.rank): row for row in rows})
         left = {(row.host, row.rank) for row in before} - {(row.host, row.rank) for row in rows}
@@ -84,13 +92,22 @@ class Watch:
         jobs = sorted({str(row.record["job"]) for row in self._rows.values()})
         if len(jobs) > 1:
             raise RecordError(f"the hosts show different jobs: {', '.join(jobs)}; name one")
-        return overview(before, list(self._rows.values()))
+        found = list(self._rows.values())
+        newest = max(row.time for row in found)
+        while len(self._earlier) > 1 and newest - _newest(self._earlier[0]) > _RATE_NANOSECONDS:
+            self._earlier.popleft()
+        return overview([row for rows in reversed(self._earlier) for row in rows], found)
 
     def _new_rows(self) -> list[Row]:
-        rows = [row_of(record) for record in self.records().values()]
+        gpus = gpu_use()
+        rows = [row_of(record, gpus) for record in self.records().values()]
         for answer in self._others.newest() if self._others else []:
             rows += [row_from_json(values) for values in answer["ranks"]]
         return rows
+
+
+def _newest(rows: list[Row]) -> int:
+    return max(row.time for row in rows)
 
 
 def _after_the_end(row: Row) -> Row:

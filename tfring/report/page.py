@@ -27,13 +27,14 @@ _CAPTIONS = {
 }
 
 
-def page(report: Report, job: JobRecords, verdict: str = "") -> str:
+def page(report: Report, job: JobRecords, verdict: str = "", *, internals: bool = False) -> str:
     """Returns the page.
 
     Args:
         report: What the page says.
         job: The records, for the traffic between ranks.
         verdict: What is wrong with the job, which comes first; "": nothing.
+        internals: Also what only those need who know the runtime.
 
     Raises:
         ImportError: matplotlib or rich is missing.
@@ -54,13 +55,14 @@ def page(report: Report, job: JobRecords, verdict: str = "") -> str:
         "</figcaption></figure>"
         for name, svg in pictures.items()
     ]
-    lines = [f"<p>{html.escape(line)}</p>" for line in sentences(report)[1:]]
+    title, *more = sentences(report, internals=internals)
+    lines = [f"<p>{html.escape(line)}</p>" for line in more]
     if verdict:
         lines.insert(0, f'<p class="verdict">{html.escape(verdict)}</p>')
     return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
-        title=html.escape(sentences(report)[0]),
+        title=html.escape(title),
         summary="\n".join(lines),
-        tables=_tables(report),
+        tables=_tables(report, internals),
         figures="\n".join(figures),
     )
 
@@ -77,12 +79,13 @@ def own_ids(svg: str, name: str) -> str:
     return svg
 
 
-def _tables(report: Report) -> str:
+def _tables(report: Report, internals: bool) -> str:
     """Returns the tables as rich writes them for a browser."""
     from rich.console import Console
 
     console = Console(file=io.StringIO(), record=True, width=120)
-    console.print(time_table(report))
-    console.print()
-    console.print(traffic_table(report))
+    console.print(time_table(report, internals=internals))
+    if internals:
+        console.print()
+        console.print(traffic_table(report))
     return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -23,14 +24,20 @@ class RankSummary:
         rank: Which.
         host: On which host.
         state: "running", "stopped", "ended", "failed", or "gone" without having said why.
-        own: Median of its own work per step; None: no steps are known.
+        epoch: Of `fit`, from 1 on; 0: it is not known.
+        epochs: How many `fit` has.
+        step: The last one that the program has marked; -1: it marks none.
+        loss: Of `fit`, of the epoch so far on this rank; None: not known.
+        input: Mean of its waiting for input per step; None: its program says nothing of it.
+        callbacks: Mean of Keras' callbacks after each batch.
+        own: Median of its own work per step, input and callbacks included; None: no steps are
+            known.
         waiting: Median of its waiting for other ranks per step.
         exposed: Median of communication per step that no computation hid.
+        exchange: Median of both together.
         overlapped: Median of communication per step that was hidden.
         last: How often it was the last, as rank 0 saw it, of all calls since the start.
         late: What the others have waited for it in the steps of the report.
-        input_share: Part of the time since the start in which it waited for input, where the
-            program has said so (core.mark_step); None: not known.
         samples: Trained on so far; None: not known.
         calls: Collectives that have ended.
         failed: Of these, with an error.
@@ -44,13 +51,19 @@ class RankSummary:
     rank: int
     host: str
     state: str
+    epoch: int
+    epochs: int
+    step: int
+    loss: float | None
+    input: float | None
+    callbacks: float | None
     own: float | None
     waiting: float | None
     exposed: float | None
+    exchange: float | None
     overlapped: float | None
     last: int | None
     late: int
-    input_share: float | None
     samples: int | None
     calls: int
     failed: int
@@ -144,23 +157,30 @@ def make_report(job: JobRecords) -> Report:
 def _summary(record: Record, steps: JobSteps, late: int, last: int | None) -> RankSummary:
     header = record.header
     own: float | None = None
-    waiting = exposed = overlapped = own
+    waiting = exposed = exchange = overlapped = own
     if record.rank in steps.ranks and len(steps.number):
         row = steps.ranks.index(record.rank)
-        parts = (steps.own, steps.waiting, steps.exposed, steps.overlapped)
-        own, waiting, exposed, overlapped = (float(np.median(part[row])) for part in parts)
+        both = steps.waiting + steps.exposed
+        parts = (steps.own, steps.waiting, steps.exposed, both, steps.overlapped)
+        own, waiting, exposed, exchange, overlapped = (float(np.median(p[row])) for p in parts)
     plans = record.raw_plans[record.raw_plans["members"] > 1]
     return RankSummary(
         rank=record.rank,
         host=record.host,
         state=_state(record),
+        epoch=int(header["epoch"]),
+        epochs=int(header["epochs"]),
+        step=int(header["step"]),
+        loss=float(header["loss"]) if header["has_loss"] else None,
+        input=_per_step(header, "input_time"),
+        callbacks=_per_step(header, "callback_time"),
         own=own,
         waiting=waiting,
         exposed=exposed,
+        exchange=exchange,
         overlapped=overlapped,
         last=last,
         late=late,
-        input_share=record.input_share,
         samples=int(header["samples"]) or None,
         calls=int(header["ended"]),
         failed=int(header["failed"]),
@@ -172,6 +192,12 @@ def _summary(record: Record, steps: JobSteps, late: int, last: int | None) -> Ra
         locks=int(header["locks"]),
         lock_rounds=int(header["lock_rounds"]),
     )
+
+
+def _per_step(header: dict[str, Any], name: str) -> float | None:
+    """Returns the mean of a sum of nanoseconds; None where nobody says it."""
+    steps, spent = int(header["step"]), int(header[name])
+    return spent / steps if steps > 0 and (spent or header["epoch"]) else None
 
 
 def _last(first: Record | None, rank: int) -> int | None:

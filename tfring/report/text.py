@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 LISTED = 32
 
 
-def print_report(report: Report, file: TextIO, verdict: str = "") -> None:
+def print_report(
+    report: Report, file: TextIO, verdict: str = "", *, internals: bool = False
+) -> None:
     """Prints a report, as wide as the terminal.
 
     Args:
         report: What to print.
         file: Where to; what is no terminal gets lines of up to 120 characters.
         verdict: What is wrong with the job, which comes first; "": nothing.
+        internals: Also what only those need who know the runtime.
 
     Raises:
         ImportError: There is no rich.
@@ -37,38 +40,32 @@ def print_report(report: Report, file: TextIO, verdict: str = "") -> None:
     if verdict:
         console.print(verdict, style="bold red", markup=False, highlight=False)
         console.print()
-    show(report, console)
+    show(report, console, internals=internals)
 
 
-def show(report: Report, console: Console) -> None:
+def show(report: Report, console: Console, *, internals: bool = False) -> None:
     """As `print_report`, on a console of rich."""
-    for line in sentences(report):
+    for line in sentences(report, internals=internals):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     console.print()
-    console.print(time_table(report))
-    console.print()
-    console.print(traffic_table(report))
+    console.print(time_table(report, internals=internals))
+    if internals:
+        console.print()
+        console.print(traffic_table(report))
 
 
-def sentences(report: Report) -> list[str]:
+def sentences(report: Report, *, internals: bool = False) -> list[str]:
     """Returns what is to be said about a job, one sentence or two for each line."""
     size, missing = report.size, report.missing
     lines = [f"Job {short(report.job)}: {size} rank{'' if size == 1 else 's'}"]
     if missing:
         lines[0] += f"; no record of {ranks_text(missing)}"
+    lines += _progress(report)
     steps = report.steps
-    efficiency = steps.efficiency
-    if efficiency is None:
+    if steps.efficiency is None:
         lines.append("The records hold no complete training step of all ranks.")
     else:
-        waiting, exposed = float(steps.waiting.sum()), float(steps.exposed.sum())
-        total = float(steps.total.sum())
-        lines.append(
-            f"Steps {steps.number[0]} to {steps.number[-1]}: "
-            f"{_ms(float(np.median(steps.total)))} per step (median). Efficiency "
-            f"{efficiency:.1%}: {waiting / total:.1%} of the time was waiting for other ranks, "
-            f"{exposed / total:.1%} was communication that no computation hid."
-        )
+        lines.append(_shares(report))
     slowest = report.slowest
     if slowest is not None and len(steps.number):
         lines.append(
@@ -78,9 +75,43 @@ def sentences(report: Report) -> list[str]:
     if report.always_slow is not None:
         lines.append(f"Rank {report.always_slow} has been slower than the others all along.")
     lines += [f"{one.text()[0].upper()}{one.text()[1:]}." for one in report.slowdowns]
-    lines += _locks(report)
+    if internals:
+        lines += _locks(report)
     lines += [f"Rank {rank} noted: {text}" for rank, text in report.notes]
     return lines
+
+
+def _progress(report: Report) -> list[str]:
+    """Says how far `fit` is, by the rank that is furthest behind."""
+    training = [rank for rank in report.ranks if rank.epoch]
+    if not training:
+        return []
+    last = min(training, key=lambda rank: rank.step)
+    line = f"Epoch {last.epoch} of {last.epochs}, step {last.step}"
+    losses = [rank.loss for rank in training if rank.loss is not None]
+    return [f"{line}: loss {sum(losses) / len(losses):.4g}." if losses else f"{line}."]
+
+
+def _shares(report: Report) -> str:
+    """Says where the time of the steps went, in the words of the table."""
+    steps, ranks = report.steps, report.ranks
+    total, step = float(steps.total.sum()), float(steps.total.mean())
+    inside = [
+        f"{sum(known) / len(known) / step:.1%} {name}"
+        for name, known in (
+            ("input", [rank.input for rank in ranks if rank.input is not None]),
+            ("callbacks", [rank.callbacks for rank in ranks if rank.callbacks is not None]),
+        )
+        if known
+    ]
+    of_it = f" (of it {' and '.join(inside)})" if inside else ""
+    waiting = float(steps.waiting.sum())
+    exchange = waiting + float(steps.exposed.sum())
+    return (
+        f"A step took {_ms(float(np.median(steps.total)))} (median of steps {steps.number[0]} to "
+        f"{steps.number[-1]}): {steps.efficiency:.1%} own work{of_it}, {exchange / total:.1%} "
+        f"exchange (of it {waiting / total:.1%} waiting for other ranks)."
+    )
 
 
 def _locks(report: Report) -> list[str]:
@@ -99,31 +130,36 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
 
 
-def time_table(report: Report) -> Table:
-    """Returns where the time of each rank goes; medians per step."""
+def time_table(report: Report, *, internals: bool = False) -> Table:
+    """Returns where the time of each rank goes, per step; columns in the order of `tfring top`."""
     from rich.text import Text
 
-    table = _table("Time per step, in ms (medians)")
+    table = _table("Time per step, in ms")
     for name in ("rank", "host", "state"):
         table.add_column(name, justify="right" if name == "rank" else "left")
-    for name in ("own work", "waiting", "exposed", "overlapped", "last", "others waited", "input"):
+    names = ["own work", "input", "callbacks", "exchange", "waiting", "awaited"]
+    names += ["overlapped", "last"] if internals else []
+    for name in names:
         table.add_column(name, justify="right")
-    count = max(1, len(report.steps.number))
+    count = len(report.steps.number)
     for rank in _listed(report):
-        table.add_row(
-            str(rank.rank),
-            Text(rank.host),  # a name is no markup of rich's
-            rank.state,
-            *map(_milliseconds, (rank.own, rank.waiting, rank.exposed, rank.overlapped)),
-            "" if rank.last is None else f"{rank.last}x",
-            _milliseconds(rank.late / count) if len(report.steps.number) else "",
-            "" if rank.input_share is None else f"{rank.input_share:.1%}",
-        )
+        times = [rank.own, rank.input, rank.callbacks, rank.exchange, rank.waiting]
+        times.append(rank.late / count if count else None)
+        cells = [*map(_milliseconds, times)]
+        if internals:
+            cells += [_milliseconds(rank.overlapped), "-" if rank.last is None else f"{rank.last}x"]
+        table.add_row(str(rank.rank), Text(rank.host), rank.state, *cells)  # no markup of rich's
     table.caption = (
-        "own work: input and computation. waiting: for ranks that were not ready. exposed: "
-        "communication after the last gradient, overlapped: before it. last: how often this rank "
-        "was the last to ask, of all calls; others waited: for it, per step."
+        "own work: all but the exchange; of it input: waiting for data, callbacks: Keras' after "
+        "each batch. exchange: after the last gradient was there; of it waiting: for other ranks. "
+        "awaited: for so long all others waited for this rank. Medians; input, callbacks and "
+        "awaited are means. -: unknown."
     )
+    if internals:
+        table.caption += (
+            " overlapped: communication before the last gradient. last: how often this rank was "
+            "the last to ask, of all calls."
+        )
     return table
 
 
@@ -171,7 +207,7 @@ def _table(title: str) -> Table:
 
 
 def _milliseconds(nanoseconds: float | None) -> str:
-    return "" if nanoseconds is None else f"{nanoseconds / 1e6:.2f}"
+    return "-" if nanoseconds is None else f"{nanoseconds / 1e6:.2f}"
 
 
 def _ms(nanoseconds: float) -> str:

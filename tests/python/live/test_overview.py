@@ -16,7 +16,7 @@ from rich.console import Console
 import tfring
 from tfring.live.overview import Overview, overview
 from tfring.live.rows import Row, _efficiency, row_from_json, row_of
-from tfring.live.table import header, page
+from tfring.live.table import Choice, header, help_text, next_sort, page
 from tfring.live.threads import describe_stacks
 from tfring.recorder import layout
 from tfring.recorder.reader import read_newest
@@ -36,7 +36,10 @@ def row(rank: int, **more: Any) -> Row:
         "time": NOW,
         "process": "running",
         "step": 10,
+        "cpu": 0.0,
         "memory": 1,
+        "gpu": -1.0,
+        "gpu_memory": 0,
         "waiting": 0,
         "running": 0,
         "last": "x",
@@ -137,7 +140,8 @@ def test_rates() -> None:
     assert [rank.samples for rank in view.ranks] == [100.0, 50.0] and view.samples == 150.0
     assert [rank.awaited for rank in view.ranks] == [0.0, 0.5]
     assert view.bytes == 1000.0 and view.missing == [2, 3]
-    assert "2 of 4 ranks" in header(view) and "1000 B/s per rank" in header(view)
+    where, speed = header(view)
+    assert "2 of 4 ranks on 1 host" in where and "1000 B/s per rank" in speed
     # A process that was started anew has no rate yet.
     assert overview(first, [row(0, pid=7, **later)]).ranks[0].steps is None
 
@@ -175,29 +179,111 @@ def test_efficiency_is_the_time_without_exposed_communication() -> None:
     assert _efficiency(calls) == -1.0
 
 
-def shown(view: Overview, width: int, most: int | None) -> list[str]:
+def shown(
+    view: Overview, width: int, most: int | None = None, choice: Choice | None = None
+) -> list[str]:
+    """The lines of the page; those of the table come after the note and the headings."""
     console = Console(width=width, file=io.StringIO())
-    console.print(page(view, width, "the note", most))
+    console.print(page(view, width, "the note", most, choice))
     return console.file.getvalue().splitlines()
+
+
+def table(view: Overview, width: int, choice: Choice | None = None) -> list[list[str]]:
+    """The words of the headings and of each line of the table."""
+    lines = shown(view, width, choice=choice)
+    return [line.split() for line in lines[lines.index("the note") + 1 :]]
 
 
 def test_a_low_window_shows_the_ranks_in_trouble() -> None:
     ranks = [row(r, size=40, asked=asked("a", 5)) for r in range(40) if r != 30]
     view = overview([], [*ranks[:5], row(30, size=40), *[row(r, size=40) for r in range(31, 40)]])
     lines = shown(view, 80, 8)
-    assert lines[1] == "the note"
-    assert [line.split()[0] for line in lines[3:11]] == ["0", "1", "2", "3", "4", "30", "31", "32"]
-    assert all("waits 5 s for" in line for line in lines[3:8])
-    assert lines[11] == "7 more ranks, for which the window is too low"
-    assert lines[12].startswith("no record here of ranks 5-29: ")
+    lines = lines[lines.index("the note") + 2 :]
+    assert [line.split()[0] for line in lines[:8]] == ["0", "1", "2", "3", "4", "30", "31", "32"]
+    assert all("waits 5 s" in line for line in lines[:5])
+    assert lines[8] == "7 more ranks, for which the window is too low"
+    assert lines[9].startswith("no record here of ranks 5-29: ")
 
 
-def test_a_high_window_shows_all_of_a_state() -> None:
+def test_a_wide_window_shows_all_of_a_state() -> None:
     view = overview([], [row(0, asked=asked("a", 5)), row(1, last="\x1b[31mx"), row(2), row(3)])
-    words = " ".join(" ".join(shown(view, 80, 20)[3:]).split())
-    assert "waits 5 s for ranks 1, 2 and 3 in allreduce of 'a' at train.py:7" in words
-    wide = shown(view, 200, None)
-    assert "last collective" in wide[2] and "?[31mx" in wide[4] and "\x1b" not in "".join(wide)
+    words = "waits 5 s for ranks 1, 2 and 3 in allreduce of 'a' at train.py:7"
+    assert words in shown(view, 190)[-4]
+    wide = "\n".join(shown(view, 200, choice=Choice(internals=True)))
+    assert "last collective" in wide and "?[31mx" in wide and "\x1b" not in wide
+    assert "last collective" not in "\n".join(shown(view, 200))
+
+
+def training(rank: int, **more: Any) -> Row:
+    """A rank in the second epoch of three."""
+    fit = {"epoch": 2, "epochs": 3, "last_step": 300, "has_loss": 1, "loss": 0.5}
+    return row(rank, **{"step": 120, **fit, **more})
+
+
+def test_what_people_look_for_in_fit_has_room_in_80_columns() -> None:
+    busy = {"input_time": SECOND, "callback_time": SECOND // 2, "samples": 640, "cpu": 3.0}
+    later = {"time": NOW + 2 * SECOND, "step": 140, "memory": 3 << 30, "gpu": 93.0, **busy}
+    before = [training(rank, size=2, samples=320, cpu=1.0) for rank in range(2)]
+    now = [training(rank, size=2, efficiency=0.75, **later) for rank in range(2)]
+    view = overview(before, now)
+    first, speed = header(view)
+    assert first == "job j   2 ranks on 1 host   epoch 2 of 3   step 140 of 300   16 s left"
+    assert speed.startswith("loss 0.5   320 samples/s   input 50 %   exchange 25 %")
+    names, zero, _ = table(view, 80)
+    assert " ".join(names[:6]) == "rank epoch step loss samples/s input"
+    assert " ".join(names[6:]) == "exchange CPU memory GPU state"
+    text = "0 2/3 140 0.5 160 50 % 25 % 100 % 3.00 GiB 93 % running"
+    assert " ".join(zero) == text
+    assert all(len(line.rstrip()) <= 80 for line in shown(view, 80))
+    wide = " ".join(table(view, 160)[0])
+    assert "host epoch step loss step/s" in wide and "callbacks awaited" in wide
+    assert "GPU mem" in wide
+
+
+def test_what_is_not_known_is_a_dash() -> None:
+    _, zero = table(overview([], [row(0, size=1, step=-1, memory=0)]), 80)
+    assert zero == ["0", *["-", "-", "-", "-", "-", "-", "-", "-", "-"], "running"]
+    lost = training(0, size=1, loss=float("nan"))
+    assert "nan" in table(overview([], [lost]), 80)[1]
+
+
+def test_lines_are_sorted_by_a_column_the_largest_first() -> None:
+    memory = (5, 7, 0, 6)
+    view = overview([], [row(rank, memory=bytes << 20) for rank, bytes in enumerate(memory)])
+    choice = Choice(sort="memory")
+    names, *lines = table(view, 80, choice)
+    assert [line[0] for line in lines] == ["1", "3", "0", "2"]  # of rank 2 nothing is known
+    assert "memory*" in names
+    assert next_sort(Choice(), 80, 1) == "epoch" and next_sort(Choice(), 80, -1) == "state"
+    assert next_sort(choice, 80, 1) == "GPU" and next_sort(Choice(sort="host"), 80, 1) == "epoch"
+
+
+def test_many_ranks_of_several_hosts_become_one_line_for_each_host() -> None:
+    def rank(number: int, **more: Any) -> Row:
+        return training(number, size=8, host=f"h{number // 4}", memory=1 << 30, **more)
+
+    rows = [rank(number, loss=float(number)) for number in range(7)]
+    view = overview([], [*rows, rank(7, loss=7.0, process="stopped")])
+    assert len(table(view, 160)) == 9  # there is room for all
+    _, *lines = [line.split() for line in shown(view, 160, 4)[3:]]
+    assert [line[:2] for line in lines] == [["0-3", "h0"], ["4-7", "h1"]]
+    assert " 2/3 120 1.5 " in " ".join(lines[0]) and "4.00 GiB" in " ".join(lines[0])
+    assert " ".join(lines[1]).endswith("1 stopped, 3 running")
+    one = overview([], [row(number, size=8, host="h") for number in range(8)])
+    assert "4 more ranks" in "".join(shown(one, 80, 4))  # one line would say less
+    assert len(table(one, 80, Choice(hosts=True))) == 2
+
+
+def test_the_help_names_each_key_and_column() -> None:
+    text = help_text(internals=False)
+    assert "exchange   share of the time that it waits for other ranks" in text
+    assert "last collective" not in text and "last collective" in help_text(internals=True)
+
+
+def test_only_internals_speak_of_the_schedule() -> None:
+    view = replace(overview([], [row(0)]), locked=True, lock_rounds=9)
+    assert "schedule" not in "".join(header(view))
+    assert "schedule locked, 9 rounds in locks" in "".join(header(view, internals=True))
 
 
 def test_ranks_at_the_same_lines_appear_once() -> None:

@@ -60,12 +60,12 @@ def test_the_view_in_a_terminal(job: LiveJob, tmp_path: Path) -> None:
     terminal = Terminal(command, tmp_path)
     name = id_of(job.records.name)
     try:
-        shown = terminal.wait_for(f"job {short(name)}", "2 of 2 ranks", "samples/s", "q quit")
-        assert re.findall(r"^ +(\d) +\d+ ", shown, re.MULTILINE) == ["0", "1"]
+        shown = terminal.wait_for(f"job {short(name)}", "2 ranks on 1 host", "samples/s", "q quit")
+        assert re.findall(r"^ +(\d) +\S+ +- +\d+ ", shown, re.MULTILINE) == ["0", "1"]
         before = read_record(job.records / "rank-0.record").header["step"]
 
         def goes_on() -> bool:
-            found = re.search(r"^ +0 +(\d+) ", terminal.text(), re.MULTILINE)
+            found = re.search(r"^ +0 +\S+ +- +(\d+) ", terminal.text(), re.MULTILINE)
             return found is not None and int(found.group(1)) > before
 
         terminal.wait_until(goes_on)
@@ -74,6 +74,15 @@ def test_the_view_in_a_terminal(job: LiveJob, tmp_path: Path) -> None:
         shown = terminal.wait_for("main thread, innermost call first", "script.py", "q back")
         terminal.press("q")
         terminal.wait_for("q quit")
+        terminal.press("?")
+        terminal.wait_for("Keys", "share of the time that it waits for data", "q back")
+        terminal.press("q")
+        terminal.press("i")
+        terminal.wait_for("last collective", "rounds in locks")
+        terminal.press("h")
+        terminal.wait_for(" 0-1 ")
+        terminal.press("h<")
+        terminal.wait_for("last collective*")
         terminal.press("d")
         terminal.wait_for(f"2 of 2 ranks: tfring-{name}")
         kept = tmp_path / f"tfring-{name}"

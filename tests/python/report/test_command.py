@@ -46,13 +46,43 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_report_says_where_the_time_goes(folder: Path, capsys: Any) -> None:
     assert main(["report", str(folder)]) == 0
     text = capsys.readouterr().out
-    assert re.search(r"Efficiency \d\d\.\d%: \d+\.\d% of the time was waiting", text)
+    assert re.search(r"\): \d\d\.\d% own work, \d+\.\d% exchange \(of it \d+\.\d% waiting", text)
     assert "The others waited longest for rank 2 (here)" in text
     assert re.search(r"Rank 2 has become slow since step (99|10[0-5]): [\d.]+ ms more", text)
     rows = [line.split() for line in text.splitlines() if re.match(r" +\d+ +here", line)]
     assert [row[0] for row in rows] == ["0", "1", "2"]
     waited = [float(row[-1]) for row in rows]
     assert max(waited) == waited[2]
+    for inside in ("locked", "overlapped", "calls/plan"):
+        assert inside not in text
+
+
+def test_the_inside_of_the_runtime_is_shown_to_those_who_ask(tmp_path: Path, capsys: Any) -> None:
+    unlock = {"number": 1, "type": EventType.UNLOCK, "time": 5, "text": "the lock ended"}
+    for rank in range(2):
+        path = tmp_path / f"rank-{rank}.record"
+        write_record(path, rank, 2, events=[unlock], locks=4, lock_rounds=99)
+    sentence = "The schedule was locked 4 times, for 99 rounds in all. Last recorded: the lock"
+    assert main(["report", str(tmp_path)]) == 0
+    assert "locked" not in capsys.readouterr().out
+    assert main(["report", str(tmp_path), "--internals"]) == 0
+    text = capsys.readouterr().out
+    assert sentence in text and "overlapped" in text and "calls/plan" in text
+
+
+def test_fit_says_how_far_it_is_and_where_its_own_work_goes(tmp_path: Path, capsys: Any) -> None:
+    fit = {"epoch": 2, "epochs": 3, "step": 20, "has_loss": 1}
+    spent = {"input_time": 20 * 4_000_000, "callback_time": 20 * 1_000_000}
+    folder = write_training(tmp_path, np.full((2, 20), 10.0), loss=0.25, **fit, **spent)
+    assert main(["report", str(folder)]) == 0
+    text = capsys.readouterr().out
+    assert "Epoch 2 of 3, step 20: loss 0.25.\n" in text
+    shares = re.search(r"own work \(of it ([\d.]+)% input and ([\d.]+)% callbacks\)", text)
+    assert shares and float(shares[1]) == pytest.approx(4 * float(shares[2]), abs=0.3)
+    names = next(line.split() for line in text.splitlines() if line.startswith(" rank"))
+    assert names[3:] == ["own", "work", "input", "callbacks", "exchange", "waiting", "awaited"]
+    row = next(line.split() for line in text.splitlines() if re.match(r" +0 +here", line))
+    assert row[4:6] == ["4.00", "1.00"]
 
 
 def test_what_is_wrong_comes_first(tmp_path: Path, capsys: Any) -> None:
@@ -124,7 +154,7 @@ def test_run_report_prints_it_when_the_job_is_over(tmp_path: Path, fails: bool) 
     assert ended.returncode == (3 if fails else 0), ended.stderr
     assert re.search(r"Job \w+: 2 ranks\n", ended.stderr)
     assert "Rank 1 noted: half way" in ended.stderr
-    assert "Communication since the start" in ended.stderr
+    assert "Time per step" in ended.stderr
 
 
 def test_run_report_refuses_other_hosts_without_a_common_folder(capsys: Any) -> None:

@@ -19,7 +19,7 @@ def test_text_and_series_stay_of_the_newest_steps(tmp_path: Path) -> None:
     report = make_report(load_job([write_training(tmp_path, own)]))
     found = json.loads(json.dumps(kept(report)))
     series = found["series"]
-    assert found["size"] == 2 and "Efficiency" in found["text"]
+    assert found["size"] == 2 and "own work" in found["text"]
     assert series["step"] == report.steps.number.tolist() and series["ranks"] == [0, 1]
     assert len(series["total"]) == len(series["step"]) == len(series["own"][1])
     assert series["own"][1][-1] == 15_000 and series["waiting"][0][-1] == 5_000
