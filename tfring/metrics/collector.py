@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -60,11 +61,13 @@ class RankCollector:
         found = _Families(self._rank)
         with self._lock:
             counters = _native.core.counters()
+            news = self._look()
+            if news is not None:
+                _add_training(found, news)
             for name, ours in _COUNTERS.items():
                 if name in counters:
                     found.add(f"tfring_{ours}_total", counters[name])
             _add_labelled(found, counters)
-            news = self._look()
             if news is not None:
                 self._totals.add(news)
                 _add_state(found, news)
@@ -149,6 +152,17 @@ def _add_labelled(found: _Families, counters: dict[str, int]) -> None:
                 found.add(f"tfring_{ours}_total", counters[key], direction)
 
 
+def _add_training(found: _Families, news: News) -> None:
+    header = news.header
+    found.add("tfring_steps_total", max(news.steps_begun, header["step"], 0))
+    found.add("tfring_epoch", header["epoch"])
+    found.add("tfring_epochs", header["epochs"])
+    found.add("tfring_loss", header["loss"] if header["has_loss"] else math.nan)
+    found.add("tfring_samples_total", header["samples"])
+    found.add("tfring_input_wait_seconds_total", header["input_time"] * _NANO)
+    found.add("tfring_callback_seconds_total", header["callback_time"] * _NANO)
+
+
 def _add_state(found: _Families, news: News) -> None:
     header = news.header
     facts = {
@@ -184,7 +198,6 @@ def _add_totals(found: _Families, totals: Totals, news: News) -> None:
         "failed_calls": header["failed"],
         "tensor_bytes": header["bytes"],
         "unseen_calls": news.unseen_calls,
-        "steps": max(news.steps_begun, header["step"], 0),
         **{
             name: totals.counters[name]
             for name in (
@@ -195,8 +208,6 @@ def _add_totals(found: _Families, totals: Totals, news: News) -> None:
                 "gradient_bytes",
             )
         },
-        "samples": header["samples"],
-        "input_wait_seconds": header["input_time"] * _NANO,
     }
     for name, value in values.items():
         found.add(f"tfring_{name}_total", value)

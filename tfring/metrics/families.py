@@ -35,6 +35,24 @@ class Family(NamedTuple):
     bounds: tuple[float, ...] = ()
 
 
+# What people know of their training comes first: type, name and meaning.
+_TRAINING = (
+    ("counter", "steps_total", "Training steps begun, or the one that `fit` or the program marks."),
+    ("gauge", "epoch", "The epoch of `fit`, from 1 on; 0: unknown."),
+    ("gauge", "epochs", "How many epochs this `fit` has; 0: unknown."),
+    ("gauge", "loss", "The loss of `fit` on this rank, of the epoch so far; NaN: unknown, too."),
+    ("counter", "samples_total", "Samples trained on, where `fit` or the program says so."),
+    (
+        "counter",
+        "input_wait_seconds_total",
+        "Time spent in waiting for input, where `fit` or the program says so.",
+    ),
+    (
+        "counter",
+        "callback_seconds_total",
+        "Time that Keras' callbacks took after each batch of `fit`.",
+    ),
+)
 _COUNTERS = (
     ("calls", "Collective calls of this rank that have ended."),
     ("failed_calls", "Of these, those that ended with an error."),
@@ -46,10 +64,6 @@ _COUNTERS = (
     ("cache_hits", "Requests that were sent as a number of the response cache."),
     ("locks", "Locks of the schedule that have begun."),
     ("lock_rounds", "Rounds of repeating allreduces that were run in locks."),
-    (
-        "steps",
-        "Training steps begun, or the step that the program has marked.",
-    ),
     ("observed_steps", "Steps over of which the record still had all calls at a scrape."),
     ("communication_seconds", "Time with a gradient bucket under way, of observed steps."),
     (
@@ -58,8 +72,6 @@ _COUNTERS = (
     ),
     ("waiting_seconds", "Of that, time in which other ranks had not asked for a bucket yet."),
     ("gradient_bytes", "Bytes of the gradients of observed steps."),
-    ("samples", "Samples trained on, where the program says so."),
-    ("input_wait_seconds", "Time spent in waiting for input, where the program says so."),
 )
 _GAUGES = (
     ("job_ranks", "Number of ranks of the job."),
@@ -91,6 +103,7 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[str, ...], tuple[float, ...]]] = {
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
+        *(Family(kind, f"tfring_{name}", text) for kind, name, text in _TRAINING),
         Family(
             "info",
             "tfring_job_info",

@@ -6,6 +6,7 @@ import ipaddress
 import logging
 from pathlib import Path
 
+from tfring import _native
 from tfring.job.security.errors import SecretError
 from tfring.job.security.sources import read_secret_file
 from tfring.metrics.collector import RankCollector
@@ -93,6 +94,7 @@ def _open_endpoint(
         _warn(rank, f"{where}: {error}. Set TFRING_METRICS_PORT to another port, or 0 for any")
     else:
         _log.info("rank %d: metrics at %s", rank, endpoint.url)
+        _native.core.mark(f"metrics at {endpoint.url}")
         return endpoint
     return None
 

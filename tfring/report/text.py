@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+# With this begins what every rank notes for tools: the address of its metrics.
+_OWN_NOTE = "metrics at "
 # Of more ranks, only those are listed that the others have waited for most.
 LISTED = 32
 
@@ -77,7 +79,9 @@ def sentences(report: Report, *, internals: bool = False) -> list[str]:
     lines += [f"{one.text()[0].upper()}{one.text()[1:]}." for one in report.slowdowns]
     if internals:
         lines += _locks(report)
-    lines += [f"Rank {rank} noted: {text}" for rank, text in report.notes]
+    for rank, text in report.notes:
+        if internals or not text.startswith(_OWN_NOTE):
+            lines.append(f"Rank {rank} noted: {text}")
     return lines
 
 

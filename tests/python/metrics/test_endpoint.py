@@ -92,7 +92,14 @@ def test_a_scrape_says_what_was_done(job: pytest.MonkeyPatch) -> None:
     assert 0 < value(found, "collective_duration_seconds_sum", kind="allreduce") < 60
     work(4)
     core.mark_step(7, samples=64, input_nanoseconds=1_500_000_000)
-    found = samples(scrape())
+    core.mark_fit(2, 5, 40, 0.25, 500_000_000)
+    text = scrape()
+    names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
+    assert names[:4] == [f"tfring_{name}" for name in ("steps_total", "epoch", "epochs", "loss")]
+    found = samples(text)
+    assert (value(found, "epoch"), value(found, "epochs")) == (2, 5)
+    assert value(found, "loss") == 0.25
+    assert value(found, "callback_seconds_total") == pytest.approx(0.5)
     assert value(found, "collective_duration_seconds_count", kind="allreduce") == 9
     assert value(found, "steps_total") == 7
     assert value(found, "samples_total") == 64

@@ -59,15 +59,22 @@ def test_the_report_says_where_the_time_goes(folder: Path, capsys: Any) -> None:
 
 def test_the_inside_of_the_runtime_is_shown_to_those_who_ask(tmp_path: Path, capsys: Any) -> None:
     unlock = {"number": 1, "type": EventType.UNLOCK, "time": 5, "text": "the lock ended"}
+    note = {"number": 2, "type": EventType.MARK, "time": 6, "text": "metrics at http://here"}
     for rank in range(2):
         path = tmp_path / f"rank-{rank}.record"
-        write_record(path, rank, 2, events=[unlock], locks=4, lock_rounds=99)
+        write_record(path, rank, 2, events=[unlock, note], locks=4, lock_rounds=99)
     sentence = "The schedule was locked 4 times, for 99 rounds in all. Last recorded: the lock"
     assert main(["report", str(tmp_path)]) == 0
-    assert "locked" not in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "locked" not in text and "metrics at" not in text
     assert main(["report", str(tmp_path), "--internals"]) == 0
     text = capsys.readouterr().out
-    assert sentence in text and "overlapped" in text and "calls/plan" in text
+    assert (
+        sentence in text
+        and "metrics at http://here" in text
+        and "overlapped" in text
+        and "calls/plan" in text
+    )
 
 
 def test_fit_says_how_far_it_is_and_where_its_own_work_goes(tmp_path: Path, capsys: Any) -> None:
