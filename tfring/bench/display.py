@@ -17,6 +17,7 @@ from typing import Any
 from tfring.bench.plot import write_plot
 from tfring.bench.result import Result, row_from
 from tfring.bench.table import LEGEND, heading, line, title
+from tfring.bench.verdict import verdict
 
 # A line of a rank that begins with this is an event, not output.
 MARK = "\x1etfring-bench "
@@ -72,6 +73,7 @@ class Display:
         elif kind == "end":
             assert self.result is not None
             self.result.complete = True
+            self._bar.print("\n".join(["", *verdict(self.result)]).rstrip())
 
     def _row(self, values: dict[str, Any]) -> None:
         assert self.result is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from launcher_tools import environment
 from tfring.bench.display import Display, Files
 from tfring.bench.options import BenchOptions
 from tfring.bench.result import Result, Row, measured_row, read_result
+from tfring.bench.verdict import verdict
 from tfring.launch.cli import main
 
 
@@ -157,6 +159,24 @@ def test_options_reach_the_ranks_as_they_are() -> None:
     assert BenchOptions(min_bytes=4, max_bytes=4).sizes() == [4]
 
 
+def test_the_verdict_says_what_the_numbers_mean_for_training() -> None:
+    result = made_result()
+    assert verdict(result) == [
+        "An allreduce of 4 B takes 0.25 ms here, one of 2.00 MiB less than can be measured.",
+        "The gradients of ResNet50 (97 MiB in 161 tensors) take 123 ms in each step.",
+        "A training step of mlp takes 1.5 ms, 1.5 times as long as without the exchange: 2 ranks "
+        "train 1 times as fast as one alone.",
+    ]
+    del result.rows[2]
+    assert verdict(result)[:2] == [
+        "An allreduce of 4 B takes 0.25 ms here, one of 1.00 MiB 12 ms (0.0874 GB/s, 12 times as "
+        "long as copying it).",
+        "So the gradients of a ResNet-50 (97 MiB) need about 1170 ms in each step, of which the "
+        "backward pass hides a part.",
+    ]
+    assert verdict(replace(result, rows=[])) == []
+
+
 def test_the_table_and_the_file(tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "a.json"
     result = made_result()
@@ -185,6 +205,7 @@ def test_the_table_and_the_file(tmp_path: Path, capsys: Any) -> None:
     ]  # lost in the noise
     assert cells["grouped"] == ["30", "124", "125", "123", "0.829", "0.829", "1", "123", "-"]
     assert cells["step"] == ["30", "1.5", "2.5", "1", "0.5", "1.5", "0.75", "-"]
+    assert lines[-3:] == verdict(result)
     found = read_result(str(path))
     assert found.complete and found.notes == ["a note"]
     assert [each.label for each in found.rows] == [each.label for each in result.rows]
