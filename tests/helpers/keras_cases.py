@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import tfring.keras as hvd
 
@@ -134,3 +136,14 @@ def assert_same_on_all_ranks(model: Any, *, but: Any = None) -> None:
     for weights in hvd.allgather_object(own):
         for ours, theirs in zip(own, weights, strict=True):
             np.testing.assert_array_equal(ours, theirs)
+
+
+def written(folder: Path) -> dict[str, dict[int, float]]:
+    """The values in the event files of a folder, by name and step."""
+    found: dict[str, dict[int, float]] = {}
+    for path in sorted(folder.glob("events.*")):
+        for record in tf.data.TFRecordDataset(str(path)):
+            event = tf.compat.v1.Event.FromString(record.numpy())
+            for entry in event.summary.value:
+                found.setdefault(entry.tag, {})[event.step] = float(tf.make_ndarray(entry.tensor))
+    return found

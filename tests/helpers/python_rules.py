@@ -112,6 +112,7 @@ ARROWS: dict[str, set[str]] = {
         "sharding",
         "data",
         "keras2",
+        "timeline",
     },
     "launch": {
         "version",
@@ -139,7 +140,6 @@ ARROWS: dict[str, set[str]] = {
 # lists them, and each is loaded when a user first asks for it: they make no circle.
 PUBLIC_NAMES_FROM: dict[str, set[str]] = {
     "tfring": set(ARROWS),
-    "keras": {"timeline"},
 }
 # Third-party modules and the packages that may import them. A function may hold such an import:
 # these modules are large, or a job can do without them.

@@ -27,7 +27,8 @@ def run(options: argparse.Namespace) -> int:
     found = load_timeline(meant(options.job))
     job = found.job
     path = options.output or f"timeline-{job.job}.json"
-    draw(job, found.hops).write(path)
+    draw(job, found.hops, found.phases).write(path)
     calls = sum(len(record.calls) for record in job.records.values())
     print(f"{len(job.records)} of {job.size} ranks, {calls} calls: {path}")
+    print("Open https://ui.perfetto.dev and drop the file there: it stays in your browser.")
     return 0

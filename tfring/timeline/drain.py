@@ -10,6 +10,7 @@ import numpy as np
 
 from tfring.recorder import layout
 from tfring.timeline.hops import HopSource
+from tfring.timeline.phases import PhaseSource
 from tfring.timeline.spool import SpoolWriter
 
 # Per ring: what numbers its entries, and what says that one is complete.
@@ -19,13 +20,16 @@ _KEYS = {"call": ("number", "ended"), "plan": ("sequence", "ended"), "event": ("
 class Drain:
     """Reads the record of this process while the runtime writes it. For one thread."""
 
-    def __init__(self, record: Path, writer: SpoolWriter, hops: HopSource) -> None:
+    def __init__(
+        self, record: Path, writer: SpoolWriter, hops: HopSource, phases: PhaseSource
+    ) -> None:
         """Opens the record; what is complete in it already is left out.
 
         Args:
             record: The file of this rank.
             writer: Gets what comes.
             hops: Has the messages between ranks, which are not in the record.
+            phases: Has what `fit` notes, which is not there, either.
 
         Raises:
             OSError: The file cannot be read.
@@ -34,7 +38,7 @@ class Drain:
             # It stays readable when the runtime removes the file.
             self._memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         header = np.frombuffer(self._memory, layout.HEADER, 1)[0]
-        self._writer, self._hops = writer, hops
+        self._writer, self._hops, self._phases = writer, hops, phases
         self._rings: dict[str, np.ndarray[Any, Any]] = {}
         at = layout.HEADER_BYTES
         dtypes = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT}
@@ -62,6 +66,7 @@ class Drain:
             seen[slots[whole]] = complete[slots][whole]
             self._writer.add(name, entries[whole].tobytes())
         self._writer.add("hops", self._hops.take())
+        self._writer.add("phases", self._phases.take())
         self._writer.flush(header)
 
     def take_all(self) -> None:

@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from tfring.recorder.gradients import Series
 from tfring.recorder.job import JobRecords
 from tfring.recorder.reader import Call, Event, Record
 from tfring.timeline.critical import Segment, critical_path
 from tfring.timeline.hops import NO_HOPS, Hops
 from tfring.timeline.moments import JobMoments, Moments
+from tfring.timeline.phases import KINDS, NO_PHASES, Phases
 from tfring.timeline.trace import Trace
 
 # Of each rank, so many names have a lane; the calls of the others share one.
@@ -19,19 +22,24 @@ NAMED_LANES = 40
 _EXPOSED = "exposed communication"
 
 
-def draw(job: JobRecords, hops: Mapping[int, Hops] | None = None) -> Trace:
+def draw(
+    job: JobRecords,
+    hops: Mapping[int, Hops] | None = None,
+    phases: Mapping[int, Phases] | None = None,
+) -> Trace:
     """Returns the timeline of a job.
 
     Args:
         job: The records of its ranks.
         hops: Messages between ranks, by the rank that noted them, where they were noted.
+        phases: What `fit` did when, by rank, where that was noted.
     """
     moments = JobMoments(job)
     trace = Trace(_origin(job), _facts(job))
     _path(trace, moments)
     for rank, record in job.records.items():
         one = _Rank(trace, moments, rank)
-        one.draw(record)
+        one.draw(record, (phases or {}).get(rank, NO_PHASES))
         one.draw_hops((hops or {}).get(rank, NO_HOPS))
     return trace
 
@@ -113,9 +121,10 @@ class _Rank:
         self._process = process_of(rank)
         self._last = moments.last_time(rank)
 
-    def draw(self, record: Record) -> None:
+    def draw(self, record: Record, phases: Phases) -> None:
         name = f"rank {self._rank} ({record.host}, process {record.pid})"
         self._trace.process(self._process, name, _clock_text(self._moments.job, self._rank))
+        self._phases(phases)
         self._steps()
         self._events(record.events)
         named = self._named(record.calls)
@@ -146,6 +155,23 @@ class _Rank:
             name = f"plan {args['plan']}"
             self._trace.slice(self._process, lane, name, since, end, args)
             self._trace.slice(self._process, lane, "bytes move", first, end)
+
+    def _phases(self, phases: Phases) -> None:
+        """Draws what `fit` does, what it waits for and what callbacks take."""
+        common = self._moments.job.common
+        for lane in dict.fromkeys(lane for lane, _ in KINDS) if len(phases) else ():
+            self._trace.lane(self._process, lane)
+        # Of two that begin at once the one that holds the other comes first.
+        for at in np.lexsort((phases["kind"], -phases["end"], phases["begin"])).tolist():
+            begin, end, number, kind = phases[at].tolist()
+            lane, name = KINDS[kind]
+            self._trace.slice(
+                self._process,
+                self._trace.lane(self._process, lane),
+                name.format(number),
+                common(self._rank, begin),
+                common(self._rank, end),
+            )
 
     def _steps(self) -> None:
         """Draws steps: from the end of one to the end of the next."""

@@ -77,7 +77,7 @@ def make_file(path: Path, rank: int, facts: dict[str, Any]) -> None:
     target = target_of(path, rank)
     found = load_timeline(list(spools.values()), _MOST_CALLS)
     job = found.job
-    draw(job, found.hops).write(target)
+    draw(job, found.hops, found.phases).write(target)
     if found.left_out:
         _warn_of_more(target, found.left_out)
     if job.missing:
@@ -128,7 +128,7 @@ def finish(path: Path) -> bool:
     newest = max((one for _, one in facts), key=lambda one: int(one["began"]))
     spools = [spool for spool, _ in _of_job(path, newest)]
     found = load_timeline(spools, _MOST_CALLS)
-    draw(found.job, found.hops).write(path)
+    draw(found.job, found.hops, found.phases).write(path)
     if found.left_out:
         _warn_of_more(path, found.left_out)
     if not found.left_out and not found.job.missing:

@@ -21,6 +21,7 @@ from tfring.recorder.reader import read_header
 from tfring.timeline.drain import Drain
 from tfring.timeline.hops import HopSource
 from tfring.timeline.merge import make_file, remove_spools_above, target_of
+from tfring.timeline.phases import PhaseSource
 from tfring.timeline.spool import IDENTITY, SpoolWriter, spool_path
 from tfring.timeline.trace import replaced_file
 
@@ -64,7 +65,8 @@ class _Session:
         limit = here.megabytes << 20
         self._writer = SpoolWriter(spool_path(path, self.rank), limit, self.facts)
         self.hops = HopSource(here.take_hops)
-        self._drain = Drain(record, self._writer, self.hops)
+        self.phases = PhaseSource()
+        self._drain = Drain(record, self._writer, self.hops, self.phases)
         self._drain.take()  # from here on what is there can be read after a crash
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tfring-timeline", daemon=True)
@@ -89,7 +91,7 @@ class _Session:
 
 
 class _State:
-    """What this process's timeline is. Guarded by _lock; lives as long as the process."""
+    """What this process's timeline is. Written under _lock; lives as long as the process."""
 
     here: _Here | None = None  # between init and shutdown
     session: _Session | None = None
@@ -178,6 +180,12 @@ def attach(
         start_timeline(timeline)
     except (OSError, RuntimeError) as error:
         _log.warning("there will be no timeline of rank %d: %s", rank, error)
+
+
+def phases() -> PhaseSource | None:
+    """Returns where to note what `fit` does, while a timeline is on; else None."""
+    session = _state.session
+    return None if session is None else session.phases
 
 
 def about_to_leave() -> None:

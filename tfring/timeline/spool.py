@@ -24,6 +24,7 @@ from tfring.recorder.files import checked_header, open_file
 from tfring.recorder.job import JobRecords, job_of, load_job
 from tfring.recorder.reader import Record, RecordError, Rings, read_record, record_of
 from tfring.timeline.hops import HOP, Hops
+from tfring.timeline.phases import PHASE, Phases
 
 SUFFIX = ".spool"
 OLDER = ".older"
@@ -44,7 +45,9 @@ _TAGS = {
     b"EVNT": "event",
     b"RANK": "rank",
     b"HOPS": "hops",
+    b"PHAS": "phases",
 }
+_BESIDE = {"hops": HOP, "phases": PHASE}  # and not in the record
 _TAG_OF = {name: tag for tag, name in _TAGS.items()}
 _END = b"DONE"
 _PART = struct.Struct("<4sI")
@@ -76,8 +79,8 @@ class SpoolWriter:
         """Adds entries of a ring, or the header.
 
         Args:
-            name: "header", "call", "plan", "event", "rank", or "hops".
-            data: As they are in the record, or come from the binding.
+            name: "header", "call", "plan", "event", "rank", "hops" or "phases".
+            data: As they are in the record, or come from the binding or from `fit`.
         """
         self._write(_TAG_OF[name], data)
 
@@ -241,20 +244,21 @@ def read_spool(path: Path, most: int | None = None) -> tuple[Record, int]:
     return record_of(path, whole), left_out
 
 
-def hops_of(path: Path, most: int | None = None) -> Hops:
-    """Returns the messages in a spool, by their ends.
+def _beside(path: Path, name: str, most: int | None) -> np.ndarray[Any, Any]:
+    """Returns what is in a spool and not in a record, in order of time.
 
     Args:
         path: The spool.
+        name: "hops" or "phases".
         most: Of more than that, only the newest.
 
     Raises:
         OSError: It cannot be read.
     """
     files = [one for one in (older_file(path), path) if one.exists()]
-    data = [part for one in files for name, part in _parts(one) if name == "hops"]
-    hops = np.frombuffer(b"".join(data), HOP)
-    return hops if most is None else hops[-most:]
+    data = [part for one in files for found, part in _parts(one) if found == name]
+    entries = np.frombuffer(b"".join(data), _BESIDE[name])
+    return entries if most is None else entries[-most:]
 
 
 @dataclass(frozen=True)
@@ -264,11 +268,13 @@ class Loaded:
     Attributes:
         job: The records.
         hops: Messages between ranks, by rank; of those that have a spool.
+        phases: What `fit` did when, by rank; of the same.
         left_out: How many calls were left out as there are so many.
     """
 
     job: JobRecords
     hops: dict[int, Hops]
+    phases: dict[int, Phases]
     left_out: int
 
 
@@ -294,14 +300,15 @@ def load_timeline(given: Sequence[Path | str] = (), most: int | None = None) -> 
         spools += found
         others += [] if found else [str(one)]
     records = list(load_job(others).records.values()) if others or not spools else []
-    left_out, hops = 0, dict[int, Hops]()
+    left_out, hops, phases = 0, dict[int, Hops](), dict[int, Phases]()
     each = None if most is None or not spools else most // len(spools)
     for path in spools:
         record, more = read_spool(path, each)
         records.append(record)
         left_out += more
-        hops[record.rank] = hops_of(path, each)
-    return Loaded(job_of(records), hops, left_out)
+        hops[record.rank] = _beside(path, "hops", each)
+        phases[record.rank] = _beside(path, "phases", each)
+    return Loaded(job_of(records), hops, phases, left_out)
 
 
 def _newest(ring: np.ndarray[Any, Any], key: str) -> np.ndarray[Any, Any]:
@@ -330,7 +337,7 @@ def _after_the_last_drain(facts: dict[str, Any]) -> dict[str, bytes]:
 def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yields the parts of a file up to the one that is cut off."""
     sizes = {"header": layout.HEADER.itemsize, **{n: d.itemsize for n, d in RINGS.items()}}
-    sizes["hops"] = HOP.itemsize
+    sizes |= {name: dtype.itemsize for name, dtype in _BESIDE.items()}
     with open_file(path, -1) as file:
         file.readline()
         while len(head := file.read(_PART.size)) == _PART.size:

@@ -8,8 +8,7 @@ from typing import Any
 
 import keras
 import pytest
-import tensorflow as tf
-from keras_cases import FEATURES, compiled, fit, my_data
+from keras_cases import FEATURES, compiled, fit, my_data, written
 
 import tfring.keras as hvd
 from tfring.keras import callbacks
@@ -34,17 +33,6 @@ def check(history: dict[str, list[float]], model: Any, epochs: int) -> None:
         assert 0 < values["comm_seconds"] < 60
         assert 0 <= values["comm_waiting_seconds"] <= values["comm_exposed_seconds"] < 60
         assert values["comm_tensors_per_plan"] >= 1
-
-
-def written(folder: Path) -> dict[str, dict[int, float]]:
-    """The values in the event files of a folder, by name and step."""
-    found: dict[str, dict[int, float]] = {}
-    for path in sorted(folder.glob("events.*")):
-        for record in tf.data.TFRecordDataset(str(path)):
-            event = tf.compat.v1.Event.FromString(record.numpy())
-            for entry in event.summary.value:
-                found.setdefault(entry.tag, {})[event.step] = float(tf.make_ndarray(entry.tensor))
-    return found
 
 
 def test_logs_and_event_files_have_every_epoch(tmp_path: Path) -> None:

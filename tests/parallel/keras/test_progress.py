@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 from typing import Any
 
 import keras
 import pytest
 import tensorflow as tf
-from keras_cases import FEATURES, compiled
+from keras_cases import FEATURES, compiled, written
 
 import tfring.keras as hvd
 from tfring.keras.callbacks.observing import progress
@@ -84,6 +86,59 @@ def test_the_time_of_callbacks_is_not_that_of_input(monkeypatch: pytest.MonkeyPa
     after = header()
     assert after["callback_time"] - before["callback_time"] >= 1e9 * CALLBACK
     assert after["input_time"] == before["input_time"]
+
+
+class TensorBoard(keras.callbacks.Callback):  # type: ignore[misc]
+    """Stands where Keras' is, for which TensorBoard may not be installed."""
+
+    def __init__(self, log_dir: Path) -> None:
+        super().__init__()
+        self.log_dir = log_dir
+
+
+def test_tensorboard_gets_the_times_of_all_ranks_without_being_asked(tmp_path: Path) -> None:
+    x, y = tf.ones((2 * SAMPLES, FEATURES)), tf.zeros((2 * SAMPLES,), tf.int32)
+    model = compiled(keras.optimizers.SGD(0.01))
+    board = hvd.fit_callbacks(Sleeps(), TensorBoard(tmp_path))
+    model.fit(x, y, batch_size=SAMPLES, epochs=EPOCHS, verbose=0, callbacks=board)
+    folders = sorted(path.name for path in tmp_path.iterdir())
+    if hvd.rank() or hvd.size() == 1:  # where it is one folder for all ranks, rank 0 writes alone
+        assert folders == []
+        return
+    assert folders == [f"rank-{rank}" for rank in range(hvd.size())]
+    for folder in folders:
+        found = written(tmp_path / folder)
+        names = ("callbacks", "exchange", "input", "step", "waiting")
+        assert sorted(found) == [f"tfring/{name}_seconds" for name in names]
+        for epochs in found.values():
+            assert sorted(epochs) == list(range(EPOCHS))
+        for epoch in range(EPOCHS):
+            seconds = {name: found[f"tfring/{name}_seconds"][epoch] for name in names}
+            # One of two steps has a batch after it.
+            assert seconds["step"] > seconds["callbacks"] >= 0.99 * CALLBACK / 2
+            assert seconds["step"] > seconds["exchange"] >= seconds["waiting"] >= 0
+
+
+def test_a_timeline_shows_fit_input_and_callbacks_of_all_ranks(tmp_path: Path) -> None:
+    file = Path(hvd.broadcast_object(str(tmp_path))) / "fit.json"
+    model = compiled(keras.optimizers.SGD(0.01))
+    hvd.start_timeline(file)
+    model.fit(slow_batches(), epochs=2, verbose=0, callbacks=hvd.fit_callbacks(Sleeps()))
+    hvd.stop_timeline()
+    if hvd.rank():
+        return
+    events = json.loads(file.read_text())["traceEvents"]
+    lanes = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    slices = [e for e in events if e["ph"] == "X"]
+    for process in {e["pid"] for e in slices if lanes[e["tid"]] == "steps"} - {1}:
+        own = [(lanes[e["tid"]], e["name"], e["dur"]) for e in slices if e["pid"] == process]
+        epochs = [name for lane, name, _ in own if lane == "fit" and "epoch" in name]
+        assert epochs == ["epoch 1", "after epoch 1: validation, callbacks", "epoch 2"]
+        assert len([one for one in own if one[0] == "fit" and "step" in one[1]]) == 2 * STEPS
+        inputs = [duration for lane, _, duration in own if lane == "input"]
+        assert sum(inputs) >= 0.99e6 * INPUT * 2  # the first batch of an epoch at least
+        waits = [duration for lane, _, duration in own if lane == "callbacks"]
+        assert len(waits) == 2 * (STEPS - 1) and min(waits) >= 0.99e6 * CALLBACK
 
 
 def test_it_works_with_keras_2() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 
+import numpy as np
 import pytest
 from made_records import gradient_name, made_job
 from trace_processor import TraceProcessor
 
+from tfring.timeline import phases
 from tfring.timeline.draw import NAMED_LANES, draw
+from tfring.timeline.phases import PhaseSource
 
 BUCKET, MARK, INIT = 1, 8, 1
 BUCKET_NAME = gradient_name()
@@ -99,6 +102,28 @@ def test_perfetto_reads_it(job, tmp_path):
         # Perfetto has found nothing wrong.
         errors = "select name, value from stats where severity in ('error', 'data_loss')"
         assert trace.query(f"{errors} and value > 0") == []
+
+
+def test_fit_its_input_and_callbacks_have_rows_of_their_own(job, tmp_path):
+    noted = PhaseSource()
+    noted.note(phases.CALLBACKS, 6, 90_000, 100_000)
+    noted.note(phases.STEP, 7, 100_000, 200_000)
+    noted.note(phases.INPUT, 7, 100_000, 140_000)
+    noted.note(phases.EPOCH, 2, 100_000, 200_000)
+    draw(job, {}, {0: np.frombuffer(noted.take(), phases.PHASE)}).write(tmp_path / "a.json")
+    found = json.loads((tmp_path / "a.json").read_text())["traceEvents"]
+    lanes = {e["tid"]: e["args"]["name"] for e in found if e["name"] == "thread_name"}
+    of_rank_0 = [lanes[e["tid"]] for e in found if e["name"] == "thread_name" and e["pid"] == 2]
+    assert of_rank_0[:3] == ["fit", "input", "callbacks"]
+    slices = [(lanes[e["tid"]], e["name"], e["dur"]) for e in found if e["ph"] == "X"]
+    own = [one for one in slices if one[0] in ("fit", "input", "callbacks")]
+    assert own == [  # the epoch holds the step, and so comes before it
+        ("callbacks", "callbacks after step 6", 10),
+        ("fit", "epoch 2", 100),
+        ("fit", "step 7", 100),
+        ("input", "input of step 7", 40),
+    ]
+    assert noted.take() == b""
 
 
 def test_a_job_without_calls_has_a_file_too(tmp_path):

@@ -206,6 +206,7 @@ def test_a_job_that_runs_and_the_record_of_one_that_is_over(tmp_path):
     assert job.returncode == 0, out + error
     assert running.returncode == 0, running.stderr
     assert running.stdout.startswith("2 of 2 ranks, 10 calls: ")
+    assert "Open https://ui.perfetto.dev" in running.stdout
     over = finish([*map(str, command)])
     assert over.stdout == running.stdout
     assert sum(e["name"] == "allreduce" for e in slices(tmp_path / "a.json")) == 10

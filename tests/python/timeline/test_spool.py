@@ -17,6 +17,7 @@ from tfring.recorder.reader import RecordError, read_record
 from tfring.timeline import merge, spool
 from tfring.timeline.drain import Drain
 from tfring.timeline.hops import HOP, HopSource
+from tfring.timeline.phases import STEP, PhaseSource
 from tfring.timeline.spool import SpoolWriter, load_timeline, spool_path
 
 SLOTS = 8
@@ -46,7 +47,8 @@ class FakeRank:
         self.spool = spool_path(folder / "job.json", rank)
         self.writer = SpoolWriter(self.spool, limit, facts)
         self.hops = HopSource(take_hops)
-        self.drain = Drain(self.record, self.writer, self.hops)
+        self.phases = PhaseSource()
+        self.drain = Drain(self.record, self.writer, self.hops, self.phases)
 
     def call(self, number, ended=True):
         slot = self.calls[number % SLOTS]
@@ -134,7 +136,7 @@ def test_what_ended_before_is_left_out(tmp_path):
     rank = FakeRank(tmp_path)
     rank.call(1)
     rank.call(2, ended=False)
-    drain = Drain(rank.record, rank.writer, HopSource(take_hops))
+    drain = Drain(rank.record, rank.writer, HopSource(take_hops), PhaseSource())
     rank.call(2)
     drain.take_all()
     rank.writer.close(done=True)
@@ -211,6 +213,16 @@ def test_hops_are_kept_up_to_the_last(tmp_path):
     rank.drain.take_all()
     rank.writer.close(done=True)
     assert [int(hop["peer"]) for hop in load_timeline([rank.spool]).hops[0]] == [7, 8]
+
+
+def test_what_fit_notes_is_kept(tmp_path):
+    rank = FakeRank(tmp_path)
+    for step in range(1, 4):
+        rank.phases.note(STEP, step, 10 * step, 10 * step + 5)
+        rank.drain.take()
+    rank.writer.close(done=True)
+    found = load_timeline([rank.spool], most=2).phases[0]
+    assert found.tolist() == [(20, 25, 2, STEP), (30, 35, 3, STEP)]
 
 
 def test_other_files_are_no_spools(tmp_path):

@@ -20,6 +20,7 @@ from tfring.keras.callbacks.early_stop import (
     meet_after_epoch,
 )
 from tfring.keras.callbacks.guard import DivergenceGuard, train_together
+from tfring.keras.callbacks.observing.board import board_of
 from tfring.keras.callbacks.observing.progress import Progress
 from tfring.keras.callbacks.watch import ReductionWatch
 from tfring.keras.model_optimizers import optimizers_of, parts_of, remembered
@@ -56,7 +57,9 @@ class Fit:
         self.local: list[Any] = []
         self.reduced_by_user = False
         self.made_equal_later = False
-        self.passes = _passes(model)
+        given = _arguments(model)
+        self.passes = _passes(model, given)
+        self._board = board_of(given.get("callbacks")) if topology.rank() == 0 else None
         self.progress = Progress(params)
         self._watch = ReductionWatch(model)
         self._guard = DivergenceGuard()
@@ -180,8 +183,11 @@ class Fit:
             "batches": self._batches if alike and self._epoch is not None else None,
             "rates": _rates(model) if rated else {},
             "passes": passes.begun() if begins else {},
+            "times": self.progress.times,
         }
         everywhere = objects.allgather_json(mine, name="tfring.fit")
+        if self._board is not None and self._epoch is not None:
+            self._board.write(self._epoch, [each["times"] for each in everywhere])
         _refuse_other_epochs([each["epoch"] for each in everywhere])
         before = f"after epoch {self._epoch + 1}" if self._epoch is not None else "at the beginning"
         _refuse_unequal("steps per epoch", [each["steps"] for each in everywhere], _EQUAL_STEPS)
@@ -233,10 +239,13 @@ def fit_frame(model: Any, frame: FrameType | None) -> FrameType | None:
     return None
 
 
-def _passes(model: Any) -> passes.Passes | None:
-    """Returns those of the data that the model's `fit`, which has called us, was given."""
+def _arguments(model: Any) -> Mapping[str, Any]:
+    """Returns what the model's `fit`, which has called us, was given."""
     frame = fit_frame(model, inspect.currentframe())
-    given = {} if frame is None else frame.f_locals
+    return {} if frame is None else frame.f_locals
+
+
+def _passes(model: Any, given: Mapping[str, Any]) -> passes.Passes | None:
     stream = given.get("steps_per_epoch") is not None
     return passes.of(given.get("x"), stream=stream, within=not detect.is_model(model))
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfring import topology
+from tfring.keras.callbacks.observing.board import write_scalar
 from tfring.keras2.facts import Keras2Callback
 from tfring.metrics.follower import News, RecordFollower
 from tfring.recorder.own import own_path
@@ -139,7 +139,7 @@ class CommunicationMetrics(Keras2Callback, keras.callbacks.Callback):  # type: i
         with self._without_harm(), self._writer.as_default():
             for name, mean in means.items():
                 if not math.isnan(mean):
-                    tf.summary.write(name, np.float32(mean), step, _scalar())
+                    write_scalar(name, mean, step)
             self._writer.flush()
 
     @contextlib.contextmanager
@@ -150,13 +150,6 @@ class CommunicationMetrics(Keras2Callback, keras.callbacks.Callback):  # type: i
         except (OSError, tf.errors.OpError) as error:
             self._writer = None
             _log.warning("CommunicationMetrics writes no event files any more: %s", error)
-
-
-def _scalar() -> Any:
-    """Returns what tells TensorBoard to draw a line, as tf.summary.scalar, which needs it, does."""
-    metadata = tf.compat.v1.SummaryMetadata(data_class="DATA_CLASS_SCALAR")
-    metadata.plugin_data.plugin_name = "scalars"
-    return metadata
 
 
 class _Sums:
