@@ -26,6 +26,7 @@ from tfring.job.store.tcp.server import StoreServer
 from tfring.launch import cell_sources
 from tfring.launch.agents.addresses import open_rendezvous
 from tfring.launch.agents.host import AGENT_TIMEOUT_SECONDS, SSH_LATER_SECONDS
+from tfring.launch.hosts.names import refuse_unknown
 from tfring.launch.hosts.placement import (
     Slot,
     address_of,
@@ -160,6 +161,7 @@ def _job(
 def _call(function: bytes, options: JobOptions) -> list[Any]:
     """Runs the job, and beside it a server for the function and its results."""
     hosts = [slot.host for slot in options.slots]
+    refuse_unknown(dict.fromkeys(hosts))
     other_host = next((address_of(host) for host in hosts if not is_local(host)), None)
     sock = open_rendezvous(options.interface, other_host)
     sock.listen(_BACKLOG)

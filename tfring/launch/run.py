@@ -21,7 +21,8 @@ from tfring.launch.elastic.elastic_job import ElasticJobRunner
 from tfring.launch.elastic.nodes import NodeHead
 from tfring.launch.elastic.orders import Head, Orders
 from tfring.launch.hosts.errors import NoRanksError, UsageError
-from tfring.launch.hosts.placement import is_local
+from tfring.launch.hosts.names import refuse_unknown
+from tfring.launch.hosts.placement import crowded, is_local
 from tfring.launch.job import JobRunner
 from tfring.launch.options.config_file import with_file
 from tfring.launch.options.job_options import JobOptions
@@ -35,6 +36,7 @@ from tfring.launch.output.merger import OutputMerger
 from tfring.launch.output.terminal import Terminal
 from tfring.settings.environment import read_settings
 from tfring.settings.setting import SettingError
+from tfring.ssh.options import SshOptions
 from tfring.timeline import merge
 
 
@@ -43,8 +45,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "tfring run [-np N] [-H HOST:SLOTS,...] [options] PROGRAM ..."
     parser.description = (
         "Starts a program on several ranks, here or on other hosts, prints what they print, and "
-        "ends all when one fails. Lines get the rank in front as soon as a second rank writes. Words behind the program are the program's. Other hosts need "
-        "the same Python and tfring at the same path. More: tfring help launcher."
+        "ends all when one fails. Lines have the rank in front as soon as a second rank writes. "
+        "Words behind the program are the program's. Other hosts need the same Python and tfring "
+        "at the same path. More: tfring help launcher."
     )
     parser.epilog = (
         "tfring run -np 4 python train.py --epochs 3\n"
@@ -79,12 +82,13 @@ def _run(options: RunOptions, **environment: str) -> int:
     job = job_options(options)
     job = dataclasses.replace(job, environment={**job.environment, **environment})
     variables = {**os.environ, **job.environment}
-    hosts = {slot.host for slot in job.slots} | {
-        host for host, _ in (job.elastic.hosts if job.elastic is not None else ())
-    }
+    hosts = dict.fromkeys(slot.host for slot in job.slots)
+    hosts |= dict.fromkeys(host for host, _ in (job.elastic.hosts if job.elastic else ()))
     elsewhere = not all(is_local(host) for host in hosts)
     if options.report and elsewhere and not variables.get(RECORD_DIR):
         raise UsageError(f"--report with other hosts needs {RECORD_DIR}, a folder of all hosts")
+    if job.elastic is None and isinstance(job.shell, SshOptions):
+        refuse_unknown(hosts)
     timeline = _timeline_of(variables)
     with Terminal() as terminal, RunRecords(variables) as records:
         merger = OutputMerger(
@@ -101,6 +105,8 @@ def _run(options: RunOptions, **environment: str) -> int:
             _timeline(merge.clear, timeline)
         runner = _runner(job, merger, records)
         merger.note(_first_line(job, records.name))
+        if hint := crowded(job.slots):
+            merger.note(hint)
         code = runner.run()
         ended_well = code == 0 and job.elastic is None and runner.stopped_by is None
         if ended_well and (hint := _nobody_joined(job, options.horovod, variables, records)):

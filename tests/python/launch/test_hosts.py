@@ -12,9 +12,11 @@ from run_options import run_options
 from tfring.launch.hosts.allocations import find_allocation
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.lists import expand, split_list
+from tfring.launch.hosts.names import refuse_unknown
 from tfring.launch.hosts.placement import (
     address_of,
     assign_slots,
+    crowded,
     is_local,
     parse_hostfile,
     parse_hosts,
@@ -262,3 +264,26 @@ def test_a_job_has_at_most_a_hundred_thousand_ranks():
     for ranks, hosts in ((100_000_000, []), (None, parse_hosts("a:60000,b:60000"))):
         with pytest.raises(UsageError, match="a job has at most 100000"):
             assign_slots(ranks, hosts)
+
+
+def test_a_name_without_an_address_is_refused_before_anything_starts(tmp_path, monkeypatch):
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\necho "hostname $3"\n[ $3 = alias.invalid ] && echo "proxyjump a"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    refuse_unknown(["localhost", "127.0.0.2", "me@127.0.0.3", "alias.invalid"])
+    with pytest.raises(UsageError) as refused:
+        refuse_unknown(["localhost", "me@nodeb.invalid"])
+    assert str(refused.value).splitlines() == [
+        "The host nodeb.invalid is unknown: its name does not resolve here.",
+        "Check -H or the host file, and /etc/hosts.",
+    ]
+
+
+def test_more_ranks_than_cores_are_said(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    assert crowded(assign_slots(2, [])) == ""
+    assert crowded(assign_slots(8, parse_hosts("localhost:2,node1.invalid:6"))) == ""
+    what, do = crowded(assign_slots(5, [])).splitlines()
+    assert "5 ranks share the 2 cores of this host" in what and "2.5 times" in what
+    assert "fewer ranks" in do and "-H" in do

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import socket
 from collections.abc import Sequence
@@ -113,6 +114,19 @@ def _number_ranks(used: list[tuple[str, int]]) -> list[Slot]:
             across = sum(1 for _, other in used if other > local)
             slots.append(Slot(len(slots), host, local, count, cross, across))
     return slots
+
+
+def crowded(slots: Sequence[Slot]) -> str:
+    """Returns what to say where this host has more ranks than cores; "" elsewhere."""
+    here = {host for host in {slot.host for slot in slots} if is_local(host)}
+    ranks, cores = sum(slot.host in here for slot in slots), len(os.sched_getaffinity(0))
+    if ranks <= cores:
+        return ""
+    have = "1 core, which this host has" if cores == 1 else f"the {cores} cores of this host"
+    return (
+        f"tfring run: {ranks} ranks share {have}: each step takes about {ranks / cores:.2g} times "
+        f"as long as with -np {cores}.\nStart fewer ranks, or name more hosts with -H."
+    )
 
 
 def address_of(host: str) -> str:
