@@ -19,7 +19,7 @@ from tfring import _native, topology
 from tfring.elastic import process as elastic
 from tfring.elastic.errors import Dismissed
 from tfring.exceptions import described
-from tfring.gpu.nccl import fix_sums, use_interface, with_nccl
+from tfring.gpu.nccl import fix_sums, missing_gpu, use_interface, with_nccl
 from tfring.job.bootstrap import mpi_data, mpi_exchange
 from tfring.job.bootstrap.cancel import Cancel
 from tfring.job.bootstrap.connect import Membership, connect_job
@@ -215,6 +215,13 @@ def _start(membership: Membership, settings: Settings) -> None:
             first_of_host=membership.local_rank == 0,
             # The ranks of an elastic job wait for each other, and training waits for them.
             wait=elastic.started() is None,
+        )
+    if membership.local_rank == 0 and (why := missing_gpu(membership.runtime)):
+        _log.warning(
+            "TFRING_GPU_OPERATIONS=nccl, but rank %d has no GPU (%s): tensors are reduced on the "
+            "CPU.\nLeave that variable out, or look at what `tfring doctor` says of GPUs.",
+            membership.rank,
+            why,
         )
     use_interface(membership.interface)
     fix_sums(membership.runtime)

@@ -8,6 +8,7 @@ finds the third, which only Python can.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import re
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfring import _native
+from tfring.gpu.driver import DEFAULT_DRIVER
 
 SETTING = "NCCL_LIBRARY"
 _NAME = "libnccl.so.2"
@@ -115,6 +117,27 @@ def with_nccl(runtime: dict[str, str]) -> dict[str, str]:
         return runtime
     path = nccl_of_package()
     return runtime if path is None else {**runtime, SETTING: path}
+
+
+def missing_gpu(runtime: Mapping[str, str]) -> str:
+    """Returns why this process can have no GPU, though NCCL is asked for; "" otherwise.
+
+    Does not initialise CUDA: the program may still choose its devices.
+
+    Args:
+        runtime: The runtime's settings that are set, by name without prefix.
+    """
+    if runtime.get("GPU_OPERATIONS", "").lower() != "nccl":
+        return ""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible in ("", "-1"):
+        return f"CUDA_VISIBLE_DEVICES={visible} hides all"
+    driver = runtime.get("CUDA_DRIVER") or DEFAULT_DRIVER
+    try:
+        ctypes.CDLL(driver)
+    except OSError as error:
+        return f"there is no CUDA driver: {error}"
+    return ""
 
 
 def use_interface(name: str) -> None:

@@ -5,15 +5,18 @@ The callbacks of tfring call this; a plain optimizer is noticed only where there
 
 from __future__ import annotations
 
+import itertools
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfring import topology
+from tfring.collectives import objects
+from tfring.comparison.hashes import name_of
 from tfring.keras.hook import find_hook, innermost
 from tfring.keras.model_optimizers import optimizers_of, reachable
 from tfring.keras2 import detect, facts
@@ -82,13 +85,44 @@ def at_train_begin(model: Any) -> None:
         raise RuntimeError(
             f"rank {topology.rank()}: the model's optimizer {facts.name_of(optimizer)!r} "
             f"({type(optimizer).__name__}) does not reduce gradients over the {topology.size()} "
-            "ranks: each would train a model of its own. Give compile() the optimizer that "
-            "DistributedOptimizer returned. (load_model, clone, pickle and from_config "
-            "make plain optimizers: wrap those again.) If you average weights yourself, say "
-            "reduced_by_user=True to BroadcastGlobalVariablesCallback"
+            "ranks: each would train a model of its own.\nGive compile() what "
+            "hvd.DistributedOptimizer returned. load_model, clone, pickle and from_config make "
+            "plain optimizers: wrap those again. If you average weights yourself, say "
+            "reduced_by_user=True to BroadcastGlobalVariablesCallback."
         )
     if hook is not None:
         _remember(model)
+
+
+def refuse_other_models(weights: Sequence[Any], everywhere: Sequence[Mapping[str, Any]]) -> None:
+    """Raises RuntimeError on all ranks if a rank has built another model than rank 0.
+
+    Ranks that have not built theirs are left alone. A collective if there is a difference.
+
+    Args:
+        weights: of this rank's model, without those that are its own.
+        everywhere: of each rank: "whole", whether its model is built, and "weights", dtype and
+            shape of each.
+    """
+    mine = everywhere[0]["weights"]
+    built = [rank for rank, each in enumerate(everywhere) if each["whole"]]
+    other = next((rank for rank in built if everywhere[rank]["weights"] != mine), None)
+    if other is None or 0 not in built:
+        return
+    its = everywhere[other]["weights"]
+    pairs = enumerate(itertools.zip_longest(mine, its))
+    at = next(i for i, (one, another) in pairs if one != another)
+    name = name_of(weights[at]) if at < len(weights) else ""
+    names = objects.allgather_json(name, name="tfring.broadcast_callback.names")
+    shown = [
+        f"{names[rank]!r} of {each[at][0]} {tuple(each[at][1])}" if at < len(each) else "missing"
+        for rank, each in ((other, its), (0, mine))
+    ]
+    raise RuntimeError(
+        f"Rank {other} builds another model than rank 0: weight {at + 1} is {shown[0]} there, "
+        f"{shown[1]} on rank 0 ({len(its)} and {len(mine)} weights in all).\n"
+        "Build the same model on every rank; look for code that depends on hvd.rank()."
+    )
 
 
 def warn_of_untracked(model: Any, local: Sequence[Any]) -> None:

@@ -219,9 +219,9 @@ def _refuse_used(optimizer: Any) -> None:
     if steps > 0:
         raise ValueError(
             f"optimizer {optimizer.name!r} has taken {steps} steps already, and a step that was "
-            "traced before would go on without reducing gradients: wrap it before its first step, "
-            "or pass resumed=True if it was loaded (load_model does), or if you compile the model "
-            "again and make your tf.functions anew"
+            "traced before would go on without reducing gradients.\nWrap it before its first step. "
+            "Pass resumed=True if it was loaded (load_model does), or if you compile the model "
+            "again and make your tf.functions anew."
         )
 
 

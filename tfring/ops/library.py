@@ -22,10 +22,7 @@ from tfring.ops import xla
 
 OPS_LIBRARY = "_tfring_ops.so"
 BUILD_FILE = "build.json"
-_BUILD = (
-    "build tfring for yours, in a checkout of its sources "
-    "(pip install --no-build-isolation --no-deps ., see docs/installation.md)"
-)
+_BUILD = "build tfring for yours (tfring help installation)"
 
 REDUCIBLE = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
 MOVABLE = (
@@ -107,9 +104,9 @@ def folder() -> pathlib.Path:
     found, served = _native.ops_folder(tf.__version__), _native.minors_served()
     if served and found == _native.library_dir() and not (found / BUILD_FILE).exists():
         raise ImportError(
-            f"this tfring serves TensorFlow {', '.join(served)}, and TensorFlow {tf.__version__} "
-            f'is installed: install one of these (pip install "tensorflow=={served[-1]}.*"), or '
-            f"{_BUILD}"
+            f"TensorFlow {tf.__version__} is installed, and this tfring serves "
+            f"{', '.join(served)}. "
+            f'Run: pip install "tensorflow=={served[-1]}.*", or {_BUILD}.'
         )
     check_tensorflow_version(built_for(found), tf.__version__)
     return found
@@ -146,9 +143,8 @@ def check_tensorflow_version(built: str, installed: str) -> None:
     if installed.split(".")[:2] == wanted.split("."):
         return
     raise ImportError(
-        f"this tfring was built for TensorFlow {wanted} (exactly {built}), but TensorFlow "
-        f"{installed} is installed: install TensorFlow {wanted} "
-        f'(pip install "tensorflow=={wanted}.*"), or {_BUILD}'
+        f"TensorFlow {installed} is installed, and this tfring serves {wanted} (it was built for "
+        f'{built}). Run: pip install "tensorflow=={wanted}.*", or {_BUILD}.'
     )
 
 

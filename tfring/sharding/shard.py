@@ -189,7 +189,8 @@ def _refuse_batches(dataset: tf.data.Dataset) -> None:
     windows = None not in firsts and all(shape.rank == 1 for shape in ranked)
     if len(ranked) == len(shapes) and len(firsts) == 1 and not windows and _batched(dataset):
         raise ValueError(
-            f"shard got a dataset of batches, not of samples: {dataset.element_spec}.\n"
+            "shard got a dataset of batches, not of samples: its elements have the shapes "
+            f"{', '.join(map(str, shapes))}.\n"
             "Use hvd.shard_batches(dataset), which takes this rank's rows of each batch, or leave "
             "out batch(). If each element is one sample, say check=False."
         )

@@ -107,7 +107,10 @@ class GradientReducer:
         """
         if not topology.is_initialized():
             raise tf.errors.FailedPreconditionError(
-                None, None, f"gradients of {name} are to be reduced: call tfring.init() first"
+                None,
+                None,
+                f"The gradients of {name} cannot be reduced: tfring has not been initialized.\n"
+                "Call init() first, at the beginning of the program.",
             )
         loss_scaled = loss_scaled or not isinstance(unscale, (int, float, type(None)))
         local = self.local.positions(variables)

@@ -149,7 +149,7 @@ def _look(optimizer: Any, gradients: Sequence[Any], variables: Any) -> None:
         _State.warned = True
         _log.warning(
             "optimizer %r (%s) applies gradients of %r and other variables that were not reduced: "
-            "each of the %d ranks trains a model of its own. %s. If that is meant, "
+            "each of the %d ranks trains a model of its own.\n%s. If that is meant, "
             "TFRING_CHECK_START=0 leaves this out.",
             getattr(optimizer, "name", None) or optimizer._name,
             type(optimizer).__name__,
@@ -160,7 +160,7 @@ def _look(optimizer: Any, gradients: Sequence[Any], variables: Any) -> None:
 
 
 def at_end(kinds: Sequence[type]) -> None:
-    """Says at the end of a job that this rank has trained, and reduced nothing.
+    """Says on rank 0 at the end of a job that it has trained, and reduced nothing.
 
     Args:
         kinds: classes of optimizers; they may have been loaded too late to be watched.
@@ -172,11 +172,11 @@ def at_end(kinds: Sequence[type]) -> None:
         if issubclass(type(optimizer), tuple(kinds)) and _has_trained(optimizer):
             for variable in getattr(optimizer, "_trainable_variables", None) or []:
                 _note(variable)
-    if allreduce.largest() < _State.elements:
+    if allreduce.largest() < _State.elements and topology.rank() == 0:
         _log.warning(
-            "rank %d has applied gradients to %r and other variables, and reduced none: it trained "
-            "a model of its own. %s. If that is meant, nothing is wrong.",
-            topology.rank(),
+            "rank 0 of %d has applied gradients to %r and other variables, and reduced none: it "
+            "trained a model of its own.\n%s. If that is meant, nothing is wrong.",
+            topology.size(),
             _State.name,
             _REMEDY,
         )

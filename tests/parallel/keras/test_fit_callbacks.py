@@ -191,12 +191,37 @@ def test_two_ranks_that_back_up_into_one_folder_are_named(several: int, tmp_path
 
 
 @pytest.mark.any_ranks
-def test_a_loss_that_is_nan_is_said_once() -> None:
+def test_a_loss_that_is_nan_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     model = compiled(keras.optimizers.SGD(0.01))
     x, y = my_data(3)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        fit(model, *hvd.fit_callbacks(), data=(x * np.nan, y), epochs=3)
-    texts = [str(w.message) for w in caught if "is nan" in str(w.message)]
+    fit(model, *hvd.fit_callbacks(), data=(x * np.nan, y), epochs=3)
+    texts = [text for text in caplog.messages if "became NaN in step 1 of epoch 1" in text]
     assert len(texts) == (hvd.rank() == 0)
-    assert all("the loss of epoch 1 is nan. TFRING_CHECK_VALUES=warn" in text for text in texts)
+    assert all("TFRING_CHECK_VALUES=error" in text for text in texts)
+
+
+def test_a_learning_rate_that_is_lost_is_said_once(
+    several: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = compiled(keras.optimizers.SGD(0.01 if hvd.rank() == 0 else 0.02))
+    fit(model, *hvd.fit_callbacks())
+    fit(model, *hvd.fit_callbacks())
+    texts = [text for text in caplog.messages if "learning rate" in text]
+    assert len(texts) == (hvd.rank() == 0)
+    more = f", as do {several - 2} more ranks" if several > 2 else ""
+    said = f"Rank 1 has the learning rate 0.02{more}; rank 0's 0.01 is used on all ranks."
+    assert all(text.startswith(said) for text in texts)
+
+
+@pytest.mark.parametrize("more", ["units", "layer"])
+def test_another_model_on_a_rank_is_named_before_the_first_step(several: int, more: str) -> None:
+    odd = hvd.rank() == several - 1
+    layers = [keras.layers.Dense(4 if odd and more == "units" else 3)]
+    layers += [keras.layers.Dense(3)] * (odd and more == "layer")
+    model = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    with pytest.raises(RuntimeError) as refused:
+        fit(model, *hvd.fit_callbacks())
+    what, do = str(refused.value).splitlines()
+    assert what.startswith(f"Rank {several - 1} builds another model than rank 0: weight ")
+    assert "kernel' of float32" in what and "hvd.rank()" in do

@@ -251,3 +251,13 @@ def test_the_doctor_says_that_the_code_for_gpus_cannot_be_loaded(tmp_path, conte
     lines, (problem,) = report_on_the_double(tools, NCCL_LIBRARY=usable)
     assert lines["tensors on GPUs"].startswith(f"an error: {tmp_path}/libtfring_cuda.so")
     assert "collectives of tensors in GPU memory fail: install a tfring" in problem
+
+
+def test_a_gpu_that_is_asked_for_and_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    insists = {"GPU_OPERATIONS": "NCCL", "CUDA_DRIVER": "libno_such_driver.so"}
+    assert "libno_such_driver.so" in nccl.missing_gpu(insists)
+    assert nccl.missing_gpu({**insists, "GPU_OPERATIONS": "host"}) == ""
+    assert nccl.missing_gpu({**insists, "CUDA_DRIVER": "libc.so.6"}) == ""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert "CUDA_VISIBLE_DEVICES=-1" in nccl.missing_gpu({**insists, "CUDA_DRIVER": "libc.so.6"})

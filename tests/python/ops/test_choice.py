@@ -59,14 +59,14 @@ def test_one_that_is_not_served(folder: Path) -> None:
     with pytest.raises(ImportError) as caught:
         library.folder()
     said = str(caught.value)
-    assert f"serves TensorFlow 2.1, 2.2, and TensorFlow {tf.__version__} is installed" in said
+    assert f"TensorFlow {tf.__version__} is installed, and this tfring serves 2.1, 2.2." in said
     assert 'pip install "tensorflow==2.2.*"' in said and "\n" not in said
 
 
 def test_a_folder_that_holds_another_build_is_refused(folder: Path) -> None:
     serve(folder, INSTALLED)
     (folder / f"tensorflow-{INSTALLED}" / library.BUILD_FILE).write_text('{"tensorflow": "2.2.0"}')
-    with pytest.raises(ImportError, match=r"built for TensorFlow 2\.2 "):
+    with pytest.raises(ImportError, match=r"serves 2\.2 \(it was built for 2\.2\.0\)"):
         library.folder()
 
 
@@ -82,7 +82,7 @@ def test_doctor_says_what_is_served(folder: Path) -> None:
     serve(folder, "2.1", "2.2")
     findings = doctor.Findings()
     doctor._tensorflow(findings)
-    assert "serves TensorFlow 2.1, 2.2, and TensorFlow" in findings.problems[0]
+    assert "is installed, and this tfring serves 2.1, 2.2." in findings.problems[0]
 
 
 def test_jit_compile_needs_a_newer_tensorflow() -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Iterable
 from typing import Any
 
+from tfring import topology
 from tfring.collectives import objects
 from tfring.collectives.variables import broadcast_variables, describe_variables
-from tfring.keras import preprocessing
+from tfring.keras import checks, preprocessing
 from tfring.keras.callbacks import fits, state
 from tfring.keras.callbacks.base import LocalVariablesCallback
 from tfring.keras.hook import find_hook, innermost
 from tfring.keras.model_optimizers import optimizers_of
+from tfring.keras2 import facts
 from tfring.training import first_steps
 
+_log = logging.getLogger("tfring")
 _ONE_CLASS = (
     "compile the model with the same optimizer on every rank, that of the file where one has "
     "loaded it"
@@ -82,14 +87,19 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
         state.build_before_tracing(self.model)
         weights = state.shared_weights(self.model, self.local())
         mine = {
+            "whole": bool(self.model.built),
             "weights": describe_variables(weights),
             "built": state.built_with(self.model),
             "classes": self._optimizer_classes(),
             "names": self._optimizer_names(),
             "executions": self._executions(),
+            "rates": self._settable_rates(),
         }
         everywhere = objects.allgather_json(mine, name="tfring.broadcast_callback.begin")
         self._refuse_different_ranks(everywhere)
+        checks.refuse_other_models(weights, everywhere)
+        if topology.rank() == self.root_rank:
+            self._warn_of_rates([each["rates"] for each in everywhere])
         # Ranks may differ in what exists by now, for example if the root alone has built its model.
         # Then that is broadcast after the first step, for which the root uses its own.
         later = not _all_equal(each["weights"] for each in everywhere)
@@ -103,6 +113,15 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
         described = describe_variables(slots)
         others = objects.allgather_json(described, name="tfring.broadcast_callback.state")
         self._broadcast([*weights, *slots] if _all_equal(others) else weights)
+
+    def _settable_rates(self) -> dict[str, float]:
+        """Returns the learning rates that the broadcast sets; of a schedule it sets none."""
+        parts = {path: innermost(each) for path, each in optimizers_of(self.model).items()}
+        return {
+            path: facts.rate_of(part)
+            for path, part in parts.items()
+            if facts.is_variable(getattr(part, "_learning_rate", None))
+        }
 
     def _executions(self) -> int | None:
         """Returns how many steps Keras runs between two calls of the callbacks."""
@@ -134,6 +153,24 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
             )
             names = [each["names"].get(path) for each in everywhere]
             fits.refuse(f"the name of {path}", names, _SAME_NAMES)
+
+    def _warn_of_rates(self, everywhere: list[dict[str, float]]) -> None:
+        """Says which learning rates are lost, because all ranks get that of the root."""
+        for path, used in everywhere[self.root_rank].items():
+            asked = [rates.get(path, used) for rates in everywhere]
+            others = [rank for rank, rate in enumerate(asked) if not math.isclose(rate, used)]
+            if others:
+                more = f", as do {len(others) - 1} more ranks" if len(others) > 1 else ""
+                _log.warning(
+                    "Rank %d has the learning rate %.6g%s; rank %d's %.6g is used on all ranks.\n"
+                    "Give %s the same learning rate on every rank.",
+                    others[0],
+                    asked[others[0]],
+                    more,
+                    self.root_rank,
+                    used,
+                    path,
+                )
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
-import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
@@ -27,6 +27,7 @@ from tfring.keras.model_optimizers import optimizers_of, parts_of, remembered
 from tfring.keras2 import detect, facts
 from tfring.sharding import passes
 
+_log = logging.getLogger("tfring")
 _fits: weakref.WeakKeyDictionary[Any, Fit] = weakref.WeakKeyDictionary()  # by model
 
 
@@ -141,16 +142,19 @@ class Fit:
         self._left = True
         leave_epoch(model, self._batches, steps, _END_TOGETHER)
 
-    def look_at_loss(self, epoch: int, logs: Mapping[str, Any]) -> None:
-        """Warns on rank 0, once, if the loss of an epoch is no number."""
-        if not self._nan and math.isnan(float(logs.get("loss", 0.0))):
-            self._nan = True
-            if topology.rank() == 0:
-                warnings.warn(
-                    f"tfring: the loss of epoch {epoch + 1} is nan. TFRING_CHECK_VALUES=warn names "
-                    "the first gradients that are not finite, and their rank",
-                    stacklevel=3,
-                )
+    def look_at_loss(self, logs: Mapping[str, Any]) -> None:
+        """Warns on rank 0, once, if the loss has become NaN; `logs` are the last batch's."""
+        if self._nan or not math.isnan(logs.get("loss", 0.0)):
+            return
+        self._nan = True
+        if topology.rank() == 0:
+            _log.warning(
+                "The loss became NaN in step %d of epoch %d.\nRun again with "
+                "TFRING_CHECK_VALUES=error: it stops at the first gradient that is NaN, and names "
+                "it and its rank.",
+                self._batches,
+                (self._epoch or 0) + 1,
+            )
 
     def made_equal(self, model: Any) -> None:
         """Is called when all ranks have been given the same weights."""
