@@ -36,7 +36,7 @@ _PACKAGES = (
 
 @dataclass
 class Row:
-    """One measurement. Times are in milliseconds, of the slowest rank; docs/benchmarks.md."""
+    """One measurement. Times are in milliseconds, of the slowest rank; `tfring help benchmarks`."""
 
     section: str  # "allreduce float32", "model ResNet50", "step mlp"
     way: str  # "call"; "grouped" and "separate" of many tensors; "step"

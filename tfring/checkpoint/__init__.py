@@ -1,7 +1,8 @@
 """Checkpoints: state of training in a folder or an object store, whole or not at all.
 
 Needs neither TensorFlow nor `init`. For Keras see tfring.keras.callbacks.CheckpointCallback,
-tfring.keras.save_checkpoint and tfring.keras.restore_checkpoint. docs/checkpoints.md has the whole.
+tfring.keras.save_checkpoint and tfring.keras.restore_checkpoint, and for the rest
+`tfring help checkpoints`.
 """
 
 from tfring.checkpoint.checkpointer import Checkpointer

@@ -4,7 +4,7 @@ It is written last, so a checkpoint exists if and only if its manifest does. Its
 generation and the step; the name of the file of arrays has its owner and a random part as well, so
 that no file of arrays is ever written over. Where several processes write shares of one checkpoint,
 each share has a file of arrays and a manifest, and the checkpoint exists if and only if all of
-these manifests do. docs/checkpoints.md describes both formats.
+these manifests do. `tfring help checkpoints` describes both formats.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 
     train(hvd.elastic.TensorFlowKerasState(model, optimizer, epoch=0))
 
-docs/elastic.md says what happens when. __init__.pyi lists the names.
+`tfring help elastic` says what happens when. __init__.pyi lists the names.
 """
 
 from tfring.compat.public_names import lazy_names

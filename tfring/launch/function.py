@@ -215,7 +215,7 @@ def _check_other_parameters(other: Mapping[str, Any]) -> None:
         if name in _ELASTIC and value is not None:
             raise NotImplementedError(
                 f"tfring.run({name}=...) is not there yet: start an elastic job on the command "
-                "line, tfring run --min-np 2 python train.py; see docs/launcher.md"
+                "line, tfring run --min-np 2 python train.py; see `tfring help launcher`"
             )
         if name in _MPI and value:
             raise NotImplementedError(

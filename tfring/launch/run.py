@@ -163,7 +163,7 @@ def _nobody_joined(
     return (
         f"tfring run: no process{where} called tfring.init(), so the {len(job.slots)} processes "
         f"were programs of their own and not ranks of one job. {horovod}A program that looks for "
-        "mpirun's variables or uses mpi4py needs mpirun; see docs/migration.md."
+        "mpirun's variables or uses mpi4py needs mpirun; see `tfring help migration`."
     )
 
 

@@ -7,7 +7,7 @@
     results = executor.run(train)
     executor.shutdown()
 
-docs/ray.md has the rest. __init__.pyi lists the names.
+`tfring help ray` has the rest. __init__.pyi lists the names.
 """
 
 from tfring.compat.public_names import lazy_names

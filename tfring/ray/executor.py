@@ -229,7 +229,7 @@ class RayExecutor:
             if datasets:
                 raise NotImplementedError(
                     "RayExecutor.run(datasets=...) splits for a fixed number of ranks: in an "
-                    "elastic job read the data in the function, see docs/data.md"
+                    "elastic job read the data in the function, see `tfring help data`"
                 )
             return self._elastic.run(
                 functools.partial(fn, *(args or ()), **(kwargs or {})), callbacks

@@ -31,10 +31,10 @@ def shard(
 
     In every epoch all ranks shuffle alike, by the seed and the epoch's number, and each sample is
     in a batch of one rank. `fit` with a callback of tfring's says which epoch it is, and
-    checkpoints keep the place within it, for any number of ranks (docs/data.md). In other loops
-    each iteration is the next epoch: all ranks must iterate equally often, and a look at the first
-    batch counts. The batches of one step are together those that a single process would take with
-    `batch_size * size()`. A collective: every rank calls it, with the same data.
+    checkpoints keep the place within it, for any number of ranks (`tfring help data`). In other
+    loops each iteration is the next epoch: all ranks must iterate equally often, and a look at the
+    first batch counts. The batches of one step are together those that a single process would take
+    with `batch_size * size()`. A collective: every rank calls it, with the same data.
 
     Where the number of samples is no multiple of `batch_size * size()`, the last batches are
     smaller, by at most one sample on some ranks. `fit` weights the ranks by their samples; a loop

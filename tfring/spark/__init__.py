@@ -4,7 +4,7 @@
 
     results = tfring.spark.run(train, args=[1000], num_proc=4)
 
-docs/spark.md has the rest. __init__.pyi lists the names.
+`tfring help spark` has the rest. __init__.pyi lists the names.
 """
 
 from tfring.compat.public_names import lazy_names

@@ -104,7 +104,7 @@ _state = _State()
 
 
 def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
-    """Begins to record a timeline of this rank; see docs/timeline.md.
+    """Begins to record a timeline of this rank; see `tfring help timeline`.
 
     Every rank that is to be in the file calls it, with the same name. Calls that ended before are
     not in it.

@@ -47,6 +47,5 @@ def _warn(variable: str, call: str) -> None:
         f"Rank 0 averages the gradient of {variable!r} over {size} ranks, and a part of it was "
         f"averaged before by the gradient of {call!r}: that part counts 1/{size} of what one "
         'process gives.\nWrite gradient="sum" in that call of allgather or broadcast; it is the '
-        'default of `import tfring`. docs/recipes.md, "Losses over all ranks\' embeddings", has an '
-        "example."
+        "default of `import tfring`. An example: tfring help recipes embeddings"
     )

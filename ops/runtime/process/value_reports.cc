@@ -85,7 +85,7 @@ Status ValueReports::Report(const BadCall& call) {
   if (names.loss_scaled) {
     text += ". With a loss scale this is no mistake, as long as it is rare";
   } else {
-    text += ". The sum holds them on every rank; see docs/values.md";
+    text += ". The sum holds them on every rank; see `tfring help values`";
   }
   if (first && recorder_ != nullptr) {
     int64_t count = 0;

@@ -47,7 +47,7 @@ TEST(ReportsNameVariablesCountsAndCall) {
             std::string("rank 2: the gradient of 'dense_3/kernel' holds 3 NaN and 1 Inf in 1024 "
                         "float32 values, before they are added to those of the other ranks. "
                         "Collective 'grads.1' (train.py:40), call 118, step 117. The sum holds "
-                        "them on every rank; see docs/values.md"));
+                        "them on every rank; see `tfring help values`"));
   EXPECT_EQ(recorder->memory().event(1).type, static_cast<int32_t>(EventType::kBadValues));
   EXPECT_EQ(recorder->memory().event(1).value, int64_t{4});
   EXPECT_TRUE(reports.Report(call).ok());

@@ -59,6 +59,8 @@ def test_pointers_lead_to_pages():
     found = {(name, str(path)) for path in files for name in POINTER.findall(path.read_text())}
     assert found
     assert [one for one in sorted(found) if one[0] not in pages()] == []
+    of_sources = [path for path in files if re.search(r"docs/\w+\.md", path.read_text())]
+    assert [path.name for path in of_sources if path.parent.name != "settings"] == []
 
 
 def test_the_wheel_has_the_pages(tmp_path):

@@ -70,7 +70,7 @@ def find(exchange: Exchange, source: str, folder: Path) -> tuple[MpiExchange, Pa
         raise BootstrapError(
             f"{_ASKED}, and this build of tfring has no plug-in {plugin.name} for {library(mpi)} "
             f"(plug-ins: {built}): build tfring where mpi.h of that MPI is found "
-            f"(docs/installation.md), or set TFRING_{SETTING}=auto"
+            f"(`tfring help installation`), or set TFRING_{SETTING}=auto"
         )
     return exchange, plugin
 

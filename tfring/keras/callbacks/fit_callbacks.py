@@ -40,7 +40,7 @@ def fit_callbacks(
        at SIGTERM ends training after a checkpoint.
 
     What Keras' callbacks remember (the patience of EarlyStopping) is in the checkpoint, and what
-    others return of `state_dict()`; see docs/checkpoints.md.
+    others return of `state_dict()`; see `tfring help checkpoints`.
 
     Args:
         callbacks: yours, the same on every rank. Where several ranks would write one file

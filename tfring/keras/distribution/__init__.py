@@ -1,4 +1,4 @@
-"""keras.distribution on the ranks of a tfring job: a prototype, see docs/keras_distribution.md.
+"""keras.distribution on the ranks of a tfring job: a prototype (`tfring help keras_distribution`).
 
 tfring.keras.distribution.enable()
 keras.distribution.initialize()

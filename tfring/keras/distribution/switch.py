@@ -31,7 +31,7 @@ def enable() -> None:
 
     Call it before keras.distribution.initialize(), on every rank. Afterwards, while
     keras.distribution.DataParallel is set, `fit` trains one model on all ranks and `evaluate`
-    evaluates over the data of all; see docs/keras_distribution.md for what is not there.
+    evaluates over the data of all; see `tfring help keras_distribution` for what is not there.
 
     Raises:
         RuntimeError: Keras runs on another backend than TensorFlow.

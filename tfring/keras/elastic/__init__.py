@@ -4,7 +4,7 @@
 
     hvd.elastic.fit(model, (x, y), epochs=10, batch_size=256)
 
-docs/elastic.md says what happens when. __init__.pyi lists the names.
+`tfring help elastic` says what happens when. __init__.pyi lists the names.
 """
 
 from tfring.compat.public_names import lazy_names

@@ -56,7 +56,7 @@ def fit(
     batches_per_commit: int = 1,
     verbose: Any = "auto",
 ) -> Any:
-    """Trains a model of Keras 3, and goes on when ranks are lost or join; see docs/elastic.md.
+    """Trains a model of Keras 3, and goes on when ranks are lost or join (`tfring help elastic`).
 
     The same on all ranks, in jobs that are elastic and in others. SIGTERM ends this process after
     the batch that is under way, and all ranks of a job that is not elastic.

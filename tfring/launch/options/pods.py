@@ -36,7 +36,7 @@ def shared(job: JobOptions, pod: Pod, secret: str | None, job_id: str | None) ->
         raise UsageError(
             f"{pod.source} has {pod.pods} pods, and this one (number {pod.number}) has no secret "
             "by which the others could know it: give all of them TFRING_SECRET from a Secret, as "
-            "docs/kubernetes.md shows"
+            "`tfring help kubernetes` shows"
         )
     share = Share(pod.size, pod.address, pod.port)
     return dataclasses.replace(job, share=share, secret=secret, job_id=job_id or pod.job_id)

@@ -91,7 +91,7 @@ class JobFiles:
         return None if self._output is None else functools.partial(self._output.write, rank)
 
     def event(self, event: str, **facts: object) -> None:
-        """Adds an event of docs/launcher.md; facts that are None are left out."""
+        """Adds an event of `tfring help launcher`; facts that are None are left out."""
         if self._events is None:
             return
         known = {name: value for name, value in facts.items() if value is not None}

@@ -1,6 +1,6 @@
 """Estimators of Spark ML that train Keras models: horovod.spark.keras on tfring.
 
-__init__.pyi lists the names; docs/spark.md says what they do.
+__init__.pyi lists the names; `tfring help spark` says what they do.
 """
 
 from tfring.compat.public_names import lazy_names

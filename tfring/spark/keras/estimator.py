@@ -69,7 +69,7 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
 
     Args:
         **params: Parameters, each with a setter and a getter; tfring/spark/keras/params.py and
-            docs/spark.md list them.
+            `tfring help spark` list them.
 
     Raises:
         TypeError: There is no such parameter.

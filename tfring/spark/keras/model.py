@@ -29,7 +29,7 @@ class KerasModel(Model):  # type: ignore[misc]
 
     Args:
         **params: Parameters, each with a setter and a getter; tfring/spark/keras/params.py and
-            docs/spark.md list them.
+            `tfring help spark` list them.
     """
 
     def __init__(self, **params: Any) -> None:

@@ -25,7 +25,7 @@ _DIVERGED = (
 
 
 class TrainingCheckpoints:
-    """What CheckpointCallback, fit_callbacks and elastic.fit share; see docs/checkpoints.md.
+    """What CheckpointCallback, fit_callbacks and elastic.fit share; see `tfring help checkpoints`.
 
     Attributes:
         generation: the one that is saved in. `begin` reserves it, and if it is None the next save.
