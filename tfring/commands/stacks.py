@@ -23,7 +23,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "tfring stacks\ntfring stacks 6d83ae --all"
     add_job(parser)
     add = parser.add_argument
-    add("--all", action="store_true", help="also frames of TensorFlow, Keras and tfring")
+    add(
+        "--all",
+        action="store_true",
+        help="also frames of TensorFlow, Keras and tfring, and tfring's threads",
+    )
     add("--native", action="store_true", help="with the frames of C++, which py-spy finds")
     add("--json", action="store_true", help="print one JSON object: the stacks by rank")
     add(

@@ -22,7 +22,9 @@ _WAITS = (
 )
 
 
-class _Frame(NamedTuple):
+class Frame(NamedTuple):
+    """A call on a stack."""
+
     path: str
     line: str
     function: str
@@ -33,6 +35,7 @@ class _Frame(NamedTuple):
         return is_users(self.path)
 
     def text(self) -> str:
+        """Returns "next_batch (data.py:12)"."""
         return f"{self.function} ({self.path.rpartition('/')[2]}:{self.line})"
 
 
@@ -50,7 +53,7 @@ def place(stacks: str, kernel: str = "") -> str:
         TensorFlow has called on a thread of its own, such as a generator of input. "" if the
         stacks have no line of the program.
     """
-    threads = _threads(stacks)
+    threads = threads_of(stacks)
     main = threads.pop(MAIN, [])
     here = next((i for i, frame in enumerate(main) if frame.users), None)
     parts = []
@@ -61,10 +64,14 @@ def place(stacks: str, kernel: str = "") -> str:
     return ", and ".join(parts)
 
 
-def _threads(stacks: str) -> dict[str, list[_Frame]]:
-    """Returns the frames of each thread by its name, the innermost first."""
-    threads: dict[str, list[_Frame]] = {}
-    frames: list[_Frame] = []
+def threads_of(stacks: str) -> dict[str, list[Frame]]:
+    """Returns the frames of each thread by its name, the innermost first.
+
+    Args:
+        stacks: As for `place`.
+    """
+    threads: dict[str, list[Frame]] = {}
+    frames: list[Frame] = []
     for line in stacks.splitlines():
         if head := _HEAD.match(line):
             name = head[1]
@@ -72,11 +79,11 @@ def _threads(stacks: str) -> dict[str, list[_Frame]]:
                 name += "'"
             frames = threads[name] = []
         elif frame := _FRAME.search(line):
-            frames.append(_Frame(*frame.groups()))
+            frames.append(Frame(*frame.groups()))
     return threads
 
 
-def _waiting(above: list[_Frame], kernel: str) -> str:
+def _waiting(above: list[Frame], kernel: str) -> str:
     """Returns what the frames above the program's line, and the kernel, say of a wait."""
     for frame in reversed(above):  # what the program has called says more than what that calls
         for pattern, what in _WAITS:
@@ -90,7 +97,7 @@ def _waiting(above: list[_Frame], kernel: str) -> str:
     return ", sleeping" if "nanosleep" in kernel else ""
 
 
-def _called_by_tensorflow(threads: dict[str, list[_Frame]]) -> list[str]:
+def _called_by_tensorflow(threads: dict[str, list[Frame]]) -> list[str]:
     """Returns a line of the program in a thread that Python has not started, if there is one."""
     for frames in threads.values():
         if frames and frames[-1].path.endswith("/threading.py"):

@@ -29,6 +29,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "explain": ("tfring.commands.explain", "say what is wrong with a job"),
         "report": ("tfring.commands.report", "show where the time goes and which ranks are slow"),
         "stacks": ("tfring.commands.stacks", "print the stacks of all ranks, also while they hang"),
+        "profile": ("tfring.commands.profile", "sample the ranks: hot lines and a flame graph"),
         "timeline": ("tfring.commands.timeline", "write a timeline for ui.perfetto.dev"),
         "dump": ("tfring.commands.dump", "copy the records of the ranks, for a bug report"),
     },

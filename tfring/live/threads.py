@@ -9,13 +9,15 @@ from collections.abc import Mapping
 
 from tfring.live.frames import folded
 from tfring.recorder.reader import Record, process_state
-from tfring.recorder.stacks import MAIN
+from tfring.recorder.stacks import MAIN, OWN
 from tfring.recorder.take_stacks import NO_STACKS
 from tfring.texts.ranks import ranks_text
 
 _HEAD = re.compile(r"^Thread \[(.*)\] \(most recent call first\):$")
 # The outermost frames of every thread but the main one.
 _STARTS_THREAD = re.compile(r'threading\.py", line \d+ in _bootstrap(_inner)?$')
+# How py-spy begins the stack of a thread.
+_NATIVE_HEAD = re.compile(r'^Thread \S+ \(\w+\)(: "(.*)")?$')
 _NATIVE_SECONDS = 30.0
 
 
@@ -24,12 +26,13 @@ def describe_stacks(stacks: Mapping[int, str], *, whole: bool = False) -> str:
 
     Args:
         stacks: By rank, from take_stacks or native_stacks.
-        whole: Also with the frames of TensorFlow, Keras and tfring.
+        whole: Also with the frames of TensorFlow, Keras and tfring, and with tfring's threads.
     """
     alike: dict[str, list[int]] = {}
     for rank, text in sorted(stacks.items()):
         lines = _readable(text)
-        alike.setdefault("\n".join(lines if whole else folded(lines)), []).append(rank)
+        shown = lines if whole else folded(_without_own_threads(lines))
+        alike.setdefault("\n".join(shown), []).append(rank)
     parts = []
     for text, ranks in alike.items():
         whom = ranks_text(ranks)
@@ -81,6 +84,23 @@ def _readable(text: str) -> list[str]:
         elif line.strip() and not _STARTS_THREAD.search(line):
             lines.append("".join(c if c.isprintable() else "?" for c in line))
     return lines
+
+
+def _without_own_threads(lines: list[str]) -> list[str]:
+    """Returns what py-spy says without tfring's threads, which only wait for something.
+
+    Stacks that a rank has told have none.
+    """
+    kept, hidden, hides = [], 0, False
+    for line in lines:
+        if head := _NATIVE_HEAD.match(line):
+            hides = (head[2] or "").startswith(OWN)
+            hidden += hides
+        if not hides:
+            kept.append(line)
+    if hidden:
+        kept.append(f"... {hidden} thread{'s' * (hidden > 1)} of tfring (--all shows them)")
+    return kept
 
 
 def _indented(text: str) -> str:

@@ -27,7 +27,7 @@ from typing import IO
 SIGNAL = signal.SIGUSR1
 BIT = 1 << (SIGNAL - 1)
 MAIN = "MainThread"
-_OWN = "tfring-"  # how the names of threads begin that only wait for something
+OWN = "tfring-"  # how the names of threads begin that only wait for something
 _SEND_SECONDS = 5.0  # for an asker that does not read
 
 
@@ -116,7 +116,7 @@ def _serve_at(record: str) -> None:
         os.chmod(address, 0o600)
     server.listen()
     _State.server = server
-    name = f"{_OWN}stacks"
+    name = f"{OWN}stacks"
     _State.thread = threading.Thread(target=_serve, args=(server,), name=name, daemon=True)
     _State.thread.start()
 
@@ -146,7 +146,7 @@ def _own_stacks() -> str:
     frames = {
         ident: frame
         for ident, frame in sys._current_frames().items()
-        if not names.get(ident, "").startswith(_OWN)
+        if not names.get(ident, "").startswith(OWN)
     }
     main = threading.main_thread().ident
     blocks: list[str] = []

@@ -87,6 +87,9 @@ def test_native_stacks_of_py_spy(job: LiveJob) -> None:
     if "Permission" in done.stdout or "permission" in done.stdout:
         pytest.skip("py-spy may not read other processes here")
     assert "take_the_lock (script.py" in done.stdout and "libc.so" in done.stdout, done.stdout
+    assert "threads of tfring (--all shows them)" in done.stdout
+    assert "tfring-stacks" not in done.stdout
+    assert '"tfring-stacks"' in job.tfring("stacks", "--native", "--all").stdout
 
 
 def test_a_rank_that_does_not_listen_is_described(job: LiveJob, tmp_path: Path) -> None:

@@ -332,6 +332,25 @@ def test_frames_of_libraries_are_folded_so_that_those_of_the_program_stand_out()
     assert describe_stacks(stacks, whole=True).count("File ") == 7
 
 
+def test_of_what_py_spy_says_the_threads_of_tfring_are_left_out() -> None:
+    text = (
+        'Process 7: python train.py\n\nThread 7 (active): "MainThread"\n    f (train.py:2)\n'
+        'Thread 8 (idle): "tfring-stacks"\n    accept4 (libc.so.6)\n'
+        "Thread 9 (idle)\n    read (libc.so.6)\n"
+        'Thread 10 (idle): "tfring-explain"\n    g (a.py:1)\n'
+    )
+    assert describe_stacks({0: text}).splitlines() == [
+        "Rank 0:",
+        "  Process 7: python train.py",
+        '  Thread 7 (active): "MainThread"',
+        "      f (train.py:2)",
+        "  Thread 9 (idle)",
+        "      read (libc.so.6)",
+        "  ... 2 threads of tfring (--all shows them)",
+    ]
+    assert "accept4" in describe_stacks({0: text}, whole=True)
+
+
 def test_what_is_wrong_comes_first_and_takes_its_lines_from_the_table() -> None:
     view = overview([], [row(rank) for rank in range(8)])
     lines = shown(replace(view, verdict="Rank 1 sleeps. " * 12, trouble="the runtime"), 90, 6)
