@@ -1,70 +1,94 @@
-"""``tfring dump``: keeps the records of a job as they are now."""
+"""``tfring dump``: keeps what is known of a job in one file, for a ticket or for later."""
 
 from __future__ import annotations
 
 import argparse
-import shutil
+import io
+import tarfile
+import textwrap
 from pathlib import Path
 
 from tfring.commands.torch_format import write_torch_traces
 from tfring.commands.which import add_job, meant
+from tfring.explain.explain import explain_now
+from tfring.live.threads import describe_stacks
 from tfring.recorder.files import settled_copy
 from tfring.recorder.job import JobRecords, load_job
 from tfring.recorder.reader import RecordError
 from tfring.recorder.stacks import stacks_file
+from tfring.recorder.take_stacks import take_stacks
+from tfring.texts.plain import plain
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     parser.description = (
-        "Copies the records of a job's ranks into a folder: what each did last, where its time "
-        "went, its stacks. Attach it to a bug report; all commands read it."
+        "Keeps what is known of a job in one file, while it runs or when it is over: what each "
+        "rank did last, the explanation, the stacks. Attach it to a bug report."
     )
     parser.epilog = "tfring dump\ntfring dump 6d83ae"
     add_job(parser)
-    parser.add_argument(
-        "-o", "--output", metavar="FOLDER", help="where to (default: tfring-JOB in this folder)"
-    )
-    parser.add_argument(
-        "--torch", action="store_true", help="write what PyTorch's analyser torchfrtrace reads"
+    add = parser.add_argument
+    add("-o", "--output", metavar="FILE", help="where to (default: tfring-JOB.tgz in this folder)")
+    add(
+        "--torch",
+        action="store_true",
+        help="write a folder with what PyTorch's analyser torchfrtrace reads instead",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Copies the files and prints where to."""
+    """Writes the file and says what to do with it."""
     job = load_job(meant(options.job))
     if options.torch:
-        folder = Path(options.output or f"tfring-{job.job}")
+        folder = Path(options.output or _name(job))
         print(f"{len(write_torch_traces(job, folder))} of {job.size} ranks: {folder}")
-    else:
-        print(copy_records(job, options.output))
+        return 0
+    file = write_dump(job, options.output)
+    print(f"{len(job.records)} of {job.size} ranks: {file}. Attach it to a ticket.")
+    print(f"To look into it: tar -xzf {file} && tfring explain {_name(job)}")
     return 0
 
 
-def copy_records(job: JobRecords, output: str | None) -> str:
-    """Copies the records of a job, and the stacks that its ranks have written.
+def write_dump(job: JobRecords, output: str | None = None) -> Path:
+    """Writes an archive of the records of a job, what is wrong with it, and its stacks.
 
     Args:
         job: The job.
-        output: The folder; None: one in this folder that is named after the job.
+        output: The file; None: one in this folder that is named after the job, and after the host
+            if other hosts have ranks, too.
 
     Returns:
-        How many ranks, and where, for the user.
+        The file.
 
     Raises:
-        RecordError: The folder is the one where the records are.
+        RecordError: The file is one of the records.
         OSError: A file cannot be read or written.
     """
-    folder = Path(output or f"tfring-{job.job}")
-    folder.mkdir(parents=True, exist_ok=True)
-    # A rank that runs would die if its file became shorter under it.
-    if any(folder.samefile(record.path.parent) for record in job.records.values()):
-        raise RecordError(f"the records are in {folder} already: name another folder with -o")
-    for record in job.records.values():
-        copy = folder / record.path.name
-        copy.unlink(missing_ok=True)  # a link to the record, or one that somebody reads just now
-        copy.write_bytes(settled_copy(record.path))
-        stacks = stacks_file(record.path)
-        if stacks.exists() and stacks.stat().st_size:
-            shutil.copyfile(stacks, folder / stacks.name)
-    return f"{len(job.records)} of {job.size} ranks: {folder}"
+    paths = [record.path for record in job.records.values()]
+    host = next(iter(job.records.values())).host
+    name = _name(job)
+    file = Path(output or f"{name}{f'-{host}' if job.missing else ''}.tgz")
+    # A rank that runs would die if its record became shorter.
+    if file.exists() and any(file.samefile(path) for path in paths):
+        raise RecordError(f"{file} is a record of the job: name another file with -o")
+    told = textwrap.fill(plain(explain_now(paths).text), 100, break_on_hyphens=False)
+    stacks = describe_stacks(take_stacks(job.records), whole=True)
+    with tarfile.open(file, "w:gz") as archive:
+        _add(archive, f"{name}/{host}.txt", f"{told}\n\n{stacks}\n".encode("utf-8", "replace"))
+        for path in paths:
+            _add(archive, f"{name}/{path.name}", settled_copy(path))
+            signalled = stacks_file(path)
+            if signalled.exists() and signalled.stat().st_size:
+                _add(archive, f"{name}/{signalled.name}", signalled.read_bytes())
+    return file
+
+
+def _name(job: JobRecords) -> str:
+    return f"tfring-{job.job}"
+
+
+def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    archive.addfile(member, io.BytesIO(data))

@@ -8,7 +8,7 @@ import json
 import sys
 import time
 
-from tfring.commands.dump import copy_records
+from tfring.commands.dump import write_dump
 from tfring.commands.verdict import LatestVerdict, first_sentence, verdict
 from tfring.commands.which import add_job, meant
 from tfring.live.hosts import OtherHosts, add_host_options, job_argument
@@ -93,7 +93,7 @@ def _show(options: argparse.Namespace, watch: Watch, others: OtherHosts | None =
         return describe_stacks(take_stacks(watch.records())) or "no rank has a record here any more"
 
     def dump() -> str:
-        return copy_records(load_job(watch.given), None)
+        return f"kept in {write_dump(load_job(watch.given))}"
 
     choice = Choice(internals=options.internals)
     Screen(look, {"d": dump, "s": stacks}, options.interval, choice).run()

@@ -12,10 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from launcher_tools import wait_until
+from launcher_tools import finish, wait_until
 from live_jobs import AFTER, DEADLOCK, LiveJob, live_job
 
 from tfring.recorder.job import load_job
+from tfring.recorder.places import id_of
 from tfring.recorder.reader import read_record
 from tfring.recorder.stacks import stacks_file
 from tfring.recorder.take_stacks import take_stacks
@@ -64,11 +65,19 @@ def test_the_view_says_who_waits_for_whom(job: LiveJob) -> None:
 def test_records_and_stacks_are_kept(job: LiveJob, tmp_path: Path) -> None:
     os.kill(job.pids[1], signal.SIGUSR1)
     assert wait_until(lambda: stacks_file(job.records / "rank-1.record").stat().st_size > 0)
-    done = job.tfring("dump", "--output", str(tmp_path / "kept"))
-    assert done.returncode == 0, done.stderr
-    kept = load_job([tmp_path / "kept"])
-    assert [call.name for call in kept.records[0].open_calls] == ["after"]
-    assert "take_the_lock" in (tmp_path / "kept" / "rank-1.stacks").read_text()
+    file, name = tmp_path / "kept.tgz", f"tfring-{id_of(job.records.name)}"
+    done = job.tfring("dump", "--output", str(file))
+    assert done.stdout.splitlines() == [
+        f"2 of 2 ranks: {file}. Attach it to a ticket.",
+        f"To look into it: tar -xzf {file} && tfring explain {name}",
+    ]
+    finish(["tar", "-xzf", str(file), "-C", str(tmp_path)])
+    records = load_job([tmp_path / name]).records
+    assert [call.name for call in records[0].open_calls] == ["after"]
+    assert "take_the_lock" in (tmp_path / name / "rank-1.stacks").read_text()
+    text = (tmp_path / name / f"{records[0].host}.txt").read_text()
+    assert text.startswith("Rank 1 waits for a lock or another thread in take_the_lock (script.py:")
+    assert f"line {job.line_of(AFTER)} in <module>" in text.split("Rank 0:")[1]
 
 
 def test_several_askers_at_once_get_whole_answers(job: LiveJob) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -91,37 +92,47 @@ def test_calls_made_while_the_file_is_read_are_left_out(tmp_path: Path) -> None:
     assert [call.number for call in read_record(path).calls] == [1, 2]
 
 
-def test_a_dump_has_what_the_record_has(tmp_path: Path) -> None:
+def test_a_dump_has_what_the_record_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [{"number": 1, "name": "x", "planned": 5, "last_asked": 4, "last_rank": 1}]
     for rank in range(2):
         events = [{"number": 1, "type": 1}]
         write_record(tmp_path / f"job/rank-{rank}.record", rank, 2, calls, events=events)
-    assert main(["dump", "-o", str(tmp_path / "copy"), str(tmp_path / "job")]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert main(["dump", "job"]) == 0
+    with tarfile.open("tfring-a-job.tgz") as archive:
+        archive.extractall(filter="data")
     for rank in range(2):
         name = f"rank-{rank}.record"
-        copy, given = (read_record(tmp_path / folder / name) for folder in ("copy", "job"))
+        copy, given = (read_record(Path(folder, name)) for folder in ("tfring-a-job", "job"))
         assert (copy.header, copy.calls, copy.events) == (given.header, given.calls, given.events)
 
 
-def test_a_dump_does_not_write_over_what_it_copies(
+def test_dumps_of_several_hosts_have_different_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for rank, host in enumerate(("node-a", "node-b")):
+        write_record(tmp_path / f"{host}/rank-{rank}.record", rank, 2, host=host)
+        assert main(["dump", host]) == 0
+        assert f"1 of 2 ranks: tfring-a-job-{host}.tgz." in capsys.readouterr().out
+        with tarfile.open(f"tfring-a-job-{host}.tgz") as archive:
+            archive.extractall(filter="data")
+    assert list(load_job(["tfring-a-job"]).records) == [0, 1]
+    assert {path.name for path in Path("tfring-a-job").glob("*.txt")} == {
+        "node-a.txt",
+        "node-b.txt",
+    }
+
+
+def test_a_dump_does_not_write_over_the_record_of_a_rank_that_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_record(tmp_path / "job/rank-0.record", 0, 1)
     before = path.read_bytes()
-    (tmp_path / "same").symlink_to(path.parent)
-    assert main(["dump", "-o", str(tmp_path / "same"), str(path.parent)]) == 2
-    assert "name another folder" in capsys.readouterr().err
+    os.link(path, tmp_path / "link")  # the rank would die if its file became shorter
+    assert main(["dump", "-o", str(tmp_path / "link"), str(path.parent)]) == 2
+    assert "name another file" in capsys.readouterr().err
     assert path.read_bytes() == before
-
-
-def test_a_dump_replaces_a_link_to_what_it_copies(tmp_path: Path) -> None:
-    path = write_record(tmp_path / "job/rank-0.record", 0, 1)
-    inode = path.stat().st_ino
-    copy = tmp_path / "copy/rank-0.record"
-    copy.parent.mkdir()
-    os.link(path, copy)  # of a rank that runs: it would die if its file became shorter
-    assert main(["dump", "-o", str(copy.parent), str(path.parent)]) == 0
-    assert copy.stat().st_ino != inode == path.stat().st_ino
 
 
 def test_what_a_terminal_would_obey_is_spelled_out(tmp_path: Path) -> None:
