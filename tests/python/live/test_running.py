@@ -86,10 +86,8 @@ def test_the_view_in_a_terminal(job: LiveJob, tmp_path: Path) -> None:
         terminal.wait_for("last collective*")
         terminal.press("d")
         terminal.wait_for(f"kept in tfring-{name}.tgz")
-        assert (
-            f"tfring-{name}/rank-1.record"
-            in tarfile.open(tmp_path / f"tfring-{name}.tgz").getnames()
-        )
+        with tarfile.open(tmp_path / f"tfring-{name}.tgz") as kept:
+            assert f"tfring-{name}/rank-1.record" in kept.getnames()
 
         os.kill(job.pids[1], signal.SIGSTOP)
         terminal.wait_for("stopped")

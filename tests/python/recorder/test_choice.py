@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 from made_records import NOBODY, write_record
 
+from tfring.commands import profile
 from tfring.commands.jobs import table
 from tfring.commands.which import meant
 from tfring.launch.cli import main
+from tfring.profile.sampling import Profile, Sample
 from tfring.recorder import catalog, choice, places
 from tfring.recorder.layout import RankState
 from tfring.recorder.reader import RecordError
+from tfring.recorder.stacks import MAIN
 
 SECOND = 1_000_000_000
 WRONG = "^Rank 0 waits for rank 1 in allreduce of tensor 'loss'"
@@ -27,6 +30,7 @@ TOOLS = {
     "report": WRONG,
     "stacks": "^Ranks 0 and 1:",
     "dump": "2 of 2 ranks: tfring-2222222222222222",
+    "profile": "2 of 2 ranks: profile-2222222222222222.speedscope.json",
     "timeline": "2 of 2 ranks, 1 calls: timeline-2222222222222222.json",
 }
 
@@ -63,6 +67,8 @@ def test_of_six_jobs_the_one_of_this_folder_is_shown(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    ranks = {rank: Profile({MAIN: [Sample((), 1.0)]}) for rank in range(2)}
+    monkeypatch.setattr(profile, "sample", lambda *given: ranks)
     for place in range(6):
         folder = tmp_path / f"folder{place}"
         folder.mkdir()

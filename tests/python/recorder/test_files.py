@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +98,7 @@ def test_a_dump_has_what_the_record_has(tmp_path: Path, monkeypatch: pytest.Monk
         write_record(tmp_path / f"job/rank-{rank}.record", rank, 2, calls, events=events)
     monkeypatch.chdir(tmp_path)
     assert main(["dump", "job"]) == 0
-    with tarfile.open("tfring-a-job.tgz") as archive:
-        archive.extractall(filter="data")
+    subprocess.run(["tar", "-xzf", "tfring-a-job.tgz"], check=True)
     for rank in range(2):
         name = f"rank-{rank}.record"
         copy, given = (read_record(Path(folder, name)) for folder in ("tfring-a-job", "job"))
@@ -115,13 +113,10 @@ def test_dumps_of_several_hosts_have_different_names(
         write_record(tmp_path / f"{host}/rank-{rank}.record", rank, 2, host=host)
         assert main(["dump", host]) == 0
         assert f"1 of 2 ranks: tfring-a-job-{host}.tgz." in capsys.readouterr().out
-        with tarfile.open(f"tfring-a-job-{host}.tgz") as archive:
-            archive.extractall(filter="data")
+        subprocess.run(["tar", "-xzf", f"tfring-a-job-{host}.tgz"], check=True)
     assert list(load_job(["tfring-a-job"]).records) == [0, 1]
-    assert {path.name for path in Path("tfring-a-job").glob("*.txt")} == {
-        "node-a.txt",
-        "node-b.txt",
-    }
+    texts = sorted(path.name for path in Path("tfring-a-job").glob("*.txt"))
+    assert texts == ["node-a.txt", "node-b.txt"]
 
 
 def test_a_dump_does_not_write_over_the_record_of_a_rank_that_runs(
