@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_cases import PER_RANK, build_model, compiled, loss, my_data
+from keras_cases import PER_RANK, build_model, compiled, loss, my_data, whole_data
 from tiers import slow
 
 import tfring.keras as hvd
@@ -30,6 +30,7 @@ pytestmark = pytest.mark.usefixtures("eager_functions")
 # The best epoch is the third. Training stops after the eighth, five epochs later.
 SCRIPT = [1.0, 0.5, 0.1, *(0.2 + 0.01 * i for i in range(20))]
 EPOCHS, BEST, LAST = 20, 3, 8
+STEPS, TO_TRAIN = 6, 3
 
 
 @pytest.fixture
@@ -169,6 +170,58 @@ def test_training_that_a_callback_has_ended_is_over(folder: Path, life: Life) ->
     assert again == ended
 
 
+class TimeIsUp(keras.callbacks.Callback):  # type: ignore[misc]
+    """Ends `fit` after some steps, or after an epoch, and counts the steps."""
+
+    def __init__(self, steps: int = 0, epoch: int | None = None) -> None:
+        super().__init__()
+        self._steps, self._epoch = steps, epoch
+        self.steps = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.steps += 1
+        self.model.stop_training |= self.steps == self._steps
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.model.stop_training |= epoch == self._epoch
+
+
+@pytest.mark.parametrize("life", [by_callback, by_elastic])
+def test_a_limit_of_time_is_not_the_end_of_training(folder: Path, life: Life) -> None:
+    for first in (TimeIsUp(epoch=2), TimeIsUp()):
+        history = life(compiled(keras.optimizers.SGD(0.1), 1), folder, [first])
+        hvd.barrier()
+    assert history.epoch == list(range(EPOCHS))
+
+
+@pytest.mark.parametrize("after", [4, slow(STEPS)])
+def test_training_goes_on_within_the_epoch_in_which_a_callback_has_ended_it(
+    folder: Path, after: int
+) -> None:
+    def life(place: Path, data: Any, after: int) -> tuple[Any, ...]:
+        model, stops = compiled(keras.optimizers.Adam(0.05), 1), TimeIsUp(after)
+        cursor = getattr(data, "advance", None)
+        saving = CheckpointCallback(place, cursor=data if cursor else None)
+        callbacks = [saving, *([cursor] if cursor else []), stops]
+        how = {"epochs": 2, "shuffle": False, "verbose": 0}
+        history = model.fit(data, callbacks=hvd.fit_callbacks(*callbacks), **how)
+        return stops.steps, history.epoch, history.history["loss"], model.get_weights()
+
+    def sharded() -> Any:
+        return hvd.shard(whole_data(STEPS), PER_RANK, seed=3)
+
+    for number, make in enumerate((Batches, sharded)):
+        straight = life(folder / f"straight{number}", make(), 0)
+        assert straight[:2] == (2 * STEPS, [0, 1])
+        assert life(folder / f"{number}", make(), after)[0] == after
+        hvd.barrier()
+        steps, *resumed = life(folder / f"{number}", make(), 0)
+        assert steps == 2 * STEPS - after
+        assert resumed[:2] == list(straight[1:3])
+        for one, other in zip(resumed[2], straight[3], strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 class Diverges(keras.callbacks.Callback):  # type: ignore[misc]
     """Makes the weights nan when an epoch begins."""
 
@@ -293,9 +346,6 @@ class Decays(keras.callbacks.LearningRateScheduler):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__(lambda epoch, rate: rate * 0.5)
-
-
-STEPS, TO_TRAIN = 6, 3
 
 
 def by_keras() -> Any:

@@ -120,14 +120,18 @@ class Fit:
             self._look = self._watch.check(model, self.local, when) and not joins
 
     def end_epoch(self, model: Any, *, joins: bool) -> None:
+        """Ends the pass through the data; then as `stop_together`, unless ranks may differ."""
+        self.progress.end_epoch(model)
+        if self.passes is not None:
+            self.passes.end_epoch()
+        self.stop_together(model, joins=joins)
+
+    def stop_together(self, model: Any, *, joins: bool = False) -> None:
         """Makes sure that ranks end the epoch after the same batch (see early_stop).
 
         Raises:
             RuntimeError: other ranks train on; these get an error from their training step.
         """
-        self.progress.end_epoch(model)
-        if self.passes is not None:
-            self.passes.end_epoch()
         steps: int | None = self.params.get("steps") if self.params else None
         if self._meets:
             self._meets = False

@@ -98,7 +98,6 @@ class FitCheckpoints(TrainingCheckpoints):
             leaves=leaves,
             must=last,
             callbacks=self._callbacks,
-            stopped=state.stopped,
             may_publish=may_publish,
         )
         state.saved = state.trained

@@ -110,6 +110,7 @@ class CheckpointCallback(LocalVariablesCallback):
         self._skipped = 0  # batches of the first epoch that were trained before this fit
         self._seen = 0  # batches that Keras has counted in this epoch
         self._due = self._stops = False  # a checkpoint, and the end of training
+        self._cut = False  # whether a callback has ended training within this epoch
         self._logs: Mapping[str, Any] | None = None  # of the epoch whose end made it due
         self._callbacks: Any = None  # Keras' list of all of this fit
         self._rates: Decisions | None = None  # of the epoch that training goes on within
@@ -161,7 +162,7 @@ class CheckpointCallback(LocalVariablesCallback):
         first = self.position is not None and epoch == self.position.epoch
         trained = self._skipped if first else 0
         self._skipped = running_fit.shorten_epoch(self.model, self._steps(), trained)
-        self._epoch, self._batch, self._seen = epoch, self._skipped, 0
+        self._epoch, self._batch, self._seen, self._cut = epoch, self._skipped, 0, False
         if first and self._rates is not None:  # they had this epoch's changes already
             self._rates.apply_rates(self.model)
         if not self._skipped or (self._metrics and self._metrics.give_back(self.model)):
@@ -183,7 +184,8 @@ class CheckpointCallback(LocalVariablesCallback):
         """As in keras.callbacks.Callback.
 
         Raises:
-            RuntimeError: an earlier checkpoint could not be written; on every rank.
+            RuntimeError: an earlier checkpoint could not be written, on every rank; or a callback
+                has ended training here, and not on every rank.
             SystemExit: all ranks were asked to leave, and have.
         """
         super().on_train_batch_end(batch, logs)
@@ -199,13 +201,17 @@ class CheckpointCallback(LocalVariablesCallback):
         self._due |= self._checkpoints.due_at_step(self._step, self._saved)
         if self._agreement.is_due(self._step):
             self._agree()
-        if self._batch != self._steps():  # after the last batch the epoch's end saves
-            self._settle(self._epoch, self._batch)
+        if self._batch == self._steps():  # the epoch's end saves
+            return
+        if self.model.stop_training and not self.fit.reduced_by_user:
+            self.fit.stop_together(self.model)
+            self._cut = self._due = True  # what is left of the epoch is still to be trained
+        self._settle(self._epoch, self._batch, final=self._cut)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback; raises what on_train_batch_end does."""
         super().on_epoch_end(epoch, logs)
-        if self.stopped:  # within the epoch
+        if self.stopped or self._cut:  # within the epoch
             return
         wait_for_all(self.model)
         joins = find_join(self.model) is not None
@@ -335,7 +341,6 @@ class CheckpointCallback(LocalVariablesCallback):
             local_variables=self.local(),
             must=must,
             callbacks=() if callbacks is None else callbacks.callbacks[:-1],
-            stopped=batch == 0 and bool(self.model.stop_training),
         )
         self._saved, self._due, self._logs = self._step, False, None
 

@@ -119,6 +119,15 @@ class Memory:
             raise CheckpointError(f"{PART} is not what callbacks remember: {error!r}") from error
 
 
+def has_ended(model: Any, callbacks: Sequence[Any]) -> bool:
+    """Returns whether a callback has ended training for good: EarlyStopping, and what does as it.
+
+    Others end a `fit` only, as at a limit of time: what is started again trains on.
+    """
+    ended = any(getattr(callback, "stopped_epoch", 0) for callback in callbacks)
+    return ended and bool(model.stop_training)
+
+
 def _places(callbacks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     counts: collections.Counter[str] = collections.Counter()
     for callback in callbacks:

@@ -23,7 +23,7 @@ from tfring.exceptions import tf_errors
 from tfring.keras.callbacks.checkpoints import boundary
 from tfring.keras.callbacks.checkpoints.contents import TRAINING, Contents
 from tfring.keras.callbacks.checkpoints.epoch_metrics import EpochMetrics
-from tfring.keras.callbacks.checkpoints.memory import Memory
+from tfring.keras.callbacks.checkpoints.memory import Memory, has_ended
 from tfring.keras.callbacks.checkpoints.patience import while_others_wait
 from tfring.keras.callbacks.checkpoints.rank_state import RankState
 from tfring.keras.callbacks.checkpoints.reading import RANK, Reading
@@ -47,7 +47,7 @@ class TrainingPosition:
         step: how many steps had been trained in all.
         generation: which generation of the job saved it.
         values: what the program had saved besides.
-        stopped: whether a callback had ended training.
+        stopped: whether a callback had ended training for good, as EarlyStopping does.
         memory: what callbacks remembered: `memory.give_back(callbacks)`.
         metrics: what this rank's metrics held of the epoch; None at its beginning, or if that is
             not known.
@@ -77,7 +77,6 @@ def save_checkpoint(
     metrics: Mapping[str, float] | None = None,
     local_variables: Sequence[Any] = (),
     callbacks: Sequence[Any] = (),
-    stopped: bool = False,
     leaves: bool = False,
     must: bool = False,
     may_publish: Callable[[], bool] | None = None,
@@ -104,7 +103,6 @@ def save_checkpoint(
         metrics: by which the best checkpoints are kept.
         local_variables: variables of the model that are a rank's own; they are left out.
         callbacks: whose memory is kept; those of rank 0 count.
-        stopped: whether a callback has ended training.
         leaves: whether this rank is about to leave others. It then writes nothing, unless it is
             rank 0 or nobody stays, so it need not wait for the storage.
         must: as in `Checkpointer.save`.
@@ -128,11 +126,13 @@ def save_checkpoint(
         nonlocal memory
         as_json(dict(values or {}), "values")
         memory = Memory.of(callbacks)
-        return _of_root(checkpoints, generation, step)
+        root = _of_root(checkpoints, generation, step)
+        return {**root, "stopped": has_ended(model, callbacks)}
 
     ranks = _of_all_ranks(checkpoints, own, of_rank_0, leaves)
-    training = {"epoch": epoch, "batch": batch, "stopped": stopped, "values": dict(values or {})}
+    training = {"epoch": epoch, "batch": batch, "values": dict(values or {})}
     training |= {"built": contents.built(), "ranks": len(ranks), "scales": scales_of(model)}
+    training |= {"stopped": ranks[0]["root"]["stopped"]}
     writers = _writers(checkpoints, ranks)
     if any(ranks[rank]["busy"] for rank in writers) and not must:
         checkpoints.skip(step)
