@@ -42,8 +42,8 @@ def percent(value: float) -> str:
 
 
 def loss_text(value: float) -> str:
-    """Returns a loss with four digits or so."""
-    return f"{value:.4g}"
+    """Returns a loss with four digits or so, so that those of ranks stand below each other."""
+    return f"{value:#.4g}" if abs(value) < 1000 else f"{value:.4g}"
 
 
 def _epoch(value: tuple[int, int]) -> str:

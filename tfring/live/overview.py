@@ -44,6 +44,8 @@ class RankView:
     @property
     def exchange(self) -> float | None:
         """Share of the time in which it waited for others, or for the exchange of gradients."""
+        if self.doing.startswith("waits "):  # the newest step is older than that
+            return 1.0
         return 1 - self.row.efficiency if self.row.efficiency >= 0 else None
 
     @property

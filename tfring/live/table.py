@@ -77,7 +77,8 @@ def page(
     head = header(view, internals=choice.internals)
     if most is not None:
         most = max(1, most - -(-len(view.verdict) // width))
-    lines, below = _lines(view, most, choice)
+    hosts = _by_host(view, most, choice)
+    lines, below = _lines(view, most, choice, hosts)
     if view.missing:
         below.append(f"no record here of {ranks_text(view.missing)}: --host names other hosts")
     if view.trouble and not view.verdict:
@@ -85,7 +86,10 @@ def page(
     above = [Text(plain(view.verdict), style="bold red")] if view.verdict else []
     above += [Text(line, style="bold", no_wrap=True, overflow="ellipsis") for line in head]
     above += [Text(plain(note))] if note else []
-    return Group(*above, _table(lines, width, choice), *(Text(plain(line)) for line in below))
+    columns = _shown(width, choice, hosts)
+    return Group(
+        *above, _table(lines, width, columns, choice), *(Text(plain(one)) for one in below)
+    )
 
 
 def print_page(view: Overview, choice: Choice) -> None:
@@ -149,7 +153,7 @@ def help_text(internals: bool) -> str:
 
 def next_sort(choice: Choice, width: int, step: int) -> str:
     """Returns the column to sort by that is so many places to the right."""
-    names = [column.name for column in _shown(width, choice)]
+    names = [column.name for column in _shown(width, choice, bool(choice.hosts))]
     at = names.index(choice.sort) if choice.sort in names else 0
     return names[(at + step) % len(names)]
 
@@ -182,12 +186,17 @@ def _duration(seconds: float) -> str:
     return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
-def _lines(view: Overview, most: int | None, choice: Choice) -> tuple[list[Line], list[str]]:
+def _by_host(view: Overview, most: int | None, choice: Choice) -> bool:
+    if choice.hosts is not None:
+        return choice.hosts
+    several = len({rank.row.host for rank in view.ranks}) > 1
+    return several and most is not None and len(view.ranks) > most
+
+
+def _lines(
+    view: Overview, most: int | None, choice: Choice, hosts: bool
+) -> tuple[list[Line], list[str]]:
     """Returns the lines of the table, and what is to be said of those that are left out."""
-    hosts = choice.hosts
-    if hosts is None:
-        several = len({rank.row.host for rank in view.ranks}) > 1
-        hosts = several and most is not None and len(view.ranks) > most
     lines = by_host(view.ranks) if hosts else [of_rank(rank) for rank in view.ranks]
     what, count = ("hosts" if hosts else "ranks"), len(lines)
     if most is not None and count > most:
@@ -211,21 +220,21 @@ def _unknown(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _shown(width: int, choice: Choice) -> list[Column]:
+def _shown(width: int, choice: Choice, hosts: bool) -> list[Column]:
     return [
         column
         for column in COLUMNS
-        if width >= column.least_width and (choice.internals or not column.internal)
+        if (width >= column.least_width or (hosts and column.name == "host"))
+        and (choice.internals or not column.internal)
     ]
 
 
-def _table(lines: list[Line], width: int, choice: Choice) -> Any:
+def _table(lines: list[Line], width: int, columns: list[Column], choice: Choice) -> Any:
     from rich.table import Table
     from rich.text import Text
 
     gap = 2 if width >= _ROOMY else 1
     table = Table(box=None, header_style="reverse", padding=(0, gap, 0, 0), pad_edge=False)
-    columns = _shown(width, choice)
     for column in columns:
         sorted_by = column.name == choice.sort != "rank"
         table.add_column(

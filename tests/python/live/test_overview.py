@@ -72,6 +72,11 @@ def test_who_waits_for_whom() -> None:
     assert found == [waits, "ranks 0 and 2 wait for it", waits, "ranks 0 and 2 wait for it"]
 
 
+def test_who_waits_does_nothing_else() -> None:
+    view = overview([], [row(0, asked=asked("a", 5), efficiency=0.9), row(1, efficiency=0.9)])
+    assert [rank.exchange for rank in view.ranks] == [1.0, pytest.approx(0.1)]
+
+
 def test_short_waits_are_no_news() -> None:
     assert doing(row(0, asked=asked("a", 1.9)), row(1)) == ["running", "running"]
 
@@ -228,11 +233,11 @@ def test_what_people_look_for_in_fit_has_room_in_80_columns() -> None:
     view = overview(before, now)
     first, speed = header(view)
     assert first == "job j   2 ranks on 1 host   epoch 2 of 3   step 140 of 300   16 s left"
-    assert speed.startswith("loss 0.5   320 samples/s   input 50 %   exchange 25 %")
+    assert speed.startswith("loss 0.5000   320 samples/s   input 50 %   exchange 25 %")
     names, zero, _ = table(view, 80)
     assert " ".join(names[:6]) == "rank epoch step loss samples/s input"
     assert " ".join(names[6:]) == "exchange CPU memory GPU state"
-    text = "0 2/3 140 0.5 160 50 % 25 % 100 % 3.00 GiB 93 % running"
+    text = "0 2/3 140 0.5000 160 50 % 25 % 100 % 3.00 GiB 93 % running"
     assert " ".join(zero) == text
     assert all(len(line.rstrip()) <= 80 for line in shown(view, 80))
     wide = " ".join(table(view, 160)[0])
@@ -267,8 +272,10 @@ def test_many_ranks_of_several_hosts_become_one_line_for_each_host() -> None:
     assert len(table(view, 160)) == 9  # there is room for all
     _, *lines = [line.split() for line in shown(view, 160, 4)[3:]]
     assert [line[:2] for line in lines] == [["0-3", "h0"], ["4-7", "h1"]]
-    assert " 2/3 120 1.5 " in " ".join(lines[0]) and "4.00 GiB" in " ".join(lines[0])
+    assert " 2/3 120 1.500 " in " ".join(lines[0]) and "4.00 GiB" in " ".join(lines[0])
     assert " ".join(lines[1]).endswith("1 stopped, 3 running")
+    names, *_ = [line.split() for line in shown(view, 80, 4)[3:]]
+    assert names[:3] == ["rank", "host", "epoch"]  # in a narrow window, too
     one = overview([], [row(number, size=8, host="h") for number in range(8)])
     assert "4 more ranks" in "".join(shown(one, 80, 4))  # one line would say less
     assert len(table(one, 80, Choice(hosts=True))) == 2
