@@ -26,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     parser.description = (
         "Samples all ranks of a job for some seconds. Prints the lines of the program that take "
-        "the time of each rank, and writes a flame graph for speedscope.app. More: tfring help live."
+        "the time of each rank; writes a flame graph for speedscope.app. More: tfring help live."
     )
     parser.epilog = "tfring profile\ntfring profile 6d83ae --seconds 20 -o slow.json"
     add_job(parser)
