@@ -31,8 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "tfring profile\ntfring profile 6d83ae --seconds 20 -o slow.json"
     add_job(parser)
     add = parser.add_argument
-    add("--seconds", type=float, default=5.0, metavar="S", help="sample for so long (5)")
-    add("--rate", type=float, default=50.0, metavar="N", help="samples per second (50)")
+    add("--seconds", type=float, default=5.0, metavar="S", help="for how long (default 5)")
+    add("--rate", type=float, default=50.0, metavar="N", help="samples per second (default 50)")
     add("-o", "--output", metavar="FILE", help="where to (profile-JOB.speedscope.json here)")
 
 
