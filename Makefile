@@ -274,6 +274,11 @@ test-arm: $(DEMO_READY) ## Build the runtime for 64-bit ARM, and run its C++ tes
 .PHONY: docs bench clean distclean
 docs: build $(TEST_READY) $(VENV)/.ready-docs ## The documentation as HTML in docs/_build/html; warnings are errors
 	$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(PY) tools/search_docs.py docs/_build/html
+
+.PHONY: drawings
+drawings: ## Draw the pictures of docs/images whose text is there (needs graphviz)
+	for text in docs/images/*.dot; do dot -Tsvg $$text -o $${text%.dot}.svg || exit 1; done
 
 bench: build $(TEST_READY) ## Benchmarks on two ranks, compared with Open MPI alone; JSON in build/bench
 	@tools/build.sh "$(BUILD)" tfring_executor_benchmark -- -DTFRING_BUILD_TESTS=ON

@@ -119,3 +119,17 @@ def _write(path: Path, text: str) -> None:
 
 with mock(autodoc_mock_imports):
     _write_reference(HERE / "reference")
+
+
+def _leave_out_decisions(app: Any, _doctree: Any) -> None:
+    """Takes decision records out of the navigation and the search; adr/README links to them."""
+    page = app.env.docname
+    if page.startswith("adr/"):
+        app.env.metadata[page].update(nosearch=True)
+    if page.startswith("adr/0"):
+        app.env.metadata[page].update(orphan=True)
+
+
+def setup(app: Any) -> None:
+    """Sphinx calls this."""
+    app.connect("doctree-read", _leave_out_decisions)

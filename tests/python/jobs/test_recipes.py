@@ -1,4 +1,4 @@
-"""The programs in docs/recipes.md and README.md run, all of them in one job of two ranks."""
+"""The programs in the documentation and README.md run, all of them in one job of two ranks."""
 
 import re
 import sys
@@ -6,7 +6,7 @@ import sys
 import launcher_tools as tools
 import pytest
 
-RECIPES = tools.ROOT / "docs" / "recipes.md"
+PAGES = ("recipes", "first_run", "from_one_process")
 README = tools.ROOT / "README.md"
 # What the program in README.md takes for granted.
 DATA = """
@@ -22,7 +22,8 @@ def test_recipes(tmp_path):
 
     # Those for Ray and Spark run in tests/engines.
     (readme,) = [program for program in programs(README) if "tfring.keras" in program]
-    blocks = [*programs(RECIPES), DATA + readme]
+    pages = [tools.ROOT / "docs" / f"{name}.md" for name in PAGES]
+    blocks = [*(block for page in pages for block in programs(page)), DATA + readme]
     assert len(blocks) >= 20
     paths = [tools.write_script(tmp_path, b, f"recipe_{i}.py") for i, b in enumerate(blocks, 1)]
     script = tools.write_script(
