@@ -41,7 +41,7 @@ from tfring.launch.output.merger import OutputMerger
 from tfring.launch.output.terminal import Terminal
 from tfring.settings.environment import Settings
 from tfring.ssh.options import SshOptions
-from tfring.texts.errors import read_error
+from tfring.texts.errors import HEADER, read_error
 
 __all__ = ["run"]
 
@@ -355,10 +355,11 @@ def _told(who: str, trace: str) -> str:
         who: The rank or ranks.
         trace: The traceback.
     """
-    error = read_error(trace)
+    error = read_error(trace if trace.startswith(HEADER) else f"{HEADER}\n{trace}")
     if error is None or os.environ.get("TFRING_TRACEBACK") == "full":
         return f"{who} failed:\n{trace}"
-    return "\n".join([error.sentence(who), "The traceback there:", *error.frames])
+    frames = ["The traceback there:", *error.frames] if error.frames else []
+    return "\n".join([error.sentence(who), *frames])
 
 
 def _failure(data: bytes) -> tuple[str, BaseException | None]:

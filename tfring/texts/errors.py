@@ -158,6 +158,8 @@ def _place(frames: Sequence[str]) -> str:
         frame = _FRAME.match(line)
         if frame is not None and is_users(frame[1]):
             place = f"{frame[1].rpartition('/')[2]}:{frame[2]}"
+            if "/ipykernel_" in frame[1]:
+                place = f"line {frame[2]} of a cell"
             return place if frame[3] == "<module>" else f"{place} ({frame[3]})"
     return ""
 

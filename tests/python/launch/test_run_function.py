@@ -71,14 +71,14 @@ def test_failures(tmp_path):
             raise AssertionError("no error")
 
         text, cause = message(fails, lambda: ValueError("no good"), np=2)
-        assert "failed on rank 1" in text and "no good" in text, text
+        assert "Rank 1 failed" in text and "no good" in text, text
         assert isinstance(cause, ValueError) and cause.args == ("no good",)
         text, cause = message(fails, lambda: Odd(1, 2), np=2)
         assert "Odd: 1" in text and cause is None, (text, cause)
         text, _ = message(lambda: os._exit(3), np=2)
         assert "exit code 3; ranks without a result: 0, 1" in text, text
         text, _ = message(lambda: (lambda: __import__("threading").Lock())(), np=1)
-        assert "failed on rank 0" in text and "the result cannot be pickled" in text, text
+        assert "Rank 0 failed" in text and "the result cannot be pickled" in text, text
         lock = __import__("threading").Lock()
         try:
             tfring.run(lambda: lock)
@@ -144,7 +144,7 @@ def test_the_function_and_results_are_larger_than_a_value_of_a_store(monkeypatch
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         assert function_task.main() == 1
-        with pytest.raises(RuntimeError, match="failed on rank 1") as failed:
+        with pytest.raises(RuntimeError, match="Rank 1 failed") as failed:
             server.results(2, 1)
         assert isinstance(failed.value.__cause__, ValueError)
 
