@@ -14,6 +14,7 @@ from tfring.explain.situation import (
 )
 from tfring.recorder.layout import EventType
 from tfring.recorder.reader import Call, Event
+from tfring.texts.errors import follows
 from tfring.texts.ranks import listed, ranks_text
 
 # A running process writes to its record with every heartbeat, every 5 s by default.
@@ -185,22 +186,35 @@ def _of_event(s: Situation, rank: int, event: Event) -> Finding | None:
 
 
 def _exception(s: Situation, rank: int, error: str, how: str = "{} ended with: ") -> Finding:
-    if rank in s.job.records:  # others get it shortened
-        own = [e.text for e in s.job.records[rank].events if e.type is EventType.SHUTDOWN]
-        error = next(filter(None, own), error)
+    # Others get it shortened.
+    said = {r: e.text for r in s.ranks for e in s.job.records[r].events if _ended_with(e)}
+    error = said.get(rank, error).rstrip(". ")
+    others = [text.rstrip(". ") for r, text in said.items() if r != rank]
+    if others and len(said) == s.job.size and set(others) == {error}:
+        return Finding(
+            cause=Cause.EXCEPTION,
+            ranks=tuple(s.ranks),
+            names=(),
+            text=f"All {len(said)} ranks ended with: {error}.",
+            advice="Look at the traceback of one of them.",
+        )
     last = s.last_call(rank) if rank in s.job.records else None
     after = f" Its last call that ended well was {last.text()}." if last else ""
+    advice = "Look at the traceback of that rank"
+    if all(map(follows, others)):
+        after += " The other ranks cannot go on without it."
+        advice += "; the errors of the others follow from it"
     return Finding(
         cause=Cause.EXCEPTION,
         ranks=(rank,),
         names=(),
-        text=upper_first(how.format(s.who(rank)))
-        + error.rstrip(". ")
-        + "."
-        + after
-        + " The other ranks cannot go on without it.",
-        advice="Look at the traceback of that rank; the errors of the others follow from it.",
+        text=f"{upper_first(how.format(s.who(rank)))}{error}.{after}",
+        advice=f"{advice}.",
     )
+
+
+def _ended_with(event: Event) -> bool:
+    return event.type is EventType.SHUTDOWN and bool(event.text)
 
 
 def _lost(s: Situation, rank: int, reason: str) -> Finding:

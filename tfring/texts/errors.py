@@ -60,7 +60,7 @@ class ProgramError:
     @property
     def follows(self) -> bool:
         """Whether it only says that another rank has failed, or of an interrupt."""
-        return self.kind in _FOLLOWS or CAUSED_BY.search(self.text) is not None
+        return follows(self.line())
 
     def line(self) -> str:
         """Returns "KeyError: 'image_id'"."""
@@ -75,6 +75,15 @@ class ProgramError:
         where = f" in {self.place}" if self.place else ""
         line = self.line()
         return f"{who} failed{where}: {line}{'' if line.endswith(('.', '!', '?')) else '.'}"
+
+
+def follows(line: str) -> bool:
+    """Tells whether an error only says that another rank has failed, or of an interrupt.
+
+    Args:
+        line: Its class and text.
+    """
+    return line.startswith(_FOLLOWS) or CAUSED_BY.search(line) is not None
 
 
 def last_traceback(lines: Sequence[str]) -> list[str]:

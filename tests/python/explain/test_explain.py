@@ -270,3 +270,30 @@ def test_a_rank_is_slow_by_a_change_or_all_along(tmp_path: Path, slow_from: int 
         assert "rank 2 (host here, process" in found.text and "slower than the others" in found.text
         assert report.always_slow == 2 and report.slowdowns == ()
         assert "Rank 2 has been slower than the others all along." in sentences(report)
+
+
+@pytest.mark.parametrize(
+    ("errors", "ranks", "text"),
+    [
+        (("ValueError: a", "ValueError: a"), (0, 1), "All 2 ranks ended with: ValueError: a."),
+        (
+            ("ValueError: a", "CancelledError: rank 0 (host h) ended with an exception: V"),
+            (0,),
+            "The other ranks cannot go on without it. Look at the traceback of that rank; the",
+        ),
+        (("ValueError: a", "KeyError: b"), (0,), "Look at the traceback of that rank."),
+    ],
+)
+def test_nobody_is_blamed_for_what_ranks_did_by_themselves(
+    errors: tuple[str, str], ranks: tuple[int, ...], text: str
+) -> None:
+    left, end = RankState.LEFT, EventType.SHUTDOWN
+    ended = [
+        record(rank, 2, steps(2), 9.0, events=[event(end, 5.0 + rank, error)], state=left)
+        for rank, error in enumerate(errors)
+    ]
+    gone = Seen("gone")
+    found = explain(job(ended), {0: gone, 1: gone})
+    assert found.cause is Cause.EXCEPTION and found.ranks == ranks
+    assert text in found.text
+    assert ("cannot go on" in found.text) == ("Cancelled" in errors[1])
