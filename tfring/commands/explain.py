@@ -7,10 +7,12 @@ import dataclasses
 import json
 import textwrap
 import time
+from collections.abc import Sequence
 
 from tfring.commands.which import add_job, ended, meant
-from tfring.explain.causes import Cause, Explanation
+from tfring.explain.causes import WELL, Cause, Explanation
 from tfring.explain.explain import explain_now
+from tfring.recorder import catalog
 from tfring.recorder.catalog import Entry
 from tfring.recorder.places import short
 
@@ -31,12 +33,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the explanation; returns 0."""
     over = ended(options.job)
-    found = explain_now(meant(options.job)) if over is None else _kept(over)
+    found = _of_records(options.job) if over is None else _kept(over)
     if ends := found.ends(found.age):
         found = dataclasses.replace(found, text=f"{found.text} {ends}.")
     told = f"Job {short(found.job)}: {found.text}"
     print(_as_json(found) if options.json else textwrap.fill(told, 100, break_on_hyphens=False))
     return 0
+
+
+def _of_records(given: Sequence[str]) -> Explanation:
+    """Returns what the records say, behind what the launcher has said when the job ended."""
+    found = explain_now(meant(given))
+    entry = catalog.find(found.job)
+    verdict = "" if entry is None else entry.end.get("verdict", "")
+    if not verdict or found.text in verdict:
+        return found
+    text = verdict if found.cause in WELL else f"{verdict} Its records: {found.what or found.text}"
+    return dataclasses.replace(found, text=text)
 
 
 def _kept(entry: Entry) -> Explanation:

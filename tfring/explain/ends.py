@@ -14,7 +14,7 @@ from tfring.explain.situation import (
 )
 from tfring.recorder.layout import EventType
 from tfring.recorder.reader import Call, Event
-from tfring.texts.errors import follows
+from tfring.texts.errors import follows, of_any_rank
 from tfring.texts.ranks import listed, ranks_text
 
 # A running process writes to its record with every heartbeat, every 5 s by default.
@@ -189,13 +189,14 @@ def _exception(s: Situation, rank: int, error: str, how: str = "{} ended with: "
     # Others get it shortened.
     said = {r: e.text for r in s.ranks for e in s.job.records[r].events if _ended_with(e)}
     error = said.get(rank, error).rstrip(". ")
-    others = [text.rstrip(". ") for r, text in said.items() if r != rank]
-    if others and len(said) == s.job.size and set(others) == {error}:
+    others = [text for r, text in said.items() if r != rank]
+    alike = {of_any_rank(text, r) for r, text in said.items()}
+    if others and len(said) == s.job.size and len(alike) == 1:
         return Finding(
             cause=Cause.EXCEPTION,
             ranks=tuple(s.ranks),
             names=(),
-            text=f"All {len(said)} ranks ended with: {error}.",
+            text=f"All {len(said)} ranks ended with: {alike.pop().rstrip('. ')}.",
             advice="Look at the traceback of one of them.",
         )
     last = s.last_call(rank) if rank in s.job.records else None

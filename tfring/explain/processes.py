@@ -9,12 +9,16 @@ from dataclasses import dataclass, replace
 
 from tfring.recorder.job import JobRecords
 from tfring.recorder.reader import process_state, stat_fields
+from tfring.recorder.stacks import status
 from tfring.recorder.take_stacks import take_stacks, waits_in_kernel
+from tfring.texts.sizes import size_text
 
 # For so long processes are watched to see whether they compute.
 WATCH_SECONDS = 0.25
 # A process that computes keeps so much of a core busy.
 _BUSY = 0.3
+# The kernel swaps a little of idle processes, too.
+_MUCH_SWAPPED = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -26,12 +30,14 @@ class Seen:
         busy: Whether it computes; None: unknown.
         stacks: What its threads do in Python, as `take_stacks` says it; "": not asked.
         kernel: Where in the kernel its main thread waits; "": unknown, or it runs.
+        memory: How much it holds, if that does not fit into the host's memory; else "".
     """
 
     state: str | None
     busy: bool | None = None
     stacks: str = ""
     kernel: str = ""
+    memory: str = ""
 
 
 def look(job: JobRecords) -> dict[int, Seen]:
@@ -78,10 +84,32 @@ def with_stacks(
     # Nobody has asked for a signal to the job: this also runs by itself, at every stall.
     found = take_stacks(asked, timeout, by_signal=False)
     more = {
-        rank: replace(seen[rank], stacks=stacks, kernel=waits_in_kernel(asked[rank].pid))
+        rank: replace(
+            seen[rank],
+            stacks=stacks,
+            kernel=waits_in_kernel(asked[rank].pid),
+            memory=memory_trouble(status(asked[rank].pid)),
+        )
         for rank, stacks in found.items()
     }
     return {**seen, **more}
+
+
+def memory_trouble(facts: Mapping[str, str]) -> str:
+    """Returns "2.30 GiB, of which 410 MiB are in swap"; "" if nothing much is in swap.
+
+    Args:
+        facts: Of a process, as `status` returns them.
+    """
+    held, swapped = (_bytes(facts.get(name, "")) for name in ("VmRSS", "VmSwap"))
+    if swapped < max(_MUCH_SWAPPED, (held + swapped) // 20):
+        return ""
+    return f"{size_text(held + swapped)}, of which {size_text(swapped)} are in swap"
+
+
+def _bytes(text: str) -> int:
+    number = text.partition(" ")[0]
+    return int(number) << 10 if number.isdecimal() else 0
 
 
 def _processor_time(pid: int) -> tuple[str, float] | None:

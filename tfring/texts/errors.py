@@ -66,15 +66,26 @@ class ProgramError:
         """Returns "KeyError: 'image_id'"."""
         return f"{self.kind}: {self.text}" if self.text else self.kind
 
-    def sentence(self, who: str) -> str:
+    def sentence(self, who: str, line: str = "") -> str:
         """Returns "Rank 1 failed in train.py:38 (fit): KeyError: 'x'", as a sentence.
 
         Args:
             who: The rank or ranks.
+            line: In place of the error's own.
         """
         where = f" in {self.place}" if self.place else ""
-        line = self.line()
+        line = line or self.line()
         return f"{who} failed{where}: {line}{'' if line.endswith(('.', '!', '?')) else '.'}"
+
+
+def of_any_rank(line: str, rank: int) -> str:
+    """Returns an error as it would be on every rank: without the rank that says it.
+
+    Args:
+        line: Its class and text.
+        rank: Whose it is.
+    """
+    return re.sub(rf"\b[Rr]ank {rank}\b(?:: )?", "", line)
 
 
 def follows(line: str) -> bool:

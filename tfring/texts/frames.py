@@ -14,12 +14,14 @@ _OURS = f"{Path(__file__).resolve().parents[1]}/"
 # Code that the user has not written. Other installed packages may be the user's own.
 _STANDARD = re.compile(r"^<|/lib/python3[^/]*/(?!(site|dist)-packages/)")
 _OTHERS = re.compile(r"-packages/(numpy|six)[/.]")
+# How Python imports a module.
+_IMPORT = re.compile(r"^<frozen importlib|/lib/python3[^/]*/importlib/")
 # Autograph compiles functions anew, from files that it makes up.
 GENERATED = re.compile(r"__autograph_generated_file\w*\.py$")
 
 
 def library(path: str, function: str) -> str:
-    """Returns the package of a frame of TensorFlow, Keras or tfring; "" of any other.
+    """Returns the package of a frame of TensorFlow, Keras, tfring or an import; "" of any other.
 
     Args:
         path: Its file.
@@ -30,6 +32,8 @@ def library(path: str, function: str) -> str:
         return "tfring"
     if GENERATED.search(path):
         return "tensorflow"
+    if _IMPORT.search(path):
+        return "importlib"
     package = short_path(path).partition("/")[0]
     return package if package != path and package in LIBRARIES else ""
 

@@ -13,7 +13,7 @@ from made_records import write_training
 
 from tfring.explain.causes import Cause
 from tfring.explain.explain import explain
-from tfring.explain.processes import Seen
+from tfring.explain.processes import Seen, memory_trouble
 from tfring.recorder.job import load_job
 from tfring.recorder.layout import CallFlags, EventType, RankState
 from tfring.recorder.reader import Call
@@ -297,3 +297,17 @@ def test_nobody_is_blamed_for_what_ranks_did_by_themselves(
     assert found.cause is Cause.EXCEPTION and found.ranks == ranks
     assert text in found.text
     assert ("cannot go on" in found.text) == ("Cancelled" in errors[1])
+
+
+def test_a_rank_that_swaps_needs_memory_and_no_other_branch() -> None:
+    swaps = Seen("running", busy=False, memory="2.30 GiB, of which 410 MiB are in swap")
+    records = [record(0, 2, hang(20), 40), record(1, 2, steps(20), 40)]
+    found = explain(job(records), {0: RUNS, 1: swaps})
+    assert found.cause is Cause.NOT_CALLING and found.ranks == (1,)
+    assert found.advice == (
+        "It holds 2.30 GiB, of which 410 MiB are in swap: give the job more memory, or use a "
+        "smaller batch."
+    )
+    much = {"VmRSS": "2000000 kB", "VmSwap": "400000 kB"}
+    assert memory_trouble(much) == "2.29 GiB, of which 391 MiB are in swap"
+    assert memory_trouble({**much, "VmSwap": "90000 kB"}) == memory_trouble({}) == ""

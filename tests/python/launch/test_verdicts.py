@@ -71,6 +71,10 @@ def test_equal_errors_are_one_and_nobody_is_blamed() -> None:
     said = told(*ranks, job="")
     assert said.startswith("tfring: All 3 ranks failed in train.py:38 (on_train_batch_end): KeyEr")
     assert said.count("KeyError") == 1 and "stopped" not in said
+    own = [failing("1, in f", f"E: rank {rank}: the optimizer of rank {rank}") for rank in (0, 1)]
+    said = told(ended(0, 1, text=own[0]), ended(1, 1, text=own[1]), job="")
+    assert said.startswith("tfring: All 2 ranks failed in train.py:1 (f): E: the optimizer of ")
+    assert "too" not in said
     said = told(*ranks[:2], ended(2, -15, by_us=True))
     assert said.startswith("tfring: Ranks 0 and 1 failed in train.py:38")
     assert "Rank 2 was stopped." in said

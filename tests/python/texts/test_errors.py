@@ -113,4 +113,5 @@ def test_frames_of_libraries_are_not_the_users() -> None:
     ours = (f"{PACKAGES}/keras/a.py", "/usr/lib/python3.11/queue.py", "<string>", __file__)
     assert [is_users(path) for path in ours] == [False, False, False, True]
     assert is_users(f"{PACKAGES}/mine/a.py")
+    assert not is_users("<frozen importlib._bootstrap>")
     assert not is_users("/tmp/__autograph_generated_file3k.py")

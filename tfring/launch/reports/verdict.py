@@ -12,7 +12,7 @@ from tfring.job.bootstrap.hosts import host_name
 from tfring.launch.agents.rank import RankProcess
 from tfring.launch.reports.text import MOST_CAUSE, error_of, unshown
 from tfring.launch.signals import signal_name
-from tfring.texts.errors import ProgramError
+from tfring.texts.errors import ProgramError, of_any_rank
 from tfring.texts.ranks import ranks_text
 
 # Programs end with these by mistakes in C or C++.
@@ -84,8 +84,9 @@ def verdict(
         guilty = [p for p in processes if p.rank in found.ranks] or guilty
         frames = frames if first in guilty else ()
     elif error is not None:
-        guilty = [p for p in processes if p.failed() and _same(error_of(p), error)]
-        lines = [_of_error(guilty, len(processes), who, error)]
+        same = of_any_rank(error.line(), first.rank)
+        guilty = [p for p in processes if p.failed() and _error_of_any_rank(p) == same]
+        lines = [_of_error(guilty, len(processes), who, error, same)]
     else:
         lines = [_of_code(who, first, records.last_seen(first.rank))]
     lines += _others(processes, guilty)
@@ -97,8 +98,9 @@ def _host(process: RankProcess) -> str:
     return host_name() if process.slot.host == "localhost" else process.slot.host
 
 
-def _same(one: ProgramError | None, other: ProgramError) -> bool:
-    return one is not None and one.line() == other.line()
+def _error_of_any_rank(process: RankProcess) -> str:
+    error = error_of(process)
+    return of_any_rank(error.line(), process.rank) if error is not None else ""
 
 
 def _of_signal(who: str, process: RankProcess, number: int, seen: str) -> list[str]:
@@ -132,11 +134,14 @@ def _of_several(found: Explanation, processes: Sequence[RankProcess], records: R
     return f"{found.brief}{after}, while {ranks_text(others)} still trained."
 
 
-def _of_error(guilty: list[RankProcess], size: int, who: str, error: ProgramError) -> str:
-    if len(guilty) > 1:
-        ranks = ranks_text([process.rank for process in guilty])
-        who = f"All {size} ranks" if len(guilty) == size else ranks[:1].upper() + ranks[1:]
-    return error.sentence(who)
+def _of_error(
+    guilty: list[RankProcess], size: int, who: str, error: ProgramError, same: str
+) -> str:
+    if len(guilty) == 1:
+        return error.sentence(who)
+    ranks = ranks_text([process.rank for process in guilty])
+    who = f"All {size} ranks" if len(guilty) == size else f"{ranks[:1].upper()}{ranks[1:]}"
+    return error.sentence(who, same)
 
 
 def _of_code(who: str, process: RankProcess, seen: str) -> str:
