@@ -34,7 +34,7 @@ from tfring.job.store import Store
 from tfring.logs import handler as logs
 from tfring.metrics import generation as metrics
 from tfring.observers.observers import Here
-from tfring.observers.ours import OBSERVERS
+from tfring.observers.ours import OBSERVERS, say_end
 from tfring.ops.early import (
     register_where_loaded,
     say_what_was_not_reduced,
@@ -268,7 +268,8 @@ def _start(membership: Membership, settings: Settings) -> None:
     if membership.size > 1:
         interrupts.watch()
         exits.watch()
-    OBSERVERS.begin(Here(membership.rank, membership.size, topology.local_rank(), path, settings))
+    local, hosts = topology.local_rank(), membership.hosts
+    OBSERVERS.begin(Here(membership.rank, membership.size, local, hosts, path, settings))
 
 
 def _refuse_in_forked_child() -> None:
@@ -360,6 +361,8 @@ def leave(error: str) -> None:
         with OBSERVERS.ending():
             _native.core.shutdown(error)
         _forget(path)
+        if not error:
+            say_end()
 
 
 def end_of_program(error: BaseException | None = None) -> None:

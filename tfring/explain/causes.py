@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from tfring.texts.times import time_text
+
 
 class Cause(enum.Enum):
     """What is wrong. Where several are, the one that explains the others."""
@@ -98,12 +100,4 @@ class Explanation:
         """
         if not self.limit:
             return ""
-        return f"The job ends in {spell_time(self.limit - age)} if nothing changes"
-
-
-def spell_time(nanoseconds: int) -> str:
-    """Returns "9 min 48 s", at least 0 s."""
-    minutes, rest = divmod(max(0, round(nanoseconds / 1e9)), 60)
-    if not minutes:
-        return f"{rest} s"
-    return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+        return f"The job ends in {time_text(max(0, self.limit - age) / 1e9)} if nothing changes"

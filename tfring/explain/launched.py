@@ -21,7 +21,7 @@ from tfring.recorder.job import JobRecords, job_of, load_job
 from tfring.recorder.places import default_folder, short
 from tfring.recorder.reader import RecordError, read_arrays
 from tfring.report.kept import kept
-from tfring.report.summary import make_report
+from tfring.report.summary import Report, make_report
 
 RECORD_DIR = "TFRING_RECORD_DIR"
 _log = logging.getLogger("tfring")
@@ -29,8 +29,8 @@ _log = logging.getLogger("tfring")
 _MOST_REPORTED = 32
 
 
-def report_of(records: Sequence[Path]) -> dict[str, Any]:
-    """Returns what stays of the report of a job whose records go; {} if they cannot be read.
+def report_of(records: Sequence[Path]) -> Report | None:
+    """Returns the report of a job whose records go; None if they cannot be read.
 
     Never raises: the job has ended well.
 
@@ -42,10 +42,10 @@ def report_of(records: Sequence[Path]) -> dict[str, Any]:
         with contextlib.suppress(OSError, RecordError):  # that rank has left meanwhile
             found.append(read_arrays(path))
     try:
-        return kept(make_report(job_of(found))) if found else {}
+        return make_report(job_of(found)) if found else None
     except Exception:  # a mistake in a report
-        _log.warning("no report of this job is kept", exc_info=True)
-        return {}
+        _log.warning("there is no report of this job", exc_info=True)
+        return None
 
 
 class RunRecords:
@@ -62,6 +62,8 @@ class RunRecords:
         self._given = environment.get(RECORD_DIR, "")
         self._job = ""
         self._verdict = ""
+        self._report: Report | None = None
+        self._reported = False  # whether `_report` has been made
         self._began = time.time_ns()
         self.succeeded = False
 
@@ -97,7 +99,7 @@ class RunRecords:
             return
         with contextlib.suppress(OSError):
             state = "ended" if self.succeeded else "failed"
-            catalog.finish(self._job, state, self._verdict, self._report())
+            catalog.finish(self._job, state, self._verdict, self._kept())
         if self.succeeded and not self._given:
             keeping.remove_job(self._job)
 
@@ -118,13 +120,18 @@ class RunRecords:
             raise RecordError(f"no rank of job {self.name} has left a record")
         return job
 
-    def _report(self) -> dict[str, Any]:
+    def report(self) -> Report | None:
+        """Returns the report of the job, after all its ranks have ended; None: there is none."""
+        if not self._reported:
+            self._reported = True
+            with contextlib.suppress(RecordError):
+                self._report = report_of(records_of(named(self._job)))
+        return self._report
+
+    def _kept(self) -> dict[str, Any]:
         """Returns what stays of the report where the records go; {} where they stay."""
-        if self._given or not self.succeeded:
-            return {}
-        with contextlib.suppress(RecordError):
-            return report_of(records_of(named(self._job)))
-        return {}
+        report = self.report() if self.succeeded and not self._given else None
+        return kept(report) if report is not None else {}
 
     def explanation(self, ended: Collection[int] = ()) -> Explanation | None:
         """Returns why the run has failed, after all its ranks have ended; None: that is unknown.

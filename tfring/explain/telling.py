@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tfring.explain.causes import Cause, Explanation, spell_time
+from tfring.explain.causes import Cause, Explanation
 from tfring.recorder.places import short
+from tfring.texts.times import time_text
 
 _SECOND = 1e9
 # So old is a hang when a line is said of it; then one every half an hour.
@@ -61,5 +62,5 @@ class Telling:
         text = found.brief[:1].lower() + found.brief[1:]
         since = round(age * _SECOND)
         ends = found.ends(since)
-        parts = (f"still: {text}, {spell_time(since)}", ends[:1].lower() + ends[1:])
+        parts = (f"still: {text}, {time_text(age)}", ends[:1].lower() + ends[1:])
         return "; ".join((*filter(None, parts), f"tfring explain {self._job}"))

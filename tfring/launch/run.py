@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tfring.commands import report
 from tfring.comparison.runs import compare_runs
 from tfring.explain.launched import RECORD_DIR, RunRecords
+from tfring.job.environments.identity import plain_id
 from tfring.launch import doctor
 from tfring.launch.dry_run import show
 from tfring.launch.elastic.coordinator import LocalHead
@@ -22,7 +23,7 @@ from tfring.launch.elastic.nodes import NodeHead
 from tfring.launch.elastic.orders import Head, Orders
 from tfring.launch.hosts.errors import NoRanksError, UsageError
 from tfring.launch.hosts.names import refuse_unknown
-from tfring.launch.hosts.placement import crowded, is_local
+from tfring.launch.hosts.placement import address_of, crowded, is_local
 from tfring.launch.job import JobRunner
 from tfring.launch.options.config_file import with_file
 from tfring.launch.options.job_options import JobOptions
@@ -34,9 +35,10 @@ from tfring.launch.options.run_options import RunOptions
 from tfring.launch.options.settings import add_settings
 from tfring.launch.output.merger import OutputMerger
 from tfring.launch.output.terminal import Terminal
-from tfring.settings.environment import read_settings
-from tfring.settings.setting import SettingError
+from tfring.report import run_lines
+from tfring.settings.environment import Settings, read_settings
 from tfring.ssh.options import SshOptions
+from tfring.texts.screen import columns
 from tfring.timeline import merge
 
 
@@ -80,7 +82,8 @@ def run(parsed: argparse.Namespace) -> int:
 def _run(options: RunOptions, **environment: str) -> int:
     """Runs the job that the options describe, with more variables; returns its exit code."""
     job = job_options(options)
-    job = dataclasses.replace(job, environment={**job.environment, **environment})
+    more = {**job.environment, **environment, **_screen(job)}
+    job = dataclasses.replace(job, environment=more)
     variables = {**os.environ, **job.environment}
     hosts = dict.fromkeys(slot.host for slot in job.slots)
     hosts |= dict.fromkeys(host for host, _ in (job.elastic.hosts if job.elastic else ()))
@@ -89,7 +92,8 @@ def _run(options: RunOptions, **environment: str) -> int:
         raise UsageError(f"--report with other hosts needs {RECORD_DIR}, a folder of all hosts")
     if job.elastic is None and isinstance(job.shell, SshOptions):
         refuse_unknown(hosts)
-    timeline = _timeline_of(variables)
+    settings = read_settings(variables)
+    timeline = None if settings.timeline is None else Path(settings.timeline).absolute()
     with Terminal() as terminal, RunRecords(variables) as records:
         merger = OutputMerger(
             terminal.stdout,
@@ -104,13 +108,18 @@ def _run(options: RunOptions, **environment: str) -> int:
         if timeline is not None:
             _timeline(merge.clear, timeline)
         runner = _runner(job, merger, records)
-        merger.note(_first_line(job, records.name))
+        width, began = columns(sys.stderr), time.monotonic()
+        if speaks := run_lines.wanted(settings.runtime):
+            merger.note(_first_line(job, settings, width, alone=not elsewhere))
         if hint := crowded(job.slots):
             merger.note(hint)
         code = runner.run()
-        ended_well = code == 0 and job.elastic is None and runner.stopped_by is None
-        if ended_well and (hint := _nobody_joined(job, options.horovod, variables, records)):
-            merger.note(hint)
+        if code == 0 and runner.stopped_by is None:
+            if settings.record and (hint := _nobody_joined(job, options.horovod, records)):
+                merger.note(hint)
+            elif speaks:
+                took = time.monotonic() - began
+                merger.note(run_lines.last_line(took, records.report(), width))
         terminal.close()
         if timeline is not None:
             # Of ranks of this host that were killed before they could write it.
@@ -120,14 +129,29 @@ def _run(options: RunOptions, **environment: str) -> int:
     return code
 
 
-def _first_line(job: JobOptions, name: str) -> str:
+def _screen(job: JobOptions) -> dict[str, str]:
+    """Returns how wide ranks may write, which have no terminal: as this one, less their names."""
+    width = columns(sys.stdout)
+    if width is None or "COLUMNS" in os.environ:
+        return {}
+    return {"COLUMNS": str(width - len(f"{max(0, job.size - 1)}| "))}
+
+
+def _first_line(job: JobOptions, settings: Settings, width: int | None, *, alone: bool) -> str:
+    """Returns who trains where; `alone` says that this is the only host."""
     hosts = list(dict.fromkeys(slot.host for slot in job.slots))
-    where = f"{len(job.slots)} rank{'' if len(job.slots) == 1 else 's'} on {', '.join(hosts[:3])}"
-    if len(hosts) > 3:
-        where += f" and {len(hosts) - 3} more hosts"
+    ranks = f"{job.size} rank{'' if job.size == 1 else 's'}"
     if job.elastic is not None:
-        where = f"elastic, {job.elastic.min_np} ranks or more"
-    return f"tfring run: job {name}, {where}; watch it: tfring top {name}"
+        hosts = [host for host, _ in job.elastic.hosts]
+        ranks = f"elastic, {job.elastic.min_np} ranks or more"
+    return run_lines.first_line(
+        plain_id(job.job_id),
+        ranks,
+        [address_of(host) for host in hosts],
+        devices=run_lines.own_devices() if alone else "",
+        transport=run_lines.transport(len(hosts), job.size, settings.runtime),
+        width=width,
+    )
 
 
 def _runner(
@@ -145,17 +169,12 @@ def _runner(
     return ElasticJobRunner(job, head, elastic, merger, records)
 
 
-def _nobody_joined(
-    job: JobOptions, shimmed: bool, variables: Mapping[str, str], records: RunRecords
-) -> str:
+def _nobody_joined(job: JobOptions, shimmed: bool, records: RunRecords) -> str:
     """Returns what to say of a job that ended well and that no rank has joined; "" of any other.
 
     `shimmed` says whether --horovod was given.
     """
     here = sum(is_local(slot.host) for slot in job.slots)
-    with contextlib.suppress(SettingError):
-        if not read_settings(variables).record:
-            return ""
     if len(job.slots) < 2 or not here or not records.nobody_joined():
         return ""
     where = "" if here == len(job.slots) else " on this host"
@@ -165,14 +184,6 @@ def _nobody_joined(
         f"were programs of their own and not ranks of one job. {horovod}A program that looks for "
         "mpirun's variables or uses mpi4py needs mpirun; see `tfring help migration`."
     )
-
-
-def _timeline_of(variables: Mapping[str, str]) -> Path | None:
-    """Returns where the ranks write a timeline; None: nowhere, or they refuse their settings."""
-    with contextlib.suppress(SettingError):
-        timeline = read_settings(variables).timeline
-        return None if timeline is None else Path(timeline).absolute()
-    return None
 
 
 def _timeline(do: Callable[[Path], object], path: Path) -> None:

@@ -20,6 +20,7 @@ class Here:
         rank: Its number in the job.
         size: How many the job has.
         local_rank: Its number on its host.
+        hosts: The name of each rank's host.
         record: The file of its record; None: it keeps none in a file.
         settings: What its environment asks for.
     """
@@ -27,6 +28,7 @@ class Here:
     rank: int
     size: int
     local_rank: int
+    hosts: Sequence[str]
     record: str | None
     settings: Settings
 

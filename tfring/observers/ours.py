@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+import time
 from pathlib import Path
 
 from tfring import _native
@@ -13,6 +17,8 @@ from tfring.recorder import stacks
 from tfring.recorder.catalog import finish
 from tfring.recorder.own import set_own
 from tfring.recorder.places import id_of, record_files
+from tfring.report import run_lines
+from tfring.report.kept import kept
 from tfring.settings.environment import warning_seconds
 from tfring.timeline import session
 
@@ -21,7 +27,9 @@ class _State:
     """Of the present generation. Written by init and shutdown, which take turns."""
 
     record: str | None = None
-    reported: Path | None = None  # the folder of the records whose report this process notes
+    reports: Here | None = None  # this process notes the report, or says how the job has gone
+    began = 0.0
+    last_line = ""  # what is to be said when the job has ended well
     explainer: TroubleExplainer | None = None  # on rank 0 of several
 
 
@@ -40,20 +48,48 @@ def _attach_timeline(here: Here) -> None:
     )
 
 
-def _keep_report(here: Here) -> None:
-    """Has what stays of the report noted at the end, where no launcher does it.
+def _begin_report(here: Here) -> None:
+    """Begins what a launcher of tfring does for its jobs, where there is none: it gives an id.
 
-    A launcher gives an id. Its elastic jobs end generations in a hurry.
+    Rank 0 says who trains where, and at the end how it went. The first rank of a host has what
+    stays of the report noted. The launcher's elastic jobs end generations in a hurry.
     """
-    alone = here.settings.job_id is None and here.settings.record_dir is None
-    if alone and here.size > 1 and here.local_rank == 0 and here.record:
-        _State.reported = Path(here.record).parent
+    _State.reports, _State.last_line = None, ""
+    if here.settings.job_id is not None or here.size == 1 or here.record is None:
+        return
+    if here.local_rank == 0 or here.rank == 0:
+        _State.reports, _State.began = here, time.monotonic()
+    if here.rank == 0 and run_lines.wanted(here.settings.runtime):
+        hosts = list(dict.fromkeys(here.hosts))
+        line = run_lines.first_line(
+            id_of(Path(here.record).parent.name),
+            f"{here.size} ranks",
+            hosts,
+            # mpirun binds each rank to some of the CPUs that it has itself.
+            devices=run_lines.own_devices(os.getppid()) if len(hosts) == 1 else "",
+            transport=run_lines.transport(len(hosts), here.size, here.settings.runtime),
+        )
+        print(line, file=sys.stderr, flush=True)
 
 
 def _note_report() -> None:
-    folder, _State.reported = _State.reported, None
-    if folder is not None:
-        finish(id_of(folder.name), "ended", "", report_of(record_files(folder)))
+    here, _State.reports = _State.reports, None
+    if here is None or here.record is None:
+        return
+    folder = Path(here.record).parent
+    report = report_of(record_files(folder))
+    if here.settings.record_dir is None:
+        finish(id_of(folder.name), "ended", "", kept(report) if report is not None else {})
+    if here.rank == 0 and run_lines.wanted(here.settings.runtime):
+        _State.last_line = run_lines.last_line(time.monotonic() - _State.began, report)
+
+
+def say_end() -> None:
+    """Says on rank 0 how a job has gone that has ended well."""
+    line, _State.last_line = _State.last_line, ""
+    if line:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it
+            print(line, file=sys.stderr, flush=True)
 
 
 def _explain_trouble(here: Here) -> None:
@@ -94,7 +130,7 @@ OBSERVERS = Observers(
             lambda here: metrics.begin(here.rank, here.local_rank, here.record, here.settings),
             leaving=metrics.end,
         ),
-        Observer("the report", _keep_report, leaving=_note_report),
+        Observer("the report", _begin_report, leaving=_note_report),
         Observer(
             "the explanation of trouble",
             _explain_trouble,

@@ -9,11 +9,13 @@ import numpy as np
 
 from tfring.recorder.job import JobRecords
 from tfring.recorder.layout import EventType
+from tfring.recorder.marks import EQUAL, ROUNDED
 from tfring.recorder.reader import Record, process_state
 from tfring.report.job_steps import JobSteps, job_steps
 from tfring.report.slowdowns import Slowdown, always_slow, find_slowdowns
 
 _NOTES = 20
+_EQUALITY: dict[str, bool | None] = {EQUAL: True, ROUNDED: False}
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ class Report:
         steps: The steps that all records have.
         slowdowns: What has become slower.
         unlocked: Why the last lock of the schedule ended that a record tells of; "": none does.
+        equal: Whether all ranks had equal weights at the end of the last `fit`; False: but for
+            rounding; None: not known.
         notes: The last lines that the program has written into the records, as (rank, text):
             among them what StragglerCallback has found.
     """
@@ -100,6 +104,7 @@ class Report:
     slowdowns: tuple[Slowdown, ...]
     notes: tuple[tuple[int, str], ...]
     unlocked: str = ""
+    equal: bool | None = None
 
     @property
     def slowest(self) -> RankSummary | None:
@@ -130,12 +135,7 @@ def make_report(job: JobRecords) -> Report:
         _summary(record, steps, late.get(rank, 0), _last(first, rank))
         for rank, record in job.records.items()
     ]
-    notes = sorted(
-        (job.common(rank, event.time), rank, event.text)
-        for rank, record in job.records.items()
-        for event in record.events
-        if event.type == EventType.MARK and event.text
-    )
+    marks = _marks(job)
     unlocked = [
         (job.common(rank, event.time), event.text)
         for rank, record in job.records.items()
@@ -149,8 +149,19 @@ def make_report(job: JobRecords) -> Report:
         ranks=tuple(ranks),
         steps=steps,
         slowdowns=tuple(find_slowdowns(steps)),
-        notes=tuple((rank, text) for _, rank, text in notes[-_NOTES:]),
+        notes=tuple((rank, text) for _, rank, text in marks[-_NOTES:] if text not in _EQUALITY),
         unlocked=max(unlocked)[1] if unlocked else "",
+        equal=([_EQUALITY[text] for _, _, text in marks if text in _EQUALITY] or [None])[-1],
+    )
+
+
+def _marks(job: JobRecords) -> list[tuple[int, int, str]]:
+    """Returns what the program has written into the records: times, ranks and texts."""
+    return sorted(
+        (job.common(rank, event.time), rank, event.text)
+        for rank, record in job.records.items()
+        for event in record.events
+        if event.type == EventType.MARK and event.text
     )
 
 

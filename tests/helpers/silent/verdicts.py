@@ -17,8 +17,8 @@ _OTHERS = (
     "`shuffle=True` was passed",
     "WARNING: All log messages before absl::InitializeLog",
 )
-# What is no warning: from which checkpoint training goes on.
-_NEWS = re.compile(r"\[tfring\] \S+ rank \d+ \(.*?\) info: ")
+# What is no warning: who trains, from which checkpoint training goes on, how it went.
+_NEWS = re.compile(r"\[tfring\] \S+ rank \d+ \(.*?\) info: |tfring \d|tfring: done ")
 
 
 def words(text: str) -> str:

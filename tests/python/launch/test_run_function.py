@@ -39,7 +39,7 @@ def test_results_by_rank(tmp_path):
     done = tools.run_python(path)
     assert done.returncode == 0, done.stderr
     for rank in range(3):
-        assert f"{rank}| hello from {rank}" in done.stdout
+        assert f"hello from {rank}\n" in done.stdout
 
 
 def test_failures(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from tfring.observers.observers import Here, Observer, Observers
 from tfring.settings.environment import Settings
 
-HERE = Here(rank=1, size=2, local_rank=1, record=None, settings=Settings())
+HERE = Here(rank=1, size=2, local_rank=1, hosts=["a", "a"], record=None, settings=Settings())
 
 
 class Fake:

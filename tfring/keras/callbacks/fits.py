@@ -171,6 +171,7 @@ class Fit:
         if not self._ended:
             self._ended = True
             self._meet(model, None, joins)
+            self._guard.end()
 
     def _meet(self, model: Any, epoch: int | None, joins: bool) -> None:
         if topology.size() > 1:

@@ -7,13 +7,14 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from tfring import process_sets, topology
+from tfring import _native, process_sets, topology
 from tfring.comparison.assert_equal import first_difference
 from tfring.comparison.hashes import fingerprint
 from tfring.keras.callbacks import state
 from tfring.keras.hook import find_hook
 from tfring.keras.model_optimizers import optimizers_of
 from tfring.keras2 import facts
+from tfring.recorder.marks import EQUAL, ROUNDED
 from tfring.settings.environment import read_settings
 from tfring.training.reduction_record import reductions
 
@@ -43,6 +44,7 @@ class DivergenceGuard:
         self._largest = 0.0  # difference at the last comparison
         self._warned_at = 0.0
         self._moving = True  # whether other weights are compared
+        self._equal: bool | None = None  # at the last comparison; None: there was none
 
     def hashes(self, model: Any, local: Sequence[Any]) -> list[int] | None:
         """Returns the two hashes of this rank's weights, or None if there is nothing to compare.
@@ -73,6 +75,7 @@ class DivergenceGuard:
             RuntimeError: trained weights differ; on every rank.
         """
         known = [each for each in hashes if each is not None]
+        self._equal = None
         if len(known) < len(hashes):
             self._largest = 0.0
             return
@@ -81,8 +84,10 @@ class DivergenceGuard:
         if 0 not in moving and len(moving) > 1:
             self._moving = self._warn_of_moving(_moving(model, local), when)
         if len(trained) == 1:
+            self._equal = True if self._moving and len(moving) == 1 else None
             self._largest = 0.0
             return
+        self._equal = False
         found = first_difference(_trained(model, local))
         more = f" ({found.others} more weights differ)" if found.others else ""
         text = f"rank {topology.rank()}: {when} the ranks' weights differ: {found.text}{more}."
@@ -93,6 +98,11 @@ class DivergenceGuard:
             self._warned_at = found.largest
             if topology.rank() == 0:
                 warnings.warn(f"{text} {_MAY_BE_ROUNDING}", stacklevel=2)
+
+    def end(self) -> None:
+        """Has rank 0 note in its record what the last comparison of a training has shown."""
+        if self._equal is not None and topology.rank() == 0:
+            _native.core.mark(EQUAL if self._equal else ROUNDED)
 
     def _warn_of_moving(self, weights: Sequence[Any], when: str) -> bool:
         """Warns on rank 0 unless it is rounding; returns whether they are compared again."""
