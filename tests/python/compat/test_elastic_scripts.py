@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import socket
 import sys
 
 import launcher_tools as tools
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 SCRIPTS = tools.ROOT / "tests" / "horovod_scripts"
+HERE = socket.gethostname()
 # Two hosts, as Horovod's own tests have them.
 TWO_HOSTS = ("-np", 2, "--min-np", 1, "-H", "localhost:1,127.0.0.1:1")
 # What horovodrun does with a host on which a worker fails.
@@ -104,8 +106,8 @@ def test_tape_loop_goes_back_to_its_commit_when_a_worker_is_lost(tmp_path):
     assert result["rates"] == rates and result["iterations"] == 1 + len(rates)
     assert result["weights"] == trained(on_all(*rates)) and result["size"] == 1
     assert job.generations == [
-        "rank 0 is worker 1 on localhost, rank 1 is worker 2 on 127.0.0.1",
-        "rank 0 is worker 1 on localhost",
+        f"rank 0 is worker 1 on {HERE}, rank 1 is worker 2 on 127.0.0.1",
+        f"rank 0 is worker 1 on {HERE}",
     ]
     assert "worker 2 (rank 1, host 127.0.0.1, slot 0) ended with signal 9" in job.errors
 
@@ -126,9 +128,9 @@ def test_fit_goes_on_with_a_host_that_comes_back_after_its_cool_down(tmp_path):
     assert result["weights"] == trained(steps) and result["size"] == 2
     assert job.output.count("checkpoints:") == 1
     assert job.generations == [
-        "rank 0 is worker 1 on localhost, rank 1 is worker 2 on 127.0.0.1",
-        "rank 0 is worker 1 on localhost",
-        "rank 0 is worker 1 on localhost, rank 1 is worker 3 on 127.0.0.1",
+        f"rank 0 is worker 1 on {HERE}, rank 1 is worker 2 on 127.0.0.1",
+        f"rank 0 is worker 1 on {HERE}",
+        f"rank 0 is worker 1 on {HERE}, rank 1 is worker 3 on 127.0.0.1",
     ]
 
 
@@ -159,7 +161,7 @@ def test_discovery_script_adds_a_host_and_removes_the_first_one(tmp_path):
     rates = [0.02] * 3 + [0.04] * 3 + [0.02] * 3
     assert result["rates"] == rates and result["iterations"] == 1 + len(rates)
     assert result["weights"] == trained(on_all(*rates))
-    assert result["hosts"] == ["localhost", "localhost", "127.0.0.1"]  # of rank 0, by epoch
+    assert result["hosts"] == [HERE, HERE, "127.0.0.1"]  # of rank 0, by epoch
     assert result["meetings"] == 3 and result["host"] == "127.0.0.1"
     assert "ended with" not in job.errors  # the worker of the first host leaves in order
 
@@ -185,10 +187,10 @@ def test_a_host_on_which_a_worker_fails_is_not_used_again(tmp_path):
     # A batch that is committed before `state.batch` is counted comes again.
     assert result["sizes"] == [3] * 4 + [1] * 24 and result["iterations"] == 4 + 1 + 24
     assert result["rate"] == pytest.approx(0.01) and result["epoch"] == 3
-    assert (result["host"], job.started) == ("localhost", 3)
+    assert (result["host"], job.started) == (HERE, 3)
     assert job.generations == [
-        "rank 0 is worker 1 on localhost, ranks 1-2 are workers 2,3 on 127.0.0.1",
-        "rank 0 is worker 1 on localhost",
+        f"rank 0 is worker 1 on {HERE}, ranks 1-2 are workers 2,3 on 127.0.0.1",
+        f"rank 0 is worker 1 on {HERE}",
     ]
     assert "RuntimeError: worker on 127.0.0.1 fails" in job.errors
 

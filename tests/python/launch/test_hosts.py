@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import sys
 
 import pytest
@@ -245,7 +246,7 @@ def test_which_hosts_win(monkeypatch):
     monkeypatch.setenv("SLURM_JOB_NODELIST", "a,b")
     monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2(x2)")
     assert hosts() == ["a", "a", "b", "b"]
-    assert hosts("-np", 1) == ["localhost"]
+    assert hosts("-np", 1) == [socket.gethostname()]
     assert hosts("-H", "c:1") == ["c"]
 
 

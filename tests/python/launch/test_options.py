@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 
 import pytest
@@ -269,12 +270,12 @@ def test_a_job_of_a_scheduler_needs_no_option(tmp_path):
 def machine(folder, sockets, cores, threads):
     """A system's folder of processors; hardware threads of a core are numbered far apart."""
     for thread in range(threads):
-        for socket in range(sockets):
+        for package in range(sockets):
             for core in range(cores):
-                cpu = (thread * sockets + socket) * cores + core
+                cpu = (thread * sockets + package) * cores + core
                 path = folder / f"cpu{cpu}" / "topology"
                 path.mkdir(parents=True)
-                (path / "physical_package_id").write_text(f"{socket}\n")
+                (path / "physical_package_id").write_text(f"{package}\n")
                 (path / "core_id").write_text(f"{core}\n")
     return sockets * cores * threads
 
@@ -314,5 +315,5 @@ def test_ranks_are_bound_and_it_is_shown(tmp_path, kind):
         if kind != "none":
             wanted = share_of(read_places(kind, mine), rank, 2)
         assert f"{rank}| {wanted}" in done.stdout.splitlines()
-        assert f"rank {rank} on localhost, local rank {rank}, process " in done.stderr
+        assert f"rank {rank} on {socket.gethostname()}, local rank {rank}, process " in done.stderr
     assert "cores " in done.stderr

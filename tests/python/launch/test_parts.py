@@ -56,7 +56,7 @@ def test_placement():
         Slot(3, "c", 0, 1, 2, 3),
     ]
     assert len(assign_slots(None, [("a", 2), ("b", 2)])) == 4
-    assert [s.host for s in assign_slots(2, [])] == ["localhost"] * 2
+    assert [s.host for s in assign_slots(2, [])] == [socket.gethostname()] * 2
 
 
 @pytest.mark.parametrize(

@@ -275,7 +275,11 @@ def test_exit_report_and_events_of_a_failure(tmp_path):
     assert done.returncode == said["exit_code"] == 1
     assert said["state"] == "ended" and said["signal"] is None and said["format"] == 1
     assert said["began"] < said["ended"] and said["command"][-1] == str(tmp_path)
-    assert said["first_failure"] == {"rank": 1, "host": "localhost", "reason": "exit code 1"}
+    assert said["first_failure"] == {
+        "rank": 1,
+        "host": socket.gethostname(),
+        "reason": "exit code 1",
+    }
     assert "rank 1" in said["explanation"]
     failed, ended = said["ranks"][1], said["ranks"][0]
     assert failed["last_lines"][-1] == "ValueError: the cause" and failed["exit_code"] == 1

@@ -6,6 +6,7 @@ import selectors
 import time
 from collections.abc import Callable
 
+from tfring.job.bootstrap.hosts import host_name
 from tfring.launch.agents.host import Host
 from tfring.launch.agents.protocol import KEEPALIVE_SECONDS
 from tfring.launch.agents.shells import RemoteShell, Tunnels
@@ -63,7 +64,8 @@ class Connections:
         if present is not None:
             self._close(present)
         try:
-            host = Host(name, None if local else self._shell, self._lease, self._grace)
+            shell = None if local else self._shell
+            host = Host(host_name() if local else name, shell, self._lease, self._grace)
         except (OSError, ValueError) as error:
             raise UsageError(f"no agent can be started on {name}: {error}") from None
         self._hosts[key] = host

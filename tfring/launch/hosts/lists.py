@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from tfring.job.bootstrap.hosts import host_name
 from tfring.launch.hosts.errors import UsageError
 
 # No job has more hosts; a slip of the pen in a range can ask for billions.
@@ -29,7 +30,8 @@ def parse_entry(entry: str, shown: str) -> list[tuple[str, int]]:
     """Reads ``host:slots``, where the host may stand for several; without a number it is one slot.
 
     Such as ``me@node[01-04]:2`` or ``[fe80::1]:4``. Returns each host, with the user but without
-    the brackets of an address, and its slots. An error names what is `shown`.
+    the brackets of an address, and its slots. This host has its own name, as its ranks call it, and
+    not ``localhost``. An error names what is `shown`.
 
     Raises:
         UsageError: The text has another form.
@@ -51,6 +53,8 @@ def parse_entry(entry: str, shown: str) -> list[tuple[str, int]]:
         except ValueError as error:
             raise UsageError(f'"{shown}" names no IPv6 address: {error}') from None
         return [(user + host[1:-1], slots)]
+    if host == "localhost" and not user:
+        return [(host_name(), slots)]
     return [(user + name, slots) for name in expand(host)]
 
 

@@ -10,8 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+<<<<<<< HEAD
 from tfring.job.bootstrap.hosts import interface_addresses
 from tfring.launch.hosts.errors import NoRanksError, UsageError
+=======
+from tfring.job.bootstrap.hosts import host_name, interface_addresses
+from tfring.launch.hosts.errors import UsageError
+>>>>>>> fc4e661d (This host has its own name in the exit report, events and messages, too)
 from tfring.launch.hosts.lists import parse_entry, split_list
 
 MOST_RANKS = 100_000
@@ -83,7 +88,7 @@ def assign_slots(ranks: int | None, hosts: Sequence[tuple[str, int]]) -> list[Sl
                 "say how many ranks to start: tfring run -np 2 python train.py; within a job of "
                 "Slurm, PBS, LSF or SGE its hosts are taken"
             )
-        hosts = [("localhost", ranks)]
+        hosts = [(host_name(), ranks)]
     names = [address_of(host) for host, _ in hosts]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)

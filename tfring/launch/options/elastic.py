@@ -6,6 +6,7 @@ import os
 import shlex
 from pathlib import Path
 
+from tfring.job.bootstrap.hosts import host_name
 from tfring.launch.elastic.options import ELASTIC_SECONDS, NO_LIMIT, ElasticOptions, NodeOptions
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.placement import Hosts, assign_slots
@@ -96,7 +97,7 @@ def _elastic(options: RunOptions) -> ElasticOptions:
         min_np=min_np,
         max_np=max_np,
         spares=options.spares or 0,
-        hosts=hosts or (() if script else (("localhost", _own_slots(options, max_np)),)),
+        hosts=hosts or (() if script else ((host_name(), _own_slots(options, max_np)),)),
         script=_script(options, script) if script else None,
         slots=options.slots,
         timeout=options.elastic_timeout or ELASTIC_SECONDS,

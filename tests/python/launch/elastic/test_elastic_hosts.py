@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -41,7 +43,8 @@ def test_hosts_come_and_go_with_what_the_script_prints(tmp_path, hosts):
         hosts.set("127.0.0.1", "localhost:1")
         # The host that was there first keeps rank 0.
         assert job.trains(lambda m: len(m) == 3)[0] == 1
-        job.heard(r"the hosts are now localhost:1, 127\.0\.0\.1:2")
+        here = re.escape(socket.gethostname())
+        job.heard(rf"the hosts are now {here}:1, 127\.0\.0\.1:2")
         hosts.set("127.0.0.1:2:3")
         job.heard(r"the host discovery script failed, the hosts stay as they are: line 1")
         hosts.set("127.0.0.1")

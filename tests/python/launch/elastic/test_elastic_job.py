@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from elastic_runs import TRAINING, ElasticRun, history_of
 from launcher_tools import alive, wait_until
 
 pytest.importorskip("tfring._native")
+HERE = socket.gethostname()
 
 
 def test_a_killed_worker_is_replaced_and_no_step_is_lost(tmp_path):
@@ -36,8 +38,8 @@ def test_a_killed_worker_is_replaced_and_no_step_is_lost(tmp_path):
         slots = {line["worker"]: line["local_rank"] for line in job.said if "local_rank" in line}
         assert slots == {1: 0, 2: 1, 3: 2, 4: 0}
     errors = "\n".join(job.errors)
-    assert "worker 1 (rank 0, host localhost, slot 0) ended with signal 9 (SIGKILL)" in errors
-    assert "generation 1: ranks 0-2 are workers 1,2,3 on localhost" in errors
+    assert f"worker 1 (rank 0, host {HERE}, slot 0) ended with signal 9 (SIGKILL)" in errors
+    assert f"generation 1: ranks 0-2 are workers 1,2,3 on {HERE}" in errors
     lines = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
     names = [line["event"] for line in lines]
     assert names[0] == "job_started" and names[-1] == "job_ended"
@@ -57,12 +59,12 @@ def test_workers_know_what_horovod_tells_them_and_files_keep_their_output(tmp_pa
         job.ask("stop")
         assert job.finish() == 0
     starts = {line["worker"]: line for line in job.said if line["event"] == "start"}
-    assert [starts[w]["host"] for w in (1, 2)] == ["localhost", "127.0.0.1"]
+    assert [starts[w]["host"] for w in (1, 2)] == [HERE, "127.0.0.1"]
     known = {
         worker: [line["variables"][f"HOROVOD_{name}"] for name in ("HOSTNAME", "RANK", "SIZE")]
         for worker, line in starts.items()
     }
-    assert known == {1: ["localhost", "0", "2"], 2: ["127.0.0.1", "1", "2"]}
+    assert known == {1: [HERE, "0", "2"], 2: ["127.0.0.1", "1", "2"]}
     for worker in (1, 2):
         assert '"event": "end"' in (tmp_path / f"out/worker.{worker}/stdout").read_text()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from run_options import refused, run_options
 
@@ -13,6 +15,8 @@ from tfring.launch.elastic.options import NO_LIMIT
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.options.elastic import elastic_options
 from tfring.settings.table import SETTINGS
+
+HERE = socket.gethostname()
 
 
 def elastic(*words):
@@ -29,7 +33,7 @@ def test_in_a_job_of_a_scheduler_it_begins_with_all_its_slots(monkeypatch):
     monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2(x2)")
     assert counts("--min-np", 1) == (4, 1, NO_LIMIT, 0, (("a", 2), ("b", 2)))
     # With -np alone it is on this host, as a job whose ranks stay.
-    assert counts("-np", 3, "--min-np", 1) == (3, 1, NO_LIMIT, 0, (("localhost", 3),))
+    assert counts("-np", 3, "--min-np", 1) == (3, 1, NO_LIMIT, 0, ((HERE, 3),))
 
 
 def test_a_job_without_these_options_is_not_elastic():
@@ -39,18 +43,18 @@ def test_a_job_without_these_options_is_not_elastic():
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("-np", 4, "--min-np", 2), (4, 2, NO_LIMIT, 0, (("localhost", 4),))),
-        (("-np", 4, "--max-np", 8), (4, 4, 8, 0, (("localhost", 8),))),
-        (("--min-num-proc", 2, "--max-num-proc", 3), (2, 2, 3, 0, (("localhost", 3),))),
-        (("-np", 2, "--spares", 1), (2, 2, 2, 1, (("localhost", 3),))),
-        (("-np", 2, "--min-np", 1, "--slots", 8), (2, 1, NO_LIMIT, 0, (("localhost", 8),))),
+        (("-np", 4, "--min-np", 2), (4, 2, NO_LIMIT, 0, ((HERE, 4),))),
+        (("-np", 4, "--max-np", 8), (4, 4, 8, 0, ((HERE, 8),))),
+        (("--min-num-proc", 2, "--max-num-proc", 3), (2, 2, 3, 0, ((HERE, 3),))),
+        (("-np", 2, "--spares", 1), (2, 2, 2, 1, ((HERE, 3),))),
+        (("-np", 2, "--min-np", 1, "--slots", 8), (2, 1, NO_LIMIT, 0, ((HERE, 8),))),
         (
             ("--min-np", 1, "-H", "localhost:1,127.0.0.1:2"),
-            (3, 1, NO_LIMIT, 0, (("localhost", 1), ("127.0.0.1", 2))),
+            (3, 1, NO_LIMIT, 0, ((HERE, 1), ("127.0.0.1", 2))),
         ),
-        (("--max-np", 2, "-H", "localhost:3"), (2, 2, 2, 0, (("localhost", 3),))),
-        (("--spares", 1, "-H", "localhost:3"), (2, 2, 2, 1, (("localhost", 3),))),
-        (("--min-np", 3, "--spares", 1, "-H", "localhost:3"), (3, 3, 3, 1, (("localhost", 3),))),
+        (("--max-np", 2, "-H", "localhost:3"), (2, 2, 2, 0, ((HERE, 3),))),
+        (("--spares", 1, "-H", "localhost:3"), (2, 2, 2, 1, ((HERE, 3),))),
+        (("--min-np", 3, "--spares", 1, "-H", "localhost:3"), (3, 3, 3, 1, ((HERE, 3),))),
         (("-np", 4, "--host-discovery-script", "echo a:1"), (4, 4, NO_LIMIT, 0, ())),
     ],
 )
