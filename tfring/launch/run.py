@@ -138,18 +138,21 @@ def _screen(job: JobOptions) -> dict[str, str]:
 
 
 def _first_line(job: JobOptions, settings: Settings, width: int | None, *, alone: bool) -> str:
-    """Returns who trains where; `alone` says that this is the only host."""
+    """Returns who trains where; `alone` says that no other host is known."""
     hosts = list(dict.fromkeys(slot.host for slot in job.slots))
     ranks = f"{job.size} rank{'' if job.size == 1 else 's'}"
-    if job.elastic is not None:
-        hosts = [host for host, _ in job.elastic.hosts]
+    if job.share is not None:
+        ranks = f"{len(job.slots)} of {ranks}"
+    if job.elastic is not None:  # other launchers know the hosts of theirs
+        hosts = [host for host, _ in job.elastic.hosts] if job.node is None else []
         ranks = f"elastic, {job.elastic.min_np} ranks or more"
+    others = job.share is not None
     return run_lines.first_line(
         plain_id(job.job_id),
         ranks,
         [address_of(host) for host in hosts],
-        devices=run_lines.own_devices() if alone else "",
-        transport=run_lines.transport(len(hosts), job.size, settings.runtime),
+        devices=run_lines.own_devices() if alone and hosts else "",
+        transport=run_lines.transport(len(hosts) + others, job.size, settings.runtime),
         width=width,
     )
 

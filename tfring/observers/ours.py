@@ -69,7 +69,7 @@ def _begin_report(here: Here) -> None:
             devices=run_lines.own_devices(os.getppid()) if len(hosts) == 1 else "",
             transport=run_lines.transport(len(hosts), here.size, here.settings.runtime),
         )
-        print(line, file=sys.stderr, flush=True)
+        _say(line)
 
 
 def _note_report() -> None:
@@ -80,7 +80,8 @@ def _note_report() -> None:
     report = report_of(record_files(folder))
     if here.settings.record_dir is None:
         finish(id_of(folder.name), "ended", "", kept(report) if report is not None else {})
-    if here.rank == 0 and run_lines.wanted(here.settings.runtime):
+    failed = report is not None and any(rank.state == "failed" for rank in report.ranks)
+    if here.rank == 0 and not failed and run_lines.wanted(here.settings.runtime):
         _State.last_line = run_lines.last_line(time.monotonic() - _State.began, report)
 
 
@@ -88,6 +89,11 @@ def say_end() -> None:
     """Says on rank 0 how a job has gone that has ended well."""
     line, _State.last_line = _State.last_line, ""
     if line:
+        _say(line)
+
+
+def _say(line: str) -> None:
+    if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):  # nobody reads it
             print(line, file=sys.stderr, flush=True)
 

@@ -121,11 +121,11 @@ def transport(hosts: int, ranks: int, runtime: Mapping[str, str]) -> str:
     """Returns what carries the data of ranks, as far as the settings say it; "" of one rank.
 
     Args:
-        hosts: How many there are.
+        hosts: How many there are; 0: that is not known.
         ranks: How many there are.
         runtime: As for `wanted`.
     """
-    if ranks == 1:
+    if ranks == 1 or not hosts:
         return ""
     carrier = runtime.get("CPU_OPERATIONS", "auto")
     if carrier == "mpi":

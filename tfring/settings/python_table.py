@@ -249,7 +249,7 @@ OURS = Group(
     (
         *_set_by(
             "`tfring run`",
-            "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE RENDEZVOUS_FD AGENT "
+            "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE HOST_NAME RENDEZVOUS_FD AGENT "
             "RESTART_COUNT",
         ),
         *_set_by("`tfring run --compare`", "COMPARE_FOLDER COMPARE_STEPS"),

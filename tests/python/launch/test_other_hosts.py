@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -116,6 +117,28 @@ def test_death_by_signal_on_another_host_is_named(tmp_path, number):
     done = run("-H", "127.0.0.2:2", sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
     assert done.returncode == 128 + number
     assert f"signal {int(number)} ({number.name})" in done.stderr
+
+
+def test_a_host_has_one_name_everywhere(tmp_path):
+    """The launcher calls it by the name of -H, and so do its ranks, which know another."""
+    path = script(
+        tmp_path,
+        """
+    import tfring
+    from tfring.recorder.own import own_path
+    from tfring.recorder.reader import read_header
+    tfring.init()
+    print(read_header(own_path())["host"])
+    """,
+    )
+    report, events = tmp_path / "report", tmp_path / "events"
+    options = ("-H", "127.0.0.2:2", "--exit-report", report, "--events", events)
+    done = run(*options, sys.executable, path, tmp_path, PATH=fake_ssh(tmp_path))
+    assert sorted(done.stdout.splitlines()) == ["0| 127.0.0.2", "1| 127.0.0.2"], done.stderr
+    assert "  2 ranks on 127.0.0.2  " in done.stderr
+    assert {rank["host"] for rank in json.loads(report.read_text())["ranks"]} == {"127.0.0.2"}
+    told = [json.loads(line) for line in events.read_text().splitlines()]
+    assert {event["host"] for event in told if "host" in event} == {"127.0.0.2"}
 
 
 def test_signals_and_long_output_of_another_host(tmp_path):

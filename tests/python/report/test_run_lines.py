@@ -88,7 +88,7 @@ def test_what_is_not_known_is_left_out(report: Report, tmp_path: Path) -> None:
 
 
 def test_what_carries_the_data() -> None:
-    assert run_lines.transport(1, 1, {}) == ""
+    assert run_lines.transport(1, 1, {}) == run_lines.transport(0, 2, {}) == ""
     assert run_lines.transport(1, 2, {}) == "shared memory"
     assert run_lines.transport(1, 2, {"SHARED_MEMORY": "0"}) == "TCP"
     assert run_lines.transport(1, 2, {"CPU_OPERATIONS": "tcp"}) == "TCP"

@@ -178,7 +178,10 @@ def _exchange_records(
     )
     values = job.exchange.allgather(mine.to_json())
     check_versions(values)
-    return [Record.from_json(value, rank) for rank, value in enumerate(values)]
+    records = [Record.from_json(value, rank) for rank, value in enumerate(values)]
+    # A host that is given under several names has that of its first rank.
+    names = {record.host_id: record.host for record in reversed(records)}
+    return [dataclasses.replace(record, host=names[record.host_id]) for record in records]
 
 
 def _membership(

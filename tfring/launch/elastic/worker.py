@@ -9,7 +9,7 @@ from tfring.launch.agents.rank import RankProcess
 from tfring.launch.elastic.orders import StartWorker
 from tfring.launch.escalation import Escalation
 from tfring.launch.exit_codes import DISMISSED
-from tfring.launch.options.environment import job_variables
+from tfring.launch.options.environment import host_variables, job_variables
 from tfring.launch.options.job_options import JobOptions
 from tfring.launch.reports.text import MOST_CAUSE, error_of
 
@@ -64,6 +64,7 @@ def worker_variables(
     """
     return {
         **job_variables(options, environ, remote=remote),
+        **host_variables(options, start.host),
         "TFRING_ELASTIC_WORKER": str(start.worker),
         "TFRING_ELASTIC_HOST": start.host,
         "TFRING_ELASTIC_SLOT": str(start.slot),

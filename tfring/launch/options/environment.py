@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tfring.launch.agents.shells import RemoteShell
 from tfring.launch.hosts.errors import UsageError
-from tfring.launch.hosts.placement import Slot
+from tfring.launch.hosts.placement import Slot, address_of
 from tfring.launch.options.job_options import JobOptions
 
 # What programs, libraries and training depend on, and what holds neither keys to other services nor
@@ -61,6 +61,7 @@ def chosen_variable(text: str) -> tuple[str, str]:
 def place_variables(options: JobOptions, slot: Slot) -> dict[str, str]:
     """Returns the variables by which a rank knows its place in the job."""
     return {
+        **host_variables(options, slot.host),
         "TFRING_RANK": str(slot.rank),
         "TFRING_SIZE": str(options.size),
         "TFRING_LOCAL_RANK": str(slot.local_rank),
@@ -68,6 +69,13 @@ def place_variables(options: JobOptions, slot: Slot) -> dict[str, str]:
         "TFRING_CROSS_RANK": str(slot.cross_rank),
         "TFRING_CROSS_SIZE": str(slot.cross_size),
     }
+
+
+def host_variables(options: JobOptions, host: str) -> dict[str, str]:
+    """Returns what ranks call their host: as the launcher does, where it reaches hosts by name."""
+    if not isinstance(options.shell, RemoteShell) or options.node is not None:
+        return {}
+    return {"TFRING_HOST_NAME": address_of(host)}
 
 
 def job_variables(
