@@ -89,6 +89,10 @@ def test_two_ranks_under_the_launcher(venv: Path) -> None:
     assert printed.count("sum over 2 is 3") == 2
 
 
+def test_the_demo_needs_the_wheel_only(venv: Path) -> None:
+    assert "The weights of the ranks are equal." in run(venv, "python", "-m", "tfring.demo")
+
+
 def test_horovodrun_of_the_distribution_that_adds_it(venv: Path, tmp_path: Path) -> None:
     source = shutil.copytree(ROOT / "packages" / "tfring-horovod", tmp_path / "source")
     run(venv, "python", "-m", "pip", "install", "--quiet", "--no-deps", str(source))

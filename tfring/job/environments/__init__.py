@@ -15,10 +15,13 @@ from tfring.job.environments import kubernetes, mpi, slurm, tf_config, tfring_ru
 from tfring.job.environments.given import Given
 from tfring.job.environments.identity import Identity, IdentityError, Rendezvous
 
-__all__ = ["Given", "Identity", "IdentityError", "Rendezvous", "find_identity"]
+__all__ = ["ALONE", "Given", "Identity", "IdentityError", "Rendezvous", "find_identity"]
 
 # In this order; the first whose detect() returns an identity decides.
 _ENVIRONMENTS: tuple[Any, ...] = (tfring_run, torchrun, mpi, slurm, kubernetes, tf_config)
+
+# The source of a process that no launcher has started.
+ALONE = "a single process"
 
 
 def find_identity(
@@ -47,7 +50,7 @@ def find_identity(
             return dataclasses.replace(identity, fallback=_in_slurm(identity, environ))
         return identity
     if under_mpi is None:
-        return Identity("a single process", rank=0, size=1, rendezvous=Rendezvous.NONE)
+        return Identity(ALONE, rank=0, size=1, rendezvous=Rendezvous.NONE)
     if meeting == "rendezvous":
         return _over_tcp(under_mpi, environ)
     raise IdentityError(
