@@ -253,7 +253,7 @@ IMPORTS_BY_NAME = {
     "tfring/compat/build_flags.py",
     "tfring/keras2/detect.py",
     "tfring/training/first_steps.py",
-    "tfring/launch/doctor.py",
+    "tfring/launch/installed.py",
     "tfring/gpu/nccl.py",
     "tfring/gpu/toolkit.py",
     "tfring/bench/peers/available.py",

@@ -34,32 +34,36 @@ def gpu_report(runtime: Mapping[str, str]) -> dict[str, list[Any]]:
         gpus = list_gpus(driver)
     except DriverError as error:
         lines.append(("CUDA driver", f"none: {error}"))
+    wanted = runtime.get("GPU_OPERATIONS", "auto")
+    if not gpus:
+        lines.append(("GPUs", "none"))
+        if wanted == "nccl":
+            problems.append("TFRING_GPU_OPERATIONS is nccl, and there is no GPU here")
+        return {"lines": lines, "problems": problems}
     users = _users()
     for gpu in gpus:
         lines.append((f"GPU {gpu.index}", _describe(gpu, users)))
-    wanted = runtime.get("GPU_OPERATIONS", "auto")
     found = nccl.find_nccl(runtime)
     lines.append(("NCCL", found.text))
-    if gpus and found.trouble and wanted == "nccl":
+    if found.trouble and wanted == "nccl":
         problems.append(f"TFRING_GPU_OPERATIONS is nccl: {found.trouble}")
-    own = _own_code_trouble() if gpus else ""
-    path = f"an error: {own}" if own else _path_text(gpus, wanted, found)
+    own = _own_code_trouble()
+    path = f"an error: {own}" if own else _path_text(wanted, found)
     lines.append(("tensors on GPUs", path))
     if own:
         problems.append(
             f"tfring's code for GPUs cannot be loaded ({own}), so collectives of tensors in GPU "
             "memory fail: install a tfring that has it, or hide the GPUs with CUDA_VISIBLE_DEVICES="
         )
-    if gpus:
-        tools = find_toolkit(os.environ)
-        lines += [(f"XLA: {name}", path or "none") for name, path in tools.items()]
-        missing = [name for name, path in tools.items() if not path]
-        if missing:
-            problems.append(
-                f"jit_compile=True fails on GPUs, which is Keras's default there: XLA finds no "
-                f"{' and no '.join(missing)}. Install nvidia-cuda-nvcc-cu12, or name the folder "
-                "of a CUDA toolkit: XLA_FLAGS=--xla_gpu_cuda_data_dir=/path/of/cuda"
-            )
+    tools = find_toolkit(os.environ)
+    lines += [(f"XLA: {name}", path or "none") for name, path in tools.items()]
+    missing = [name for name, path in tools.items() if not path]
+    if missing:
+        problems.append(
+            f"jit_compile=True fails on GPUs, which is Keras's default there: XLA finds no "
+            f"{' and no '.join(missing)}. Install nvidia-cuda-nvcc-cu12, or name the folder "
+            "of a CUDA toolkit: XLA_FLAGS=--xla_gpu_cuda_data_dir=/path/of/cuda"
+        )
     return {"lines": lines, "problems": problems}
 
 
@@ -72,9 +76,7 @@ def _own_code_trouble() -> str:
     return ""
 
 
-def _path_text(gpus: list[Gpu], wanted: str, found: nccl.Found) -> str:
-    if not gpus:
-        return "there is no GPU"
+def _path_text(wanted: str, found: nccl.Found) -> str:
     if wanted not in ("auto", "nccl"):
         return f"copied through the host (TFRING_GPU_OPERATIONS is {wanted})"
     if found.trouble:

@@ -1,269 +1,139 @@
-"""``tfring doctor``: shows what is installed, how it is set, and what is wrong."""
+"""``tfring doctor``: says what is wrong, what is installed, and how it is set."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import functools
-import importlib.metadata
-import importlib.util
 import json
 import os
-import platform
 import re
-import shutil
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 from tfring import _native
-from tfring.job.bootstrap.inter_op_threads import WANTED, inter_op_threads
-from tfring.job.bootstrap.mpi_data import plugins_in
 from tfring.job.environments import IdentityError, find_identity
 from tfring.job.environments.kubernetes import Pod, find_pod
+from tfring.launch import installed
 from tfring.launch.hosts.placement import parse_hosts
+from tfring.launch.installed import Findings
 from tfring.settings.environment import native_values, read_settings, values_of
-from tfring.settings.setting import Reader, SettingError
+from tfring.settings.setting import SettingError
 from tfring.settings.table import SETTINGS
-from tfring.version import __version__
 
-_CPU_FLAGS = ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "asimd", "sve")
-_PROBE_SECONDS = 120
-
-
-@dataclass
-class Findings:
-    """What the checks found. Each problem says what to do about it."""
-
-    lines: list[tuple[str, str]] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-    def show(self, name: str, value: object) -> None:
-        """Adds one line."""
-        self.lines.append((name, str(value)))
+_TRIAL_SECONDS = 600
+_START_SECONDS = "60"
+_LAST_LINES = 20  # of a trial that fails
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
-    parser.description = "Says what is wrong with this installation, and how it is set."
-    parser.epilog = "tfring doctor\ntfring doctor -H node1:4,node2:4"
-    parser.add_argument(
+    parser.description = (
+        "Says what is wrong with this installation, what is installed, and which settings are not "
+        "at their defaults. The exit code is 1 if something is wrong."
+    )
+    parser.epilog = "tfring doctor\ntfring doctor --run\ntfring doctor --run -H node1:1,node2:1"
+    add = parser.add_argument
+    add("--run", action="store_true", help="also train on two ranks: python -m tfring.demo")
+    add(
         "-H",
         dest="hosts",
         default="",
         metavar="HOST:SLOTS,...",
-        help="also what allreduces between these hosts are expected to take; none is asked",
+        help="with --run: train on these hosts, which tests their names, ssh and ports. Without "
+        "it: what allreduces between them are expected to take; none is asked",
     )
+    add("-p", "--ssh-port", metavar="PORT", help="port of ssh on the other hosts")
+    add("-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
+    add("--json", action="store_true", help="print one JSON object: wrong, facts")
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the findings; returns 1 if there is a problem. UsageError: -H has another form."""
-    return main(parse_hosts(options.hosts) if options.hosts else ())
+    hosts = parse_hosts(options.hosts) if options.hosts else ()
+    where = ["-H", options.hosts] if hosts else ["-np", "2"]
+    where += ["-p", options.ssh_port] if options.ssh_port else []
+    where += ["-i", options.ssh_identity_file] if options.ssh_identity_file else []
+    return main(hosts, where if options.run else (), as_json=options.json)
 
 
-def main(hosts: Sequence[tuple[str, int]] = ()) -> int:
+def main(
+    hosts: Sequence[tuple[str, int]] = (), trial: Sequence[str] = (), *, as_json: bool = False
+) -> int:
     """Prints the findings; returns 1 if there is a problem, else 0.
 
-    It shows what allreduces between these hosts cost, each with its number of ranks; without any
-    between those of the job that this process belongs to.
+    Args:
+        hosts: Those between which it shows what allreduces cost, each with its number of ranks;
+            without any those of the job that this process belongs to.
+        trial: Options of `tfring run` that say where to train; (): nowhere.
+        as_json: Whether to print them as JSON.
     """
+    checks: dict[str, Callable[[Findings], None]] = {
+        "Python": installed.python,
+        "the runtime": installed.binding,
+        "TensorFlow": installed.tensorflow,
+        "MPI": installed.mpi,
+        "GPUs": installed.gpus,
+        "processors": installed.cpu,
+        "the environment": _environment,
+        "settings": _settings,
+        "hosts": functools.partial(_prices, hosts=hosts),
+    }
+    if trial:
+        checks["a job"] = functools.partial(_trial, where=trial)
     findings = Findings()
-    checks: list[Callable[[Findings], None]] = [
-        _python,
-        _binding,
-        _tensorflow,
-        _mpi,
-        _gpus,
-        _cpu,
-        _environment,
-        _settings,
-        functools.partial(_prices, hosts=hosts),
-    ]
-    for check in checks:
+    for about, check in checks.items():
+        _progress(f"looking at {about} ...")
         check(findings)
-    for name, value in findings.lines:
-        print(f"{name + ':':<21} {value}")
-    print()
-    if not findings.problems:
-        print("Nothing is wrong.")
-        return 0
+    _progress("")
+    if as_json:
+        facts: dict[str, list[str]] = {}
+        for name, value in findings.lines:
+            facts.setdefault(name, []).append(value)
+        print(json.dumps({"wrong": findings.problems, "facts": facts}))
+    else:
+        _print(findings)
+    return 1 if findings.problems else 0
+
+
+def _print(findings: Findings) -> None:
     for problem in findings.problems:
         print(f"WRONG: {problem}")
-    return 1
+    if not findings.problems:
+        print("Nothing is wrong.")
+    print()
+    for name, value in findings.lines:
+        print(f"{name + ':':<21} {value}")
 
 
-def _version_of(module: str) -> str:
-    """Returns the version of each package that a module comes from: they may be several."""
-    if importlib.util.find_spec(module) is None:
-        return "not installed"
-    names = dict.fromkeys(importlib.metadata.packages_distributions().get(module, ()))
-    found = [f"{importlib.metadata.version(name)} ({name})" for name in names]
-    return ", ".join(found) or "installed, version unknown"
+def _progress(text: str) -> None:
+    """Shows on a terminal what is being done, in a line that goes away."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def _python(findings: Findings) -> None:
-    findings.show("tfring", f"{__version__} in {Path(__file__).parents[1]}")
-    findings.show("Python", f"{platform.python_version()} ({sys.executable})")
-
-
-def _binding(findings: Findings) -> None:
+def _trial(findings: Findings, where: Sequence[str]) -> None:
+    """Trains on real ranks."""
+    program = [sys.executable, "-m", "tfring.demo"]
+    words = ["run", *where, "--start-timeout", _START_SECONDS, *program]
+    shown = shlex.join(["tfring", *words])
+    command = [sys.executable, "-m", "tfring", *words]
     try:
-        core = _native.core
-    except (ImportError, OSError) as error:
-        findings.show("runtime", "not found")
-        findings.problems.append(f"the compiled runtime cannot be loaded: {error}")
-        return
-    findings.show("libraries", _native.library_dir())
-    built = core.build_info()
-    for name, value in sorted(built.items()):
-        findings.show(f"built: {name}", value or "none")
-    plugins = ", ".join(plugins_in(_native.library_dir())) or "none"
-    findings.show(
-        "transports",
-        "tcp between ranks, shared memory between ranks of one host; MPI on request "
-        f"(plug-ins: {plugins})",
-    )
-    on_gpus = "GPUs (NCCL, or copies through the host; experimental)"
-    everywhere = f"CPU, and {on_gpus}" if built["gpu_kernels"] else "CPU, not on GPUs"
-    findings.show("collectives on", everywhere)
-
-
-def _probe(code: str) -> tuple[Any, str]:
-    """Runs code in a new Python process, so that a crash does not end this one.
-
-    Returns the JSON value that the code printed, or None and what went wrong.
-    """
-    environment = {k: v for k, v in os.environ.items() if not _starts_mpi(k)}
-    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
-    try:
-        run = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=_PROBE_SECONDS,
-            check=False,
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TRIAL_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        return None, f"no answer within {_PROBE_SECONDS} s; is this machine busy?"
-    if run.returncode != 0:
-        lines = run.stderr.strip().splitlines()
-        return None, lines[-1] if lines else f"exit code {run.returncode}"
-    return json.loads(run.stdout.strip().splitlines()[-1]), ""
-
-
-def _starts_mpi(name: str) -> bool:
-    return name.startswith(("OMPI_COMM", "PMI", "MPI_LOCAL", "PRTE"))
-
-
-def _tensorflow(findings: Findings) -> None:
-    findings.show("TensorFlow", _version_of("tensorflow"))
-    if importlib.util.find_spec("tensorflow") is None:
-        wanted = (_native.minors_served() or ["2.21"])[-1]
-        findings.problems.append(
-            f"TensorFlow is not installed: pip install 'tensorflow=={wanted}.*'"
-        )
+        findings.problems.append(f"no end within {_TRIAL_SECONDS} s: {shown}")
         return
-    findings.show("Keras", _version_of("keras"))
-    answer, trouble = _probe(
-        "import json, tfring.ops.library as t\n"
-        "print(json.dumps([t.built_for(t.folder()), t.xla_trouble()]))"
-    )
-    if answer is None:
-        findings.show("TensorFlow ops", "cannot be loaded")
-        findings.problems.append(f"tfring's TensorFlow ops cannot be loaded: {trouble}")
-    else:
-        built, trouble = answer
-        served = ", ".join(_native.minors_served())
-        among = f" (there are ops for {served})" if served else ""
-        findings.show("TensorFlow ops", f"load; built for TensorFlow {built}{among}")
-        findings.show("jit_compile=True", f"not possible: {trouble}" if trouble else "possible")
-    threads = inter_op_threads()
-    findings.show("inter-op threads", threads)
-    if threads < WANTED and os.environ.get("TF_NUM_INTEROP_THREADS"):
-        findings.problems.append(
-            "TF_NUM_INTEROP_THREADS is 1, so collectives cannot overlap the backward pass: set it "
-            f"to {WANTED} or more, or unset it"
-        )
-
-
-def _mpi(findings: Findings) -> None:
-    mpirun = shutil.which("mpirun")
-    findings.show("mpirun", mpirun or "not found (tfring run does not need it)")
-    if importlib.util.find_spec("mpi4py") is None:
-        findings.show("mpi4py", "not installed (tfring run does not need it)")
-        if mpirun:
-            findings.show("under mpirun", "needs mpi4py: pip install mpi4py")
+    told = re.search(r"(\d+ ranks? trained .*)\n.*?(The weights .*)", done.stdout)
+    if done.returncode == 0 and told is not None:
+        findings.show("trained", told[1])
+        findings.show("trained", told[2])
         return
-    findings.show("mpi4py", _version_of("mpi4py"))
-    answer, trouble = _probe(
-        "import json\nimport mpi4py\nmpi4py.rc.initialize = False\nfrom mpi4py import MPI\n"
-        "print(json.dumps(MPI.Get_library_version().splitlines()[0].rstrip(chr(0))))"
-    )
-    if answer is None:
-        findings.show("MPI library", "cannot be loaded")
-        if mpirun:
-            findings.problems.append(
-                f"mpirun is there, but mpi4py cannot load an MPI library ({trouble}): install "
-                "mpi4py for that MPI, or use tfring run"
-            )
-        return
-    findings.show("MPI library", answer)
-    _compare_mpirun(findings, mpirun, str(answer))
-
-
-def _compare_mpirun(findings: Findings, mpirun: str | None, library: str) -> None:
-    if mpirun is None:
-        return
-    try:
-        run = subprocess.run(
-            [mpirun, "--version"], capture_output=True, text=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return
-    launcher = run.stdout
-    theirs = "Open MPI" if "Open MPI" in launcher else "MPICH" if "HYDRA" in launcher else None
-    ours = "Open MPI" if "Open MPI" in library else "MPICH"
-    if theirs is not None and theirs != ours:
-        findings.problems.append(
-            f"{mpirun} belongs to {theirs}, but mpi4py loads {library}: every rank would be "
-            "a job of its own. Put the matching mpirun first in PATH, or reinstall mpi4py for it"
-        )
-
-
-def _gpus(findings: Findings) -> None:
-    try:
-        runtime = read_settings(os.environ).runtime
-    except SettingError:
-        runtime = {}  # another check says so
-    answer, trouble = _probe(
-        "import json\nfrom tfring.gpu.report import gpu_report\n"
-        f"print(json.dumps(gpu_report({runtime!r})))"
-    )
-    if answer is None:
-        findings.show("GPUs", "cannot be looked at")
-        findings.problems.append(f"the CUDA driver or NCCL crashes or hangs: {trouble}")
-        return
-    for name, value in answer["lines"]:
-        findings.show(name, value)
-    findings.problems += answer["problems"]
-
-
-def _cpu(findings: Findings) -> None:
-    flags: set[str] = set()
-    try:
-        match = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.M)
-        flags = set(match.group(1).split()) if match else set()
-    except OSError:
-        pass
-    shown = " ".join(f for f in _CPU_FLAGS if f in flags) or "unknown"
-    usable = len(os.sched_getaffinity(0))
-    findings.show("CPU", f"{platform.machine()}, {usable} of {os.cpu_count()} cores usable")
-    findings.show("CPU features", shown)
+    last = "\n".join(f"    {line}" for line in done.stderr.splitlines()[-_LAST_LINES:])
+    findings.problems.append(f"exit code {done.returncode} of: {shown}\n{last}")
 
 
 def _environment(findings: Findings) -> None:
@@ -298,14 +168,16 @@ def _settings(findings: Findings) -> None:
         findings.problems.append(str(error))
         return
     findings.problems += (*settings.unknown, *settings.without_effect)
+    others = 0
     for name, value in values_of(os.environ).items():
-        shown = "" if name == "SECRET" else f"{SETTINGS[name].text_of(value)} "
-        findings.show(f"TFRING_{name}", f"{shown}(set)")
-    for setting in SETTINGS.values():
-        if setting.reader is not Reader.OURS:
+        setting = SETTINGS[name]
+        if value != setting.default:
+            shown = "(set)" if name == "SECRET" else setting.text_of(value)
             default = f" (default {setting.shown_default})" if setting.shown_default else ""
-            text = f"{setting.plain_meaning} {setting.allowed.capitalize()}."
-            findings.show("setting", f"{setting.variable}{default}: {text}")
+            findings.show(setting.variable, f"{shown}{default}")
+            others += 1
+    if not others:
+        findings.show("settings", "all have their defaults: tfring help configuration")
 
 
 def _prices(findings: Findings, hosts: Sequence[tuple[str, int]]) -> None:

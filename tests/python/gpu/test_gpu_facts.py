@@ -138,8 +138,10 @@ def test_without_a_driver_the_doctor_says_so_and_nothing_is_wrong(tmp_path):
     report = gpu_report({"CUDA_DRIVER": missing})
     lines = dict(report["lines"])
     assert missing in lines["CUDA driver"]
-    assert lines["tensors on GPUs"] == "there is no GPU"
+    assert lines["GPUs"] == "none" and "NCCL" not in lines
     assert report["problems"] == []
+    report = gpu_report({"CUDA_DRIVER": missing, "GPU_OPERATIONS": "nccl"})
+    assert report["problems"] == ["TFRING_GPU_OPERATIONS is nccl, and there is no GPU here"]
 
 
 def test_a_driver_that_refuses_is_quoted(tmp_path):

@@ -8,13 +8,14 @@ import json
 import pytest
 from launcher_tools import run_python
 
-from tfring.launch import doctor
+from tfring.launch import doctor, installed
+from tfring.launch.cli import main
 
 
 def findings_of(check, monkeypatch, **variables):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    findings = doctor.Findings()
+    findings = installed.Findings()
     check(findings)
     return findings
 
@@ -22,15 +23,15 @@ def findings_of(check, monkeypatch, **variables):
 def test_whole_command_says_what_is_there_and_fails_without_the_runtime(tmp_path):
     done = run_python("-m", "tfring", "doctor", TFRING_LIB_DIR=str(tmp_path))
     assert done.returncode == 1, done.stderr
-    for name in ("tfring:", "Python:", "TensorFlow:", "mpirun:", "NCCL:", "CPU features:"):
+    assert done.stdout.startswith("WRONG: the compiled runtime cannot be loaded")
+    for name in ("\ntfring:", "\nPython:", "\nTensorFlow:", "\nCPU:", "\nTFRING_LIB_DIR:"):
         assert name in done.stdout
-    assert "WRONG: the compiled runtime cannot be loaded" in done.stdout
     assert str(tmp_path) in done.stdout
 
 
 def test_loaded_runtime_is_described(monkeypatch):
     pytest.importorskip("tfring._native")
-    findings = findings_of(doctor._binding, monkeypatch)
+    findings = findings_of(installed.binding, monkeypatch)
     assert not findings.problems
     assert "transports" in dict(findings.lines)
 
@@ -39,7 +40,7 @@ def test_op_library_for_the_tensorflow_that_is_there(monkeypatch):
     native = pytest.importorskip("tfring._native")
     if not any(native.library_dir().glob("**/build.json")):
         pytest.skip("the op library is not built")
-    findings = findings_of(doctor._tensorflow, monkeypatch)
+    findings = findings_of(installed.tensorflow, monkeypatch)
     assert not findings.problems
     lines = dict(findings.lines)
     assert lines["TensorFlow ops"].startswith("load; built for TensorFlow 2.")
@@ -63,15 +64,15 @@ def package(folder, name, version):
 def test_versions_of_nightly_packages(tmp_path, monkeypatch):
     package(tmp_path, "keraz-nightly", "3.16.0.dev1")
     monkeypatch.syspath_prepend(tmp_path)
-    assert doctor._version_of("keraz") == "3.16.0.dev1 (keraz-nightly)"
+    assert installed._version_of("keraz") == "3.16.0.dev1 (keraz-nightly)"
     package(tmp_path, "keraz", "3.15.1")  # whose files are those of the other
-    assert {*doctor._version_of("keraz").split(", ")} == {
+    assert {*installed._version_of("keraz").split(", ")} == {
         "3.16.0.dev1 (keraz-nightly)",
         "3.15.1 (keraz)",
     }
     (tmp_path / "unpacked.py").touch()
-    assert doctor._version_of("unpacked") == "installed, version unknown"
-    assert doctor._version_of("no_such_module") == "not installed"
+    assert installed._version_of("unpacked") == "installed, version unknown"
+    assert installed._version_of("no_such_module") == "not installed"
 
 
 def test_misspelt_and_impossible_settings(monkeypatch):
@@ -88,6 +89,45 @@ def test_a_pod_of_several_ranks_is_told_from_a_mistake(monkeypatch):
     assert dict(findings.lines)["ranks"].startswith("2 to 3 of 6 in this pod")
     findings = findings_of(doctor._environment, monkeypatch, JOB_COMPLETION_INDEX="3")
     assert "JOB_COMPLETION_INDEX is 3" in findings.problems[0]
+
+
+def test_only_settings_that_are_not_at_their_defaults_are_shown(monkeypatch):
+    findings = findings_of(doctor._settings, monkeypatch)
+    assert findings.lines == [("settings", "all have their defaults: tfring help configuration")]
+    found = findings_of(
+        doctor._settings, monkeypatch, TFRING_CACHE_CAPACITY="7", TFRING_MAX_PLANS_IN_FLIGHT="2"
+    )
+    assert found.lines == [("TFRING_CACHE_CAPACITY", "7 (default 1024)")]
+
+
+def test_json_has_what_is_wrong_and_all_facts(monkeypatch, capsys):
+    for check in ("python", "binding", "tensorflow", "mpi", "gpus", "cpu"):
+        monkeypatch.setattr(installed, check, lambda findings: findings.show("a", "b"))
+    monkeypatch.setenv("TFRING_MESH_LIMIT", "0")
+    assert main(["doctor", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["facts"]["a"] == ["b"] * 6
+    (problem,) = told["wrong"]
+    assert problem.startswith('TFRING_MESH_LIMIT is "0"')
+
+
+def trial(monkeypatch, *where):
+    return findings_of(functools.partial(doctor._trial, where=where), monkeypatch)
+
+
+def test_run_trains_on_two_ranks(monkeypatch):
+    findings = trial(monkeypatch, "-np", "2")
+    assert findings.problems == []
+    (_, trained), (_, weights) = findings.lines
+    assert trained.startswith("2 ranks trained a model")
+    assert weights.startswith("The weights of the ranks are equal.")
+
+
+def test_run_says_which_host_cannot_be_used(monkeypatch):
+    (problem,) = trial(monkeypatch, "-H", "localhost:1,no-such-host.invalid:1").problems
+    first, *rest = problem.splitlines()
+    assert first.startswith("exit code ") and "-H localhost:1,no-such-host.invalid:1" in first
+    assert [line for line in rest if "no-such-host.invalid" in line], problem
 
 
 def test_secret_is_not_printed(monkeypatch):
@@ -147,13 +187,13 @@ def test_mpirun_of_another_mpi(tmp_path, library, wrong):
     mpirun = tmp_path / "mpirun"
     mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.1'\n")
     mpirun.chmod(0o755)
-    findings = doctor.Findings()
-    doctor._compare_mpirun(findings, str(mpirun), library)
+    findings = installed.Findings()
+    installed._compare_mpirun(findings, str(mpirun), library)
     assert bool(findings.problems) == wrong
 
 
 def test_probe_survives_a_crash():
-    assert doctor._probe("import os; os.abort()") == (None, "exit code -6")
-    answer, trouble = doctor._probe("raise ValueError('no')")
+    assert installed._probe("import os; os.abort()") == (None, "exit code -6")
+    answer, trouble = installed._probe("raise ValueError('no')")
     assert answer is None and trouble == "ValueError: no"
-    assert doctor._probe("print('[1]')") == ([1], "")
+    assert installed._probe("print('[1]')") == ([1], "")

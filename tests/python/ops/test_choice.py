@@ -15,7 +15,7 @@ from launcher_tools import run_python
 
 from tfring import _native
 from tfring.compat import build_flags
-from tfring.launch import doctor
+from tfring.launch import installed
 from tfring.ops import library, xla
 
 INSTALLED = ".".join(tf.__version__.split(".")[:2])
@@ -80,8 +80,8 @@ def test_whether_there_are_ops(folder: Path) -> None:
 
 def test_doctor_says_what_is_served(folder: Path) -> None:
     serve(folder, "2.1", "2.2")
-    findings = doctor.Findings()
-    doctor._tensorflow(findings)
+    findings = installed.Findings()
+    installed.tensorflow(findings)
     assert "is installed, and this tfring serves 2.1, 2.2." in findings.problems[0]
 
 
