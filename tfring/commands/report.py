@@ -20,8 +20,8 @@ from tfring.report.text import print_report
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     parser.description = (
-        "Shows where the time of a job goes: computing, waiting for other ranks, communication. "
-        "It knows a job for a day after its end."
+        "Shows where the time of a job goes: own work, input, callbacks, exchange, waiting for "
+        "other ranks. It knows a job for a day after its end."
     )
     parser.epilog = "tfring report\ntfring report 6d83ae --html report.html"
     add_job(parser)

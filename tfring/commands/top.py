@@ -26,7 +26,10 @@ _ANSWER_SECONDS = 30.0
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
-    parser.description = "Shows the ranks of a job while it runs or hangs, once a second."
+    parser.description = (
+        "Shows a job while it trains or hangs: epoch, loss, samples per second, what "
+        "each rank waits for, processor, memory and GPU. The key ? explains the columns."
+    )
     parser.epilog = "tfring top\ntfring top 6d83ae --once"
     add_job(parser)
     add = parser.add_argument

@@ -70,10 +70,7 @@ def sentences(report: Report, *, internals: bool = False) -> list[str]:
         lines.append(_shares(report))
     slowest = report.slowest
     if slowest is not None and len(steps.number):
-        lines.append(
-            f"The others waited longest for rank {slowest.rank} ({slowest.host}): "
-            f"{_ms(slowest.late / len(steps.number))} per step."
-        )
+        lines.append(_slowest(slowest, slowest.late / len(steps.number)))
     if report.always_slow is not None:
         lines.append(f"Rank {report.always_slow} has been slower than the others all along.")
     lines += [f"{one.text()[0].upper()}{one.text()[1:]}." for one in report.slowdowns]
@@ -94,6 +91,14 @@ def _progress(report: Report) -> list[str]:
     line = f"Epoch {last.epoch} of {last.epochs}, step {last.step}"
     losses = [rank.loss for rank in training if rank.loss is not None]
     return [f"{line}: loss {sum(losses) / len(losses):.4g}." if losses else f"{line}."]
+
+
+def _slowest(rank: RankSummary, late: float) -> str:
+    """Says for which rank the others waited, and what of its own work explains that."""
+    text = f"The others waited longest for rank {rank.rank} ({rank.host}): {_ms(late)} per step"
+    parts = {"its input takes": rank.input or 0.0, "its callbacks take": rank.callbacks or 0.0}
+    what, spent = max(parts.items(), key=lambda part: part[1])
+    return f"{text}; {what} {_ms(spent)}." if spent >= late / 2 else f"{text}."
 
 
 def _shares(report: Report) -> str:

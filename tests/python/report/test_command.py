@@ -92,6 +92,17 @@ def test_fit_says_how_far_it_is_and_where_its_own_work_goes(tmp_path: Path, caps
     assert row[4:6] == ["4.00", "1.00"]
 
 
+@pytest.mark.parametrize("why", ["; its callbacks take 5 ms.", "."])
+def test_what_keeps_the_slowest_rank_is_named(tmp_path: Path, capsys: Any, why: str) -> None:
+    own = np.full((2, 20), 10.0)
+    own[1] += 5
+    spent = {"callback_time": 20 * 5_000_000, "input_time": 20 * 2_000_000} if "its" in why else {}
+    folder = write_training(tmp_path, own, epoch=1, epochs=1, step=20, **spent)
+    assert main(["report", str(folder)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert f"The others waited longest for rank 1 (here): 5 ms per step{why}" in shown
+
+
 def test_what_is_wrong_comes_first(tmp_path: Path, capsys: Any) -> None:
     for rank in range(2):
         write_record(tmp_path / f"rank-{rank}.record", rank, 2, pid=os.getpid() if rank else NOBODY)
