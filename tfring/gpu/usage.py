@@ -10,7 +10,8 @@ class GpuUse(NamedTuple):
     """What a process uses of GPUs.
 
     Attributes:
-        percent: Of the time in which its busiest GPU computed, for whomever.
+        percent: Of the time in which its busiest GPU computed, for whomever; -1: unknown, as in
+            a part of a GPU (MIG).
         memory: Bytes, on all GPUs.
     """
 
@@ -31,14 +32,21 @@ def gpu_use() -> dict[int, GpuUse]:
     try:
         for index in range(nvml.nvmlDeviceGetCount()):
             device = nvml.nvmlDeviceGetHandleByIndex(index)
-            percent = float(nvml.nvmlDeviceGetUtilizationRates(device).gpu)
+            percent = _busy(nvml, device)
             for process in nvml.nvmlDeviceGetComputeRunningProcesses(device):
-                before = found.get(process.pid, GpuUse(0.0, 0))
+                before = found.get(process.pid, GpuUse(-1.0, 0))
                 memory = before.memory + (process.usedGpuMemory or 0)
                 found[process.pid] = GpuUse(max(before.percent, percent), memory)
     except nvml.NVMLError:
         return {}
     return found
+
+
+def _busy(nvml: Any, device: Any) -> float:
+    try:
+        return float(nvml.nvmlDeviceGetUtilizationRates(device).gpu)
+    except nvml.NVMLError:
+        return -1.0
 
 
 @functools.cache

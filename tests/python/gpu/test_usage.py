@@ -58,9 +58,14 @@ def test_memory_adds_up_and_the_busiest_gpu_counts(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     "module",
-    [None, Nvml("nvmlInit"), Nvml("nvmlDeviceGetCount"), Nvml("nvmlDeviceGetUtilizationRates")],
-    ids=["no package", "no driver", "lost", "not supported"],
+    [None, Nvml("nvmlInit"), Nvml("nvmlDeviceGetCount")],
+    ids=["no package", "no driver", "lost"],
 )
 def test_without_nvml_nothing_is_known(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", module)
     assert gpu_use() == {}
+
+
+def test_memory_is_known_also_where_the_use_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml("nvmlDeviceGetUtilizationRates"))
+    assert gpu_use() == {7: GpuUse(-1.0, 1500), 8: GpuUse(-1.0, 0)}
