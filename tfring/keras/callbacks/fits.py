@@ -172,6 +172,8 @@ class Fit:
             self._ended = True
             self._meet(model, None, joins)
             self._guard.end()
+            if self._board is not None:
+                self._board.close()
 
     def _meet(self, model: Any, epoch: int | None, joins: bool) -> None:
         if topology.size() > 1:

@@ -54,6 +54,13 @@ class Board:
             _log.warning("TensorBoard gets no times of the ranks any more: %s", error)
 
 
+    def close(self) -> None:
+        """Closes the files; nothing is written any more."""
+        for writer in (self._writers or {}).values():
+            writer.close()
+        self._writers = None
+
+
 def board_of(callbacks: Any) -> Board | None:
     """Returns where to write, if there is a TensorBoard callback of either Keras.
 
