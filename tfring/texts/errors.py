@@ -30,6 +30,22 @@ _AROUND = re.compile(
     r"^Graph execution error:\s*|^\d+ root error\(s\) found\.\s*|^\(0\) [A-Z_]+: "
 )
 _KERAS = re.compile(r"Exception encountered when calling ")
+# TensorFlow's text of an error within a graph: the traceback of a Python function follows.
+_IN_GRAPH = "Graph execution error:"
+# Python's marks under a line of source, which autograph moves to the left.
+_MARKS = re.compile(r"\s*[~^]+$")
+# Some errors begin with their rank; whoever reads them says it, too.
+_RANK = re.compile(r"^rank \d+: ")
+# What to do about errors that do not say it, by a beginning of their lines.
+_ADVICE = {
+    "ModuleNotFoundError: No module named 'horovod'": (
+        "tfring stands in for horovod with: tfring run --horovod ..."
+    ),
+    **dict.fromkeys(
+        ("MemoryError", "_ArrayMemoryError", "ResourceExhaustedError"),
+        "Use a smaller batch or model, or give the job more memory.",
+    ),
+}
 # The runtime's errors name the rank that caused them in these words.
 CAUSED_BY = re.compile(
     r"rank (\d+) (?:\([^)]*\) )?(?:was lost|has shut down|ended with an exception)"
@@ -61,6 +77,12 @@ class ProgramError:
     def follows(self) -> bool:
         """Whether it only says that another rank has failed, or of an interrupt."""
         return follows(self.line())
+
+    @property
+    def advice(self) -> str:
+        """What to do about it, where its text does not say so; "" elsewhere."""
+        line = self.line()
+        return next((text for begin, text in _ADVICE.items() if line.startswith(begin)), "")
 
     def line(self) -> str:
         """Returns "KeyError: 'image_id'"."""
@@ -108,7 +130,8 @@ def last_traceback(lines: Sequence[str]) -> list[str]:
         return []
     begin = len(headers) - 1
     while begin > 0 and any(
-        line.strip() in _CHAINS for line in lines[headers[begin - 1] : headers[begin]]
+        line.strip() in _CHAINS or line.endswith(_IN_GRAPH)
+        for line in lines[headers[begin - 1] : headers[begin]]
     ):
         begin -= 1
     return list(lines[headers[begin] :])
@@ -129,7 +152,9 @@ def read_error(output: str) -> ProgramError | None:
     if found is None:
         return None
     end = next((i for i, line in enumerate(said[1:], 1) if _LOGGED.match(line)), len(said))
-    text, frames = [found[2] or "", *said[1:end]], block[1:last] + frames
+    text = [_RANK.sub("", found[2] or ""), *said[1:end]]
+    before, outer = _at_exception(block[1:last])
+    frames = before + ([] if outer and outer[0].endswith(_IN_GRAPH) else outer) + frames
     kind = found[1].rpartition(".")[2]
     if text[0] == "in user code:":  # of autograph, with a traceback of its own
         inner, text = _at_exception(textwrap.dedent("\n".join(text[1:])).splitlines())
@@ -143,7 +168,7 @@ def read_error(output: str) -> ProgramError | None:
 def _at_exception(lines: list[str]) -> tuple[list[str], list[str]]:
     """Returns the frames of a traceback, and what comes with and behind its exception's line."""
     for i, line in enumerate(lines):
-        if line and not line.startswith((" ", 'File "')):
+        if line and not line.startswith((" ", 'File "')) and not _MARKS.match(line):
             return lines[:i], lines[i:]
     return lines, []
 

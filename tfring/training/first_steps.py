@@ -319,7 +319,8 @@ class _Weights:
         if at < _ELEMENTS:
             where = f"element {_places(shape.num_elements())[at]}"
         ranks = parts[:, 0]
-        more = f" {len(found) - 1} more variables differ." if len(found) > 1 else ""
+        others = f"{len(found) - 1} more variable{'s differ' if len(found) > 2 else ' differs'}"
+        more = f" {others}." if len(found) > 1 else ""
         text = (
             f"rank {topology.rank()}: the ranks train different weights: {where} of "
             f"'{name}' is {numbers[0, at]:.9g} on rank {ranks[0]} and {numbers[other, at]:.9g} on "

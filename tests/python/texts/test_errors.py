@@ -115,3 +115,44 @@ def test_frames_of_libraries_are_not_the_users() -> None:
     assert is_users(f"{PACKAGES}/mine/a.py")
     assert not is_users("<frozen importlib._bootstrap>")
     assert not is_users("/tmp/__autograph_generated_file3k.py")
+
+
+def test_an_error_of_python_in_a_graph_has_the_line_of_the_program() -> None:
+    found = read_error(f"""\
+{HEADER}
+  File "/job/a.py", line 3, in <module>
+    fit()
+^^^^^
+tensorflow.python.framework.errors_impl.UnknownError: {{{{node f}}}} Graph execution error:
+
+Detected at node PyFunc defined at (most recent call last):
+  File "/job/a.py", line 3, in <module>
+
+RuntimeError: rank 1: effect
+{HEADER}
+
+  File "{PACKAGES}/tensorflow/python/ops/script_ops.py", line 269, in __call__
+    ret = func(*args)
+
+RuntimeError: rank 1: effect
+
+\t [[{{{{node PyFunc}}}}]] [Op:__inference_f_5]
+""")
+    assert found is not None
+    assert found.sentence("Rank 1") == "Rank 1 failed in a.py:3: RuntimeError: effect."
+    assert not any("Detected" in line or "effect" in line for line in found.frames)
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("ModuleNotFoundError: No module named 'horovod'", "--horovod"),
+        ("ModuleNotFoundError: No module named 'horovod.torch'", ""),
+        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 3 TiB", "smaller batch"),
+        ("KeyError: 'x'", ""),
+    ],
+)
+def test_what_to_do_about_errors_that_do_not_say_it(line: str, advice: str) -> None:
+    found = read_error(f"{HEADER}\n{line}\n")
+    assert found is not None
+    assert advice in found.advice if advice else found.advice == ""

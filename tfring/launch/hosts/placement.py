@@ -10,13 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-<<<<<<< HEAD
-from tfring.job.bootstrap.hosts import interface_addresses
-from tfring.launch.hosts.errors import NoRanksError, UsageError
-=======
 from tfring.job.bootstrap.hosts import host_name, interface_addresses
-from tfring.launch.hosts.errors import UsageError
->>>>>>> fc4e661d (This host has its own name in the exit report, events and messages, too)
+from tfring.launch.hosts.errors import NoRanksError, UsageError
 from tfring.launch.hosts.lists import parse_entry, split_list
 
 MOST_RANKS = 100_000

@@ -86,7 +86,7 @@ def verdict(
     elif error is not None:
         same = of_any_rank(error.line(), first.rank)
         guilty = [p for p in processes if p.failed() and _error_of_any_rank(p) == same]
-        lines = [_of_error(guilty, len(processes), who, error, same)]
+        lines = [_of_error(guilty, len(processes), who, error, same), error.advice]
     else:
         lines = [_of_code(who, first, records.last_seen(first.rank))]
     lines += _others(processes, guilty)

@@ -53,7 +53,6 @@ class Board:
             self._writers = None
             _log.warning("TensorBoard gets no times of the ranks any more: %s", error)
 
-
     def close(self) -> None:
         """Closes the files; nothing is written any more."""
         for writer in (self._writers or {}).values():
