@@ -103,10 +103,15 @@ class ProgramError:
 def of_any_rank(line: str, rank: int) -> str:
     """Returns an error as it would be on every rank: without the rank that says it.
 
+    Of an error that names other ranks, too, only a "rank 1: " at its beginning is left out.
+
     Args:
         line: Its class and text.
         rank: Whose it is.
     """
+    line = re.sub(rf"^((?:\w+: )?)rank {rank}: ", r"\1", line)
+    if {int(other) for other in re.findall(r"\b[Rr]ank (\d+)\b", line)} != {rank}:
+        return line
     return re.sub(rf"\b[Rr]ank {rank}\b(?:: )?", "", line)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfring.texts.errors import HEADER, last_traceback, one_line, read_error
+from tfring.texts.errors import HEADER, last_traceback, of_any_rank, one_line, read_error
 from tfring.texts.frames import is_users
 
 PACKAGES = "/venv/lib/python3.11/site-packages"
@@ -156,3 +156,16 @@ def test_what_to_do_about_errors_that_do_not_say_it(line: str, advice: str) -> N
     found = read_error(f"{HEADER}\n{line}\n")
     assert found is not None
     assert advice in found.advice if advice else found.advice == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "same"),
+    [
+        ("E: rank 1: they differ (rank 0: 8, rank 1: 4)", "E: they differ (rank 0: 8, rank 1: 4)"),
+        ("E: 4 on rank 0 and 5 on rank 1", "E: 4 on rank 0 and 5 on rank 1"),
+        ("E: what rank 1 has", "E: what  has"),
+        ("E: what all have", "E: what all have"),
+    ],
+)
+def test_an_error_without_the_rank_that_says_it(line: str, same: str) -> None:
+    assert of_any_rank(line, 1) == same

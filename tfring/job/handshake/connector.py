@@ -60,7 +60,8 @@ def connect(
         raise wrong
     raise UnreachableError(
         f"{hello.connector_name()} could not reach {hello.listener_name()} at {address} port "
-        f"{port} in time ({reason})",
+        f"{port} in time ({reason}): check that this host can reach that address (firewall, or the "
+        "wrong network: TFRING_INTERFACE chooses one)",
         rank=hello.listener,
     )
 

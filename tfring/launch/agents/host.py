@@ -254,7 +254,7 @@ def _connect(name: str, shell: RemoteShell | Tunnels | None, mark: str) -> tuple
         command = [*_SHELTER, *shell.command(name, agent_command(0, guarded=True))]
         program = shell.program
         if shutil.which(program) is None:
-            raise FileNotFoundError(f"there is no program {program}")
+            raise FileNotFoundError(f"there is no program {program}. Install it on this host")
     process = subprocess.Popen(
         command,
         env={**os.environ, _MARK: mark},
