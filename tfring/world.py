@@ -42,8 +42,7 @@ from tfring.ops.early import (
 )
 from tfring.process_sets import ProcessSet, registry
 from tfring.process_sets.given import given_sets, job_and_sets
-from tfring.recorder.keeping import end_job, record_options
-from tfring.recorder.own import own_path
+from tfring.recorder.keeping import record_options
 from tfring.settings.environment import Settings, native_values, read_settings
 from tfring.signals import exits, interrupts, uncaught
 from tfring.topology import is_initialized
@@ -211,6 +210,7 @@ def _start(membership: Membership, settings: Settings) -> None:
         record = record_options(
             membership.job,
             membership.rank,
+            membership.size,
             given=settings.record_dir,
             first_of_host=membership.local_rank == 0,
             # The ranks of an elastic job wait for each other, and training waits for them.
@@ -330,19 +330,16 @@ def abandon(why: str, *, wait: bool = True) -> None:
     try:
         if _state.pid != os.getpid() or not is_initialized():
             return
-        path = own_path()
         _native.core.abandon(why)
         interrupts.unwatch()
         OBSERVERS.drop()
-        _forget(path)
+        _forget()
     finally:
         _lock.release()
 
 
-def _forget(record: Any) -> None:
-    """Forgets the generation that has ended; `record` is the file of its record or None."""
-    if record is not None:
-        end_job(str(record))
+def _forget() -> None:
+    """Forgets the generation that has ended."""
     topology.withdraw()
     registry.end_generation()
     generation.end()
@@ -357,10 +354,9 @@ def leave(error: str) -> None:
         if not error:
             say_what_was_not_reduced()
         interrupts.unwatch()
-        path = own_path()
         with OBSERVERS.ending():
             _native.core.shutdown(error)
-        _forget(path)
+        _forget()
         if not error:
             say_end()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -49,7 +48,6 @@ def run(options: argparse.Namespace) -> int:
             raise ValueError(f"--{name} {getattr(options, name)}: it has to be from 1 to {most}")
     job = load_job(meant(options.job))
     file = Path(options.output or f"profile-{job.job}.speedscope.json")
-    print(f"looks at the ranks for {options.seconds:g} s", file=sys.stderr)
     profiles = sample(job.records, options.seconds, options.rate)
     found = {rank: shares(one) for rank, one in profiles.items() if one.threads}
     failures = {rank: one.failure for rank, one in profiles.items() if not one.threads}

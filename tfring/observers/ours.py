@@ -10,15 +10,14 @@ from pathlib import Path
 
 from tfring import _native
 from tfring.explain.at_trouble import TroubleExplainer, note_errors
+from tfring.explain.job_end import note_end
 from tfring.explain.launched import report_of
 from tfring.metrics import generation as metrics
 from tfring.observers.observers import Here, Observer, Observers
 from tfring.recorder import stacks
-from tfring.recorder.catalog import finish
 from tfring.recorder.own import set_own
 from tfring.recorder.places import id_of, record_files
 from tfring.report import run_lines
-from tfring.report.kept import kept
 from tfring.settings.environment import warning_seconds
 from tfring.timeline import session
 
@@ -27,9 +26,11 @@ class _State:
     """Of the present generation. Written by init and shutdown, which take turns."""
 
     record: str | None = None
-    reports: Here | None = None  # this process notes the report, or says how the job has gone
+    lines: Here | None = None  # this process says how the job goes
     began = 0.0
     last_line = ""  # what is to be said when the job has ended well
+    # The record of a generation whose end this process notes, and whether it stays.
+    ends: tuple[Path, bool] | None = None
     explainer: TroubleExplainer | None = None  # on rank 0 of several
 
 
@@ -48,20 +49,17 @@ def _attach_timeline(here: Here) -> None:
     )
 
 
-def _begin_report(here: Here) -> None:
-    """Begins what a launcher of tfring does for its jobs, where there is none: it gives an id.
-
-    Rank 0 says who trains where, and at the end how it went. The first rank of a host has what
-    stays of the report noted. The launcher's elastic jobs end generations in a hurry.
-    """
-    _State.reports, _State.last_line = None, ""
-    if here.settings.job_id is not None or here.size == 1 or here.record is None:
+def _begin_lines(here: Here) -> None:
+    """Says on rank 0 who trains where, and later how it went, where no launcher of tfring does."""
+    _State.lines, _State.last_line = None, ""
+    if here.settings.job_id is not None or here.rank != 0 or here.size == 1:
         return
-    if here.local_rank == 0 or here.rank == 0:
-        _State.reports, _State.began = here, time.monotonic()
-    if here.rank == 0 and run_lines.wanted(here.settings.runtime):
-        hosts = list(dict.fromkeys(here.hosts))
-        line = run_lines.first_line(
+    if here.record is None or not run_lines.wanted(here.settings.runtime):
+        return
+    _State.lines, _State.began = here, time.monotonic()
+    hosts = list(dict.fromkeys(here.hosts))
+    _say(
+        run_lines.first_line(
             id_of(Path(here.record).parent.name),
             f"{here.size} ranks",
             hosts,
@@ -69,19 +67,16 @@ def _begin_report(here: Here) -> None:
             devices=run_lines.own_devices(os.getppid()) if len(hosts) == 1 else "",
             transport=run_lines.transport(len(hosts), here.size, here.settings.runtime),
         )
-        _say(line)
+    )
 
 
-def _note_report() -> None:
-    here, _State.reports = _State.reports, None
+def _make_last_line() -> None:
+    here, _State.lines = _State.lines, None
     if here is None or here.record is None:
         return
-    folder = Path(here.record).parent
-    report = report_of(record_files(folder))
-    if here.settings.record_dir is None:
-        finish(id_of(folder.name), "ended", "", kept(report) if report is not None else {})
+    report = report_of(record_files(Path(here.record).parent))
     failed = report is not None and any(rank.state == "failed" for rank in report.ranks)
-    if here.rank == 0 and not failed and run_lines.wanted(here.settings.runtime):
+    if not failed:
         _State.last_line = run_lines.last_line(time.monotonic() - _State.began, report)
 
 
@@ -96,6 +91,18 @@ def _say(line: str) -> None:
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):  # nobody reads it
             print(line, file=sys.stderr, flush=True)
+
+
+def _watch_end(here: Here) -> None:
+    if here.record is not None:
+        _State.ends = Path(here.record), here.settings.record_dir is not None
+
+
+def _note_end() -> None:
+    ends, _State.ends = _State.ends, None
+    if ends is not None:
+        record, stays = ends
+        note_end(record.parent, stays=stays)
 
 
 def _explain_trouble(here: Here) -> None:
@@ -136,7 +143,8 @@ OBSERVERS = Observers(
             lambda here: metrics.begin(here.rank, here.local_rank, here.record, here.settings),
             leaving=metrics.end,
         ),
-        Observer("the report", _begin_report, leaving=_note_report),
+        Observer("the lines of a run", _begin_lines, leaving=_make_last_line),
+        Observer("the end of the job", _watch_end, afterwards=_note_end),
         Observer(
             "the explanation of trouble",
             _explain_trouble,

@@ -20,6 +20,8 @@ from tfring.ray.worker import Worker
 
 # So long the other ranks have to end when one has failed.
 _GRACE_SECONDS = 30.0
+# So long ranks whose calls have ended have to come to rest, and then to leave the job.
+_REST_SECONDS, _LEAVE_SECONDS = 2.0, 10.0
 
 
 class StaticJob:
@@ -44,6 +46,7 @@ class StaticJob:
         self._settings = settings
         self._placement = placement
         self._lost: list[int] = []  # ranks whose processes were ended
+        self._settled: list[Any] = []  # is there when the last calls of ranks have ended
         size = shape.bundles * shape.workers
         actor = ray.remote(Worker)
         self.workers: list[Any] = []
@@ -85,8 +88,7 @@ class StaticJob:
             getattr(worker, method).remote(stored, *args, *(() if own is None else (own[rank],)))
             for rank, worker in enumerate(self.workers)
         ]
-        for worker in self.workers:
-            worker.settle.remote()
+        self._settled = [worker.settle.remote() for worker in self.workers]
         return refs
 
     def results(self, refs: Sequence[Any]) -> list[Any]:
@@ -110,7 +112,7 @@ class StaticJob:
         """
         self._check()
         ref = self.workers[0].execute.remote(function)
-        self.workers[0].settle.remote()
+        self._settled = [self.workers[0].settle.remote()]
         return self.results([ref])[0]
 
     def shutdown(self) -> None:
@@ -119,10 +121,21 @@ class StaticJob:
         # With ray.shutdown they have ended already, and ray.kill would begin a cluster.
         if not ray.is_initialized():
             return
+        self._say_goodbye(workers)
         for worker in workers:
             with contextlib.suppress(ActorHandleNotFoundError):  # Ray was shut down and begun again
                 ray.kill(worker)
         self._placement.remove()
+
+    def _say_goodbye(self, workers: Sequence[Any]) -> None:
+        """Lets ranks that have nothing to do leave the job, or it would count as failed."""
+        if not self._settled or self._lost:
+            return
+        with contextlib.suppress(RayError):  # Ray was shut down and begun again
+            _, busy = ray.wait(self._settled, num_returns=len(self._settled), timeout=_REST_SECONDS)
+            if not busy:
+                leaving = [worker.leave.remote() for worker in workers]
+                ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_SECONDS)
 
     def _form(self, variables: Mapping[str, str]) -> None:
         """Tells each worker who it is."""

@@ -94,7 +94,7 @@ def begin(job: str, command: Sequence[str], records: Path, *, launched: bool) ->
 
 
 def finish(job: str, state: str, verdict: str, report: Mapping[str, Any]) -> None:
-    """Notes how a job has ended, if this process has noted its beginning.
+    """Notes how a job has ended. Of a job with a launcher on this host, only that does.
 
     Args:
         job: Its id.
@@ -106,7 +106,7 @@ def finish(job: str, state: str, verdict: str, report: Mapping[str, Any]) -> Non
         OSError: The file cannot be written.
     """
     entry = find(job)
-    if entry is not None and entry.mine:
+    if entry is not None and (entry.mine or not entry.launched):
         known = dict(report) or entry.end.get("report", {})
         end = {"time": time.time(), "state": state, "verdict": verdict, "report": known}
         _write(dataclasses.replace(entry, end=end))

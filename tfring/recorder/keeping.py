@@ -33,15 +33,23 @@ _LATER_SECONDS = 5.0
 
 
 def record_options(
-    name: str, rank: int, given: str | None, first_of_host: bool, *, wait: bool = True
+    name: str,
+    rank: int,
+    size: int,
+    given: str | None,
+    first_of_host: bool,
+    *,
+    wait: bool = True,
 ) -> dict[str, str]:
     """Returns what the runtime gets to know of its record, and makes the folder for it.
 
-    A launcher on this host needs the record until it ends, and removes it.
+    Of several ranks the records stay until the job's launcher on this host has ended or, where
+    there is none, the last of them has left. Who that is removes them.
 
     Args:
         name: Of the job and its generation, equal on all ranks: see places.py.
         rank: Ours.
+        size: The number of ranks of the job.
         given: The folder that the user wants, where records stay; None: `default_folder`, where
             those of jobs that ended well are removed.
         first_of_host: Whether this rank throws away what jobs before have left behind.
@@ -70,7 +78,7 @@ def record_options(
     if first_of_host:
         _begin(name, base, wait=wait)
     options["path"] = str(folder.absolute() / f"rank-{rank}{SUFFIX}")
-    if given is not None or launched(id_of(name)):
+    if size > 1 or given is not None or launched(id_of(name)):
         options["keep"] = "1"
     return options
 
@@ -79,18 +87,6 @@ def launched(job: str) -> bool:
     """Tells whether a launcher of this host runs the job and explains it at its end."""
     entry = catalog.find(job)
     return entry is not None and entry.launched and entry.lives
-
-
-def end_job(path: str) -> None:
-    """Notes that a rank has left its job, and removes the folder after its last record."""
-    record = Path(path)
-    state = "ended"
-    with contextlib.suppress(OSError, RecordError):
-        state = "failed" if read_header(record)["state"] == RankState.FAILED else "ended"
-    with contextlib.suppress(OSError):
-        record.parent.rmdir()
-    with contextlib.suppress(OSError):
-        catalog.finish(id_of(record.parent.name), state, "", {})
 
 
 def remove_job(job: str) -> None:

@@ -9,6 +9,7 @@ from ray_state import add_node, alive_actors
 
 from tfring.ray import ElasticRayExecutor, RayHostDiscovery
 from tfring.ray.elastic_job import queue_on_this_node
+from tfring.recorder.choice import known_jobs
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +48,7 @@ def test_a_discovery_of_the_users_own(tmp_path):
             found = super().find_available_hosts_and_slots()
             return dict(list(found.items())[: self.most])
 
+    before = {job.job for job in known_jobs()}
     settings = ElasticRayExecutor.create_settings(min_np=2, max_np=3, verbose=2, timeout_s=60)
     settings.discovery = OneNode(cpus_per_slot=1)
     executor = ElasticRayExecutor(settings, override_discovery=False)
@@ -57,6 +59,9 @@ def test_a_discovery_of_the_users_own(tmp_path):
         wait_for(tmp_path, 3, begun)
     results = job.results()
     assert [result[0] for result in results] == [0, 1, 2]
+    known = [job for job in known_jobs() if job.job not in before and job.job.startswith("ray-")]
+    # The job is known with its report.
+    assert [job.entry.end["report"]["size"] for job in known] == [3]
 
 
 def test_the_error_of_a_worker():

@@ -8,6 +8,8 @@ import ray
 from ray_state import alive_actors, wait_until_nothing_is_left
 
 from tfring.ray import RayExecutor, static_job
+from tfring.recorder.choice import known_jobs
+from tfring.recorder.places import short
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 SETTINGS = RayExecutor.create_settings(timeout_s=120)
@@ -53,6 +55,21 @@ def test_results_by_rank_on_two_nodes(cluster):
         refs = executor.run_remote(_sum_of_ranks(), kwargs={"offset": 1})
         assert ray.get(refs) == [(r, 4, 10) for r in range(4)]
         assert executor.execute(lambda _: os.environ["SAID"]) == ["this"] * 4
+
+
+def test_a_job_that_is_over_is_known_with_its_report():
+    def jobs_of_ray():
+        return {one.job: one for one in known_jobs() if one.job.startswith("ray-")}
+
+    before = jobs_of_ray()
+    with RayExecutor(SETTINGS, num_workers=2) as executor:
+        executor.start()
+        executor.run(_sum_of_ranks())
+        (job,) = jobs_of_ray().keys() - before.keys()
+        assert jobs_of_ray()[job].runs
+    over = jobs_of_ray()[job]
+    assert over.entry.end["state"] == "ended" and not over.generations
+    assert over.entry.end["report"]["text"].startswith(f"Job {short(job)}: 2 ranks\n")
 
 
 def test_objects_of_a_class_keep_their_state():

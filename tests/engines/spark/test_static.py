@@ -10,6 +10,7 @@ import pytest
 import spark_cluster
 
 import tfring.spark
+from tfring.recorder.choice import known_jobs
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -41,6 +42,13 @@ def test_results_by_rank(spark, capfd):
     output = capfd.readouterr().out
     assert re.search(r"^\[0\].*rank 0 says this$", output, re.M), output
     assert re.search(r"^\[1\].*rank 1 says this$", output, re.M), output
+
+
+def test_a_job_that_is_over_is_known_with_its_report(spark):
+    before = {job.job for job in known_jobs()}
+    tfring.spark.run(_sum_of_ranks(), num_proc=2, env={"SAID": "that"})
+    ends = [job.entry.end for job in known_jobs() if job.job not in before]
+    assert [end["state"] for end in ends if end.get("report", {}).get("size") == 2] == ["ended"]
 
 
 def test_output_goes_where_the_user_wants(spark):

@@ -30,9 +30,10 @@ def job_of(base: Path, name: str, age: int, **header: object) -> Path:
 
 
 def test_the_folder_is_the_users_alone(base: Path) -> None:
-    options = keeping.record_options("job-1", 3, None, True)
+    options = keeping.record_options("job-1", 3, 1, None, True)
     assert options["path"] == str(base / "job-1/rank-3.record")
-    assert "keep" not in options
+    assert "keep" not in options  # several ranks need it until the last of them has left
+    assert keeping.record_options("job-1", 3, 4, None, True)["keep"] == "1"
     assert base.stat().st_mode & 0o777 == 0o700
     assert (base / "job-1").stat().st_mode & 0o777 == 0o700
 
@@ -54,7 +55,7 @@ def test_a_folder_has_the_id_of_its_job(folder: str, job: str, shown: str) -> No
 def test_a_given_folder_keeps_its_records(base: Path, tmp_path: Path) -> None:
     for i in range(6):
         job_of(tmp_path / "given", f"old-{i}", i)
-    options = keeping.record_options("job-1", 0, str(tmp_path / "given"), True)
+    options = keeping.record_options("job-1", 0, 1, str(tmp_path / "given"), True)
     assert options["path"] == str(tmp_path / "given/job-1/rank-0.record")
     assert options["keep"] == "1"
     assert len(places.jobs(tmp_path / "given")) == 6
@@ -69,9 +70,9 @@ def test_three_jobs_that_are_over_stay(base: Path) -> None:
     job_of(base, "in another container", 11, pid_space=1, awake=2**62)
     job_of(base, "left by another container", 12, pid_space=1, awake=-(2**60))
     job_of(base, "before the machine started", 13, boot="another")
-    keeping.record_options("job-1", 1, None, False)
+    keeping.record_options("job-1", 1, 1, None, False)
     assert len(places.jobs()) == 9  # only the first rank of a host throws away
-    keeping.record_options("job-1", 0, None, True)
+    keeping.record_options("job-1", 0, 1, None, True)
     left = [folder.name for folder in places.jobs()]
     assert left == ["over-0", "over-1", "over-2", "runs", "in another container"]
 
@@ -80,7 +81,7 @@ def test_empty_folders_of_jobs_that_never_started_go(base: Path) -> None:
     for name in ("failed to start", "starts now"):
         (base / name).mkdir(parents=True)
     os.utime(base / "failed to start", (1_000_000, 1_000_000))
-    keeping.record_options("job-1", 0, None, True)
+    keeping.record_options("job-1", 0, 1, None, True)
     assert sorted(path.name for path in base.iterdir()) == ["job-1", "job-1.job", "starts now"]
 
 
@@ -96,9 +97,9 @@ def test_a_launcher_keeps_the_records_of_its_job_until_it_ends(base: Path) -> No
     job_of(base, name(6), 6, pid=here)
     for i in range(5):
         job_of(base, f"over-{i}", i)
-    options = keeping.record_options("another", 0, None, True)
+    options = keeping.record_options("another", 0, 1, None, True)
     assert "keep" not in options and len(places.jobs()) == 6 + 3  # those of the run are its own
-    options = keeping.record_options(name(7), 0, None, True)
+    options = keeping.record_options(name(7), 0, 1, None, True)
     assert options["keep"] == "1"
     of_run = [folder.name for folder in places.jobs() if folder.name.startswith("run-")]
     assert of_run == [name(1), name(5), name(6)]  # of what is over, one
@@ -148,21 +149,21 @@ def test_a_folder_of_somebody_else_is_not_used(
     base.mkdir()
     with monkeypatch.context() as other:
         other.setattr(os, "getuid", lambda: 54321)
-        assert "path" not in keeping.record_options("job-1", 0, None, True)
+        assert "path" not in keeping.record_options("job-1", 0, 1, None, True)
     base.rmdir()  # nothing was put into it
     assert "rank 0 keeps its record in its own memory" in caplog.text
     assert f"{base} belongs to somebody else. Set TFRING_RECORD_DIR" in caplog.text
     target = tmp_path / "elsewhere"
     target.mkdir()
     base.symlink_to(target)
-    assert "path" not in keeping.record_options("job-1", 0, None, True)
+    assert "path" not in keeping.record_options("job-1", 0, 1, None, True)
     assert not any(target.iterdir())
 
 
 def test_a_folder_that_others_can_read_is_closed(base: Path) -> None:
     base.mkdir(mode=0o777)
     base.chmod(0o777)
-    assert "path" in keeping.record_options("job-1", 0, None, True)
+    assert "path" in keeping.record_options("job-1", 0, 1, None, True)
     assert base.stat().st_mode & 0o777 == 0o700
 
 
@@ -171,30 +172,18 @@ def test_without_shared_memory_there_is_a_file_only_where_one_is_wanted(
 ) -> None:
     """Not on the disk of temporary files: a rank would wait for it."""
     monkeypatch.setattr(places, "MEMORY", tmp_path / "missing", raising=False)
-    assert "path" not in keeping.record_options("job-1", 0, None, True)
+    assert "path" not in keeping.record_options("job-1", 0, 1, None, True)
     assert "in its own memory" in caplog.text and "Set TFRING_RECORD_DIR" in caplog.text
     assert not (tmp_path / "missing").exists()
     given = tmp_path / "a" / "given"
-    assert keeping.record_options("job-1", 0, str(given), True)["path"].startswith(str(given))
+    assert keeping.record_options("job-1", 0, 1, str(given), True)["path"].startswith(str(given))
 
 
 def test_where_nothing_can_be_made_the_record_is_in_memory(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    options = keeping.record_options("job-1", 0, str(file), True)
+    options = keeping.record_options("job-1", 0, 1, str(file), True)
     assert "path" not in options and options["job"] == "job-1"
-
-
-def test_an_empty_folder_of_a_job_is_removed_at_its_end(base: Path) -> None:
-    path = Path(keeping.record_options("job-1", 0, None, True)["path"])
-    path.touch()
-    keeping.end_job(str(path))
-    assert path.exists()
-    path.unlink()
-    keeping.end_job(str(path))
-    assert not path.parent.exists()
-    entry = catalog.find("job-1")
-    assert entry is not None and entry.end["state"] == "ended"
 
 
 def test_a_folder_that_somebody_else_has_made_is_neither_written_nor_read(
