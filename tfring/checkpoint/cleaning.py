@@ -48,15 +48,11 @@ def clean(
         for file in info.files:  # the first one names the others
             checkpoints.folder.remove(file)
     kept = {file for i in infos if i not in expired for file in i.files}
-    oldest = min((i.order for i in infos if i not in expired), default=(0, 0))
+    stays = tuple(f"{name}{sign}" for name in [*unreadable, theirs] if name for sign in "-.")
     for file in files:
-        if file in kept or (theirs and file.startswith(f"{theirs}-")):
+        if file in kept or file.startswith(stays):
             continue
-        if any(file.startswith(name) for name in unreadable):
-            continue
-        # A manifest that cannot be read stays while it may be among the newest.
-        order = manifest.order_of(file)
-        if (order is None or order < oldest) and _may_remove(checkpoints, file, draft):
+        if _may_remove(checkpoints, file, draft):
             checkpoints.folder.remove(file)
 
 

@@ -112,6 +112,18 @@ def test_what_was_not_finished_goes_when_a_newer_one_is_there(tmp_path: Path) ->
     assert len(data_files(tmp_path)) == 2
 
 
+def test_of_one_that_was_never_finished_nothing_is_left(tmp_path: Path) -> None:
+    """Its manifest would be read, and passed over with a warning, at every start."""
+    ranks = Ranks(tmp_path, 2, keep_last=2)
+    ranks.save(1)
+    ranks.save(2, [0])
+    ranks = Ranks(tmp_path, 2, keep_last=2)
+    ranks.save(1, [0])
+    left = [name for name in data_files(tmp_path) if name.startswith("g00000-s000000002")]
+    assert not left
+    assert len(data_files(tmp_path)) == 4 + 2, "the one before, and what is under way"
+
+
 @pytest.mark.parametrize("suffix", [".1.npz", ".1.json"])
 def test_damage_in_any_share_is_noticed(tmp_path: Path, suffix: str) -> None:
     ranks = Ranks(tmp_path, 2)
