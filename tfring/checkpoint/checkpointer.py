@@ -88,6 +88,7 @@ class Checkpointer:
         self._writer = Writer(publisher.publish, timeout, str(self))
         self._generation: int | None = None
         self._buffers: dict[str, Any] = {}  # the arrays that were copied last
+        self._metric: str | None = metric  # until it is there or was said to be missing
         self.skipped = 0
         self.saved: tuple[int, int] | None = None
         self.writers: Any = None
@@ -160,6 +161,8 @@ class Checkpointer:
             owned = self._buffers = arrays.copied(state, self._buffers)
         else:
             owned = arrays.uncopied(state)
+        if metrics and (share is None or share.index == 0):
+            self._look_for_metric(metrics, manifest.checkpoint_name(generation, step))
         kept = manifest.as_json(dict(metadata or {}), "metadata")
         whole = Share(self.new_data(step, generation), 0, 1)
         draft = Draft(
@@ -410,6 +413,19 @@ class Checkpointer:
         """Reads some arrays of a checkpoint; raises what `parts` does."""
         what = f"to read {info.name} in {self}"
         return retries.persistently(lambda: self._files.read(info, names).state, what)
+
+    def _look_for_metric(self, metrics: Mapping[str, float], name: str) -> None:
+        """Says once if what the best are chosen by is not there."""
+        wanted, self._metric = self._metric, None
+        if wanted is not None and wanted not in metrics:
+            _log.warning(
+                "checkpoint %s is none of the best in %s: it has no metric %r, by which they are "
+                "chosen. It has %s. Give Checkpointer(metric=) one of these",
+                name,
+                self,
+                wanted,
+                ", ".join(sorted(metrics)),
+            )
 
     def _close_at_exit(self) -> None:
         try:

@@ -174,6 +174,19 @@ def test_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
         Checkpointer("")
 
 
+def test_a_metric_that_is_not_there_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = {"keep_best": 2, "metric": "val_acuracy", "asynchronous": False}
+    checkpoints = Checkpointer(tmp_path, **kept)
+    for step, metrics in enumerate(({}, {"val_loss": 1.0, "val_accuracy": 0.5}, {"loss": 2.0})):
+        checkpoints.save(state(step), step, metrics=metrics)
+    [said] = [r.getMessage() for r in caplog.records]
+    assert "s000000001 is none of the best" in said
+    assert "no metric 'val_acuracy'" in said
+    assert "It has val_accuracy, val_loss." in said
+
+
 def test_none_and_other_files(tmp_path: Path) -> None:
     empty = Checkpointer(tmp_path / "nowhere")
     assert (empty.latest(), empty.load(), empty.all()) == (None, None, [])
