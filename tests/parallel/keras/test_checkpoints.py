@@ -22,6 +22,7 @@ import tfring.keras as hvd
 from tfring.checkpoint import Checkpointer
 from tfring.checkpoint.folders import LocalFolder
 from tfring.keras.callbacks import CheckpointCallback
+from tfring.keras.callbacks.checkpoints.agreement import highest
 
 pytestmark = pytest.mark.usefixtures("eager_functions")
 
@@ -296,6 +297,31 @@ def test_a_loop_of_ones_own(folder: Path) -> None:
     assert newest.values == {"a": [1]}
 
 
+def test_the_first_save_of_a_loop_may_wait_for_the_storage(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile the ranks tell each other that rank 0 is busy; they would be taken for stalled."""
+    told, calls = threading.Event(), 0
+
+    class Slow(LocalFolder):
+        def names(self) -> list[str]:
+            if not told.wait(60):
+                raise TypeError("nobody has told the others")
+            return super().names()
+
+    def counted(numbers: Any, name: str) -> list[float]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            told.set()
+        return highest(numbers, name)
+
+    monkeypatch.setattr("tfring.keras.callbacks.checkpoints.patience.highest", counted)
+    with Checkpointer(folder) as checkpoints:
+        checkpoints._files.folder = Slow(str(folder))
+        assert hvd.save_checkpoint(checkpoints, made(1), step=1)
+
+
 def check_restored(place: Path, model: Any, step: int) -> None:
     other = made(70 + hvd.rank())
     position = hvd.restore_checkpoint(place, other)
@@ -381,9 +407,23 @@ def test_what_comes_while_one_rank_writes_is_skipped_on_all(folder: Path, slow_r
     def lease() -> bool:
         return hvd.rank() != slow_rank % hvd.size() or goes_on.wait(60)
 
+    asked = []
+
+    class Asked(keras.callbacks.Callback):  # type: ignore[misc]
+        def state_dict(self) -> dict[str, Any]:
+            asked.append(self)
+            return {}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            pass
+
     checkpoints, model = Checkpointer(folder, lease_check=lease), made(1)
-    saved = [hvd.save_checkpoint(checkpoints, model, step=step) for step in (1, 2)]
+    saved = [
+        hvd.save_checkpoint(checkpoints, model, step=step, callbacks=[Asked()]) for step in (1, 2)
+    ]
     assert saved == [True, False]
+    if slow_rank == 0:
+        assert len(asked) == (1 if hvd.rank() == 0 else 0), "nobody is asked for what is skipped"
     goes_on.set()
     assert hvd.save_checkpoint(checkpoints, model, step=3, must=True)
     checkpoints.close()

@@ -121,11 +121,15 @@ def save_checkpoint(
     step = _checked_step(checkpoints, step)
     contents = Contents(model, optimizer, local_variables)
     own, memory = RankState(model, cursor, within_epoch=batch > 0), Memory()
+    failure = _reserve_first(checkpoints) if generation is None else None
 
     def of_rank_0() -> dict[str, Any]:
         nonlocal memory
+        if failure is not None:
+            raise failure
         as_json(dict(values or {}), "values")
-        memory = Memory.of(callbacks)
+        if must or checkpoints.trouble or not checkpoints.busy:  # else it is skipped
+            memory = Memory.of(callbacks)
         root = _of_root(checkpoints, generation, step)
         return {**root, "stopped": has_ended(model, callbacks)}
 
@@ -399,8 +403,8 @@ def _failure_of(checkpoints: Checkpointer) -> Exception | None:
 def _of_root(checkpoints: Checkpointer, generation: int | None, step: int) -> dict[str, Any]:
     """Returns what rank 0 decides for all shares."""
     if generation is None:
-        known = checkpoints.generation
-        generation = checkpoints.reserve() if known is None else known
+        generation = checkpoints.generation
+    assert generation is not None
     return {
         "step": step,
         "generation": generation,
@@ -408,6 +412,12 @@ def _of_root(checkpoints: Checkpointer, generation: int | None, step: int) -> di
         # Its manifest replaces the older one by one rename: rank 0 writes all of it.
         "again": checkpoints.saved == (generation, step),
     }
+
+
+def _reserve_first(checkpoints: Checkpointer) -> Exception | None:
+    """Reserves a generation on rank 0 if none is; returns what that fails with. A collective."""
+    reserves = topology.rank() == 0 and checkpoints.generation is None
+    return while_others_wait(checkpoints.reserve if reserves else None)[1]
 
 
 def checkpointer(given: Any) -> Checkpointer:
