@@ -262,8 +262,9 @@ class CheckpointFiles:
             for share in self.shares(info):
                 of_all = share.parts
                 parts = {n: of_all[n] for n in of_all if wanted is None or n in wanted}
-                with self.folder.open(share.data) as stream:
-                    state.update(arrays.read(stream, parts))
+                if parts or wanted is None:
+                    with self.folder.open(share.data) as stream:
+                        state.update(arrays.read(stream, parts))
         except FileNotFoundError as error:
             raise InvalidCheckpointError(f"{info.name}: a file is missing: {error}") from error
         except InvalidCheckpointError as error:
@@ -318,7 +319,8 @@ class CheckpointFiles:
         Logs a warning for each that is passed over because it is invalid or cannot be read.
 
         Args:
-            use: reads it; InvalidCheckpointError if it is not what was written.
+            use: reads it; InvalidCheckpointError if it is not what was written. What a mistake in
+                its code raises is no reason to take an older one.
 
         Returns:
             What `use` returns; None if there is no checkpoint at all.
@@ -340,6 +342,8 @@ class CheckpointFiles:
             for file in sorted(files, key=lambda name: files[name], reverse=True):
                 try:
                     return self.use(file, use, names)
+                except retries.MISTAKES:
+                    raise
                 except Exception as error:
                     reasons.append(f"{file}: {retries.described(error)}")
                     text = "checkpoint in %s is passed over for an older one: %s"

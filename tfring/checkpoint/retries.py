@@ -16,7 +16,8 @@ _log = logging.getLogger("tfring")
 FIRST_DELAY = 1.0  # seconds after the first failure; twice as long after each further one
 _LONGEST_DELAY = 60.0
 _ATTEMPTS = 4
-_FINAL = (CheckpointError, TypeError, ValueError)
+MISTAKES = (TypeError, ValueError, LookupError, AttributeError, NameError, AssertionError)
+_FINAL = (CheckpointError, *MISTAKES)
 
 
 def delay(failures: int) -> float:

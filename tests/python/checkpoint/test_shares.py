@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tfring.checkpoint import Checkpointer, CheckpointError, CheckpointInfo, FencedError
+from tfring.checkpoint.manifest import share_data
 from tfring.checkpoint.shares import Share, balanced
 
 
@@ -154,14 +155,18 @@ def test_a_share_of_another_checkpoint_is_none(tmp_path: Path) -> None:
         ranks.all[0].load()
 
 
-def test_some_of_the_arrays(tmp_path: Path) -> None:
+def test_some_of_the_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = Ranks(tmp_path, 2)
     ranks.save(1)
     info = ranks.all[0].latest()
     assert isinstance(info, CheckpointInfo)
     assert info.shares == 2
     assert sorted(ranks.all[0].parts(info)) == ["blob 0", "blob 1", "of 0", "of 1"]
+    folder = ranks.all[1]._files.folder
+    opened, real = [], folder.open
+    monkeypatch.setattr(folder, "open", lambda name: opened.append(name) or real(name))
     assert list(ranks.all[1].read(info, ["of 1", "nothing"])) == ["of 1"]
+    assert [name for name in opened if name.endswith(".npz")] == [share_data(info.data, 1)]
     with np.load(tmp_path / info.data) as plain:
         assert list(plain) == ["of 0", "blob 0.bin"]
 

@@ -257,6 +257,23 @@ class Quota:
         patch.setattr(os, "fsync", sync)
 
 
+@pytest.mark.parametrize("mistake", [KeyError, AttributeError])
+def test_a_mistake_in_what_reads_takes_no_older_one(tmp_path: Path, mistake: Any) -> None:
+    """And nothing is tried again."""
+    checkpoints = Checkpointer(tmp_path, asynchronous=False)
+    for step in (1, 2):
+        checkpoints.save(state(step), step)
+    used = []
+
+    def use(info: Any) -> None:
+        used.append(info.step)
+        raise mistake("weights")
+
+    with pytest.raises(mistake, match="weights"):
+        checkpoints.newest(use)
+    assert used == [2]
+
+
 def test_leftovers_of_a_killed_writer_never_fill_a_disk_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
