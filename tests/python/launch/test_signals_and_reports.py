@@ -276,11 +276,9 @@ def test_exit_report_and_events_of_a_failure(tmp_path):
     assert done.returncode == said["exit_code"] == 1
     assert said["state"] == "ended" and said["signal"] is None and said["format"] == 1
     assert said["began"] < said["ended"] and said["command"][-1] == str(tmp_path)
-    assert said["first_failure"] == {
-        "rank": 1,
-        "host": socket.gethostname(),
-        "reason": "exit code 1",
-    }
+    here = socket.gethostname()
+    assert said["first_failure"] == {"rank": 1, "host": here, "reason": "exit code 1"}
+    assert {rank["host"] for rank in said["ranks"]} == {here}
     assert "rank 1" in said["explanation"]
     failed, ended = said["ranks"][1], said["ranks"][0]
     assert failed["last_lines"][-1] == "ValueError: the cause" and failed["exit_code"] == 1
@@ -288,6 +286,7 @@ def test_exit_report_and_events_of_a_failure(tmp_path):
     lines = read_events(events)
     assert lines[0]["event"] == "job_started" and lines[0]["job_id"] == said["job_id"]
     assert lines[-1]["event"] == "job_ended" and lines[-1]["exit_code"] == 1
+    assert {one["host"] for one in lines if "host" in one} == {here}
     pids = {one["rank"]: one["pid"] for one in lines if one["event"] == "rank_started"}
     assert pids == {0: ended["pid"], 1: failed["pid"]}
     codes = {one["rank"]: one["exit_code"] for one in lines if one["event"] == "rank_failed"}

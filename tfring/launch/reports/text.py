@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tfring.job.bootstrap.hosts import host_name
 from tfring.launch.agents.rank import RankProcess
 from tfring.texts.errors import CAUSED_BY, ProgramError, last_traceback, read_error
 
@@ -57,8 +56,6 @@ def end_of_output(process: RankProcess) -> list[str]:
 
 def end_in_a_line(process: RankProcess) -> str:
     """Returns ``rank 2 on host node1 ended with exit code 1: ValueError: no such file``."""
-    # The runtime calls this host by its name, too.
-    host = host_name() if process.slot.host == "localhost" else process.slot.host
     error = error_of(process)
-    end = f"rank {process.rank} on host {host} ended with {process.describe_end()}"
+    end = f"rank {process.rank} on host {process.slot.host} ended with {process.describe_end()}"
     return f"{end}: {error.line()[:MOST_CAUSE]}" if error is not None else end

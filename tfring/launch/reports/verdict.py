@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from tfring.explain.causes import Cause, Explanation
 from tfring.explain.launched import RunRecords
-from tfring.job.bootstrap.hosts import host_name
 from tfring.launch.agents.rank import RankProcess
 from tfring.launch.reports.text import MOST_CAUSE, error_of, unshown
 from tfring.launch.signals import signal_name
@@ -72,7 +71,7 @@ def verdict(
         found: What follows from that; None: nothing.
     """
     several = len({process.slot.host for process in processes}) > 1
-    who = f"Rank {first.rank}" + (f" on host {_host(first)}" if several else "")
+    who = f"Rank {first.rank}" + (f" on host {first.slot.host}" if several else "")
     error, frames = error_of(first), unshown(first)
     guilty = [first]
     if first.lost():
@@ -91,11 +90,6 @@ def verdict(
         lines = [_of_code(who, first, records.last_seen(first.rank))]
     lines += _others(processes, guilty)
     return Verdict(tuple(filter(None, lines)), first.rank, frames)
-
-
-def _host(process: RankProcess) -> str:
-    # The runtime calls this host by its name, too.
-    return host_name() if process.slot.host == "localhost" else process.slot.host
 
 
 def _error_of_any_rank(process: RankProcess) -> str:
