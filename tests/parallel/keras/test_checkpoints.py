@@ -593,6 +593,48 @@ def test_a_folder_that_cannot_be_written_ends_fit_before_it_trains(folder: Path)
     assert counted.steps == 0
 
 
+def test_keras_2_goes_on_within_an_epoch_by_a_cursor(folder: Path) -> None:
+    tf_keras = pytest.importorskip("tf_keras")
+
+    class Sequence(tf_keras.utils.Sequence):  # type: ignore[misc]
+        """Batches in another order in every epoch, which begin where the cursor is."""
+
+        def __init__(self) -> None:
+            self.cursor = Data()
+
+        def __len__(self) -> int:
+            return STEPS
+
+        def __getitem__(self, index: int) -> Any:
+            return self.cursor[index]
+
+    class Steps(Advance, tf_keras.callbacks.Callback):  # type: ignore[misc]
+        """Of Keras 2."""
+
+    def life(crashes: int | None, *callbacks: Any) -> tuple[Any, int]:
+        tf_keras.utils.set_random_seed(3)
+        model = tf_keras.Sequential([tf_keras.Input((8,)), tf_keras.layers.Dense(3)])
+        optimizer = hvd.DistributedOptimizer(tf_keras.optimizers.Adam(0.01))
+        model.compile(optimizer, tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        data = Sequence()
+        steps = Steps(data.cursor, crashes, crash)
+        saving = [each(cursor=data.cursor) for each in callbacks]
+        how = {"epochs": EPOCHS, "shuffle": False, "verbose": 0}
+        with contextlib.suppress(Crash):
+            model.fit(data, callbacks=hvd.fit_callbacks(steps, *saving), **how)
+        return model, steps.steps
+
+    checkpoints = Checkpointer(folder, asynchronous=False)
+    saving = functools.partial(CheckpointCallback, checkpoints, every_steps=2)
+    life(STEPS + 3, saving)
+    hvd.barrier()
+    resumed, steps = life(None, saving)
+    straight, _ = life(None)
+    assert steps == (EPOCHS - 1) * STEPS - 3
+    for one, other in zip(resumed.get_weights(), straight.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_keras_2_goes_on_with_the_next_epoch(folder: Path) -> None:
     tf_keras = pytest.importorskip("tf_keras")
 

@@ -7,6 +7,9 @@ from typing import Any
 
 from tfring.keras.callbacks.fits import fit_frame
 
+# The variable of `fit`, in Keras 3 and Keras 2, and what it has the steps of an epoch in.
+_COUNTED = {"epoch_iterator": "steps_per_epoch", "data_handler": "_inferred_steps"}
+
 
 def data_of(model: Any) -> Any:
     """Returns what the `fit` of a model that calls this trains with; None if nobody knows."""
@@ -15,10 +18,11 @@ def data_of(model: Any) -> Any:
 
 
 def shorten_epoch(model: Any, steps: int | None, trained: int) -> int:
-    """Takes what was trained before off the epoch that begins, if `fit` has steps_per_epoch.
+    """Takes what was trained before off the epoch that begins, where Keras counts its steps.
 
-    Keras would take a StopIteration for the end of the data: it would begin endless data anew, and
-    make all later epochs as short as this one. Call it as each epoch begins.
+    It does with steps_per_epoch, and Keras 2 always. It would take a StopIteration for the end of
+    the data: it would begin endless data anew and make all later epochs as short as this one, or
+    end `fit` (Keras 2). Call it as each epoch begins.
 
     Args:
         model: the model whose `fit` calls this.
@@ -26,13 +30,14 @@ def shorten_epoch(model: Any, steps: int | None, trained: int) -> int:
         trained: batches of this epoch that were trained before.
 
     Returns:
-        How many of them count: at least one step is left, if steps_per_epoch was larger before.
+        How many of them count: at least one step is left, if there were more steps before.
     """
     frame = fit_frame(model, inspect.currentframe())
-    iterator: Any = None if frame is None else frame.f_locals.get("epoch_iterator")
-    if steps and getattr(iterator, "steps_per_epoch", None):
-        trained = min(trained, steps - 1)
-        iterator.steps_per_epoch = steps - trained
+    known = {} if frame is None else frame.f_locals
+    for name, attribute in _COUNTED.items():
+        if steps and getattr(known.get(name), attribute, None):
+            trained = min(trained, steps - 1)
+            setattr(known[name], attribute, steps - trained)
     return trained
 
 
