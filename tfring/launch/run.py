@@ -147,12 +147,13 @@ def _first_line(job: JobOptions, settings: Settings, width: int | None, *, alone
         hosts = [host for host, _ in job.elastic.hosts] if job.node is None else []
         ranks = f"elastic, {job.elastic.min_np} ranks or more"
     others = job.share is not None
+    devices = run_lines.own_devices() if alone and hosts else ""
     return run_lines.first_line(
         plain_id(job.job_id),
         ranks,
         [address_of(host) for host in hosts],
-        devices=run_lines.own_devices() if alone and hosts else "",
-        transport=run_lines.transport(len(hosts) + others, job.size, settings.runtime),
+        devices=devices,
+        transport=run_lines.transport(len(hosts) + others, job.size, devices, settings.runtime),
         width=width,
     )
 

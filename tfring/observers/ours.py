@@ -57,15 +57,16 @@ def _begin_lines(here: Here) -> None:
     if here.record is None or not run_lines.wanted(here.settings.runtime):
         return
     _State.lines, _State.began = here, time.monotonic()
-    hosts = list(dict.fromkeys(here.hosts))
+    hosts, runtime = list(dict.fromkeys(here.hosts)), here.settings.runtime
+    # mpirun binds each rank to some of the CPUs that it has itself.
+    devices = run_lines.own_devices(os.getppid()) if len(hosts) == 1 else ""
     _say(
         run_lines.first_line(
             id_of(Path(here.record).parent.name),
             f"{here.size} ranks",
             hosts,
-            # mpirun binds each rank to some of the CPUs that it has itself.
-            devices=run_lines.own_devices(os.getppid()) if len(hosts) == 1 else "",
-            transport=run_lines.transport(len(hosts), here.size, here.settings.runtime),
+            devices=devices,
+            transport=run_lines.transport(len(hosts), here.size, devices, runtime),
         )
     )
 

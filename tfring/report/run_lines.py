@@ -117,16 +117,19 @@ def own_devices(process: int = 0) -> str:
     return f"{count} {name}{'' if count == 1 else 's'}"
 
 
-def transport(hosts: int, ranks: int, runtime: Mapping[str, str]) -> str:
+def transport(hosts: int, ranks: int, devices: str, runtime: Mapping[str, str]) -> str:
     """Returns what carries the data of ranks, as far as the settings say it; "" of one rank.
 
     Args:
         hosts: How many there are; 0: that is not known.
         ranks: How many there are.
+        devices: As `own_devices` names them.
         runtime: As for `wanted`.
     """
     if ranks == 1 or not hosts:
         return ""
+    if "GPU" in devices and (carrier := runtime.get("GPU_OPERATIONS", "auto")) != "host":
+        return "NCCL" if carrier == "nccl" else ""  # where all ranks can, which they find out
     carrier = runtime.get("CPU_OPERATIONS", "auto")
     if carrier == "mpi":
         return "MPI"

@@ -87,10 +87,22 @@ def test_what_is_not_known_is_left_out(report: Report, tmp_path: Path) -> None:
         assert run_lines.last_line(3700.0, none) == "tfring: done in 1 h 1 min"
 
 
-def test_what_carries_the_data() -> None:
-    assert run_lines.transport(1, 1, {}) == run_lines.transport(0, 2, {}) == ""
-    assert run_lines.transport(1, 2, {}) == "shared memory"
-    assert run_lines.transport(1, 2, {"SHARED_MEMORY": "0"}) == "TCP"
-    assert run_lines.transport(1, 2, {"CPU_OPERATIONS": "tcp"}) == "TCP"
-    assert run_lines.transport(2, 2, {}) == "TCP between hosts"
-    assert run_lines.transport(2, 2, {"CPU_OPERATIONS": "mpi"}) == "MPI"
+@pytest.mark.parametrize(
+    ("hosts", "ranks", "devices", "runtime", "carrier"),
+    [
+        (1, 1, "2 CPUs", {}, ""),
+        (0, 2, "", {}, ""),
+        (1, 2, "2 CPUs", {}, "shared memory"),
+        (1, 2, "2 CPUs", {"SHARED_MEMORY": "0"}, "TCP"),
+        (1, 2, "2 CPUs", {"CPU_OPERATIONS": "tcp"}, "TCP"),
+        (2, 2, "", {}, "TCP between hosts"),
+        (2, 2, "", {"CPU_OPERATIONS": "mpi"}, "MPI"),
+        (1, 2, "2 GPUs", {}, ""),
+        (1, 2, "2 GPUs", {"GPU_OPERATIONS": "nccl"}, "NCCL"),
+        (1, 2, "2 GPUs", {"GPU_OPERATIONS": "host"}, "shared memory"),
+    ],
+)
+def test_what_carries_the_data(
+    hosts: int, ranks: int, devices: str, runtime: dict[str, str], carrier: str
+) -> None:
+    assert run_lines.transport(hosts, ranks, devices, runtime) == carrier
