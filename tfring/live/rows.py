@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -107,7 +108,10 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """Returns the values by name, and the rank."""
-        return {"rank": self.rank, **dataclasses.asdict(self)}
+        record = self.record
+        if not math.isfinite(record["loss"]):  # for which JSON has no number
+            record = {**record, "loss": str(record["loss"])}
+        return {"rank": self.rank, **dataclasses.asdict(self), "record": record}
 
 
 def row_from_json(values: dict[str, Any]) -> Row:

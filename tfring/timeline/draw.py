@@ -20,6 +20,8 @@ from tfring.timeline.trace import Trace
 # Of each rank, so many names have a lane; the calls of the others share one.
 NAMED_LANES = 40
 _EXPOSED = "exposed communication"
+# What tfring calls collectives of its own: comparisons, metrics, gradients.
+_OURS = "tfring."
 
 
 def draw(
@@ -135,11 +137,11 @@ class _Rank:
         self._in_flight(record.calls)
 
     def _named(self, calls: list[Call]) -> list[str]:
-        """Returns the names that have a lane: gradients first, then the most frequent."""
+        """Returns the names that have a lane: gradients first, then the program's own."""
         count = Counter(call.name for call in calls)
         steps = self._moments.calls[self._rank].values()
         gradients = dict.fromkeys(call.name for of_step in steps for call in of_step)
-        others = [name for name, _ in count.most_common() if name not in gradients]
+        others = [name for name, _ in count.most_common() if not name.startswith(_OURS)]
         return [*gradients, *others][:NAMED_LANES]
 
     def draw_hops(self, hops: Hops) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -165,6 +166,9 @@ def test_the_only_absent_rank_is_awaited_all_the_time() -> None:
 def test_rows_go_through_json() -> None:
     one = row(2, asked=asked("a", 5), late=[1, 2])
     assert row_from_json(json.loads(json.dumps({**one.as_json(), "new": 1}))) == one
+    lost = training(0, loss=float("nan"))
+    told = row_from_json(json.loads(json.dumps(lost.as_json(), allow_nan=False)))
+    assert told.loss is not None and math.isnan(told.loss)
     with pytest.raises(ValueError, match="another version"):
         row_from_json({"rank": 1})
 
