@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from tfring.live.overview import Overview
-from tfring.live.table import KEYS, Choice, help_text, next_sort, page
+from tfring.live.table import KEYS, Choice, help_text, needs_hosts, next_sort, page
 
 # What a key of the keyboard sends for up, down, page up and page down, and how far that moves; the
 # pages are counted in windows.
@@ -79,7 +79,10 @@ class Screen:
 
         if not self._text:
             # Besides the ranks: four lines above, and a few below.
-            return page(view, width, self._note, max(1, height - 8), self._choice)
+            most = max(1, height - 8)
+            if self._choice.hosts is None and needs_hosts(view, most):
+                self._choice = dataclasses.replace(self._choice, hosts=True)
+            return page(view, width, self._note, most, self._choice)
         lines = self._text[self._top : self._top + height - 2]
         place = f"{self._top + 1}-{self._top + len(lines)} of {len(self._text)} lines"
         keys = f"{place}   j k down and up   space b next and previous page   q back"

@@ -31,8 +31,8 @@ class Choice:
 
     Attributes:
         sort: The column by which lines are sorted.
-        hosts: Whether there is a line for each host instead of each rank; None: where there are
-            several hosts, and not enough room for all ranks.
+        hosts: Whether there is a line for each host instead of each rank; None: where that is
+            needed, see `needs_hosts`.
         internals: Whether there is also what only the runtime's authors need.
     """
 
@@ -77,8 +77,7 @@ def page(
     head = header(view, internals=choice.internals)
     if most is not None:
         most = max(1, most - -(-len(view.verdict) // width))
-    hosts = _by_host(view, most, choice)
-    lines, below = _lines(view, most, choice, hosts)
+    lines, below = _lines(view, most, choice)
     if view.missing:
         below.append(f"no record here of {ranks_text(view.missing)}: --host names other hosts")
     if view.trouble and not view.verdict:
@@ -86,10 +85,15 @@ def page(
     above = [Text(plain(view.verdict), style="bold red")] if view.verdict else []
     above += [Text(line, style="bold", no_wrap=True, overflow="ellipsis") for line in head]
     above += [Text(plain(note))] if note else []
-    columns = _shown(width, choice, hosts)
+    columns = _shown(width, choice)
     return Group(
         *above, _table(lines, width, columns, choice), *(Text(plain(one)) for one in below)
     )
+
+
+def needs_hosts(view: Overview, most: int) -> bool:
+    """Returns whether ranks of several hosts are more than there are lines for."""
+    return len(view.ranks) > most and len({rank.row.host for rank in view.ranks}) > 1
 
 
 def print_page(view: Overview, choice: Choice) -> None:
@@ -153,7 +157,7 @@ def help_text(internals: bool) -> str:
 
 def next_sort(choice: Choice, width: int, step: int) -> str:
     """Returns the column to sort by that is so many places to the right."""
-    names = [column.name for column in _shown(width, choice, bool(choice.hosts))]
+    names = [column.name for column in _shown(width, choice)]
     at = names.index(choice.sort) if choice.sort in names else 0
     return names[(at + step) % len(names)]
 
@@ -186,19 +190,10 @@ def _duration(seconds: float) -> str:
     return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
-def _by_host(view: Overview, most: int | None, choice: Choice) -> bool:
-    if choice.hosts is not None:
-        return choice.hosts
-    several = len({rank.row.host for rank in view.ranks}) > 1
-    return several and most is not None and len(view.ranks) > most
-
-
-def _lines(
-    view: Overview, most: int | None, choice: Choice, hosts: bool
-) -> tuple[list[Line], list[str]]:
+def _lines(view: Overview, most: int | None, choice: Choice) -> tuple[list[Line], list[str]]:
     """Returns the lines of the table, and what is to be said of those that are left out."""
-    lines = by_host(view.ranks) if hosts else [of_rank(rank) for rank in view.ranks]
-    what, count = ("hosts" if hosts else "ranks"), len(lines)
+    lines = by_host(view.ranks) if choice.hosts else [of_rank(rank) for rank in view.ranks]
+    what, count = ("hosts" if choice.hosts else "ranks"), len(lines)
     if most is not None and count > most:
         lines = sorted(lines, key=lambda line: line.worst == "running")[:most]
     more = count - len(lines)
@@ -220,11 +215,11 @@ def _unknown(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _shown(width: int, choice: Choice, hosts: bool) -> list[Column]:
+def _shown(width: int, choice: Choice) -> list[Column]:
     return [
         column
         for column in COLUMNS
-        if (width >= column.least_width or (hosts and column.name == "host"))
+        if (width >= column.least_width or (choice.hosts and column.name == "host"))
         and (choice.internals or not column.internal)
     ]
 
