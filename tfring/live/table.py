@@ -124,14 +124,15 @@ def header(view: Overview, *, internals: bool = False) -> list[str]:
         speed.append(f"{number(view.samples)} samples/s")
     for name, shares in (
         ("input", [rank.input for rank in view.ranks]),
+        ("callbacks", [rank.callbacks for rank in view.ranks]),
         ("exchange", [rank.exchange for rank in view.ranks]),
     ):
         known = [share for share in shares if share is not None]
         if known:
             speed.append(f"{name} {percent(mean(known))}")
-    if view.bytes is not None:
-        speed.append(f"{size_text(view.bytes)}/s per rank")
     if internals:
+        if view.bytes is not None:
+            speed.append(f"{size_text(view.bytes)}/s per rank")
         state = "locked" if view.locked else "not locked"
         speed.append(f"schedule {state}, {view.lock_rounds} rounds in locks")
     return ["   ".join(part) for part in (where, speed) if part]

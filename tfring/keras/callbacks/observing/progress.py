@@ -73,6 +73,7 @@ class Progress:
             now = time.monotonic_ns()
             noted.note(phases.AFTER_EPOCH, self._epoch + 1, self._epoch_ended, now)
         self._epoch, self._counted, self._ended = epoch, 0.0, None
+        self._looked = 0  # the first batch tells that this epoch has begun
         self._counter = library.input_microseconds()
         self._before = _now()
         self._calls = _newest_call()
