@@ -92,11 +92,10 @@ def _load(name: str) -> Command:
 
 
 def _run(name: str, words: list[str]) -> int:
-    options = parser_of(name).parse_args(words)
     # What goes wrong in a job is not said in a line: it is a bug of the launcher.
     wrong = UsageError if name == "run" else (OSError, ValueError, SecretError)
     try:
-        return _load(name).run(options)
+        return _load(name).run(parser_of(name).parse_args(words))
     except BrokenPipeError:
         # The reader of our output is gone; the agents end the ranks when this process ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

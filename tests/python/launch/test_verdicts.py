@@ -121,9 +121,10 @@ def test_a_rank_that_leaves_is_told_in_the_words_of_the_records() -> None:
 
 
 def test_an_exit_code_alone() -> None:
-    assert told(ended(1, 3), ended(0, -15, by_us=True), job="") == (
+    gone = Explanation("j", Cause.KILLED, (1,), (), "", what="Rank 1 is gone. Look at dmesg.")
+    assert told(ended(1, 3), ended(0, -15, by_us=True), found=gone, job="") == (
         "tfring: Rank 1 ended with exit code 3, at train.py:40, after step 6, without an error of "
-        "Python.\n        Rank 0 was stopped."
+        "Python: by os._exit, or in a library.\n        Rank 0 was stopped."
     )
 
 

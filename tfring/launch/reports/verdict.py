@@ -78,7 +78,11 @@ def verdict(
         lines = [f"{who} was lost: {first.lost()}."]
     elif first.code is not None and first.code < 0:
         lines = _of_signal(who, first, -first.code, records.last_seen(first.rank))
-    elif found is not None and (found.cause in _OF_SEVERAL or error is None or error.follows):
+    elif (
+        found is not None
+        and found.cause is not Cause.KILLED
+        and (found.cause in _OF_SEVERAL or error is None or error.follows)
+    ):
         lines = [_of_several(found, processes, records), found.advice]
         guilty = [p for p in processes if p.rank in found.ranks] or guilty
         frames = frames if first in guilty else ()
@@ -140,7 +144,10 @@ def _of_error(
 
 def _of_code(who: str, process: RankProcess, seen: str) -> str:
     where = f", at {seen}" if seen else ""
-    return f"{who} ended with exit code {process.code}{where}, without an error of Python."
+    return (
+        f"{who} ended with exit code {process.code}{where}, without an error of Python: by os._exit, "
+        "or in a library."
+    )
 
 
 def _others(processes: Sequence[RankProcess], guilty: Sequence[RankProcess]) -> list[str]:
