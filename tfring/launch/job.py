@@ -116,7 +116,7 @@ class JobRunner(Supervisor):
         ended = [process.rank for process in self._processes if process.ended_by_launcher]
         # Of a host that is lost we know more than the records that its ranks have left.
         found = None if first.lost() else self._records.explanation(ended)
-        told = verdict(self._processes, first, self._records, found)
+        told = verdict(self._processes, first, self._records, found, self._options.size)
         self._records.tell(told.why)
         if self._options.tells:
             self._merger.note(told.block(self._records.known))

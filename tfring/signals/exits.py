@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from types import FrameType
 from typing import Any, NoReturn
 
-from tfring import _native
+from tfring.texts.frames import is_users
 
 
 class _State:
@@ -26,10 +28,12 @@ def said() -> str:
 
 
 def _exit(status: Any = None, /) -> NoReturn:
-    frame = _native.user_frame()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
     if frame is not None and status:
-        site = _native.site_text(frame.f_code.co_filename, frame.f_lineno)
         name = frame.f_code.co_name
+        site = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
         where = site if name == "<module>" else f"{site} ({name})"
         shown = status if isinstance(status, int) else "..."  # a text is on the screen
         _State.said = f"sys.exit({shown}) in {where}"

@@ -38,7 +38,7 @@ def failing(line: str, error: str) -> str:
 def told(*processes: RankProcess, found: Explanation | None = None, job: str = "6d83ae") -> str:
     first = first_failure(list(processes))
     assert first is not None
-    return verdict(processes, first, RECORDS, found).block(job)
+    return verdict(processes, first, RECORDS, found, len(processes)).block(job)
 
 
 BAD = failing("38, in on_train_batch_end", "KeyError: 'image_id'")
@@ -153,3 +153,12 @@ def test_a_traceback_header_that_arrives_in_two_pieces_is_seen() -> None:
     process.record_output("stderr", HEADER[:10].encode(), 1.0)
     process.record_output("stderr", HEADER[10:].encode() + b"X: y\n", 1.5)
     assert process.failed_at() == 1.5
+
+
+def test_a_stall_is_told_in_the_words_of_the_records() -> None:
+    what = "Rank 1 sleeps in load (data.py:3)."
+    hangs = Explanation("j", Cause.NOT_CALLING, (1,), (), "", what=what, advice="Look there.")
+    late = failing("1, in f", "DeadlineExceededError: tensor 'x' has waited 600 s")
+    assert told(ended(0, 1, text=late), ended(1, 1, text=late), found=hangs).startswith(
+        f"tfring: {what}\n        Look there.\n        Rank 0 was stopped. More"
+    )

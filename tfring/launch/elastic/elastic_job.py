@@ -7,6 +7,7 @@ import selectors
 import time
 from collections.abc import Callable
 
+from tfring.explain.causes import Cause
 from tfring.explain.launched import RunRecords
 from tfring.launch.agents.host import Host
 from tfring.launch.agents.rank import RankProcess
@@ -280,8 +281,9 @@ class ElasticJobRunner(Supervisor):
         found = self._records.explanation()
         self._records.tell(why if found is None else found.text)
         if found is not None:
-            more = f" More: tfring explain {self._records.name}"
-            self._note(f"{found.text}{more}")
+            # The reason has the exception of a worker.
+            said = "" if found.cause is Cause.EXCEPTION else f"{found.text} "
+            self._note(f"{said}More: tfring explain {self._records.name}")
         return self._end.code or self._late_code, why
 
     # Which hosts there are.

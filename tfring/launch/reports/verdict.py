@@ -18,6 +18,8 @@ from tfring.texts.ranks import ranks_text
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 # What explain knows better than the errors of the ranks: where these are, all ranks have errors.
 _OF_SEVERAL = (Cause.DISAGREE, Cause.LEFT)
+# What a stall ends with on all ranks.
+_OF_STALLS = "DeadlineExceededError"
 _MARGIN = " " * len("tfring: ")
 
 
@@ -61,6 +63,7 @@ def verdict(
     first: RankProcess,
     records: RunRecords,
     found: Explanation | None,
+    size: int,
 ) -> Verdict:
     """Returns why a job has failed.
 
@@ -69,31 +72,35 @@ def verdict(
         first: Which has failed first.
         records: What the ranks have written down.
         found: What follows from that; None: nothing.
+        size: How many ranks the job has.
     """
     several = len({process.slot.host for process in processes}) > 1
     who = f"Rank {first.rank}" + (f" on host {first.slot.host}" if several else "")
     error, frames = error_of(first), unshown(first)
-    guilty = [first]
+    guilty, same = [first], _error_of_any_rank(first)
     if first.lost():
         lines = [f"{who} was lost: {first.lost()}."]
     elif first.code is not None and first.code < 0:
         lines = _of_signal(who, first, -first.code, records.last_seen(first.rank))
-    elif (
-        found is not None
-        and found.cause is not Cause.KILLED
-        and (found.cause in _OF_SEVERAL or error is None or error.follows)
-    ):
+    elif found is not None and _knows_better(found, error):
         lines = [_of_several(found, processes, records), found.advice]
         guilty = [p for p in processes if p.rank in found.ranks] or guilty
         frames = frames if first in guilty else ()
     elif error is not None:
-        same = of_any_rank(error.line(), first.rank)
         guilty = [p for p in processes if p.failed() and _error_of_any_rank(p) == same]
-        lines = [_of_error(guilty, len(processes), who, error, same), error.advice]
+        lines = [_of_error(guilty, size, who, error, same), error.advice]
     else:
         lines = [_of_code(who, first, records.last_seen(first.rank))]
-    lines += _others(processes, guilty)
+    lines += _others(processes, guilty, same)
     return Verdict(tuple(filter(None, lines)), first.rank, frames)
+
+
+def _knows_better(found: Explanation, error: ProgramError | None) -> bool:
+    if found.cause in _OF_SEVERAL:
+        return True
+    if error is None:
+        return found.cause is not Cause.KILLED  # the launcher has seen how
+    return error.follows or error.kind == _OF_STALLS
 
 
 def _error_of_any_rank(process: RankProcess) -> str:
@@ -145,19 +152,21 @@ def _of_error(
 def _of_code(who: str, process: RankProcess, seen: str) -> str:
     where = f", at {seen}" if seen else ""
     return (
-        f"{who} ended with exit code {process.code}{where}, without an error of Python: by os._exit, "
-        "or in a library."
+        f"{who} ended with exit code {process.code}{where}, without an error of Python: by "
+        "os._exit, or in a library."
     )
 
 
-def _others(processes: Sequence[RankProcess], guilty: Sequence[RankProcess]) -> list[str]:
+def _others(
+    processes: Sequence[RankProcess], guilty: Sequence[RankProcess], same: str
+) -> list[str]:
     """Returns what became of the ranks that are not to blame."""
     stopped, lines = [], []
     for process in processes:
         if process in guilty or not process.failed():
             continue
         error = None if process.ended_by_launcher else error_of(process)
-        if error is None or error.follows:
+        if error is None or error.follows or _error_of_any_rank(process) == same:
             stopped.append(process.rank)
         else:
             lines.append(error.sentence(f"Rank {process.rank}, too,")[:MOST_CAUSE])
