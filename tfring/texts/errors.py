@@ -17,7 +17,9 @@ _CHAINS = (
 # A line such as "ValueError: no such file" or "KeyboardInterrupt".
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
 # Autograph marks lines that it has changed with a star.
-_FRAME = re.compile(r'^\s+File "(.*)", line (\d+), in (.*?)(?:  \*)?$')
+_FRAME = re.compile(r'^\s+File "(.*)", line (\d+)(?:, in (.*?))?(?:  \*)?$')
+# Of a program that cannot be compiled Python writes no header.
+_SYNTAX = re.compile(r'^(  File ".*", line \d+)\n(?:.*\n){0,3}(\w*Error): (.*)\Z', re.MULTILINE)
 # What else a process writes after its traceback.
 _LOGGED = re.compile(
     r"\[tfring\] |[IWEF]\d{4} [\d:.]+ |\d{4}-\d\d-\d\d[ T]\d\d:|Exception ignored in|"
@@ -150,7 +152,8 @@ def read_error(output: str) -> ProgramError | None:
     """
     block = last_traceback(output.rstrip().splitlines())
     if not block:
-        return None
+        broken = _SYNTAX.search(output.rstrip())
+        return ProgramError(broken[2], broken[3], _place([broken[1]]), ()) if broken else None
     last = len(block) - block[::-1].index(HEADER)
     frames, said = _at_exception(block[last:])
     found = _EXCEPTION.fullmatch(said[0]) if said else None
@@ -210,7 +213,7 @@ def _place(frames: Sequence[str]) -> str:
             place = f"{frame[1].rpartition('/')[2]}:{frame[2]}"
             if "/ipykernel_" in frame[1]:
                 place = f"line {frame[2]} of a cell"
-            return place if frame[3] == "<module>" else f"{place} ({frame[3]})"
+            return place if frame[3] in (None, "<module>") else f"{place} ({frame[3]})"
     return ""
 
 
@@ -220,7 +223,7 @@ def _folded(lines: Sequence[str]) -> list[str]:
     names: list[str] = []
     for line in lines:
         frame = _FRAME.match(line)
-        package = library(frame[1], frame[3]) if frame is not None else ""
+        package = library(frame[1], frame[3] or "") if frame is not None else ""
         if package:
             names.append(package)
             continue

@@ -21,6 +21,8 @@ from launcher_tools import (
     write_script,
 )
 
+from tfring.texts.errors import HEADER
+
 pytest.importorskip("tfring._native")
 
 SCRIPT = """
@@ -78,7 +80,7 @@ def test_the_verdict_is_the_first_line_and_nothing_is_said_twice(tmp_path: Path,
 def test_full_tracebacks_come_as_the_ranks_write_them(tmp_path: Path) -> None:
     path = write_script(tmp_path, SCRIPT, "script.py", header=REPORT)
     done = run("-np", 2, sys.executable, path, tmp_path, "raise", TFRING_TRACEBACK="full")
-    assert "[1]<stderr>:KeyError: 'image_id'" in done.stderr
+    assert "KeyError: 'image_id'\n" in done.stderr and HEADER in done.stderr
     assert re.search("^" + TOLD["raise"] + "$", done.stderr, re.MULTILINE), done.stderr
     assert "The traceback of rank" not in done.stderr
 
@@ -106,8 +108,8 @@ LOGGED = """
 def test_a_traceback_that_is_only_logged_is_shown_as_it_is(tmp_path: Path) -> None:
     done = run("-np", 2, sys.executable, write_script(tmp_path, LOGGED))
     assert done.returncode == 0
-    for line in ("Traceback (most recent call last):", "KeyError: 'handled'", "end"):
-        assert f"[0]<stderr>:{line}\n" in done.stderr, done.stderr
+    for line in (HEADER, "KeyError: 'handled'", "end"):
+        assert f"{line}\n" in done.stderr, done.stderr
 
 
 def test_under_mpirun_each_rank_says_what_has_happened_to_it(tmp_path: Path) -> None:

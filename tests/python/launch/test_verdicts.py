@@ -128,6 +128,13 @@ def test_an_exit_code_alone() -> None:
     )
 
 
+def test_all_exit_codes_alone() -> None:
+    said = told(ended(0, 2), ended(1, 2), job="")
+    assert said == "tfring: All 2 ranks ended with exit code 2: see the output above."
+    said = told(ended(0, -15, by_us=True), ended(1, 2), job="")
+    assert said.startswith("tfring: Rank 1 ended with exit code 2: see the output above.\n")
+
+
 def test_ranks_that_the_launcher_ended_come_last() -> None:
     ours, theirs = ended(0, -15, by_us=True), ended(1, 7, (5.0, 5.0))
     assert first_failure([ours, theirs]) is theirs

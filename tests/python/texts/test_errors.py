@@ -62,6 +62,16 @@ def test_an_error_has_its_line_and_folded_frames() -> None:
     assert read_error("no traceback\n") is read_error("") is None
 
 
+def test_a_program_that_cannot_be_compiled() -> None:
+    said = '  File "/job/a.py", line 3\n    f(\n     ^\nSyntaxError: not closed\n'
+    found = read_error(f"noise\n{said}")
+    assert found is not None and found.line() == "SyntaxError: not closed"
+    assert found.place == "a.py:3" and found.frames == ()
+    within = f'{HEADER}\n  File "/job/b.py", line 1, in <module>\n    import a\n'
+    found = read_error(within + said)
+    assert found is not None and found.place == "a.py:3" and len(found.frames) == 5
+
+
 def test_long_tracebacks_are_shortened() -> None:
     frames = "".join(f'  File "/job/a.py", line {i}, in f\n' for i in range(200))
     found = read_error(f"{HEADER}\n{frames}ValueError: deep\n")

@@ -90,7 +90,11 @@ def verdict(
         guilty = [p for p in processes if p.failed() and _error_of_any_rank(p) == same]
         lines = [_of_error(guilty, size, who, error, same), error.advice]
     else:
-        lines = [_of_code(who, first, records.last_seen(first.rank))]
+        gone = found is not None and first.rank in found.ranks
+        if not gone:
+            guilty = [p for p in processes if p.code == first.code and not _error_of_any_rank(p)]
+        who = _all_of(guilty, size, who)
+        lines = [_of_code(who, first, gone, records.last_seen(first.rank))]
     lines += _others(processes, guilty, same)
     return Verdict(tuple(filter(None, lines)), first.rank, frames)
 
@@ -144,12 +148,24 @@ def _of_error(
 ) -> str:
     if len(guilty) == 1:
         return error.sentence(who)
+    return error.sentence(_all_of(guilty, size, who), same)
+
+
+def _all_of(guilty: list[RankProcess], size: int, who: str) -> str:
+    """Returns "All 2 ranks", "Ranks 0 and 1", or `who` of one alone."""
+    if len(guilty) == 1:
+        return who
     ranks = ranks_text([process.rank for process in guilty])
-    who = f"All {size} ranks" if len(guilty) == size else f"{ranks[:1].upper()}{ranks[1:]}"
-    return error.sentence(who, same)
+    return f"All {size} ranks" if len(guilty) == size else f"{ranks[:1].upper()}{ranks[1:]}"
 
 
-def _of_code(who: str, process: RankProcess, seen: str) -> str:
+def _of_code(who: str, process: RankProcess, gone: bool, seen: str) -> str:
+    """Returns how a process ended that has written no exception.
+
+    `gone` says that it has joined its job and has not left it in order.
+    """
+    if not gone:
+        return f"{who} ended with exit code {process.code}: see the output above."
     where = f", at {seen}" if seen else ""
     return (
         f"{who} ended with exit code {process.code}{where}, without an error of Python: by "
