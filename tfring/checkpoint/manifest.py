@@ -19,8 +19,7 @@ from typing import IO, Any
 
 from tfring.checkpoint.errors import CheckpointError, InvalidCheckpointError
 
-FORMAT = 2
-_FORMATS = (1, FORMAT)  # the first has no shares
+FORMAT = 2  # no version of tfring has written another one
 _SUFFIX = ".json"
 _DATA_SUFFIX = ".npz"
 # Not more digits: every name that is taken for one of ours is one that can be written.
@@ -225,13 +224,11 @@ def decode(stream: IO[bytes], file: str) -> CheckpointInfo:
         fields = read["manifest"]
         if read["blake2b"] != _digest(fields):
             raise InvalidCheckpointError(f"{file} was changed after it was written: wrong checksum")
-        if fields["format"] not in _FORMATS:
+        if fields["format"] != FORMAT:
             raise InvalidCheckpointError(
                 f"{file} has format {fields['format']!r:.20}, and this version of tfring reads "
-                f"{' and '.join(map(str, _FORMATS))}"
+                f"{FORMAT}"
             )
-        if fields["format"] == 1:
-            fields = {"shares": 1, **fields}
         info = _checked(fields)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise InvalidCheckpointError(f"{file} is no whole manifest: {error!r}") from error

@@ -131,12 +131,6 @@ def test_a_forged_one_with_nothing_wrong_is_read(tmp_path: Path) -> None:
     assert found is not None and found.info.name == FORGED
 
 
-def test_the_format_without_shares_is_read(tmp_path: Path) -> None:
-    forge_arrays(good(tmp_path), format=1, shares=None)
-    found = Checkpointer(tmp_path).load()
-    assert found is not None and found.info.name == FORGED
-
-
 @pytest.mark.parametrize("changes", FIELDS.values(), ids=FIELDS.keys())
 def test_every_field_of_a_manifest_is_checked(tmp_path: Path, changes: dict[str, Any]) -> None:
     forge_arrays(good(tmp_path), **changes)
