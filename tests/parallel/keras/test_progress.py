@@ -88,6 +88,15 @@ def test_the_time_of_callbacks_is_not_that_of_input(monkeypatch: pytest.MonkeyPa
     assert after["input_time"] == before["input_time"]
 
 
+@pytest.mark.parametrize("logs", [{"loss": tf.ones(3)}, {}, None])
+def test_a_loss_that_is_no_number_is_not_noted(logs: Any) -> None:
+    model = compiled(keras.optimizers.SGD(0.01))
+    own = progress.Progress({"epochs": 1, "steps": 1})
+    own.begin_epoch(0)
+    own.end_batch(model, 1, logs)
+    assert (header()["epoch"], header()["has_loss"]) == (1, 0)
+
+
 class TensorBoard(keras.callbacks.Callback):  # type: ignore[misc]
     """Stands where Keras' is, for which TensorBoard may not be installed."""
 
