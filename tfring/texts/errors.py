@@ -186,7 +186,7 @@ def one_line(text: str, most: int = _MOST_TEXT) -> str:
 
     Args:
         text: As `str` of the exception.
-        most: Of so many characters, and " ..." where more are left out.
+        most: Of so many characters, and " [...]" where more are left out.
     """
     lines = [_ESCAPES.sub("", line).strip() for line in text.strip().splitlines()]
     lines = [
@@ -202,7 +202,7 @@ def one_line(text: str, most: int = _MOST_TEXT) -> str:
     while said != before:
         before, said = said, _AROUND.sub("", said)
     if len(said) > most:
-        said = f"{said[:most].rpartition(' ')[0] or said[:most]} ..."
+        said = f"{said[:most].rpartition(' ')[0] or said[:most]} [...]"
     return said.strip()
 
 

@@ -83,7 +83,8 @@ def test_others_get_time_to_report_and_are_killed_if_they_ignore_sigterm(tmp_pat
     done = run("-np", 3, sys.executable, path, tmp_path)
     assert done.returncode == 5
     assert "1| rank 1 had its say" in done.stderr
-    assert "rank 2 (signal 9 (SIGKILL), ended by tfring run)" in done.stderr
+    assert "Rank 2 was stopped." in done.stderr
+    assert "Rank 1, too, ended with exit code 1." in done.stderr
 
 
 def test_rank_that_ends_well_ends_nobody_else(tmp_path):

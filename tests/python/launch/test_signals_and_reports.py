@@ -279,7 +279,7 @@ def test_exit_report_and_events_of_a_failure(tmp_path):
     here = socket.gethostname()
     assert said["first_failure"] == {"rank": 1, "host": here, "reason": "exit code 1"}
     assert {rank["host"] for rank in said["ranks"]} == {here}
-    assert "rank 1" in said["explanation"]
+    assert "Rank 1 failed" in said["explanation"]
     failed, ended = said["ranks"][1], said["ranks"][0]
     assert failed["last_lines"][-1] == "ValueError: the cause" and failed["exit_code"] == 1
     assert ended["signal"] == 15 and ended["exit_code"] == 143 and ended["ended_by_launcher"]

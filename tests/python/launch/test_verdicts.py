@@ -78,6 +78,8 @@ def test_equal_errors_are_one_and_nobody_is_blamed() -> None:
     said = told(*ranks[:2], ended(2, -15, by_us=True))
     assert said.startswith("tfring: Ranks 0 and 1 failed in train.py:38")
     assert "Rank 2 was stopped." in said
+    said = told(*ranks[:2], ended(2, 1), job="")
+    assert "Rank 2, too, ended with exit code 1." in said
     left = Explanation("j", Cause.EXCEPTION, (0,), (), "Rank 0 ended", what="Rank 0 ended")
     assert told(*ranks, found=left).startswith("tfring: All 3 ranks failed")
 

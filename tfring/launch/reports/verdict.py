@@ -136,7 +136,7 @@ def _of_signal(who: str, process: RankProcess, number: int, seen: str) -> list[s
 
 def _of_several(found: Explanation, processes: Sequence[RankProcess], records: RunRecords) -> str:
     if found.cause is not Cause.LEFT:
-        return f"{found.what[:1].upper()}{found.what[1:]}"
+        return _capital(found.what)
     others = [process.rank for process in processes if process.rank not in found.ranks]
     step = records.last_seen(found.ranks[0]).rpartition("after ")[1:]
     after = f", {''.join(step)}" if step[0] else ""
@@ -155,8 +155,9 @@ def _all_of(guilty: list[RankProcess], size: int, who: str) -> str:
     """Returns "All 2 ranks", "Ranks 0 and 1", or `who` of one alone."""
     if len(guilty) == 1:
         return who
-    ranks = ranks_text([process.rank for process in guilty])
-    return f"All {size} ranks" if len(guilty) == size else f"{ranks[:1].upper()}{ranks[1:]}"
+    if len(guilty) == size:
+        return f"All {size} ranks"
+    return _capital(ranks_text([process.rank for process in guilty]))
 
 
 def _of_code(who: str, process: RankProcess, gone: bool, seen: str) -> str:
@@ -177,17 +178,26 @@ def _others(
     processes: Sequence[RankProcess], guilty: Sequence[RankProcess], same: str
 ) -> list[str]:
     """Returns what became of the ranks that are not to blame."""
-    stopped, lines = [], []
+    stopped: list[int] = []
+    ends: dict[str, list[int]] = {}
     for process in processes:
         if process in guilty or not process.failed():
             continue
-        error = None if process.ended_by_launcher else error_of(process)
-        if error is None or error.follows or _error_of_any_rank(process) == same:
+        error = error_of(process)
+        if process.ended_by_launcher or (error is not None and error.follows):
+            stopped.append(process.rank)
+        elif error is None:
+            ends.setdefault(f"ended with {process.describe_end()}.", []).append(process.rank)
+        elif _error_of_any_rank(process) == same:
             stopped.append(process.rank)
         else:
-            lines.append(error.sentence(f"Rank {process.rank}, too,")[:MOST_CAUSE])
+            ends.setdefault(error.sentence("")[1:MOST_CAUSE], []).append(process.rank)
+    lines = [f"{_capital(ranks_text(ranks))}, too, {end}" for end, ranks in ends.items()]
     if stopped:
-        ranks = ranks_text(stopped)
         were = "was" if len(stopped) == 1 else "were"
-        lines.append(f"{ranks[:1].upper()}{ranks[1:]} {were} stopped.")
+        lines.append(f"{_capital(ranks_text(stopped))} {were} stopped.")
     return lines
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
