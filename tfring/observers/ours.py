@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import ClassVar
 
 from tfring import _native
 from tfring.explain.at_trouble import TroubleExplainer, note_errors
@@ -29,8 +30,10 @@ class _State:
     lines: Here | None = None  # this process says how the job goes
     began = 0.0
     last_line = ""  # what is to be said when the job has ended well
-    # The record of a generation whose end this process notes, and whether it stays.
-    ends: tuple[Path, bool] | None = None
+    stays: bool = False  # the record is in a folder that the user has named
+    # Records of generations that this process has left, and whether they stay: their ends are to be
+    # noted.
+    left: ClassVar[list[tuple[Path, bool]]] = []
     explainer: TroubleExplainer | None = None  # on rank 0 of several
 
 
@@ -95,14 +98,17 @@ def _say(line: str) -> None:
 
 
 def _watch_end(here: Here) -> None:
-    if here.record is not None:
-        _State.ends = Path(here.record), here.settings.record_dir is not None
+    _State.stays = here.settings.record_dir is not None
 
 
-def _note_end() -> None:
-    ends, _State.ends = _State.ends, None
-    if ends is not None:
-        record, stays = ends
+def _remember_end() -> None:
+    if _State.record is not None:
+        _State.left.append((Path(_State.record), _State.stays))
+
+
+def _note_ends() -> None:
+    left, _State.left = _State.left, []
+    for record, stays in left:
         note_end(record.parent, stays=stays)
 
 
@@ -145,7 +151,13 @@ OBSERVERS = Observers(
             leaving=metrics.end,
         ),
         Observer("the lines of a run", _begin_lines, leaving=_make_last_line),
-        Observer("the end of the job", _watch_end, afterwards=_note_end),
+        Observer(
+            "the end of the job",
+            _watch_end,
+            end=_remember_end,
+            drop=lambda: None,  # the job goes on
+            afterwards=_note_ends,
+        ),
         Observer(
             "the explanation of trouble",
             _explain_trouble,

@@ -13,7 +13,7 @@ _INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
 _OURS = f"{Path(__file__).resolve().parents[1]}/"
 # Code that the user has not written. Other installed packages may be the user's own.
 _STANDARD = re.compile(r"^<|/lib/python3[^/]*/(?!(site|dist)-packages/)")
-_OTHERS = re.compile(r"-packages/(numpy|six)[/.]")
+_OTHERS = re.compile(r"-packages/(numpy|six|typing_extensions)[/.]")
 # How Python imports a module.
 _IMPORT = re.compile(r"^<frozen importlib|/lib/python3[^/]*/importlib/")
 # Autograph compiles functions anew, from files that it makes up.
