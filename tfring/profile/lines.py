@@ -23,7 +23,7 @@ class Line(NamedTuple):
 
     Attributes:
         place: As "on_train_batch_end (train.py:13)".
-        inside: What it has called: "keras", say; "" for code of its own.
+        inside: Where it is meanwhile, as "in keras"; "" for code of its own.
     """
 
     place: str

@@ -11,7 +11,7 @@ import pytest
 from made_jobs import SECOND, START, call, event, job, record
 from made_records import write_training
 
-from tfring.explain.causes import Cause
+from tfring.explain.causes import Cause, Explanation
 from tfring.explain.explain import explain
 from tfring.explain.processes import Seen, memory_trouble
 from tfring.recorder.job import load_job
@@ -154,6 +154,22 @@ def test_what_hangs_for_two_reasons_is_told_both() -> None:
     assert (found.cause, found.ranks) == (Cause.STOPPED, (3,))
     assert "Rank 1 has gone on to 'validation'" in found.text
     assert "kill -CONT 4003" in found.text
+
+
+def test_when_a_hang_ends_the_job_follows_from_its_limit() -> None:
+    def found(other: Seen, limit: int = 600) -> Explanation:
+        header = {"stall_shutdown": limit * SECOND}
+        ranks = [record(r, 2, calls, 33, **header) for r, calls in enumerate((hang(20), steps(20)))]
+        return explain(job(ranks), {0: other if other.state == "gone" else RUNS, 1: other})
+
+    hangs = found(RUNS)
+    assert hangs.cause is Cause.NOT_CALLING
+    assert hangs.ends(hangs.age) == "The job ends in 9 min 48 s if nothing changes"
+    assert found(RUNS, limit=0).ends(hangs.age) == ""
+    # No heartbeat comes from one that is stopped: it is lost long before.
+    stopped = found(Seen("stopped"))
+    assert stopped.cause is Cause.STOPPED and not stopped.ends(stopped.age)
+    assert not found(Seen("gone")).ends(hangs.age)
 
 
 def test_the_share_of_the_input_is_told_of_a_slow_rank() -> None:
