@@ -113,9 +113,9 @@ class Writer:
             self._changed.notify_all()
 
     def fail(self, error: Exception) -> None:
-        """Keeps what is to be raised by `raise_error`, `wait` or `close`."""
+        """Keeps what is to be raised by `raise_error`, `wait` or `close`: not of the storage."""
         with self._changed:
-            self._error = error
+            self._error, self._trouble = error, ""
 
     def raise_error(self) -> None:
         """Raises what a draft was given up for, once; or that a storage does not answer.

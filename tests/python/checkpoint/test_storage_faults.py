@@ -370,6 +370,24 @@ def test_the_newest_one_takes_the_place_of_one_that_waits_for_its_next_attempt(
         assert text in caplog.text
 
 
+def test_what_else_fails_is_no_trouble_of_the_storage(tmp_path: Path) -> None:
+    """Else others would write the share, and nobody would hear of it."""
+    failing = iter([True])
+
+    def lease() -> bool:
+        if next(failing, False):
+            raise OSError(errno.EHOSTUNREACH, "No route to host")
+        return True
+
+    with Checkpointer(tmp_path, lease_check=lease, timeout=LIMIT) as checkpoints:
+        checkpoints.save(state(1), 1)
+        checkpoints.wait()
+        checkpoints.fail(RuntimeError("the copy of a variable failed"))
+        assert not checkpoints.trouble
+        with pytest.raises(RuntimeError, match="the copy"):
+            checkpoints.raise_failure()
+
+
 def test_it_is_an_error_when_nothing_could_be_written_for_long(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

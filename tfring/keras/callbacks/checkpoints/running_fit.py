@@ -34,8 +34,10 @@ def shorten_epoch(model: Any, steps: int | None, trained: int) -> int:
     """
     frame = fit_frame(model, inspect.currentframe())
     known = {} if frame is None else frame.f_locals
+    if not steps or not (trained or known.get("steps_per_epoch")):
+        return trained
     for name, attribute in _COUNTED.items():
-        if steps and getattr(known.get(name), attribute, None):
+        if getattr(known.get(name), attribute, None):
             trained = min(trained, steps - 1)
             setattr(known[name], attribute, steps - trained)
     return trained
