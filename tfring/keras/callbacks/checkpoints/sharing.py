@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +14,7 @@ from tfring.collectives import objects
 from tfring.exceptions import described
 from tfring.keras.callbacks.checkpoints.patience import while_others_wait
 
+_log = logging.getLogger("tfring")
 _WRITERS = "tfring.checkpoint.writers"
 
 
@@ -69,7 +72,41 @@ def known_sign(checkpoints: Checkpointer) -> str | None:
     return known.sign
 
 
-def find_writers(checkpoints: Checkpointer, signs: Sequence[str | None]) -> tuple[int, ...]:
+def able_writers(checkpoints: Checkpointer, ranks: Sequence[Any]) -> tuple[int, ...]:
+    """Returns the ranks that write this checkpoint, at least one; a collective at times.
+
+    Args:
+        checkpoints: of this rank.
+        ranks: what each rank has said, as `save_checkpoint` exchanges it.
+
+    Raises:
+        RuntimeError: none of them could write for as long as storages may fail; on every rank.
+    """
+    writers = _find_writers(checkpoints, [each["writers"] for each in ranks])
+    if not all(each["leaves"] for each in ranks):
+        writers = tuple(rank for rank in writers if rank == 0 or not ranks[rank]["leaves"])
+    able = tuple(rank for rank in writers if not ranks[rank]["trouble"])
+    if not able:  # and no one can help: all try on, as long as they may
+        failure = _failure_of(checkpoints)
+        exchange(None, failure, _WRITERS, f"cannot save to {checkpoints}")
+        able = writers
+    return able[:1] if ranks[0]["root"]["again"] else able
+
+
+def replace(checkpoints: Checkpointer, trouble: str) -> None:
+    """Lets others write the share of this rank, and says so once."""
+    if checkpoints.replace():
+        _log.warning(
+            "rank %d (host %s) cannot write to %s: %s. The other ranks write its share of the "
+            "checkpoints until it can. Look at the storage of this host",
+            topology.rank(),
+            socket.gethostname(),
+            checkpoints,
+            trouble,
+        )
+
+
+def _find_writers(checkpoints: Checkpointer, signs: Sequence[str | None]) -> tuple[int, ...]:
     """Returns the ranks that see the folder of rank 0 and can write there; a collective.
 
     Args:
@@ -92,3 +129,11 @@ def find_writers(checkpoints: Checkpointer, signs: Sequence[str | None]) -> tupl
     ranks = tuple(rank for rank, answer in enumerate(answers) if answer)
     checkpoints.writers = Writers(ranks, sign, topology.rank(), topology.size())
     return ranks
+
+
+def _failure_of(checkpoints: Checkpointer) -> Exception | None:
+    try:
+        checkpoints.raise_failure()
+    except Exception as error:
+        return error
+    return None

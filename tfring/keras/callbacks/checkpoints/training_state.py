@@ -7,7 +7,6 @@ import functools
 import json
 import logging
 import operator
-import socket
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,7 +27,12 @@ from tfring.keras.callbacks.checkpoints.patience import while_others_wait
 from tfring.keras.callbacks.checkpoints.rank_state import RankState
 from tfring.keras.callbacks.checkpoints.reading import RANK, Reading
 from tfring.keras.callbacks.checkpoints.scales import begin_with_scales, scales_of
-from tfring.keras.callbacks.checkpoints.sharing import exchange, find_writers, known_sign
+from tfring.keras.callbacks.checkpoints.sharing import (
+    able_writers,
+    exchange,
+    known_sign,
+    replace,
+)
 from tfring.ops import arguments
 from tfring.signals.termination import seconds_left
 
@@ -121,12 +125,11 @@ def save_checkpoint(
     step = _checked_step(checkpoints, step)
     contents = Contents(model, optimizer, local_variables)
     own, memory = RankState(model, cursor, within_epoch=batch > 0), Memory()
-    failure = _reserve_first(checkpoints) if generation is None else None
+    if generation is None:
+        generation = reserve(checkpoints, again=False)
 
     def of_rank_0() -> dict[str, Any]:
         nonlocal memory
-        if failure is not None:
-            raise failure
         as_json(dict(values or {}), "values")
         if must or checkpoints.trouble or not checkpoints.busy:  # else it is skipped
             memory = Memory.of(callbacks)
@@ -137,7 +140,7 @@ def save_checkpoint(
     training = {"epoch": epoch, "batch": batch, "values": dict(values or {})}
     training |= {"built": contents.built(), "ranks": len(ranks), "scales": scales_of(model)}
     training |= {"stopped": ranks[0]["root"]["stopped"]}
-    writers = _writers(checkpoints, ranks)
+    writers = able_writers(checkpoints, ranks)
     if any(ranks[rank]["busy"] for rank in writers) and not must:
         checkpoints.skip(step)
         return False
@@ -175,7 +178,7 @@ def _share_to_write(
         memory, training = _told_by_rank_0(memory, training)
     if me not in writers:
         if ranks[me]["trouble"]:
-            _replace(checkpoints, ranks[me]["trouble"])
+            replace(checkpoints, ranks[me]["trouble"])
         else:
             checkpoints.give_up()  # what the others save fences it
         return None
@@ -197,18 +200,6 @@ def _told_by_rank_0(
     mine = [memory.described(), training] if topology.rank() == 0 else None
     described, training = objects.allgather_json(mine, name=_SAVE)[0]
     return _of_rank_0(memory, described), training
-
-
-def _replace(checkpoints: Checkpointer, trouble: str) -> None:
-    if checkpoints.replace():
-        _log.warning(
-            "rank %d (host %s) cannot write to %s: %s. The other ranks write its share of the "
-            "checkpoints until it can. Look at the storage of this host",
-            topology.rank(),
-            socket.gethostname(),
-            checkpoints,
-            trouble,
-        )
 
 
 def restore_checkpoint(
@@ -375,36 +366,8 @@ def _of_all_ranks(
     return exchange(mine, failure, _SAVE, f"cannot save to {checkpoints}")
 
 
-def _writers(checkpoints: Checkpointer, ranks: Sequence[Any]) -> tuple[int, ...]:
-    """Returns the ranks that write this checkpoint, at least one; a collective at times.
-
-    Raises:
-        RuntimeError: none of them could write for as long as storages may fail; on every rank.
-    """
-    writers = find_writers(checkpoints, [each["writers"] for each in ranks])
-    if not all(each["leaves"] for each in ranks):
-        writers = tuple(rank for rank in writers if rank == 0 or not ranks[rank]["leaves"])
-    able = tuple(rank for rank in writers if not ranks[rank]["trouble"])
-    if not able:  # and no one can help: all try on, as long as they may
-        failure = _failure_of(checkpoints)
-        exchange(None, failure, _SAVE, f"cannot save to {checkpoints}")
-        able = writers
-    return able[:1] if ranks[0]["root"]["again"] else able
-
-
-def _failure_of(checkpoints: Checkpointer) -> Exception | None:
-    try:
-        checkpoints.raise_failure()
-    except Exception as error:
-        return error
-    return None
-
-
-def _of_root(checkpoints: Checkpointer, generation: int | None, step: int) -> dict[str, Any]:
+def _of_root(checkpoints: Checkpointer, generation: int, step: int) -> dict[str, Any]:
     """Returns what rank 0 decides for all shares."""
-    if generation is None:
-        generation = checkpoints.generation
-    assert generation is not None
     return {
         "step": step,
         "generation": generation,
@@ -414,30 +377,27 @@ def _of_root(checkpoints: Checkpointer, generation: int | None, step: int) -> di
     }
 
 
-def _reserve_first(checkpoints: Checkpointer) -> Exception | None:
-    """Reserves a generation on rank 0 if none is; returns what that fails with. A collective."""
-    reserves = topology.rank() == 0 and checkpoints.generation is None
-    return while_others_wait(checkpoints.reserve if reserves else None)[1]
-
-
 def checkpointer(given: Any) -> Checkpointer:
     """Returns the Checkpointer that was given, or one of the folder that was."""
     return given if isinstance(given, Checkpointer) else Checkpointer(given)
 
 
-def reserve(checkpoints: Checkpointer, patience: float = 0.0) -> int:
+def reserve(checkpoints: Checkpointer, patience: float = 0.0, *, again: bool = True) -> int:
     """Returns the generation that rank 0 reserves, on all ranks; a collective.
 
     Args:
         checkpoints: where; only rank 0 uses it.
         patience: as in `Checkpointer.reserve`.
+        again: whether it is a new one if rank 0 has reserved one before.
 
     Raises:
         RuntimeError: rank 0 cannot read the folder or cannot write to it; on every rank.
     """
-    reserves = topology.rank() == 0
-    number, failure = while_others_wait(
-        (lambda: checkpoints.reserve(patience)) if reserves else None
-    )
+
+    def number_of_rank_0() -> int:
+        known = None if again else checkpoints.generation
+        return checkpoints.reserve(patience) if known is None else known
+
+    number, failure = while_others_wait(number_of_rank_0 if topology.rank() == 0 else None)
     what = f"cannot save to {checkpoints}"
     return int(exchange(number, failure, "tfring.checkpoint.reserve", what)[0])
