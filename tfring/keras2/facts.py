@@ -6,7 +6,8 @@ they ask these functions wherever the two differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -53,6 +54,17 @@ def number(value: Any) -> float:
     Variables of Keras before 3.5 cannot be converted by float().
     """
     return float(value.numpy() if hasattr(value, "numpy") else value)
+
+
+def loss_in(logs: Mapping[str, Any] | None) -> float | None:
+    """Returns the loss that callbacks are told; None if there is none or it is no number.
+
+    A `train_step` of one's own may return a loss of any shape.
+    """
+    loss = (logs or {}).get("loss")
+    with contextlib.suppress(TypeError, ValueError):
+        return None if loss is None else number(loss)
+    return None
 
 
 def name_of(optimizer: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +163,16 @@ def test_it_works_with_keras_2() -> None:
     assert after["samples"] - before["samples"] == 80
     assert after["step"] - max(0, before["step"]) == 20
     assert after["has_loss"] == 1
+
+
+def test_a_loss_that_is_no_number_ends_nothing() -> None:
+    class Model(keras.Model):
+        def train_step(self, data: object) -> dict[str, object]:
+            return {"loss": tf.constant([1.0, 2.0])}
+
+    model = Model()
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    data = tf.data.Dataset.from_tensors((tf.ones((4, 2)), tf.ones((4, 1)))).repeat(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(data, verbose=0, callbacks=hvd.fit_callbacks())

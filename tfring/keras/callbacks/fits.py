@@ -148,7 +148,7 @@ class Fit:
 
     def look_at_loss(self, logs: Mapping[str, Any]) -> None:
         """Warns on rank 0, once, if the loss has become NaN; `logs` are the last batch's."""
-        if self._nan or not math.isnan(logs.get("loss", 0.0)):
+        if self._nan or not math.isnan(facts.loss_in(logs) or 0.0):
             return
         self._nan = True
         if topology.rank() == 0:

@@ -14,6 +14,7 @@ from tfring.checkpoint.manifest import checkpoint_name
 from tfring.keras.callbacks.checkpoints import training_state
 from tfring.keras.callbacks.checkpoints.agreement import highest
 from tfring.keras.callbacks.checkpoints.training_state import TrainingPosition
+from tfring.keras2 import facts
 
 _log = logging.getLogger("tfring")
 _REQUIRED = "required"
@@ -159,7 +160,7 @@ class TrainingCheckpoints:
 
         What this training has come to is not saved: it would take the place of what can be used.
         """
-        if model.stop_training and not math.isfinite(float((logs or {}).get("loss", 0.0))):
+        if model.stop_training and not math.isfinite(facts.loss_in(logs) or 0.0):
             self._diverged = True
 
     def save(self, model: Any, **given: Any) -> None:

@@ -151,9 +151,7 @@ class Progress:
         _native.core.mark_step(
             _Totals.steps, round(_Totals.samples), _Totals.input if known else -1
         )
-        loss: float | None = None
-        with contextlib.suppress(TypeError, ValueError):  # a train_step may say anything
-            loss = None if self._loss is None else facts.number(self._loss)
+        loss = facts.loss_in({"loss": self._loss})
         epoch = 0 if self._epoch is None else self._epoch + 1
         _native.core.mark_fit(epoch, self._epochs, self._last_step, loss, _Totals.callbacks)
 
