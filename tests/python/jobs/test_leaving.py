@@ -51,8 +51,7 @@ def test_rank_0_plans_on_for_process_sets_without_it(tmp_path: Path) -> None:
 
 # Rank 1 ends without an allreduce of rank 0's. mpirun, which ends all ranks, has to wait for 0.
 ENDING = """
-    import re
-import signal
+    import signal
     import numpy as np
     from tfring import topology, world
     from tfring._native import core
