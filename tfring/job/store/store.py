@@ -278,8 +278,9 @@ class Store:
         names = ", ".join(f'"{key.decode()}"' for key in missing[:8])
         more = f" and {len(missing) - 8} others" if len(missing) > 8 else ""
         plural = "keys were" if len(missing) > 1 else "key was"
+        within = f"{round(seconds, 2):g} s"
         return StoreTimeoutError(
-            f"{self._connection.where}: the {plural} not set within {seconds:g} s: {names}{more}. "
+            f"{self._connection.where}: the {plural} not set within {within}: {names}{more}. "
             "Look at the output of the processes that should set them, or wait longer (timeout=)"
         )
 

@@ -233,4 +233,4 @@ def test_all_clients_are_waited_for():
         _, errors = in_threads(work, 2)
         assert not errors
         with pytest.raises(StoreTimeoutError, match=r"waited 0\.3 s for 9 clients"):
-            TCPStore("localhost", server.port, world_size=9, timeout=0.3)
+            TCPStore("localhost", server.port, world_size=9, timeout=0.299999)

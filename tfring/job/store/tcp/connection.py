@@ -295,11 +295,11 @@ class Connection:
                     continue
                 if clients and isinstance(error, TimeoutError):
                     raise StoreTimeoutError(
-                        f"{self.where} waited {timeout:g} s for {clients} clients, "
+                        f"{self.where} waited {round(timeout, 2):g} s for {clients} clients, "
                         "and they did not all come: look at the output of the others"
                     ) from None
                 raise StoreConnectionError(
-                    f"{self.where} could not be reached within {timeout:g} s "
+                    f"{self.where} could not be reached within {round(timeout, 2):g} s "
                     f"({error}): check that its server runs, and that this host can reach it"
                 ) from None
 
