@@ -100,6 +100,7 @@ class JobRunner(Supervisor):
             why = f"all ranks were asked to end, and have (exit code {first.code})"
             self._note(why)
         elif self._stopping is not None and not self._failed:
+            self._note_errors({f"rank {p.rank}": p for p in self._processes})
             why = f"stopped by {signal_name(self._stopping)}, passed on to all ranks"
             if late := [p.rank for p in self._processes if p.ended_by_launcher]:
                 why += f"; ranks that did not end in time and were killed: {rank_ranges(late)}"

@@ -22,7 +22,7 @@ from tfring.launch.hosts.placement import Slot
 from tfring.launch.options.job_options import JobOptions
 from tfring.launch.output.merger import OutputMerger, Stream
 from tfring.launch.reports.job_files import JobFiles
-from tfring.launch.reports.text import unshown
+from tfring.launch.reports.text import error_of, unshown
 from tfring.launch.signals import (
     ENDING,
     PASSED_ON,
@@ -102,6 +102,8 @@ class Supervisor(abc.ABC):
             code, why = 141, "nobody reads the output of tfring run any more"
             raise
         finally:
+            for number, process in self._running.items():  # this process goes before they end
+                self._release(number, process)
             self.reason = why
             self._files.end(self._processes_of_job(), code, self.stopped_by, why)
             self._connections.close()
@@ -226,7 +228,7 @@ class Supervisor(abc.ABC):
             if code is None:
                 continue
             process.code, process.ended_at = code, time.monotonic()
-            if not process.failed():
+            if code in (0, self._options.stopped_exit_code):
                 self._release(number, process)
             del self._running[number]
             for stream in self._streams.pop(number).values():
@@ -302,6 +304,20 @@ class Supervisor(abc.ABC):
         host.start(slot.rank, json.dumps(job).encode())
         host.flush()
         return process
+
+    def _note_errors(self, ended: Mapping[str, RankProcess]) -> None:
+        """Shows the errors of processes that were asked to end, but for those that say just that.
+
+        Args:
+            ended: By what messages call them.
+        """
+        told = set()
+        for who, process in ended.items():
+            error = error_of(process) if process.held.kept else None
+            if error is not None and not error.follows and error.line() not in told:
+                told.add(error.line())
+                self._note(error.sentence(who))
+                self._note_traceback(process)
 
     def _note_traceback(self, process: RankProcess) -> None:
         """Shows the traceback that has ended a process, if nobody has seen it."""

@@ -95,6 +95,29 @@ def test_ctrl_c_shows_no_tracebacks(tmp_path: Path) -> None:
     assert len(lines_of(err)) <= 3 and "stopped by SIGINT" in err, err
 
 
+CANNOT_SAVE = """
+    import os, signal, sys, time
+
+    def save(*_):
+        raise OSError("the disk is full")
+
+    signal.signal(signal.SIGTERM, save)
+    report(f"pid.{os.environ['TFRING_RANK']}", os.getpid())
+    time.sleep(600)
+"""
+
+
+def test_an_error_after_a_signal_is_shown_once(tmp_path: Path) -> None:
+    job = start(
+        "-np", 2, sys.executable, write_script(tmp_path, CANNOT_SAVE, header=REPORT), tmp_path
+    )
+    pids_in(tmp_path, 2)
+    job.send_signal(signal.SIGTERM)
+    _, err = job.communicate(timeout=LIMIT_SECONDS)
+    assert err.count("OSError: the disk is full") == 1 and "in save" in err, err
+    assert "stopped by SIGTERM" in err and HEADER not in err, err
+
+
 LOGGED = """
     import logging, sys, time
     try:

@@ -249,6 +249,7 @@ class ElasticJobRunner(Supervisor):
     def _explain(self) -> tuple[int, str]:
         """Prints how the job failed, if it did; returns the exit code and why."""
         if self._stopping is not None:
+            self._note_errors({one.name(): one.process for one in self._failures})
             why = f"stopped by {signal_name(self._stopping)}, passed on to all workers"
             self._note(why)
             # Workers do not count that only waited, that were let go, or that had to end anyway.
