@@ -78,8 +78,10 @@ def verdict(
     who = f"Rank {first.rank}" + (f" on host {first.slot.host}" if several else "")
     error, frames = error_of(first), unshown(first)
     guilty, same = [first], _error_of_any_rank(first)
-    if first.lost():
-        lines = [f"{who} was lost: {first.lost()}."]
+    if lost := first.lost():
+        lines = [f"{who} was lost: {lost}."]
+        if lost.startswith("ssh could not reach"):
+            lines.append(f"Check that `ssh {first.slot.host}` reaches it without a password.")
     elif first.code is not None and first.code < 0:
         lines = _of_signal(who, first, -first.code, records.last_seen(first.rank))
     elif found is not None and _knows_better(found, error):
