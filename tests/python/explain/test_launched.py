@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 from launcher_tools import environment
 from made_records import write_record
 
+from tfring.commands import explain as command
 from tfring.explain import launched
 from tfring.explain.launched import RECORD_DIR, RunRecords
 from tfring.recorder import catalog, layout, places
@@ -103,3 +105,17 @@ def test_a_mistake_in_a_rule_changes_no_exit_code(
         assert records.explanation() is None
         assert "LookupError: planted in" in caplog.text
         records.succeeded = True
+
+
+def test_what_the_launcher_said_comes_before_the_records(
+    base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with RunRecords({}) as records:
+        records.begin(JOB, ["train"])
+        path = base / f"{JOB}-0123456789ab" / "rank-0.record"
+        running = layout.RankState.RUNNING
+        write_record(path, state=running, started_wall=time.time_ns(), job=path.parent.name)
+        records.tell("Rank 0 was killed: out of memory.")
+    command.run(argparse.Namespace(job=[JOB], json=False))
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("Job 012345: Rank 0 was killed: out of memory. Its records: ")
