@@ -311,7 +311,7 @@ _PROGRAMS = (
         "30b",
         "os._exit",
         "Rank 1 ended with exit code 4, at train.py:",
-        "Look for os._exit, or for a library that ends the process.",
+        "by os._exit, or in a library.",
         4,
         _in_callback("os._exit(4)"),
     ),
