@@ -43,6 +43,9 @@ _ADVICE = {
     "ModuleNotFoundError: No module named 'horovod'": (
         "tfring stands in for horovod with: tfring run --horovod ..."
     ),
+    "ModuleNotFoundError: No module named": (
+        "Install it for the Python of each host, or name its folder in PYTHONPATH."
+    ),
     **dict.fromkeys(
         ("MemoryError", "_ArrayMemoryError", "ResourceExhaustedError"),
         "Use a smaller batch or model, or give the job more memory.",

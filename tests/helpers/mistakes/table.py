@@ -230,7 +230,7 @@ _PROGRAMS = (
         "13",
         "a package that rank 1 lacks",
         "Rank 1 failed in train.py:5: ModuleNotFoundError: No module named 'of_mine'.",
-        "Rank 0 was stopped.",
+        "Install it for the Python of each host, or name its folder in PYTHONPATH.",
         program=_ON_RANK_1.replace("import tfring", "import tfring", 1).format("import of_mine"),
     ),
     Mistake(

@@ -157,7 +157,8 @@ RuntimeError: rank 1: effect
     ("line", "advice"),
     [
         ("ModuleNotFoundError: No module named 'horovod'", "--horovod"),
-        ("ModuleNotFoundError: No module named 'horovod.torch'", ""),
+        ("ModuleNotFoundError: No module named 'horovod.torch'", "PYTHONPATH"),
+        ("ModuleNotFoundError: it is not installed: pip install it", ""),
         ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 3 TiB", "smaller batch"),
         ("KeyError: 'x'", ""),
     ],
