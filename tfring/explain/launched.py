@@ -1,6 +1,7 @@
 """The records of what one `tfring run` starts on this host, from its start to its end.
 
-The explanation of a failure and the report read them.
+The explanation of a failure and the report read them. What reads records is loaded when there are
+some: with numpy it takes longer than all else in the start of a job.
 """
 
 from __future__ import annotations
@@ -11,17 +12,16 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfring.explain.causes import WELL, Cause, Explanation
-from tfring.explain.explain import explain_now
-from tfring.recorder import catalog, keeping
-from tfring.recorder.choice import named, records_of
-from tfring.recorder.job import JobRecords, job_of, load_job
-from tfring.recorder.places import default_folder, short
-from tfring.recorder.reader import RecordError, read_arrays
-from tfring.report.kept import kept
-from tfring.report.summary import Report, make_report
+from tfring.recorder import catalog
+from tfring.recorder.errors import RecordError
+from tfring.recorder.places import default_folder, id_of, jobs, short
+
+if TYPE_CHECKING:
+    from tfring.recorder.job import JobRecords
+    from tfring.report.summary import Report
 
 RECORD_DIR = "TFRING_RECORD_DIR"
 _log = logging.getLogger("tfring")
@@ -37,6 +37,10 @@ def report_of(records: Sequence[Path]) -> Report | None:
     Args:
         records: Of its ranks of this host.
     """
+    from tfring.recorder.job import job_of
+    from tfring.recorder.reader import read_arrays
+    from tfring.report.summary import make_report
+
     found = []
     for path in records[:_MOST_REPORTED]:
         with contextlib.suppress(OSError, RecordError):  # that rank has left meanwhile
@@ -78,7 +82,12 @@ class RunRecords:
         base = Path(self._given) if self._given else default_folder()
         with contextlib.suppress(OSError):
             catalog.begin(job, command, base, launched=True)
-            keeping.throw_away("")
+            catalog.throw_away_old()
+        if jobs():
+            from tfring.recorder import keeping
+
+            with contextlib.suppress(OSError):
+                keeping.throw_away("")
 
     @property
     def name(self) -> str:
@@ -100,12 +109,27 @@ class RunRecords:
         with contextlib.suppress(OSError):
             state = "ended" if self.succeeded else "failed"
             catalog.finish(self._job, state, self._verdict, self._kept())
-        if self.succeeded and not self._given:
+        if self.succeeded and not self._given and self._folders():
+            from tfring.recorder import keeping
+
             keeping.remove_job(self._job)
 
     def nobody_joined(self) -> bool:
         """Tells whether no process on this host has called init; False if that is not known."""
-        return catalog.find(self._job) is not None and not named(self._job).generations
+        return catalog.find(self._job) is not None and not self._folders()
+
+    def _folders(self) -> list[Path]:
+        """Returns the folders of the job's records on this host."""
+        base = Path(self._given) if self._given else None
+        return [folder for folder in jobs(base) if id_of(folder.name) == self._job]
+
+    def _records(self) -> list[Path]:
+        """Returns the records of the job; RecordError: there are none."""
+        if not self._folders():
+            raise RecordError(f"job {self.name} has no records on this host")
+        from tfring.recorder.choice import named, records_of
+
+        return records_of(named(self._job))
 
     def job(self) -> JobRecords:
         """Returns the records of this run's job, the newest if it has had several.
@@ -114,7 +138,10 @@ class RunRecords:
             RecordError: Its ranks of this host have left none.
             OSError: One cannot be read.
         """
-        job = load_job(records_of(named(self._job)))
+        records = self._records()
+        from tfring.recorder.job import load_job
+
+        job = load_job(records)
         # Ranks that began before this run are another run's.
         if all(r.header["started_wall"] < self._began for r in job.records.values()):
             raise RecordError(f"no rank of job {self.name} has left a record")
@@ -125,13 +152,17 @@ class RunRecords:
         if not self._reported:
             self._reported = True
             with contextlib.suppress(RecordError):
-                self._report = report_of(records_of(named(self._job)))
+                self._report = report_of(self._records())
         return self._report
 
     def _kept(self) -> dict[str, Any]:
         """Returns what stays of the report where the records go; {} where they stay."""
         report = self.report() if self.succeeded and not self._given else None
-        return kept(report) if report is not None else {}
+        if report is None:
+            return {}
+        from tfring.report.kept import kept
+
+        return kept(report)
 
     def explanation(self, ended: Collection[int] = ()) -> Explanation | None:
         """Returns why the run has failed, after all its ranks have ended; None: that is unknown.
@@ -143,6 +174,8 @@ class RunRecords:
         """
         try:
             paths = [record.path for record in self.job().records.values()]
+            from tfring.explain.explain import explain_now
+
             found = explain_now(paths)
         except (RecordError, OSError):
             return None

@@ -42,12 +42,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def pages() -> dict[str, Path]:
-    """Returns the pages by name, in the order of the documentation."""
+    """Returns the pages by name."""
     folder = next((one for one in _FOLDERS if one.is_dir()), _FOLDERS[0])
-    found = {path.stem: path for path in sorted(folder.glob("*.md"))}
-    index = found.pop("index", None)
-    order = index.read_text("utf-8").splitlines() if index is not None else []
-    return {name: found[name] for name in [*(n for n in order if n in found), *found]}
+    return {path.stem: path for path in sorted(folder.glob("*.md"))}
 
 
 def show_long(text: str) -> None:
@@ -59,10 +56,16 @@ def show_long(text: str) -> None:
 
 
 def _topics() -> str:
+    """Returns names and titles of the pages, as the front page of the documentation lists them."""
     names = pages()
     width = max(map(len, names), default=0)
-    titles = (f"  {name:{width}}  {_title(path)}" for name, path in names.items())
-    return "\n".join(["tfring help TOPIC prints one of these pages:", "", *titles])
+    lines = ["tfring help TOPIC prints one of these pages:"]
+    for word in names["index"].read_text("utf-8").splitlines():
+        if word.startswith(":caption: "):
+            lines += ["", f"{word.removeprefix(':caption: ')}:"]
+        elif word in names:
+            lines.append(f"  {word:{width}}  {_title(names[word])}")
+    return "\n".join(lines)
 
 
 def _title(path: Path) -> str:

@@ -8,19 +8,12 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tfring.commands import report
-from tfring.comparison.runs import compare_runs
 from tfring.explain.launched import RECORD_DIR, RunRecords
 from tfring.job.environments.identity import plain_id
-from tfring.launch import doctor
 from tfring.launch.dry_run import show
-from tfring.launch.elastic.coordinator import LocalHead
-from tfring.launch.elastic.elastic_job import ElasticJobRunner
-from tfring.launch.elastic.nodes import NodeHead
-from tfring.launch.elastic.orders import Head, Orders
 from tfring.launch.hosts.errors import NoRanksError, UsageError
 from tfring.launch.hosts.names import refuse_unknown
 from tfring.launch.hosts.placement import address_of, crowded, is_local
@@ -39,7 +32,10 @@ from tfring.report import run_lines
 from tfring.settings.environment import Settings, read_settings
 from tfring.ssh.options import SshOptions
 from tfring.texts.screen import columns
-from tfring.timeline import merge
+
+if TYPE_CHECKING:
+    from tfring.launch.elastic.elastic_job import ElasticJobRunner
+    from tfring.launch.elastic.orders import Head, Orders
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +61,8 @@ def run(parsed: argparse.Namespace) -> int:
     """Runs the job; returns its exit code. UsageError: the options are wrong."""
     options = read_options(RunOptions, with_file(parsed))
     if options.check_build:
+        from tfring.launch import doctor
+
         return doctor.main()
     behind = misplaced(parsed.words, options)
     if behind:
@@ -106,7 +104,7 @@ def _run(options: RunOptions, **environment: str) -> int:
         if hint := unused_hosts(options, os.environ):
             merger.note(hint)
         if timeline is not None:
-            _timeline(merge.clear, timeline)
+            _timeline(timeline, over=False)
         runner = _runner(job, merger, records)
         width, began = columns(sys.stderr), time.monotonic()
         if speaks := run_lines.wanted(settings.runtime):
@@ -123,7 +121,7 @@ def _run(options: RunOptions, **environment: str) -> int:
         terminal.close()
         if timeline is not None:
             # Of ranks of this host that were killed before they could write it.
-            _timeline(merge.finish, timeline)
+            _timeline(timeline, over=True)
         if options.report:
             _print_report(records)
     return code
@@ -164,6 +162,9 @@ def _runner(
     elastic, node = job.elastic, job.node
     if elastic is None:
         return JobRunner(job, merger, records)
+    from tfring.launch.elastic.coordinator import LocalHead
+    from tfring.launch.elastic.elastic_job import ElasticJobRunner
+    from tfring.launch.elastic.nodes import NodeHead
 
     def head(orders: Orders) -> Head:
         if node is None:
@@ -190,15 +191,23 @@ def _nobody_joined(job: JobOptions, shimmed: bool, records: RunRecords) -> str:
     )
 
 
-def _timeline(do: Callable[[Path], object], path: Path) -> None:
+def _timeline(path: Path, *, over: bool) -> None:
+    """Removes an old timeline before the job, or writes that of the job."""
+    from tfring.timeline import merge
+
     try:
-        do(path)
+        if over:
+            merge.finish(path)
+        else:
+            merge.clear(path)
     except Exception as error:  # the exit code is that of the job
         print(f"tfring run: the timeline could not be written: {error}", file=sys.stderr)
 
 
 def _print_report(records: RunRecords) -> None:
     """Prints where the time of the job went."""
+    from tfring.commands import report
+
     try:
         paths = [record.path for record in records.job().records.values()]
         report.show(paths, to_errors=True)
@@ -216,6 +225,8 @@ def _compare(options: RunOptions, counts: tuple[int, int]) -> int:
             code = _run(one, TFRING_COMPARE_FOLDER=str(folder), TFRING_COMPARE_STEPS=steps)
             if code != 0:
                 return code
+        from tfring.comparison.runs import compare_runs
+
         first, second = (f"{count} rank{'' if count == 1 else 's'}" for count in counts)
         outcome = compare_runs(folders[0], folders[1], (first, second))
     print(f"tfring run: {first} and {second}: {outcome.text}")

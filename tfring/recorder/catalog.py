@@ -18,7 +18,7 @@ from typing import Any
 
 from tfring.job.security.files import replace_file
 from tfring.recorder.places import check_own, default_folder
-from tfring.recorder.reader import own_boot, own_pid_space, process_state, stat_fields
+from tfring.recorder.processes import own_boot, own_pid_space, process_state, stat_fields
 
 _SUFFIX = ".job"
 _DAY = 24 * 3600.0

@@ -12,6 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from tfring.recorder import layout
+from tfring.recorder.errors import RecordError as RecordError
 
 # What is known of a call when its plan comes, besides the rank that asked last.
 _WITH_PLAN = ("first_asked", "second_last_asked", "last_asked", "sequence")
@@ -22,10 +23,6 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 # What a terminal takes for a command, but for line ends: a name must not move its cursor.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _TYPES = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT, "rank": layout.RANK}
-
-
-class RecordError(ValueError):
-    """A file is no record, or one of another version. The message names the file."""
 
 
 def open_file(path: Path, buffering: int = 0) -> IO[bytes]:

@@ -14,7 +14,8 @@ from typing import Any
 from tfring.recorder import catalog
 from tfring.recorder.layout import EventType, RankState
 from tfring.recorder.places import SUFFIX, check_own, default_folder, id_of, jobs, record_files
-from tfring.recorder.reader import RecordError, own_boot, process_state, read_header, read_rings
+from tfring.recorder.processes import own_boot, process_state
+from tfring.recorder.reader import RecordError, read_header, read_rings
 
 _log = logging.getLogger("tfring")
 

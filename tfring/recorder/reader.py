@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import time
 from dataclasses import dataclass
@@ -19,6 +18,9 @@ from tfring.recorder.entries import Plan as Plan
 from tfring.recorder.files import RecordError as RecordError
 from tfring.recorder.files import checked_header, header_of, open_file, rings_of, settled_copy
 from tfring.recorder.layout import RankState
+from tfring.recorder.processes import own_boot
+from tfring.recorder.processes import process_state as process_state
+from tfring.recorder.processes import stat_fields as stat_fields
 
 
 @dataclass(frozen=True)
@@ -241,43 +243,6 @@ def read_rings(path: Path) -> Rings:
     return Rings(header, calls, plans, events, rings["rank"], here)
 
 
-def own_boot() -> str:
-    """Returns what is equal on processes that have the same monotonic clock."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return ""
-
-
-def process_state(header: dict[str, Any]) -> str | None:
-    """Returns how the process of a record is now.
-
-    Args:
-        header: Of its record.
-
-    Returns:
-        "running", "stopped" (by a signal or a debugger), "gone", or None if it is on another host
-        or in another container.
-    """
-    if header["boot"] != own_boot() or header["pid_space"] != own_pid_space():
-        return None
-    try:
-        fields = stat_fields(header["pid"])
-    except OSError:
-        return "gone"
-    if header["pid_started"] not in (0, int(fields[19])) or fields[0] in "ZX":
-        return "gone"
-    return "stopped" if fields[0] in "Tt" else "running"
-
-
-def stat_fields(pid: int | str) -> list[str]:
-    """Returns what /proc/PID/stat has after the program's name; OSError if the process is gone.
-
-    The first field is the process's state, field 4 its terminal, field 19 when it was started.
-    """
-    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    return text.rpartition(")")[2].split()
-
-
 def last_sign(record: Record) -> int:
     """Returns the last moment at which a rank is known to have run, on its own clock.
 
@@ -290,13 +255,6 @@ def last_sign(record: Record) -> int:
     times += [max(call.submitted, call.planned, call.ended) for call in record.calls]
     times += [max(plan.started, plan.ended) for plan in record.plans]
     return max(*times, *(event.time for event in record.events))
-
-
-def own_pid_space() -> int:
-    """Returns what is equal on processes that see each other's process ids."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/self/ns/pid").stat().st_ino
-    return 0
 
 
 def _monotonic() -> int:

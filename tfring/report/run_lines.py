@@ -5,11 +5,14 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from tfring.recorder.places import short
-from tfring.report.summary import Report
 from tfring.texts.times import time_text
 from tfring.version import __version__
+
+if TYPE_CHECKING:
+    from tfring.report.summary import Report
 
 # So many hosts are named.
 _NAMED = 3

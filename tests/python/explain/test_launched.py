@@ -13,7 +13,6 @@ from launcher_tools import environment
 from made_records import write_record
 
 from tfring.commands import explain as command
-from tfring.explain import launched
 from tfring.explain.launched import RECORD_DIR, RunRecords
 from tfring.recorder import catalog, layout, places
 from tfring.recorder.reader import RecordError
@@ -98,7 +97,7 @@ def test_a_mistake_in_a_rule_changes_no_exit_code(
     def fails(given: object) -> None:
         raise LookupError(f"planted in {given}")
 
-    monkeypatch.setattr(launched, "explain_now", fails)
+    monkeypatch.setattr("tfring.explain.explain.explain_now", fails)
     with RunRecords({}) as records:
         records.begin(JOB, ["train"])
         write_job(base, time.time_ns())

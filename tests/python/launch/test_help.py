@@ -24,9 +24,10 @@ def printed(capsys, *words):
 
 def test_the_list_has_every_page_with_its_title(capsys):
     text = printed(capsys, "help")
-    assert re.search(r"^  values +NaN, gradients", text, re.MULTILINE)
-    assert [name for name in pages() if f"  {name} " not in text] == []
-    assert {path.stem for path in (ROOT / "docs").glob("*.md")} == {*pages(), "index"}
+    title = (ROOT / "docs" / "values.md").read_text("utf-8").splitlines()[0].removeprefix("# ")
+    assert re.search(rf"^  values +{re.escape(title)}$", text, re.MULTILINE)
+    assert "\nGet started:\n  installation " in text
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} == set(pages())
 
 
 def test_a_page_and_some_of_its_sections(capsys):
@@ -142,6 +143,35 @@ def test_an_option_behind_the_program_is_noticed(capsys):
 def test_a_job_that_starts_all_the_same(capsys, words, noticed):
     assert main(["run", "--dry-run", *words.split()]) == 0
     assert ("stands behind the program" in capsys.readouterr().err) == noticed
+
+
+LOADED = """if True:
+    import pathlib, sys
+    import tfring.recorder.places as places
+    from tfring.launch.cli import main
+
+    places.MEMORY = places.USERS = pathlib.Path(sys.argv[1])  # no records of other jobs
+    code = main(sys.argv[2:])
+    print("loaded", " ".join(sys.modules))
+    sys.exit(code)
+"""
+
+
+def loaded(tmp_path, *words):
+    """The modules that a command has loaded at its end."""
+    done = run_python("-c", LOADED, str(tmp_path), *words)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.rpartition("loaded ")[2].split())
+
+
+def test_a_command_loads_what_it_needs(tmp_path):
+    version = loaded(tmp_path, "--version")
+    assert not version & {"numpy", "json", "socket", *MODULES.values()} - {MODULES["help"]}
+    job = loaded(tmp_path, "run", "-np", "2", "true")
+    assert MODULES["run"] in job
+    # What explains and reports, and numpy with it, is loaded at the end if there are records.
+    late = {"numpy", "tfring.explain.explain", "tfring.report.summary", MODULES["doctor"]}
+    assert not job & {*late, "tfring.launch.elastic.nodes", "tfring.timeline.merge"}
 
 
 def test_without_words_the_commands_are_listed(capsys):
