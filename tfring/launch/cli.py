@@ -69,7 +69,17 @@ def parser_of(name: str) -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line, by default the process's; returns the exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _main(list(sys.argv[1:] if argv is None else argv))
+    except BrokenPipeError:
+        # The reader of our output is gone; the agents end the ranks when this process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
+    except KeyboardInterrupt:
+        return 130
+
+
+def _main(words: list[str]) -> int:
     name = words[0] if words else "--help"
     if name in ("-v", "--version"):
         print(f"tfring {__version__}")
@@ -82,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"tfring has no command {name}.{hint}", file=sys.stderr)
         return 2
     if name == "help" and len(words) == 2 and words[1] in MODULES and words[1] not in pages():
-        return main([words[1], "--help"])
+        return _run(words[1], ["--help"])
     return _run(name, words[1:])
 
 
@@ -97,11 +107,7 @@ def _run(name: str, words: list[str]) -> int:
     try:
         return _load(name).run(parser_of(name).parse_args(words))
     except BrokenPipeError:
-        # The reader of our output is gone; the agents end the ranks when this process ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 141
-    except KeyboardInterrupt:
-        return 130
+        raise
     except wrong as error:
         print(f"tfring {name}: {error}", file=sys.stderr)
         return 2

@@ -32,6 +32,11 @@ def show(options: JobOptions) -> int:
         _show_host(options, host, ranks_text([slot.rank for slot in slots]), slots)
     for host, count in options.elastic.hosts if options.elastic is not None else ():
         _show_host(options, host, f"{count} slots", [])
+    if not all(is_local(host) for host in by_host):
+        shown = ",".join(f"{host}:1" for host in by_host)
+        print(
+            f"\nNo host was asked. This tries names, ssh and ports: tfring doctor --run -H {shown}"
+        )
     return 0
 
 

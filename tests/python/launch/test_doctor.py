@@ -111,6 +111,17 @@ def test_json_has_what_is_wrong_and_all_facts(monkeypatch, capsys):
     assert problem.startswith('TFRING_MESH_LIMIT is "0"')
 
 
+def test_run_takes_the_hosts_and_what_ssh_needs(monkeypatch):
+    tried = []
+    monkeypatch.setattr(doctor, "_trial", lambda findings, where: tried.append(where))
+    for check in ("python", "binding", "tensorflow", "mpi", "gpus", "cpu"):
+        monkeypatch.setattr(installed, check, lambda findings: None)
+    assert main(["doctor", "--run"]) == 0
+    assert main(["doctor", "--run", "-H", "a:1,[fd00::1]:2", "-p", "2222", "-i", "key"]) == 0
+    assert main(["doctor", "-H", "a:1,b:1"]) == 0
+    assert tried == [["-np", "2"], ["-H", "a:1,[fd00::1]:2", "-p", "2222", "-i", "key"]]
+
+
 def trial(monkeypatch, *where):
     return findings_of(functools.partial(doctor._trial, where=where), monkeypatch)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -143,6 +144,20 @@ def test_an_option_behind_the_program_is_noticed(capsys):
 def test_a_job_that_starts_all_the_same(capsys, words, noticed):
     assert main(["run", "--dry-run", *words.split()]) == 0
     assert ("stands behind the program" in capsys.readouterr().err) == noticed
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    reads, writes = os.pipe()
+    os.close(reads)
+    done = subprocess.run(
+        [sys.executable, "-m", "tfring", "help", "failures"],
+        stdout=writes,
+        stderr=subprocess.PIPE,
+        env=environment(PYTHONUNBUFFERED="1"),
+        check=False,
+    )
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 LOADED = """if True:

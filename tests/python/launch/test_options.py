@@ -181,6 +181,7 @@ def test_dry_run_starts_nothing_and_shows_no_secret(tmp_path):
     assert "ssh" in text and "-p 2222" in text and "me@127.0.0.2" in text
     assert "DATA='/a b'" in text and "TF_X=1" in text and "MY_TOKEN='********'" in text
     assert "TFRING_SECRET='********'" in text
+    assert "tfring doctor --run -H localhost:1,me@127.0.0.2:1" in text
     assert "rank 2: TFRING_CROSS_RANK=0" in text and "TFRING_LOCAL_RANK=1" in text
     assert "abc" not in text and "def" not in text
 
@@ -199,7 +200,13 @@ def test_what_counts_as_a_secret():
 
 
 def test_secrets_of_other_services_stay_on_this_host():
-    names = ("TF_TOKEN_app_terraform_io", "TF_VAR_db_password", "TF_API_TOKEN", "KERAS_API_KEY")
+    names = (
+        "TF_CLI_CONFIG_FILE",
+        "TF_TOKEN_app_terraform_io",
+        "TF_VAR_db_password",
+        "TF_API_TOKEN",
+        "KERAS_API_KEY",
+    )
     names += ("HOROVOD_SECRET_KEY", "PYTHON_GITLAB_PRIVATE_TOKEN", "PYTHON_KEYRING_PASSWORD")
     kept = dict.fromkeys(names, "x") | {"KERAS_REMOTE": "https://me:pw@host/"}
     sent = {"TF_XLA_FLAGS": "x", "KERAS_BACKEND": "tensorflow", "PYTHONHASHSEED": "0"}
