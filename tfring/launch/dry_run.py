@@ -33,7 +33,7 @@ def show(options: JobOptions) -> int:
     for host, count in options.elastic.hosts if options.elastic is not None else ():
         _show_host(options, host, f"{count} slots", [])
     if not all(is_local(host) for host in by_host):
-        print("\nNo host was asked. tfring doctor --run, with the same -H, tries names, ssh, ports.")
+        print("\nNo host was asked. tfring doctor --run, with this -H, tries names, ssh and ports.")
     return 0
 
 

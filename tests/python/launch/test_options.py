@@ -181,7 +181,7 @@ def test_dry_run_starts_nothing_and_shows_no_secret(tmp_path):
     assert "ssh" in text and "-p 2222" in text and "me@127.0.0.2" in text
     assert "DATA='/a b'" in text and "TF_X=1" in text and "MY_TOKEN='********'" in text
     assert "TFRING_SECRET='********'" in text
-    assert "No host was asked. tfring doctor --run, with the same -H, tries" in text
+    assert "No host was asked. tfring doctor --run, with this -H, tries" in text
     assert "rank 2: TFRING_CROSS_RANK=0" in text and "TFRING_LOCAL_RANK=1" in text
     assert "abc" not in text and "def" not in text
 
