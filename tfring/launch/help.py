@@ -110,7 +110,7 @@ def _answer(words: Sequence[str]) -> str:
 
 def _sections(name: str, path: Path) -> list[tuple[str, str, str]]:
     """Returns the page's name, the heading and the text of each section."""
-    parts = re.split(r"^(?=#{1,2} )", path.read_text("utf-8"), flags=re.MULTILINE)
+    parts = re.split(r"^(?=## )", path.read_text("utf-8"), flags=re.MULTILINE)
     return [(name, part.splitlines()[0].lstrip("# "), part) for part in parts if part.strip()]
 
 

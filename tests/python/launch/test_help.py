@@ -47,6 +47,14 @@ def test_words_are_searched_for_on_all_pages(capsys):
     assert "All pages: tfring help\n" in refused(capsys, "help", "no_page_says_this")
 
 
+def test_a_comment_in_a_program_is_no_heading(tmp_path, monkeypatch, capsys):
+    page = "# Title\n\n## First\n\n```\n# a comment\npython train.py\n```\n\n## Second\n\ntext\n"
+    (tmp_path / "page.md").write_text(page)
+    monkeypatch.setattr("tfring.launch.help._FOLDERS", (tmp_path,))
+    assert "python train.py" in printed(capsys, "help", "page", "first")
+    assert "no heading" in refused(capsys, "help", "page", "comment")
+
+
 def test_a_setting_and_a_command(capsys):
     text = printed(capsys, "help", "TFRING_CHECK_VALUES")
     assert "Default: 0. It has to be 0, warn or error." in text
