@@ -98,14 +98,14 @@ def explain(job: JobRecords, seen: Mapping[int, Seen] | None = None) -> Explanat
 
 
 def _limit(s: Situation, found: Finding) -> int:
-    """Returns at which age a stall ends the job, as its rank 0 has it; 0: it does not.
-
-    A rank that is stopped is lost before, since no heartbeat comes from it.
-    """
-    stalls = found.cause in HANGS and found.cause is not Cause.STOPPED
-    if not stalls or not found.age or not s.lives:
+    """Returns at which age a hang ends the job, as its rank 0 has it; 0: it does not."""
+    if found.cause not in HANGS or not found.age or not s.lives:
         return 0
-    return int(s.job.records[s.ranks[0]].header["stall_shutdown"])
+    header = s.job.records[s.ranks[0]].header
+    limits = [int(header["stall_shutdown"])]
+    if found.cause is Cause.STOPPED:  # no heartbeat comes from such a rank
+        limits.append(int(header["heartbeat_timeout"]))
+    return min(filter(None, limits), default=0)
 
 
 def _more(s: Situation, first: Finding) -> list[Finding]:

@@ -43,6 +43,7 @@ _HEADER_FIELDS: list[tuple[str, str, int]] = [
     ("host", "S64", 144),
     ("job", "S64", 208),
     ("stall_shutdown", "<i8", 272),
+    ("heartbeat_timeout", "<i8", 280),
     ("calls", "<u8", _LIVE),
     ("overwritten", "<u8", _LIVE + 8),
     ("ended", "<i8", _LIVE + 16),

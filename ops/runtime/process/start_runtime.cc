@@ -20,10 +20,17 @@ std::string HostOf(const InitOptions& options) {
 std::unique_ptr<Recorder> MakeRecorder(const InitOptions& options) {
   const RecordOptions& wanted = options.record;
   const Topology& topology = options.topology;
+  const Config& config = options.config;
   if (!wanted.enabled) return nullptr;
-  RecordIdentity identity{
-      wanted.path,   wanted.job,          HostOf(options), wanted.boot,
-      topology.rank, topology.local_rank, topology.size,   options.config.stall_shutdown};
+  RecordIdentity identity{wanted.path,
+                          wanted.job,
+                          HostOf(options),
+                          wanted.boot,
+                          topology.rank,
+                          topology.local_rank,
+                          topology.size,
+                          config.stall_shutdown,
+                          config.heartbeat_interval > 0 ? config.heartbeat_timeout : 0};
   Result<std::unique_ptr<Recorder>> made = Recorder::Create(identity);
   if (!made.ok() && !identity.path.empty()) {
     TFRING_LOG(kWarning) << made.status().message()

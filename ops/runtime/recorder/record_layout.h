@@ -51,8 +51,10 @@ struct RecordHeader {
   char boot[40];              // equal where the monotonic clock is the same one
   char host[64];
   char job[64];
-  int64_t stall_shutdown;  // a stall ends the job after so many nanoseconds; 0: never
-  char unused_1[512 - 280];
+  // After so many nanoseconds a stall ends the job, and a rank is lost from which nothing comes. 0:
+  // never.
+  int64_t stall_shutdown, heartbeat_timeout;
+  char unused_1[512 - 288];
   // From here on written while the rank runs.
   // First a cache line that is written under the lock of the call table.
   std::atomic<uint64_t> calls;        // numbers given so far; the last call has this one

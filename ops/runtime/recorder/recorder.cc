@@ -106,6 +106,7 @@ Result<std::unique_ptr<Recorder>> Recorder::Create(const RecordIdentity& identit
   CopyText(identity.host, header.host);
   CopyText(identity.job, header.job);
   header.stall_shutdown = identity.stall_shutdown;
+  header.heartbeat_timeout = identity.heartbeat_timeout;
   header.awake = header.started_monotonic;
   header.step = -1;
   header.state = static_cast<int32_t>(RankState::kRunning);

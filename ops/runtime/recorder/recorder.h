@@ -30,6 +30,7 @@ struct RecordIdentity {
   int local_rank = 0;
   int size = 1;
   Duration stall_shutdown = 0;
+  Duration heartbeat_timeout = 0;
 };
 
 // The flight recorder: what this rank has called and run of late, and what happened to it, in

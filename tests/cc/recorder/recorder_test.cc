@@ -347,9 +347,11 @@ TEST(TheFileIsTheMemoryAndItsOwnersAlone) {
   identity.size = 2;
   identity.job = "a job";
   identity.stall_shutdown = 77;
+  identity.heartbeat_timeout = 60;
   Result<std::unique_ptr<Recorder>> made = Recorder::Create(identity);
   ASSERT_TRUE(made.ok());
   EXPECT_EQ((*made)->header().stall_shutdown, int64_t{77});
+  EXPECT_EQ((*made)->header().heartbeat_timeout, int64_t{60});
   Submit(made->get(), "a name to be found");
   struct stat status{};
   ASSERT_EQ(stat(identity.path.c_str(), &status), 0);

@@ -158,8 +158,9 @@ def test_what_hangs_for_two_reasons_is_told_both() -> None:
 
 def test_when_a_hang_ends_the_job_follows_from_its_limit() -> None:
     def found(other: Seen, limit: int = 600) -> Explanation:
-        header = {"stall_shutdown": limit * SECOND}
-        ranks = [record(r, 2, calls, 33, **header) for r, calls in enumerate((hang(20), steps(20)))]
+        header = {"stall_shutdown": limit * SECOND, "heartbeat_timeout": 60 * SECOND}
+        waits = record(0, 2, hang(20), 33, **header)
+        ranks = [waits, record(1, 2, steps(20), 33, **header, awake=START + 21 * SECOND)]
         return explain(job(ranks), {0: other if other.state == "gone" else RUNS, 1: other})
 
     hangs = found(RUNS)
@@ -168,7 +169,8 @@ def test_when_a_hang_ends_the_job_follows_from_its_limit() -> None:
     assert found(RUNS, limit=0).ends(hangs.age) == ""
     # No heartbeat comes from one that is stopped: it is lost long before.
     stopped = found(Seen("stopped"))
-    assert stopped.cause is Cause.STOPPED and not stopped.ends(stopped.age)
+    assert stopped.cause is Cause.STOPPED
+    assert stopped.ends(stopped.age) == "The job ends in 48 s if nothing changes"
     assert not found(Seen("gone")).ends(hangs.age)
 
 

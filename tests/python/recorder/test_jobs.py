@@ -116,6 +116,7 @@ def test_records_outlive_ranks_that_are_killed(tmp_path: Path) -> None:
         assert [call.invocation for call in record.calls[:3]] == [1, 2, 3]
         assert (record.header["step"], record.header["samples"]) == (7, 96)
         assert record.header["stall_shutdown"] == 77_000_000_000
+        assert record.header["heartbeat_timeout"] == 60_000_000_000
         marks = [event.text for event in record.events if event.type == EventType.MARK]
         assert marks == ["before the hang"]
     (waiting,) = records.records[1].open_calls
