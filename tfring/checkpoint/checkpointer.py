@@ -88,7 +88,7 @@ class Checkpointer:
         self._writer = Writer(publisher.publish, timeout, str(self))
         self._generation: int | None = None
         self._buffers: dict[str, Any] = {}  # the arrays that were copied last
-        self._metric: str | None = metric  # until it is there or was said to be missing
+        self._metric = metric  # until it is there, or is said to be missing
         self.skipped = 0
         self.saved: tuple[int, int] | None = None
         self.writers: Any = None
@@ -141,11 +141,7 @@ class Checkpointer:
             ValueError: a negative number, one of 19 digits, or the object is closed.
         """
         self.raise_failure()
-        try:
-            self._writer.make_room(self._patience() if must else 0.0)
-        except CheckpointTimeoutError:
-            if must:
-                raise
+        if not self._has_room(must):
             self.skip(step)
             return None
         if generation is None:
@@ -161,8 +157,6 @@ class Checkpointer:
             owned = self._buffers = arrays.copied(state, self._buffers)
         else:
             owned = arrays.uncopied(state)
-        if metrics and (share is None or share.index == 0):
-            self._look_for_metric(metrics, manifest.checkpoint_name(generation, step))
         kept = manifest.as_json(dict(metadata or {}), "metadata")
         whole = Share(self.new_data(step, generation), 0, 1)
         draft = Draft(
@@ -174,6 +168,7 @@ class Checkpointer:
             whole if share is None else share,
             may_publish,
         )
+        self._look_for_metric(draft)
         self._writer.submit(draft)
         self.saved = draft.generation, draft.step
         # A program that ends without close() publishes its last checkpoint all the same.
@@ -414,17 +409,29 @@ class Checkpointer:
         what = f"to read {info.name} in {self}"
         return retries.persistently(lambda: self._files.read(info, names).state, what)
 
-    def _look_for_metric(self, metrics: Mapping[str, float], name: str) -> None:
+    def _has_room(self, must: bool) -> bool:
+        """Returns whether nothing is being written; raises what `make_room` does if it must be."""
+        try:
+            self._writer.make_room(self._patience() if must else 0.0)
+        except CheckpointTimeoutError:
+            if must:
+                raise
+            return False
+        return True
+
+    def _look_for_metric(self, draft: Draft) -> None:
         """Says once if what the best are chosen by is not there."""
+        if not draft.metrics or draft.share.index > 0:
+            return
         wanted, self._metric = self._metric, None
-        if wanted is not None and wanted not in metrics:
+        if wanted is not None and wanted not in draft.metrics:
             _log.warning(
                 "checkpoint %s is none of the best in %s: it has no metric %r, by which they are "
                 "chosen. It has %s. Give Checkpointer(metric=) one of these",
-                name,
+                draft.name,
                 self,
                 wanted,
-                ", ".join(sorted(metrics)),
+                ", ".join(sorted(draft.metrics)),
             )
 
     def _close_at_exit(self) -> None:

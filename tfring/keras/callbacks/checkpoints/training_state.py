@@ -101,8 +101,7 @@ def save_checkpoint(
         batch: how many batches of it have been trained.
         generation: which generation of the job saves; None as in `Checkpointer.save`.
         optimizer: one that cannot be reached from the model, as in a loop of the user's.
-        cursor: which data comes next: an object with `state_dict()`, which returns values of JSON,
-            and `load_state_dict(state)`. It has to count what was trained, not what was read ahead.
+        cursor: which data comes next, as in CheckpointCallback.
         values: more to keep: values that JSON can hold. Those of rank 0 count.
         metrics: by which the best checkpoints are kept.
         local_variables: variables of the model that are a rank's own; they are left out.
@@ -112,8 +111,7 @@ def save_checkpoint(
         must: as in `Checkpointer.save`.
         may_publish: as in `Checkpointer.save`.
 
-    Returns:
-        Whether it is saved and not skipped; the same on every rank.
+    Returns whether it is saved and not skipped; the same on every rank.
 
     Raises:
         RuntimeError: A rank cannot save, or an earlier checkpoint could not be written; on every
@@ -133,22 +131,20 @@ def save_checkpoint(
         as_json(dict(values or {}), "values")
         if must or checkpoints.trouble or not checkpoints.busy:  # else it is skipped
             memory = Memory.of(callbacks)
-        root = _of_root(checkpoints, generation, step)
-        return {**root, "stopped": has_ended(model, callbacks)}
+        return _of_root(checkpoints, generation, step)
 
     ranks = _of_all_ranks(checkpoints, own, of_rank_0, leaves)
-    training = {"epoch": epoch, "batch": batch, "values": dict(values or {})}
+    ended = has_ended(model, callbacks)
+    training = {"epoch": epoch, "batch": batch, "stopped": ended, "values": dict(values or {})}
     training |= {"built": contents.built(), "ranks": len(ranks), "scales": scales_of(model)}
-    training |= {"stopped": ranks[0]["root"]["stopped"]}
     writers = able_writers(checkpoints, ranks)
     if any(ranks[rank]["busy"] for rank in writers) and not must:
         checkpoints.skip(step)
         return False
     waits = must or not checkpoints.asynchronous
-    root, more = ranks[0]["root"], {"metrics": metrics, "may_publish": may_publish, "must": waits}
     write = _share_to_write(checkpoints, contents, ranks, writers, memory, training)
     if write is not None:
-        write = functools.partial(write, root["step"], root["generation"], **more)
+        write = functools.partial(write, metrics=metrics, may_publish=may_publish, must=waits)
     _write(checkpoints, write, waits)
     return True
 
@@ -173,7 +169,7 @@ def _share_to_write(
     """Returns what saves this rank's share; None if it has none. A collective at times."""
     left = [each["left"] for each in ranks if each["left"] is not None]
     checkpoints.hurry(min(left, default=None))
-    me = topology.rank()
+    me, root = topology.rank(), ranks[0]["root"]
     if writers[0] != 0:
         memory, training = _told_by_rank_0(memory, training)
     if me not in writers:
@@ -182,7 +178,7 @@ def _share_to_write(
         else:
             checkpoints.give_up()  # what the others save fences it
         return None
-    share = Share(ranks[0]["root"]["data"], writers.index(me), len(writers))
+    share = Share(root["data"], writers.index(me), len(writers))
     names = balanced(contents.sizes(), share.count)[share.index]
     state, metadata = contents.arrays(names), {}
     if share.index == 0:
@@ -190,7 +186,8 @@ def _share_to_write(
         metadata = {TRAINING: training}
         owns = {RANK.format(i): json.dumps(each["own"]).encode() for i, each in enumerate(ranks)}
         state = {**state, **memory.parts(), **owns}
-    return functools.partial(checkpoints.save, state, metadata=metadata, share=share)
+    place = (root["step"], root["generation"])
+    return functools.partial(checkpoints.save, state, *place, metadata=metadata, share=share)
 
 
 def _told_by_rank_0(
