@@ -171,3 +171,8 @@ def test_a_stall_is_told_in_the_words_of_the_records() -> None:
     assert told(ended(0, 1, text=late), ended(1, 1, text=late), found=hangs).startswith(
         f"tfring: {what}\n        Look there.\n        Rank 0 was stopped. More"
     )
+    # A rank has seen more while the others were there.
+    late = late.rstrip() + ". At the last warning: Rank 1 reads. `tfring explain x` says more.\n"
+    assert told(ended(0, 1, text=late), ended(1, 1, text=late), found=hangs).startswith(
+        "tfring: Rank 1 reads.\n        Rank 0 was stopped. More"
+    )

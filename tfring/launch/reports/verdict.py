@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,8 +19,10 @@ from tfring.texts.ranks import ranks_text
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 # What explain knows better than the errors of the ranks: where these are, all ranks have errors.
 _OF_SEVERAL = (Cause.DISAGREE, Cause.LEFT)
-# What a stall ends with on all ranks.
-_OF_STALLS = "DeadlineExceededError"
+# What a stall ends with on all ranks, with and without TensorFlow.
+_OF_STALLS = re.compile(r"DeadlineExceededError\b|CoreError: DeadlineExceeded\b")
+# Such an error says what the rank knew that has looked at the processes while they were there.
+_LAST_WARNING = re.compile(r"At the last warning: (.*?)(?: `tfring explain|$)")
 _MARGIN = " " * len("tfring: ")
 
 
@@ -85,7 +88,9 @@ def verdict(
     elif first.code is not None and first.code < 0:
         lines = _of_signal(who, first, -first.code, records.last_seen(first.rank))
     elif found is not None and _knows_better(found, error):
-        lines = [_of_several(found, processes, records), found.advice]
+        seen = _LAST_WARNING.search(error.text) if error is not None else None
+        what = [_of_several(found, processes, records), found.advice]
+        lines = [seen[1]] if seen is not None else what
         guilty = [p for p in processes if p.rank in found.ranks] or guilty
         frames = frames if first in guilty else ()
     elif error is not None:
@@ -106,7 +111,7 @@ def _knows_better(found: Explanation, error: ProgramError | None) -> bool:
         return True
     if error is None:
         return found.cause is not Cause.KILLED  # the launcher has seen how
-    return error.follows or error.kind == _OF_STALLS
+    return error.follows or _OF_STALLS.match(error.line()) is not None
 
 
 def _error_of_any_rank(process: RankProcess) -> str:
