@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from tfring import _native, topology
@@ -129,11 +130,12 @@ def _init_static(given: Given, job: Any, wanted: list[Any], store: Store | None)
     settings = _read_settings()
     identity = given.identity(os.environ)
     identity = identity or find_identity(os.environ, meeting=settings.meeting)
+    if identity.rank == 0:  # all ranks of a job have them
+        _warn(settings.unknown)
     last_set = int(_native.core.last_process_set())
     membership = connect_job(identity, settings, os.environ, job, len(wanted), store, last_set)
-    if membership.rank == 0:  # all ranks of a job have them
-        for warning in settings.without_effect:
-            _log.warning("%s", warning)
+    if membership.rank == 0:
+        _warn(settings.without_effect)
     with contextlib.closing(membership):
         _start(membership, settings)
     topology.set_launched_alone(identity.size == 1 and given == Given(None, False, None, None))
@@ -157,6 +159,8 @@ def _init_elastic(worker: ElasticWorker, given: Given, wanted: list[Any]) -> Non
         mpi_data.refuse_if_wanted(settings.runtime)
         process = elastic.start(worker, _begin_generation, abandon)
         topology.set_local_rank(worker.slot)
+        if worker.slot == 0:
+            _warn(settings.unknown)
         if process.runs and process.left:
             raise RuntimeError(
                 "shutdown and init within tfring.elastic.run: this rank would train alone. Leave "
@@ -199,9 +203,12 @@ def _read_settings(most_seconds: float = float("inf")) -> Settings:
     metrics.check(settings)
     logs.set_up(native_values(settings.runtime))
     uncaught.watch(settings.traceback)
-    for warning in settings.unknown:
-        _log.warning("%s", warning)
     return settings
+
+
+def _warn(texts: Sequence[str]) -> None:
+    for text in texts:
+        _log.warning("%s", text)
 
 
 def _start(membership: Membership, settings: Settings) -> None:

@@ -230,7 +230,7 @@ def _folded(lines: Sequence[str]) -> list[str]:
         if package:
             names.append(package)
             continue
-        if frame is None and names and line.startswith("  "):
+        if frame is None and names and (line.startswith("  ") or _MARKS.match(line)):
             continue  # the source of a library's line
         if names:
             found.append(f"  {summary(names)}")

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 class Mistake:
     """A mistake, made with `tfring run` on this host.
 
+    On a busy host one rank may be stopped before it has said what all would say; so no text begins
+    with "All 2 ranks".
+
     Attributes:
         number: Its number, and a letter.
         title: What was done.
@@ -117,14 +120,14 @@ _PROGRAMS = (
     Mistake(
         "2",
         "rank() before init",
-        "All 2 ranks failed in train.py:2: NotInitializedError: tfring has not been initialized",
+        "failed in train.py:2: NotInitializedError: tfring has not been initialized",
         "call init() first",
         program="import tfring.keras as hvd\nprint(hvd.rank())\n",
     ),
     Mistake(
         "3",
         "wrapped twice",
-        "All 2 ranks failed in train.py:16: ValueError: optimizer 'sgd' is wrapped by",
+        "failed in train.py:16: ValueError: optimizer 'sgd' is wrapped by",
         "wrap it once",
         program=_program("hvd.DistributedOptimizer(hvd.DistributedOptimizer(sgd))"),
     ),
@@ -147,7 +150,7 @@ _PROGRAMS = (
     Mistake(
         "5b",
         "no callbacks, in a graph",
-        "All 2 ranks failed in train.py:17: RuntimeError: the ranks train different weights:",
+        "failed in train.py:17: RuntimeError: the ranks train different weights:",
         _SAME_WEIGHTS,
         program=_program(
             f"{_IN_GRAPH}model.fit(hvd.shard((x, y), batch_size=8), verbose=0)", seed="rank"
@@ -157,7 +160,7 @@ _PROGRAMS = (
     Mistake(
         "6",
         "a loop without a broadcast",
-        "All 2 ranks failed in train.py:19: RuntimeError: the ranks train different weights:",
+        "failed in train.py:19: RuntimeError: the ranks train different weights:",
         _SAME_WEIGHTS,
         program=_loop(_TAPE, seed="rank"),
     ),
@@ -196,7 +199,7 @@ _PROGRAMS = (
     Mistake(
         "10",
         "other units on rank 1",
-        "All 2 ranks failed in train.py:17: RuntimeError: Rank 1 builds another model than rank 0: "
+        "failed in train.py:17: RuntimeError: Rank 1 builds another model than rank 0: "
         "weight 1 is 'sequential/dense/kernel' of float32 (4, 9) there, 'sequential/dense/kernel' "
         "of float32 (4, 8) on rank 0",
         "Build the same model on every rank; look for code that depends on hvd.rank().",
@@ -229,7 +232,7 @@ _PROGRAMS = (
     Mistake(
         "13",
         "a package that rank 1 lacks",
-        "Rank 1 failed in train.py:5: ModuleNotFoundError: No module named 'of_mine'.",
+        "failed in train.py:5: ModuleNotFoundError: No module named 'of_mine'.",
         "Install it for the Python of each host, or name its folder in PYTHONPATH.",
         program=_ON_RANK_1.replace("import tfring", "import tfring", 1).format("import of_mine"),
     ),
@@ -238,7 +241,9 @@ _PROGRAMS = (
         "a firewall before the port where ranks meet",
         "rank 0 waited 3 s, and rank 1 of 2 did not come",
         "if they run on other hosts, check that they can reach 127.0.0.1 port",
-        program=_ON_RANK_1.format('os.environ["TFRING_RENDEZVOUS_ADDR"] = "203.0.113.1"'),
+        program=_ON_RANK_1.format(
+            'os.environ.update(TFRING_RENDEZVOUS_ADDR="203.0.113.1", TFRING_START_TIMEOUT="99")'
+        ),
         environment={"TFRING_START_TIMEOUT": "3"},
     ),
     Mistake(
@@ -284,7 +289,7 @@ _PROGRAMS = (
     Mistake(
         "28",
         "no memory",
-        "Rank 1 failed in train.py:21 (on_train_batch_end): _ArrayMemoryError: Unable to allocate "
+        "failed in train.py:21 (on_train_batch_end): _ArrayMemoryError: Unable to allocate "
         "3.64 TiB for an array with shape (1000000, 1000000)",
         "Use a smaller batch or model, or give the job more memory.",
         program=_in_callback("np.ones((1_000_000, 1_000_000), np.float32)"),
@@ -293,7 +298,7 @@ _PROGRAMS = (
     Mistake(
         "28b",
         "no memory for TensorFlow",
-        "Rank 1 failed in train.py:21 (on_train_batch_end): ResourceExhaustedError: OOM when "
+        "failed in train.py:21 (on_train_batch_end): ResourceExhaustedError: OOM when "
         "allocating tensor with shape[1000000,1000000]",
         "Use a smaller batch or model, or give the job more memory.",
         program=_in_callback("tf.ones((1_000_000, 1_000_000))"),
@@ -326,7 +331,7 @@ _PROGRAMS = (
     Mistake(
         "34",
         "an exception in a callback of one rank",
-        "Rank 1 failed in train.py:21 (on_train_batch_end): KeyError: 'image_id'.",
+        "failed in train.py:21 (on_train_batch_end): KeyError: 'image_id'.",
         "Rank 0 was stopped.",
         program=_in_callback('raise KeyError("image_id")'),
     ),
@@ -341,8 +346,8 @@ _PROGRAMS = (
     Mistake(
         "35b",
         "sys.exit without an error on one rank",
-        "Rank 1 ",
-        "look for sys.exit",
+        "Rank 1 has left the job: its program ended, or called shutdown",
+        "look for sys.exit or shutdown that one rank alone reaches.",
         1,
         _in_callback("sys.exit(0)"),
         slow=True,
@@ -395,7 +400,7 @@ _PROGRAMS = (
     Mistake(
         "41",
         "import horovod without --horovod",
-        "All 2 ranks failed in train.py:1: ModuleNotFoundError: No module named 'horovod'.",
+        "failed in train.py:1: ModuleNotFoundError: No module named 'horovod'.",
         "tfring stands in for horovod with: tfring run --horovod ...",
         program="import horovod.tensorflow.keras as hvd\n",
     ),

@@ -151,6 +151,7 @@ RuntimeError: rank 1: effect
     assert found is not None
     assert found.sentence("Rank 1") == "Rank 1 failed in a.py:3: RuntimeError: effect."
     assert not any("Detected" in line or "effect" in line for line in found.frames)
+    assert '  File "/job/a.py", line 3, in <module>' in found.frames
 
 
 @pytest.mark.parametrize(
@@ -180,3 +181,9 @@ def test_what_to_do_about_errors_that_do_not_say_it(line: str, advice: str) -> N
 )
 def test_an_error_without_the_rank_that_says_it(line: str, same: str) -> None:
     assert of_any_rank(line, 1) == same
+
+
+def test_marks_that_autograph_has_moved_are_folded_with_their_line() -> None:
+    found = read_error(f"{HEADER}\n{KERAS}\n    step()\n^^^^^^\nKeyError: 'x'\n")
+    assert found is not None and found.line() == "KeyError: 'x'"
+    assert found.frames == ("  ... 1 frame of keras",)
