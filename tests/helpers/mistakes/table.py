@@ -28,7 +28,7 @@ class Mistake:
         behind: Words behind it.
         environment: More variables.
         cores: How many cores the job may use; 0: all.
-        slow: Takes seconds.
+        slow: Takes seconds, and shows what quicker ones or tests of callbacks show as well.
     """
 
     number: str
@@ -228,6 +228,7 @@ _PROGRAMS = (
         "Give optimizer the same learning rate on every rank.",
         0,
         _program(f"sgd.learning_rate = 0.01 * (1 + rank)\n{_COMPILE}{_FIT}"),
+        slow=True,
     ),
     Mistake(
         "13",
@@ -319,6 +320,7 @@ _PROGRAMS = (
         "by os._exit, or in a library.",
         4,
         _in_callback("os._exit(4)"),
+        slow=True,
     ),
     Mistake(
         "31",
@@ -327,6 +329,7 @@ _PROGRAMS = (
         "Run again with TFRING_CHECK_VALUES=error: it stops at the first gradient that is NaN",
         0,
         _program(f'x[5] = float("nan")\n{_COMPILE}{_FIT}'),
+        slow=True,
     ),
     Mistake(
         "34",
