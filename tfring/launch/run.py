@@ -138,12 +138,13 @@ def _screen(job: JobOptions) -> dict[str, str]:
 def _first_line(job: JobOptions, settings: Settings, width: int | None, *, alone: bool) -> str:
     """Returns who trains where; `alone` says that no other host is known."""
     hosts = list(dict.fromkeys(slot.host for slot in job.slots))
-    ranks = f"{job.size} rank{'' if job.size == 1 else 's'}"
+    count = job.size if job.elastic is None else job.elastic.min_np
+    ranks = f"{count} rank{'' if count == 1 else 's'}"
     if job.share is not None:
         ranks = f"{len(job.slots)} of {ranks}"
     if job.elastic is not None:  # other launchers know the hosts of theirs
         hosts = [host for host, _ in job.elastic.hosts] if job.node is None else []
-        ranks = f"elastic, {job.elastic.min_np} ranks or more"
+        ranks = f"elastic, {ranks} or more"
     others = job.share is not None
     devices = run_lines.own_devices() if alone and hosts else ""
     return run_lines.first_line(
