@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_records import write_training
+from made_records import write_record, write_training
 
 from tfring.recorder.job import load_job
+from tfring.recorder.layout import EventType
+from tfring.recorder.marks import EQUAL, ROUNDED
 from tfring.report import run_lines
 from tfring.report.summary import Report, make_report
 from tfring.version import __version__
@@ -106,3 +108,20 @@ def test_what_carries_the_data(
     hosts: int, ranks: int, devices: str, runtime: dict[str, str], carrier: str
 ) -> None:
     assert run_lines.transport(hosts, ranks, devices, runtime) == carrier
+
+
+@pytest.mark.parametrize(
+    ("marks", "equal"),
+    [(["another"], None), ([EQUAL], True), ([EQUAL, ROUNDED, "another"], False)],
+)
+def test_the_last_fit_says_whether_the_ranks_are_equal(
+    marks: list[str], equal: bool | None, tmp_path: Path
+) -> None:
+    events = [
+        {"type": EventType.MARK, "time": 1000 + place, "text": text}
+        for place, text in enumerate(marks)
+    ]
+    record = write_record(tmp_path / "job" / "rank-0.record", events=events)
+    made = make_report(load_job([record]))
+    assert made.equal is equal
+    assert [text for _, text in made.notes] == [text for text in marks if text == "another"]
