@@ -14,8 +14,8 @@ readonly tests=${TFRING_ARM64_TESTS:-"^($folders|protocol|recorder)_"}
 readonly partly='^(base_check|process_process_runtime|transport_shm_segment|transport_sockets)_test$'
 readonly cases=(
   base/check_test.ATrueCondition base/check_test.AFalseConditionPrints
-  process/process_runtime_test.BeforeInit process/process_runtime_test.ASurroundingRun
-  process/process_runtime_test.OneRankInits process/process_runtime_test.TwoRanksWork
+  process/process_runtime_test.BeforeInit process/process_runtime_test.OneRankInits
+  process/process_runtime_test.TwoRanksWork
   process/process_runtime_test.AFailedInit process/process_runtime_test.Shutdown
   process/process_runtime_test.AForkedChild
   transport/shm_segment_test.OpenRefuses transport/shm_segment_test.ASegmentCannotChange

@@ -57,7 +57,7 @@ void Call::Submit(Request request, Output output, Memory copy, int64_t bytes) {
   }
   call.announce = [self](const std::vector<int64_t>& values) { self->values_ = values; };
   call.done = [self](const Status& status) { self->Finish(status); };
-  ProcessRuntime::Get().Enqueue(std::move(request), std::move(call));
+  EnqueueIn(0, std::move(request), std::move(call));
 }
 
 Result<void*> Call::AllocateResult(const std::string& name, const Shape& shape,

@@ -54,7 +54,8 @@ py::object Handle::Wait(std::optional<double> timeout) {
 
 void Handle::Withdraw() {
   py::gil_scoped_release release;
-  ProcessRuntime::Get().CancelCalls(Aborted("interrupted (Ctrl-C, SIGINT)"));
+  const Result<std::shared_ptr<RankRuntime>> runtime = ProcessRuntime::Get().Current();
+  if (runtime.ok()) (*runtime)->CancelCalls(Aborted("interrupted (Ctrl-C, SIGINT)"));
   call_->WaitFor(kWithdrawLimit);
 }
 

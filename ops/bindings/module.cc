@@ -32,6 +32,12 @@ namespace py = pybind11;
 // bits of their own the chance that two meet is nil.
 constexpr uint64_t kOwnRuns = uint64_t{0x7F3A91} << 40;
 
+// The present runtime; null where there is none, which then has nothing to do.
+std::shared_ptr<RankRuntime> Running(uint64_t generation = 0) {
+  const Result<std::shared_ptr<RankRuntime>> runtime = ProcessRuntime::Get().Current(generation);
+  return runtime.ok() ? *runtime : nullptr;
+}
+
 Topology RequireTopology() {
   Result<Topology> topology = ProcessRuntime::Get().topology();
   RaiseIfError(topology.status());
@@ -176,21 +182,29 @@ void DefineFailures(py::module_& m) {
       [](ProcessSetId process_set) {
         static std::atomic<uint64_t> last{0};
         const uint64_t run = kOwnRuns | ++last;
-        ProcessRuntime::Get().BeginRun(run, process_set);
+        if (const auto runtime = Running()) runtime->BeginRun(run, process_set);
         return run;
       },
       arg("process_set") = kGlobalProcessSet,
       "Begins what fails on all ranks of the set if it fails here; returns its number.");
-  m.def("end_run", [](uint64_t run) { ProcessRuntime::Get().EndRun(run); }, arg("run"));
+  m.def(
+      "end_run",
+      [](uint64_t run) {
+        if (const auto runtime = Running()) runtime->EndRun(run);
+      },
+      arg("run"));
   m.def(
       "fail_run",
       [](uint64_t run, const std::string& cause) {
-        ProcessRuntime::Get().FailRun(run, Aborted(cause));
+        if (const auto runtime = Running()) runtime->FailRun(run, Aborted(cause));
       },
       arg("run"), arg("cause"), "Instead of end_run; all ranks get the cause.");
   m.def(
       "attempt",
-      [](ProcessSetId process_set) { return ProcessRuntime::Get().Attempt(process_set); },
+      [](ProcessSetId process_set) {
+        const auto runtime = Running();
+        return runtime == nullptr ? 0 : runtime->Attempt(process_set);
+      },
       arg("process_set") = kGlobalProcessSet,
       "How many steps of the process set have failed; the same on all ranks after each failure.");
   m.def(
@@ -198,7 +212,7 @@ void DefineFailures(py::module_& m) {
       [](const std::string& cause, const py::function& unless) {
         // From the answer on the GIL is kept, so no thread comes out of a call into its next one.
         if (unless().cast<bool>()) return false;
-        ProcessRuntime::Get().CancelCalls(Aborted(cause));
+        if (const auto runtime = Running()) runtime->CancelCalls(Aborted(cause));
         return true;
       },
       arg("cause"), arg("unless"),
@@ -244,7 +258,7 @@ void DefineRecord(py::module_& m) {
   m.def(
       "mark_step",
       [](int64_t step, int64_t samples, int64_t input_nanoseconds) {
-        ProcessRuntime::Get().MarkStep(step, samples, input_nanoseconds);
+        if (const auto runtime = Running()) runtime->MarkStep(step, samples, input_nanoseconds);
       },
       arg("step"), arg("samples") = -1, arg("input_nanoseconds") = -1,
       "For the record: a step begins; samples trained on and time spent in waiting for input, both "
@@ -253,16 +267,25 @@ void DefineRecord(py::module_& m) {
       "mark_fit",
       [](int64_t epoch, int64_t epochs, int64_t last_step, std::optional<double> loss,
          int64_t callback_nanoseconds) {
-        ProcessRuntime::Get().MarkFit({epoch, epochs, last_step, loss, callback_nanoseconds});
+        if (const auto runtime = Running()) {
+          runtime->MarkFit({epoch, epochs, last_step, loss, callback_nanoseconds});
+        }
       },
       arg("epoch"), arg("epochs"), arg("last_step"), arg("loss"), arg("callback_nanoseconds"),
       "For the record: fit is in this epoch, from 1 on, of so many, and ends after that step; the "
       "loss of the epoch so far, and the time spent in callbacks since the start. 0: unknown.");
   m.def(
-      "mark", [](const std::string& text) { ProcessRuntime::Get().Mark(text); }, arg("text"),
-      "Adds a line of the program to the record.");
+      "mark",
+      [](const std::string& text) {
+        if (const auto runtime = Running()) runtime->Mark(text);
+      },
+      arg("text"), "Adds a line of the program to the record.");
   m.def(
-      "pause_record", [](bool paused) { ProcessRuntime::Get().PauseRecord(paused); }, arg("paused"),
+      "pause_record",
+      [](bool paused) {
+        if (const auto runtime = Running()) runtime->PauseRecord(paused);
+      },
+      arg("paused"),
       "While it is paused, calls leave no trace in the record: for measuring what that costs.");
   m.def("name_tensors", &NameGradients, arg("collective"), arg("variables"), arg("loss_scaled"),
         "Reports of NaN and Inf name the tensors of this collective as gradients of these "
@@ -272,7 +295,9 @@ void DefineRecord(py::module_& m) {
   m.def(
       "note_errors",
       [](std::string note, std::string stall, uint64_t generation) {
-        ProcessRuntime::Get().NoteErrors(std::move(note), std::move(stall), generation);
+        if (const auto runtime = Running(generation)) {
+          runtime->NoteErrors(std::move(note), std::move(stall));
+        }
       },
       arg("note"), arg("stall") = "", arg("generation") = 0,
       py::call_guard<py::gil_scoped_release>(),
@@ -283,9 +308,11 @@ void DefineRecord(py::module_& m) {
       [](double timeout,
          uint64_t generation) -> std::optional<std::pair<bool, std::vector<std::string>>> {
         const auto limit = static_cast<Duration>(timeout * static_cast<double>(kSecond));
+        std::shared_ptr<WarningBell> bell;  // the runtime may end while this thread waits
+        if (const auto runtime = Running(generation)) bell = runtime->bell();
+        if (bell == nullptr) return std::nullopt;
         std::vector<std::string> warnings;
-        const WarningBell::Heard heard =
-            ProcessRuntime::Get().WaitForWarning(limit, generation, &warnings);
+        const WarningBell::Heard heard = bell->Wait(limit, &warnings);
         if (heard == WarningBell::Heard::kEnd) return std::nullopt;
         return std::pair(heard == WarningBell::Heard::kWarning, std::move(warnings));
       },
@@ -335,13 +362,18 @@ void DefineLifecycle(py::module_& m) {
   m.def(
       "process_sets",
       [] {
-        RaiseIfError(ProcessRuntime::Get().Members(kGlobalProcessSet).status());
-        return ProcessRuntime::Get().ProcessSets();
+        const Result<std::shared_ptr<RankRuntime>> runtime = ProcessRuntime::Get().Current();
+        RaiseIfError(runtime.status());
+        return (*runtime)->AllProcessSets();
       },
       "The ranks of each process set, by its id; 0 is the global one. An error where no collective "
       "can run: before init and in a forked child.");
   m.def(
-      "counters", [] { return ProcessRuntime::Get().Counters(); },
+      "counters",
+      [] {
+        const auto runtime = Running();
+        return runtime == nullptr ? std::map<std::string, int64_t>() : runtime->Counters();
+      },
       "Counters since init by name; empty without a runtime.");
   m.def("build_info", &BuildInfo, "How this binding was built and what it runs on.");
   m.def("allreduce_prices", &AllreducePricesOf, arg("hosts"), arg("settings"),
@@ -396,7 +428,8 @@ void DefineHops(py::module_& m) {
   m.def(
       "take_hops",
       [](bool go_on) {
-        const std::vector<Hop> hops = ProcessRuntime::Get().TakeHops(go_on);
+        std::vector<Hop> hops;
+        if (const auto runtime = Running()) hops = runtime->TakeHops(go_on);
         return py::bytes(reinterpret_cast<const char*>(hops.data()), hops.size() * sizeof(Hop));
       },
       py::arg("go_on"),

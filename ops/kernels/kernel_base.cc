@@ -10,6 +10,7 @@
 #include "ops/kernels/step_runs.h"
 #include "ops/kernels/tensorflow_compat.h"
 #include "ops/runtime/base/export.h"
+#include "ops/runtime/process/call_site.h"
 
 namespace tfring {
 namespace {
@@ -80,17 +81,18 @@ class Trace {
 };
 
 void Submit(tf::OpKernelContext* context, KernelCall call, tf::AsyncOpKernel::DoneCallback done) {
-  const uint64_t run = StepRuns::Get().Enter(context, call.request.process_set);
-  call.local.run = run;
+  AddCallSite(&call.request);
+  const StepRun run = StepRuns::Get().Enter(context, call.request.process_set);
+  call.local.run = run.number;
   // The device may still use the tensors if `done` comes early or with an error.
   const bool in_use_after_error = call.local.stream != nullptr;
   const bool in_use = call.local.early;
   if (call.local.stream != nullptr) call.local.keeps = call.held;
   Trace trace(call);
   const bool in_run = call.request.in_run;
-  call.local.done = [context, run, in_run, trace = std::move(trace), held = std::move(call.held),
-                     in_use, in_use_after_error, finish = std::move(call.finish),
-                     early = in_use ? call.local.stream : nullptr,
+  call.local.done = [context, run = run.number, in_run, trace = std::move(trace),
+                     held = std::move(call.held), in_use, in_use_after_error,
+                     finish = std::move(call.finish), early = in_use ? call.local.stream : nullptr,
                      done = std::move(done)](const Status& status) mutable {
     absl::Status outcome = ToAbsl(status);
     if (outcome.ok() && early != nullptr) outcome = ToAbsl(early->WaitForResults());
@@ -103,7 +105,7 @@ void Submit(tf::OpKernelContext* context, KernelCall call, tf::AsyncOpKernel::Do
     trace.End();
     done();
   };
-  ProcessRuntime::Get().Enqueue(std::move(call.request), std::move(call.local));
+  EnqueueIn(run.generation, std::move(call.request), std::move(call.local));
 }
 
 }  // namespace
@@ -144,8 +146,10 @@ Status CollectiveKernel::UseDevice(tf::OpKernelContext* context, KernelCall* cal
   if (device == nullptr || device->stream() == nullptr) {
     return Unavailable("TensorFlow gives no stream for " + context->device()->name());
   }
+  const Result<std::shared_ptr<RankRuntime>> runtime = ProcessRuntime::Get().Current();
+  if (!runtime.ok()) return runtime.status();
   Result<std::shared_ptr<DeviceStream>> stream =
-      ProcessRuntime::Get().WrapStream(device->stream()->platform_specific_handle().stream);
+      (*runtime)->WrapStream(device->stream()->platform_specific_handle().stream);
   if (!stream.ok()) return stream.status();
   call->local.stream = *std::move(stream);
   call->local.early = early_;

@@ -32,9 +32,10 @@ struct KernelCall {
 //    (TensorFlow calls this forwarding) if nobody else reads that input; the collective then works
 //    in place. Outputs whose shapes depend on other ranks are allocated later, on the control
 //    thread, when all ranks have sent their shapes.
-// 3. ProcessRuntime::Enqueue takes the Request and the buffers and returns at once. If Prepare
-//    failed, the Request carries the reason (`refusal`): the sequencer then ends the collective on
-//    all ranks with InvalidArgument, and no rank waits for this one.
+// 3. RankRuntime::Enqueue, of the generation in which the graph's execution began, takes the
+//    Request and the buffers and returns at once. If Prepare failed, the Request carries the reason
+//    (`refusal`): the sequencer then ends the collective on all ranks with InvalidArgument, and no
+//    rank waits for this one.
 // 4. When the collective has ended, a thread of the crew runs `finish`, sets the op's status and
 //    calls `done`. TensorFlow may run the ops that follow on that same thread.
 //

@@ -63,14 +63,22 @@ void Remove(std::vector<T>* all, const T& one) {
 // Shared by the maps, the steps and the callback. Guarded by StepRuns::mutex_ but for what is
 // const.
 struct StepRuns::Run {
-  Run(uint64_t first_step, tf::CancellationManager* its_manager)
-      : number(first_step), manager(its_manager), token(its_manager->get_cancellation_token()) {}
+  Run(uint64_t first_step, uint64_t its_generation, tf::CancellationManager* its_manager)
+      : number(first_step),
+        generation(its_generation),
+        manager(its_manager),
+        token(its_manager->get_cancellation_token()) {}
 
   enum class State { kOpen, kClosing, kOver };
 
   bool waits() const;
+  // An error if the generation in which the run began is over.
+  Result<std::shared_ptr<RankRuntime>> runtime() const {
+    return ProcessRuntime::Get().Current(generation);
+  }
 
   const uint64_t number;                   // the runtime's
+  const uint64_t generation;               // in which it began
   tf::CancellationManager* const manager;  // lives while the run is open
   const tf::CancellationToken token;
   std::vector<Step*> steps;  // the oldest, which is mostly around the others, first
@@ -107,53 +115,55 @@ bool StepRuns::Run::waits() const {
 
 StepRuns& StepRuns::Get() {
   static StepRuns* const runs = [] {
-    ProcessRuntime::Get().SetSurroundingCheck(
-        [](uint64_t run) { return StepRuns::Get().FailedIsOver(run); });
-    return new StepRuns();
+    auto* const made = new StepRuns();
+    StepPrograms::Get().SetSteps(made);
+    return made;
   }();
   return *runs;
 }
 
-uint64_t StepRuns::Enter(tf::OpKernelContext* context, ProcessSetId process_set) {
+StepRun StepRuns::Enter(tf::OpKernelContext* context, ProcessSetId process_set) {
   return Join(context, process_set, Caller::kCollective);
 }
 
 void StepRuns::Guard(tf::OpKernelContext* context, ProcessSetId process_set) {
   // Whether an earlier run has failed may not have been known when it ended.
-  if (Join(context, process_set, Caller::kGuard) != 0) WaitForFailed();
+  if (Join(context, process_set, Caller::kGuard).number != 0) WaitForFailed();
 }
 
-uint64_t StepRuns::Join(tf::OpKernelContext* context, ProcessSetId process_set, Caller caller) {
-  // In a forked child, where another thread may have held the lock, nothing is initialized.
-  if (context->cancellation_manager() == nullptr || !ProcessRuntime::Get().initialized()) return 0;
+StepRun StepRuns::Join(tf::OpKernelContext* context, ProcessSetId process_set, Caller caller) {
+  // A forked child, where another thread may have held the lock, has no runtime.
+  const Result<std::shared_ptr<RankRuntime>> present = ProcessRuntime::Get().Current();
+  if (context->cancellation_manager() == nullptr || !present.ok()) return {};
   Alive alive;
   std::lock_guard<std::mutex> lock(mutex_);
-  Step* const step = StepLocked(context, &alive);
+  Step* const step = StepLocked(context, (*present)->generation(), &alive);
   const std::shared_ptr<Run> run = step->run;
   CloseOthersLocked(run.get(), &alive);  // before this run begins, which comes after them
-  if (failed_ != run->number && failed_ != 0) {
-    failed_ = 0;
+  if (failed_ != run && failed_ != nullptr) {
+    failed_ = nullptr;
     SetSurroundingLocked();
   }
   const bool closes = run->state != Run::State::kOver && IsCancelled(run->manager);
   // For a collective, which may be an eager op, Enqueue does it, but after the failure.
-  if (caller == Caller::kGuard || closes) {
-    ProcessRuntime::Get().BeginRun(run->number, process_set);
+  if ((caller == Caller::kGuard || closes) && run->generation == (*present)->generation()) {
+    (*present)->BeginRun(run->number, process_set);
   }
   if (caller == Caller::kGuard) GuardLocked(step);
   if (caller == Caller::kCollective) ++step->waiting;
   if (closes) CloseLocked(run, false, &alive);
-  return run->number;
+  return {run->number, run->generation};
 }
 
-StepRuns::Step* StepRuns::StepLocked(tf::OpKernelContext* context, Alive* alive) {
+StepRuns::Step* StepRuns::StepLocked(tf::OpKernelContext* context, uint64_t generation,
+                                     Alive* alive) {
   const uint64_t id = StepId(*context);
   const auto known = steps_.find(id);
   if (known != steps_.end()) return known->second.get();
   tf::CancellationManager* const manager = context->cancellation_manager();
   std::shared_ptr<Run> run = FindRunLocked(manager, alive);
   if (run == nullptr) {
-    run = std::make_shared<Run>(id, manager);
+    run = std::make_shared<Run>(id, generation, manager);
     runs_[manager] = run;
     // Refused if it is cancelled, which Join finds out.
     manager->RegisterCallback(run->token, [this, run] { OnCancelled(run); });
@@ -186,17 +196,20 @@ bool StepRuns::InUse(const Run& run, Alive* alive) {
   });
 }
 
-bool StepRuns::FailedIsOver(uint64_t number) {
-  if (!ProcessRuntime::Get().initialized()) return false;
+StepRun StepRuns::Surrounding() {
+  if (!ProcessRuntime::Get().initialized()) return {};
   Alive alive;
   std::lock_guard<std::mutex> lock(mutex_);
-  if (failed_ != number) return false;
-  for (const std::shared_ptr<Run>& run : failed_runs_) {
-    if (run->number == number && InUse(*run, &alive)) return false;
+  if (failed_ != nullptr && surrounding_.number == failed_->number && !InUse(*failed_, &alive)) {
+    failed_ = nullptr;
+    SetSurroundingLocked();
   }
-  failed_ = 0;
-  SetSurroundingLocked();
-  return true;
+  return surrounding_;
+}
+
+void StepRuns::OnProgramFailed(uint64_t run) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (surrounding_.number == run) surrounding_ = StepRun();
 }
 
 void StepRuns::GuardLocked(Step* step) {
@@ -209,7 +222,7 @@ void StepRuns::GuardLocked(Step* step) {
   Run& run = *step->run;
   if (run.guarded || run.state == Run::State::kOver) return;
   run.guarded = true;
-  guarded_.push_back(run.number);
+  guarded_.push_back(step->run);
   SetSurroundingLocked();
 }
 
@@ -258,7 +271,7 @@ void StepRuns::WaitForFailed() {
     failed = unsafe_;
   }
   for (const uint64_t run : failed) {
-    if (!ProcessRuntime::Get().WaitForRun(run)) return;
+    if (!StepPrograms::Get().WaitForRun(run)) return;
     std::lock_guard<std::mutex> lock(mutex_);
     Remove(&unsafe_, run);
   }
@@ -324,16 +337,17 @@ void StepRuns::Watch() {
 void StepRuns::EndLocked(const std::shared_ptr<Run>& run, const absl::Status& cause) {
   run->state = Run::State::kOver;
   Remove(&closing_, run);
-  Remove(&guarded_, run->number);
+  Remove(&guarded_, run);
+  const Result<std::shared_ptr<RankRuntime>> runtime = run->runtime();
   const auto found = runs_.find(run->manager);
   if (found != runs_.end() && found->second == run) runs_.erase(found);
   if (!run->waits() && (cause.ok() || IsEndOfInput(cause))) {
-    ProcessRuntime::Get().EndRun(run->number);
+    if (runtime.ok()) (*runtime)->EndRun(run->number);
     while (!run->steps.empty()) ForgetStepLocked(run->steps.back());
   } else {
-    ProcessRuntime::Get().FailRun(run->number, ShortCause(cause));
+    if (runtime.ok()) (*runtime)->FailRun(run->number, ShortCause(cause));
     unsafe_.push_back(run->number);
-    if (run->guarded) failed_ = run->number;
+    if (run->guarded) failed_ = run;
     failed_runs_.push_back(run);
     if (failed_runs_.size() > kMaxFailedRuns) {
       const std::shared_ptr<Run> oldest = failed_runs_.front();
@@ -362,9 +376,9 @@ void StepRuns::ForgetStepLocked(Step* step) {
 }
 
 void StepRuns::SetSurroundingLocked() {
-  uint64_t run = failed_;
-  if (!guarded_.empty()) run = guarded_.size() == 1 && failed_ == 0 ? guarded_[0] : 0;
-  ProcessRuntime::Get().SetSurroundingRun(run);
+  std::shared_ptr<Run> run = failed_;
+  if (!guarded_.empty()) run = guarded_.size() == 1 && failed_ == nullptr ? guarded_[0] : nullptr;
+  surrounding_ = run == nullptr ? StepRun() : StepRun{run->number, run->generation};
 }
 
 int64_t StepRuns::count() {

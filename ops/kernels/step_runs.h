@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ops/runtime/base/types.h"
+#include "ops/runtime/process/step_programs.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/rendezvous.h"
 
@@ -17,7 +18,7 @@ namespace tfring {
 
 // Tells the runtime which executions of graphs use collectives on this rank, and which of them
 // fail: the other ranks' have to fail, too, and nobody may wait for what a failed one does not call
-// any more (ProcessRuntime::FailRun).
+// any more (RankRuntime::FailRun).
 //
 // A step here is what has a step id of TensorFlow's. A function that is called within a step is
 // often a step by itself, but all of them share one cancellation manager and fail together: they
@@ -31,20 +32,24 @@ namespace tfring {
 // A step is known here from its guard (TfringStepGuard), which runs when the graph starts, to its
 // end; without a guard (eager mode, TF1 sessions, bodies of loops) while collectives of it wait.
 // Thread-safe; never destroyed.
-class StepRuns {
+class StepRuns final : public Steps {
  public:
   static StepRuns& Get();
 
   // The guard of a graph runs: the step may use the process set.
   void Guard(tensorflow::OpKernelContext* context, ProcessSetId process_set);
 
-  // A collective is about to wait; returns the run that it belongs to, 0 for none. If that has
-  // failed already, the runtime knows it afterwards and refuses the call.
-  uint64_t Enter(tensorflow::OpKernelContext* context, ProcessSetId process_set);
+  // A collective is about to wait; returns the run that it belongs to, number 0 for none. If that
+  // has failed already, the runtime knows it afterwards and refuses the call.
+  StepRun Enter(tensorflow::OpKernelContext* context, ProcessSetId process_set);
   // It has ended; to be called before TensorFlow's `done`, after which the step may be gone. `run`
-  // is what Enter returned. `failure`: not ok if the run fails because of it, of which the guard
-  // may not have run yet.
+  // is the number that Enter returned. `failure`: not ok if the run fails because of it, of which
+  // the guard may not have run yet.
   void Leave(uint64_t run, const tensorflow::OpKernelContext& context, const absl::Status& failure);
+
+  // The guarded run that has not ended, or the failed one whose programs may still run.
+  StepRun Surrounding() override;
+  void OnProgramFailed(uint64_t run) override;
 
   // How many steps are known now, without those that have failed.
   int64_t count();
@@ -57,8 +62,9 @@ class StepRuns {
   // Released after the lock: the end of a rendezvous calls OnEnded.
   using Alive = std::vector<RendezvousRef>;
 
-  uint64_t Join(tensorflow::OpKernelContext* context, ProcessSetId process_set, Caller caller);
-  Step* StepLocked(tensorflow::OpKernelContext* context, Alive* alive);
+  StepRun Join(tensorflow::OpKernelContext* context, ProcessSetId process_set, Caller caller);
+  // A run that is new began in this generation.
+  Step* StepLocked(tensorflow::OpKernelContext* context, uint64_t generation, Alive* alive);
   // Of a step that is new; null if its run is new, too.
   std::shared_ptr<Run> FindRunLocked(tensorflow::CancellationManager* manager, Alive* alive);
   void GuardLocked(Step* step);
@@ -78,8 +84,6 @@ class StepRuns {
   void WaitForFailed();
   void ForgetStepLocked(Step* step);
   void SetSurroundingLocked();
-  // Whether no executor runs a step of the failed run any more; then it surrounds nothing.
-  bool FailedIsOver(uint64_t run);
   static bool InUse(const Run& run, Alive* alive);
   // A thread's body: looks after the runs that are closing; sleeps while there is none.
   void Watch();
@@ -88,10 +92,11 @@ class StepRuns {
   std::condition_variable closing_began_;
   std::unordered_map<uint64_t, std::unique_ptr<Step>> steps_;                        // by step id
   std::unordered_map<tensorflow::CancellationManager*, std::shared_ptr<Run>> runs_;  // not failed
-  std::vector<uint64_t> guarded_;  // of these, those with a guard
+  std::vector<std::shared_ptr<Run>> guarded_;  // of these, those with a guard
   // A guarded run that has failed, until another one begins: programs of it that XLA has compiled
   // may still run.
-  uint64_t failed_ = 0;
+  std::shared_ptr<Run> failed_;
+  StepRun surrounding_;
   // Cancelled, and no rendezvous was aborted yet, or none that tells why. Mostly the run has ended
   // well, and the rendezvous are destroyed right away.
   std::vector<std::shared_ptr<Run>> closing_;

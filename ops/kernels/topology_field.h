@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "ops/runtime/process/process_runtime.h"
@@ -21,9 +22,11 @@ enum class TopologyField {
 };
 
 inline Result<int32_t> ReadTopology(TopologyField field, ProcessSetId process_set) {
+  const Result<std::shared_ptr<RankRuntime>> runtime = ProcessRuntime::Get().Current();
+  if (!runtime.ok()) return runtime.status();
   const Result<Topology> topology = ProcessRuntime::Get().topology();
   if (!topology.ok()) return topology.status();
-  const Result<std::vector<Rank>> members = ProcessRuntime::Get().Members(process_set);
+  const Result<std::vector<Rank>> members = (*runtime)->Members(process_set);
   if (!members.ok()) return members.status();
   const auto found = std::find(members->begin(), members->end(), topology->rank);
   const bool included = found != members->end();

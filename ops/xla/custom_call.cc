@@ -73,7 +73,9 @@ Status ReadTensors(const ffi::RemainingArgs& arguments, const ffi::RemainingRets
 // Refuses the request if the number of ranks has changed since the function was compiled. The other
 // ranks get the error too: theirs may have been compiled after the change.
 Status RefuseIfResized(int64_t compiled_size, Request* request) {
-  const Result<std::vector<Rank>> members = ProcessRuntime::Get().Members(request->process_set);
+  const Result<std::shared_ptr<RankRuntime>> runtime = ProcessRuntime::Get().Current();
+  if (!runtime.ok()) return runtime.status();
+  const Result<std::vector<Rank>> members = (*runtime)->Members(request->process_set);
   if (!members.ok()) return members.status();
   if (members->size() == static_cast<size_t>(compiled_size)) return OkStatus();
   request->refusal =

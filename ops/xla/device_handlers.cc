@@ -96,7 +96,9 @@ Status WriteField(void* stream, int64_t field, int64_t process_set, void* memory
   const Result<int32_t> number =
       ReadTopology(static_cast<TopologyField>(field), static_cast<ProcessSetId>(process_set));
   if (!number.ok()) return number.status();
-  const Result<std::shared_ptr<DeviceStream>> wrapped = ProcessRuntime::Get().WrapStream(stream);
+  const Result<std::shared_ptr<RankRuntime>> runtime = ProcessRuntime::Get().Current();
+  if (!runtime.ok()) return runtime.status();
+  const Result<std::shared_ptr<DeviceStream>> wrapped = (*runtime)->WrapStream(stream);
   if (!wrapped.ok()) return wrapped.status();
   return (*wrapped)->Write(memory, *number);
 }

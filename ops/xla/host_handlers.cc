@@ -10,6 +10,7 @@
 
 #include "ops/kernels/topology_field.h"
 #include "ops/runtime/process/process_runtime.h"
+#include "ops/runtime/process/step_programs.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/xla/attributes.h"
 #include "ops/xla/custom_call.h"
@@ -25,13 +26,12 @@ namespace ffi = ::xla::ffi;
 Status RunAndWait(Request request, LocalCall call) {
   auto ended = std::make_shared<std::promise<Status>>();
   std::future<Status> status = ended->get_future();
-  const uint64_t run = ProcessRuntime::Get().surrounding_run();
-  call.run = run;
+  const StepRun run = StepPrograms::Get().Surrounding();
+  call.run = run.number;
   call.done = [ended](const Status& outcome) { ended->set_value(outcome); };
-  ProcessRuntime::Get().Enqueue(std::move(request), std::move(call));
+  EnqueueIn(run.generation, std::move(request), std::move(call));
   const Status outcome = status.get();
-  // A step that has failed may be over when the next program runs, and that may be part of none.
-  if (!outcome.ok()) ProcessRuntime::Get().ClearSurroundingRun(run);
+  if (!outcome.ok()) StepPrograms::Get().OnProgramFailed(run.number);
   return outcome;
 }
 

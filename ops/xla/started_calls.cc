@@ -11,8 +11,10 @@ namespace tfring {
 namespace {
 
 // Makes the call one on the stream; `shapes` and buffers are there.
-Status UseStream(void* stream, LocalCall* call) {
-  Result<std::shared_ptr<DeviceStream>> wrapped = ProcessRuntime::Get().WrapStream(stream);
+Status UseStream(uint64_t generation, void* stream, LocalCall* call) {
+  const Result<std::shared_ptr<RankRuntime>> runtime = ProcessRuntime::Get().Current(generation);
+  if (!runtime.ok()) return runtime.status();
+  Result<std::shared_ptr<DeviceStream>> wrapped = (*runtime)->WrapStream(stream);
   if (!wrapped.ok()) return wrapped.status();
   call->stream = *std::move(wrapped);
   call->early = true;
@@ -44,26 +46,26 @@ StartedCall StartedCall::Enqueue(void* stream, Request request, LocalCall call) 
   StartedCall started;
   started.what_ = Describe(request);
   for (const TensorBuffer& buffer : call.buffers) started.outputs_.push_back(buffer.output);
-  const Status usable = UseStream(stream, &call);
+  const StepRun run = StepPrograms::Get().Surrounding();
+  const Status usable = UseStream(run.generation, stream, &call);
   if (!usable.ok()) {
     call = LocalCall();
     Refuse(InvalidArgument(started.what_ + ": " + usable.message()), &request);
   }
-  started.run_ = call.run = ProcessRuntime::Get().surrounding_run();
+  started.run_ = call.run = run.number;
   call.keeps = Token(&started.unused_);
   started.stream_ = call.stream;
   auto launched = std::make_shared<std::promise<Status>>();
   started.launched_ = launched->get_future().share();
   call.done = [launched](const Status& outcome) { launched->set_value(outcome); };
-  ProcessRuntime::Get().Enqueue(std::move(request), std::move(call));
+  EnqueueIn(run.generation, std::move(request), std::move(call));
   return started;
 }
 
 Status StartedCall::WaitForLaunch() const {
   Status outcome = launched_.get();
   if (outcome.ok()) outcome = stream_->WaitForResults();
-  // A step that has failed may be over when the next program runs, and that may be part of none.
-  if (!outcome.ok()) ProcessRuntime::Get().ClearSurroundingRun(run_);
+  if (!outcome.ok()) StepPrograms::Get().OnProgramFailed(run_);
   return outcome;
 }
 
@@ -82,12 +84,12 @@ void StartedCall::WaitUntilSafe() const {
 }
 
 StartedCalls& StartedCalls::Get() {
-  static auto* const calls = new StartedCalls();
+  static StartedCalls* const calls = [] {
+    auto* const made = new StartedCalls();
+    StepPrograms::Get().SetPrograms(made);
+    return made;
+  }();
   return *calls;
-}
-
-StartedCalls::StartedCalls() {
-  ProcessRuntime::Get().SetRunWaiter([](uint64_t run) { StartedCalls::Get().WaitForRun(run); });
 }
 
 void StartedCalls::AbandonEarlier(void* stream, ProcessSetId process_set, const std::string& name) {

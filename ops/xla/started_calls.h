@@ -15,6 +15,7 @@
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
 #include "ops/runtime/process/process_runtime.h"
+#include "ops/runtime/process/step_programs.h"
 #include "ops/runtime/protocol/message/request.h"
 
 namespace tfring {
@@ -63,7 +64,7 @@ class StartedCall {
 // The calls of this process between their start and their done, which are two custom calls of one
 // program, on one thread. Programs of several threads may share a stream. Thread-safe; never
 // destroyed.
-class StartedCalls {
+class StartedCalls final : public Programs {
  public:
   static StartedCalls& Get();
 
@@ -80,12 +81,11 @@ class StartedCalls {
   // This thread's program on the stream is about to fail: waits for all that it has started.
   void AbandonAll(void* stream);
 
-  // The run has failed, whatever has failed in it: waits for all that its programs have started on
-  // any thread. They may still ask for it.
-  void WaitForRun(uint64_t run);
+  // Waits for all that programs of the run have started on any thread. They may still ask for it.
+  void WaitForRun(uint64_t run) override;
 
  private:
-  StartedCalls();
+  StartedCalls() = default;
 
   using Place = std::pair<void*, std::thread::id>;  // a stream, and who runs the program
   using Key = std::tuple<Place, ProcessSetId, std::string>;

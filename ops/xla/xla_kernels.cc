@@ -179,7 +179,9 @@ class CollectiveXlaKernel : public tf::XlaOpKernel {
   absl::Status ResultShape(xla::Shape* shape, int64_t* size) const {
     if (request_.kind != CollectiveKind::kAllgather) return absl::OkStatus();
     if (shape->dimensions().empty()) return absl::OkStatus();  // refused when it runs, on all ranks
-    const Result<std::vector<Rank>> members = ProcessRuntime::Get().Members(request_.process_set);
+    const Result<std::shared_ptr<RankRuntime>> runtime = ProcessRuntime::Get().Current();
+    if (!runtime.ok()) return ToAbsl(runtime.status());
+    const Result<std::vector<Rank>> members = (*runtime)->Members(request_.process_set);
     if (!members.ok()) return ToAbsl(members.status());
     *size = static_cast<int64_t>(members->size());
     shape->set_dimensions(0, shape->dimensions(0) * *size);

@@ -8,7 +8,7 @@
 
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/process/process_runtime.h"
-#include "ops/runtime/process/rank_runtime.h"
+#include "ops/runtime/process/rank_runtime_parts.h"
 #include "ops/runtime/transport/mpi_library.h"
 #include "ops/runtime/transport/peer_connector.h"
 #include "ops/runtime/transport/unique_fd.h"

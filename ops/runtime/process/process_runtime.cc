@@ -5,22 +5,18 @@
 #include <chrono>
 #include <condition_variable>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
-#include "ops/runtime/base/clock.h"
 #include "ops/runtime/base/log.h"
 #include "ops/runtime/base/signals.h"
-#include "ops/runtime/process/call_site.h"
 #include "ops/runtime/process/completions.h"
 #include "ops/runtime/process/factory.h"
-#include "ops/runtime/process/past_generations.h"
-#include "ops/runtime/process/rank_runtime.h"
 #include "ops/runtime/process/start_runtime.h"
 #include "ops/runtime/transport/fork_guard.h"
 
@@ -50,14 +46,6 @@ void AddHealth(const RankRuntime& runtime, GenerationState* state) {
 struct ProcessRuntime::Impl {
   enum class Phase { kDown, kStarting, kUp, kStopping };
 
-  // Null in a forked child, and if another generation is up than that of this number (0: any).
-  std::shared_ptr<RankRuntime> Current(uint64_t generation = 0) const {
-    if (ForkGuard::InForkedChild()) return nullptr;
-    std::lock_guard<std::mutex> lock(mutex);
-    const bool wanted = generation == 0 || generation == state.number;
-    return phase == Phase::kUp && wanted ? runtime : nullptr;
-  }
-
   void EnterPhase(Phase next) {
     std::lock_guard<std::mutex> lock(mutex);
     phase = next;
@@ -81,7 +69,7 @@ struct ProcessRuntime::Impl {
   Status Start(InitOptions* options, Connections connections) {
     try {
       ForkGuard::RuntimeStarts();
-      past.Remember(options->topology);
+      Remember(options->topology);
       Result<std::shared_ptr<RankRuntime>> started = StartRuntime(options, std::move(connections));
       if (!started.ok()) return started.status();
       std::lock_guard<std::mutex> lock(mutex);
@@ -103,7 +91,6 @@ struct ProcessRuntime::Impl {
     state.phase = GenerationState::Phase::kDown;
     if (state.error.ok()) state.error = own;
     last_set = std::max(last_set, ended.LastProcessSet());
-    past.AddRuns(ended.Runs());
   }
 
   // In phase kUp or kStopping, under `mutex`.
@@ -117,12 +104,13 @@ struct ProcessRuntime::Impl {
     const Status later =
         FailedPrecondition(over + ", call init() to begin the next one: " + reason);
     const bool stopping = phase == Phase::kStopping;
-    past.Abandoned();
     const auto gone = [this, stopping] {
       if (!stopping) ForkGuard::RuntimeEnded();
-      past.Ended();
+      std::lock_guard<std::mutex> lock(mutex);
+      --abandoned;
+      changed.notify_all();
     };
-    if (!ended->Abandon(Status(code, over + ": " + reason), later, gone)) past.Ended();
+    if (ended->Abandon(Status(code, over + ": " + reason), later, gone)) ++abandoned;
     EndState(*ended, Aborted(why));
     if (stopping) return;  // Stop does the rest
     not_up = later;
@@ -132,24 +120,27 @@ struct ProcessRuntime::Impl {
     changed.notify_all();
   }
 
-  // Why there is no runtime.
-  Status NotUp() const {
+  // The same pointer for the same topology, so that many inits take no more memory than one. It
+  // stays valid, because those who ask for their rank hold no lock.
+  const Topology* Remember(const Topology& wanted) {
     std::lock_guard<std::mutex> lock(mutex);
-    return not_up;
+    for (const std::unique_ptr<const Topology>& known : topologies) {
+      if (*known == wanted) return known.get();
+    }
+    topologies.push_back(std::make_unique<const Topology>(wanted));
+    return topologies.back().get();
   }
 
-  mutable std::mutex mutex;  // guards phase, runtime, state, not_up and last_set
+  mutable std::mutex mutex;  // guards all but `topology`
   std::condition_variable changed;
   Phase phase = Phase::kDown;
   std::shared_ptr<RankRuntime> runtime;
   GenerationState state;  // without what only `runtime` knows while it is up
   Status not_up = NotInitialized();
   ProcessSetId last_set = kGlobalProcessSet;  // of past generations
-  PastGenerations past;
+  int abandoned = 0;                          // generations that have not ended yet
+  std::vector<std::unique_ptr<const Topology>> topologies;
   std::atomic<const Topology*> topology{nullptr};  // null when not initialized
-  std::atomic<uint64_t> surrounding_run{0};
-  std::atomic<bool (*)(uint64_t)> surrounding_is_over{nullptr};
-  std::atomic<void (*)(uint64_t)> run_waiter{nullptr};
 };
 
 ProcessRuntime& ProcessRuntime::Get() {
@@ -177,6 +168,7 @@ Status ProcessRuntime::Init(InitOptions options) {
                              ", and this process has had generation " +
                              std::to_string(impl_->state.number) + ": numbers have to ascend");
     }
+    if (options.generation == 0) options.generation = impl_->state.number + 1;
     impl_->phase = Impl::Phase::kStarting;
   }
   const Status started = impl_->Start(&options, std::move(connections));
@@ -185,13 +177,13 @@ Status ProcessRuntime::Init(InitOptions options) {
     impl_->EnterPhase(Impl::Phase::kDown);
     return started;
   }
+  const Topology* const topology = impl_->Remember(options.topology);
   std::lock_guard<std::mutex> lock(impl_->mutex);
-  const uint64_t next = impl_->state.number + 1;
   impl_->state = GenerationState();
-  impl_->state.number = options.generation != 0 ? options.generation : next;
+  impl_->state.number = options.generation;
   impl_->state.phase = GenerationState::Phase::kUp;
   impl_->not_up = NotInitialized();
-  impl_->topology = impl_->past.Remember(options.topology);
+  impl_->topology = topology;
   impl_->phase = Impl::Phase::kUp;
   impl_->changed.notify_all();
   return OkStatus();
@@ -225,15 +217,19 @@ ProcessSetId ProcessRuntime::last_process_set() const {
 }
 
 int ProcessRuntime::abandoned() const {
-  return ForkGuard::InForkedChild() ? 0 : impl_->past.ending();
+  if (ForkGuard::InForkedChild()) return 0;
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  return impl_->abandoned;
 }
 
 void ProcessRuntime::Shutdown(const std::string& error) {
   if (ForkGuard::InForkedChild()) return;
   ShutDownPresent(error);
   if (Completions::IsAny()) return;  // it may be what keeps an old generation from its end
-  if (!impl_->past.WaitUntilEnded(MonotonicNow() + kPastLimit)) {
-    TFRING_LOG(kWarning) << impl_->past.ending() << " abandoned generations of this process have "
+  std::unique_lock<std::mutex> lock(impl_->mutex);
+  if (!impl_->changed.wait_for(lock, std::chrono::nanoseconds(kPastLimit),
+                               [this] { return impl_->abandoned == 0; })) {
+    TFRING_LOG(kWarning) << impl_->abandoned << " abandoned generations of this process have "
                          << "threads that did not end within " << kPastLimit / kSecond << " s";
   }
 }
@@ -279,133 +275,20 @@ Result<Topology> ProcessRuntime::topology() const {
   return *topology;
 }
 
-std::map<ProcessSetId, std::vector<Rank>> ProcessRuntime::ProcessSets() const {
-  if (ForkGuard::InForkedChild()) return {};
-  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  if (runtime == nullptr) return {};
-  return runtime->AllProcessSets();
-}
-
-Result<std::vector<Rank>> ProcessRuntime::Members(ProcessSetId id) const {
+Result<std::shared_ptr<RankRuntime>> ProcessRuntime::Current(uint64_t generation) const {
   if (ForkGuard::InForkedChild()) return ForkGuard::ForkedChildError();
-  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  if (runtime == nullptr) return impl_->NotUp();
-  return runtime->Members(id);
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  if (impl_->phase != Impl::Phase::kUp) return impl_->not_up;
+  if (generation == 0 || generation == impl_->state.number) return impl_->runtime;
+  return FailedPrecondition("generation " + std::to_string(generation) +
+                            " is over, and generation " + std::to_string(impl_->state.number) +
+                            " has begun: run the step again");
 }
 
-void ProcessRuntime::Enqueue(Request request, LocalCall call) {
-  if (ForkGuard::InForkedChild()) {
-    if (call.done) call.done(ForkGuard::ForkedChildError());
-    return;
-  }
-  AddCallSite(&request);
-  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  const Status refused =
-      runtime == nullptr ? impl_->NotUp() : impl_->past.Admit(call.run, request.name);
-  if (refused.ok()) return runtime->Enqueue(std::move(request), std::move(call));
-  if (call.done) call.done(refused);
-}
-
-void ProcessRuntime::BeginRun(uint64_t run, ProcessSetId process_set) {
-  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  if (runtime != nullptr && !impl_->past.HasRun(run)) runtime->BeginRun(run, process_set);
-}
-
-void ProcessRuntime::EndRun(uint64_t run) {
-  if (ForkGuard::InForkedChild() || impl_->past.EndRun(run)) return;
-  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  if (runtime != nullptr) runtime->EndRun(run);
-}
-
-void ProcessRuntime::FailRun(uint64_t run, const Status& cause) {
-  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  if (runtime != nullptr && !impl_->past.HasRun(run)) runtime->FailRun(run, cause);
-}
-
-void ProcessRuntime::SetSurroundingRun(uint64_t run) { impl_->surrounding_run = run; }
-
-uint64_t ProcessRuntime::surrounding_run() const {
-  const uint64_t run = impl_->surrounding_run;
-  bool (*const is_over)(uint64_t) = impl_->surrounding_is_over;
-  return run != 0 && is_over != nullptr && is_over(run) ? 0 : run;
-}
-
-void ProcessRuntime::SetSurroundingCheck(bool (*is_over)(uint64_t run)) {
-  impl_->surrounding_is_over = is_over;
-}
-
-bool ProcessRuntime::WaitForRun(uint64_t run) const {
-  void (*const wait)(uint64_t) = impl_->run_waiter;
-  if (wait == nullptr) return true;
-  if (Completions::IsAny()) return false;
-  wait(run);
-  return true;
-}
-
-void ProcessRuntime::SetRunWaiter(void (*wait)(uint64_t run)) { impl_->run_waiter = wait; }
-
-void ProcessRuntime::ClearSurroundingRun(uint64_t run) {
-  impl_->surrounding_run.compare_exchange_strong(run, 0);
-}
-
-uint64_t ProcessRuntime::Attempt(ProcessSetId process_set) const {
-  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  return runtime == nullptr ? 0 : runtime->Attempt(process_set);
-}
-
-void ProcessRuntime::CancelCalls(const Status& cause) {
-  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  if (runtime != nullptr) runtime->CancelCalls(cause);
-}
-
-Result<std::shared_ptr<DeviceStream>> ProcessRuntime::WrapStream(void* stream) {
-  if (ForkGuard::InForkedChild()) return ForkGuard::ForkedChildError();
-  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  if (runtime == nullptr) return impl_->NotUp();
-  return runtime->WrapStream(stream);
-}
-
-void ProcessRuntime::MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds) {
-  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  if (runtime != nullptr) runtime->MarkStep(step, samples, input_nanoseconds);
-}
-
-void ProcessRuntime::MarkFit(const FitMark& fit) {
-  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  if (runtime != nullptr) runtime->MarkFit(fit);
-}
-
-void ProcessRuntime::PauseRecord(bool paused) {
-  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  if (runtime != nullptr) runtime->PauseRecord(paused);
-}
-
-void ProcessRuntime::Mark(const std::string& text) {
-  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  if (runtime != nullptr) runtime->Mark(text);
-}
-
-void ProcessRuntime::NoteErrors(std::string note, std::string stall, uint64_t generation) {
-  const std::shared_ptr<RankRuntime> runtime = impl_->Current(generation);
-  if (runtime != nullptr) runtime->NoteErrors(std::move(note), std::move(stall));
-}
-
-WarningBell::Heard ProcessRuntime::WaitForWarning(Duration limit, uint64_t generation,
-                                                  std::vector<std::string>* warnings) {
-  std::shared_ptr<WarningBell> bell;
-  if (const std::shared_ptr<RankRuntime> runtime = impl_->Current(generation))
-    bell = runtime->bell();
-  return bell == nullptr ? WarningBell::Heard::kEnd : bell->Wait(limit, warnings);
-}
-
-std::vector<Hop> ProcessRuntime::TakeHops(bool go_on) {
-  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  return runtime == nullptr ? std::vector<Hop>() : runtime->TakeHops(go_on);
-}
-
-std::map<std::string, int64_t> ProcessRuntime::Counters() const {
-  const std::shared_ptr<RankRuntime> runtime = impl_->Current();
-  return runtime == nullptr ? std::map<std::string, int64_t>() : runtime->Counters();
+void EnqueueIn(uint64_t generation, Request request, LocalCall call) {
+  const Result<std::shared_ptr<RankRuntime>> runtime = ProcessRuntime::Get().Current(generation);
+  if (runtime.ok()) return (*runtime)->Enqueue(std::move(request), std::move(call));
+  if (call.done) call.done(runtime.status());
 }
 
 }  // namespace tfring

@@ -15,6 +15,7 @@
 #include "ops/runtime/process/control_loop.h"
 #include "ops/runtime/process/error_notes.h"
 #include "ops/runtime/process/layout_texts.h"
+#include "ops/runtime/process/rank_runtime_parts.h"
 #include "ops/runtime/process/run_table.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/runtime/protocol/negotiation/admission.h"
@@ -107,7 +108,7 @@ struct RankRuntime::Core {
 Result<std::unique_ptr<RankRuntime>> RankRuntime::Start(RankRuntimeParts parts) {
   auto core = std::make_shared<Core>(&parts);
   if (core->recorder != nullptr) core->recorder->Event(EventType::kInit, StatusCode::kOk, 0, "");
-  std::unique_ptr<RankRuntime> runtime(new RankRuntime(core, parts.engine.rank));
+  std::unique_ptr<RankRuntime> runtime(new RankRuntime(core, parts));
   core->loop = std::make_unique<ControlLoop>(std::move(parts.engine), std::move(parts.control),
                                              &core->table, &core->runs, &core->completions,
                                              &core->notes, core->recorder.get());
@@ -137,8 +138,11 @@ void RankRuntime::RunControlThread(std::shared_ptr<Core> core) {
   if (gone) gone();
 }
 
-RankRuntime::RankRuntime(std::shared_ptr<Core> core, Rank rank)
-    : rank_(rank), core_(std::move(core)), shut_down_(true) {}
+RankRuntime::RankRuntime(std::shared_ptr<Core> core, const RankRuntimeParts& parts)
+    : rank_(parts.engine.rank),
+      generation_(parts.generation),
+      core_(std::move(core)),
+      shut_down_(true) {}
 
 RankRuntime::~RankRuntime() { Shutdown(); }
 
@@ -243,8 +247,6 @@ std::shared_ptr<const GenerationHealth> RankRuntime::health() const {
 ProcessSetId RankRuntime::LastProcessSet() const {
   return core_->loop->process_sets()->NextId() - 1;
 }
-
-std::vector<uint64_t> RankRuntime::Runs() const { return core_->runs.Runs(); }
 
 std::map<ProcessSetId, std::vector<Rank>> RankRuntime::AllProcessSets() const {
   return core_->loop->process_sets()->all();

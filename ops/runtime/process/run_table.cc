@@ -134,13 +134,6 @@ bool RunTable::HasWithdrawals() const {
   return !withdrawals_.empty();
 }
 
-std::vector<uint64_t> RunTable::Runs() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<uint64_t> runs;
-  for (const auto& [run, state] : runs_) runs.push_back(run);
-  return runs;
-}
-
 size_t RunTable::size() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return runs_.size();

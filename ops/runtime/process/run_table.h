@@ -24,7 +24,7 @@ namespace tfring {
 // generation.
 class RunTable {
  public:
-  // See ProcessRuntime. True if there are withdrawals for the engine.
+  // See RankRuntime. True if there are withdrawals for the engine.
   bool Begin(uint64_t run, ProcessSetId set);
   void End(uint64_t run);
   bool Fail(uint64_t run, const Status& cause);
@@ -57,7 +57,6 @@ class RunTable {
 
   // Runs that it knows: those that have begun, and some that have failed.
   size_t size() const;
-  std::vector<uint64_t> Runs() const;
 
  private:
   struct Set {

@@ -58,6 +58,7 @@ Result<std::shared_ptr<RankRuntime>> StartRuntime(InitOptions* options, Connecti
   if (!parts.ok()) return parts.status();
   parts->recorder = std::move(recorder);
   parts->keep_record = options->record.keep;
+  parts->generation = options->generation;
   parts->engine.nonce = options->nonce;
   parts->engine.last_process_set = options->last_process_set;
   Result<std::unique_ptr<RankRuntime>> runtime = RankRuntime::Start(std::move(*parts));

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/runtime/base/export.h"
 #include "ops/runtime/base/types.h"
 
 namespace tfring {
@@ -13,7 +14,7 @@ namespace tfring {
 // Wakes a thread of the program when the runtime has something to warn of, a stall say, or its
 // generation has broken. The thread says it in its own words. Thread-safe. The waiting thread
 // shares it, so it may live longer than the runtime that rings it.
-class WarningBell {
+class TFRING_EXPORT WarningBell {
  public:
   enum class Heard { kWarning, kNothing, kEnd };
 

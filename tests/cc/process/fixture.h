@@ -15,7 +15,7 @@
 
 #include "ops/runtime/backend/cpu_backend.h"
 #include "ops/runtime/backend/local_backend.h"
-#include "ops/runtime/process/rank_runtime.h"
+#include "ops/runtime/process/rank_runtime_parts.h"
 #include "tests/cc/test.h"
 #include "tests/cc/transport/fixture.h"
 #include "tests/cc/transport/in_process.h"

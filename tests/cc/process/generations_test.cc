@@ -103,7 +103,7 @@ class Generation {
         done(status);
       };
     }
-    Runtime().Enqueue(mine_[index]->request, std::move(local));
+    EnqueueIn(0, mine_[index]->request, std::move(local));
   }
 
   Status Wait(size_t index) {
@@ -161,7 +161,8 @@ class Generation {
 void Abandon() { Runtime().Abandon("for test"); }
 
 void AwaitPlan() {
-  WaitUntil([] { return Runtime().Counters()["plans"] > 0; });
+  const std::shared_ptr<RankRuntime> runtime = *Runtime().Current();
+  WaitUntil([&] { return runtime->Counters()["plans"] > 0; });
 }
 
 // What goes on when the generation is abandoned.
@@ -317,7 +318,7 @@ TEST(AGenerationTellsHowItStandsAndHowItEnded) {
   }
   EXPECT_CONTAINS(now->Wait(0).message(), "rank 1 was lost");
   auto late = Allreduce("late", {1}, 1.0f);
-  Runtime().Enqueue(late->request, late->MakeLocalCall());
+  EnqueueIn(0, late->request, late->MakeLocalCall());
   const Status status = late->Wait();
   EXPECT_TRUE(status.code() == StatusCode::kFailedPrecondition);
   EXPECT_CONTAINS(status.message(), "generation " + std::to_string(number) + " is over on rank 0");
@@ -336,29 +337,30 @@ TEST(AGenerationTellsHowItStandsAndHowItEnded) {
 }
 
 // A step of TensorFlow that began in one generation takes no part in the next one.
-TEST(ARunOfAnOldGenerationIsRefused) {
-  const uint64_t old_run = 41;
-  const auto call_of = [](uint64_t run) {
+TEST(ACallOfAnOldGenerationIsRefused) {
+  const auto outcome_in = [](uint64_t generation) {
     auto call = Allreduce("x", {1}, 1.0f);
-    LocalCall local = call->MakeLocalCall();
-    local.run = run;
-    Runtime().Enqueue(call->request, std::move(local));
+    EnqueueIn(generation, call->request, call->MakeLocalCall());
     return call->Wait();
   };
   ASSERT_TRUE(Runtime().Init(InitOptions()).ok());
-  Runtime().BeginRun(old_run, kGlobalProcessSet);
-  EXPECT_TRUE(call_of(old_run).ok());
+  const std::shared_ptr<RankRuntime> old = *Runtime().Current();
+  EXPECT_EQ(old->generation(), Runtime().generation().number);
+  EXPECT_TRUE(outcome_in(old->generation()).ok());
   Abandon();
+  EXPECT_TRUE(outcome_in(0).code() == StatusCode::kFailedPrecondition);
   ASSERT_TRUE(Runtime().Init(InitOptions()).ok());
-  const Status refused = call_of(old_run);
+  const std::shared_ptr<RankRuntime> present = *Runtime().Current();
+  const Status refused = outcome_in(old->generation());
   EXPECT_TRUE(refused.code() == StatusCode::kFailedPrecondition);
-  EXPECT_CONTAINS(refused.message(), "tensor 'x': this step began before the present init()");
-  Runtime().FailRun(old_run, Internal("an old step failed"));  // says nothing of the new ones
-  EXPECT_EQ(Runtime().Attempt(kGlobalProcessSet), uint64_t{0});
-  EXPECT_TRUE(call_of(42).ok());
-  Runtime().EndRun(old_run);
-  EXPECT_TRUE(call_of(old_run).ok());  // the number is free
-  Runtime().EndRun(old_run);
+  EXPECT_CONTAINS(refused.message(), "generation " + std::to_string(old->generation()) +
+                                         " is over, and generation " +
+                                         std::to_string(present->generation()) + " has begun");
+  auto late = Allreduce("x", {1}, 1.0f);  // what holds the old runtime learns it there
+  late->Start(old.get());
+  EXPECT_TRUE(late->Wait().code() == StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(outcome_in(0).ok());
+  EXPECT_TRUE(outcome_in(present->generation()).ok());
   Runtime().Shutdown();
 }
 
@@ -373,7 +375,7 @@ TEST(ShutdownWaitsForWhatWasAbandoned) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     returned = true;
   };
-  Runtime().Enqueue(call->request, std::move(local));
+  EnqueueIn(0, call->request, std::move(local));
   runs.get_future().wait();
   Abandon();
   EXPECT_EQ(Runtime().abandoned(), 1);

@@ -22,7 +22,7 @@ namespace {
 
 ProcessRuntime& Runtime() { return ProcessRuntime::Get(); }
 
-void Enqueue(Call* call) { Runtime().Enqueue(call->request, call->MakeLocalCall()); }
+void Enqueue(Call* call) { EnqueueIn(0, call->request, call->MakeLocalCall()); }
 
 // This process is rank 0 of 2; `peer` plays rank 1 with transports and a backend of its own.
 struct TwoRanks {
@@ -51,26 +51,13 @@ struct TwoRanks {
 TEST(BeforeInitEverythingSaysSo) {
   EXPECT_TRUE(!Runtime().initialized());
   EXPECT_TRUE(!Runtime().topology().ok());
-  EXPECT_TRUE(Runtime().Counters().empty());
+  EXPECT_TRUE(Runtime().Current().status().code() == StatusCode::kFailedPrecondition);
   auto call = Allreduce("early", {1}, 1.0f);
   Enqueue(call.get());
   Status status = call->Wait();
   EXPECT_TRUE(status.code() == StatusCode::kFailedPrecondition);
   EXPECT_CONTAINS(status.message(), "init()");
   Runtime().Shutdown();
-  // Ops of a step may outlive the runtime.
-  Runtime().BeginRun(1, kGlobalProcessSet);
-  Runtime().FailRun(1, Internal("a step failed"));
-  Runtime().EndRun(1);
-  Runtime().CancelCalls(Cancelled("interrupted"));
-}
-
-TEST(ASurroundingRunIsClearedOnlyWhileItIsThatOne) {
-  Runtime().SetSurroundingRun(7);
-  Runtime().ClearSurroundingRun(6);
-  EXPECT_EQ(Runtime().surrounding_run(), uint64_t{7});
-  Runtime().ClearSurroundingRun(7);
-  EXPECT_EQ(Runtime().surrounding_run(), uint64_t{0});
 }
 
 TEST(OneRankInitsAndShutsDownAgainAndAgain) {
@@ -82,7 +69,7 @@ TEST(OneRankInitsAndShutsDownAgainAndAgain) {
     Enqueue(call.get());
     EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
     EXPECT_TRUE(AllEqual(call->outputs[0], 2.5f));
-    EXPECT_EQ(Runtime().Counters()["collectives"], int64_t{1});
+    EXPECT_EQ((*Runtime().Current())->Counters()["collectives"], int64_t{1});
     Status twice = Runtime().Init(InitOptions());
     EXPECT_TRUE(twice.code() == StatusCode::kFailedPrecondition);
     Runtime().Shutdown();
@@ -162,7 +149,7 @@ TEST(ShutdownInsideADoneDoesNotDeadlock) {
       Runtime().Shutdown();
       ended.set_value();
     };
-    Runtime().Enqueue(call->request, std::move(local));
+    EnqueueIn(0, call->request, std::move(local));
     ended.get_future().wait();
     Runtime().Shutdown();  // waits for the other
     EXPECT_TRUE(!Runtime().initialized());
@@ -216,11 +203,11 @@ TEST(AForkedChildHasNoSocketsAndIsToldWhy) {
       refused = status.code() == StatusCode::kFailedPrecondition &&
                 status.message().find("forked child") != std::string::npos;
     };
-    Runtime().Enqueue(request, std::move(local));
+    EnqueueIn(0, request, std::move(local));
     const bool init_refused = !Runtime().Init(InitOptions()).ok();
     Runtime().Shutdown();
     const bool knows_its_rank = Runtime().topology().ok() && Runtime().topology()->size == 2;
-    refused = refused && init_refused && !Runtime().Members(kGlobalProcessSet).ok();
+    refused = refused && init_refused && !Runtime().Current().ok();
     _exit(OpenSockets() == 0 && refused && knows_its_rank && !Runtime().initialized() ? 0 : 1);
   }
   int status = -1;

@@ -219,10 +219,11 @@ TEST(AJobRunsWithoutAFileWhereNoneCanBeMade) {
   options.record.path = "/nonexistent/rank-0.record";
   ASSERT_TRUE(ProcessRuntime::Get().Init(std::move(options)).ok());
   auto call = Allreduce("alone", {3}, 2.5f);
-  ProcessRuntime::Get().Enqueue(call->request, call->MakeLocalCall());
+  EnqueueIn(0, call->request, call->MakeLocalCall());
   EXPECT_TRUE(call->Wait().ok());
-  ProcessRuntime::Get().MarkStep(1, 2, 3);
-  ProcessRuntime::Get().Mark("a line");
+  const std::shared_ptr<RankRuntime> runtime = *ProcessRuntime::Get().Current();
+  runtime->MarkStep(1, 2, 3);
+  runtime->Mark("a line");
   ProcessRuntime::Get().Shutdown();
 }
 

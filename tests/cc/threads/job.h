@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "ops/runtime/process/rank_runtime.h"
+#include "ops/runtime/process/rank_runtime_parts.h"
 #include "ops/sim/random.h"
 #include "tests/cc/threads/meetings.h"
 #include "tests/cc/transport/in_process.h"

@@ -95,7 +95,7 @@ TEST(TheEndOfARunWaitsForWhatItHasStartedOnAllThreads) {
   std::thread([&] { calls.Add(place.stream(), 0, "a", of_run[0].Call()); }).join();
   calls.Add(place.stream(), 0, "b", of_run[1].Call());
   calls.Add(place.stream(), 0, "c", of_another.Call());
-  Blocking end([] { ProcessRuntime::Get().WaitForRun(71); });
+  Blocking end([] { StepPrograms::Get().WaitForRun(71); });
   of_run[0].Launch();
   EXPECT_TRUE(end.Blocks());
   of_run[1].Fail();
@@ -119,12 +119,12 @@ TEST(ADoneDoesNotWaitForTheRun) {
   ASSERT_TRUE(crew.Start(1).ok());
   std::vector<FinishedCall> calls(2);
   auto waited = std::make_shared<std::atomic<bool>>(true);
-  calls[0].call.done = [waited](const Status&) { *waited = ProcessRuntime::Get().WaitForRun(73); };
+  calls[0].call.done = [waited](const Status&) { *waited = StepPrograms::Get().WaitForRun(73); };
   calls[1].call.done = [started](const Status&) { started->Launch(); };
   completions.Push(std::move(calls));
   ASSERT_TRUE(completions.Stop(MonotonicNow() + 10 * kSecond));
   EXPECT_TRUE(!*waited);
-  EXPECT_TRUE(ProcessRuntime::Get().WaitForRun(73));
+  EXPECT_TRUE(StepPrograms::Get().WaitForRun(73));
   EXPECT_EQ(started->stream->waits.load(), 1);
   EXPECT_TRUE(crew.Join());
 }
