@@ -81,7 +81,7 @@ void Cluster::SubmitCall(Rank rank, size_t user, const Call& call) {
   node.callers[id] = user;
   node.made_at[id] = clock_.Now();
   Request request = call.request;
-  const Status admitted = AdmitRequest(sets, rank, &request);
+  const Status admitted = AdmitRequest(sets, rank, nullptr, &request);
   if (!admitted.ok()) return DeliverResult(rank, id, admitted);
   node.pending.unlock = node.pending.unlock || call.unlock;
   node.pending.submissions.emplace_back(id, std::move(request), self.began);

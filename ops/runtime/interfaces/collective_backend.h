@@ -9,6 +9,7 @@
 
 #include "ops/runtime/base/ask_times.h"
 #include "ops/runtime/base/status.h"
+#include "ops/runtime/base/tensor_buffer.h"
 #include "ops/runtime/base/types.h"
 #include "ops/runtime/interfaces/device_stream.h"
 #include "ops/runtime/interfaces/hops.h"
@@ -23,28 +24,6 @@ class TrafficSink {
   virtual ~TrafficSink() = default;
   virtual void SentTo(Rank to, int64_t bytes) = 0;
 };
-
-// One tensor of a collective on this rank. `input` and `output` may be the same address (a
-// forwarded buffer); they never overlap otherwise. The memory stays valid until the completion. It
-// is host memory unless a DeviceCall says otherwise.
-struct TensorBuffer {
-  const void* input = nullptr;
-  void* output = nullptr;
-  int64_t input_bytes = 0;
-  int64_t output_bytes = 0;
-};
-
-inline int64_t InputBytes(const std::vector<TensorBuffer>& buffers) {
-  int64_t bytes = 0;
-  for (const TensorBuffer& buffer : buffers) bytes += buffer.input_bytes;
-  return bytes;
-}
-
-inline int64_t OutputBytes(const std::vector<TensorBuffer>& buffers) {
-  int64_t bytes = 0;
-  for (const TensorBuffer& buffer : buffers) bytes += buffer.output_bytes;
-  return bytes;
-}
 
 // Consecutive buffers of a collective that are in device memory: those of one call.
 struct DeviceCall {

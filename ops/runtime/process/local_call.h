@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "ops/runtime/base/status.h"
+#include "ops/runtime/base/tensor_buffer.h"
 #include "ops/runtime/base/types.h"
-#include "ops/runtime/interfaces/collective_backend.h"
+#include "ops/runtime/interfaces/device_stream.h"
 
 namespace tfring {
 

@@ -9,7 +9,6 @@
 #include "ops/runtime/base/clock.h"
 #include "ops/runtime/base/log.h"
 #include "ops/runtime/base/signals.h"
-#include "ops/runtime/process/buffer_checks.h"
 #include "ops/runtime/process/call_table.h"
 #include "ops/runtime/process/completions.h"
 #include "ops/runtime/process/control_loop.h"
@@ -148,13 +147,8 @@ RankRuntime::~RankRuntime() { Shutdown(); }
 
 // All checks that a call has to pass on its own rank.
 Status RankRuntime::Admit(Request* request, LocalCall* call) {
-  const Status direction = CheckDirection(*request, *call, rank_);
-  if (!direction.ok()) Refuse(direction, request);
-  TFRING_RETURN_IF_ERROR(AdmitRequest(*core_->loop->process_sets(), rank_, request));
-  if (request->refusal.empty()) {
-    const Status fits = CheckBuffers(*request, *call, rank_);
-    if (!fits.ok()) Refuse(fits, request);
-  }
+  const CallMemory memory{call->buffers, call->allocate != nullptr};
+  TFRING_RETURN_IF_ERROR(AdmitRequest(*core_->loop->process_sets(), rank_, &memory, request));
   request->path = PathOf(*request, *call);
   request->in_run = request->in_run || core_->runs.InRun(request->process_set);
   Result<uint64_t> attempt = core_->runs.Admit(call->run, request->process_set);

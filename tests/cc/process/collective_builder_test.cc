@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "ops/runtime/process/buffer_checks.h"
 #include "tests/cc/process/fake_stream.h"
 #include "tests/cc/test.h"
 
@@ -236,44 +235,6 @@ TEST(ScratchOfADeviceIsInItsMemory) {
   EXPECT_CONTAINS(c.call.local_failure.message(), "full");
   stream->has_scratch = false;
   EXPECT_CONTAINS(c.Build().status().message(), "full");
-}
-
-TEST(BuffersHaveToFitTheirShapes) {
-  float data[8] = {};
-  const auto check = [&](CollectiveKind kind, Rank root, TensorBuffer buffer, bool allocate) {
-    Request request;
-    request.kind = kind;
-    request.root = root;
-    request.peer = 1 - root;
-    request.shapes = {{2, 2}};
-    LocalCall local;
-    local.buffers = {buffer};
-    if (allocate) {
-      local.allocate = [&](int, const Shape&) { return Result<void*>(static_cast<void*>(data)); };
-    }
-    return CheckBuffers(request, local, 0).ok();
-  };
-  const TensorBuffer both = {data, data, 16, 16}, in = {data, nullptr, 16, 0};
-  const TensorBuffer short_in = {data, data, 12, 16}, none = {};
-  EXPECT_TRUE(check(CollectiveKind::kReduce, 0, both, false));
-  EXPECT_TRUE(!check(CollectiveKind::kReduce, 0, in, false));
-  EXPECT_TRUE(check(CollectiveKind::kReduce, 1, in, false));
-  EXPECT_TRUE(!check(CollectiveKind::kReduce, 1, short_in, false));
-  EXPECT_TRUE(!check(CollectiveKind::kBroadcast, 1, in, false));
-  for (CollectiveKind kind : {CollectiveKind::kAllgather, CollectiveKind::kReducescatter,
-                              CollectiveKind::kAlltoall, CollectiveKind::kGather}) {
-    EXPECT_TRUE(check(kind, 1, in, true));
-    EXPECT_TRUE(!check(kind, 1, in, false));
-    EXPECT_TRUE(!check(kind, 1, short_in, true));
-    EXPECT_TRUE(!check(kind, 1, none, true));
-  }
-  EXPECT_TRUE(check(CollectiveKind::kScatter, 0, in, true));
-  EXPECT_TRUE(!check(CollectiveKind::kScatter, 0, short_in, true));
-  EXPECT_TRUE(check(CollectiveKind::kScatter, 1, none, true));
-  EXPECT_TRUE(check(CollectiveKind::kSendRecv, 0, in, false));
-  EXPECT_TRUE(!check(CollectiveKind::kSendRecv, 0, none, false));
-  EXPECT_TRUE(check(CollectiveKind::kSendRecv, 1, none, true));
-  EXPECT_TRUE(!check(CollectiveKind::kSendRecv, 1, none, false));
 }
 
 }  // namespace

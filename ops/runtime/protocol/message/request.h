@@ -11,6 +11,7 @@
 namespace tfring {
 
 constexpr size_t kMaxLayoutBytes = 1 << 20;
+constexpr size_t kMaxRefusalBytes = 4096;
 
 // "My tensor `name` is ready": what a rank sends to the sequencer, and all that the sequencer needs
 // to check that the ranks agree. One Request is one call, which may carry a list of tensors that
@@ -71,19 +72,6 @@ std::vector<Rank> RanksOf(const Request& request, const std::vector<Rank>& membe
 // Alltoall, and scatter on the root: the splits, or the equal parts. The request has passed
 // CheckRequest.
 std::vector<int64_t> RowsByMember(const Request& request, size_t members);
-
-// The two checks of what needs no other rank; `members` is the process set, `self` the rank that
-// calls. InvalidArgument names the tensor.
-//
-// CheckRouting: what rank 0 needs to match the call with those of the other ranks, that is the
-// name, the kind and the two ends of a send/recv. A call that fails here ends on its own rank.
-Status CheckRouting(const Request& request, const std::vector<Rank>& members, Rank self);
-// CheckContent: all else, that is known enums, a reducible dtype, shapes and splits that the kind
-// can have, a root that is a member. A call that fails here has to be refused (see Refuse), so
-// that the other ranks do not wait for it. The request has passed CheckRouting.
-Status CheckContent(const Request& request, const std::vector<Rank>& members, Rank self);
-// Both; a refusal has no content.
-Status CheckRequest(const Request& request, const std::vector<Rank>& members, Rank self);
 
 // Turns `request` into a refusal with the message of `why` as its reason. Only the fields that a
 // refusal needs are kept, so that it can be encoded whatever was wrong with the others.

@@ -15,7 +15,8 @@ Status SetWasRemoved(const Request& request) {
                             "remove a process set when all its collectives have ended");
 }
 
-Status AdmitRequest(const ProcessSets& sets, Rank self, Request* request) {
+Status AdmitRequest(const ProcessSets& sets, Rank self, const CallMemory* memory,
+                    Request* request) {
   const std::string tensor = "tensor '" + request->name + "'";
   const std::vector<Rank>* members = sets.Find(request->process_set);
   if (members == nullptr) return InvalidArgument(tensor + ": " + NoSuchSet(request->process_set));
@@ -27,7 +28,7 @@ Status AdmitRequest(const ProcessSets& sets, Rank self, Request* request) {
   }
   TFRING_RETURN_IF_ERROR(CheckRouting(*request, *members, self));
   if (!request->refusal.empty()) return OkStatus();
-  const Status valid = CheckContent(*request, *members, self);
+  const Status valid = CheckContent(*request, *members, self, memory);
   if (!valid.ok()) Refuse(valid, request);
   return OkStatus();
 }

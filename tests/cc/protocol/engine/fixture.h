@@ -60,7 +60,8 @@ class Engines {
   }
 
   void Submit(Rank rank, CallId id, Request request) {
-    const Status admitted = AdmitRequest(nodes_[rank].engine->process_sets(), rank, &request);
+    const Status admitted =
+        AdmitRequest(nodes_[rank].engine->process_sets(), rank, nullptr, &request);
     if (!admitted.ok()) {
       doubled = doubled || !nodes_[rank].results.emplace(id, admitted).second;
       return;

@@ -96,7 +96,7 @@ Status FirstFrame(uint64_t of_zero, uint64_t of_one, std::string* frame) {
   options.nonce = of_one;
   Engine one(options);
   Request request = Allreduce("x");
-  EXPECT_TRUE(AdmitRequest(one.process_sets(), 1, &request).ok());
+  EXPECT_TRUE(AdmitRequest(one.process_sets(), 1, nullptr, &request).ok());
   zero.Step(kSecond, {});
   EngineEvents calls;
   calls.submissions.emplace_back(1, std::move(request));

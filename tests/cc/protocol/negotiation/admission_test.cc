@@ -10,7 +10,7 @@ namespace {
 
 TEST(CallsThatNoRankCouldMatchEndHere) {
   const auto expect = [](Request request, const std::string& part) {
-    const Status status = AdmitRequest(OverlappingSets(), 0, &request);
+    const Status status = AdmitRequest(OverlappingSets(), 0, nullptr, &request);
     EXPECT_TRUE(status.code() == StatusCode::kInvalidArgument);
     EXPECT_CONTAINS(status.message(), part);
     EXPECT_TRUE(request.refusal.empty());
@@ -23,11 +23,11 @@ TEST(CallsThatNoRankCouldMatchEndHere) {
 TEST(OtherwiseWrongCallsBecomeRefusals) {
   Request request = Allreduce("x", {4}, 1);
   request.dtype = DataType::kBool;
-  EXPECT_TRUE(AdmitRequest(OverlappingSets(), 0, &request).ok());
+  EXPECT_TRUE(AdmitRequest(OverlappingSets(), 0, nullptr, &request).ok());
   EXPECT_CONTAINS(request.refusal, "dtype bool cannot be reduced");
   EXPECT_TRUE(request.shapes.empty());
   const Request refusal = request;
-  EXPECT_TRUE(AdmitRequest(OverlappingSets(), 0, &request).ok());
+  EXPECT_TRUE(AdmitRequest(OverlappingSets(), 0, nullptr, &request).ok());
   EXPECT_TRUE(request == refusal);
 }
 

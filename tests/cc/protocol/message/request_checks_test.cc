@@ -1,4 +1,4 @@
-#include "ops/runtime/protocol/message/request.h"
+#include "ops/runtime/protocol/message/request_checks.h"
 
 #include <cmath>
 #include <string>
@@ -6,7 +6,7 @@
 #include "tests/cc/protocol/requests.h"
 #include "tests/cc/test.h"
 
-namespace tfring::testing::request_test {
+namespace tfring::testing::request_checks_test {
 namespace {
 
 const std::vector<Rank> kThree = {0, 1, 2};
@@ -130,5 +130,40 @@ TEST(SendsAreChecked) {
   ExpectRefused(send, "cannot send to itself");
 }
 
+TEST(BuffersHaveToFitTheirShapes) {
+  float data[8] = {};
+  const auto check = [&](CollectiveKind kind, Rank root, TensorBuffer buffer, bool allocate) {
+    Request request;
+    request.kind = kind;
+    request.root = root;
+    request.peer = 1 - root;
+    request.shapes = {{2, 2}};
+    const std::vector<TensorBuffer> buffers = {buffer};
+    const CallMemory memory{buffers, allocate};
+    return CheckContent(request, {0, 1}, 0, &memory).ok();
+  };
+  const TensorBuffer both = {data, data, 16, 16}, in = {data, nullptr, 16, 0};
+  const TensorBuffer short_in = {data, data, 12, 16}, none = {};
+  EXPECT_TRUE(check(CollectiveKind::kReduce, 0, both, false));
+  EXPECT_TRUE(!check(CollectiveKind::kReduce, 0, in, false));
+  EXPECT_TRUE(check(CollectiveKind::kReduce, 1, in, false));
+  EXPECT_TRUE(!check(CollectiveKind::kReduce, 1, short_in, false));
+  EXPECT_TRUE(!check(CollectiveKind::kBroadcast, 1, in, false));
+  for (CollectiveKind kind : {CollectiveKind::kAllgather, CollectiveKind::kReducescatter,
+                              CollectiveKind::kAlltoall, CollectiveKind::kGather}) {
+    EXPECT_TRUE(check(kind, 1, in, true));
+    EXPECT_TRUE(!check(kind, 1, in, false));
+    EXPECT_TRUE(!check(kind, 1, short_in, true));
+    EXPECT_TRUE(!check(kind, 1, none, true));
+  }
+  EXPECT_TRUE(check(CollectiveKind::kScatter, 0, in, true));
+  EXPECT_TRUE(!check(CollectiveKind::kScatter, 0, short_in, true));
+  EXPECT_TRUE(check(CollectiveKind::kScatter, 1, none, true));
+  EXPECT_TRUE(check(CollectiveKind::kSendRecv, 0, in, false));
+  EXPECT_TRUE(!check(CollectiveKind::kSendRecv, 0, none, false));
+  EXPECT_TRUE(check(CollectiveKind::kSendRecv, 1, none, true));
+  EXPECT_TRUE(!check(CollectiveKind::kSendRecv, 1, none, false));
+}
+
 }  // namespace
-}  // namespace tfring::testing::request_test
+}  // namespace tfring::testing::request_checks_test
