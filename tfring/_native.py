@@ -80,9 +80,13 @@ def _load() -> ModuleType:
         raise ImportError(f"{path} is not a Python extension")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.set_call_site_source(call_site)
     sys.modules[_MODULE_NAME] = module
     return module
+
+
+def note_call_site() -> None:
+    """Notes for the next call of this thread which line of the user's program makes it."""
+    sys.modules[__name__].core.set_call_site(call_site(), False)
 
 
 def call_site() -> str:

@@ -81,21 +81,10 @@ Request PairRequest(const std::string& name, Rank source, Rank dest, int process
   return request;
 }
 
-// Says which line of the user's program calls; null before it is set. Read and set under the GIL,
-// and never freed: the interpreter is gone when static objects are destroyed.
-py::function* call_site_source = nullptr;
-
-void SetCallSiteSource(py::function source) {
-  delete call_site_source;
-  call_site_source = new py::function(std::move(source));
-}
-
 // `dtype` is that of the result, None where there is none; `data` is null without an input.
 HandlePtr Start(Request request, py::object dtype, const void* data, int64_t bytes, Output output,
                 Yields yields) {
-  if (call_site_source != nullptr) {
-    request.call_site = py::cast<std::string>((*call_site_source)());
-  }
+  AddCallSite(&request);
   std::shared_ptr<Call> call;
   {
     py::gil_scoped_release release;
@@ -285,13 +274,10 @@ void DefineCollectives(py::module_& m) {
       .def("wait", &Handle::Wait, py::arg("timeout") = py::none(),
            "Returns the result; raises CoreError, or TimeoutError after `timeout` seconds.")
       .def("done", &Handle::Done, "True when the collective has ended.");
-  m.def("set_call_site_source", &SetCallSiteSource, py::arg("source"),
-        "Sets the function that says which line of the user's program makes a call.");
   m.def(
       "set_call_site",
       [](std::string line, bool unnamed) { SetCallSite({std::move(line), unnamed}); },
-      py::arg("line"), py::arg("unnamed"),
-      "Says where the next call of this thread is made, which is an eager op of TensorFlow.");
+      py::arg("line"), py::arg("unnamed"), "Says where the next call of this thread is made.");
   DefineReductions(m);
   DefineMoves(m);
   DefineMembership(m);

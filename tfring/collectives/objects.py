@@ -143,9 +143,11 @@ def _allgather(encode: Callable[[Any], bytes], value: Any, name: str, set_id: in
     payload, failure = _sealed(encode, value, label)
     with tf_errors():
         header = np.array([[rank(), _FAILED if failure else payload.size]], dtype=np.int64)
+        _native.note_call_site()
         headers = _native.core.allgather(header, name=f"{name}.size", process_set=set_id)
         ranks, sizes = headers.T.tolist()
         _refuse_failed(sizes, failure, ranks)
+        _native.note_call_site()
         data = _native.core.allgather(payload, name=f"{name}.data", process_set=set_id)
     ends = np.cumsum(sizes)
     return [
@@ -201,4 +203,5 @@ def _refuse_failed(sizes: Sequence[int], failure: Exception | None, ranks: Seque
 
 
 def _broadcast(array: Any, name: str, root: int, process_set: int) -> Any:
+    _native.note_call_site()
     return _native.core.broadcast(array, name=name, root=root, process_set=process_set)

@@ -73,5 +73,6 @@ def barrier(process_set: ProcessSet | None = None) -> Any:
     # All calls share a name, because a rank that has joined makes fewer of them. So only one thread
     # of this rank can be in a barrier of the set at a time.
     with chosen.barrier_lock, tf_errors():
+        _native.note_call_site()
         _native.core.barrier(name="tfring.barrier", process_set=process_set_id)
     return None

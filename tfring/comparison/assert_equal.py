@@ -47,6 +47,7 @@ def assert_equal(variables: Iterable[Any], when: str = "") -> None:
     given = list(variables)
     mine = np.array([fingerprint(given)], dtype=np.int64)
     with tf_errors():
+        _native.note_call_site()
         everywhere = _native.core.allgather(mine, name="tfring.assert_equal")
     if len(set(everywhere.tolist())) == 1:
         return
@@ -115,6 +116,7 @@ def _sent(value: Any, root: int) -> Any:
     """Returns the value that a rank has, flat; each rank gives its own."""
     data = value.reshape(-1).view(np.uint8)
     with tf_errors():
+        _native.note_call_site()
         sent = _native.core.broadcast(data, name="tfring.first_difference.value", root=root)
     return sent.view(value.dtype).reshape(-1)
 

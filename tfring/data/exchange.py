@@ -22,6 +22,7 @@ def allgather_numbers(numbers: Any, name: str) -> list[Any]:
     """
     mine = np.asarray(numbers, dtype=np.int64)
     with tf_errors():
+        _native.note_call_site()
         together = _native.core.allgather(np.concatenate([[mine.size], mine]), name=name)
     ranks, begin = [], 0
     while begin < together.size:

@@ -56,4 +56,5 @@ def strongest(mine: int) -> int:
         return mine
     value: Any = np.array([mine], dtype=np.int32)
     name = "tfring.elastic.host_updates"
+    _native.note_call_site()
     return int(_native.core.allreduce(value, name=name, op=reduce_ops.Max)[0])

@@ -66,6 +66,7 @@ def compare(mine: Progress, parts: Sequence[str], root: int | None = None) -> Ah
     known, parts_hash = int(mine.lineage != 0), hash_of(parts)
     value = [known, mine.commit, mine.step, -int(mine.copied), lineage, parts_hash]
     numbers: Any = np.array([value], dtype=np.int64)
+    _native.note_call_site()
     ranks = _native.core.allgather(numbers, name="tfring.elastic.compare").tolist()
     if any(other[-1] != ranks[0][-1] for other in ranks):
         _refuse(parts)
@@ -87,7 +88,9 @@ def _refuse(mine: Sequence[str]) -> None:
     text: Any = np.frombuffer("\n".join(mine).encode(), dtype=np.uint8)
     length: Any = np.array([text.size], dtype=np.int64)
     name = "tfring.elastic.parts"
+    _native.note_call_site()
     lengths = _native.core.allgather(length, name=f"{name}.lengths").tolist()
+    _native.note_call_site()
     together = _native.core.allgather(text, name=name).tobytes()
     ends = list(itertools.accumulate(lengths))
     of_rank = [

@@ -195,6 +195,7 @@ def _end_reset() -> None:
     Horovod's scripts train a batch there, and a rank that has just joined has no callbacks to call:
     as one that has joined (`tfring.join`) it stays out of what the others call meanwhile.
     """
+    _native.note_call_site()
     _native.core.join(name="tfring.elastic.end_reset")
     topology.begin_together(0)
 

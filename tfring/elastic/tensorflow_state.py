@@ -131,6 +131,7 @@ class TensorFlowState(_VariablesState):
             for position, (variable, value) in enumerate(zip(self.variables, values, strict=True)):
                 name = f"tfring.elastic.session.{position}"
                 array = np.ascontiguousarray(value)
+                _native.note_call_site()
                 self._load(variable, _native.core.broadcast(array, name=name, root=root))
         ObjectState._send(self, root)
 

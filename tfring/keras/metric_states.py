@@ -142,6 +142,7 @@ def _sums(parts: Sequence[Part], shares: list[float], name: str) -> list[list[An
         lists.append([*part.states.values, weighted])
     flat = np.concatenate([np.ravel(value) for values in lists for value in values])
     with tf_errors():
+        _native.note_call_site()
         total = _native.core.allreduce(flat, name=name, op=reduce_ops.Sum)
     ends = np.cumsum([value.size for values in lists for value in values])
     pieces = iter(np.split(total, ends[:-1]))

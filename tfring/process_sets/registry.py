@@ -180,6 +180,7 @@ def _remove(process_set: ProcessSet, set_id: int | None) -> None:
         set_ids = sorted({n for n in map(json.loads, _gather(json.dumps(set_id))) if n is not None})
     with _removing, _argument_errors():
         for each in set_ids:
+            _native.note_call_site()
             _native.core.remove_process_set(each)
 
 
@@ -218,6 +219,7 @@ def _unregister(process_set: ProcessSet, why: str) -> None:
 
 def _add_ranks(ranks: list[int]) -> int:
     with _adding, _argument_errors():
+        _native.note_call_site()
         return int(_native.core.add_process_set(ranks))
 
 
@@ -281,6 +283,7 @@ def _gather(line: str) -> list[str]:
 
     mine = np.frombuffer(line.encode() + b"\n", np.uint8)
     with tf_errors():
+        _native.note_call_site()
         lines = _native.core.allgather(mine, name=f"process_sets.{next(_exchanges)}")
     return str(lines.tobytes().decode()).splitlines()
 

@@ -8,9 +8,9 @@
 
 namespace tfring {
 
-// Where the user's program is, for a call that this thread is about to make. Eager ops take it from
-// here and not from an attribute: TensorFlow keeps a kernel for each combination of attributes that
-// it has seen, and a program has many lines. Ops of graphs have the attribute.
+// Where the user's program is, for a call that this thread is about to make from Python. Eager ops
+// take it from here and not from an attribute: TensorFlow keeps a kernel for each combination of
+// attributes that it has seen, and a program has many lines. Ops of graphs have the attribute.
 struct CallSite {
   std::string line;      // "train.py:40"; empty: unknown
   bool unnamed = false;  // see Request

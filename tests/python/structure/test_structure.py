@@ -89,6 +89,24 @@ def test_runtime_reads_no_environment() -> None:
     check_each(sources("ops/runtime/", ".cc", ".h"), check)
 
 
+# What the libraries above the runtime implement for it; tests/cc/process/step_programs_test.cc.
+UPWARD = {"Steps", "Programs"}
+KEPT_FUNCTION = re.compile(r"void Set\w+\([^)]*(?:\(\*|std::function)|py::function\s*\*")
+
+
+def test_the_runtime_calls_what_is_above_it_through_two_interfaces() -> None:
+    headers = sources("ops/runtime/process/", ".h")
+    above = {**sources("ops/kernels/", ".cc", ".h"), **sources("ops/xla/", ".cc", ".h")}
+    above.update(sources("ops/bindings/", ".cc", ".h"))
+    known = set(
+        re.findall(r"^(?:class|struct) (?:TFRING_EXPORT )?(\w+)", "".join(headers.values()), re.M)
+    )
+    bases = re.findall(r"\bclass \w+(?: final)? : public (\w+)", "".join(above.values()))
+    assert known & set(bases) == UPWARD
+    kept = [name for name, text in {**headers, **above}.items() if KEPT_FUNCTION.search(text)]
+    assert kept == [], "these keep a function that the runtime calls upwards"
+
+
 def test_imports_follow_the_arrows() -> None:
     files = sources("tfring/", ".py", ".pyi")
     check_each(files, lambda name, _: python_rules.import_errors(name, files))

@@ -56,6 +56,7 @@ class BatchNormAverageCallback(LocalVariablesCallback):
         values = [np.asarray(variable, np.float32) for variable in moving]
         flat = np.concatenate([value.reshape(-1) for value in values])
         with tf_errors():
+            _native.note_call_site()
             flat = _native.core.allreduce(flat, name="tfring.batch_norm", op=reduce_ops.Average)
         parts = np.split(flat, np.cumsum([value.size for value in values])[:-1])
         for variable, value, part in zip(moving, values, parts, strict=True):

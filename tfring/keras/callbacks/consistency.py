@@ -92,6 +92,7 @@ class ConsistencyCheckCallback(LocalVariablesCallback):
         hashes = [topology.rank(), *(compared.hash_of(variable) for variable in variables)]
         mine = np.array([len(variables), _combined(variables)], dtype=np.int64)
         with tf_errors():
+            _native.note_call_site()
             layouts = _native.core.allgather(mine, name="tfring.consistency.layout").reshape(-1, 2)
             if len(np.unique(layouts, axis=0)) > 1:
                 counts = ", ".join(map(str, layouts[:, 0].tolist()))
@@ -100,6 +101,7 @@ class ConsistencyCheckCallback(LocalVariablesCallback):
                     f"of variables ({counts} variables): build the same model on every rank"
                 )
             row = np.array([hashes], dtype=np.int64)
+            _native.note_call_site()
             rows = _native.core.allgather(row, name="tfring.consistency.hashes")
         differing = _differences(rows[:, 0].tolist(), rows[:, 1:], variables)
         since = f"; they were equal {self._equal}" if self._equal else ""

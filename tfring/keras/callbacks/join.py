@@ -86,6 +86,7 @@ class JoinCallback(base.LocalVariablesCallback):
         if self._most_steps is None:
             mine = np.array([self.params.get("steps") or 0], dtype=np.int64)
             with tf_errors():
+                _native.note_call_site()
                 steps = _native.core.allgather(mine, name="tfring.join_callback.steps")
             self._most_steps = (int(steps.max()) if steps.min() else None,)
         return self._most_steps[0]

@@ -62,5 +62,6 @@ def highest(numbers: Sequence[float], name: str) -> list[float]:
     """Returns for each number the highest of all ranks; a collective with this name."""
     mine = np.array(numbers, dtype=np.float64)
     with tf_errors():
+        _native.note_call_site()
         agreed: list[float] = _native.core.allreduce(mine, name=name, op=reduce_ops.Max).tolist()
     return agreed

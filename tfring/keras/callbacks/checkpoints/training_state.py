@@ -272,6 +272,7 @@ def _of_rank_0(memory: Memory, described: Mapping[str, Any]) -> Memory:
         array = np.ascontiguousarray(mine[name]) if name in mine else np.empty(shape, dtype)
         with tf_errors():
             flat = array.reshape(-1).view(np.uint8)
+            _native.note_call_site()
             flat = _native.core.broadcast(flat, name=f"tfring.checkpoint.memory.{i}", root=0)
         parts[name] = np.asarray(flat).view(dtype).reshape(shape)
     return memory if topology.rank() == 0 else Memory.of_parts(parts)

@@ -86,6 +86,7 @@ class StragglerCallback(DistributedCallback):
             mine = self._own.take()
             mine[:, 3] = spent / max(1, len(mine))
         with tf_errors():
+            _native.note_call_site()
             rows = _native.core.allgather(mine, name="tfring.stragglers")
         if topology.rank() == 0 and len(rows):
             self._check(rows)
