@@ -19,7 +19,7 @@ import re
 import sys
 import threading
 from types import FrameType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfring.texts.frames import GENERATED as GENERATED
 from tfring.texts.frames import LIBRARIES
@@ -27,7 +27,10 @@ from tfring.texts.frames import LIBRARIES
 _MODULE_NAME = "tfring._lib._core"
 _FOLDER_PREFIX = "tensorflow-"
 
-core: Any  # set by __getattr__
+if TYPE_CHECKING:
+    from tfring import _core
+
+    core = _core  # set by __getattr__
 
 _MAX_CALL_SITE = 50  # characters of the file's name
 

@@ -233,28 +233,15 @@ def _start(membership: Membership, settings: Settings) -> None:
     use_interface(membership.interface)
     fix_sums(membership.runtime)
     config = with_nccl(membership.runtime)
-    control_fds, data_fds = membership.release()
+    options = _native.core.InitOptions()
+    options.start_timeout_seconds = settings.start_timeout
+    options.record.enabled = record is not None
+    if record is not None:
+        options.record.path, options.record.keep = record.get("path", ""), "keep" in record
+        options.record.job, options.record.boot = record["job"], record["boot"]
+    membership.hand_over(options)
     try:
-        _native.core.init(
-            rank=membership.rank,
-            size=membership.size,
-            local_rank=membership.local_rank,
-            local_size=membership.local_size,
-            cross_rank=membership.cross_rank,
-            cross_size=membership.cross_size,
-            hosts=membership.hosts,
-            control_fds=control_fds,
-            data_fds=data_fds,
-            local_pids=membership.local_pids,
-            control_keys=membership.control_keys,
-            config=native_values(config),
-            start_timeout=settings.start_timeout,
-            record=record,
-            nonce=membership.nonce,
-            last_process_set=membership.last_process_set,
-            mpi=membership.mpi_data,
-            others=membership.release_others(),
-        )
+        _native.core.init(options, native_values(config))
     except _native.core.CoreError:
         membership.free_group()
         raise

@@ -44,63 +44,14 @@ Topology RequireTopology() {
   return *topology;
 }
 
-RecordOptions RecordOptionsOf(const std::optional<std::map<std::string, std::string>>& record) {
-  RecordOptions options;
-  options.enabled = record.has_value();
-  if (!record) return options;
-  const auto value = [&record](const char* key) {
-    const auto found = record->find(key);
-    return found == record->end() ? std::string() : found->second;
-  };
-  options.path = value("path");
-  options.job = value("job");
-  options.boot = value("boot");
-  options.keep = !value("keep").empty();
-  return options;
-}
-
-// {"plugin": path, "module": path, "communicator": "3"}; empty: MPI carries no data.
-void SetMpi(const std::map<std::string, std::string>& mpi, InitOptions* options) {
-  if (mpi.empty()) return;
-  options->mpi_plugin = mpi.at("plugin");
-  options->mpi_module = mpi.at("module");
-  options->mpi_communicator = std::stoi(mpi.at("communicator"));
-}
-
 Config ConfigOf(const SettingValues& settings) {
   Result<Config> config = MakeConfig(settings);
   RaiseIfError(config.status());
   return *std::move(config);
 }
 
-// A listening socket, address and port of each rank's, and a key: see PeerAddresses.
-using Others = std::tuple<int, std::vector<std::pair<std::string, int>>, py::bytes>;
-
-void Init(int rank, int size, int local_rank, int local_size, int cross_rank, int cross_size,
-          std::vector<std::string> hosts, std::map<Rank, int> control_fds,
-          std::map<Rank, int> data_fds, std::map<Rank, int64_t> local_pids,
-          const std::map<Rank, std::pair<py::bytes, py::bytes>>& control_keys,
-          const SettingValues& config, double start_timeout,
-          const std::optional<std::map<std::string, std::string>>& record, uint64_t generation,
-          uint64_t nonce, ProcessSetId last_process_set,
-          const std::map<std::string, std::string>& mpi, std::optional<Others> others) {
-  InitOptions options;
-  SetMpi(mpi, &options);
-  options.generation = generation;
-  options.nonce = nonce;
-  options.last_process_set = last_process_set;
-  options.record = RecordOptionsOf(record);
-  options.topology = {rank, size, local_rank, local_size, cross_rank, cross_size};
-  options.hosts = std::move(hosts);
-  options.control_fds = std::move(control_fds);
-  options.data_fds = std::move(data_fds);
-  options.local_pids = std::move(local_pids);
-  for (const auto& [peer, keys] : control_keys) options.control_keys[peer] = keys;
-  if (others) {
-    std::tie(options.data_listener, options.data_endpoints, options.data_key) = *std::move(others);
-  }
-  options.config = ConfigOf(config);
-  options.start_timeout_seconds = start_timeout;
+void Init(InitOptions options, const SettingValues& settings) {
+  options.config = ConfigOf(settings);
   Status status;
   {
     py::gil_scoped_release release;
@@ -143,17 +94,14 @@ Result<FoundNccl> NcclOf(const std::string& file) {
   return (*devices)->find_nccl(file);
 }
 
-py::dict FindNccl(const std::string& file) {
+std::pair<std::string, int> FindNccl(const std::string& file) {
   Result<FoundNccl> found = Unavailable("not searched");
   {
     py::gil_scoped_release release;
     found = NcclOf(file);
   }
-  py::dict said;
-  said["path"] = found.ok() ? found->path : "";
-  said["version"] = found.ok() ? found->version : 0;
-  said["trouble"] = found.ok() ? "" : found.status().message();
-  return said;
+  RaiseIfError(found.status());
+  return {found->path, found->version};
 }
 
 std::vector<std::string> AllreducePricesOf(const std::vector<std::string>& hosts,
@@ -322,28 +270,57 @@ void DefineRecord(py::module_& m) {
       "generation of this number, is over (None).");
 }
 
+// Keys are no text.
+std::map<Rank, std::pair<py::bytes, py::bytes>> ControlKeysOf(const InitOptions& options) {
+  return {options.control_keys.begin(), options.control_keys.end()};
+}
+
+void DefineOptions(py::module_& m) {
+  py::class_<Topology>(m, "Topology")
+      .def(py::init<>())
+      .def_readwrite("rank", &Topology::rank)
+      .def_readwrite("size", &Topology::size)
+      .def_readwrite("local_rank", &Topology::local_rank)
+      .def_readwrite("local_size", &Topology::local_size)
+      .def_readwrite("cross_rank", &Topology::cross_rank)
+      .def_readwrite("cross_size", &Topology::cross_size);
+  py::class_<RecordOptions>(m, "RecordOptions")
+      .def(py::init<>())
+      .def_readwrite("enabled", &RecordOptions::enabled)
+      .def_readwrite("keep", &RecordOptions::keep)
+      .def_readwrite("path", &RecordOptions::path)
+      .def_readwrite("job", &RecordOptions::job)
+      .def_readwrite("boot", &RecordOptions::boot);
+  py::class_<InitOptions>(m, "InitOptions")
+      .def(py::init<>())
+      .def_readwrite("topology", &InitOptions::topology)
+      .def_readwrite("hosts", &InitOptions::hosts)
+      .def_readwrite("control_fds", &InitOptions::control_fds)
+      .def_readwrite("data_fds", &InitOptions::data_fds)
+      .def_readwrite("local_pids", &InitOptions::local_pids)
+      .def_property("control_keys", &ControlKeysOf,
+                    [](InitOptions& self, decltype(InitOptions::control_keys) keys) {
+                      self.control_keys = std::move(keys);
+                    })
+      .def_readwrite("data_listener", &InitOptions::data_listener)
+      .def_readwrite("data_endpoints", &InitOptions::data_endpoints)
+      .def_property(
+          "data_key", [](const InitOptions& self) { return py::bytes(self.data_key); },
+          [](InitOptions& self, std::string key) { self.data_key = std::move(key); })
+      .def_readwrite("mpi_plugin", &InitOptions::mpi_plugin)
+      .def_readwrite("mpi_module", &InitOptions::mpi_module)
+      .def_readwrite("mpi_communicator", &InitOptions::mpi_communicator)
+      .def_readwrite("start_timeout_seconds", &InitOptions::start_timeout_seconds)
+      .def_readwrite("generation", &InitOptions::generation)
+      .def_readwrite("nonce", &InitOptions::nonce)
+      .def_readwrite("last_process_set", &InitOptions::last_process_set)
+      .def_readwrite("record", &InitOptions::record);
+}
+
 void DefineLifecycle(py::module_& m) {
   using py::arg;
-  m.def(
-      "init", &Init, py::kw_only(), arg("rank"), arg("size"), arg("local_rank"), arg("local_size"),
-      arg("cross_rank"), arg("cross_size"), arg("hosts"), arg("control_fds"), arg("data_fds"),
-      arg("local_pids"), arg("control_keys") = std::map<Rank, std::pair<py::bytes, py::bytes>>(),
-      arg("config"), arg("start_timeout") = 60.0,
-      arg("record") = std::map<std::string, std::string>(), arg("generation") = 0, arg("nonce") = 0,
-      arg("last_process_set") = kGlobalProcessSet,
-      arg("mpi") = std::map<std::string, std::string>(), arg("others") = std::nullopt,
-      "Starts the runtime, which owns the descriptors from then on and closes them. `record` is "
-      "where it records what it does: path, job, boot, and keep if the file is to stay after an "
-      "end without an error. None: nothing is recorded. `generation`: its number, above all "
-      "before; 0: the next one. `nonce`: the same on all ranks of the generation and in no other "
-      "one; frames of ranks with another one are refused. 0: they are not compared. "
-      "`last_process_set`: the highest id that a process set has had "
-      "on any of the ranks. `mpi`: for CPU_OPERATIONS=mpi, paths of the plug-in and of the module "
-      "that has loaded MPI, and the Fortran number of a communicator of all ranks, which the "
-      "runtime frees: plugin, module, communicator. `others`: what connects ranks that are not in "
-      "`data_fds` when they need it: a listening socket, address and port of each rank's, and a "
-      "key "
-      "of 32 bytes.");
+  m.def("init", &Init, arg("options"), arg("settings"),
+        "Starts the runtime, which owns the descriptors from then on and closes them.");
   // Without the GIL: shutdown waits for callbacks, and TensorFlow may run Python in them
   // (tf.py_function).
   m.def(
@@ -379,29 +356,32 @@ void DefineLifecycle(py::module_& m) {
   m.def("allreduce_prices", &AllreducePricesOf, arg("hosts"), arg("settings"),
         "What allreduces of some sizes cost between hosts (by rank), and what is chosen; lines.");
   m.def("find_nccl", &FindNccl, arg("file"),
-        "The NCCL that collectives get, loaded for this: path, version, and trouble, which is why "
+        "Loads the NCCL that collectives get, and returns its path and version. CoreError says why "
         "there is none. It may take as long as the limit for loading.");
-}
-
-py::dict StateOfGeneration() {
-  const GenerationState state = ProcessRuntime::Get().generation();
-  const char* status = "down";
-  if (state.phase == GenerationState::Phase::kUp) status = "up";
-  if (state.phase == GenerationState::Phase::kBroken) status = "broken";
-  py::dict said;
-  said["generation"] = state.number;
-  said["status"] = status;
-  said["error"] = state.error.ok() ? "" : state.error.ToString();
-  said["lost"] = state.lost;
-  said["departed"] = state.departed;
-  said["failed_here"] = state.failed_here;
-  said["failed_elsewhere"] = state.failed_elsewhere;
-  said["abandoned"] = ProcessRuntime::Get().abandoned();
-  return said;
 }
 
 void DefineGenerations(py::module_& m) {
   using py::arg;
+  py::class_<GenerationState> state(m, "GenerationState");
+  py::enum_<GenerationState::Phase>(state, "Phase")
+      .value("up", GenerationState::Phase::kUp)
+      .value("broken", GenerationState::Phase::kBroken)
+      .value("down", GenerationState::Phase::kDown);
+  state.def_readonly("number", &GenerationState::number)
+      .def_readonly("phase", &GenerationState::phase)
+      .def_property_readonly(
+          "error",
+          [](const GenerationState& self) { return self.error.ok() ? "" : self.error.ToString(); })
+      .def_readonly("lost", &GenerationState::lost)
+      .def_readonly("departed", &GenerationState::departed)
+      .def_readonly("failed_here", &GenerationState::failed_here)
+      .def_readonly("failed_elsewhere", &GenerationState::failed_elsewhere);
+  m.def(
+      "generation_state", [] { return ProcessRuntime::Get().generation(); },
+      "How the present generation stands, or how the last one has ended.");
+  m.def(
+      "abandoned", [] { return ProcessRuntime::Get().abandoned(); },
+      "How many abandoned generations have not ended yet.");
   m.def(
       "last_process_set", [] { return ProcessRuntime::Get().last_process_set(); },
       "The highest id that a process set has had in this process, 0 if there was none.");
@@ -413,15 +393,6 @@ void DefineGenerations(py::module_& m) {
       arg("why"), arg("generation") = 0, py::call_guard<py::gil_scoped_release>(),
       "Ends the generation of this number, 0 for the present one, at once: without a goodbye and "
       "without waiting. Its calls end with errors; init may follow. Does nothing if it is not up.");
-  m.def(
-      "generation_state", &StateOfGeneration,
-      "How the present generation stands, or how the last one has ended: `generation`, its "
-      "number, 0 before the first init; `status`, which is \"up\", \"broken\" (a rank was lost "
-      "or has left, or the runtime failed, so that not all ranks can meet any more) or \"down\"; "
-      "`error`, why it is broken or over, or \"\"; the ranks that were `lost` and those that have "
-      "`departed`; how many steps have `failed_here`, and how many because they "
-      "`failed_elsewhere` or ranks disagreed, without those that ended because a rank was gone; "
-      "and how many `abandoned` generations have not ended yet.");
 }
 
 void DefineHops(py::module_& m) {
@@ -446,6 +417,7 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "The tfring runtime for Python: start, stop, and collectives on numpy arrays.";
   tfring::DefineCoreError(m);
   tfring::DefineLog(m);
+  tfring::DefineOptions(m);
   tfring::DefineLifecycle(m);
   tfring::DefineGenerations(m);
   tfring::DefineRecord(m);

@@ -65,9 +65,9 @@ def run_rank(case: Case, rank: int, folder: Path, port: int, ready: int) -> None
     one = Rank(rank, case.size, lambda: os.write(ready, bytes([rank])) and None)
     started = core.init
 
-    def init(**arguments: Any) -> None:
-        one.peers = dict(arguments["data_fds"])
-        started(**arguments)
+    def init(options: Any, settings: Any) -> None:
+        one.peers = dict(options.data_fds)
+        started(options, settings)
 
     core.init = init
     code = 0

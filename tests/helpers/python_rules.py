@@ -17,8 +17,10 @@ from typing import NamedTuple
 ARROWS: dict[str, set[str]] = {
     "version": set(),
     "settings": set(),
+    "_core_membership": set(),
+    "_core": {"_core_membership"},  # types of the compiled binding
     "texts": set(),
-    "_native": {"texts"},
+    "_native": {"_core", "texts"},
     "job": {"version", "settings", "_native", "texts"},
     "exceptions": {"_native", "texts"},
     "signals": {"_native", "settings", "texts"},
@@ -156,6 +158,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "mpi4py": {"bench", "job"},
     "pynvml": {"gpu"},
     "numpy": {
+        "_core",
         "process_sets",
         "collectives",
         "training",
@@ -352,7 +355,8 @@ def package_of(path: str) -> str:
 def file_of(dotted: str, sources: Sources) -> str | None:
     """The file of a module of tfring/."""
     stem = dotted.replace(".", "/")
-    return next((p for p in (f"{stem}.py", f"{stem}/__init__.py") if p in sources), None)
+    files = (f"{stem}.py", f"{stem}.pyi", f"{stem}/__init__.py")
+    return next((name for name in files if name in sources), None)
 
 
 def targets(path: str, one: Import, sources: Sources) -> list[str]:

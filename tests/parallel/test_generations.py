@@ -94,7 +94,7 @@ class Steps:
 
 @pytest.mark.any_ranks
 def test_old_functions_work_in_a_new_generation_or_say_what_to_do(rank, several):
-    number = core.generation_state()["generation"]
+    number = core.generation_state().number
     steps = Steps(rank, several)
     steps.run(rank, list(range(several)))
     assert steps.train(steps.value).shape == [2]
@@ -108,7 +108,7 @@ def test_old_functions_work_in_a_new_generation_or_say_what_to_do(rank, several)
     if rank in members:
         hvd.init(comm=members)
         assert hvd.size() == len(members) and hvd.rank() == members.index(rank)
-        assert core.generation_state()["generation"] == number + 1
+        assert core.generation_state().number == number + 1
         steps.run(rank, members)
         # Its set does not exist: not for those who were in it, nor for those who were not.
         with pytest.raises(tf.errors.InvalidArgumentError, match="there is no process set"):
@@ -231,9 +231,9 @@ def test_calls_that_wait_end_and_the_next_generation_trains(rank, several, monke
     work.run(everybody)
     meet(first=rank == freed)
     if rank == absent:
-        while core.generation_state()["status"] == "up":
+        while core.generation_state().phase.name == "up":
             time.sleep(0.01)
-        assert core.generation_state()["lost"]
+        assert core.generation_state().lost
         world.abandon("a rank was lost")
     else:
         helper = threading.Thread(target=abandon_when_a_call_waits)
@@ -247,7 +247,7 @@ def test_calls_that_wait_end_and_the_next_generation_trains(rank, several, monke
             helper.join()
             assert not hvd.is_initialized()
         else:
-            assert core.generation_state()["lost"]
+            assert core.generation_state().lost
             world.abandon("a rank was lost")
     if rank != absent:
         hvd.init(comm=members)
@@ -255,7 +255,7 @@ def test_calls_that_wait_end_and_the_next_generation_trains(rank, several, monke
         leave()
     hvd.init()
     work.run(everybody)
-    while core.generation_state()["abandoned"]:  # the old ones end by themselves
+    while core.abandoned():  # the old ones end by themselves
         time.sleep(0.01)
 
 
@@ -268,19 +268,19 @@ def test_a_goodbye_is_known_when_calls_that_wait_end(rank, several, who):
     meet(first=rank == leaver)
     if rank == leaver:
         hvd.shutdown()
-        assert core.generation_state()["status"] == "down"
+        assert core.generation_state().phase.name == "down"
     else:
         ends, why = (tf.errors.CancelledError,), f"rank {leaver} .*has shut down"
         if several > 2:  # one that comes late may find that another one has abandoned
             ends, why = (*ends, tf.errors.UnavailableError), f"{why}|was lost"
         freed_from(Eager(rank).block, ends, why)
         state = core.generation_state()
-        assert state["status"] == "broken"
-        assert leaver in state["departed"] and leaver not in state["lost"]
-        if not state["lost"]:
-            assert f"rank {leaver} " in state["error"]
+        assert state.phase.name == "broken"
+        assert leaver in state.departed and leaver not in state.lost
+        if not state.lost:
+            assert f"rank {leaver} " in state.error
         world.abandon("a rank has left")
-        assert leaver in core.generation_state()["departed"]
+        assert leaver in core.generation_state().departed
     hvd.init()
     Eager(rank).run(list(range(several)))
 

@@ -29,7 +29,7 @@ SCRIPT = """
             seen.append(str(error))
 
     world.abandon("before any init")
-    assert core.generation_state()["generation"] == 0
+    assert core.generation_state().number == 0
     world.connect_job = held_up
     starting = threading.Thread(target=start)
     starting.start()
@@ -42,11 +42,11 @@ SCRIPT = """
     abandoning.join()
     state = core.generation_state()
     assert seen == (["no other rank came"] if fails else []), seen
-    assert (state["status"], state["generation"]) == ("down", 0 if fails else 1), state
-    assert ("enough" in state["error"]) is not fails, state
+    assert (state.phase.name, state.number) == ("down", 0 if fails else 1), state
+    assert ("enough" in state.error) is not fails, state
     world.connect_job = connect
     world.init()
-    assert core.generation_state()["status"] == "up" and core.size() == 1
+    assert core.generation_state().phase.name == "up" and core.size() == 1
     print("right")
 """
 

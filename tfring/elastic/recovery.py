@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from tfring import _native, topology
 from tfring.elastic import process as processes
@@ -41,7 +40,11 @@ class Job:
 
         Here: if all ranks are there, and the program itself has asked for it.
         """
-        return isinstance(error, HorovodInternalError) and _health()["status"] != "broken"
+        broken = _native.core.GenerationState.Phase.broken
+        return (
+            isinstance(error, HorovodInternalError)
+            and _native.core.generation_state().phase != broken
+        )
 
     def after_failure(self, state: State) -> None:
         """Goes back to the last commit, and into the next generation."""
@@ -119,14 +122,14 @@ class ElasticJob(Job):
         """
         if self._process.left:  # within elastic.run; it would do so each time
             return False
-        health = _health()
+        health = _native.core.generation_state()
         here, elsewhere = (
             now > before for now, before in zip(_failed_steps(), self._before, strict=True)
         )
         asked = isinstance(error, HorovodInternalError)
         if here and not asked:  # others may have ended the generation for it
             return False
-        if health["status"] != "up" or health["lost"] or health["departed"]:
+        if health.phase != _native.core.GenerationState.Phase.up or health.lost or health.departed:
             return True
         if not self._process.in_generation:
             return True
@@ -181,10 +184,10 @@ class ElasticJob(Job):
 
     def _suspect(self) -> int:
         """The worker that has ended the generation, as far as this rank knows; 0: unknown."""
-        health = _health()
-        if health["status"] == "up":
+        health = _native.core.generation_state()
+        if health.phase == _native.core.GenerationState.Phase.up:
             return self._process.worker.worker
-        lost, record = health["lost"], self._process.record
+        lost, record = health.lost, self._process.record
         known = record is not None and lost and lost[0] < len(record.members)
         return record.members[lost[0]].worker if record is not None and known else 0
 
@@ -200,15 +203,10 @@ def _end_reset() -> None:
     topology.begin_together(0)
 
 
-def _health() -> dict[str, Any]:
-    """How the runtime's present generation stands, or how the last one has ended."""
-    return dict(_native.core.generation_state())
-
-
 def _failed_steps() -> tuple[int, int]:
     """How many steps of this generation have failed here, and how many elsewhere."""
-    health = _health()
-    return int(health["failed_here"]), int(health["failed_elsewhere"])
+    health = _native.core.generation_state()
+    return health.failed_here, health.failed_elsewhere
 
 
 def present_job() -> Job:

@@ -56,7 +56,7 @@ class TroubleExplainer:
         self._record = record
         self._folder = Path(record).parent
         self._telling = Telling(id_of(self._folder.name), interval)
-        self._generation = int(_native.core.generation_state()["generation"])
+        self._generation = _native.core.generation_state().number
         self._thread = threading.Thread(target=self._run, name="tfring-explain", daemon=True)
         self._thread.start()
 

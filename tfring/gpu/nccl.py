@@ -66,14 +66,18 @@ def find_nccl(runtime: Mapping[str, str]) -> Found:
         core = _native.core
     except (ImportError, OSError) as error:
         return Found("", "", 0, f"the compiled runtime cannot be loaded ({error})")
-    found = core.find_nccl(file)
+    path, version, trouble = "", 0, ""
+    try:
+        path, version = core.find_nccl(file)
+    except core.CoreError as error:
+        trouble = error.message
     if runtime.get(SETTING):
         why = f"TFRING_{SETTING}"
     elif loaded is not None:
         why = "loaded already"
     else:
         why = "NVIDIA's Python package" if file else "the system's"
-    return Found(found["path"], why, found["version"], found["trouble"])
+    return Found(path, why, version, trouble)
 
 
 def nccl_of_package() -> str | None:

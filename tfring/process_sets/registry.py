@@ -175,7 +175,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 def _remove(process_set: ProcessSet, set_id: int | None) -> None:
     """Removes the set; with communicators all sets that ranks hold in its place."""
-    set_ids = [set_id]
+    set_ids = [] if set_id is None else [set_id]
     if process_set.mpi_comm is not None:
         set_ids = sorted({n for n in map(json.loads, _gather(json.dumps(set_id))) if n is not None})
     with _removing, _argument_errors():

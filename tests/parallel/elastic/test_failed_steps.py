@@ -30,7 +30,7 @@ def test_a_step_that_fails_on_one_rank(rank: int, several: int) -> None:
     # The next step works, and counts nothing.
     assert train_step(tf.constant(False)).numpy().tolist() == [several, several]
     assert counted(before) == ((1, 0) if rank == failing else (0, 1))
-    assert core.generation_state()["status"] == "up"
+    assert core.generation_state().phase.name == "up"
 
 
 def test_a_block_of_python_that_fails_on_one_rank(rank: int, several: int) -> None:

@@ -57,7 +57,7 @@ CYCLES = """
 
     def held():
         # The memory of an abandoned generation is in use until it has ended.
-        while core.generation_state()["abandoned"]:
+        while core.abandoned():
             time.sleep(0.01)
         return {
             "threads": len(os.listdir("/proc/self/task")),
@@ -98,7 +98,7 @@ CYCLES = """
         except Exception as error:  # the others may be gone already
             assert "was lost" in str(error), error
         world.abandon("the cycle is over")
-        assert not hvd.is_initialized() and core.generation_state()["generation"] == number + 1
+        assert not hvd.is_initialized() and core.generation_state().number == number + 1
 
     numbers = itertools.count()
     for _ in range(WARM_UP):

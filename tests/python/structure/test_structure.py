@@ -118,7 +118,9 @@ def test_the_library_itself_pickles_nothing() -> None:
 
 
 def test_no_arrow_is_unused() -> None:
-    used = python_rules.used_arrows(sources("tfring/", ".py"))
+    files = sources("tfring/", ".py", ".pyi")  # but what packages make public is no arrow
+    files = {name: text for name, text in files.items() if not name.endswith("__init__.pyi")}
+    used = python_rules.used_arrows(files)
     expect_none(
         f"{name} imports nothing from {other}: take the arrow out"
         for name, below in python_rules.ARROWS.items()

@@ -19,6 +19,7 @@ from tfring.job.bootstrap.cancel import Cancel
 from tfring.job.bootstrap.exchange import Exchange
 from tfring.job.bootstrap.hosts import InterfaceAddress
 from tfring.job.bootstrap.job import Job, form_job
+from tfring.job.bootstrap.mpi_data import MpiData
 from tfring.job.bootstrap.mpi_exchange import MpiExchange, free_group
 from tfring.job.bootstrap.records import Record, check_versions, topology_of
 from tfring.job.environments import Identity, Rendezvous
@@ -52,7 +53,7 @@ class Membership(mesh.Connections):
         key: The generation's key; None in a job of one rank.
         job: The job's id, where a launcher or the user has given it one, and a number that no other
             generation has, in hexadecimal; not secret.
-        mpi_data: What the runtime gets where MPI carries the data.
+        mpi_data: What the runtime gets where MPI carries the data; else None.
         interface: The network interface at which other hosts reach this rank; "" on a single host.
     """
 
@@ -72,7 +73,7 @@ class Membership(mesh.Connections):
     last_process_set: int = 0
     key: bytes | None = dataclasses.field(default=None, repr=False)
     job: str = ""
-    mpi_data: dict[str, str] = dataclasses.field(default_factory=dict)
+    mpi_data: MpiData | None = None
     interface: str = ""
 
     @property
@@ -80,14 +81,21 @@ class Membership(mesh.Connections):
         """The number in `job`; frames of the runtime carry it. Those with another are refused."""
         return int(self.job.rpartition("-")[2], 16)
 
-    def release_others(self) -> tuple[int, list[tuple[str, int]], bytes] | None:
-        """Returns what the runtime needs to connect further ranks, whose descriptor it then owns.
-
-        None where all are connected.
-        """
-        if self.listener is None or self.key is None:
-            return None
-        return self.listener.detach(), self.endpoints, expand(self.key, b"data connections")
+    def hand_over(self, options: _native.core.InitOptions) -> None:
+        """Sets the runtime's options, which own the descriptors from then on."""
+        topology = options.topology
+        topology.rank, topology.size = self.rank, self.size
+        topology.local_rank, topology.local_size = self.local_rank, self.local_size
+        topology.cross_rank, topology.cross_size = self.cross_rank, self.cross_size
+        options.hosts, options.local_pids = self.hosts, self.local_pids
+        options.control_keys, options.nonce = self.control_keys, self.nonce
+        options.last_process_set = self.last_process_set
+        if self.mpi_data is not None:
+            options.mpi_plugin, options.mpi_module, options.mpi_communicator = self.mpi_data
+        if self.listener is not None and self.key is not None:
+            options.data_listener, options.data_endpoints = self.listener.detach(), self.endpoints
+            options.data_key = expand(self.key, b"data connections")
+        options.control_fds, options.data_fds = self.release()
 
     def free_group(self) -> None:
         """Frees the MPI group, where there is one."""
@@ -227,10 +235,10 @@ def _check(records: list[Record], job: Job) -> None:
         )
 
 
-def _prepare_mpi(job: Job, records: list[Record]) -> dict[str, str]:
-    """Returns what the runtime needs for data over MPI; empty where the job does without."""
+def _prepare_mpi(job: Job, records: list[Record]) -> MpiData | None:
+    """Returns what the runtime needs for data over MPI; None where the job does without."""
     if len(records) == 1 or not mpi_data.wanted(records[0].settings):
-        return {}
+        return None
     found: list[tuple[MpiExchange, Path]] = []
 
     def find() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfring.job.bootstrap.exchange import Exchange
 from tfring.job.bootstrap.mpi_exchange import MpiExchange, threads_supported
@@ -75,17 +75,21 @@ def find(exchange: Exchange, source: str, folder: Path) -> tuple[MpiExchange, Pa
     return exchange, plugin
 
 
-def open_communicator(exchange: MpiExchange, plugin: Path) -> dict[str, str]:
-    """Makes a communicator for the data; returns what the runtime's `init` gets as `mpi`.
+class MpiData(NamedTuple):
+    """What the runtime needs where MPI carries the data."""
+
+    plugin: str
+    module: str  # that has loaded MPI
+    communicator: int  # of all ranks, as Fortran numbers it; the runtime frees it
+
+
+def open_communicator(exchange: MpiExchange, plugin: Path) -> MpiData:
+    """Makes a communicator for the data, and returns what the runtime needs of it.
 
     All ranks call it at the same time, once all have a plug-in.
     """
     communicator = exchange.another()
-    return {
-        "plugin": str(plugin),
-        "module": str(exchange.mpi.__file__),
-        "communicator": str(communicator.py2f()),
-    }
+    return MpiData(str(plugin), str(exchange.mpi.__file__), communicator.py2f())
 
 
 def library(mpi: Any) -> str:

@@ -15,6 +15,7 @@ import time
 import pytest
 from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
+from tfring import _native
 from tfring.job.bootstrap import exchange, hosts, meeting, mesh, records, store_exchange
 from tfring.job.bootstrap.connect import connect_job
 from tfring.job.bootstrap.hosts import InterfaceAddress
@@ -67,22 +68,25 @@ def test_large_jobs_connect_ring_neighbours_first(connect_all, monkeypatch):
     settings = Settings(secret=SECRET, start_timeout=20, mesh_limit=3, bind_addr="127.0.0.1")
     memberships, errors = connect_all(5, settings)
     assert not errors
+    talk(memberships, "data_fds")
     seen = set()
     for rank, membership in memberships.items():
-        assert set(membership.data_fds) == {(rank - 1) % 5, (rank + 1) % 5}
-        listener, endpoints, key = membership.release_others()
-        seen.add((*endpoints, key))
-        with socket.socket(fileno=listener) as sock:
-            assert sock.getsockname() == endpoints[rank]
-            socket.create_connection(endpoints[rank], timeout=10).close()
+        options = _native.core.InitOptions()
+        membership.hand_over(options)
+        assert set(options.data_fds) == {(rank - 1) % 5, (rank + 1) % 5}
+        for descriptor in (*options.control_fds.values(), *options.data_fds.values()):
+            os.close(descriptor)
+        seen.add((*options.data_endpoints, options.data_key))
+        with socket.socket(fileno=options.data_listener) as sock:
+            assert sock.getsockname() == options.data_endpoints[rank]
+            socket.create_connection(options.data_endpoints[rank], timeout=10).close()
     assert len(seen) == 1
-    talk(memberships, "data_fds")
 
 
 def test_small_jobs_listen_only_while_they_connect(connect_all):
     memberships, errors = connect_all(3)
     assert not errors
-    assert all(m.listener is None and m.release_others() is None for m in memberships.values())
+    assert all(m.listener is None for m in memberships.values())
 
 
 def test_each_generation_has_its_own_keys_and_number(connect_all):
