@@ -41,7 +41,7 @@ STEPS = 300  # more than the search takes at most
 def work(name: str) -> None:
     """Is one rank of a job: takes the steps of a search."""
     from tfring import world
-    from tfring._native import core
+    from tfring.runtime._native import core
 
     world.init()
     tensors = [np.ones(shape, np.float32) for shape in SETS[name]]

@@ -29,7 +29,7 @@ def switches() -> dict[str, int]:
 
 
 def counted_wakeups() -> int:
-    from tfring._native import core
+    from tfring.runtime._native import core
 
     return sum(count for name, count in core.counters().items() if name.endswith("_wakeups"))
 

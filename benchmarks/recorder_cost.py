@@ -40,7 +40,7 @@ def ways() -> dict[str, Way]:
     import tensorflow as tf
 
     import tfring as hvd
-    from tfring._native import core
+    from tfring.runtime._native import core
 
     number = np.ones(1, np.float32)
     scalar = tf.constant(1.0)
@@ -92,7 +92,7 @@ def paired(way: Way, seconds: float, order: random.Random) -> np.ndarray:
         Milliseconds of a call; one row for each pair, with the record and without it.
     """
     import tfring as hvd
-    from tfring._native import core
+    from tfring.runtime._native import core
 
     run_of(way)
     started = time.perf_counter()
@@ -138,7 +138,7 @@ def main() -> int:
     arguments = parser.parse_args()
 
     import tfring as hvd
-    from tfring.recorder.own import own_path
+    from tfring.observe.recorder.own import own_path
 
     hvd.init()
     common.one_core()

@@ -40,8 +40,8 @@ def processor_time() -> float:
 
 def time_calls(comm: Any, name: str, arrays: Sequence[Any], calls: int) -> tuple[float, float]:
     """Returns medians of the time and the processor time of this rank, in milliseconds."""
-    from tfring._native import core
     from tfring.ops.reduce_ops import Sum
+    from tfring.runtime._native import core
 
     spent = []
     for call in range(-2, calls):

@@ -8,6 +8,6 @@ The names are Horovod's; __init__.pyi lists them. They are loaded when they are 
 importing tfring imports neither TensorFlow nor the compiled runtime.
 """
 
-from tfring.compat.public_names import lazy_names
+from tfring.runtime.public_names import lazy_names
 
 __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

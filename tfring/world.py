@@ -16,11 +16,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from tfring import _native, topology
 from tfring.elastic import process as elastic
 from tfring.elastic.errors import Dismissed
-from tfring.exceptions import described
-from tfring.gpu.nccl import fix_sums, missing_gpu, use_interface, with_nccl
 from tfring.job.bootstrap import mpi_data, mpi_exchange
 from tfring.job.bootstrap.cancel import Cancel
 from tfring.job.bootstrap.connect import Membership, connect_job
@@ -32,21 +29,24 @@ from tfring.job.handshake.keepalive import break_when_unanswered
 from tfring.job.security import generation
 from tfring.job.security.sources import take_secret
 from tfring.job.store import Store
-from tfring.logs import handler as logs
-from tfring.metrics import generation as metrics
-from tfring.observers.observers import Here
-from tfring.observers.ours import OBSERVERS, say_end
+from tfring.observe.metrics import generation as metrics
+from tfring.observe.observers.observers import Here
+from tfring.observe.observers.ours import OBSERVERS, say_end
+from tfring.observe.recorder.keeping import record_options
 from tfring.ops.early import (
     register_where_loaded,
     say_what_was_not_reduced,
     watch_optimizers,
 )
-from tfring.process_sets import ProcessSet, registry
-from tfring.process_sets.given import given_sets, job_and_sets
-from tfring.recorder.keeping import record_options
-from tfring.settings.environment import Settings, native_values, read_settings
-from tfring.signals import exits, interrupts, uncaught
-from tfring.topology import is_initialized
+from tfring.runtime import _native, topology
+from tfring.runtime import log as logs
+from tfring.runtime.exceptions import described
+from tfring.runtime.gpu.nccl import fix_sums, missing_gpu, use_interface, with_nccl
+from tfring.runtime.process_sets import ProcessSet, registry
+from tfring.runtime.process_sets.given import given_sets, job_and_sets
+from tfring.runtime.settings.environment import Settings, native_values, read_settings
+from tfring.runtime.signals import exits, interrupts, uncaught
+from tfring.runtime.topology import is_initialized
 
 _log = logging.getLogger("tfring")
 
@@ -92,7 +92,7 @@ def init(
             independent jobs. A list of launched ranks: these, renumbered from 0 in that order; only
             they call init. Without MPI the list has to contain rank 0, which runs the rendezvous. A
             list of communicators: all processes that were launched, with a process set for each
-            (one of all processes adds none); `tfring.process_sets.registered()` has them.
+            (one of all processes adds none); `tfring.runtime.process_sets.registered()` has them.
         process_sets: Process sets to register, the same on all ranks where they are made of ranks;
             ranks are those of the job. "dynamic" or None: none yet. Sets can be added at any time.
         store: A `tfring.job.store.Store` through which the ranks meet; with `rank` and `size`.

@@ -12,7 +12,7 @@ readonly venv=$build/venv lib=$build/lib
 readonly tensorflow=${TENSORFLOW:-tensorflow-cpu>=2.0.dev0} keras="keras-nightly>=3.0.dev0"
 tested="$tensorflow and $keras"
 # Of tests/parallel: the matrix, tapes, `fit`, and what notices that a private function has changed.
-mapfile -t noticed < <(grep -oP '(?<=`tests/parallel/)(?!keras2/)[^`]+::\w+' docs/private_functions.md |
+mapfile -t noticed < <(grep -oP '(?<=`tests/parallel/)(?!keras/keras2/)[^`]+::\w+' docs/private_functions.md |
   sort -u)
 ((${#noticed[@]} > 20)) # or the page has another form
 export FOLDERS="collectives/test_matrix.py training/test_tape.py keras/test_fit.py ${noticed[*]}"

@@ -37,8 +37,8 @@ sys.path += [str(HELPERS), str(ROOT / "tools" / "gpu_check"), str(ROOT)]
 import gpu_double  # noqa: E402
 import words  # noqa: E402
 
-from tfring.gpu.nccl import nccl_of_package  # noqa: E402
-from tfring.gpu.toolkit import find_toolkit  # noqa: E402
+from tfring.runtime.gpu.nccl import nccl_of_package  # noqa: E402
+from tfring.runtime.gpu.toolkit import find_toolkit  # noqa: E402
 
 Line = dict[str, Any]
 Emit = Callable[[Line], None]

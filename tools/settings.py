@@ -1,6 +1,7 @@
 """Writes what is made from the table of settings: the runtime's Config and a part of the docs.
 
-`make settings` runs it after a change of tfring/settings; a test compares the files with the table.
+`make settings` runs it after a change of tfring/runtime/settings. A test compares the files with
+the table.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tfring.settings.setting import Group, Kind, Reader, Setting  # noqa: E402
-from tfring.settings.table import GROUPS, RUNTIME, SETTINGS  # noqa: E402
+from tfring.runtime.settings.setting import Group, Kind, Reader, Setting  # noqa: E402
+from tfring.runtime.settings.table import GROUPS, RUNTIME, SETTINGS  # noqa: E402
 
 HEADER = ROOT / "ops/runtime/base/config_table.h"
 PAGE = ROOT / "docs/configuration.md"
@@ -32,7 +33,7 @@ def header() -> str:
 #ifndef TFRING_OPS_RUNTIME_BASE_CONFIG_TABLE_H_
 #define TFRING_OPS_RUNTIME_BASE_CONFIG_TABLE_H_
 
-// Made from tfring/settings by `make settings`: change the table there.
+// Made from tfring/runtime/settings by `make settings`: change the table there.
 
 #include <cstdint>
 #include <string>

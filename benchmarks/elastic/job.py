@@ -20,10 +20,10 @@ from typing import Any
 
 from benchmarks.elastic.faults import FaultFile
 from benchmarks.elastic.worker import Settings
-from tfring._native import core
 from tfring.elastic.service import CoordinatorService
 from tfring.job.store import TCPStore
 from tfring.launch.elastic.worker import exception_of
+from tfring.runtime._native import core
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "localhost"

@@ -27,7 +27,7 @@ marks = {"process": time.monotonic()}
 import numpy as np
 import tfring as hvd
 from tfring import world
-from tfring._native import core
+from tfring.runtime._native import core
 from tfring.job.bootstrap import connect
 
 def watch(module, name, mark):

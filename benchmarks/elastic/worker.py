@@ -27,9 +27,9 @@ import numpy as np  # noqa: E402
 
 import tfring as hvd  # noqa: E402
 from benchmarks.elastic.faults import FaultFile, Victim  # noqa: E402
-from tfring._native import core  # noqa: E402
 from tfring.elastic import HostsUpdatedInterrupt, ObjectState, run  # noqa: E402
 from tfring.elastic import process as processes  # noqa: E402
+from tfring.runtime._native import core  # noqa: E402
 
 _SUM = 1
 

@@ -19,7 +19,7 @@ from collections import defaultdict
 
 from benchmarks import common
 from benchmarks.hosts.network import Network, network, sockets
-from tfring.settings.environment import native_values
+from tfring.runtime.settings.environment import native_values
 
 PROGRAM = "build/benchmarks/executor/tfring_executor_benchmark"
 TRIED = ["flat:HIERARCHICAL_ALLREDUCE=0", "auto:", "hierarchical:HIERARCHICAL_ALLREDUCE=1"]

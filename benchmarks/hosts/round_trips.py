@@ -26,7 +26,7 @@ RANK = """
 import json, sys, time
 import numpy as np
 from tfring import world
-from tfring._native import core
+from tfring.runtime._native import core
 
 world.init()
 data = np.ones(max(1, int(sys.argv[1]) // 4), np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 
-from tfring.compat.shim import HOROVOD_VERSION
+from tfring.horovod.shim import HOROVOD_VERSION
 
 
 def refuse_both() -> None:

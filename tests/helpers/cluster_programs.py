@@ -14,8 +14,9 @@ PATIENT_RUN = ("--start-timeout", 300, "--agent-timeout", 60)
 WHO_IS_THERE = """
     import json, os, socket
     import numpy as np
-    from tfring import topology, world
-    from tfring._native import core
+    from tfring.runtime import topology
+    from tfring import world
+    from tfring.runtime._native import core
 
     world.init()
     total = core.allreduce(np.array([topology.rank() + 1]), name="sum", op=1)[0]
@@ -31,7 +32,7 @@ TRAINING = """
     import json, os, signal, socket, sys, time
     import numpy as np
     import tfring as hvd
-    from tfring._native import core
+    from tfring.runtime._native import core
     from tfring.checkpoint import Checkpointer
 
     FOLDER = sys.argv[1]

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from launcher_tools import LIMIT_SECONDS, environment
 
-from tfring._native import core
 from tfring.elastic.service import CoordinatorService
 from tfring.job.environments.elastic import make_memory, memory_variables
 from tfring.job.store import TCPStore
+from tfring.runtime._native import core
 
 SECRET = "7a" * 32
 HOST = "localhost"

@@ -18,12 +18,12 @@ import time
 import traceback
 from pathlib import Path
 
-from tfring._native import core
 from tfring.elastic.errors import Dismissed, GenerationEnded
 from tfring.elastic.link import WorkerLink
 from tfring.elastic.records import Position
 from tfring.elastic.service import CoordinatorService
 from tfring.job.store import TCPStore
+from tfring.runtime._native import core
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "5e" * 32

@@ -18,7 +18,7 @@ TRAINING = """
     import json, os, sys, time
     import numpy as np
     import tfring as hvd
-    from tfring._native import core
+    from tfring.runtime._native import core
 
     FOLDER, WORKER = sys.argv[1], int(os.environ["TFRING_ELASTIC_WORKER"])
     HOST = os.environ["TFRING_ELASTIC_HOST"]

@@ -18,7 +18,7 @@ def training(folder):
         import numpy as np
 
         import tfring as hvd
-        from tfring._native import core
+        from tfring.runtime._native import core
 
         def broadcast(data, root_rank):  # without TensorFlow, which takes seconds to load
             data = np.frombuffer(json.dumps(data).encode(), np.uint8)

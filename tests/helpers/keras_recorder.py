@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfring import topology
 from tfring.collectives import allreduce
 from tfring.keras import optimizer as wrapping
+from tfring.runtime import topology
 from tfring.training.ordinals import Ordinals
 
 X = np.random.default_rng(0).random((32, 4), dtype=np.float32)

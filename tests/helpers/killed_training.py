@@ -16,8 +16,8 @@ import numpy as np
 
 import tfring as hvd
 from benchmarks.elastic.worker import Log, Settings, hash_of, value_of
-from tfring._native import core
 from tfring.checkpoint import Checkpointer
+from tfring.runtime._native import core
 
 STEPS_PER_CHECKPOINT = 5
 _SUM = 1

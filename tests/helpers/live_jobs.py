@@ -33,8 +33,9 @@ from launcher_tools import (
 SCRIPT = """
     import time, threading
     import numpy as np
-    from tfring import topology, world
-    from tfring._native import core
+    from tfring.runtime import topology
+    from tfring import world
+    from tfring.runtime._native import core
 
     def take_the_lock(lock):
         with lock:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tfring.recorder import layout
-from tfring.recorder.clocks import find_clock
-from tfring.recorder.job import JobRecords
-from tfring.recorder.layout import CallFlags, EventType, RankState
-from tfring.recorder.reader import Call, Event, Record
+from tfring.observe.recorder import layout
+from tfring.observe.recorder.clocks import find_clock
+from tfring.observe.recorder.job import JobRecords
+from tfring.observe.recorder.layout import CallFlags, EventType, RankState
+from tfring.observe.recorder.reader import Call, Event, Record
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from matrix import MOVABLE, dtype_of
 
-from tfring._native import core
+from tfring.runtime._native import core
 
 Array = np.ndarray[Any, Any]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tfring import _native
+from tfring.runtime import _native
 
 core = _native.core
 SUM = 1

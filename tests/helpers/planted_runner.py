@@ -26,7 +26,7 @@ import planted_waits
 from planted_cases import CASES, Case, Rank, core
 
 from tfring import world
-from tfring.explain.explain import explain_now
+from tfring.observe.explain.explain import explain_now
 
 # Importing them fills CASES.
 _SOURCES = (planted_calls, planted_ends, planted_healthy, planted_waits)

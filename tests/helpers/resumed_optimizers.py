@@ -23,8 +23,8 @@ import tf_keras
 from zoo_optimizers import OPTIMIZERS
 
 import tfring.keras as hvd
+from tfring.keras.facts import Keras2Callback
 from tfring.keras.hook import innermost
-from tfring.keras2.facts import Keras2Callback
 
 SAMPLES, FEATURES = 8, 6
 ONLY_ADAM = ("Adam",)

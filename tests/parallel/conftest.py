@@ -20,7 +20,7 @@ import pytest
 from iterator_ends import without_autotuner  # noqa: F401 (a fixture)
 
 import tfring
-from tfring._native import core
+from tfring.runtime._native import core
 
 # No test takes as long; a hang does. A soak may need more: see test_failed_steps.py.
 WATCHDOG_SECONDS = max(180.0, 6.0 * int(os.environ.get("TFRING_TEST_ROUNDS", "0")))

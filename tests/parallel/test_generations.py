@@ -25,10 +25,10 @@ from tiers import slow
 
 import tfring as hvd
 from tfring import world
-from tfring._native import core
+from tfring.observe.recorder.own import own_path
+from tfring.observe.recorder.reader import read_record
 from tfring.ops import library
-from tfring.recorder.own import own_path
-from tfring.recorder.reader import read_record
+from tfring.runtime._native import core
 
 
 def meet(first):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import tfring
-from tfring import process_sets, topology, world
-from tfring._native import core
+from tfring import world
+from tfring.runtime import process_sets, topology
+from tfring.runtime._native import core
 
 pytestmark = pytest.mark.any_ranks
 

@@ -23,7 +23,7 @@ def folder_for_mpirun(tmp_path_factory: pytest.TempPathFactory) -> None:
 def no_job_is_left() -> Iterator[None]:
     """Fails a test that leaves the runtime initialised: other tests say what holds before init."""
     yield
-    topology = sys.modules.get("tfring.topology")
+    topology = sys.modules.get("tfring.runtime.topology")
     if topology is not None and topology.is_initialized():
         sys.modules["tfring.world"].shutdown()
         pytest.fail("the test has called init and not shutdown")

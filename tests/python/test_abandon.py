@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from launcher_tools import run_python, write_script
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 SCRIPT = """
     import sys, threading
     from tfring import world
-    from tfring._native import core
+    from tfring.runtime._native import core
 
     fails = sys.argv[1] == "fails"
     connect, connecting, go_on, seen = world.connect_job, threading.Event(), threading.Event(), []

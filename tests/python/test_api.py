@@ -73,7 +73,7 @@ def test_horovods_names_are_there(module: str) -> None:
 
 @pytest.mark.parametrize("module", ["tfring", "tfring.keras"])
 def test_horovods_other_names_are_refused_with_a_reason(module: str) -> None:
-    from tfring.compat.public_names import _INSTEAD
+    from tfring.runtime.public_names import _INSTEAD
 
     hvd = importlib.import_module(module)
     for name in set(_INSTEAD).difference(hvd.__all__):
@@ -86,7 +86,7 @@ def test_horovods_other_names_are_refused_with_a_reason(module: str) -> None:
 
 
 def test_a_missing_stub_is_named(tmp_path: Path) -> None:
-    from tfring.compat.public_names import lazy_names
+    from tfring.runtime.public_names import lazy_names
 
     text = r"__init__\.pyi is missing, and tfring reads its public names from it: install tfring"
     with pytest.raises(ImportError, match=text) as caught:

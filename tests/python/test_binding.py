@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from launcher_tools import run_python
 
-from tfring import _native, version
-from tfring._native import core
+from tfring import version
+from tfring.runtime import _native
+from tfring.runtime._native import core
 
 INVALID_ARGUMENT, FAILED_PRECONDITION = 3, 9
 
@@ -166,7 +167,8 @@ def second_copy(tmp_path: pathlib.Path) -> pathlib.Path:
 def test_the_runtime_of_another_installation_is_refused(second_copy: pathlib.Path) -> None:
     """The linker gives a binding the runtime that is there already."""
     runtime = _native.library_dir().resolve() / "libtfring_runtime.so"
-    code = f"import ctypes\nctypes.CDLL({str(runtime)!r})\nfrom tfring._native import core\n"
+    code = f"import ctypes\nctypes.CDLL({str(runtime)!r})\n"
+    code += "from tfring.runtime._native import core\n"
     done = run_python("-c", code, TFRING_LIB_DIR=str(second_copy))
     assert done.returncode == 1
     assert "ImportError" in done.stderr and "another tfring installation" in done.stderr
@@ -180,7 +182,7 @@ def test_a_second_runtime_is_refused(second_copy: pathlib.Path) -> None:
         "import ctypes\n"
         f"ctypes.CDLL({str(own / name)!r})\n"
         f"ctypes.CDLL({str(second_copy / name)!r})\n"
-        "from tfring._native import core\n"
+        "from tfring.runtime._native import core\n"
     )
     done = run_python("-c", code, TFRING_LIB_DIR=str(own))
     assert done.returncode == 1
@@ -193,7 +195,7 @@ def test_a_second_runtime_is_refused(second_copy: pathlib.Path) -> None:
 def test_only_tensors_on_a_gpu_load_the_code_for_them() -> None:
     code = (
         "import tfring, tensorflow as tf\n"
-        "from tfring._native import core\n"
+        "from tfring.runtime._native import core\n"
         "def loaded():\n"
         "    return 'libtfring_cuda.so' in open('/proc/self/maps').read()\n"
         "tfring.init()\n"
@@ -209,7 +211,7 @@ def test_only_tensors_on_a_gpu_load_the_code_for_them() -> None:
 def test_without_the_code_for_gpus(second_copy: pathlib.Path) -> None:
     (second_copy / "libtfring_cuda.so").unlink(missing_ok=True)
     code = (
-        "from tfring._native import core\n"
+        "from tfring.runtime._native import core\n"
         "print([core.build_info()['gpu_kernels']])\n"
         "core.find_nccl('')\n"
     )
@@ -219,6 +221,6 @@ def test_without_the_code_for_gpus(second_copy: pathlib.Path) -> None:
 
 
 def test_missing_libraries_are_explained(tmp_path: pathlib.Path) -> None:
-    done = run_python("-c", "from tfring._native import core", TFRING_LIB_DIR=str(tmp_path))
+    done = run_python("-c", "from tfring.runtime._native import core", TFRING_LIB_DIR=str(tmp_path))
     assert done.returncode == 1
     assert str(tmp_path) in done.stderr and "install tfring" in done.stderr

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import tfring
-from tfring._native import core
+from tfring.runtime._native import core
 
-FOLDER = Path(tfring.__file__).parent
+FOLDER = Path(tfring.__file__).parent / "runtime"
 # A type that only the stub has, and one whose instances alone have what the stub says.
 APART = {"BuildInfo", "CoreError"}
 NO_CONSTRUCTOR = ["type(self)"]  # as pybind11 documents it

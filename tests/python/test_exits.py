@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tfring.signals import exits
+from tfring.runtime.signals import exits
 
 
 @pytest.fixture(autouse=True)

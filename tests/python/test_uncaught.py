@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tfring import _native
-from tfring.signals import uncaught
+from tfring.runtime import _native
+from tfring.runtime.signals import uncaught
 
 
 def told(

@@ -8,7 +8,7 @@ import sys
 import pytest
 from launcher_tools import mpirun, run, write_script
 
-core = pytest.importorskip("tfring._native").core
+core = pytest.importorskip("tfring.runtime._native").core
 
 from tfring import world  # noqa: E402
 from tfring.job.bootstrap import job  # noqa: E402
@@ -16,7 +16,7 @@ from tfring.job.bootstrap import job  # noqa: E402
 COMMON = """
     import numpy as np
     import tfring as hvd
-    from tfring._native import core
+    from tfring.runtime._native import core
 
     def total(name, value):
         return float(core.allreduce(np.array([value], np.float64), name=name, op=1)[0])
@@ -175,7 +175,7 @@ def test_what_is_no_communicator():
 SETS_OF_COMMUNICATORS = """
     import pytest
     from mpi4py import MPI
-    from tfring import process_sets
+    from tfring.runtime import process_sets
     world = MPI.COMM_WORLD
     me = world.rank
 

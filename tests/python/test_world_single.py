@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from launcher_tools import run_python, write_script
 
-core = pytest.importorskip("tfring._native").core
+core = pytest.importorskip("tfring.runtime._native").core
 
-from tfring import process_sets, topology, world  # noqa: E402
-from tfring.compat import build_flags  # noqa: E402
+from tfring import world  # noqa: E402
+from tfring.horovod import build_flags  # noqa: E402
+from tfring.runtime import process_sets, topology  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +25,8 @@ def test_single_process(tmp_path):
         tmp_path,
         """
     import sys
-    from tfring import process_sets, topology, world
+    from tfring.runtime import process_sets, topology
+    from tfring import world
     assert not topology.is_initialized()
     world.init()
     world.init()

@@ -9,13 +9,13 @@ import pytest
 from bootstrap_jobs import free_port
 from launcher_tools import LIMIT_SECONDS, environment, write_script
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 SCRIPT = """
     import os, sys
     import numpy as np
     import tfring as hvd
-    from tfring._native import core
+    from tfring.runtime._native import core
     from tfring.job.store import PrefixStore, TCPStore
 
     rank, path, tcp_port, store_port = int(sys.argv[1]), *sys.argv[2:]

@@ -22,8 +22,8 @@ from tfring.collectives.objects import allgather_json
 from tfring.collectives.reducescatter import reducescatter
 from tfring.collectives.rooted import gather, reduce, scatter
 from tfring.ops.reduce_ops import Sum
-from tfring.texts.sizes import size_text
-from tfring.topology import rank, size
+from tfring.runtime.texts.sizes import size_text
+from tfring.runtime.topology import rank, size
 
 Call = Callable[[], object]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import topology
+from tfring.runtime import topology
 from tfring.training.gradient_tape import DistributedGradientTape
 
 BATCH = 32

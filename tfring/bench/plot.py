@@ -6,7 +6,7 @@ from typing import Any
 
 from tfring.bench.result import Result, Row
 from tfring.bench.table import title
-from tfring.texts.sizes import size_text
+from tfring.runtime.texts.sizes import size_text
 
 # Colours of C. Wong's palette that all can tell apart: "Points of view: color blindness", Nature
 # Methods 8, 2011.

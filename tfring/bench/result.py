@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tfring.bench.samples import Array, median, median_interval, p95
-from tfring.texts.sizes import size_text
+from tfring.runtime.texts.sizes import size_text
 from tfring.version import __version__
 
 FORMAT = 1

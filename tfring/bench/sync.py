@@ -13,7 +13,7 @@ from tfring.collectives.allreduce import allreduce
 from tfring.collectives.objects import allgather_json
 from tfring.collectives.sync import barrier
 from tfring.ops.reduce_ops import Max
-from tfring.topology import local_size, rank, size
+from tfring.runtime.topology import local_size, rank, size
 
 
 def shared_file() -> int | None:

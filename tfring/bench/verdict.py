@@ -6,7 +6,7 @@ from itertools import groupby
 
 from tfring.bench.result import Result, Row
 from tfring.bench.table import number
-from tfring.texts.sizes import size_text
+from tfring.runtime.texts.sizes import size_text
 
 # Gradients of a ResNet-50, whose size many know, in bytes of float32.
 _RESNET_50 = 4 * 25_557_032

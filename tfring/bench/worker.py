@@ -30,7 +30,7 @@ from tfring.bench.result import ALONE, BARE, Result, machine, versions
 from tfring.bench.sync import RankSync, shared_file
 from tfring.bench.timing import alternate, timed, timed_alone
 from tfring.collectives.objects import allgather_json
-from tfring.topology import local_rank, local_size, rank, size
+from tfring.runtime.topology import local_rank, local_size, rank, size
 from tfring.world import init, mpi_enabled
 
 Emit = Callable[[dict[str, Any]], None]

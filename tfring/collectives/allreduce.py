@@ -20,7 +20,7 @@ from tfring.collectives import buckets, sparse
 from tfring.collectives.compression import Compression
 from tfring.ops import arguments, builders, library, names
 from tfring.ops.reduce_ops import Average
-from tfring.process_sets import ProcessSet, checked_id, global_process_set
+from tfring.runtime.process_sets import ProcessSet, checked_id, global_process_set
 
 _largest = [0]  # elements of the largest tensor that the program has reduced by calls of its own
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfring.ops import arguments, builders, library, names
-from tfring.process_sets import ProcessSet, checked_id, global_process_set
+from tfring.runtime.process_sets import ProcessSet, checked_id, global_process_set
 
 
 @library.outside_autograph

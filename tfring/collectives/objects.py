@@ -16,11 +16,11 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from tfring import _native, process_sets
-from tfring.exceptions import described, tf_errors
 from tfring.job.security import generation
 from tfring.ops import names
-from tfring.topology import is_initialized, rank
+from tfring.runtime import _native, process_sets
+from tfring.runtime.exceptions import described, tf_errors
+from tfring.runtime.topology import is_initialized, rank
 
 _FAILED = -1  # sent in place of a size
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfring.ops import arguments, builders, gradients, library, names
 from tfring.ops.reduce_ops import Average
-from tfring.process_sets import ProcessSet, checked_id, global_process_set
+from tfring.runtime.process_sets import ProcessSet, checked_id, global_process_set
 
 
 @library.outside_autograph

@@ -11,7 +11,7 @@ from typing import Any
 
 from tfring.ops import arguments, builders, library, names
 from tfring.ops.reduce_ops import Average
-from tfring.process_sets import ProcessSet, checked_id, global_process_set
+from tfring.runtime.process_sets import ProcessSet, checked_id, global_process_set
 
 
 @library.outside_autograph

@@ -11,8 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfring.ops import arguments, builders, library, names
-from tfring.process_sets import ProcessSet, checked_id, global_process_set
-from tfring.topology import rank
+from tfring.runtime.process_sets import ProcessSet, checked_id, global_process_set
+from tfring.runtime.topology import rank
 
 
 @library.outside_autograph

@@ -8,9 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _native
-from tfring.exceptions import described
-from tfring.process_sets import checked_id
+from tfring.runtime import _native
+from tfring.runtime.exceptions import described
+from tfring.runtime.process_sets import checked_id
 
 
 @contextlib.contextmanager

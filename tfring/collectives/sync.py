@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _native, topology
-from tfring.exceptions import tf_errors
 from tfring.ops import arguments, builders, library, names
-from tfring.process_sets import ProcessSet, checked_id, global_process_set
+from tfring.runtime import _native, topology
+from tfring.runtime.exceptions import tf_errors
+from tfring.runtime.process_sets import ProcessSet, checked_id, global_process_set
 
 # One name for all calls: ranks may join in different places of a script, wherever their data ends.
 _JOIN_NAME = "tfring.join"

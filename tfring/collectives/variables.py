@@ -8,10 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import process_sets
 from tfring.collectives import allreduce, broadcast, buckets
 from tfring.collectives.assigned import finalize
 from tfring.ops import arguments, library, names, reduce_ops
+from tfring.runtime import process_sets
 
 
 def broadcast_variables(

@@ -4,6 +4,6 @@ The names, which __init__.pyi lists, are loaded when they are first used, so tha
 neither TensorFlow nor Keras load neither.
 """
 
-from tfring.compat.public_names import lazy_names
+from tfring.runtime.public_names import lazy_names
 
 __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tfring import topology
 from tfring.data.cursor import SAME, Cursor, Pass
 from tfring.data.exchange import allgather_numbers
 from tfring.data.policies import Policy, Ramp, fixed_global
+from tfring.runtime import topology
 
 _WHOLE = (*SAME, "epoch", "consumed")
 
@@ -62,7 +62,7 @@ class DataCursor:
         Raises:
             ValueError: there are no samples, or less than a batch with `drop_remainder`; or the
                 seed is negative.
-            tfring.topology.NotInitializedError: no size was given, and tfring is not initialized.
+            NotInitializedError: no size was given, and tfring is not initialized.
         """
         self.samples = samples if isinstance(samples, int) else len(samples)
         self.policy = fixed_global(policy) if isinstance(policy, int) else policy
@@ -191,7 +191,7 @@ class DataCursor:
 
         Raises:
             ValueError: there is no such rank, or too few samples for a batch.
-            tfring.topology.NotInitializedError: no size was given, and tfring is not initialized.
+            NotInitializedError: no size was given, and tfring is not initialized.
         """
         size = topology.size() if size is None else size
         rank = topology.rank() if rank is None else rank

@@ -81,7 +81,7 @@ class ElasticDataset(keras.utils.PyDataset):  # type: ignore[misc]
         Raises:
             ValueError: as DataCursor; `weights` is none of these; or there is no worker or no
                 place in the queue.
-            tfring.topology.NotInitializedError: no size was given, and tfring is not initialized.
+            NotInitializedError: no size was given, and tfring is not initialized.
         """
         # Keras is told of one worker: its own take batches in no order that could be checked.
         super().__init__(workers=1, use_multiprocessing=False, max_queue_size=max_queue_size)

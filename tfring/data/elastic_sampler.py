@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tfring import topology
 from tfring.data.cursor import Cursor
 from tfring.data.exchange import allgather_numbers
+from tfring.runtime import topology
 
 
 class ElasticSampler:
@@ -47,7 +47,7 @@ class ElasticSampler:
 
         Raises:
             ValueError: the seed is negative.
-            tfring.topology.NotInitializedError: tfring is not initialized.
+            tfring.runtime.topology.NotInitializedError: tfring is not initialized.
         """
         if seed < 0:
             raise ValueError(f"the seed of a shuffle is at least 0, not {seed}")

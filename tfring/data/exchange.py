@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tfring import _native
-from tfring.exceptions import tf_errors
+from tfring.runtime import _native
+from tfring.runtime.exceptions import tf_errors
 
 
 def allgather_numbers(numbers: Any, name: str) -> list[Any]:

@@ -11,6 +11,6 @@
 `tfring help elastic` says what happens when. __init__.pyi lists the names.
 """
 
-from tfring.compat.public_names import lazy_names
+from tfring.runtime.public_names import lazy_names
 
 __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

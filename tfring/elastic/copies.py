@@ -19,9 +19,9 @@ from tfring.elastic.copy_transfer import CopyReceiver, CopySender, may_come
 from tfring.elastic.process import ElasticProcess
 from tfring.elastic.progress import Progress, hash_of
 from tfring.elastic.records import Position, Record
-from tfring.exceptions import described
 from tfring.job.store import StoreError
-from tfring.settings.environment import read_settings
+from tfring.runtime.exceptions import described
+from tfring.runtime.settings.environment import read_settings
 
 _log = logging.getLogger("tfring")
 

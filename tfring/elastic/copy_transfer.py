@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from tfring.elastic.commit_memory import CommitMemory, CopyHead
-from tfring.exceptions import described
 from tfring.job.bootstrap import hosts
 from tfring.job.environments.elastic import ElasticWorker
 from tfring.job.handshake.auth import Hello, Role
@@ -32,7 +31,8 @@ from tfring.job.security.errors import IntegrityError
 from tfring.job.security.seal import Channel
 from tfring.job.security.secret import job_key
 from tfring.job.store import StoreError, TCPStore
-from tfring.settings.environment import read_settings
+from tfring.runtime.exceptions import described
+from tfring.runtime.settings.environment import read_settings
 
 _log = logging.getLogger("tfring")
 

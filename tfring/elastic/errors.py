@@ -1,12 +1,29 @@
 """Why a worker of an elastic job cannot go on, and what makes elastic.run begin again.
 
-The latter two are also under Horovod's names in horovod.common.exceptions.
+horovod.common.exceptions has the latter, HorovodInternalError and HostsUpdatedInterrupt, too.
 """
 
 from __future__ import annotations
 
-from tfring.compat.exceptions import HorovodInternalError as HorovodInternalError
-from tfring.compat.exceptions import HostsUpdatedInterrupt as HostsUpdatedInterrupt
+
+class HorovodInternalError(RuntimeError):
+    """A program raises it to let `elastic.run` go back to the last commit.
+
+    tfring itself raises tf.errors where a collective fails; `elastic.run` handles these, too.
+    """
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """Ranks are about to come or go; `commit` raises it, and `elastic.run` handles it."""
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        """Makes the exception.
+
+        Args:
+            skip_sync: no rank has to be given the state of others.
+        """
+        super().__init__()
+        self.skip_sync = skip_sync
 
 
 class Dismissed(Exception):

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tfring import _native
 from tfring.elastic import keys
 from tfring.elastic.errors import Dismissed, GenerationEnded
 from tfring.elastic.records import Position, Record, record_of
 from tfring.job.store import PrefixStore, Store, StoreError, Watch
+from tfring.runtime import _native
 
 _log = logging.getLogger("tfring")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tfring import _native
 from tfring.elastic import process as processes
 from tfring.ops import reduce_ops
-from tfring.topology import is_initialized, size
+from tfring.runtime import _native
+from tfring.runtime.topology import is_initialized, size
 
 # What has happened to the hosts, as Horovod numbers it.
 NO_UPDATE, REMOVED, ADDED, MIXED = range(4)

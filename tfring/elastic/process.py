@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from tfring import _native
 from tfring.elastic import keys
 from tfring.elastic.errors import Dismissed, GenerationEnded
 from tfring.elastic.link import WorkerLink
@@ -37,7 +36,8 @@ from tfring.job.store import (
     Timeout,
 )
 from tfring.job.store.tcp_store import DEFAULT_LEASE
-from tfring.settings.environment import Settings
+from tfring.runtime import _native
+from tfring.runtime.settings.environment import Settings
 
 _log = logging.getLogger("tfring")
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfring import _native
-from tfring.topology import is_initialized, rank, size
+from tfring.runtime import _native
+from tfring.runtime.topology import is_initialized, rank, size
 
 
 @dataclasses.dataclass

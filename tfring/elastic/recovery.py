@@ -6,14 +6,14 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from tfring import _native, topology
 from tfring.elastic import process as processes
 from tfring.elastic import state as states
 from tfring.elastic.copies import Copies
 from tfring.elastic.errors import Dismissed, HorovodInternalError
 from tfring.elastic.process import ElasticProcess
 from tfring.elastic.state import State
-from tfring.topology import rank
+from tfring.runtime import _native, topology
+from tfring.runtime.topology import rank
 
 _log = logging.getLogger("tfring")
 

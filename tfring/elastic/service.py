@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tfring import _native
 from tfring.elastic import keys
 from tfring.elastic.records import Record, record_of
 from tfring.job.store import PrefixStore, Store, StoreError, Watch
+from tfring.runtime import _native
 
 _log = logging.getLogger("tfring")
 

@@ -15,8 +15,8 @@ from tfring.elastic.errors import HostsUpdatedInterrupt
 from tfring.elastic.messages import NO_UPDATE, REMOVED, HostMessages, strongest
 from tfring.elastic.progress import Progress, compare
 from tfring.elastic.records import Position
-from tfring.exceptions import described
-from tfring.topology import is_initialized, rank
+from tfring.runtime.exceptions import described
+from tfring.runtime.topology import is_initialized, rank
 
 _log = logging.getLogger("tfring")
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfring import _native
 from tfring.collectives.assigned import finalize
 from tfring.collectives.objects import broadcast_object
 from tfring.collectives.variables import broadcast_, describe_variables
 from tfring.elastic.copies import Part
 from tfring.elastic.state import ObjectState
-from tfring.exceptions import tf_errors
-from tfring.topology import rank
+from tfring.runtime import _native
+from tfring.runtime.exceptions import tf_errors
+from tfring.runtime.topology import rank
 
 
 class _VariablesState(ObjectState):

@@ -4,8 +4,8 @@ The names, which __init__.pyi lists, are loaded when they are first used, so `hv
 set up what TensorFlow reads when it starts.
 """
 
-from tfring.compat import keras_version
-from tfring.compat.public_names import lazy_names
+from tfring.runtime import keras_version
+from tfring.runtime.public_names import lazy_names
 
 keras_version.check_installed()
 __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -14,13 +14,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfring import topology
 from tfring.collectives import objects
-from tfring.comparison.hashes import name_of
+from tfring.keras import detect, facts
 from tfring.keras.hook import find_hook, innermost
 from tfring.keras.model_optimizers import optimizers_of, reachable
-from tfring.keras2 import detect, facts
 from tfring.ops import library
+from tfring.runtime import topology
+from tfring.training.comparison.hashes import name_of
 from tfring.training.local_variables import variable_key
 
 _LISTED = 5  # variables in a message

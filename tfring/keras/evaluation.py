@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from tfring import topology
 from tfring.collectives import objects
-from tfring.comparison.assert_equal import first_difference
-from tfring.comparison.hashes import fingerprint
 from tfring.keras import metric_states, preprocessing
 from tfring.keras.callbacks import state
 from tfring.keras.callbacks.guard import ROUNDING
+from tfring.runtime import topology
+from tfring.training.comparison.assert_equal import first_difference
+from tfring.training.comparison.hashes import fingerprint
 
 
 def evaluate(model: Any, *args: Any, **kwargs: Any) -> dict[str, float]:

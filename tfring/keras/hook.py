@@ -34,12 +34,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import process_sets, topology
-from tfring.compat.keras_version import replaceable
-from tfring.keras import loss_weights
+from tfring.keras import facts, loss_weights
 from tfring.keras.accumulation import Accumulation
-from tfring.keras2 import facts
 from tfring.ops import backward, reduce_ops
+from tfring.runtime import process_sets, topology
+from tfring.runtime.keras_version import replaceable
 from tfring.training import double_reduction, gate, saved_options, weights
 from tfring.training.accumulation import LocalGradientAggregationHelper
 from tfring.training.early_reduction import EarlyReduction

@@ -10,8 +10,8 @@ from typing import Any
 
 import tfring.keras
 from tfring.collectives.compression import Compression
-from tfring.compat.public_names import reexport
 from tfring.ops import reduce_ops
+from tfring.runtime.public_names import reexport
 
 __getattr__, __dir__, __all__ = reexport("tfring.keras")
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import process_sets
 from tfring.collectives.compression import Compression
 from tfring.keras import optimizer as keras_optimizer
 from tfring.ops import reduce_ops
+from tfring.runtime import process_sets
 from tfring.training import tf1_optimizer
 from tfring.training.local_variables import LocalVariables
 from tfring.training.options import (

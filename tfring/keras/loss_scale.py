@@ -24,8 +24,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfring.compat.keras_version import replaceable
 from tfring.keras.hook import find_hook
+from tfring.runtime.keras_version import replaceable
 from tfring.training import gate
 
 _Scaling = keras.optimizers.LossScaleOptimizer

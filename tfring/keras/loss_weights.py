@@ -22,9 +22,9 @@ import tensorflow as tf
 from keras.src.losses import loss as _losses
 from keras.src.trainers import compile_utils as _compile_utils
 
-from tfring import topology
-from tfring.compat.keras_version import replaceable
 from tfring.ops import backward, reduce_ops
+from tfring.runtime import topology
+from tfring.runtime.keras_version import replaceable
 from tfring.training import unreduced
 from tfring.training.options import ReduceOptions
 

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from tfring import _native, topology
 from tfring.collectives import objects
-from tfring.exceptions import tf_errors
-from tfring.keras2 import facts
+from tfring.keras import facts
 from tfring.ops import reduce_ops
+from tfring.runtime import _native, topology
+from tfring.runtime.exceptions import tf_errors
 
 _log = logging.getLogger("tfring")
 

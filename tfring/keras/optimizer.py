@@ -8,13 +8,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfring import process_sets
 from tfring.collectives.compression import Compression
-from tfring.keras import accumulation, loss_scale, loss_weights, validation_split
+from tfring.keras import accumulation, detect, loss_scale, loss_weights, validation_split
 from tfring.keras.hook import OptimizerHook, find_hook, innermost, steps_taken
-from tfring.keras2 import detect
-from tfring.keras2 import optimizer as keras2_optimizer
+from tfring.keras.keras2 import optimizer as keras2_optimizer
 from tfring.ops import reduce_ops
+from tfring.runtime import process_sets
 from tfring.training.local_variables import LocalVariables
 from tfring.training.options import (
     LOSS,

@@ -18,10 +18,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfring import topology
 from tfring.collectives import objects
 from tfring.keras.model_optimizers import reachable
 from tfring.ops import arguments
+from tfring.runtime import topology
 
 _LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup)
 _LEARNING = (keras.layers.Normalization, keras.layers.Discretization, *_LOOKUPS)

@@ -9,8 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfring import topology
 from tfring.ops import arguments
+from tfring.runtime import topology
 
 _LARGEST = 10**9  # of the seeds that Keras draws
 

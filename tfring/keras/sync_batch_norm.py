@@ -10,8 +10,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfring import process_sets
-from tfring.compat.keras_version import replaceable
+from tfring.runtime import process_sets
+from tfring.runtime.keras_version import replaceable
 from tfring.training import moments
 
 

@@ -19,7 +19,6 @@ from tfring.bench.options import add_options as add_measured
 from tfring.bench.peers.available import chosen_peers
 from tfring.bench.plot import require_matplotlib
 from tfring.bench.result import read_result
-from tfring.explain.launched import RunRecords
 from tfring.job.environments import find_identity
 from tfring.job.environments.identity import Identity, IdentityError, Rendezvous
 from tfring.launch.hosts.errors import UsageError
@@ -30,6 +29,7 @@ from tfring.launch.options.resolve import job_options
 from tfring.launch.options.run_options import RunOptions
 from tfring.launch.output.merger import OutputMerger, Stream
 from tfring.launch.output.terminal import Terminal
+from tfring.observe.explain.launched import RunRecords
 
 LOCAL_RANKS = 2
 _PROGRAM = "tfring.bench.worker"

@@ -13,15 +13,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
-from tfring import _native
 from tfring.job.environments import IdentityError, find_identity
 from tfring.job.environments.kubernetes import Pod, find_pod
 from tfring.launch import installed
 from tfring.launch.hosts.placement import parse_hosts
 from tfring.launch.installed import Findings
-from tfring.settings.environment import native_values, read_settings, values_of
-from tfring.settings.setting import SettingError
-from tfring.settings.table import SETTINGS
+from tfring.runtime import _native
+from tfring.runtime.settings.environment import native_values, read_settings, values_of
+from tfring.runtime.settings.setting import SettingError
+from tfring.runtime.settings.table import SETTINGS
 
 _TRIAL_SECONDS = 600
 _START_SECONDS = "60"

@@ -11,7 +11,7 @@ from tfring.launch.elastic.options import NO_LIMIT, ElasticOptions, NodeOptions
 from tfring.launch.hosts.placement import Slot, is_local
 from tfring.launch.options.environment import job_variables, place_variables, shown_value
 from tfring.launch.options.job_options import JobOptions
-from tfring.texts.ranks import ranks_text
+from tfring.runtime.texts.ranks import ranks_text
 
 
 def show(options: JobOptions) -> int:

@@ -18,14 +18,13 @@ from typing import Any, SupportsIndex
 
 import cloudpickle
 
-from tfring.engines.outcomes import is_consequence
-from tfring.explain.launched import RunRecords
 from tfring.job.security.secret import fresh_secret, job_key
 from tfring.job.store import Limits, ServerLimits
 from tfring.job.store.tcp.server import StoreServer
 from tfring.launch import cell_sources
 from tfring.launch.agents.addresses import open_rendezvous
 from tfring.launch.agents.host import AGENT_TIMEOUT_SECONDS, SSH_LATER_SECONDS
+from tfring.launch.engines.outcomes import is_consequence
 from tfring.launch.hosts.names import refuse_unknown
 from tfring.launch.hosts.placement import (
     Slot,
@@ -39,9 +38,10 @@ from tfring.launch.job import JobRunner
 from tfring.launch.options.job_options import JobOptions
 from tfring.launch.output.merger import OutputMerger
 from tfring.launch.output.terminal import Terminal
-from tfring.settings.environment import Settings
-from tfring.ssh.options import SshOptions
-from tfring.texts.errors import HEADER, read_error
+from tfring.observe.explain.launched import RunRecords
+from tfring.runtime.settings.environment import Settings
+from tfring.runtime.ssh import SshOptions
+from tfring.runtime.texts.errors import HEADER, read_error
 
 __all__ = ["run"]
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfring.launch.hosts.errors import UsageError
-from tfring.settings.table import SETTINGS
+from tfring.runtime.settings.table import SETTINGS
 
 _PACKAGE = Path(__file__).parents[1]
 # In a wheel, and in a checkout.

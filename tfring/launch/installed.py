@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tfring import _native
 from tfring.job.bootstrap.inter_op_threads import WANTED, inter_op_threads
 from tfring.job.bootstrap.mpi_data import plugins_in
-from tfring.settings.environment import read_settings
-from tfring.settings.setting import SettingError
+from tfring.runtime import _native
+from tfring.runtime.settings.environment import read_settings
+from tfring.runtime.settings.setting import SettingError
 from tfring.version import __version__
 
 _CPU_FLAGS = ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "asimd", "sve")
@@ -190,7 +190,7 @@ def gpus(findings: Findings) -> None:
     except SettingError:
         runtime = {}  # another check says so
     answer, trouble = _probe(
-        "import json\nfrom tfring.gpu.report import gpu_report\n"
+        "import json\nfrom tfring.runtime.gpu.report import gpu_report\n"
         f"print(json.dumps(gpu_report({runtime!r})))"
     )
     if answer is None:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 
-from tfring.explain.launched import RunRecords
 from tfring.launch.agents.host import Host
 from tfring.launch.agents.rank import RankProcess
 from tfring.launch.escalation import Escalation
@@ -20,7 +19,8 @@ from tfring.launch.reports import text
 from tfring.launch.reports.verdict import verdict
 from tfring.launch.signals import signal_name
 from tfring.launch.supervisor import StoppedWhileStartingError, Supervisor
-from tfring.texts.ranks import rank_ranges
+from tfring.observe.explain.launched import RunRecords
+from tfring.runtime.texts.ranks import rank_ranges
 
 # The other ranks have this long after the first failure to print their own errors.
 _REPORT_SECONDS = 2.0

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfring.explain.launched import RECORD_DIR, RunRecords
 from tfring.job.environments.identity import plain_id
 from tfring.launch.dry_run import show
 from tfring.launch.hosts.errors import NoRanksError, UsageError
@@ -28,10 +27,11 @@ from tfring.launch.options.run_options import RunOptions
 from tfring.launch.options.settings import add_settings
 from tfring.launch.output.merger import OutputMerger
 from tfring.launch.output.terminal import Terminal
-from tfring.report import run_lines
-from tfring.settings.environment import Settings, read_settings
-from tfring.ssh.options import SshOptions
-from tfring.texts.screen import columns
+from tfring.observe.explain.launched import RECORD_DIR, RunRecords
+from tfring.observe.report import run_lines
+from tfring.runtime.settings.environment import Settings, read_settings
+from tfring.runtime.ssh import SshOptions
+from tfring.runtime.texts.screen import columns
 
 if TYPE_CHECKING:
     from tfring.launch.elastic.elastic_job import ElasticJobRunner
@@ -194,7 +194,7 @@ def _nobody_joined(job: JobOptions, shimmed: bool, records: RunRecords) -> str:
 
 def _timeline(path: Path, *, over: bool) -> None:
     """Removes an old timeline before the job, or writes that of the job."""
-    from tfring.timeline import merge
+    from tfring.observe.timeline import merge
 
     try:
         if over:
@@ -207,7 +207,7 @@ def _timeline(path: Path, *, over: bool) -> None:
 
 def _print_report(records: RunRecords) -> None:
     """Prints where the time of the job went."""
-    from tfring.commands import report
+    from tfring.observe.commands import report
 
     try:
         paths = [record.path for record in records.job().records.values()]
@@ -226,7 +226,7 @@ def _compare(options: RunOptions, counts: tuple[int, int]) -> int:
             code = _run(one, TFRING_COMPARE_FOLDER=str(folder), TFRING_COMPARE_STEPS=steps)
             if code != 0:
                 return code
-        from tfring.comparison.runs import compare_runs
+        from tfring.training.comparison.runs import compare_runs
 
         first, second = (f"{count} rank{'' if count == 1 else 's'}" for count in counts)
         outcome = compare_runs(folders[0], folders[1], (first, second))

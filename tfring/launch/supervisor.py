@@ -10,7 +10,6 @@ import signal
 import time
 from collections.abc import Iterable, Mapping
 
-from tfring.explain.launched import RunRecords
 from tfring.job.environments.identity import plain_id
 from tfring.job.handshake.descriptors import raise_descriptor_limit
 from tfring.launch.agents.connections import Connections
@@ -31,6 +30,7 @@ from tfring.launch.signals import (
     second_signal_text,
     signal_name,
 )
+from tfring.observe.explain.launched import RunRecords
 
 
 class StoppedWhileStartingError(BaseException):

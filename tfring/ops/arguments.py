@@ -15,9 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _native, topology
 from tfring.ops import library, reduce_ops
 from tfring.ops.reduce_ops import Adasum, Average, Sum
+from tfring.runtime import _native, topology
 
 UNNAMED = "(without a name)"
 

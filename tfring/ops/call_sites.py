@@ -14,8 +14,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.util import tf_stack
 
-from tfring import _native
 from tfring.ops import names
+from tfring.runtime import _native
 
 
 def attributes(name: str) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
-from tfring import _native
 from tfring.ops import xla
+from tfring.runtime import _native
 
 OPS_LIBRARY = "_tfring_ops.so"
 BUILD_FILE = "build.json"

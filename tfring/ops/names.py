@@ -37,10 +37,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import func_graph
 
-from tfring import _native
 from tfring.ops import library
 from tfring.ops.xla import CONTROL_FLOW_GRAPHS
-from tfring.process_sets import checked_id, generation
+from tfring.runtime import _native
+from tfring.runtime.process_sets import checked_id, generation
 
 EAGER_NAMES = 16
 

@@ -17,9 +17,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
-from tfring import topology
 from tfring.ops import library
-from tfring.settings.environment import read_settings
+from tfring.runtime import topology
+from tfring.runtime.settings.environment import read_settings
 
 _log = logging.getLogger("tfring")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import topology
 from tfring.ops import library
+from tfring.runtime import topology
 
 for _kind in ("Rank", "Size", "LocalRank", "LocalSize", "CrossRank", "CrossSize"):
     tf.no_gradient(f"Tfring{_kind}")

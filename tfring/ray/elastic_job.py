@@ -15,10 +15,6 @@ from ray.exceptions import RayActorError, RayError
 from ray.util.queue import Queue
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tfring.engines.outcomes import is_consequence
-from tfring.engines.shim import uses_shim
-from tfring.engines.variables import elastic_variables
-from tfring.exceptions import described
 from tfring.job.security.secret import fresh_secret
 from tfring.job.store import TCPStore
 from tfring.launch.elastic.coordinator import Service
@@ -32,11 +28,15 @@ from tfring.launch.elastic.orders import (
     Restart,
     StartWorker,
 )
+from tfring.launch.engines.outcomes import is_consequence
+from tfring.launch.engines.shim import uses_shim
+from tfring.launch.engines.variables import elastic_variables
 from tfring.ray.forming import fresh_job
 from tfring.ray.nodes import Discovered
 from tfring.ray.outcomes import cause_of, text_of
 from tfring.ray.settings import Resources, Settings
 from tfring.ray.worker import Ended, Worker
+from tfring.runtime.exceptions import described
 
 _log = logging.getLogger("tfring")
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 import ray
 
-from tfring.engines.shim import use_shim
-from tfring.engines.variables import Where, job_variables, rank_variables
 from tfring.job.security.secret import fresh_secret
 from tfring.launch.agents.addresses import open_rendezvous
+from tfring.launch.engines.shim import use_shim
+from tfring.launch.engines.variables import Where, job_variables, rank_variables
 
 
 def here() -> Where:

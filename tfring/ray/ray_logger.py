@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from tfring import topology
+from tfring.runtime import topology
 
 __all__ = ["log"]
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tfring import world
-from tfring.engines.variables import Where, with_own_first
-from tfring.exceptions import described
+from tfring.launch.engines.variables import Where, with_own_first
 from tfring.ray import ray_logger
 from tfring.ray.data import Shards, use_shards
 from tfring.ray.forming import here, listen, prepare
+from tfring.runtime.exceptions import described
 
 _log = logging.getLogger("tfring")
 

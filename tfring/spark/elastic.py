@@ -9,13 +9,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
-from tfring.explain.launched import RunRecords
 from tfring.job.store import TCPStore
 from tfring.launch.elastic.coordinator import Service
 from tfring.launch.elastic.elastic_job import ElasticJobRunner
 from tfring.launch.elastic.options import ELASTIC_SECONDS, ElasticOptions
 from tfring.launch.elastic.orders import EndJob, Generation, Order, Orders, StartWorker
 from tfring.launch.function import pickled_call
+from tfring.observe.explain.launched import RunRecords
 from tfring.spark.settings import Wishes, function_server
 from tfring.spark.stage import Stage, active_context, addresses
 from tfring.spark.tunnels import TaskTunnels

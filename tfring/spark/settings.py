@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from tfring.engines.variables import interfaces
 from tfring.job.handshake.listener import bind
+from tfring.launch.engines.variables import interfaces
 from tfring.launch.function import FunctionServer
 from tfring.launch.hosts.placement import Slot
 from tfring.launch.options.environment import sent_variables
 from tfring.launch.options.job_options import JobOptions
 from tfring.launch.output.merger import OutputMerger
 from tfring.launch.output.terminal import Terminal
-from tfring.settings.environment import Settings
+from tfring.runtime.settings.environment import Settings
 from tfring.spark.meeting import PYTHON
 from tfring.spark.tunnels import TaskTunnels
 

@@ -8,11 +8,11 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
-from tfring.engines.variables import Where, gpus_of_node, places
-from tfring.explain.launched import RunRecords
+from tfring.launch.engines.variables import Where, gpus_of_node, places
 from tfring.launch.function import pickled_call
 from tfring.launch.hosts.placement import Slot
 from tfring.launch.job import JobRunner
+from tfring.observe.explain.launched import RunRecords
 from tfring.spark.meeting import Task
 from tfring.spark.settings import Wishes, function_server
 from tfring.spark.stage import Stage, active_context, addresses, wait_for_tasks

@@ -19,7 +19,7 @@ from typing import IO
 
 from pyspark import TaskContext
 
-from tfring.compat.shim import search_path
+from tfring.horovod.shim import search_path
 from tfring.job.handshake import connector
 from tfring.job.handshake.auth import Hello, Role
 from tfring.job.handshake.errors import BootstrapError

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from tfring.engines.shim import uses_shim
 from tfring.job.handshake.auth import Hello
 from tfring.job.handshake.handshakes import ADMITTED, Handshakes
 from tfring.job.handshake.listener import bind
@@ -19,6 +18,7 @@ from tfring.job.security.errors import IntegrityError
 from tfring.job.security.seal import Channel
 from tfring.job.security.secret import fresh_secret, job_key
 from tfring.launch.agents.host import LOST_CODE
+from tfring.launch.engines.shim import uses_shim
 from tfring.spark.meeting import JOB_ID, MAX_BYTES, Meeting, Task
 
 _CHUNK = 1 << 16

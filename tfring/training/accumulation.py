@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import process_sets
 from tfring.collectives import sparse
+from tfring.runtime import process_sets
 from tfring.training.local_variables import LocalVariables, variable_key
 from tfring.training.options import ReduceOptions
 from tfring.training.reducer import GradientReducer

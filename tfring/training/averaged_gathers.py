@@ -13,8 +13,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from tfring import process_sets, topology
 from tfring.ops import gradients as conventions
+from tfring.runtime import process_sets, topology
 from tfring.training.double_reduction import symbolic_parts
 from tfring.training.graph_search import collectives_behind
 from tfring.training.value_names import variable_name

@@ -25,7 +25,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import process_sets
+from tfring.runtime import process_sets
 from tfring.training.graph_search import collectives_behind
 from tfring.training.reduction_record import REDUCED_MARK, reductions
 from tfring.training.value_names import variable_name

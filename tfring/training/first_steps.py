@@ -34,12 +34,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfring import process_sets, topology
 from tfring.collectives import allgather
-from tfring.comparison.hashes import name_of, value_of
 from tfring.ops import reduce_ops, xla
 from tfring.ops.kept_number import KeptNumber
-from tfring.settings.environment import read_settings
+from tfring.runtime import process_sets, topology
+from tfring.runtime.settings.environment import read_settings
+from tfring.training.comparison.hashes import name_of, value_of
 from tfring.training.local_variables import variable_key
 
 _log = logging.getLogger("tfring")

@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import topology
+from tfring.runtime import topology
 
 
 def wanted() -> bool:

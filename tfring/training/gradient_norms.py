@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _native
 from tfring.ops import xla
+from tfring.runtime import _native
 
 _log = logging.getLogger("tfring")
 

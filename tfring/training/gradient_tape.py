@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import process_sets
 from tfring.collectives.compression import Compression
 from tfring.ops import backward, names, reduce_ops
+from tfring.runtime import process_sets
 from tfring.training import double_reduction, weights
 from tfring.training.local_variables import LocalVariables
 from tfring.training.options import GradientTransform, ReduceOptions, resolve_groups

@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import process_sets
 from tfring.collectives import sparse
 from tfring.ops import topology_ops
+from tfring.runtime import process_sets
 
 
 def variable_key(variable: Any) -> Any:

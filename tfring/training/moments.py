@@ -18,9 +18,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import process_sets
 from tfring.collectives import allgather, allreduce
 from tfring.ops import backward, names, reduce_ops
+from tfring.runtime import process_sets
 
 
 def local_statistics(values: Any, mask: Any, axes: Sequence[int]) -> Any:

@@ -8,9 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import process_sets
 from tfring.collectives.compression import Compression
 from tfring.ops import reduce_ops
+from tfring.runtime import process_sets
 from tfring.training.local_variables import LocalVariables
 
 GradientTransform = Callable[[list[Any], list[Any]], Sequence[Any]]

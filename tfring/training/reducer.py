@@ -28,11 +28,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import process_sets, topology
 from tfring.collectives import allreduce, buckets, sparse
 from tfring.collectives.compression import Compression
 from tfring.ops import arguments, reduce_ops, topology_ops, xla
 from tfring.ops.gradients import as_complex, as_pair
+from tfring.runtime import process_sets, topology
 from tfring.training import (
     averaged_gathers,
     double_reduction,

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfring import process_sets
 from tfring.collectives.compression import Compression
 from tfring.ops import reduce_ops
+from tfring.runtime import process_sets
 from tfring.training.local_variables import LocalVariables, variable_key
 from tfring.training.options import LOSS, OptimizerOptions, ReduceOptions
 

@@ -27,9 +27,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import topology
 from tfring.collectives import allreduce
-from tfring.settings.environment import read_settings
+from tfring.runtime import topology
+from tfring.runtime.settings.environment import read_settings
 from tfring.training import double_reduction, graph_search
 from tfring.training.reduction_record import reductions
 from tfring.training.value_names import variable_name

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from tfring import _native
+from tfring.runtime import _native
 
 _SPACES = str.maketrans("\t\n", "  ")
 

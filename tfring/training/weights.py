@@ -26,8 +26,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import topology
 from tfring.ops import kept_number, library, xla
+from tfring.runtime import topology
 
 FIRST = 1024.0  # c of a first step
 CHANGED = 4.0

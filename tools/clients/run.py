@@ -134,7 +134,7 @@ class Clients:
 
     def _poisson(self) -> str:
         mpirun = ["mpirun", "--map-by", ":OVERSUBSCRIBE", "-np", "2"]
-        program = ["python", "-m", "tfring.compat", str(HERE / "poisson.py")]
+        program = ["python", "-m", "tfring.horovod", str(HERE / "poisson.py")]
         text = self._finish(
             [*mpirun, *program],
             DDE_BACKEND="tensorflow.compat.v1",

@@ -1,7 +1,7 @@
 #ifndef TFRING_OPS_RUNTIME_BASE_CONFIG_TABLE_H_
 #define TFRING_OPS_RUNTIME_BASE_CONFIG_TABLE_H_
 
-// Made from tfring/settings by `make settings`: change the table there.
+// Made from tfring/runtime/settings by `make settings`: change the table there.
 
 #include <cstdint>
 #include <string>

@@ -8,7 +8,7 @@
 namespace tfring {
 
 // A message between two ranks within a plan, as one of them saw it. Times are those of
-// MonotonicNow. tfring/timeline/hops.py has the same layout.
+// MonotonicNow. tfring/observe/timeline/hops.py has the same layout.
 struct Hop {
   uint64_t sequence = 0;  // of the plan
   int64_t since = 0;      // the stream was free for it: the message before, or the plan, was there

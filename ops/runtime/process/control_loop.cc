@@ -19,7 +19,7 @@ constexpr Duration kAbandonedCloseLimit = kSecond / 4;
 // How often the control thread looks at what waits while other threads take the steps of a lock.
 constexpr Duration kLookInterval = kSecond / 10;
 
-// "0: 0-3; 1: 0, 2", as tfring/recorder/process_sets.py reads it.
+// "0: 0-3; 1: 0, 2", as tfring/observe/recorder/process_sets.py reads it.
 std::string SetsText(const ProcessSets& sets) {
   std::string text;
   for (const auto& [id, ranks] : sets.all()) {

@@ -1,9 +1,10 @@
-"""horovod: tfring under Horovod's name. tfring.compat.shim has the modules below it."""
+"""horovod: tfring under Horovod's name. tfring.horovod.shim has the modules below it."""
 
 import tfring_horovod
 
-from tfring.compat import public_names, shim
-from tfring.compat.shim import HOROVOD_VERSION as __version__  # noqa: F401
+from tfring.horovod import shim
+from tfring.horovod.shim import HOROVOD_VERSION as __version__  # noqa: F401
+from tfring.runtime import public_names
 
 tfring_horovod.refuse_both()
 __path__ = shim.install()

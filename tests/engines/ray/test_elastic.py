@@ -7,9 +7,9 @@ import ray
 from engine_training import Job, wait_for
 from ray_state import add_node, alive_actors
 
+from tfring.observe.recorder.choice import known_jobs
 from tfring.ray import ElasticRayExecutor, RayHostDiscovery
 from tfring.ray.elastic_job import queue_on_this_node
-from tfring.recorder.choice import known_jobs
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ def test_the_error_of_a_worker():
         import numpy as np
 
         import tfring as hvd
-        from tfring._native import core
+        from tfring.runtime._native import core
 
         hvd.init()
         if hvd.rank() == 1:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def _run(name, cluster):
-    command = [sys.executable, "-m", "tfring.compat", SCRIPTS / name, "--address", cluster.address]
+    command = [sys.executable, "-m", "tfring.horovod", SCRIPTS / name, "--address", cluster.address]
     done = subprocess.run(
         command, env=tools.environment(), capture_output=True, text=True, timeout=SECONDS
     )

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 from ray.exceptions import ActorDiedError, RayTaskError
 
-from tfring._native import core
 from tfring.ray.outcomes import RanksFailed
+from tfring.runtime._native import core
 
 
 def _lost():

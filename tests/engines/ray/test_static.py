@@ -7,9 +7,9 @@ import pytest
 import ray
 from ray_state import alive_actors, wait_until_nothing_is_left
 
+from tfring.observe.recorder.choice import known_jobs
+from tfring.observe.recorder.places import short
 from tfring.ray import RayExecutor, static_job
-from tfring.recorder.choice import known_jobs
-from tfring.recorder.places import short
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 SETTINGS = RayExecutor.create_settings(timeout_s=120)
@@ -22,7 +22,7 @@ def _sum_of_ranks():
         import numpy as np
 
         import tfring as hvd
-        from tfring._native import core
+        from tfring.runtime._native import core
 
         hvd.init()
         total = core.allreduce(np.array([hvd.rank() + offset]), name="sum", op=hvd.Sum)
@@ -104,7 +104,7 @@ def test_the_error_of_a_rank_is_named_and_the_job_can_go_on():
         import numpy as np
 
         import tfring as hvd
-        from tfring._native import core
+        from tfring.runtime._native import core
 
         hvd.init()
         if hvd.rank() == 1:
@@ -142,7 +142,7 @@ def test_an_error_that_the_worker_does_not_see_ends_the_others_calls():
         import numpy as np
 
         import tfring as hvd
-        from tfring._native import core
+        from tfring.runtime._native import core
 
         hvd.init()
         if hvd.rank() == 1:
@@ -166,7 +166,7 @@ def test_a_rank_that_is_killed_ends_the_run():
         import numpy as np
 
         import tfring as hvd
-        from tfring._native import core
+        from tfring.runtime._native import core
 
         hvd.init()
         if hvd.rank() == 1:

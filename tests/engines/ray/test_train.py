@@ -33,8 +33,8 @@ def test_a_trainer(tmp_path):
         import ray.train
 
         import tfring as hvd
-        from tfring._native import core
         from tfring.ray import iterator_shard
+        from tfring.runtime._native import core
 
         hvd.init()
         assert hvd.rank() == ray.train.get_context().get_world_rank()
@@ -57,7 +57,7 @@ def test_after_a_failure_the_workers_form_a_new_job(tmp_path):
         import numpy as np
 
         import tfring as hvd
-        from tfring._native import core
+        from tfring.runtime._native import core
 
         hvd.init()
         failed = f"{config['folder']}/failed"

@@ -1,6 +1,6 @@
 """Which variables workers get; no cluster is needed."""
 
-from tfring.engines.variables import Where, elastic_variables, rank_variables, with_own_first
+from tfring.launch.engines.variables import Where, elastic_variables, rank_variables, with_own_first
 from tfring.ray.settings import Resources
 
 

@@ -13,7 +13,7 @@ SECONDS = 400
 
 
 def _run(name, folder, *arguments):
-    command = [sys.executable, "-m", "tfring.compat", SCRIPTS / name, *map(str, arguments)]
+    command = [sys.executable, "-m", "tfring.horovod", SCRIPTS / name, *map(str, arguments)]
     environment = tools.environment(**spark_cluster.variables(folder))
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -10,7 +10,7 @@ import pytest
 import spark_cluster
 
 import tfring.spark
-from tfring.recorder.choice import known_jobs
+from tfring.observe.recorder.choice import known_jobs
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -24,7 +24,7 @@ def _sum_of_ranks():
         import numpy as np
 
         import tfring as hvd
-        from tfring._native import core
+        from tfring.runtime._native import core
 
         hvd.init()
         total = core.allreduce(np.array([hvd.rank() + offset]), name="sum", op=hvd.Sum)
@@ -68,7 +68,7 @@ def test_a_rank_fails(spark):
         import numpy as np
 
         import tfring as hvd
-        from tfring._native import core
+        from tfring.runtime._native import core
 
         hvd.init()
         if hvd.rank() == 1:
@@ -92,7 +92,7 @@ def test_a_process_is_killed(spark):
         import numpy as np
 
         import tfring as hvd
-        from tfring._native import core
+        from tfring.runtime._native import core
 
         hvd.init()
         subprocess.Popen(["sleep", seconds])

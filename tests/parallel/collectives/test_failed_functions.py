@@ -15,8 +15,8 @@ import pytest
 import tensorflow as tf
 
 import tfring as hvd
-from tfring._native import core
 from tfring.ops import library
+from tfring.runtime._native import core
 
 # No time that is promised: a limit against hangs.
 LIMIT_SECONDS = 60.0

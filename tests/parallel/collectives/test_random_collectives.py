@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from native_cases import AVERAGE, LIMIT, MAX, MIN, SUM, Array, dtype_of, reduced, share
 
-from tfring._native import core
+from tfring.runtime._native import core
 
 pytestmark = pytest.mark.any_ranks
 

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 import tfring as hvd
-from tfring._native import core
 from tfring.elastic.recovery import _failed_steps
+from tfring.runtime._native import core
 
 
 def counted(before: tuple[int, int]) -> tuple[int, int]:

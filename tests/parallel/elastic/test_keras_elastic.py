@@ -15,10 +15,10 @@ import pytest
 import tensorflow as tf
 
 import tfring.keras as hvd
-from tfring import topology
 from tfring.checkpoint import Checkpointer
 from tfring.data.cursor import Cursor
 from tfring.elastic import tensorflow_state
+from tfring.runtime import topology
 
 BATCH, SEED, SAMPLES = 8, 5, 3 * 8 + 3
 

@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 import tfring
-from tfring._native import core
 from tfring.ops import placement
+from tfring.runtime._native import core
 
 GPUS = tf.config.list_physical_devices("GPU")
 pytestmark = pytest.mark.skipif(not GPUS, reason="TensorFlow sees no GPU; see tests/gpu")

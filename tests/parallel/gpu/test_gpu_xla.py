@@ -20,8 +20,8 @@ import tensorflow as tf
 
 import tfring
 import tfring.keras as hvd
-from tfring._native import core
 from tfring.ops import builders
+from tfring.runtime._native import core
 from tfring.training.accumulation import LocalGradientAggregationHelper
 from tfring.training.local_variables import LocalVariables
 from tfring.training.options import ReduceOptions

@@ -13,7 +13,7 @@ from keras_cases import FEATURES, compiled, fit, my_data, written
 import tfring.keras as hvd
 from tfring.keras import callbacks
 from tfring.keras.callbacks.observing.communication import NAMES
-from tfring.recorder import own
+from tfring.observe.recorder import own
 from tfring.training import first_steps, weights
 
 

@@ -237,7 +237,7 @@ def test_a_train_step_of_the_users_own() -> None:
 
 @pytest.mark.slow
 def test_horovods_plain_mean_under_its_name() -> None:
-    """The shim has this class; tests/python/compat looks there."""
+    """The shim has this class; tests/python/shim looks there."""
     model = build()
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), "bce", metrics=metrics())
     mean = horovod_metrics.MetricAverageCallback()

@@ -15,8 +15,8 @@ from keras_cases import FEATURES, compiled, written
 
 import tfring.keras as hvd
 from tfring.keras.callbacks.observing import progress
-from tfring.recorder.own import own_path
-from tfring.recorder.reader import read_header
+from tfring.observe.recorder.own import own_path
+from tfring.observe.recorder.reader import read_header
 
 STEPS, EPOCHS, SAMPLES = 6, 2, 4
 INPUT, CALLBACK = 0.02, 0.03  # seconds of each step, at least

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from native_cases import ALL_DTYPES, LIMIT, SUM, dtype_of, values
 
-from tfring._native import core
+from tfring.runtime._native import core
 
 pytestmark = pytest.mark.any_ranks
 

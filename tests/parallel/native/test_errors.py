@@ -21,7 +21,7 @@ from native_cases import (
     process_set,
 )
 
-from tfring._native import core
+from tfring.runtime._native import core
 
 pytestmark = pytest.mark.any_ranks
 

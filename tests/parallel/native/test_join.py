@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from native_cases import AVERAGE, LIMIT, SUM, process_set
 
-from tfring._native import core
+from tfring.runtime._native import core
 
 pytestmark = pytest.mark.any_ranks
 

@@ -12,7 +12,7 @@ import pytest
 from native_cases import LIMIT, SUM
 from tiers import slow
 
-from tfring._native import core
+from tfring.runtime._native import core
 
 
 @pytest.mark.any_ranks

@@ -79,7 +79,7 @@ def test_another_word_is_refused() -> None:
 @pytest.mark.any_ranks
 @pytest.mark.parametrize("horovod", [of_tensorflow, of_keras])
 def test_horovods_stay_under_horovods_names(horovod: Any) -> None:
-    """The shim has these; tests/python/compat looks there."""
+    """The shim has these; tests/python/shim looks there."""
     x = tf.ones([ROWS * hvd.size(), 3])
     calls = {
         "allgather": lambda x: horovod.allgather(x),

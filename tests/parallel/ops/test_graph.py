@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfring
-from tfring._native import core
 from tfring.ops import library
+from tfring.runtime._native import core
 
 
 def collectives_run_by(call: Any) -> int:

@@ -174,7 +174,7 @@ def test_compiled_functions_inside_one_that_is_not(size: int) -> None:
 
 @pytest.mark.any_ranks
 def test_unused_results_and_rank_and_size(rank: int, size: int) -> None:
-    from tfring._native import core
+    from tfring.runtime._native import core
 
     @compiled
     def step(x: Any) -> Any:

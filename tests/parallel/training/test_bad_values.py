@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 
 import tfring as hvd
-from tfring.recorder.layout import EventType
-from tfring.recorder.own import own_path
-from tfring.recorder.reader import Event, read_record
+from tfring.observe.recorder.layout import EventType
+from tfring.observe.recorder.own import own_path
+from tfring.observe.recorder.reader import Event, read_record
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 import tfring as hvd
 import tfring.keras as hvd_keras
-from tfring import topology
+from tfring.runtime import topology
 
 # What an update without the gate has at most; with it, this time passes once per test.
 _TIME_TO_UPDATE = 1.0

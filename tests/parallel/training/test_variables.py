@@ -23,8 +23,8 @@ from tiers import cases
 
 import tfring
 import tfring.keras as hvd
-from tfring import topology
 from tfring.ops import library
+from tfring.runtime import topology
 
 pytestmark = pytest.mark.skipif(
     bool(library.xla_trouble()), reason=f"no XLA: {library.xla_trouble()}"

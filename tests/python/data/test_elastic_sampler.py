@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from tfring import topology
 from tfring.data import ElasticSampler
+from tfring.runtime import topology
 
 Samplers = list[ElasticSampler]
 

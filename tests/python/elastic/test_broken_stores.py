@@ -5,10 +5,10 @@ from __future__ import annotations
 from elastic_processes import LIMIT
 from elastic_threads import Links
 
-from tfring._native import core
 from tfring.elastic import keys
 from tfring.elastic.records import Position
 from tfring.job.store import PrefixStore, StoreWatchError
+from tfring.runtime._native import core
 
 
 def reports_come(job, worker):

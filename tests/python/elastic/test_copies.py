@@ -10,7 +10,7 @@ from elastic_runs import TRAINING, ElasticRun, history_of
 from launcher_tools import alive, fake_ssh, wait_until
 from two_hosts import inside, two_hosts
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 # Writes down each commit once it is one. Replacements wait before they call init, while told so.
 LOGGED = TRAINING.replace(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 from own_store import OwnStore
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from store_tools import LIMIT, SECRET, Wire
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 from tfring.elastic import process as elastic_process
 from tfring.elastic.errors import Dismissed, GenerationEnded

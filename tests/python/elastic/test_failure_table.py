@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from tiers import cases
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 from benchmarks.elastic import rows
 from benchmarks.elastic.faults import RECOVERY_PHASES

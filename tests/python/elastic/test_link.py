@@ -9,10 +9,10 @@ from elastic_processes import LIMIT, SECOND, coordinator_options
 from elastic_threads import Links
 from launcher_tools import wait_until
 
-from tfring._native import core
 from tfring.elastic.errors import Dismissed, GenerationEnded
 from tfring.elastic.records import Position
 from tfring.elastic.service import CoordinatorService
+from tfring.runtime._native import core
 
 
 def ended_in_thread(call):

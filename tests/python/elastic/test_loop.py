@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 from tfring.elastic import loop, recovery
 from tfring.elastic import process as processes

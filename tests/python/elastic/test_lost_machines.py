@@ -18,7 +18,7 @@ from launcher_tools import alive, fake_ssh, wait_until
 from ssh_hosts import ssh_hosts
 from two_hosts import inside, two_hosts
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 # Publishes all the time, as far as it may; the host that is cut off can say so in a file only.
 PUBLISHING = TRAINING.replace(

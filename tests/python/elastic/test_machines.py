@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfring._native import core
+from tfring.runtime._native import core
 
 MILLISECOND = 1_000_000
 m = core.membership

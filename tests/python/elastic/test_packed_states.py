@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 import tfring.keras as hvd
 from tfring.elastic.tensorflow_state import TensorFlowState

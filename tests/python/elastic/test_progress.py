@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 from tfring.elastic import progress
 from tfring.elastic.progress import Progress, compare

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 from tfring.data import DataCursor, fixed_global
 from tfring.elastic.errors import HostsUpdatedInterrupt

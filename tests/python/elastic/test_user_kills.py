@@ -8,7 +8,7 @@ import shutil
 import pytest
 import user_kills
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 if os.geteuid() != 0 or shutil.which("unshare") is None or shutil.which("ip") is None:
     pytest.skip("needs namespaces: root, util-linux, iproute2", allow_module_level=True)

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from launcher_tools import REPORT, mpirun, run, write_script
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 # Steps whose tensors are large enough to be cut into pieces; the values show what was added.
 SCRIPT = """
     import numpy as np
-    from tfring import topology, world
-    from tfring._native import core
+    from tfring.runtime import topology
+    from tfring import world
+    from tfring.runtime._native import core
 
     world.init()
     rank, size = topology.rank(), topology.size()

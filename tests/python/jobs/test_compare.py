@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tiers import slow
 
-from tfring.comparison.runs import compare_runs
+from tfring.training.comparison.runs import compare_runs
 
 PROGRAM = """
     import keras, numpy as np

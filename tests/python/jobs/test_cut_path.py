@@ -9,7 +9,7 @@ import pytest
 from launcher_tools import REPORT, pids_in, wait_until, write_script
 from network_namespaces import hosts
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 DEADLINE_EXCEEDED = 4
 LIMIT_SECONDS = 5.0
@@ -19,8 +19,9 @@ MARGIN_SECONDS = 2.0
 SCRIPT = """
     import json, os, sys, time
     import numpy as np
-    from tfring import topology, world
-    from tfring._native import core
+    from tfring.runtime import topology
+    from tfring import world
+    from tfring.runtime._native import core
 
     world.init()
     rank = topology.rank()

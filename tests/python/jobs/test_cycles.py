@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from launcher_tools import mpirun, run, run_python, write_script
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 # After the first cycles the allocator and the libraries have what they need.
 CYCLES = """
@@ -17,9 +17,9 @@ CYCLES = """
     import numpy as np
     import tfring as hvd
     from tfring import world
-    from tfring._native import core
-    from tfring.explain.explain import explain_now
-    from tfring.recorder.own import own_path
+    from tfring.runtime._native import core
+    from tfring.observe.explain.explain import explain_now
+    from tfring.observe.recorder.own import own_path
 
     WARM_UP, BLOCKS, CYCLES = map(int, sys.argv[2:5])
     # A cycle. A tensor here, a ring of shared memory or what belongs to a thread has more.

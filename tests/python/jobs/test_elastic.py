@@ -11,7 +11,7 @@ import pytest
 from elastic_jobs import REPORT, SECOND, ElasticJob, alive, wait_for_commits, worker_of_rank
 from launcher_tools import write_script
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 # For how long a rank keeps Python's lock: longer than a rank may stand still.
 LOCK_SECONDS = int(os.environ.get("TFRING_TEST_LOCK_SECONDS", "12"))
@@ -24,7 +24,7 @@ NUMBERS = """
     import numpy as np
     from tfring.elastic.state import ObjectState
     from tfring.elastic.loop import run
-    from tfring._native import core
+    from tfring.runtime._native import core
 
     WORKER = int(os.environ["TFRING_ELASTIC_WORKER"])
     FOLDER = sys.argv[1]
@@ -88,7 +88,7 @@ SETS = """
     import numpy as np
     from tfring.elastic.state import ObjectState
     from tfring.elastic.loop import run
-    from tfring._native import core
+    from tfring.runtime._native import core
 
     hvd.init()
 

@@ -17,7 +17,7 @@ from launcher_tools import LIMIT_SECONDS, environment, write_script
 
 from tfring.checkpoint import Checkpointer
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 # The arguments are a folder and a number of epochs. The file "stop" in the folder ends the training
 # after an epoch.

@@ -6,7 +6,7 @@ import pytest
 from elastic_jobs import REPORT, ElasticJob, wait_for_commits, worker_of_rank
 from launcher_tools import write_script
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 # A loop of TensorFlow's with a Keras model. What is random differs from rank to rank.
 TAPE = """

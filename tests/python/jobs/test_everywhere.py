@@ -157,7 +157,7 @@ def test_processes_started_by_a_rank(tmp_path):
     import multiprocessing, subprocess, sys
     import numpy as np
     import tfring as hvd
-    from tfring._native import core
+    from tfring.runtime._native import core
 
     hvd.init()
 

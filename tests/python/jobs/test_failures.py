@@ -28,7 +28,7 @@ from launcher_tools import (
 )
 from tiers import slow
 
-native = pytest.importorskip("tfring._native")
+native = pytest.importorskip("tfring.runtime._native")
 
 RESIDENT_GIB = float(os.environ.get("TFRING_TEST_RESIDENT_GIB", "1"))
 # The limit from the kill to the error on every survivor, on a machine that is not busy.
@@ -41,8 +41,9 @@ UNAVAILABLE = 14
 SCRIPT = """
     import json, os, subprocess, sys, time
     import numpy as np
-    from tfring import topology, world
-    from tfring._native import core
+    from tfring.runtime import topology
+    from tfring import world
+    from tfring.runtime._native import core
 
     victim, gib, forks = int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
     world.init()
@@ -198,8 +199,9 @@ def test_rank_that_raises_is_the_one_that_is_shown(tmp_path):
         """
     import sys, time
     import numpy as np
-    from tfring import topology, world
-    from tfring._native import core
+    from tfring.runtime import topology
+    from tfring import world
+    from tfring.runtime._native import core
     world.init()
     for step in range(1 << 30):
         core.allreduce(np.ones(1000, np.float32), name="step", op=1)
@@ -224,7 +226,7 @@ def test_idle_ranks_sleep(tmp_path):
         """
     import time
     from tfring import world
-    from tfring._native import core
+    from tfring.runtime._native import core
     def wakeups():
         return sum(v for k, v in core.counters().items() if k.endswith("_wakeups"))
     world.init()
@@ -258,7 +260,7 @@ def test_init_in_a_forked_child_is_an_error(tmp_path):
             sys.exit(7)  # its exit handlers must not send the parent's goodbye
         sys.exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-    from tfring._native import core
+    from tfring.runtime._native import core
     core.barrier(name="still here")
     """,
     )

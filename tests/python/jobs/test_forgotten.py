@@ -25,7 +25,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("what", cases(EXPECTED, quick=("nothing", "reload", "right")))
 def test_what_was_forgotten_is_named(what: str, tmp_path: Path) -> None:
-    pytest.importorskip("tfring._native")
+    pytest.importorskip("tfring.runtime._native")
     if "keras2" in what:
         pytest.importorskip("tf_keras")
     done = run("-np", "2", "python", str(PROGRAM), what, str(tmp_path))

@@ -8,7 +8,7 @@ import pytest
 from launcher_tools import LIMIT_SECONDS, run, write_script
 from network_namespaces import hosts
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 SCRIPT = """
     import os

@@ -22,9 +22,9 @@ from launcher_tools import (
     write_script,
 )
 
-from tfring.signals import interrupts
+from tfring.runtime.signals import interrupts
 
-native = pytest.importorskip("tfring._native")
+native = pytest.importorskip("tfring.runtime._native")
 
 # Rank 1 gets SIGINT while it waits for a collective that rank 0 does not call; rank 0 waits for
 # another one.
@@ -33,9 +33,9 @@ ONE_RANK = """
     from pathlib import Path
     import tensorflow as tf
     import tfring as hvd
-    from tfring._native import core
-    from tfring.recorder.job import load_job
-    from tfring.recorder.own import own_path
+    from tfring.runtime._native import core
+    from tfring.observe.recorder.job import load_job
+    from tfring.observe.recorder.own import own_path
 
     hvd.init()
     rank = hvd.rank()
@@ -103,7 +103,7 @@ DEADLOCK = """
     import os
     import numpy as np
     import tfring as hvd
-    from tfring._native import core
+    from tfring.runtime._native import core
 
     hvd.init()
     report(f"pid.{hvd.rank()}", os.getpid())

@@ -11,7 +11,7 @@ import pytest
 from launcher_tools import REPORT, run, write_script
 from tiers import slow
 
-native = pytest.importorskip("tfring._native")
+native = pytest.importorskip("tfring.runtime._native")
 
 RANKS, THREADS, WARM_UP = 3, 2, 40
 UNAVAILABLE = 14
@@ -20,7 +20,7 @@ SCRIPT = f"""
 import json, os, random, signal, sys, threading, time
 import numpy as np
 import tfring
-from tfring._native import core
+from tfring.runtime._native import core
 
 seed, victim, delay = int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 tfring.init()

@@ -15,7 +15,7 @@ from fake_cluster import SECRET, cluster
 from launcher_tools import LIMIT_SECONDS, ROOT, environment, start_command, write_script
 from two_hosts import inside, two_hosts
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 from tfring.launch.cli import main
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from launcher_tools import REPORT, mpirun, run, run_python, write_script
 
-native = pytest.importorskip("tfring._native")
+native = pytest.importorskip("tfring.runtime._native")
 
 SCRIPT = """
     import time
     import numpy as np
-    from tfring import topology, world
-    from tfring._native import core
+    from tfring.runtime import topology
+    from tfring import world
+    from tfring.runtime._native import core
 
     world.init()
     rank = topology.rank()
@@ -53,8 +54,9 @@ def test_rank_0_plans_on_for_process_sets_without_it(tmp_path: Path) -> None:
 ENDING = """
     import signal
     import numpy as np
-    from tfring import topology, world
-    from tfring._native import core
+    from tfring.runtime import topology
+    from tfring import world
+    from tfring.runtime._native import core
 
     def train(folder, how):
         sys.argv[1:] = [folder]  # for report
@@ -106,8 +108,9 @@ def test_exception_that_ends_a_rank_is_named_by_the_others(tmp_path: Path, launc
 # No rank waits for rank 2 in a collective, so nothing but the launcher ends the others.
 ASLEEP = """
     import time
-    from tfring import topology, world
-    from tfring._native import core
+    from tfring.runtime import topology
+    from tfring import world
+    from tfring.runtime._native import core
 
     world.init()
     core.barrier(name="begin")

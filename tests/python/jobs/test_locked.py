@@ -11,12 +11,12 @@ import pytest
 from launcher_tools import LIMIT_SECONDS, REPORT, finish, run, start, wait_until, write_script
 from tiers import slow
 
-from tfring.recorder.job import load_job
-from tfring.recorder.layout import EventType
-from tfring.report.summary import make_report
-from tfring.report.text import sentences
+from tfring.observe.recorder.job import load_job
+from tfring.observe.recorder.layout import EventType
+from tfring.observe.report.summary import make_report
+from tfring.observe.report.text import sentences
 
-native = pytest.importorskip("tfring._native")
+native = pytest.importorskip("tfring.runtime._native")
 
 RANKS = 2
 STEPS, WINDOWS = 50, 20
@@ -26,7 +26,7 @@ HEADER = f"""
 import json, sys, time
 import numpy as np
 import tfring
-from tfring._native import core
+from tfring.runtime._native import core
 
 tfring.init()
 rank = core.rank()

@@ -7,7 +7,7 @@ import sys
 import pytest
 from launcher_tools import run, write_script
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 # Ranks on one machine that take each other for ranks of several hosts.
 HOSTS = """
@@ -21,7 +21,7 @@ HOSTS = """
     socket.gethostname = lambda: f"host{rank // on_a_host}"
 
     import tfring as hvd
-    from tfring._native import core
+    from tfring.runtime._native import core
 
     def descriptors():
         return len(os.listdir("/proc/self/fd"))

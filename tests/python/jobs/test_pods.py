@@ -19,7 +19,7 @@ from cluster_programs import TRAINING as ELASTIC
 from fake_cluster import SECRET, cluster
 from launcher_tools import LIMIT_SECONDS, ROOT, start_command, wait_until, write_script
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 from tfring.checkpoint import Checkpointer
 from tfring.launch.exit_codes import LOST_PEER
@@ -31,8 +31,9 @@ LONG = 300  # seconds that a step of a test takes at most on a busy machine
 TRAINING = """
     import json, os, signal, sys, time
     import numpy as np
-    from tfring import topology, world
-    from tfring._native import core
+    from tfring.runtime import topology
+    from tfring import world
+    from tfring.runtime._native import core
     from tfring.checkpoint import Checkpointer
 
     leave = []

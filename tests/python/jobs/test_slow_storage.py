@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from launcher_tools import REPORT, run, write_script
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 pytest.importorskip("tensorflow")
 
 SLOW = """

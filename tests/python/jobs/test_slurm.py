@@ -20,7 +20,7 @@ from cluster_programs import (
 from launcher_tools import LIMIT_SECONDS, ROOT, alive, wait_until, write_script
 from slurm_cluster import UNDER_WAY, slurm_cluster
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 BATCH = ROOT / "examples" / "slurm" / "run.sbatch"
 needs_clustershell = pytest.mark.skipif(

@@ -12,7 +12,7 @@ from cluster_programs import ON_TWO_HOSTS, PATIENT, PATIENT_RUN, WHO_IS_THERE
 from launcher_tools import LIMIT_SECONDS, ROOT, finish, wait_until, write_script
 from slurm_cluster import UNDER_WAY, slurm_cluster
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 FOLDER = ROOT / "examples" / "slurm"
 # Prints rank, host, and the GPUs of the rank.

@@ -15,7 +15,7 @@ from cluster_programs import ON_TWO_HOSTS, PATIENT_RUN, TRAINING, WHO_IS_THERE, 
 from launcher_tools import LIMIT_SECONDS, pids_in, run_command, wait_until, write_script
 from ssh_hosts import ssh_hosts
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 LEAVES = """
     import os, signal, sys, time

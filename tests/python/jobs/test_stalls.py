@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from launcher_tools import REPORT, run, write_script
 
-native = pytest.importorskip("tfring._native")
+native = pytest.importorskip("tfring.runtime._native")
 
 # Lines are found by the comments at their ends.
 DIFFERENT_LINES = """
@@ -142,8 +142,9 @@ def test_ranks_that_wait_for_each_other_are_told_where_and_ended(tmp_path: Path)
 FULL_STDERR = """
     import os, time
     import numpy as np
-    from tfring import topology, world
-    from tfring._native import core
+    from tfring.runtime import topology
+    from tfring import world
+    from tfring.runtime._native import core
 
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)

@@ -28,7 +28,7 @@ from launcher_tools import (
     write_script,
 )
 
-native = pytest.importorskip("tfring._native")
+native = pytest.importorskip("tfring.runtime._native")
 
 LONGER = float(os.environ.get("TFRING_TEST_STOP_SECONDS", "5"))  # than the timeout
 SHORTER = LONGER / 2 if LONGER > 30 else 1.5
@@ -39,8 +39,9 @@ if LONGER > 30:
 SCRIPT = """
     import os, time
     import numpy as np
-    from tfring import topology, world
-    from tfring._native import core
+    from tfring.runtime import topology
+    from tfring import world
+    from tfring.runtime._native import core
 
     world.init()
     rank = topology.rank()

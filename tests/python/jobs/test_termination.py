@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from launcher_tools import run_python, write_script
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 SCRIPT = """
     import os, signal, sys
-    from tfring.signals.termination import TerminationRequest
+    from tfring.runtime.signals.termination import TerminationRequest
 
     def work(fails):
         os.kill(os.getpid(), signal.SIGTERM)

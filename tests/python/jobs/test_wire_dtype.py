@@ -8,13 +8,14 @@ import pytest
 from launcher_tools import LIMIT_SECONDS, write_script
 from network_namespaces import hosts
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 SCRIPT = """
     import hashlib, json
     import numpy as np
-    from tfring import topology, world
-    from tfring._native import core
+    from tfring.runtime import topology
+    from tfring import world
+    from tfring.runtime._native import core
 
     world.init()
     assert topology.local_size() == 1

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from tfring import _native
 from tfring.keras.callbacks.checkpoints.patience import while_others_wait
+from tfring.runtime import _native
 
 
 def test_a_copy_has_ended_when_the_loss_of_a_rank_is_handled(

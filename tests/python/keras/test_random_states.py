@@ -10,9 +10,9 @@ pytest.importorskip("tensorflow")
 
 import keras
 
-from tfring import topology
 from tfring.keras.callbacks.checkpoints.random_states import random_states, set_random_states
 from tfring.keras.callbacks.checkpoints.rank_state import RankState
+from tfring.runtime import topology
 
 
 def model(dropouts: int) -> Any:

@@ -10,7 +10,7 @@ import launcher_tools as tools
 import numpy as np
 import pytest
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 EPOCHS, SAMPLES, BATCH = 3, 43, 8
 STEPS = -(-SAMPLES // BATCH)

@@ -9,7 +9,7 @@ import pytest
 from launcher_tools import ROOT, run, run_python
 from tiers import slow
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 pytest.importorskip("tf_keras")
 
 PROGRAM = ROOT / "tests" / "helpers" / "resumed_optimizers.py"

@@ -15,10 +15,10 @@ from keras_recorder import X, Y, build_model
 from launcher_tools import finish
 
 from tfring import world
-from tfring.compat import keras_version
 from tfring.keras.callbacks.checkpoints.callback import CheckpointCallback
 from tfring.keras.optimizer import DistributedOptimizer
 from tfring.keras.sync_batch_norm import SyncBatchNormalization
+from tfring.runtime import keras_version
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -30,14 +30,14 @@ def test_whole_command_says_what_is_there_and_fails_without_the_runtime(tmp_path
 
 
 def test_loaded_runtime_is_described(monkeypatch):
-    pytest.importorskip("tfring._native")
+    pytest.importorskip("tfring.runtime._native")
     findings = findings_of(installed.binding, monkeypatch)
     assert not findings.problems
     assert "transports" in dict(findings.lines)
 
 
 def test_op_library_for_the_tensorflow_that_is_there(monkeypatch):
-    native = pytest.importorskip("tfring._native")
+    native = pytest.importorskip("tfring.runtime._native")
     if not any(native.library_dir().glob("**/build.json")):
         pytest.skip("the op library is not built")
     findings = findings_of(installed.tensorflow, monkeypatch)
@@ -148,7 +148,7 @@ def test_secret_is_not_printed(monkeypatch):
 
 
 def prices_of(monkeypatch, *hosts, **variables):
-    pytest.importorskip("tfring._native")
+    pytest.importorskip("tfring.runtime._native")
     check = functools.partial(doctor._prices, hosts=hosts)
     return [value for _, value in findings_of(check, monkeypatch, **variables).lines]
 

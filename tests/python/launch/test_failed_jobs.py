@@ -21,15 +21,15 @@ from launcher_tools import (
     write_script,
 )
 
-from tfring.texts.errors import HEADER
+from tfring.runtime.texts.errors import HEADER
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 SCRIPT = """
     import os, sys
     import numpy as np
     import tfring as hvd
-    from tfring._native import core
+    from tfring.runtime._native import core
 
     def fail():
         if hvd.rank() == 1 or how == "all":

@@ -170,7 +170,7 @@ def test_a_reader_that_goes_away_is_no_error():
 
 LOADED = """if True:
     import pathlib, sys
-    import tfring.recorder.places as places
+    import tfring.observe.recorder.places as places
     from tfring.launch.cli import main
 
     places.MEMORY = places.USERS = pathlib.Path(sys.argv[1])  # no records of other jobs
@@ -193,8 +193,13 @@ def test_a_command_loads_what_it_needs(tmp_path):
     job = loaded(tmp_path, "run", "-np", "2", "true")
     assert MODULES["run"] in job
     # What explains and reports, and numpy with it, is loaded at the end if there are records.
-    late = {"numpy", "tfring.explain.explain", "tfring.report.summary", MODULES["doctor"]}
-    assert not job & {*late, "tfring.launch.elastic.nodes", "tfring.timeline.merge"}
+    late = {
+        "numpy",
+        "tfring.observe.explain.explain",
+        "tfring.observe.report.summary",
+        MODULES["doctor"],
+    }
+    assert not job & {*late, "tfring.launch.elastic.nodes", "tfring.observe.timeline.merge"}
 
 
 def test_without_words_the_commands_are_listed(capsys):

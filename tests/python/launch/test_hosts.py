@@ -24,7 +24,7 @@ from tfring.launch.hosts.placement import (
 )
 from tfring.launch.hosts.slurm_gpus import read_gpus
 from tfring.launch.options.resolve import job_options
-from tfring.ssh.options import SshOptions
+from tfring.runtime.ssh import SshOptions
 
 
 def needs_clustershell():

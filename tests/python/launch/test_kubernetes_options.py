@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 from launcher_tools import environment
 from run_options import refused
@@ -177,7 +177,8 @@ def test_what_tfring_run_gets_in_the_pods_is_understood(kind, words, tmp_path, m
         parsed = parser_of(words[1]).parse_args(words[2:])
         assert parsed.command == ["python", "train.py"]
         assert parsed.verbose and parsed.stop_timeout == 110
-    probes = [words for words in commands if words and words[1:3] == ["-m", "tfring.live.probe"]]
+    probe = ["-m", "tfring.observe.live.probe"]
+    probes = [words for words in commands if words and words[1:3] == probe]
     assert probes
     for words in probes:
         done = subprocess.run(

@@ -106,7 +106,7 @@ import tfring
 
 def wait():
     import numpy as np
-    from tfring._native import core  # without TensorFlow, which takes long to load
+    from tfring.runtime._native import core  # without TensorFlow, which takes long to load
 
     tfring.init()
     pids = core.allgather(np.array([os.getpid()]), name="pids")

@@ -125,8 +125,8 @@ def test_a_host_has_one_name_everywhere(tmp_path):
         tmp_path,
         """
     import tfring
-    from tfring.recorder.own import own_path
-    from tfring.recorder.reader import read_header
+    from tfring.observe.recorder.own import own_path
+    from tfring.observe.recorder.reader import read_header
     tfring.init()
     print(read_header(own_path())["host"])
     """,

@@ -19,8 +19,8 @@ from tfring.launch.hosts.placement import (
 )
 from tfring.launch.options.resolve import job_options
 from tfring.launch.output.merger import PARTIAL_SECONDS, TAKEOVER_SECONDS, OutputMerger
-from tfring.settings.environment import read_settings
-from tfring.ssh.options import SshOptions
+from tfring.runtime.settings.environment import read_settings
+from tfring.runtime.ssh import SshOptions
 
 
 def parse(*words):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 from run_options import run_options as options
 

@@ -27,7 +27,7 @@ def test_all_ranks_start_again_and_meet_anew(tmp_path):
         """
     import numpy as np
     from tfring import world
-    from tfring._native import core
+    from tfring.runtime._native import core
 
     world.init()
     report(f"{life}.{rank}", core.allgather(np.array([life]), name="lives").tolist())

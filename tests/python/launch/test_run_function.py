@@ -23,7 +23,7 @@ def test_results_by_rank(tmp_path):
         def work(x, y=1):
             import numpy as np
             import tfring as hvd
-            from tfring._native import core
+            from tfring.runtime._native import core
 
             hvd.init()
             print("hello from", hvd.rank())
@@ -56,7 +56,7 @@ def test_failures(tmp_path):
 
         def fails(error):
             import tfring as hvd
-            from tfring._native import core
+            from tfring.runtime._native import core
 
             hvd.init()
             if hvd.rank() == 1:

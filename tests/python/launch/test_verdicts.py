@@ -5,13 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from tfring.explain.causes import Cause, Explanation
 from tfring.launch.agents.held_output import HOLD_SECONDS, HeldOutput
 from tfring.launch.agents.rank import RankProcess
 from tfring.launch.hosts.placement import Slot
 from tfring.launch.reports.text import first_failure
 from tfring.launch.reports.verdict import verdict
-from tfring.texts.errors import HEADER
+from tfring.observe.explain.causes import Cause, Explanation
+from tfring.runtime.texts.errors import HEADER
 
 RECORDS: Any = SimpleNamespace(last_seen=lambda rank: "train.py:40, after step 6")
 

@@ -27,7 +27,7 @@ from tfring.launch.output.files import RankFiles, RotatingFile
 from tfring.launch.output.merger import OutputMerger
 from tfring.launch.output.terminal import Terminal
 from tfring.launch.output.writer import BackgroundWriter, Descriptor, QueuedFile
-from tfring.texts.ranks import parse_ranks, rank_ranges
+from tfring.runtime.texts.ranks import parse_ranks, rank_ranges
 
 
 class Gate:

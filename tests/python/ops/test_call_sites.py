@@ -15,8 +15,8 @@ import pytest
 import tensorflow as tf
 
 import tfring
-from tfring import _native
 from tfring.ops import call_sites, names
+from tfring.runtime import _native
 
 THIS = Path(__file__).name
 

@@ -13,10 +13,10 @@ import pytest
 import tensorflow as tf
 from launcher_tools import run_python
 
-from tfring import _native
-from tfring.compat import build_flags
+from tfring.horovod import build_flags
 from tfring.launch import installed
 from tfring.ops import library, xla
+from tfring.runtime import _native
 
 INSTALLED = ".".join(tf.__version__.split(".")[:2])
 

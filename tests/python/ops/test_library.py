@@ -15,10 +15,10 @@ import pytest
 import tensorflow as tf
 
 import tfring
-from tfring import exceptions
-from tfring._native import core
 from tfring.collectives import allreduce
 from tfring.ops import arguments, channels, library, names, topology_ops
+from tfring.runtime import exceptions
+from tfring.runtime._native import core
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from launcher_tools import run_python, write_script
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 SCRIPT = """
     import tensorflow as tf

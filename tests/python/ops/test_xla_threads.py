@@ -25,7 +25,7 @@ tf.config.threading.set_inter_op_parallelism_threads(2)
 tf.config.threading.set_intra_op_parallelism_threads(1)
 
 import tfring as hvd
-from tfring._native import core
+from tfring.runtime._native import core
 
 alone = [hvd.ProcessSet([number]) for number in range(2)]
 hvd.init(process_sets=alone)
@@ -96,7 +96,7 @@ import tensorflow as tf
 tf.config.threading.set_inter_op_parallelism_threads(1)
 
 import tfring as hvd
-from tfring._native import core
+from tfring.runtime._native import core
 
 alone = [hvd.ProcessSet([number]) for number in range(2)]
 hvd.init(process_sets=alone)

@@ -98,28 +98,28 @@ def test_a_file_of_another_kind_is_found(name: str, right: bool) -> None:
 # Two packages that may import each other one way, as in tfring/.
 PLANTED = {
     "tfring/__init__.py": "",
-    "tfring/world.py": "from tfring.process_sets import registry\n",
-    "tfring/process_sets/__init__.py": "",
-    "tfring/process_sets/registry.py": "import os\n",
+    "tfring/world.py": "from tfring.runtime.sets import registry\n",
+    "tfring/runtime/sets/__init__.py": "",
+    "tfring/runtime/sets/registry.py": "import os\n",
 }
 
 
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("tfring/process_sets/registry.py", "from tfring import world\n"),  # upward
-        ("tfring/process_sets/registry.py", "from tfring.world import init\n"),
-        ("tfring/process_sets/registry.py", "from .. import world\n"),
-        ("tfring/process_sets/registry.py", "def f():\n    from tfring import world\n"),
-        ("tfring/process_sets/registry.py", "from tfring import init\n"),
+        ("tfring/runtime/sets/registry.py", "from tfring import world\n"),  # upward
+        ("tfring/runtime/sets/registry.py", "from tfring.world import init\n"),
+        ("tfring/runtime/sets/registry.py", "from ... import world\n"),
+        ("tfring/runtime/sets/registry.py", "def f():\n    from tfring import world\n"),
+        ("tfring/runtime/sets/registry.py", "from tfring import init\n"),
         (
-            "tfring/topology.py",
+            "tfring/runtime/topology.py",
             "if TYPE_CHECKING:\n    pass\nelse:\n    from tfring import world\n",
         ),
-        ("tfring/topology.py", "if TYPE_CHECKING:\n    from tfring import world\n"),
-        ("tfring/topology.py", "if typing.TYPE_CHECKING:\n    from tfring import world\n"),
-        ("tfring/topology.py", "if not TYPE_CHECKING:\n    from tfring import world\n"),
-        ("tfring/topology.py", "if DEBUG or TYPE_CHECKING:\n    from tfring import world\n"),
+        ("tfring/runtime/topology.py", "if TYPE_CHECKING:\n    from tfring import world\n"),
+        ("tfring/runtime/topology.py", "if typing.TYPE_CHECKING:\n    from tfring import world\n"),
+        ("tfring/runtime/topology.py", "if not TYPE_CHECKING:\n    from tfring import world\n"),
+        ("tfring/runtime/topology.py", "if DEBUG or TYPE_CHECKING:\n    import tfring.world\n"),
         ("tfring/launch/__init__.pyi", "from tfring.world import init as init\n"),
         ("tfring/keras/__init__.pyi", "from tfring import init as init\n"),
         ("tfring/__init__.pyi", "import torch\n"),
@@ -139,7 +139,7 @@ def test_a_wrong_import_is_found(path: str, text: str) -> None:
     ("path", "text"),
     [
         ("tfring/world.py", PLANTED["tfring/world.py"]),
-        ("tfring/exceptions.py", "def f():\n    import tensorflow as tf\n"),
+        ("tfring/runtime/exceptions.py", "def f():\n    import tensorflow as tf\n"),
         ("tfring/job/bootstrap/mpi.py", "def f():\n    from mpi4py import MPI\n"),
         ("tfring/__init__.pyi", "from tfring.world import init as init\n"),
         ("tfring/keras/__init__.pyi", "from tfring.world import init as init\n"),
@@ -167,7 +167,7 @@ def test_a_right_import_passes(path: str, text: str) -> None:
 )
 def test_an_import_by_name_is_found(text: str) -> None:
     assert python_rules.import_by_name_errors("tfring/world.py", text)
-    assert python_rules.import_by_name_errors("tfring/compat/shim.py", text) == []
+    assert python_rules.import_by_name_errors("tfring/horovod/shim.py", text) == []
 
 
 def test_other_names_pass() -> None:
@@ -202,13 +202,13 @@ def test_what_does_not_pickle_passes() -> None:
 @pytest.mark.parametrize(
     "planted",
     [
-        {"tfring/process_sets/registry.py": "from tfring import world\n"},
-        {"tfring/process_sets/registry.py": "def f():\n    import tfring.world\n"},
-        {"tfring/process_sets/registry.py": "if TYPE_CHECKING:\n    import tfring.world\n"},
-        {"tfring/process_sets/__init__.py": "from tfring.world import init\n"},
+        {"tfring/runtime/sets/registry.py": "from tfring import world\n"},
+        {"tfring/runtime/sets/registry.py": "def f():\n    import tfring.world\n"},
+        {"tfring/runtime/sets/registry.py": "if TYPE_CHECKING:\n    import tfring.world\n"},
+        {"tfring/runtime/sets/__init__.py": "from tfring.world import init\n"},
         {
-            "tfring/process_sets/__init__.py": "from tfring.process_sets.registry import add\n",
-            "tfring/process_sets/registry.py": "from tfring.process_sets import add\n",
+            "tfring/runtime/sets/__init__.py": "from tfring.runtime.sets.registry import add\n",
+            "tfring/runtime/sets/registry.py": "from tfring.runtime.sets import add\n",
         },
     ],
 )
@@ -220,12 +220,12 @@ def test_a_circle_is_found(planted: dict[str, str]) -> None:
 
 
 def test_tensorflow_behind_an_import_is_found() -> None:
-    heavy = {"tfring/process_sets/registry.py": "import tensorflow as tf\n"}
+    heavy = {"tfring/runtime/sets/registry.py": "import tensorflow as tf\n"}
     (error,) = python_rules.tensorflow_errors({**PLANTED, **heavy})
-    assert error == "tfring/world.py loads TensorFlow through tfring/process_sets/registry.py"
-    late = {"tfring/process_sets/registry.py": "def f():\n    import tensorflow as tf\n"}
+    assert error == "tfring/world.py loads TensorFlow through tfring/runtime/sets/registry.py"
+    late = {"tfring/runtime/sets/registry.py": "def f():\n    import tensorflow as tf\n"}
     assert python_rules.tensorflow_errors({**PLANTED, **late}) == []
-    types = {"tfring/process_sets/registry.py": "if TYPE_CHECKING:\n    import tensorflow\n"}
+    types = {"tfring/runtime/sets/registry.py": "if TYPE_CHECKING:\n    import tensorflow\n"}
     assert python_rules.tensorflow_errors({**PLANTED, **types}) == []
 
 

@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 
 import tfring.keras as hvd
-from tfring import topology, world
+from tfring import world
 from tfring.ops import builders
+from tfring.runtime import topology
 from tfring.training import graph_search, weights
 from tfring.training.ordinals import Ordinals
 from tfring.training.reduction_record import ReductionRecord

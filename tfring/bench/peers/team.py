@@ -12,8 +12,8 @@ from tfring.bench.peers.task import Place
 from tfring.bench.timing import Sync, Turn, timed
 from tfring.collectives.objects import allgather_json
 from tfring.job.bootstrap.hosts import LOOPBACK, interface_addresses
-from tfring.settings.environment import read_settings
-from tfring.topology import rank, size
+from tfring.runtime.settings.environment import read_settings
+from tfring.runtime.topology import rank, size
 
 
 class Team:

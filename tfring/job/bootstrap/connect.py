@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tfring import _native
 from tfring.job.bootstrap import hosts, mesh, mpi_data
 from tfring.job.bootstrap.cancel import Cancel
 from tfring.job.bootstrap.exchange import Exchange
 from tfring.job.bootstrap.hosts import InterfaceAddress
 from tfring.job.bootstrap.job import Job, form_job
 from tfring.job.bootstrap.mpi_data import MpiData
-from tfring.job.bootstrap.mpi_exchange import MpiExchange, free_group
+from tfring.job.bootstrap.mpi_exchange import MpiExchange
 from tfring.job.bootstrap.records import Record, check_versions, topology_of
 from tfring.job.environments import Identity, Rendezvous
 from tfring.job.environments.identity import plain_id
@@ -30,8 +29,10 @@ from tfring.job.handshake.listener import Listener, bind
 from tfring.job.security.errors import SecretError
 from tfring.job.security.secret import ADVICE, expand, fresh_secret
 from tfring.job.store import Store
-from tfring.settings.environment import Settings
-from tfring.settings.table import SETTINGS
+from tfring.runtime import _native
+from tfring.runtime.communicators import free_group
+from tfring.runtime.settings.environment import Settings
+from tfring.runtime.settings.table import SETTINGS
 
 _log = logging.getLogger("tfring")
 

@@ -27,7 +27,8 @@ from tfring.job.security.sources import (
     secret_of_this_user,
 )
 from tfring.job.store import Store
-from tfring.settings.environment import Settings
+from tfring.runtime.communicators import is_communicator, is_null
+from tfring.runtime.settings.environment import Settings
 
 _log = logging.getLogger("tfring")
 
@@ -131,14 +132,14 @@ def _job_over_mpi(mpi: Any, comm: Any, identity: Identity, secret: str, deadline
 
 
 def _from_communicator(identity: Identity, settings: Settings, comm: Any) -> Job:
-    if not mpi_exchange.is_communicator(comm):
+    if not is_communicator(comm):
         raise ValueError(
             f"init(comm={comm!r}): comm is an mpi4py communicator, a list of ranks, or a list of "
             "communicators"
         )
     mpi = mpi_exchange.load_mpi()
     mpi_exchange.check_world(mpi, identity.size, identity.source)
-    if mpi_exchange.is_null(comm):
+    if is_null(comm):
         raise ValueError(
             f"rank {mpi.COMM_WORLD.rank} is not part of the communicator given to init(comm=...), "
             "which is COMM_NULL here: only the processes of a communicator call init with it"

@@ -19,7 +19,7 @@ from tfring.job.handshake.descriptors import raise_descriptor_limit
 from tfring.job.handshake.errors import BootstrapError, UnreachableError
 from tfring.job.handshake.listener import Listener
 from tfring.job.security.seal import Channel, ChannelKeys
-from tfring.texts.ranks import ranks_text
+from tfring.runtime.texts.ranks import ranks_text
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from tfring.job.bootstrap.exchange import Exchange
 from tfring.job.bootstrap.mpi_exchange import MpiExchange, threads_supported
 from tfring.job.handshake.errors import BootstrapError
-from tfring.settings.setting import SettingError
+from tfring.runtime.settings.setting import SettingError
 
 SETTING = "CPU_OPERATIONS"
 _ASKED = f"TFRING_{SETTING} is mpi"

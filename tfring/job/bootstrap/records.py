@@ -16,8 +16,8 @@ from tfring.job.bootstrap.hosts import (
     interface_addresses,
 )
 from tfring.job.handshake.errors import BootstrapError
-from tfring.settings.environment import Settings
-from tfring.settings.table import SETTINGS
+from tfring.runtime.settings.environment import Settings
+from tfring.runtime.settings.table import SETTINGS
 from tfring.version import __version__
 
 # Key of a record, what it is the version of, and how many parts of the number have to be equal.

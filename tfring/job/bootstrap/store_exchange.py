@@ -28,7 +28,7 @@ from tfring.job.store import (
     StoreError,
     StoreTimeoutError,
 )
-from tfring.texts.ranks import ranks_text
+from tfring.runtime.texts.ranks import ranks_text
 
 # One rank's record has about 1 KiB.
 MAX_RECORD_BYTES = 64 << 10

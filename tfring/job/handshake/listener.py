@@ -18,7 +18,7 @@ from tfring.job.handshake import auth
 from tfring.job.handshake.errors import BootstrapError
 from tfring.job.handshake.handshakes import ADMITTED, Decision, Handshakes
 from tfring.job.security.seal import Channel
-from tfring.settings.setting import ports_of
+from tfring.runtime.settings.setting import ports_of
 
 # How long a name of this host may be looked up.
 LOOKUP_SECONDS = 30.0

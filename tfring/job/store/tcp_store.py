@@ -14,7 +14,7 @@ from tfring.job.store.errors import StoreConnectionError
 from tfring.job.store.store import DEFAULT_TIMEOUT, Store, Timeout, seconds_of
 from tfring.job.store.tcp.connection import Connection, Server
 from tfring.job.store.tcp.server import ServerLimits, StoreServer
-from tfring.settings.environment import read_settings
+from tfring.runtime.settings.environment import read_settings
 
 _BACKLOG = 1024
 DEFAULT_LEASE = 10.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfring.compat.public_names import missing
 from tfring.keras.callbacks.batch_norm import BatchNormAverageCallback
 from tfring.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from tfring.keras.callbacks.checkpoint import BestModelCheckpoint
@@ -18,6 +17,7 @@ from tfring.keras.callbacks.learning_rate import (
 from tfring.keras.callbacks.metrics import MetricAverageCallback
 from tfring.keras.callbacks.observing.communication import CommunicationMetrics
 from tfring.keras.callbacks.observing.stragglers import StragglerCallback
+from tfring.runtime.public_names import missing
 
 __all__ = [
     "BatchNormAverageCallback",

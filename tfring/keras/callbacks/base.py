@@ -10,7 +10,7 @@ import keras
 from tfring.keras import checks
 from tfring.keras.callbacks import state
 from tfring.keras.callbacks.fits import Fit, fit_of
-from tfring.keras2.facts import Keras2Callback
+from tfring.keras.facts import Keras2Callback
 from tfring.training import first_steps
 from tfring.training.reduction_record import reductions
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from tfring import _native
-from tfring.exceptions import tf_errors
 from tfring.keras.callbacks import state
 from tfring.keras.callbacks.base import LocalVariablesCallback, wait_for_all
 from tfring.keras.callbacks.guard import train_together
 from tfring.ops import reduce_ops
+from tfring.runtime import _native
+from tfring.runtime.exceptions import tf_errors
 from tfring.training.local_variables import variable_key
 
 

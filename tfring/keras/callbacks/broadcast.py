@@ -7,15 +7,14 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from tfring import topology
 from tfring.collectives import objects
 from tfring.collectives.variables import broadcast_variables, describe_variables
-from tfring.keras import checks, preprocessing
+from tfring.keras import checks, facts, preprocessing
 from tfring.keras.callbacks import fits, state
 from tfring.keras.callbacks.base import LocalVariablesCallback
 from tfring.keras.hook import find_hook, innermost
 from tfring.keras.model_optimizers import optimizers_of
-from tfring.keras2 import facts
+from tfring.runtime import topology
 from tfring.training import first_steps
 
 _log = logging.getLogger("tfring")

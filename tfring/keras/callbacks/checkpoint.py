@@ -7,9 +7,9 @@ from typing import Any
 
 import keras
 
-from tfring import topology
 from tfring.keras.callbacks import base
-from tfring.keras2.facts import Keras2Callback
+from tfring.keras.facts import Keras2Callback
+from tfring.runtime import topology
 
 
 class BestModelCheckpoint(Keras2Callback, keras.callbacks.ModelCheckpoint):  # type: ignore[misc]

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tfring import _native, topology
-from tfring.comparison import hashes as compared
-from tfring.exceptions import tf_errors
 from tfring.keras.callbacks import state
 from tfring.keras.callbacks.base import LocalVariablesCallback, wait_for_all
+from tfring.runtime import _native, topology
+from tfring.runtime.exceptions import tf_errors
+from tfring.training.comparison import hashes as compared
 
 _LISTED = 5  # variables in a message
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from tfring.keras import facts
 from tfring.keras.model_optimizers import optimizers_of, parts_of
-from tfring.keras2 import facts
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,16 +6,16 @@ from typing import Any
 
 import keras
 
-from tfring import topology
 from tfring.collectives import objects
+from tfring.keras import facts
 from tfring.keras.callbacks.batch_norm import BatchNormAverageCallback
 from tfring.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from tfring.keras.callbacks.checkpoints.callback import CheckpointCallback
 from tfring.keras.callbacks.learning_rate import LearningRateWarmupCallback
 from tfring.keras.callbacks.metrics import MetricAverageCallback
 from tfring.keras.callbacks.writers import Writers
-from tfring.keras2 import facts
 from tfring.ops import arguments
+from tfring.runtime import topology
 
 
 def fit_callbacks(

@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-from tfring import topology
 from tfring.collectives import objects
-from tfring.comparison.record import record
-from tfring.keras import checks
+from tfring.data.sharding import passes
+from tfring.keras import checks, detect, facts
 from tfring.keras.callbacks.early_stop import (
     knows_next_collective,
     leave_epoch,
@@ -24,8 +23,8 @@ from tfring.keras.callbacks.observing.board import board_of
 from tfring.keras.callbacks.observing.progress import Progress
 from tfring.keras.callbacks.watch import ReductionWatch
 from tfring.keras.model_optimizers import optimizers_of, parts_of, remembered
-from tfring.keras2 import detect, facts
-from tfring.sharding import passes
+from tfring.runtime import topology
+from tfring.training.comparison.record import record
 
 _log = logging.getLogger("tfring")
 _fits: weakref.WeakKeyDictionary[Any, Fit] = weakref.WeakKeyDictionary()  # by model

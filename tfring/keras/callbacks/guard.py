@@ -7,15 +7,15 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from tfring import _native, process_sets, topology
-from tfring.comparison.assert_equal import first_difference
-from tfring.comparison.hashes import fingerprint
+from tfring.keras import facts
 from tfring.keras.callbacks import state
 from tfring.keras.hook import find_hook
 from tfring.keras.model_optimizers import optimizers_of
-from tfring.keras2 import facts
-from tfring.recorder.marks import EQUAL, ROUNDED
-from tfring.settings.environment import read_settings
+from tfring.observe.recorder.marks import EQUAL, ROUNDED
+from tfring.runtime import _native, process_sets, topology
+from tfring.runtime.settings.environment import read_settings
+from tfring.training.comparison.assert_equal import first_difference
+from tfring.training.comparison.hashes import fingerprint
 from tfring.training.reduction_record import reductions
 
 # By so much, relative to the largest element, a difference can grow by rounding from one comparison

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tfring import _native, topology
 from tfring.collectives import sync
 from tfring.collectives.variables import broadcast_variables
-from tfring.exceptions import tf_errors
 from tfring.keras.callbacks import base, state
+from tfring.runtime import _native, topology
+from tfring.runtime.exceptions import tf_errors
 
 
 class JoinCallback(base.LocalVariablesCallback):

@@ -7,10 +7,10 @@ from typing import Any
 
 import keras
 
-from tfring import topology
+from tfring.keras import detect, facts
 from tfring.keras.callbacks.base import DistributedCallback, find_join
 from tfring.keras.hook import innermost
-from tfring.keras2 import detect, facts
+from tfring.runtime import topology
 
 
 class LearningRateScheduleCallback(DistributedCallback):

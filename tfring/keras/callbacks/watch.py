@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tfring import topology
 from tfring.collectives import objects
-from tfring.comparison import hashes
-from tfring.keras import checks
+from tfring.keras import checks, facts
 from tfring.keras.callbacks import state
 from tfring.keras.model_optimizers import optimizers_of
-from tfring.keras2 import facts
+from tfring.runtime import topology
+from tfring.training.comparison import hashes
 from tfring.training.local_variables import variable_key
 from tfring.training.reduction_record import reductions
 

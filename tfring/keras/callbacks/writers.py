@@ -8,10 +8,10 @@ from typing import Any
 
 import keras
 
-from tfring import topology
 from tfring.collectives import objects
 from tfring.keras.callbacks.base import DistributedCallback
 from tfring.keras.callbacks.checkpoint import BestModelCheckpoint
+from tfring.runtime import topology
 
 # Where Keras' callbacks write, by class: the attribute with the path.
 _WRITE = {

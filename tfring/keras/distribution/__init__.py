@@ -9,7 +9,7 @@ model.fit(dataset)  # each rank trains on its part of every batch
 
 from __future__ import annotations
 
-from tfring.compat.keras_version import lacks
+from tfring.runtime.keras_version import lacks
 
 try:
     from tfring.keras.distribution.switch import disable, enable, is_enabled

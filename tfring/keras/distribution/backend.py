@@ -15,9 +15,10 @@ import keras
 import tensorflow as tf
 from keras.src.utils import rng_utils
 
-from tfring import topology, world
+from tfring import world
 from tfring.collectives import objects
 from tfring.keras import seeds
+from tfring.runtime import topology
 
 ONLY_DATA_PARALLEL = (
     "tfring trains with keras.distribution.DataParallel only, where every rank has the whole "

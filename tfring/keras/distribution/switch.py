@@ -8,8 +8,8 @@ import keras
 from keras.src.backend.tensorflow import distribution_lib
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
-from tfring.compat.keras_version import replaceable
 from tfring.keras.distribution import backend, training
+from tfring.runtime.keras_version import replaceable
 
 _MISSING = object()
 # The methods of Keras that are wrapped.

@@ -16,7 +16,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfring import topology
 from tfring.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from tfring.keras.callbacks.metrics import MetricAverageCallback
 from tfring.keras.distribution import backend
@@ -24,6 +23,7 @@ from tfring.keras.evaluation import evaluate
 from tfring.keras.hook import find_hook
 from tfring.keras.model_optimizers import optimizers_of
 from tfring.keras.optimizer import DistributedOptimizer
+from tfring.runtime import topology
 
 _inside = threading.local()  # Keras' fit calls evaluate, and our evaluate calls Keras'
 

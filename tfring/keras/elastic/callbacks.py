@@ -6,9 +6,9 @@ from typing import Any
 
 import keras
 
+from tfring.keras import detect
 from tfring.keras.callbacks.checkpoints import running_fit
-from tfring.keras2 import detect
-from tfring.keras2.facts import Keras2Callback
+from tfring.keras.facts import Keras2Callback
 
 
 class _StateCallback(Keras2Callback, keras.callbacks.Callback):  # type: ignore[misc]

@@ -10,22 +10,22 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfring import topology
 from tfring.checkpoint import Checkpointer
 from tfring.collectives.variables import broadcast_variables
 from tfring.data import policies
 from tfring.data.elastic_dataset import ElasticDataset
 from tfring.elastic import process as processes
 from tfring.elastic.loop import run as elastic_run
+from tfring.keras import detect, facts
 from tfring.keras.callbacks.checkpoints.epoch_metrics import EpochMetrics
 from tfring.keras.callbacks.metrics import MetricAverageCallback
 from tfring.keras.elastic.checkpoints import FitCheckpoints
 from tfring.keras.elastic.fit_state import FitState
 from tfring.keras.elastic.loop import CommitEpochs, CommitSteps, Validate
 from tfring.keras.elastic.users import UserCallbacks
-from tfring.keras2 import detect, facts
 from tfring.ops import arguments
-from tfring.signals.termination import TerminationRequest
+from tfring.runtime import topology
+from tfring.runtime.signals.termination import TerminationRequest
 
 # In a batch that is only there to trace a step.
 _TRACED_SAMPLES = 2

@@ -9,7 +9,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfring import topology
 from tfring.collectives import objects
 from tfring.data.cursor_callback import CursorCallback
 from tfring.elastic import process as processes
@@ -22,7 +21,8 @@ from tfring.keras.elastic.checkpoints import FitCheckpoints
 from tfring.keras.elastic.fit_state import FitState
 from tfring.keras.elastic.users import UserCallbacks
 from tfring.keras.evaluation import evaluate
-from tfring.settings.environment import read_settings
+from tfring.runtime import topology
+from tfring.runtime.settings.environment import read_settings
 
 
 class CommitSteps(CursorCallback):

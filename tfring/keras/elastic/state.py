@@ -23,11 +23,11 @@ import tensorflow as tf
 from tfring.elastic import process as processes
 from tfring.elastic.state import ObjectState, has_content, position_of
 from tfring.elastic.tensorflow_state import TensorFlowKerasState
+from tfring.keras import detect, facts
 from tfring.keras.callbacks import state as shared
 from tfring.keras.checks import has_own_train_step
 from tfring.keras.hook import find_hook, innermost
 from tfring.keras.model_optimizers import optimizers_of, remembered
-from tfring.keras2 import detect, facts
 from tfring.training import gate
 
 # So many commits after a change the variables are looked for again: Keras makes those of metrics in

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfring.texts.errors import HEADER
+from tfring.runtime.texts.errors import HEADER
 
 # So long after its traceback a rank may still run: TensorFlow and the runtime end first, on a busy
 # host slowly. What a silent program only logs appears later by as much.

@@ -12,7 +12,7 @@ import re
 import time
 from pathlib import Path
 
-from tfring.texts.sizes import size_text
+from tfring.runtime.texts.sizes import size_text
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _LOG = "/dev/kmsg"

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tfring import _native
 from tfring.elastic import keys
 from tfring.elastic.service import CoordinatorService
 from tfring.job.store import PrefixStore, Store, StoreError, TCPStore
@@ -28,7 +27,8 @@ from tfring.launch.elastic.orders import (
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.placement import address_of, is_local
 from tfring.launch.options.job_options import JobOptions
-from tfring.settings.environment import read_settings
+from tfring.runtime import _native
+from tfring.runtime.settings.environment import read_settings
 
 _NANOSECONDS = 1_000_000_000
 # All local addresses, as the server's own client connects to it.

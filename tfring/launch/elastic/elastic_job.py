@@ -7,8 +7,6 @@ import selectors
 import time
 from collections.abc import Callable
 
-from tfring.explain.causes import Cause
-from tfring.explain.launched import RunRecords
 from tfring.launch.agents.host import Host
 from tfring.launch.agents.rank import RankProcess
 from tfring.launch.elastic.discovery import NUMBER, DiscoveryScript, hosts_text
@@ -34,6 +32,8 @@ from tfring.launch.output.merger import OutputMerger
 from tfring.launch.reports.text import unshown
 from tfring.launch.signals import signal_name
 from tfring.launch.supervisor import Supervisor
+from tfring.observe.explain.causes import Cause
+from tfring.observe.explain.launched import RunRecords
 
 # Seconds for workers to end by themselves after the job has failed.
 _FAILED_SECONDS = 5.0

@@ -46,7 +46,7 @@ from tfring.launch.elastic.orders import (
 from tfring.launch.exit_codes import LOST_PEER
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.placement import is_local
-from tfring.settings.environment import read_settings
+from tfring.runtime.settings.environment import read_settings
 
 _log = logging.getLogger("tfring")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tfring.elastic.records import Member
-from tfring.texts.ranks import rank_ranges
+from tfring.runtime.texts.ranks import rank_ranges
 
 # In place of the exit code of a worker that was not started, because its launcher ends.
 NOT_STARTED = -1

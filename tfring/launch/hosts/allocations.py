@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.lists import expand
-from tfring.ssh.options import check_host
+from tfring.runtime.ssh import check_host
 
 SLURM = "Slurm"
 

@@ -19,9 +19,9 @@ from tfring.launch.options.option import (
 )
 from tfring.launch.options.run_options import RunOptions
 from tfring.launch.options.settings import add_settings
-from tfring.settings.environment import read_settings
-from tfring.settings.setting import Kind, SettingError
-from tfring.texts.ranks import rank_ranges
+from tfring.runtime.settings.environment import read_settings
+from tfring.runtime.settings.setting import Kind, SettingError
+from tfring.runtime.texts.ranks import rank_ranges
 
 KINDS = ("indexed", "trainer", "mpijob")
 _GRACE_SECONDS = 120

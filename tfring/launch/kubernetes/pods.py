@@ -11,7 +11,7 @@ from tfring.launch.kubernetes.options import Request
 Json = dict[str, Any]
 
 PORT = 29400
-_PROBE = ["python", "-m", "tfring.live.probe"]
+_PROBE = ["python", "-m", "tfring.observe.live.probe"]
 
 
 def tfring_run(request: Request, *options: str) -> list[str]:

@@ -13,8 +13,8 @@ from tfring.launch.agents.shells import RemoteShell, Tunnels
 from tfring.launch.elastic.options import ElasticOptions, NodeOptions
 from tfring.launch.hosts.placement import Slot
 from tfring.launch.output.files import KEPT_FILES
-from tfring.settings.environment import Settings
-from tfring.ssh.options import SshOptions
+from tfring.runtime.settings.environment import Settings
+from tfring.runtime.ssh import SshOptions
 
 # The ranks have this long after a signal to the launcher to write a last checkpoint.
 STOP_SECONDS = 30.0

@@ -29,9 +29,9 @@ from tfring.launch.options.elastic import elastic_options
 from tfring.launch.options.job_options import JobOptions
 from tfring.launch.options.pods import shared, slots_of
 from tfring.launch.options.run_options import RunOptions
-from tfring.settings.environment import read_settings
-from tfring.settings.setting import SettingError
-from tfring.ssh.options import SshOptions
+from tfring.runtime.settings.environment import read_settings
+from tfring.runtime.settings.setting import SettingError
+from tfring.runtime.ssh import SshOptions
 
 # Settings that the launcher itself gives to all ranks.
 _OF_JOB = ("TFRING_START_TIMEOUT", "TFRING_INTERFACE")

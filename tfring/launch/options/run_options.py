@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfring.compat.shim import search_path
+from tfring.horovod.shim import search_path
 from tfring.launch.agents.host import AGENT_TIMEOUT_SECONDS, ELASTIC_TIMEOUT_SECONDS
 from tfring.launch.elastic.options import ELASTIC_SECONDS
 from tfring.launch.hosts.allocations import find_allocation
@@ -19,8 +19,8 @@ from tfring.launch.options.environment import chosen_variable
 from tfring.launch.options.job_options import BINDINGS, SHELLS, STOP_SECONDS
 from tfring.launch.options.option import count, number, option, seconds, spelled, switch
 from tfring.launch.output.files import KEPT_FILES
-from tfring.settings.table import SETTINGS
-from tfring.texts.ranks import parse_ranks
+from tfring.runtime.settings.table import SETTINGS
+from tfring.runtime.texts.ranks import parse_ranks
 
 DEFAULT_PORT = 29400  # where nodes meet, as of torchrun
 _LEAST_AGENT_TIMEOUT = 2.0
@@ -160,7 +160,7 @@ class RunOptions:
     )
     horovod: bool = switch(
         "--horovod",
-        help="`import horovod` imports tfring in the ranks, as with python -m tfring.compat",
+        help="`import horovod` imports tfring in the ranks, as with python -m tfring.horovod",
     )
     check_build: bool = switch("-cb", "--check-build", help="the same as `tfring doctor`")
     stall_check: bool | None = option(

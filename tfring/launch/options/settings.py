@@ -8,9 +8,9 @@ from collections.abc import Container
 from typing import Any, NoReturn
 
 from tfring.launch.options.option import told
-from tfring.settings.environment import DYNAMIC
-from tfring.settings.setting import Kind, Option, Setting
-from tfring.settings.table import GROUPS
+from tfring.runtime.settings.environment import DYNAMIC
+from tfring.runtime.settings.setting import Kind, Option, Setting
+from tfring.runtime.settings.table import GROUPS
 
 # Options of horovodrun and torchrun that have no effect here are errors. Why, and which ones:
 _REFUSED = {

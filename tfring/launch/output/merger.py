@@ -16,8 +16,8 @@ from tfring.launch.output.lines import (
     without_rank,
     without_varying,
 )
-from tfring.texts.ranks import rank_ranges
-from tfring.texts.screen import colourful
+from tfring.runtime.texts.ranks import rank_ranges
+from tfring.runtime.texts.screen import colourful
 
 # An unfinished line is written after this time, so that prompts and progress bars appear.
 PARTIAL_SECONDS = 0.1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfring.launch.agents.rank import RankProcess
-from tfring.texts.errors import CAUSED_BY, ProgramError, last_traceback, read_error
+from tfring.runtime.texts.errors import CAUSED_BY, ProgramError, last_traceback, read_error
 
 MOST_CAUSE = 500
 _MAX_LINES = 60

@@ -7,13 +7,13 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfring.explain.causes import Cause, Explanation
-from tfring.explain.launched import RunRecords
 from tfring.launch.agents.rank import RankProcess
 from tfring.launch.reports.text import MOST_CAUSE, error_of, unshown
 from tfring.launch.signals import signal_name
-from tfring.texts.errors import ProgramError, of_any_rank
-from tfring.texts.ranks import ranks_text
+from tfring.observe.explain.causes import Cause, Explanation
+from tfring.observe.explain.launched import RunRecords
+from tfring.runtime.texts.errors import ProgramError, of_any_rank
+from tfring.runtime.texts.ranks import ranks_text
 
 # Programs end with these by mistakes in C or C++.
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)

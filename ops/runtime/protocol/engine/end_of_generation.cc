@@ -295,7 +295,7 @@ void Engine::Impl::SendGoodbye(Rank to, std::vector<Departure> departures) {
   SendFrame(to, goodbye);
 }
 
-// tfring/explain/ends.py reads who is to blame out of this text and the next.
+// tfring/observe/explain/ends.py reads who is to blame out of this text and the next.
 Status Engine::Impl::LostStatus(Rank peer, const std::string& reason) const {
   return Unavailable(Name(peer) + " was lost: " + reason + ". See the log of that rank; " +
                      kWhatToDo);

@@ -6,7 +6,7 @@ import pytest
 from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
 from tfring.job.bootstrap.connect import connect_job
-from tfring.settings.environment import Settings
+from tfring.runtime.settings.environment import Settings
 
 
 @pytest.fixture

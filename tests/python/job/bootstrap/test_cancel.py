@@ -16,7 +16,7 @@ from tfring.job.bootstrap.mesh import connect_all
 from tfring.job.handshake.errors import BootstrapError
 from tfring.job.handshake.listener import Listener, bind
 from tfring.job.store import TCPStore
-from tfring.settings.environment import Settings
+from tfring.runtime.settings.environment import Settings
 
 KEY = b"k" * 32
 

@@ -33,8 +33,8 @@ from tfring.job.security.errors import SecretError
 from tfring.job.security.secret import job_key
 from tfring.job.store import TCPStore
 from tfring.launch.agents.addresses import open_rendezvous
-from tfring.settings.environment import Settings, read_settings
-from tfring.settings.setting import SettingError
+from tfring.runtime.settings.environment import Settings, read_settings
+from tfring.runtime.settings.setting import SettingError
 
 
 def test_job_on_one_host_needs_no_secret(connect_all, caplog):

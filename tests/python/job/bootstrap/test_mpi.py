@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from launcher_tools import AS_ROOT, finish, mpirun, open_mpi_command, run_python, write_script
 
-core = pytest.importorskip("tfring._native").core
+core = pytest.importorskip("tfring.runtime._native").core
 pytest.importorskip("mpi4py")
 
 MPICH_LIBRARY = Path("/usr/lib/x86_64-linux-gnu/libmpich.so.12")
@@ -18,8 +18,9 @@ MPICH_LIBRARY = Path("/usr/lib/x86_64-linux-gnu/libmpich.so.12")
 TOGETHER = """
     import os
     import numpy as np
-    from tfring import topology, world
-    from tfring._native import core
+    from tfring.runtime import topology
+    from tfring import world
+    from tfring.runtime._native import core
     for _ in range(2):
         world.init()
         assert core.allreduce(np.ones(3, np.float32), name="x", op=1)[0] == topology.size()
@@ -44,7 +45,8 @@ def test_mpi_that_mpi4py_must_not_start(tmp_path, loaded):
     """Whoever switches off that mpi4py starts MPI gets it from init, as from Horovod's."""
     header = f"import mpi4py; mpi4py.rc.initialize = False\n{loaded}\n"
     text = """
-    from tfring import topology, world
+    from tfring.runtime import topology
+    from tfring import world
     world.init()
     from mpi4py import MPI
     assert MPI.Is_initialized() and topology.size() == MPI.COMM_WORLD.size == 2
@@ -57,8 +59,9 @@ def test_mpi_that_mpi4py_must_not_start(tmp_path, loaded):
 def test_mpi_that_the_user_started(tmp_path):
     text = """
     from mpi4py import MPI
-    from tfring import topology, world
-    from tfring.compat import build_flags
+    from tfring.runtime import topology
+    from tfring import world
+    from tfring.horovod import build_flags
     world.init()
     assert topology.rank() == MPI.COMM_WORLD.rank and topology.size() == MPI.COMM_WORLD.size == 2
     assert build_flags.mpi_threads_supported()
@@ -73,7 +76,8 @@ def test_ranks_wait_for_one_that_works_on_after_shutdown(tmp_path):
     """However long it takes: what would end a rank that waits, ends it after half a second here."""
     text = """
     import faulthandler, os, time
-    from tfring import topology, world
+    from tfring.runtime import topology
+    from tfring import world
     later = faulthandler.dump_traceback_later
     faulthandler.dump_traceback_later = lambda timeout, **more: later(0.5, **more)
     world.init()
@@ -91,8 +95,9 @@ def test_ranks_wait_for_one_that_works_on_after_shutdown(tmp_path):
 def test_failure_on_one_rank_ends_the_job_with_an_error(tmp_path, ending):
     text = f"""
     import numpy as np
-    from tfring import topology, world
-    from tfring._native import core
+    from tfring.runtime import topology
+    from tfring import world
+    from tfring.runtime._native import core
     world.init()
     core.barrier(name="here")
     if topology.rank() == 1:

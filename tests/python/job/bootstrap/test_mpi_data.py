@@ -11,11 +11,11 @@ import pytest
 from launcher_tools import AS_ROOT, ROOT, finish, mpirun, open_mpi_command, run, write_script
 from tiers import slow
 
-from tfring import _native
 from tfring.job.bootstrap import mpi_data
 from tfring.job.bootstrap.exchange import SingleRankExchange
 from tfring.job.handshake.errors import BootstrapError
-from tfring.settings.setting import SettingError
+from tfring.runtime import _native
+from tfring.runtime.settings.setting import SettingError
 
 pytest.importorskip("mpi4py")
 
@@ -75,8 +75,9 @@ def test_the_plug_in_of_the_mpi_that_is_loaded(tmp_path, name, others):
     text = f"""
     import os
     import numpy as np
-    from tfring import topology, world
-    from tfring._native import core
+    from tfring.runtime import topology
+    from tfring import world
+    from tfring.runtime._native import core
     for _ in range(3):
         world.init()
         assert core.allreduce(np.ones(9, np.float32), name="x", op=1)[0] == topology.size()
@@ -97,8 +98,9 @@ def test_a_rank_that_dies(tmp_path, name):
     text = """
     import os, signal
     import numpy as np
-    from tfring import topology, world
-    from tfring._native import core
+    from tfring.runtime import topology
+    from tfring import world
+    from tfring.runtime._native import core
     world.init()
     for step in range(100000):
         if step == 50 and topology.rank() == 1:
@@ -116,7 +118,7 @@ def test_a_program_that_finalises_mpi_first(tmp_path):
     import numpy as np
     from mpi4py import MPI
     from tfring import world
-    from tfring._native import core
+    from tfring.runtime._native import core
     world.init()
     core.allreduce(np.ones(300000, np.float32), name="x", op=1)
     core.barrier(name="all are through")

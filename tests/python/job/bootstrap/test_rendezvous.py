@@ -15,7 +15,6 @@ import time
 import pytest
 from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
-from tfring import _native
 from tfring.job.bootstrap import exchange, hosts, meeting, mesh, records, store_exchange
 from tfring.job.bootstrap.connect import connect_job
 from tfring.job.bootstrap.hosts import InterfaceAddress
@@ -29,7 +28,8 @@ from tfring.job.security.secret import job_key
 from tfring.job.security.sources import JobSecret
 from tfring.launch.agents import addresses
 from tfring.launch.agents.addresses import open_rendezvous, own_address
-from tfring.settings.environment import Settings, read_settings
+from tfring.runtime import _native
+from tfring.runtime.settings.environment import Settings, read_settings
 
 KEY = job_key(SECRET, "")
 

@@ -15,7 +15,7 @@ from tfring.job.environments import Identity, Rendezvous
 from tfring.job.handshake.errors import BootstrapError
 from tfring.job.security.errors import SecretError
 from tfring.job.store import TCPStore
-from tfring.settings.environment import Settings
+from tfring.runtime.settings.environment import Settings
 
 LIMIT = 60.0
 SETTINGS = Settings(start_timeout=LIMIT)

@@ -32,7 +32,7 @@ from tfring.job.security.seal import Channel, ChannelKeys
 from tfring.job.security.secret import job_key
 from tfring.job.store import StoreError
 from tfring.launch import function, function_task
-from tfring.settings.environment import Settings
+from tfring.runtime.settings.environment import Settings
 
 KEY = job_key(SECRET, "")
 RENDEZVOUS = auth.Role.RENDEZVOUS

@@ -22,7 +22,7 @@ from launcher_tools import REPORT, environment, wait_until, write_script
 
 from tfring.job.handshake import auth
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 CONNECTIONS = int(os.environ.get("TFRING_TEST_FLOOD", "1000"))
 RANKS = 4
@@ -33,8 +33,9 @@ OTHERS = 500
 SCRIPT = """
     import time
     import numpy as np
-    from tfring import topology, world
-    from tfring._native import core
+    from tfring.runtime import topology
+    from tfring import world
+    from tfring.runtime._native import core
 
     report(f"begins.{os.environ['TFRING_RANK']}", os.getpid())
     begin = time.monotonic()

@@ -15,7 +15,7 @@ from launcher_tools import environment
 SCRIPT = """
 import json, os, socket, sys
 from tfring.job.bootstrap.connect import connect_job
-from tfring.settings.environment import read_settings
+from tfring.runtime.settings.environment import read_settings
 from tfring.job.environments import find_identity
 from tfring.job.security.sources import take_secret
 import dataclasses

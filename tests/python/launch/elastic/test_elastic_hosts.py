@@ -12,7 +12,7 @@ import pytest
 from elastic_runs import ElasticRun
 from launcher_tools import fake_ssh
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 
 class Hosts:

@@ -13,7 +13,7 @@ import pytest
 from elastic_runs import TRAINING, ElasticRun, history_of
 from launcher_tools import alive, wait_until
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 HERE = socket.gethostname()
 
 

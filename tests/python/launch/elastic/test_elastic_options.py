@@ -7,14 +7,14 @@ import socket
 import pytest
 from run_options import refused, run_options
 
-from tfring._native import core
 from tfring.launch import exit_codes
 from tfring.launch.elastic.coordinator import coordinator_options
 from tfring.launch.elastic.discovery import Discovered, DiscoveryError, parse_hosts_found
 from tfring.launch.elastic.options import NO_LIMIT
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.options.elastic import elastic_options
-from tfring.settings.table import SETTINGS
+from tfring.runtime._native import core
+from tfring.runtime.settings.table import SETTINGS
 
 HERE = socket.gethostname()
 
@@ -118,7 +118,7 @@ def test_a_script_that_cannot_be_run_is_refused(tmp_path):
 
 
 def test_hosts_on_which_workers_fail():
-    pytest.importorskip("tfring._native")
+    pytest.importorskip("tfring.runtime._native")
     ours = coordinator_options(elastic("-np", 2, "--min-np", 1), 60).hosts
     assert not ours.first_failure_bars and ours.failures == 3
     imports = coordinator_options(elastic("-np", 2, "--min-np", 1, "--horovod"), 60).hosts

@@ -15,7 +15,7 @@ from tiers import slow
 
 from tfring.checkpoint import Checkpointer
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 from tfring.launch import cli
 
@@ -24,7 +24,7 @@ PLAIN = """
     import json, os, sys, time
     import numpy as np
     import tfring as hvd
-    from tfring._native import core
+    from tfring.runtime._native import core
 
     worker = int(os.environ["TFRING_ELASTIC_WORKER"])
 

@@ -15,7 +15,7 @@ from launcher_tools import LIMIT_SECONDS, alive, run, wait_until
 from network_namespaces import hosts
 from tiers import slow
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 from tfring.job.store import Store, StoreTimeoutError, TCPStore
 from tfring.launch.elastic import nodes

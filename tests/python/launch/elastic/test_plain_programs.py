@@ -9,14 +9,14 @@ import socket
 import pytest
 from elastic_runs import ElasticRun
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 # Trains until a file says stop, and meets the others in each step.
 PLAIN = """
     import json, os, signal, sys, time
     import numpy as np
     import tfring as hvd
-    from tfring._native import core
+    from tfring.runtime._native import core
 
     FOLDER, WORKER = sys.argv[1], int(os.environ["TFRING_ELASTIC_WORKER"])
 

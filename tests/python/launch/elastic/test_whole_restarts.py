@@ -6,7 +6,7 @@ import queue
 
 import pytest
 
-pytest.importorskip("tfring._native")
+pytest.importorskip("tfring.runtime._native")
 
 from elastic_threads import SECRET
 from launcher_tools import wait_until

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfring import _native
-from tfring.exceptions import tf_errors
 from tfring.ops import reduce_ops
+from tfring.runtime import _native
+from tfring.runtime.exceptions import tf_errors
 
 # The ranks ask each other about so often, in seconds, so that the price does not matter and a stop
 # still comes soon; and at least every so many steps.

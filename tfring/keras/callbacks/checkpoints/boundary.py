@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tfring import topology
+from tfring.keras import facts
 from tfring.keras.callbacks.checkpoints.agreement import highest
 from tfring.keras.hook import find_hook, steps_taken
 from tfring.keras.model_optimizers import optimizers_of, parts_of, remembered
-from tfring.keras2 import facts
+from tfring.runtime import topology
 
 _LOST = (
     "tfring: a checkpoint is taken between two updates, and the gradients that were accumulated "

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tfring import topology
+from tfring.keras import detect, facts
 from tfring.keras.callbacks.base import LocalVariablesCallback, find_join, wait_for_all
 from tfring.keras.callbacks.checkpoints import running_fit
 from tfring.keras.callbacks.checkpoints.agreement import Agreement
@@ -22,9 +22,9 @@ from tfring.keras.callbacks.checkpoints.unseen_state import stateful_ops
 from tfring.keras.callbacks.decisions import Decisions
 from tfring.keras.callbacks.fits import fit_frame
 from tfring.keras.checks import refuse_to_resume
-from tfring.keras2 import detect, facts
-from tfring.settings.environment import read_settings
-from tfring.signals.termination import TerminationRequest
+from tfring.runtime import topology
+from tfring.runtime.settings.environment import read_settings
+from tfring.runtime.signals.termination import TerminationRequest
 
 _AT_SIGTERM = ("exit", "return", "ignore")
 

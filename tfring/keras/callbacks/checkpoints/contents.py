@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfring import topology
 from tfring.checkpoint import CheckpointError
 from tfring.checkpoint.arrays import dtype_of
 from tfring.checkpoint.manifest import Part
+from tfring.keras import facts
 from tfring.keras.callbacks import state
 from tfring.keras.callbacks.checkpoints.names import variable_names
 from tfring.keras.model_optimizers import optimizers_of, remembered
-from tfring.keras2 import facts
+from tfring.runtime import topology
 
 TRAINING = "tfring"  # the key of metadata under which the position of training is kept
 _LISTED = 5  # variables in a message

@@ -19,7 +19,7 @@ import numpy as np
 from tfring.checkpoint import CheckpointError
 from tfring.checkpoint.arrays import dtype_name
 from tfring.checkpoint.manifest import as_json
-from tfring.exceptions import described
+from tfring.runtime.exceptions import described
 
 PART = "tfring/callbacks"  # of a checkpoint; arrays are below it
 

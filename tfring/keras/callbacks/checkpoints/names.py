@@ -16,8 +16,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tfring.keras import facts
 from tfring.keras.model_optimizers import is_optimizer
-from tfring.keras2 import facts
 from tfring.training.local_variables import variable_key
 
 # Keras numbers variables that have no name of their own through the whole process, and ":0" ends

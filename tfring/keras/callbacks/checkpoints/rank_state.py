@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfring import topology
 from tfring.checkpoint.manifest import as_json
 from tfring.keras.callbacks.checkpoints.epoch_metrics import EpochMetrics
 from tfring.keras.callbacks.checkpoints.random_states import random_states, set_random_states
+from tfring.runtime import topology
 
 _log = logging.getLogger("tfring")
 

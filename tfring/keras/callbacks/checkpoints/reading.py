@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tfring import topology
 from tfring.checkpoint import (
     Checkpointer,
     CheckpointError,
@@ -16,11 +15,12 @@ from tfring.checkpoint import (
 )
 from tfring.checkpoint.shares import balanced
 from tfring.collectives.variables import broadcast_variables
-from tfring.exceptions import described
 from tfring.keras.callbacks.checkpoints.contents import TRAINING, Contents
 from tfring.keras.callbacks.checkpoints.memory import Memory
 from tfring.keras.callbacks.checkpoints.patience import while_others_wait
 from tfring.keras.callbacks.checkpoints.sharing import exchange
+from tfring.runtime import topology
+from tfring.runtime.exceptions import described
 
 _RESTORE = "tfring.checkpoint.restore"
 _OWN = "tfring/"  # parts of a checkpoint that are no variables, all in share 0

@@ -8,11 +8,11 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from tfring import topology
 from tfring.checkpoint import Checkpointer
 from tfring.collectives import objects
-from tfring.exceptions import described
 from tfring.keras.callbacks.checkpoints.patience import while_others_wait
+from tfring.runtime import topology
+from tfring.runtime.exceptions import described
 
 _log = logging.getLogger("tfring")
 _WRITERS = "tfring.checkpoint.writers"

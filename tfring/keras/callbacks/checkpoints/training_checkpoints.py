@@ -9,12 +9,12 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfring import topology
 from tfring.checkpoint.manifest import checkpoint_name
+from tfring.keras import facts
 from tfring.keras.callbacks.checkpoints import training_state
 from tfring.keras.callbacks.checkpoints.agreement import highest
 from tfring.keras.callbacks.checkpoints.training_state import TrainingPosition
-from tfring.keras2 import facts
+from tfring.runtime import topology
 
 _log = logging.getLogger("tfring")
 _REQUIRED = "required"

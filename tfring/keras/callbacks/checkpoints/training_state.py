@@ -13,12 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from tfring import _native, topology
 from tfring.checkpoint import Checkpointer, CheckpointTimeoutError
 from tfring.checkpoint.manifest import as_json
 from tfring.checkpoint.shares import Share, balanced
 from tfring.collectives import objects
-from tfring.exceptions import tf_errors
 from tfring.keras.callbacks.checkpoints import boundary
 from tfring.keras.callbacks.checkpoints.contents import TRAINING, Contents
 from tfring.keras.callbacks.checkpoints.epoch_metrics import EpochMetrics
@@ -34,7 +32,9 @@ from tfring.keras.callbacks.checkpoints.sharing import (
     replace,
 )
 from tfring.ops import arguments
-from tfring.signals.termination import seconds_left
+from tfring.runtime import _native, topology
+from tfring.runtime.exceptions import tf_errors
+from tfring.runtime.signals.termination import seconds_left
 
 _log = logging.getLogger("tfring")
 _SAVE = "tfring.checkpoint.save"

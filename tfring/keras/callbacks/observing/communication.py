@@ -12,11 +12,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfring import topology
 from tfring.keras.callbacks.observing.board import write_scalar
-from tfring.keras2.facts import Keras2Callback
-from tfring.metrics.follower import News, RecordFollower
-from tfring.recorder.own import own_path
+from tfring.keras.facts import Keras2Callback
+from tfring.observe.metrics.follower import News, RecordFollower
+from tfring.observe.recorder.own import own_path
+from tfring.runtime import topology
 
 _log = logging.getLogger("tfring")
 

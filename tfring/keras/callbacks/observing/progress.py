@@ -8,14 +8,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tfring import _native
-from tfring.keras2 import facts
+from tfring.keras import facts
+from tfring.observe.recorder.own import open_own, own_path
+from tfring.observe.recorder.reader import RecordError, read_header
+from tfring.observe.recorder.rounds import rounds_of
+from tfring.observe.recorder.steps import steps_of
+from tfring.observe.timeline import phases, session
 from tfring.ops import library
-from tfring.recorder.own import open_own, own_path
-from tfring.recorder.reader import RecordError, read_header
-from tfring.recorder.rounds import rounds_of
-from tfring.recorder.steps import steps_of
-from tfring.timeline import phases, session
+from tfring.runtime import _native
 
 # Counting samples and input takes some 0.1 ms, so that is done this often.
 _EVERY_NANOSECONDS = 500_000_000

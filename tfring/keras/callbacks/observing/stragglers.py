@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from tfring import _native, topology
-from tfring.exceptions import tf_errors
 from tfring.keras.callbacks.base import DistributedCallback
-from tfring.recorder.gradients import Array, Series
-from tfring.recorder.own import OwnCalls, open_own
-from tfring.recorder.rounds import rounds_of
-from tfring.recorder.steps import steps_of
-from tfring.report.monitor import SlowdownMonitor
+from tfring.observe.recorder.gradients import Array, Series
+from tfring.observe.recorder.own import OwnCalls, open_own
+from tfring.observe.recorder.rounds import rounds_of
+from tfring.observe.recorder.steps import steps_of
+from tfring.observe.report.monitor import SlowdownMonitor
+from tfring.runtime import _native, topology
+from tfring.runtime.exceptions import tf_errors
 
 _log = logging.getLogger("tfring")
 # Rank, step, nanoseconds of own work, of these for input, of the whole step, and the plan by which
@@ -28,7 +28,7 @@ class StragglerCallback(DistributedCallback):
     Every `every` steps the ranks exchange how long each of them has worked by itself in each step,
     without waiting for others, as their records have it, and for how long tf.data kept them
     waiting. Rank 0 compares each rank with what it was before and with the others. What counts is a
-    change that lasts (tfring/report/changes.py): steps may be as uneven as they like.
+    change that lasts (tfring/observe/report/changes.py): steps may be as uneven as they like.
     Needs the same `every` on all ranks.
     """
 
@@ -131,7 +131,7 @@ class OwnSteps:
     def take(self) -> Array:
         """Returns a row for each step that has ended since the last time, with _COLUMNS.
 
-        Where there are several optimizers, for each round of theirs: tfring/recorder/rounds.py.
+        For each round, where there are several optimizers (tfring/observe/recorder/rounds.py).
         """
         calls = self._calls.newer_than(self._after)
         rounds = rounds_of(steps_of(calls))

@@ -1,0 +1,222 @@
+"""Timelines of whole jobs, as users make them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections import Counter
+
+import pytest
+from launcher_tools import LIMIT_SECONDS, REPORT, finish, run, start, wait_until, write_script
+from trace_processor import TraceProcessor
+
+pytest.importorskip("tfring.runtime._native")
+
+TRAINING = """
+import numpy as np, keras
+import tfring.keras as hvd
+
+hvd.init()
+keras.utils.set_random_seed(hvd.rank())
+layers = [keras.layers.Dense(200, activation="relu") for _ in range(3)]
+model = keras.Sequential([keras.Input((20,)), *layers, keras.layers.Dense(1)])
+model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss="mse")
+x = np.random.rand(12 * 16, 20)
+start = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+model.fit(x, x.sum(1, keepdims=True), batch_size=16, epochs=1, verbose=0, callbacks=[start])
+"""
+
+# Ranks that call something until the test says so, without TensorFlow.
+LOOP = """
+import time
+import numpy as np
+from tfring.world import init, shutdown
+from tfring.observe.timeline.session import start_timeline, stop_timeline
+from tfring.runtime._native import core
+
+init()
+folder, rank = sys.argv[1], core.rank()
+"""
+
+
+def slices(path):
+    return [e for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"]
+
+
+@pytest.mark.slow
+def test_keras_job_in_perfetto(tmp_path):
+    path = tmp_path / "job.json"
+    script = write_script(tmp_path, TRAINING)
+    done = run("-np", 2, "--timeline", path, sys.executable, script)
+    assert done.returncode == 0, done.stderr
+    assert [name for name in os.listdir(tmp_path) if name != "script.py"] == ["job.json"]
+    with TraceProcessor(path) as trace:
+        threads = (
+            "from slice join thread_track on slice.track_id = thread_track.id "
+            "join thread using (utid) join process using (upid)"
+        )
+        exposed = trace.query(
+            "select process.name as process, slice.dur as dur, step.dur as whole "
+            f"{threads} join slice step on step.id = slice.parent_id "
+            "where slice.name = 'exposed communication' and step.name = 'step 10'"
+        )
+        assert [row[0][:6] for row in sorted(exposed)] == ["rank 0", "rank 1"]
+        assert all(0 < dur <= whole for _, dur, whole in exposed)
+        # The parts of the critical path of step 10 fill the step.
+        parts = trace.query(
+            f"select step.dur as whole, sum(slice.dur) as parts {threads} "
+            "join slice step on step.id = slice.parent_id "
+            "where process.name = 'critical path' and step.name = 'step 10'"
+        )
+        ((whole, total),) = parts
+        assert abs(whole - total) < 1000
+        # No rank ends a bucket before all have called it: clocks agree to 100 us.
+        calls = trace.query(
+            "select extract_arg(arg_set_id, 'args.tensor') || extract_arg(arg_set_id, 'args.plan') "
+            "as what, count() as ranks, max(ts) as last, min(ts + dur) as first_end from slice "
+            "where name = 'allreduce' group by what"
+        )
+        assert len(calls) >= 12
+        assert all(ranks == 2 and last < end + 100_000 for _, ranks, last, end in calls)
+        assert trace.query("select count() from flow")[0][0] >= 12
+
+
+def test_a_part_of_a_job(tmp_path):
+    script = write_script(
+        tmp_path,
+        """
+    for name in "before", "within", "after":
+        if name == "within":
+            start_timeline(f"{folder}/part.json")
+            try:
+                start_timeline(f"{folder}/other.json")
+            except ValueError as error:
+                assert "part.json" in str(error), error
+            else:
+                raise AssertionError("two timelines at once")
+        core.allreduce(np.ones(3), name=name, op=1)
+        if name == "within":
+            stop_timeline()
+            assert rank != 0 or os.path.exists(f"{folder}/part.json")
+            stop_timeline()  # none is on
+    """,
+        header=REPORT + LOOP,
+    )
+    # "DYNAMIC" is Horovod's way to say that the program starts the timeline.
+    done = run("-np", 2, sys.executable, script, tmp_path, HOROVOD_TIMELINE="DYNAMIC")
+    assert done.returncode == 0, done.stderr
+    found = {
+        e["args"]["tensor"] for e in slices(tmp_path / "part.json") if "tensor" in e.get("args", {})
+    }
+    assert found == {"within"}
+    assert not list(tmp_path.glob("*.spool*"))
+
+
+def test_what_ranks_send_is_what_their_peers_receive(tmp_path):
+    script = write_script(
+        tmp_path,
+        """
+    for size in 3, 50_000, 2_000_000:
+        core.allreduce(np.ones(size, np.float32), name=f"x{size}", op=1)
+    """,
+        header=REPORT + LOOP,
+    )
+    path = tmp_path / "job.json"
+    done = run("-np", 3, "--timeline", path, sys.executable, script, tmp_path)
+    assert done.returncode == 0, done.stderr
+    events = json.loads(path.read_text())["traceEvents"]
+    lanes = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    ranks = {
+        e["pid"]: int(e["args"]["name"].split()[1])
+        for e in events
+        if e["name"] == "process_name" and e["args"]["name"].startswith("rank")
+    }
+    sent, received, first, last = Counter(), Counter(), {}, {}
+    for e in events:
+        if e["ph"] != "X" or not e["name"].startswith("plan "):
+            continue
+        lane, peer = lanes[e["tid"]].rsplit(" ", 1)
+        own, peer, plan = ranks[e["pid"]], int(peer), e["args"]["plan"]
+        if lane == "to rank":
+            sent[plan, own, peer] += e["args"]["bytes"]
+            first.setdefault((plan, own, peer), e["ts"])
+        else:
+            received[plan, peer, own] += e["args"]["bytes"]
+            last[plan, peer, own] = e["ts"] + e["dur"]
+    assert sent == received and len(sent) >= 3 * 3
+    by_rank = Counter()
+    for (plan, own, _), size in sent.items():
+        by_rank[plan, own] += size
+    assert max(by_rank.values()) >= 2_000_000 * 4 * 4 // 3 - 16  # a ring of 3 sends 4/3 of the data
+    assert all(first[key] < last[key] for key in sent)
+
+
+def test_ranks_that_were_killed(tmp_path):
+    script = write_script(
+        tmp_path,
+        """
+    for number in range(1000000):
+        core.allreduce(np.ones(3), name="x", op=1)
+        time.sleep(0.001)
+        if number == 100:
+            report(f"pid{rank}", os.getpid())
+    """,
+        header=REPORT + LOOP,
+    )
+    path = tmp_path / "job.json"
+    job = start("-np", 2, sys.executable, script, tmp_path, HOROVOD_TIMELINE=str(path))
+    pids = [tmp_path / f"pid{rank}" for rank in range(2)]
+    try:
+        assert wait_until(lambda: all(pid.exists() for pid in pids))
+        for pid in pids:
+            os.kill(int(pid.read_text()), signal.SIGKILL)
+    finally:
+        out, error = job.communicate(timeout=LIMIT_SECONDS)
+    assert job.returncode != 0, out + error
+    assert path.exists(), (error, list(tmp_path.iterdir()))
+    found = slices(path)
+    assert sum(e["name"] == "allreduce" for e in found) >= 200
+    assert not list(tmp_path.glob("*.spool*"))
+
+
+def test_a_job_that_runs_and_the_record_of_one_that_is_over(tmp_path):
+    script = write_script(
+        tmp_path,
+        """
+    for _ in range(5):
+        core.allreduce(np.ones(3), name="x", op=1)
+    if rank == 0:
+        report("ready", 1)
+    while not os.path.exists(f"{folder}/end"):
+        time.sleep(0.01)
+    """,
+        header=REPORT + LOOP,
+    )
+    records = tmp_path / "records"
+    job = start("-np", 2, sys.executable, script, tmp_path, TFRING_RECORD_DIR=str(records))
+    try:
+        assert wait_until((tmp_path / "ready").exists)
+        command = [sys.executable, "-m", "tfring", "timeline", records, "-o", tmp_path / "a.json"]
+        running = finish([*map(str, command)])
+    finally:
+        (tmp_path / "end").touch()
+        out, error = job.communicate(timeout=LIMIT_SECONDS)
+    assert job.returncode == 0, out + error
+    assert running.returncode == 0, running.stderr
+    assert running.stdout.startswith("2 of 2 ranks, 10 calls: ")
+    assert "Open https://ui.perfetto.dev" in running.stdout
+    over = finish([*map(str, command)])
+    assert over.stdout == running.stdout
+    assert sum(e["name"] == "allreduce" for e in slices(tmp_path / "a.json")) == 10
+
+
+def test_without_a_record_there_is_a_warning_and_no_timeline(tmp_path):
+    script = write_script(tmp_path, "", header=REPORT + LOOP)
+    path = tmp_path / "a.json"
+    path.write_text("of an earlier job")
+    done = run("-np", 1, "--timeline", path, sys.executable, script, tmp_path, TFRING_RECORD="0")
+    assert done.returncode == 0, done.stderr
+    assert "there will be no timeline of rank 0" in done.stderr and "TFRING_RECORD" in done.stderr
+    assert not path.exists()

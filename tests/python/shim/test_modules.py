@@ -1,0 +1,114 @@
+"""Modules below `horovod` as attributes of their parents, as Horovod's own imports leave them."""
+
+import functools
+import importlib.util
+import re
+import textwrap
+
+import launcher_tools as tools
+import pytest
+
+from tfring.horovod import shim
+
+REFUSED = {
+    **shim._INSTEAD,
+    **dict.fromkeys(shim._FOREIGN, "Horovod's TensorFlow, Keras, Ray and Spark parts only"),
+}
+# Parents first, so that each module is asked for by its parent's attribute before anything else.
+ASK = """
+    import importlib, sys
+
+    for name in sorted({names!r}, key=lambda name: name.count(".")):
+        parent, _, child = f"horovod.{{name}}".rpartition(".")
+        assert f"horovod.{{name}}" not in sys.modules
+        try:
+            module = importlib.import_module(parent)
+            assert child not in vars(module)
+            value = getattr(module, child)
+        except Exception as error:
+            print(f"ASKED {{name}}: {{type(error).__name__}} {{error}}")
+        else:
+            found = value is sys.modules.get(f"horovod.{{name}}") is getattr(module, child)
+            print(f"ASKED {{name}}: {{found}}")
+"""
+
+
+@functools.cache
+def answers() -> dict[str, str]:
+    script = ASK.format(names=sorted(shim._KNOWN))
+    done = tools.run_python("-c", _with_shim(script))
+    assert done.returncode == 0, done.stderr
+    found = dict(re.findall(r"^ASKED (\S+): (.*)$", done.stdout, re.MULTILINE))
+    assert set(found) == shim._KNOWN
+    return found
+
+
+def _with_shim(script: str) -> str:
+    return f"import sys; sys.path.insert(0, {str(shim.SHIM_FOLDER)!r})\n{textwrap.dedent(script)}"
+
+
+def _without(name: str) -> str:
+    """What a module says that needs a package which is not installed; "" if it is."""
+    part = name.partition(".")[0]
+    package, text = {"ray": ("ray", "runs on Ray"), "spark": ("pyspark", "runs on Spark")}.get(
+        part, ("sys", "")
+    )
+    return "" if importlib.util.find_spec(package) else f"{text}, which is not installed"
+
+
+@pytest.mark.parametrize("name", sorted(shim._MODULES))
+def test_module_is_an_attribute_of_its_parent(name: str) -> None:
+    assert answers()[name] == "True" or (_without(name) and _without(name) in answers()[name])
+
+
+def test_each_module_of_tfring_lists_its_public_names() -> None:
+    """Also those that can be imported only beside Ray or Spark."""
+    targets = {target for target in shim._MODULES.values() if target is not None}
+    files = [tools.ROOT.joinpath(*target.split(".")) for target in targets]
+    files = [one / "__init__.py" if one.is_dir() else one.with_suffix(".py") for one in files]
+    assert len(files) > 10
+    assert [str(file) for file in files if "__all__" not in file.read_text()] == []
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_what_is_missing_says_what_to_use_at_the_access(name: str) -> None:
+    parent_refused = _without(name) or any(name.startswith(f"{o}.") for o in REFUSED)
+    kind = "ImportError" if parent_refused else "AttributeError"
+    assert answers()[name].startswith(kind)
+    assert parent_refused or REFUSED[name] in answers()[name]
+
+
+def test_hasattr_of_a_missing_module_is_false() -> None:
+    done = tools.run_python(
+        "-c",
+        _with_shim(
+            "import horovod, horovod.tensorflow as hvd\n"
+            "assert not hasattr(horovod, 'torch') and not hasattr(hvd, 'data')\n"
+            "assert not hasattr(hvd, 'no_such_module')\n"
+        ),
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_ranks_count_alike_under_the_shim() -> None:
+    """tfring itself weights them by what their losses divide by."""
+    script = """
+        import importlib, keras, tfring
+
+        tfring.init()
+        for name in ("tensorflow", "tensorflow.keras", "keras", None):
+            hvd = importlib.import_module(f"horovod.{name}" if name else "tfring.keras")
+            wrap = [hvd.DistributedOptimizer]
+            if hasattr(hvd, "PartialDistributedOptimizer"):
+                wrap.append(hvd.PartialDistributedOptimizer)
+            hooks = [make(keras.optimizers.SGD())._tfring_hook for make in wrap]
+            print(f"WEIGHT {name}: {[hook.options.weight_by for hook in hooks]}")
+    """
+    done = tools.run_python("-c", _with_shim(script))
+    found = dict(re.findall(r"^WEIGHT (\S+): (.*)$", done.stdout, re.MULTILINE))
+    assert found == {
+        "tensorflow": "[None]",
+        "tensorflow.keras": "[None, None]",
+        "keras": "[None, None]",
+        "None": "['loss', 'loss']",
+    }, done.stderr

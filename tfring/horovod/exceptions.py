@@ -1,0 +1,45 @@
+"""The exceptions of horovod.common.exceptions; two of them are those of tfring.elastic."""
+
+from __future__ import annotations
+
+from tfring.elastic.errors import HorovodInternalError as HorovodInternalError
+from tfring.elastic.errors import HostsUpdatedInterrupt as HostsUpdatedInterrupt
+
+
+def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
+    """Returns what HorovodVersionMismatchError says.
+
+    Args:
+        name: the framework.
+        version: the version that was built for.
+        installed_version: the version that is there.
+    """
+    return (
+        f"built for {name} {version}, and {name} {installed_version} is installed: install tfring "
+        "again beside it"
+    )
+
+
+class HorovodVersionMismatchError(ImportError):
+    """A framework has another version than Horovod was built for. tfring raises ImportError."""
+
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        """Makes the exception; the arguments are those of get_version_mismatch_message.
+
+        Args:
+            name: the framework.
+            version: the version that was built for.
+            installed_version: the version that is there.
+        """
+        super().__init__(get_version_mismatch_message(name, version, installed_version))
+        self.name = name
+        self.version = version
+        self.installed_version = installed_version
+
+
+__all__ = [
+    "HorovodInternalError",
+    "HorovodVersionMismatchError",
+    "HostsUpdatedInterrupt",
+    "get_version_mismatch_message",
+]

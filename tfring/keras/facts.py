@@ -1,0 +1,232 @@
+"""What the callbacks ask of an optimizer or model, answered for Keras 2 where it is one of those.
+
+The callbacks of tfring.keras are written for Keras 3 and work with models of Keras 2, too, because
+they ask these functions wherever the two differ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tfring.keras import detect
+from tfring.keras.keras2.hook import Keras2Hook, build
+from tfring.training.local_variables import variable_key
+
+# Lists of an optimizer: of all its variables, and of those that it trains.
+NOT_SLOTS = ("_variables", "_trainable_variables")
+
+
+class Keras2Callback:
+    """What Keras 2 asks of a callback and Keras 3 does not: which hooks per batch it has."""
+
+    _supports_tf_logs = False  # these callbacks want numbers
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return True
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return False
+
+    def _implements_predict_batch_hooks(self) -> bool:
+        return False
+
+
+def is_hook(value: Any) -> bool:
+    """Returns whether a value is the hook of a Keras 2 optimizer."""
+    return isinstance(value, Keras2Hook)
+
+
+def is_variable(value: Any) -> bool:
+    """Returns whether a value is a tf.Variable or one of Keras.
+
+    With Keras before 3.7 weights of layers are no instances of keras.Variable.
+    """
+    return hasattr(value, "assign")
+
+
+def number(value: Any) -> float:
+    """Returns a variable or tensor of one element as a number.
+
+    Variables of Keras before 3.5 cannot be converted by float().
+    """
+    return float(value.numpy() if hasattr(value, "numpy") else value)
+
+
+def loss_in(logs: Mapping[str, Any] | None) -> float | None:
+    """Returns the loss that callbacks are told; None if there is none or it is no number.
+
+    A `train_step` of one's own may return a loss of any shape.
+    """
+    loss = (logs or {}).get("loss")
+    with contextlib.suppress(TypeError, ValueError):
+        return None if loss is None else number(loss)
+    return None
+
+
+def name_of(optimizer: Any) -> str:
+    """Returns the name of an optimizer of either Keras; a legacy one has it in another place."""
+    return str(getattr(optimizer, "name", None) or getattr(optimizer, "_name", "?"))
+
+
+def variables_of(optimizer: Any) -> list[Any]:
+    """Returns what an optimizer has learned or was told: state, learning rate, loss scale."""
+    if not detect.is_optimizer(optimizer):
+        return list(optimizer.variables)
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        scale = getattr(optimizer, "_loss_scale", None)
+        return [*variables_of(inner), *getattr(scale, "_weights", {}).values()]
+    if detect.is_legacy(optimizer):
+        optimizer._create_hypers()
+        known, told = optimizer.variables(), [v for _, v in sorted(optimizer._hyper.items())]
+    else:
+        known, told = optimizer.variables, [optimizer._learning_rate]
+    seen = {id(v) for v in known}
+    return [*known, *(v for v in told if isinstance(v, tf.Variable) and id(v) not in seen)]
+
+
+def build_for(optimizer: Any, variables: Iterable[Any]) -> None:
+    """Makes the state of an optimizer of either Keras for these variables."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if detect.is_optimizer(optimizer):
+        build(optimizer if inner is None else inner, list(variables))
+    else:
+        optimizer.build(list(variables))
+
+
+def weights_of(model: Any, *, trainable: bool = False) -> list[Any]:
+    """Returns the weights of a model of either Keras; none before it is built, as in Keras 3."""
+    if detect.is_model(model) and not model.built:
+        return []
+    return list(model.trainable_variables if trainable else model.weights)
+
+
+def slots_of(optimizer: Any, variables: Iterable[Any]) -> list[tuple[str, Any, Any]]:
+    """Returns what an optimizer of either Keras keeps for variables that it trains.
+
+    All optimizers, except legacy ones, keep such variables (momentums, for example) in lists of the
+    same length and order as the list of what they train.
+
+    Args:
+        optimizer: the innermost optimizer.
+        variables: of the model, trained by it or not.
+
+    Returns:
+        The name of a slot, the variable of the model, the optimizer's own variable for it.
+    """
+    if detect.is_optimizer(optimizer):
+        keyed = [(_key_of(optimizer, v), v) for v in variables]
+        if detect.is_legacy(optimizer):
+            slots = vars(optimizer).get("_slots", {})
+            return [(s, v, own) for key, v in keyed for s, own in slots.get(key, {}).items()]
+        indices = _indices_of(optimizer)
+        count, places = len(indices), [(indices[key], v) for key, v in keyed if key in indices]
+    else:
+        wanted = {variable_key(v) for v in variables}
+        trained = getattr(optimizer, "_trainable_variables", None) or []
+        count = len(trained)
+        places = [(i, v) for i, v in enumerate(trained) if variable_key(v) in wanted]
+    lists = {
+        name: value
+        for name, value in vars(optimizer).items()
+        if isinstance(value, list) and len(value) == count and name not in NOT_SLOTS
+    }
+    return [
+        (name, v, values[i])
+        for name, values in lists.items()
+        for i, v in places
+        if is_variable(values[i])
+    ]
+
+
+def velocities_of(optimizer: Any) -> list[Any]:
+    """Returns the velocities of SGD or RMSprop of Keras 2 that have the learning rate in them."""
+    if type(optimizer).__name__ not in ("SGD", "RMSprop"):
+        return []
+    if detect.is_legacy(optimizer):
+        slots = optimizer._slots.values()
+        return [by_name["momentum"] for by_name in slots if "momentum" in by_name]
+    lists = (getattr(optimizer, name, ()) for name in ("momentums", "_momentums"))
+    return [velocity for values in lists for velocity in values]
+
+
+def has_settable_rate(optimizer: Any) -> bool:
+    """Returns whether a Keras 2 optimizer was made with a number for learning_rate."""
+    if detect.is_legacy(optimizer):
+        rate = optimizer._hyper["learning_rate"]
+        return isinstance(rate, tf.Variable) or not callable(rate)
+    return isinstance(optimizer._learning_rate, tf.Variable)
+
+
+def rate_of(optimizer: Any) -> float:
+    """Returns the present learning rate of an optimizer of either Keras."""
+    rate = optimizer.learning_rate
+    if callable(rate) and not isinstance(rate, tf.Variable):  # a schedule of a legacy optimizer
+        rate = rate(optimizer.iterations) if detect.is_optimizer(optimizer) else rate
+    return number(rate)
+
+
+def trained_by(optimizer: Any, weights: Iterable[Any]) -> list[Any]:
+    """Returns the variables for which an optimizer of either Keras has been built.
+
+    Args:
+        optimizer: the innermost optimizer.
+        weights: those of the model; a Keras 2 optimizer keeps keys of its variables only.
+    """
+    if not detect.is_optimizer(optimizer):
+        return list(getattr(optimizer, "_trainable_variables", None) or ())
+    keys = optimizer._slots if detect.is_legacy(optimizer) else _indices_of(optimizer)
+    return [v for v in weights if _key_of(optimizer, v) in keys]
+
+
+def is_built(optimizer: Any) -> bool:
+    """Returns whether an optimizer of either Keras has its state."""
+    if not detect.is_optimizer(optimizer):
+        return bool(optimizer.built)
+    inner = getattr(optimizer, "inner_optimizer", None) or optimizer
+    return bool(inner._slots if detect.is_legacy(inner) else getattr(inner, "_built", False))
+
+
+def begin_fit_at(model: Any, epoch: int | None) -> None:
+    """Makes the `fit` of either Keras that is about to train begin with an epoch.
+
+    Args:
+        model: whose `fit` has called its callbacks' on_train_begin.
+        epoch: counted from 0; None: what `fit` was told, as in a later call of it.
+    """
+    if detect.is_model(model):
+        model._training_state = None if epoch is None else _Beginning(epoch)
+    else:
+        model._initial_epoch = epoch
+
+
+class _Beginning:
+    """What Keras 2 asks where `fit` goes on after a failure."""
+
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def maybe_load_initial_counters_from_ckpt(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        """Returns the epoch, and the batch of it, that `fit` begins with."""
+        return self._epoch, 0
+
+
+def loss_tracker(model: Any) -> Any:
+    """Returns the metric that counts samples in a model of either Keras, or None."""
+    if detect.is_model(model):
+        return next(iter(getattr(getattr(model, "compiled_loss", None), "metrics", ())), None)
+    return getattr(model, "_loss_tracker", None)
+
+
+def _key_of(optimizer: Any, variable: Any) -> Any:
+    if detect.is_legacy(optimizer):
+        return variable._shared_name if variable._in_graph_mode else variable._unique_id
+    return optimizer._var_key(variable)
+
+
+def _indices_of(optimizer: Any) -> Any:
+    return getattr(optimizer, "_index_dict", {})

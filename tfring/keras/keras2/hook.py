@@ -1,0 +1,381 @@
+"""Keras2Hook: what is attached to a user's own Keras 2 optimizer so that it reduces gradients.
+
+Both kinds of Keras 2 optimizers have a method that sums gradients over the replicas of a
+tf.distribute strategy: `aggregate_gradients`, in legacy optimizers `_aggregate_gradients`. Their
+`apply_gradients` calls it, unless it is told that the gradients are aggregated already; a
+LossScaleOptimizer calls it after it has divided the gradients by the loss scale and before it looks
+for inf and nan. The hook replaces it, and so every rank sees the same inf. It also replaces
+
+- `apply_gradients`: with backward_passes_per_step it accumulates; gradients that the caller says
+  are aggregated have to come from a reduction;
+- `_internal_apply_gradients`, legacy `_distributed_apply`, which update the weights: they raise if
+  the gradients have not been reduced;
+- `get_gradients` of legacy optimizers, which builds gradients in a TF1 graph, and their
+  `_compute_gradients`: both return reduced gradients, which the program may clip and apply.
+
+The replacements are instance attributes: saving and `get_config` see the plain optimizer, and one
+made from its configuration is plain again, which the callbacks refuse. A deepcopy is wrapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import tensorflow as tf
+
+from tfring.keras import detect
+from tfring.training import double_reduction, gate, saved_options
+from tfring.training.accumulation import LocalGradientAggregationHelper
+from tfring.training.early_reduction import EarlyReduction
+from tfring.training.local_variables import variable_key
+from tfring.training.options import OptimizerOptions
+from tfring.training.ordinals import Ordinals
+from tfring.training.reducer import GradientReducer
+from tfring.training.reduction_record import reductions
+
+ATTRIBUTE = "_tfring_hook"
+
+
+class Keras2Hook:
+    """Reduces the gradients that pass through one Keras 2 optimizer.
+
+    Used by the thread that traces or runs the training step. The hook and its optimizer refer to
+    each other and are freed together.
+    """
+
+    finite_here_only = False  # all ranks look for inf and nan in the same gradients
+
+    def __init__(
+        self, optimizer: Any, options: OptimizerOptions, make_name: Callable[[Keras2Hook], str]
+    ) -> None:
+        """Prepares the hook; `attach` puts it in place.
+
+        Args:
+            optimizer: the innermost optimizer.
+            options: how to reduce and to accumulate.
+            make_name: returns what the names of this hook's collectives start with, the same on
+                every rank; called when the name is needed.
+        """
+        self.optimizer = optimizer
+        self.key = object()  # identifies this hook where hooks are numbered
+        self.process_set = options.reduction.process_set
+        self._options = options
+        self._make_name = make_name
+        self._reducer = GradientReducer(options.reduction, options.local)
+        self._helpers: dict[tuple[Any, ...], LocalGradientAggregationHelper] = {}
+        self._wrapped_at = reductions.now()
+        self._lists_of_variables = Ordinals()
+        self._copies = Ordinals()
+        self._calls: list[bool] = []  # of apply_gradients, under way: are the gradients reduced
+        self._early = EarlyReduction(options.reduction, options.local)
+        self._traced = False
+
+    def attach(self) -> None:
+        """Puts the hook in place; not by setattr, with which Keras would track it."""
+        methods: dict[str, Any] = {
+            ATTRIBUTE: self,
+            "aggregate_gradients": self.aggregate_gradients,
+            "_aggregate_gradients": self.aggregate_gradients,
+            "register_local_var": self.register_local_var,
+            "save_assets": self.save_assets,
+        }
+        if self.accumulates:
+            methods["_agg_helper"] = self
+        if detect.is_legacy(self.optimizer):
+            methods["apply_gradients"] = self.apply_legacy
+            methods["_distributed_apply"] = self.distributed_apply
+            methods["get_gradients"] = self.get_gradients
+            methods["_compute_gradients"] = self.compute_gradients
+        else:
+            methods["apply_gradients"] = self.apply_new
+            methods["_internal_apply_gradients"] = self.internal_apply_gradients
+        for name, value in methods.items():
+            object.__setattr__(self.optimizer, name, value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Keras2Hook:
+        """Is called while the optimizer is copied; the methods of the copy belong to the result."""
+        copied = Keras2Hook(copy.deepcopy(self.optimizer, memo), self._options, self._name_copy)
+        memo[id(self)] = copied
+        return copied
+
+    def _name_copy(self, copied: Keras2Hook) -> str:
+        return f"{self.name}.copy{self._copies.number(copied.key) + 1}"
+
+    @property
+    def name(self) -> str:
+        """What the collectives' names start with; made up when first needed."""
+        return self._make_name(self)
+
+    @property
+    def counter(self) -> Any:
+        """The number of accumulated passes; Horovod's optimizers have it in `_agg_helper`."""
+        return next(iter(self.accumulated()), tf.constant(0, tf.int64))
+
+    @property
+    def passes(self) -> int:
+        """In how many passes the gradients of an update are accumulated; 1: they are not."""
+        return self._options.passes
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether an update is made in the last of several passes only."""
+        return self.passes > 1
+
+    def register_local_var(self, var: Any) -> None:
+        """Makes the gradient of a variable stay this rank's own.
+
+        Args:
+            var: a tf.Variable.
+
+        Raises:
+            RuntimeError: a training step has been traced, which reduces this gradient.
+        """
+        if self._traced:
+            raise RuntimeError(
+                f"register_local_var({getattr(var, 'name', var)!r}): a training step was traced "
+                f"with this {type(self.optimizer).__name__} already and would go on reducing this "
+                "gradient: register local variables before the first training step"
+            )
+        self._reducer.local.register(var)
+
+    def save_assets(self, folder: str) -> None:
+        """Is called by Keras, which saves a model; keeps the options in a file beside it."""
+        variables = getattr(self.optimizer, "_trainable_variables", [])
+        saved_options.write(folder, self._options, variables)
+
+    def local_among(self, variables: Sequence[Any]) -> list[Any]:
+        """Returns those of `variables` whose gradients stay this rank's own."""
+        return [variables[i] for i in sorted(self._reducer.local.positions(variables))]
+
+    def accumulated(self) -> list[Any]:
+        """Returns the variables in which tfring itself accumulates gradients."""
+        return [v for helper in self._helpers.values() for v in helper.variables]
+
+    def meet_after_early_stop(self) -> None:
+        """Meets the other ranks in what their next training step calls first.
+
+        Raises:
+            tf.errors.FailedPreconditionError: a rank is in a training step; it fails, too.
+        """
+        self._reducer.meet(f"{self.name}.0", "training was stopped within the epoch")
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def aggregate_gradients(self, grads_and_vars: Any) -> list[tuple[Any, Any]]:
+        """Replaces `aggregate_gradients`; returns pairs with reduced gradients."""
+        pairs = list(grads_and_vars)
+        if self.accumulates:
+            raise NotImplementedError(
+                "backward_passes_per_step cannot be used with a LossScaleOptimizer of Keras 2 "
+                "(mixed_float16), nor with gradients that are aggregated apart from "
+                "apply_gradients: leave it out, or use Keras 3"
+            )
+        gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
+        left = self._early.left(gradients, variables)
+        if left:
+            # Outside of apply_gradients, a LossScaleOptimizer calls.
+            rest = self._reduce([pairs[i] for i in left], loss_scaled=not self._calls)
+            for i, pair in zip(left, rest, strict=True):
+                pairs[i] = pair
+        if self._calls:
+            self._calls[-1] = True
+            return pairs
+        return pairs if _keras_calls() else self._marked(pairs)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def get_gradients(self, loss: Any, params: Any) -> list[Any]:
+        """Replaces `get_gradients` of legacy optimizers; returns reduced gradients."""
+        variables = tf.nest.flatten(params)
+        gradients = self._original("get_gradients")(loss, variables)
+        pairs = self._reduce_early(list(zip(gradients, variables, strict=True)))
+        return [gradient for gradient, _ in pairs]
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """Replaces `_compute_gradients` of legacy optimizers; returns pairs, reduced."""
+        return self._reduce_early(list(self._original("_compute_gradients")(*args, **kwargs)))
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def apply_new(
+        self,
+        grads_and_vars: Any,
+        name: str | None = None,
+        skip_gradients_aggregation: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Replaces `apply_gradients` of an optimizer that is not a legacy one."""
+        wanted = kwargs.pop("experimental_aggregate_gradients", True)
+        return self._apply(grads_and_vars, name, skip_gradients_aggregation or not wanted)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def apply_legacy(
+        self,
+        grads_and_vars: Any,
+        name: str | None = None,
+        experimental_aggregate_gradients: bool = True,
+    ) -> Any:
+        """Replaces `apply_gradients` of a legacy optimizer."""
+        return self._apply(grads_and_vars, name, not experimental_aggregate_gradients)
+
+    def internal_apply_gradients(self, grads_and_vars: Any) -> Any:
+        """Replaces the method that updates the weights."""
+        self._check_reduced()
+        pairs = list(grads_and_vars)
+        with gate.closed_until(g for g, _ in pairs):
+            return self._original("_internal_apply_gradients")(pairs)
+
+    def distributed_apply(self, distribution: Any, grads_and_vars: Any, **kwargs: Any) -> Any:
+        """Replaces the method of legacy optimizers that updates the weights."""
+        self._check_reduced()
+        pairs = list(grads_and_vars)
+        with gate.closed_until(g for g, _ in pairs):
+            return self._original("_distributed_apply")(distribution, pairs, **kwargs)
+
+    def _original(self, name: str) -> Any:
+        return getattr(type(self.optimizer), name).__get__(self.optimizer)
+
+    def _apply(self, grads_and_vars: Any, name: str | None, aggregated: bool) -> Any:
+        """Applies gradients; `aggregated`: the caller says that they have been reduced."""
+        pairs = list(grads_and_vars)
+        self._traced = self._traced or not tf.executing_eagerly()
+        if aggregated:
+            aggregated = self._given_reduced(pairs)
+        elif self.accumulates:
+            return self._apply_in_last_pass(pairs, name)
+        with self._call(reduced=aggregated):
+            return self._apply_plainly(pairs, name, aggregated)
+
+    def _apply_plainly(self, pairs: Any, name: str | None, aggregated: bool) -> Any:
+        apply = self._original("apply_gradients")
+        return apply(pairs, name=name, experimental_aggregate_gradients=not aggregated)
+
+    def _apply_in_last_pass(self, pairs: list[Any], name: str | None) -> Any:
+        optimizer = self.optimizer
+        if detect.is_legacy(optimizer):
+            pairs = list(optimizer._transform_unaggregated_gradients(pairs))
+        gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
+        self._refuse_reduced(gradients, variables)
+        with tf.init_scope():  # what an update in a branch could not make
+            build(optimizer, variables)
+        reduced = self._helper(variables).compute_gradients(gradients, variables)
+
+        def update() -> Any:
+            with self._call(reduced=True):
+                return self._apply_plainly(zip(reduced, variables, strict=True), name, True)
+
+        return self._helper(variables).apply_gradients(update)
+
+    def _helper(self, variables: list[Any]) -> LocalGradientAggregationHelper:
+        key = tuple(variable_key(v) for v in variables)
+        if key not in self._helpers:
+            average = self._options.average
+
+            def reduce(gradients: list[Any], live: list[Any]) -> list[Any]:
+                name = self._call_name(variables)
+                return self._reducer.reduce(gradients, live, name=name)
+
+            self._helpers[key] = LocalGradientAggregationHelper(
+                self._options.passes, reduce, average_aggregated_gradients=average
+            )
+        return self._helpers[key]
+
+    def _reduce_early(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Reduces what a program asks for before it applies it.
+
+        Not where gradients are accumulated, where `apply_gradients` reduces their sum. Not for
+        Keras itself: `minimize` and LossScaleOptimizer apply what they get, the latter without the
+        loss scale, and that reduces it.
+        """
+        if self.accumulates or _keras_calls():
+            return pairs
+        return self._marked(self._reduce(pairs, early=True))
+
+    def _marked(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        variables = [v for _, v in pairs]
+        marked = self._early.mark([g for g, _ in pairs], variables)
+        return list(zip(marked, variables, strict=True))
+
+    def _reduce(
+        self, pairs: list[Any], loss_scaled: bool = False, early: bool = False
+    ) -> list[tuple[Any, Any]]:
+        gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
+        self._refuse_reduced(gradients, variables)
+        name = self._call_name(variables, early)
+        reduced = self._reducer.reduce(gradients, variables, name=name, loss_scaled=loss_scaled)
+        return list(zip(reduced, variables, strict=True))
+
+    def _call_name(self, variables: Sequence[Any], early: bool = False) -> str:
+        # What is reduced early may be reduced again in the same step, by another collective.
+        key = (early, *(variable_key(v) for v in variables))
+        return f"{self.name}.{self._lists_of_variables.number(key)}"
+
+    def _refuse_reduced(self, gradients: list[Any], variables: list[Any]) -> None:
+        members = self._reducer.options.members
+        double_reduction.refuse_reduced(gradients, variables, members, self._wrapped_at)
+
+    def _given_reduced(self, pairs: list[Any]) -> bool:
+        """Returns whether gradients that are said to be aggregated are those that were reduced.
+
+        Those that this optimizer reduced early and that were changed since are to be reduced again.
+
+        Raises:
+            RuntimeError: there was no reduction.
+        """
+        local = self._reducer.local.positions([v for _, v in pairs])
+        shared = [(g, v) for i, (g, v) in enumerate(pairs) if g is not None and i not in local]
+        unmarked = [(g, v) for g, v in shared if not double_reduction.is_marked(g)]
+        if not unmarked or not self._reducer.options.included:
+            return True
+        if self._early.any_of(v for _, v in unmarked):
+            return False
+        parts = [double_reduction.symbolic_parts([g]) for g, _ in unmarked]
+        if not all(double_reduction.comes_from(part, "tfring.") for part in parts):
+            raise RuntimeError(
+                f"{type(self.optimizer).__name__}.apply_gradients was told that its gradients are "
+                "aggregated (experimental_aggregate_gradients=False or "
+                "skip_gradients_aggregation=True), and they were not reduced over the ranks: leave "
+                "that argument out, or get them from this optimizer's aggregate_gradients or from "
+                "a DistributedGradientTape"
+            )
+        return True
+
+    def _check_reduced(self) -> None:
+        if not self._calls or not self._calls[-1]:
+            raise RuntimeError(
+                f"optimizer {type(self.optimizer).__name__} is about to update weights with "
+                "gradients that were not reduced over the ranks: something called another "
+                "`apply_gradients` than the one that DistributedOptimizer attached. Call "
+                "optimizer.apply_gradients(...) or optimizer.minimize(...) of the wrapped object"
+            )
+
+    @contextlib.contextmanager
+    def _call(self, *, reduced: bool) -> Iterator[None]:
+        self._calls.append(reduced)
+        try:
+            yield
+        finally:
+            self._calls.pop()
+
+
+def _keras_calls() -> bool:
+    """Returns whether it is Keras that calls tfring, and not the program."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _package_of(frame) in ("tfring", "tensorflow"):
+        frame = frame.f_back
+    return _package_of(frame) == "tf_keras"
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def build(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Makes the state of an optimizer of Keras 2, unless it has it already."""
+    if detect.is_legacy(optimizer):
+        optimizer._create_all_weights(list(variables))
+    else:
+        optimizer.build(list(variables))

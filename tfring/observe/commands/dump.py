@@ -1,0 +1,94 @@
+"""``tfring dump``: keeps what is known of a job in one file, for a ticket or for later."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import tarfile
+import textwrap
+from pathlib import Path
+
+from tfring.observe.commands.torch_format import write_torch_traces
+from tfring.observe.commands.which import add_job, meant
+from tfring.observe.explain.explain import explain_now
+from tfring.observe.live.threads import describe_stacks
+from tfring.observe.recorder.files import settled_copy
+from tfring.observe.recorder.job import JobRecords, load_job
+from tfring.observe.recorder.reader import RecordError
+from tfring.observe.recorder.stacks import stacks_file
+from tfring.observe.recorder.take_stacks import take_stacks
+from tfring.runtime.texts.plain import plain
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.description = (
+        "Keeps what is known of a job in one file, while it runs or when it is over: what each "
+        "rank did last, the explanation, the stacks. Attach it to a bug report."
+    )
+    parser.epilog = "tfring dump\ntfring dump 6d83ae"
+    add_job(parser)
+    add = parser.add_argument
+    add("-o", "--output", metavar="FILE", help="where to (default: tfring-JOB.tgz in this folder)")
+    add(
+        "--torch",
+        action="store_true",
+        help="write a folder with what PyTorch's analyser torchfrtrace reads instead",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the file and says what to do with it."""
+    job = load_job(meant(options.job))
+    if options.torch:
+        folder = Path(options.output or _name(job))
+        print(f"{len(write_torch_traces(job, folder))} of {job.size} ranks: {folder}")
+        return 0
+    file = write_dump(job, options.output)
+    print(f"{len(job.records)} of {job.size} ranks: {file}. Attach it to a ticket.")
+    print(f"To look into it: tar -xzf {file} && tfring explain {_name(job)}")
+    return 0
+
+
+def write_dump(job: JobRecords, output: str | None = None) -> Path:
+    """Writes an archive of the records of a job, what is wrong with it, and its stacks.
+
+    Args:
+        job: The job.
+        output: The file; None: one in this folder that is named after the job, and after the host
+            if other hosts have ranks, too.
+
+    Returns:
+        The file.
+
+    Raises:
+        RecordError: The file is one of the records.
+        OSError: A file cannot be read or written.
+    """
+    paths = [record.path for record in job.records.values()]
+    host = next(iter(job.records.values())).host
+    name = _name(job)
+    file = Path(output or f"{name}{f'-{host}' if job.missing else ''}.tgz")
+    # A rank that runs would die if its record became shorter.
+    if file.exists() and any(file.samefile(path) for path in paths):
+        raise RecordError(f"{file} is a record of the job: name another file with -o")
+    told = textwrap.fill(plain(explain_now(paths).text), 100, break_on_hyphens=False)
+    stacks = describe_stacks(take_stacks(job.records), whole=True)
+    with tarfile.open(file, "w:gz") as archive:
+        _add(archive, f"{name}/{host}.txt", f"{told}\n\n{stacks}\n".encode("utf-8", "replace"))
+        for path in paths:
+            _add(archive, f"{name}/{path.name}", settled_copy(path))
+            signalled = stacks_file(path)
+            if signalled.exists() and signalled.stat().st_size:
+                _add(archive, f"{name}/{signalled.name}", signalled.read_bytes())
+    return file
+
+
+def _name(job: JobRecords) -> str:
+    return f"tfring-{job.job}"
+
+
+def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    archive.addfile(member, io.BytesIO(data))

@@ -1,0 +1,78 @@
+"""``tfring profile``: which lines of the program take the time of each rank."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from tfring.observe.commands.which import add_job, meant
+from tfring.observe.profile.lines import Shares, difference, shares
+from tfring.observe.profile.sampling import Profile, py_spy, sample
+from tfring.observe.profile.speedscope import document
+from tfring.observe.recorder.job import load_job
+from tfring.observe.recorder.places import short
+from tfring.observe.recorder.reader import RecordError
+from tfring.runtime.texts.plain import plain
+
+_LINES = 5
+_LEAST = 0.005  # of the time; less is 0 %
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.description = (
+        "Samples all ranks of a job for some seconds. Prints the lines of the program that take "
+        "the time of each rank; writes a flame graph for speedscope.app. More: tfring help live."
+    )
+    parser.epilog = "tfring profile\ntfring profile 6d83ae --seconds 20 -o slow.json"
+    add_job(parser)
+    add = parser.add_argument
+    add("--seconds", type=float, default=5.0, metavar="S", help="for how long (default 5)")
+    add("--rate", type=float, default=50.0, metavar="N", help="samples per second (default 50)")
+    add("-o", "--output", metavar="FILE", help="where to (profile-JOB.speedscope.json here)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the flame graph and prints the lines.
+
+    Raises:
+        RecordError: There is no such job, or no rank of it can be sampled here.
+        ValueError: An impossible option.
+        OSError: The file cannot be written.
+    """
+    for name, most in (("seconds", 3600), ("rate", 1000)):
+        if not 1 <= getattr(options, name) <= most:
+            raise ValueError(f"--{name} {getattr(options, name)}: it has to be from 1 to {most}")
+    job = load_job(meant(options.job))
+    file = Path(options.output or f"profile-{job.job}.speedscope.json")
+    profiles = sample(job.records, options.seconds, options.rate)
+    found = {rank: shares(one) for rank, one in profiles.items() if one.threads}
+    failures = {rank: one.failure for rank, one in profiles.items() if not one.threads}
+    if not found:
+        raise RecordError(f"no rank can be sampled: {next(iter(failures.values()))}")
+    name = f"job {short(job.job)}"
+    file.write_text(json.dumps(document(name, profiles), separators=(",", ":")), encoding="utf-8")
+    print("\n".join(_text(found, failures)))
+    if not all(profiles[rank].spied for rank in found):
+        print(_without_py_spy(profiles))
+    print(f"{len(found)} of {job.size} ranks: {file}. Open it at https://www.speedscope.app")
+    return 0
+
+
+def _text(found: Mapping[int, Shares], failures: Mapping[int, str]) -> list[str]:
+    lines = [plain(difference(found)), ""] if len(found) > 1 else []
+    for rank, own in found.items():
+        lines.append(f"Rank {rank}:")
+        for line, share in itertools.islice(own.items(), _LINES):
+            if share >= _LEAST:
+                lines.append(f"  {100 * share:3.0f} %  {plain(line.text())}")
+    return [*lines, *(f"Rank {rank}: {why}" for rank, why in failures.items())]
+
+
+def _without_py_spy(profiles: Mapping[int, Profile]) -> str:
+    why = "py-spy may not trace the ranks" if py_spy() else "py-spy is not installed"
+    todo = "give it CAP_SYS_PTRACE" if py_spy() else "pip install py-spy"
+    return f"The ranks were asked, since {why}. It finds lines that compute more exactly: {todo}."

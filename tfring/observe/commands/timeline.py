@@ -1,0 +1,34 @@
+"""``tfring timeline``: what a job did when, as a file for Perfetto."""
+
+from __future__ import annotations
+
+import argparse
+
+from tfring.observe.commands.which import add_job, meant
+from tfring.observe.timeline.draw import draw
+from tfring.observe.timeline.spool import load_timeline
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.description = "Writes what a job did when. Open the file at https://ui.perfetto.dev."
+    parser.epilog = "tfring timeline\ntfring timeline 6d83ae -o timeline.json.gz"
+    add_job(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="where to (default: timeline-JOB.json here); compressed if it ends in .gz",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the file and prints where to."""
+    found = load_timeline(meant(options.job))
+    job = found.job
+    path = options.output or f"timeline-{job.job}.json"
+    draw(job, found.hops, found.phases).write(path)
+    calls = sum(len(record.calls) for record in job.records.values())
+    print(f"{len(job.records)} of {job.size} ranks, {calls} calls: {path}")
+    print("Open https://ui.perfetto.dev and drop the file there: it stays in your browser.")
+    return 0

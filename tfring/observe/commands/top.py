@@ -1,0 +1,120 @@
+"""``tfring top``: a job while it runs."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+
+from tfring.observe.commands.dump import write_dump
+from tfring.observe.commands.verdict import LatestVerdict, first_sentence, verdict
+from tfring.observe.commands.which import add_job, meant
+from tfring.observe.live.hosts import OtherHosts, add_host_options, job_argument
+from tfring.observe.live.overview import Overview
+from tfring.observe.live.screen import Screen
+from tfring.observe.live.table import Choice, print_page, require_rich
+from tfring.observe.live.threads import describe_stacks
+from tfring.observe.live.watch import Watch
+from tfring.observe.recorder.job import load_job
+from tfring.observe.recorder.reader import RecordError
+from tfring.observe.recorder.take_stacks import take_stacks
+
+_ANSWER_SECONDS = 30.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.description = (
+        "Shows a job while it trains or hangs: epoch, loss, samples per second, what "
+        "each rank waits for, processor, memory and GPU. The key ? explains the columns."
+    )
+    parser.epilog = "tfring top\ntfring top 6d83ae --once"
+    add_job(parser)
+    add = parser.add_argument
+    add("--once", action="store_true", help="print one table and end")
+    add("--json", action="store_true", help="print a JSON object per line instead of a table")
+    add(
+        "-n",
+        "--interval",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="between two looks (default %(default)g)",
+    )
+    add(
+        "--internals",
+        action="store_true",
+        help="also what is inside the runtime: open calls, locks of the schedule",
+    )
+    add_host_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Shows the job; ends at `q`, with --once after one interval.
+
+    Raises:
+        ValueError: An option is impossible.
+    """
+    if not 0.05 <= options.interval <= 3600:
+        raise ValueError(f"--interval {options.interval}: it has to be from 0.05 to 3600 seconds")
+    if not options.json:
+        require_rich()
+    given = meant(options.job, elsewhere=bool(options.host))
+    if not options.host:
+        return _show(options, Watch(given))
+    words = ["top", *job_argument(options.job, _job_here(given)), "--json"]
+    with OtherHosts(options, [*words, "--interval", str(options.interval)]) as others:
+        others.wait(_ANSWER_SECONDS)
+        return _show(options, Watch(given, others), others)
+
+
+def _job_here(given: list[str]) -> str:
+    try:
+        return load_job(given).job if given else ""
+    except RecordError:
+        return ""
+
+
+def _show(options: argparse.Namespace, watch: Watch, others: OtherHosts | None = None) -> int:
+    if options.json or options.once:
+        return _print(options, watch)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ValueError("there is no terminal here: --once prints one table, --json objects")
+
+    latest = LatestVerdict(watch.given)
+
+    def look() -> Overview:
+        view = watch.look()
+        troubles = others.troubles() if others else []
+        if troubles:
+            return dataclasses.replace(view, trouble=troubles[0])
+        return dataclasses.replace(view, verdict=latest.get(calm=view.calm))
+
+    def stacks() -> str:
+        return describe_stacks(take_stacks(watch.records())) or "no rank has a record here any more"
+
+    def dump() -> str:
+        return f"kept in {write_dump(load_job(watch.given))}"
+
+    choice = Choice(internals=options.internals)
+    Screen(look, {"d": dump, "s": stacks}, options.interval, choice).run()
+    return 0
+
+
+def _print(options: argparse.Namespace, watch: Watch) -> int:
+    """Prints a table or an object, or objects until the reader is gone."""
+    watch.look()
+    while True:
+        time.sleep(options.interval)
+        view = watch.look()
+        if not view.calm:
+            text = first_sentence(verdict(watch.given))
+            view = dataclasses.replace(view, verdict=text)
+        if options.json:
+            print(json.dumps(view.as_json()), flush=True)
+        else:
+            print_page(view, Choice(internals=options.internals))
+        if options.once:
+            return 0

@@ -1,0 +1,60 @@
+"""What is wrong with a job, for commands that show other things of it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from tfring.observe.explain.causes import WELL
+from tfring.observe.explain.explain import explain_now
+from tfring.observe.recorder.reader import RecordError
+from tfring.runtime.texts.plain import plain
+
+
+def verdict(given: Sequence[Path | str]) -> str:
+    """Returns what is wrong with a job, in a paragraph; "" if nothing is, or it is slow only.
+
+    Args:
+        given: Which job, as for `load_job`.
+    """
+    with contextlib.suppress(OSError, RecordError):  # it ends just now
+        found = explain_now(given)
+        return "" if found.cause in WELL else plain(" ".join(found.text.split()))
+    return ""
+
+
+def first_sentence(text: str) -> str:
+    """Returns the first sentence of a paragraph."""
+    sentence, more, _ = text.partition(". ")
+    return f"{sentence}." if more else text
+
+
+class LatestVerdict:
+    """The verdict on a job that is shown meanwhile: finding it takes a second.
+
+    Args:
+        given: Which job, as for `load_job`.
+    """
+
+    def __init__(self, given: Sequence[Path | str]) -> None:
+        self._given = given
+        self._thread: threading.Thread | None = None
+        self._text = ""  # replaced whole
+
+    def get(self, *, calm: bool) -> str:
+        """Returns what was found last, and begins to look again unless a look is under way.
+
+        Args:
+            calm: Nothing looks wrong: there is nothing to find.
+        """
+        if calm:
+            self._text = ""
+        elif self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._look, daemon=True)
+            self._thread.start()
+        return first_sentence(self._text)
+
+    def _look(self) -> None:
+        self._text = verdict(self._given)

@@ -1,0 +1,83 @@
+"""Which job a command is about."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from tfring.observe.recorder.catalog import Entry
+from tfring.observe.recorder.choice import KnownJob, NoJobError, known_jobs, named, pick, records_of
+from tfring.observe.recorder.places import short
+from tfring.runtime.texts.plain import plain
+
+
+def add_job(parser: argparse.ArgumentParser) -> None:
+    """Adds the argument that says which job is meant."""
+    parser.add_argument(
+        "job",
+        nargs="*",
+        metavar="JOB|FILE|FOLDER",
+        help="a job's id or its beginning, or its records (default: the job that runs; of several "
+        "that of this folder or terminal; see tfring jobs)",
+    )
+
+
+def meant(given: Sequence[str], *, elsewhere: bool = False) -> list[str]:
+    """Returns what names the job; says on standard error which one it is, if the user does not.
+
+    Args:
+        given: What the user has given.
+        elsewhere: Other hosts may have one.
+
+    Returns:
+        For `load_job`; nothing if the job is to be found elsewhere.
+
+    Raises:
+        RecordError: No job is known here, or several run and none of them is meant.
+    """
+    if given:
+        return list(given)
+    try:
+        job = pick()
+    except NoJobError:
+        if elsewhere:
+            return []
+        raise
+    print(_which(job), file=sys.stderr)
+    return [str(records_of(job)[0].parent)]
+
+
+def ended(given: Sequence[str]) -> Entry | None:
+    """Returns how a job has ended whose records are gone; None for every other one.
+
+    Args:
+        given: What the user has given.
+
+    Raises:
+        RecordError: As of `meant`.
+    """
+    if len(given) > 1 or any(os.path.exists(one) for one in given):
+        return None
+    job = named(given[0]) if given else pick()
+    return job.entry if job.entry is not None and job.entry.end and not job.generations else None
+
+
+def age(seconds: float) -> str:
+    """Returns "40 s", "12 min", "5 h" or "3 days"."""
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _which(job: KnownJob) -> str:
+    text = f"job {short(job.job)}: {job.program}, in {plain(job.folder) or '?'}"
+    if not job.runs:
+        return f"{text}; it is over, it began {age(time.time() - job.began)} ago, and no job runs"
+    others = sum(one.runs for one in known_jobs()) - 1
+    if others <= 0:
+        return text
+    return f"{text}; {others} other job{'s run' if others > 1 else ' runs'}: tfring jobs"

@@ -1,0 +1,97 @@
+"""Explains a job without being asked: stalls while they last, and the end of a job that breaks.
+
+On every rank errors say where to read more. On rank 0 the explanation takes the place of the
+runtime's warning of a stall, and is part of the error that ends it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+from tfring.observe.explain.causes import WELL, Explanation
+from tfring.observe.explain.explain import explain_now
+from tfring.observe.explain.telling import Telling
+from tfring.observe.recorder.keeping import launched
+from tfring.observe.recorder.layout import RankState
+from tfring.observe.recorder.places import id_of, short
+from tfring.observe.recorder.reader import RecordError, read_header
+from tfring.runtime import _native
+
+_log = logging.getLogger("tfring")
+# The thread sleeps until there is a warning; so often it looks whether it is still needed.
+_WAKE_SECONDS = 3600.0
+# An end of the process waits for so long for the explanation of why its job broke.
+_END_SECONDS = 10.0
+
+
+def note_errors(record: str, stall: str = "", generation: int = 0) -> None:
+    """Has errors that concern several ranks say in their messages where to read more.
+
+    The runtime adds it where it ends a call, so that it is in what TensorFlow raises, too.
+
+    Args:
+        record: The file of this rank's record.
+        stall: What the present stall comes from, for the error that ends it.
+        generation: Whose errors; 0: those of the present one.
+    """
+    job = short(id_of(Path(record).parent.name))
+    _native.core.note_errors(f"`tfring explain {job}` says more.", stall, generation)
+
+
+class TroubleExplainer:
+    """A thread that sleeps in the runtime until that warns or breaks, and then explains the job.
+
+    It ends with the generation in which it began. What the runtime warns of it says in the words of
+    the explanation, if there is one, and seldom again: see telling.py.
+
+    Args:
+        record: The record of this rank, which lies beside those of the other ranks of this host.
+        interval: Seconds between two warnings of one stall.
+    """
+
+    def __init__(self, record: str, interval: float) -> None:
+        self._record = record
+        self._folder = Path(record).parent
+        self._telling = Telling(id_of(self._folder.name), interval)
+        self._generation = _native.core.generation_state().number
+        self._thread = threading.Thread(target=self._run, name="tfring-explain", daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Waits for the end of the thread, after the end of the runtime."""
+        self._thread.join(timeout=_END_SECONDS)
+
+    def _run(self) -> None:
+        own = self._generation
+        while (heard := _native.core.wait_for_warning(_WAKE_SECONDS, own)) is not None:
+            rung, warnings = heard
+            if not rung:
+                continue
+            found = None
+            if not self._launcher_explains():
+                found = self._explain()
+                stall = f"At the last warning: {found.text}" if found else ""
+                note_errors(self._record, stall, own)
+            for line in self._telling.lines(found, warnings, time.monotonic()):
+                _log.warning("%s", line)
+
+    def _launcher_explains(self) -> bool:
+        """Whether the job has broken and `tfring run` says why, when all ranks have ended."""
+        try:
+            broken = read_header(self._record)["state"] == RankState.FAILED
+        except (RecordError, OSError):
+            return False
+        return broken and launched(id_of(self._folder.name))
+
+    def _explain(self) -> Explanation | None:
+        try:
+            found = explain_now([self._folder])
+            return None if found.cause in WELL else found
+        except (RecordError, OSError):
+            return None  # the folder has been removed: there is nothing to tell
+        except Exception:  # a mistake in a rule; the next trouble may be explained
+            _log.warning("what is wrong with this job cannot be explained", exc_info=True)
+            return None

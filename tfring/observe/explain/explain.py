@@ -1,0 +1,123 @@
+"""What is wrong with a job, in one paragraph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tfring.observe.explain import calls, ends, pace, transport
+from tfring.observe.explain.causes import HANGS, Cause, Explanation, Finding
+from tfring.observe.explain.processes import Seen, look, with_stacks
+from tfring.observe.explain.situation import Situation
+from tfring.observe.recorder.job import JobRecords, load_job
+from tfring.observe.recorder.layout import RankState
+from tfring.runtime.texts.ranks import ranks_text
+
+# Asked in this order: what explains the others comes first. Processes that are stopped or gone are
+# seen; failures are written down; what hangs follows from who waits for whom.
+_RULES: tuple[Callable[[Situation], Finding | None], ...] = (
+    ends.stopped,
+    ends.killed,
+    ends.silent,
+    ends.failed,
+    transport.link,
+    calls.different_calls,
+    calls.not_calling,
+    ends.all_killed,
+    ends.limit_reached,
+    pace.over,
+    pace.slow,
+)
+# Said besides the first finding, if about other ranks: what hangs for two reasons stays hanging
+# when the first is mended.
+_BESIDES = (calls.different_calls,)
+# So many ranks are asked where they are; a stall of a large job has few causes.
+_MOST_ASKED = 4
+# An interpreter whose lock is free answers in milliseconds.
+STACKS_SECONDS = 1.0
+
+
+def explain_now(given: Sequence[Path | str] = ()) -> Explanation:
+    """Says what is wrong with a job at this moment, also from how its processes are.
+
+    Ranks of this host that do not call what the others wait for are asked for their stacks.
+
+    Args:
+        given: Which job: as for `load_job`.
+
+    Returns:
+        As `explain`.
+
+    Raises:
+        RecordError: There is no such job.
+        OSError: A record cannot be read.
+    """
+    job = load_job(given)
+    seen = look(job)
+    ended = [r for r, record in job.records.items() if record.state is RankState.RUNNING]
+    if any(seen[rank].state == "gone" for rank in ended):
+        # Some may have ended in between, and have written how.
+        left = [record.path for record in job.records.values() if record.path.exists()]
+        job = load_job(left) if left else job
+    found = explain(job, seen)
+    if found.cause is not Cause.NOT_CALLING:
+        return found
+    return explain(job, with_stacks(job, seen, found.ranks[:_MOST_ASKED], STACKS_SECONDS))
+
+
+def explain(job: JobRecords, seen: Mapping[int, Seen] | None = None) -> Explanation:
+    """Says what is wrong with a job.
+
+    Args:
+        job: The records of its ranks, as many as there are.
+        seen: How its processes are at this moment, by rank, see `processes.look`; None: nothing is
+            known of them beyond the records.
+
+    Returns:
+        What is wrong, with whom, and a paragraph for the user.
+    """
+    s = Situation(job, seen or {})
+    first = next((found for rule in _RULES if (found := rule(s)) is not None), None)
+    first = first or pace.nothing(s)
+    findings = [first]
+    if first.cause in (Cause.STOPPED, Cause.NOT_CALLING):
+        findings += _more(s, first)
+    text = " ".join(part for one in findings for part in (one.text, one.advice) if part)
+    return Explanation(
+        job=job.job,
+        cause=first.cause,
+        ranks=first.ranks,
+        names=first.names,
+        text=text + _missing(job),
+        brief=first.brief or first.text.partition(". ")[0],
+        age=first.age,
+        limit=_limit(s, first),
+        what=first.text,
+        advice=first.advice,
+    )
+
+
+def _limit(s: Situation, found: Finding) -> int:
+    """Returns at which age a hang ends the job, as its rank 0 has it; 0: it does not."""
+    if found.cause not in HANGS or not found.age or not s.lives:
+        return 0
+    header = s.job.records[s.ranks[0]].header
+    limits = [int(header["stall_shutdown"])]
+    if found.cause is Cause.STOPPED:  # no heartbeat comes from such a rank
+        limits.append(int(header["heartbeat_timeout"]))
+    return min(filter(None, limits), default=0)
+
+
+def _more(s: Situation, first: Finding) -> list[Finding]:
+    found = [one for rule in _BESIDES if (one := rule(s)) is not None]
+    return [one for one in found if not set(one.ranks) & set(first.ranks)]
+
+
+def _missing(job: JobRecords) -> str:
+    if not job.missing:
+        return ""
+    have = "has" if len(job.missing) == 1 else "have"
+    return (
+        f" ({ranks_text(job.missing)} {have} no record here: on another host, or left in peace; "
+        "`tfring dump` there and give the files of all hosts to know more.)"
+    )

@@ -1,0 +1,39 @@
+"""The end of a job that no launcher of this host has started: its last rank here notes it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+
+from tfring.observe.explain.launched import report_of
+from tfring.observe.recorder import catalog, keeping
+from tfring.observe.recorder.layout import RankState
+from tfring.observe.recorder.places import id_of, record_files
+from tfring.observe.recorder.reader import RecordError, read_header
+from tfring.observe.report.kept import kept
+
+
+def note_end(folder: Path, *, stays: bool) -> None:
+    """Notes how a job has ended, with its report, and removes the records of one that went well.
+
+    Every rank that has left calls it. It does nothing while another one of this host is there, or a
+    launcher that will do the same.
+
+    Args:
+        folder: That of the records of this generation.
+        stays: Whether they stay in any case, because the user has named the folder.
+    """
+    job = id_of(folder.name)
+    if keeping.launched(job) or not keeping.is_over(folder):
+        return
+    with contextlib.suppress(OSError, RecordError):  # another one that leaves now has removed them
+        files = record_files(folder)
+        well = all(read_header(file)["state"] == RankState.LEFT for file in files)
+        if stays or not well:
+            catalog.finish(job, "ended" if well else "failed", "", {})
+            return
+        (folder / "over").touch(exist_ok=False)  # of several that leave at once, one goes on
+        report = report_of(files)
+        catalog.finish(job, "ended", "", kept(report) if report is not None else {})
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,217 @@
+"""The records of what one `tfring run` starts on this host, from its start to its end.
+
+The explanation of a failure and the report read them. What reads records is loaded when there are
+some: with numpy it takes longer than all else in the start of a job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from tfring.observe.explain.causes import WELL, Cause, Explanation
+from tfring.observe.recorder import catalog
+from tfring.observe.recorder.errors import RecordError
+from tfring.observe.recorder.places import default_folder, id_of, jobs, short
+
+if TYPE_CHECKING:
+    from tfring.observe.recorder.job import JobRecords
+    from tfring.observe.report.summary import Report
+
+RECORD_DIR = "TFRING_RECORD_DIR"
+_log = logging.getLogger("tfring")
+# Of more ranks, only the first are in what stays of the report: the end of a run must not wait.
+_MOST_REPORTED = 32
+
+
+def report_of(records: Sequence[Path]) -> Report | None:
+    """Returns the report of a job whose records go; None if they cannot be read.
+
+    Never raises: the job has ended well.
+
+    Args:
+        records: Of its ranks of this host.
+    """
+    from tfring.observe.recorder.job import job_of
+    from tfring.observe.recorder.reader import read_arrays
+    from tfring.observe.report.summary import make_report
+
+    found = []
+    for path in records[:_MOST_REPORTED]:
+        with contextlib.suppress(OSError, RecordError):  # that rank has left meanwhile
+            found.append(read_arrays(path))
+    try:
+        return make_report(job_of(found)) if found else None
+    except Exception:  # a mistake in a report
+        _log.warning("there is no report of this job", exc_info=True)
+        return None
+
+
+class RunRecords:
+    """The records of one run. Used by one thread, in a `with` statement around the run.
+
+    Those in a folder that the user names stay as they are. Others are removed at the end if
+    `succeeded` says that the run went well.
+
+    Args:
+        environment: What the ranks will have; TFRING_RECORD_DIR there is the user's folder.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._given = environment.get(RECORD_DIR, "")
+        self._job = ""
+        self._verdict = ""
+        self._report: Report | None = None
+        self._reported = False  # whether `_report` has been made
+        self._began = time.time_ns()
+        self.succeeded = False
+
+    def begin(self, job: str, command: Sequence[str]) -> None:
+        """Notes that a job begins whose launcher this process is.
+
+        Args:
+            job: Its id.
+            command: The program and its arguments.
+        """
+        self._job = job
+        base = Path(self._given) if self._given else default_folder()
+        with contextlib.suppress(OSError):
+            catalog.begin(job, command, base, launched=True)
+            catalog.throw_away_old()
+        if jobs():
+            from tfring.observe.recorder import keeping
+
+            with contextlib.suppress(OSError):
+                keeping.throw_away("")
+
+    @property
+    def name(self) -> str:
+        """What people call the job by."""
+        return short(self._job)
+
+    def __enter__(self) -> RunRecords:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        entry = catalog.find(self._job)
+        if entry is None or not entry.mine:
+            return
+        with contextlib.suppress(OSError):
+            state = "ended" if self.succeeded else "failed"
+            catalog.finish(self._job, state, self._verdict, self._kept())
+        if self.succeeded and not self._given and self._folders():
+            from tfring.observe.recorder import keeping
+
+            keeping.remove_job(self._job)
+
+    def nobody_joined(self) -> bool:
+        """Tells whether no process on this host has called init; False if that is not known."""
+        return catalog.find(self._job) is not None and not self._folders()
+
+    def _folders(self) -> list[Path]:
+        """Returns the folders of the job's records on this host."""
+        base = Path(self._given) if self._given else None
+        return [folder for folder in jobs(base) if id_of(folder.name) == self._job]
+
+    def _records(self) -> list[Path]:
+        """Returns the records of the job; RecordError: there are none."""
+        if not self._folders():
+            raise RecordError(f"job {self.name} has no records on this host")
+        from tfring.observe.recorder.choice import named, records_of
+
+        return records_of(named(self._job))
+
+    def job(self) -> JobRecords:
+        """Returns the records of this run's job, the newest if it has had several.
+
+        Raises:
+            RecordError: Its ranks of this host have left none.
+            OSError: One cannot be read.
+        """
+        records = self._records()
+        from tfring.observe.recorder.job import load_job
+
+        job = load_job(records)
+        # Ranks that began before this run are another run's.
+        if all(r.header["started_wall"] < self._began for r in job.records.values()):
+            raise RecordError(f"no rank of job {self.name} has left a record")
+        return job
+
+    def report(self) -> Report | None:
+        """Returns the report of the job, after all its ranks have ended; None: there is none."""
+        if not self._reported:
+            self._reported = True
+            with contextlib.suppress(RecordError):
+                self._report = report_of(self._records())
+        return self._report
+
+    def _kept(self) -> dict[str, Any]:
+        """Returns what stays of the report where the records go; {} where they stay."""
+        report = self.report() if self.succeeded and not self._given else None
+        if report is None:
+            return {}
+        from tfring.observe.report.kept import kept
+
+        return kept(report)
+
+    def explanation(self, ended: Collection[int] = ()) -> Explanation | None:
+        """Returns why the run has failed, after all its ranks have ended; None: that is unknown.
+
+        Never raises: the exit code of the run is that of its ranks.
+
+        Args:
+            ended: The ranks that the launcher has ended: that they are gone explains nothing.
+        """
+        try:
+            paths = [record.path for record in self.job().records.values()]
+            from tfring.observe.explain.explain import explain_now
+
+            found = explain_now(paths)
+        except (RecordError, OSError):
+            return None
+        except Exception:  # a mistake in a rule
+            _log.warning("there is no explanation of this failure", exc_info=True)
+            return None
+        if found.cause in WELL:
+            return None
+        return None if found.cause is Cause.KILLED and set(found.ranks) <= set(ended) else found
+
+    @property
+    def known(self) -> str:
+        """What people call the job by if tools find records of it on this host; "" if not."""
+        try:
+            return short(self.job().job)
+        except (RecordError, OSError):
+            return ""
+
+    def last_seen(self, rank: int) -> str:
+        """Returns where a rank was last, as "train.py:40, after step 6"; "" if that is unknown.
+
+        Args:
+            rank: Of this host.
+        """
+        try:
+            record = self.job().records[rank]
+        except (KeyError, RecordError, OSError):
+            return ""
+        site = next((call.call_site for call in reversed(record.calls) if call.call_site), "")
+        step = int(record.header["step"])
+        return ", ".join(filter(None, (site, f"after step {step}" if step > 0 else "")))
+
+    def tell(self, verdict: str) -> None:
+        """Keeps what is said of the failure, for the tools.
+
+        Args:
+            verdict: A few sentences.
+        """
+        self._verdict = verdict

@@ -1,0 +1,109 @@
+"""Where a rank is in its program, told from the stacks of its threads."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tfring.observe.recorder.stacks import MAIN
+from tfring.runtime.texts.frames import is_users
+
+_HEAD = re.compile(r"Thread \[(.*)\]")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
+_TENSORFLOW = re.compile(r"-packages/(tensorflow|keras|tf_keras)/")
+# Files of the standard library, and what a thread waits for whose innermost frames are there.
+_WAITS = (
+    (re.compile(r"/queue\.py$|/multiprocessing/queues\.py$"), "a queue"),
+    (re.compile(r"/concurrent/futures/"), "a future"),
+    (re.compile(r"/subprocess\.py$|/multiprocessing/popen_\w+\.py$"), "another process"),
+    (re.compile(r"/multiprocessing/"), "another process"),
+    (re.compile(r"/(socket|ssl|http/client)\.py$"), "the network"),
+    (re.compile(r"/threading\.py$"), "a lock or another thread"),
+)
+
+
+class Frame(NamedTuple):
+    """A call on a stack."""
+
+    path: str
+    line: str
+    function: str
+
+    @property
+    def users(self) -> bool:
+        """Whether it is code of the program and not of a library."""
+        return is_users(self.path)
+
+    def text(self) -> str:
+        """Returns "next_batch (data.py:12)"."""
+        return f"{self.function} ({self.path.rpartition('/')[2]}:{self.line})"
+
+
+def place(stacks: str, kernel: str = "") -> str:
+    """Returns where a rank is, as "next_batch (data.py:12), waiting for a lock".
+
+    Args:
+        stacks: Of its threads, as `take_stacks` returns them.
+        kernel: Where in the kernel its main thread waits, as /proc/PID/wchan says; "": unknown, or
+            it runs.
+
+    Returns:
+        The innermost line of the program in the main thread, and what that waits for as far as it
+        is known. Where that line has called TensorFlow or Keras, also a line of the program that
+        TensorFlow has called on a thread of its own, such as a generator of input. "" if the
+        stacks have no line of the program.
+    """
+    threads = threads_of(stacks)
+    main = threads.pop(MAIN, [])
+    here = next((i for i, frame in enumerate(main) if frame.users), None)
+    parts = []
+    if here is not None:
+        parts.append(main[here].text() + _waiting(main[:here], kernel))
+    if here is None or any(_TENSORFLOW.search(frame.path) for frame in main[:here]):
+        parts += _called_by_tensorflow(threads)
+    return ", and ".join(parts)
+
+
+def threads_of(stacks: str) -> dict[str, list[Frame]]:
+    """Returns the frames of each thread by its name, the innermost first.
+
+    Args:
+        stacks: As for `place`.
+    """
+    threads: dict[str, list[Frame]] = {}
+    frames: list[Frame] = []
+    for line in stacks.splitlines():
+        if head := _HEAD.match(line):
+            name = head[1]
+            while name in threads:  # threads may have equal names
+                name += "'"
+            frames = threads[name] = []
+        elif frame := _FRAME.search(line):
+            frames.append(Frame(*frame.groups()))
+    return threads
+
+
+def _waiting(above: list[Frame], kernel: str) -> str:
+    """Returns what the frames above the program's line, and the kernel, say of a wait."""
+    for frame in reversed(above):  # what the program has called says more than what that calls
+        for pattern, what in _WAITS:
+            if pattern.search(frame.path):
+                return f", waiting for {what}"
+    if above:
+        return ""
+    # The line itself waits in C. A thread that waits for the interpreter's lock looks the same.
+    if "futex" in kernel:
+        return ", waiting for a lock or another thread"
+    return ", sleeping" if "nanosleep" in kernel else ""
+
+
+def _called_by_tensorflow(threads: dict[str, list[Frame]]) -> list[str]:
+    """Returns a line of the program in a thread that Python has not started, if there is one."""
+    for frames in threads.values():
+        if frames and frames[-1].path.endswith("/threading.py"):
+            continue  # of the program's own: it may wait for ever and harm nobody
+        here = next((i for i, frame in enumerate(frames) if frame.users), None)
+        if here is not None:
+            where = f"in {frames[here].text()} on a thread of TensorFlow's"
+            return [where + _waiting(frames[:here], "")]
+    return []

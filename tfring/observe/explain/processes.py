@@ -1,0 +1,121 @@
+"""How the processes of a job are at this moment, as far as they are on this host."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from tfring.observe.recorder.job import JobRecords
+from tfring.observe.recorder.reader import process_state, stat_fields
+from tfring.observe.recorder.stacks import status
+from tfring.observe.recorder.take_stacks import take_stacks, waits_in_kernel
+from tfring.runtime.texts.sizes import size_text
+
+# For so long processes are watched to see whether they compute.
+WATCH_SECONDS = 0.25
+# A process that computes keeps so much of a core busy.
+_BUSY = 0.3
+# The kernel swaps a little of idle processes, too.
+_MUCH_SWAPPED = 64 << 20
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One process.
+
+    Attributes:
+        state: "running", "stopped", "gone", or None: it is on another host.
+        busy: Whether it computes; None: unknown.
+        stacks: What its threads do in Python, as `take_stacks` says it; "": not asked.
+        kernel: Where in the kernel its main thread waits; "": unknown, or it runs.
+        memory: How much it holds, if that does not fit into the host's memory; else "".
+    """
+
+    state: str | None
+    busy: bool | None = None
+    stacks: str = ""
+    kernel: str = ""
+    memory: str = ""
+
+
+def look(job: JobRecords) -> dict[int, Seen]:
+    """Looks at the processes of a job; takes WATCH_SECONDS if any of them runs on this host.
+
+    Args:
+        job: The records say which they are.
+
+    Returns:
+        By rank.
+    """
+    states = {rank: process_state(record.header) for rank, record in job.records.items()}
+    alive = [rank for rank, state in states.items() if state == "running"]
+    before = {rank: _processor_time(job.records[rank].pid) for rank in alive}
+    began = time.monotonic()
+    if alive:
+        time.sleep(WATCH_SECONDS)
+    span = max(time.monotonic() - began, 1e-3)
+    busy: dict[int, bool | None] = {}
+    for rank, earlier in before.items():
+        later = _processor_time(job.records[rank].pid)
+        if earlier is None or later is None:
+            busy[rank] = None
+        else:  # one that wants to compute may not get a core
+            busy[rank] = later[1] - earlier[1] > _BUSY * span or later[0] == earlier[0] == "R"
+    return {rank: Seen(state, busy.get(rank)) for rank, state in states.items()}
+
+
+def with_stacks(
+    job: JobRecords, seen: Mapping[int, Seen], ranks: Iterable[int], timeout: float
+) -> dict[int, Seen]:
+    """Asks ranks what their threads do.
+
+    Args:
+        job: The records say where they are.
+        seen: What is known of the processes.
+        ranks: Whom to ask; those that do not run on this host are left out.
+        timeout: Seconds, see `take_stacks`.
+
+    Returns:
+        As `seen`, with what was found out.
+    """
+    asked = {r: job.records[r] for r in ranks if r in seen and seen[r].state == "running"}
+    # Nobody has asked for a signal to the job: this also runs by itself, at every stall.
+    found = take_stacks(asked, timeout, by_signal=False)
+    more = {
+        rank: replace(
+            seen[rank],
+            stacks=stacks,
+            kernel=waits_in_kernel(asked[rank].pid),
+            memory=memory_trouble(status(asked[rank].pid)),
+        )
+        for rank, stacks in found.items()
+    }
+    return {**seen, **more}
+
+
+def memory_trouble(facts: Mapping[str, str]) -> str:
+    """Returns "2.30 GiB, of which 410 MiB are in swap"; "" if nothing much is in swap.
+
+    Args:
+        facts: Of a process, as `status` returns them.
+    """
+    held, swapped = (_bytes(facts.get(name, "")) for name in ("VmRSS", "VmSwap"))
+    if swapped < max(_MUCH_SWAPPED, (held + swapped) // 20):
+        return ""
+    return f"{size_text(held + swapped)}, of which {size_text(swapped)} are in swap"
+
+
+def _bytes(text: str) -> int:
+    number = text.partition(" ")[0]
+    return int(number) << 10 if number.isdecimal() else 0
+
+
+def _processor_time(pid: int) -> tuple[str, float] | None:
+    """Returns the state of a process's main thread, and for how many seconds it has computed."""
+    try:
+        fields = stat_fields(pid)
+    except OSError:
+        return None
+    return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

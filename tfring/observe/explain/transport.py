@@ -1,0 +1,113 @@
+"""Rules about data that stopped in the middle of a collective."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tfring.observe.explain.causes import Cause, Finding
+from tfring.observe.explain.situation import Situation, seconds
+from tfring.observe.recorder.layout import EventType
+from tfring.observe.recorder.reader import Plan
+from tfring.runtime.texts.ranks import ranks_text
+
+# In the error of a rank that saw a path in trouble: who waits, for what, from whom.
+_ENDS = re.compile(r"rank (\d+) \([^)]*\) waits for (?:\d+ bytes from )?rank (\d+)")
+_BROKEN = ("DeadlineExceeded", "Unavailable", "Cancelled", "Aborted")
+
+
+@dataclass(frozen=True)
+class _Wait:
+    rank: int
+    peer: int
+    since: int
+    plan: Plan
+
+
+def link(s: Situation) -> Finding | None:
+    """Finds two ranks between which no data moves.
+
+    Both are in the same plan. Two that wait for each other are the ends of the path. Of ranks that
+    wait in a circle the one that was left without data first is beside the gap.
+    """
+    said = _from_errors(s)
+    waits = {wait.rank: wait for rank in s.ranks if (wait := _wait_of(s, rank)) is not None}
+    stuck = {r: w for r, w in waits.items() if s.now - w.since > s.patience or w.plan.ended}
+    if said is None and not stuck:
+        return None
+    pair = said or _pair(s, stuck)
+    if pair is None:
+        return None
+    rank, peer = pair
+    plan = next((w.plan for w in (stuck.get(rank), stuck.get(peer)) if w), None)
+    if plan is None:
+        plan = next((w.plan for w in waits.values()), None)
+    calls = [c for r in s.ranks for c in s.open[r] if plan and c.sequence == plan.sequence]
+    what = calls[0].text() if calls else f"{plan.kind} (plan {plan.sequence})" if plan else "a plan"
+    began = min((w.since for w in stuck.values()), default=s.now)
+    rest = [r for r in stuck if r not in pair]
+    text = (
+        f"In the middle of {what} data has stopped between {s.who(rank)} and {s.who(peer)}"
+        + (f", {seconds(s.now - began)} ago" if stuck else "")
+        + f": {_side(waits.get(rank)) or ranks_text([rank]) + ' waits for ' + ranks_text([peer])}"
+    )
+    other = _side(waits.get(peer))
+    text += (f", and {other}" if other else "") + "."
+    if rest:
+        text += f" Because of it {ranks_text(rest)} {'waits' if len(rest) == 1 else 'wait'}, too."
+    return Finding(
+        cause=Cause.LINK,
+        ranks=tuple(sorted(pair)),
+        names=tuple(sorted({call.name for call in calls})),
+        text=text,
+        advice=(
+            "Both still reach rank 0, so look at the network between these two: firewall, cable, "
+            "route, MTU."
+        ),
+    )
+
+
+def _from_errors(s: Situation) -> tuple[int, int] | None:
+    for _, _, event in s.events():
+        if event.type is EventType.ABORT or event.code == "DeadlineExceeded":
+            match = _ENDS.search(event.text)
+            if match and "no progress" in event.text:
+                return int(match[1]), int(match[2])
+    return None
+
+
+def _wait_of(s: Situation, rank: int) -> _Wait | None:
+    """What the oldest plan of a rank that has not ended, or broke, waited for."""
+    for plan in s.job.records[rank].plans:
+        if plan.ended and plan.status not in _BROKEN:
+            continue
+        if plan.waits_peer < 0 or not plan.started:
+            continue
+        since = plan.waits_since or plan.started
+        return _Wait(rank, plan.waits_peer, s.common(rank, since), plan)
+    return None
+
+
+def _pair(s: Situation, stuck: dict[int, _Wait]) -> tuple[int, int] | None:
+    for rank, wait in stuck.items():
+        back = stuck.get(wait.peer)
+        if back is not None and back.peer == rank and back.plan.sequence == wait.plan.sequence:
+            return rank, wait.peer
+    # A peer that is not in the plan yet is late, and no path is broken.
+    there = [
+        w
+        for w in stuck.values()
+        if w.peer not in s.job.records
+        or any(p.sequence == w.plan.sequence for p in s.job.records[w.peer].plans)
+    ]
+    first = min(there, key=lambda wait: wait.since, default=None)
+    return None if first is None else (first.rank, first.peer)
+
+
+def _side(wait: _Wait | None) -> str:
+    if wait is None:
+        return ""
+    plan = wait.plan
+    if plan.waits_receives:
+        return f"rank {wait.rank} waits for {plan.waits_bytes} bytes from rank {wait.peer}"
+    return f"rank {wait.rank} cannot get rid of {plan.waits_bytes} bytes to rank {wait.peer}"

@@ -1,0 +1,271 @@
+"""A job out of the rows of its ranks: rates, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfring.observe.live.rows import Row
+from tfring.observe.recorder.layout import RankState
+from tfring.observe.recorder.places import id_of
+from tfring.runtime.texts.ranks import ranks_text
+
+# Ranks wait for each other all the time; what takes longer is shown. Seconds.
+SHOWN_WAIT = 2.0
+_SECOND = 1e9
+_ENDED = {RankState.LEFT: "has left", RankState.FAILED: "has failed"}
+
+
+@dataclass(frozen=True)
+class RankView:
+    """One rank as it is shown.
+
+    Attributes:
+        row: What was read.
+        doing: What it does: "running", "stopped", "gone", "waits 3 s for rank 1 in ...".
+        steps: A second; None: unknown.
+        samples: A second.
+        input: Share of the time in which it waited for input.
+        callbacks: Share of the time that callbacks took after each batch.
+        cpu: Processors that it kept busy: 2.0 is two.
+        awaited: Share of the time in which all other ranks waited for this one alone.
+    """
+
+    row: Row
+    doing: str
+    steps: float | None
+    samples: float | None
+    input: float | None
+    callbacks: float | None
+    cpu: float | None
+    awaited: float | None
+
+    @property
+    def exchange(self) -> float | None:
+        """Share of the time in which it waited for others, or for the exchange of gradients."""
+        if self.doing.startswith("waits "):  # the newest step is older than that
+            return 1.0
+        return 1 - self.row.efficiency if self.row.efficiency >= 0 else None
+
+    @property
+    def state(self) -> str:
+        """What it does, in at most three words."""
+        if self.doing.startswith("waits "):
+            return " ".join(self.doing.split()[:3])
+        return "awaited" if self.doing.endswith(" for it") else self.doing
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the values by name."""
+        return {
+            **self.row.as_json(),
+            "doing": self.doing,
+            "steps_per_second": self.steps,
+            "samples_per_second": self.samples,
+            "input": self.input,
+            "exchange": self.exchange,
+            "callbacks": self.callbacks,
+            "cpu": self.cpu,
+            "awaited": self.awaited,
+        }
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A job at one moment.
+
+    Attributes:
+        job: Its id.
+        size: The number of its ranks.
+        ranks: Those that are known.
+        missing: The others.
+        efficiency: The mean of the ranks'; None: unknown.
+        samples: A second, of all ranks together; None: unknown.
+        bytes: A second, of tensors that were reduced, gathered or sent, per rank.
+        verdict: What is wrong with the job, in a sentence; "": nothing, or that is not known.
+        trouble: The newest error or warning, with its rank and age.
+        locked: Whether the schedule is locked, as the lowest known rank says.
+        lock_rounds: Rounds run in locks so far, by the same.
+    """
+
+    job: str
+    size: int
+    ranks: list[RankView]
+    missing: list[int]
+    efficiency: float | None
+    samples: float | None
+    bytes: float | None
+    trouble: str
+    locked: bool = False
+    lock_rounds: int = 0
+    verdict: str = ""
+
+    @property
+    def calm(self) -> bool:
+        """Whether every rank runs, so that nothing has to be explained."""
+        return all(view.doing in ("running", "has left") for view in self.ranks)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the values by name."""
+        return {
+            "job": self.job,
+            "size": self.size,
+            "missing": self.missing,
+            "efficiency": self.efficiency,
+            "samples_per_second": self.samples,
+            "bytes_per_second": self.bytes,
+            "verdict": self.verdict,
+            "trouble": self.trouble,
+            "locked": self.locked,
+            "lock_rounds": self.lock_rounds,
+            "ranks": [view.as_json() for view in self.ranks],
+        }
+
+
+def overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
+    """Returns the job as of now, with the rates since before.
+
+    Args:
+        before: Rows of some time before; none: there are no rates. Of several of one rank, the
+            last one counts.
+        now: Rows of one job, of different ranks, at least one.
+    """
+    rows = sorted(now, key=lambda row: row.rank)
+    old = {_life(row): row for row in before}
+    pairs = [(old.get(_life(row)), row) for row in rows]
+    awaited = _awaited(pairs)
+    blamed = [not_called(row, rows) for row in rows if _waits_long(row)]
+    views = [
+        RankView(
+            row=row,
+            doing=doing(row, rows),
+            steps=_rate(was, row, lambda one: one.step) if row.step >= 0 else None,
+            samples=_rate(was, row, _samples) if _samples(row) else None,
+            input=_share(was, row, "input_time"),
+            callbacks=_share(was, row, "callback_time"),
+            cpu=_rate(was, row, lambda one: one.cpu) if row.cpu else None,
+            # Rank 0 counts a wait when it is over.
+            awaited=1.0 if [row.rank] in blamed else awaited.get(row.rank),
+        )
+        for was, row in pairs
+    ]
+    efficiencies = [row.efficiency for row in rows if row.efficiency >= 0]
+    samples = [view.samples for view in views if view.samples is not None]
+    rates = [_rate(was, row, lambda one: float(one.record["bytes"])) for was, row in pairs]
+    known = [rate for rate in rates if rate is not None]
+    troubled = [row for row in rows if row.trouble_at]
+    newest = min(troubled, key=lambda row: _seconds(row, row.trouble_at), default=None)
+    size = int(rows[0].record["size"])
+    return Overview(
+        job=id_of(str(rows[0].record["job"])),
+        size=size,
+        ranks=views,
+        missing=sorted(set(range(size)) - {row.rank for row in rows}),
+        efficiency=sum(efficiencies) / len(efficiencies) if efficiencies else None,
+        samples=sum(samples) if samples else None,
+        bytes=sum(known) / len(known) if known else None,
+        trouble=_trouble(newest) if newest else "",
+        locked=rows[0].state is RankState.RUNNING
+        and int(rows[0].record["locks"]) > int(rows[0].record["unlocks"]),
+        lock_rounds=int(rows[0].record["lock_rounds"]),
+    )
+
+
+def doing(row: Row, rows: Sequence[Row]) -> str:
+    """Returns what a rank does, in a few words.
+
+    Args:
+        row: Of that rank.
+        rows: Of all ranks that are known.
+    """
+    if row.process == "gone":
+        return _ENDED.get(row.state, "gone")
+    if row.process == "stopped":
+        return "stopped"
+    if row.state in _ENDED:
+        return _ENDED[row.state]
+    if row.waits_peer >= 0 and _seconds(row, row.waits_since) >= SHOWN_WAIT:
+        waits = f"waits {_seconds(row, row.waits_since):.0f} s for rank {row.waits_peer}"
+        return f"{waits} in the middle of {row.waits_in or 'a collective'}"
+    if _waits_long(row):
+        _, name, _, kind, site, since = row.asked[0]
+        absent = not_called(row, rows)
+        for_whom = f" for {ranks_text(absent)}" if absent else ""
+        where = f" at {site}" if site else ""
+        return f"waits {_seconds(row, since):.0f} s{for_whom} in {kind} of '{name}'{where}"
+    by = [
+        other.rank for other in rows if _waits_long(other) and row.rank in not_called(other, rows)
+    ]
+    return f"{ranks_text(by)} wait{'s' if len(by) == 1 else ''} for it" if by else "running"
+
+
+def not_called(row: Row, rows: Sequence[Row]) -> list[int]:
+    """Returns the ranks that have not made the oldest call in which a rank waits.
+
+    A call that waits has ended nowhere, so whoever has made it has it among its waiting calls.
+    Who joins the global process set is left out of every set.
+
+    Args:
+        row: Of the rank that waits.
+        rows: Of all ranks that are known.
+    """
+    if not row.asked:
+        return []
+    wanted = row.asked[0][:3]
+    sets = (0, wanted[0])
+    return [
+        other.rank
+        for other in rows
+        if other.rank in row.members
+        and other.all_asked
+        and not any(
+            one[:3] == wanted or (one[0] in sets and one[3] == "join") for one in other.asked
+        )
+    ]
+
+
+def _trouble(row: Row) -> str:
+    return f"{_seconds(row, row.trouble_at):.0f} s ago on rank {row.rank}: {row.trouble}"
+
+
+def _waits_long(row: Row) -> bool:
+    return bool(row.asked) and _seconds(row, row.asked[0][5]) >= SHOWN_WAIT
+
+
+def _seconds(row: Row, since: int) -> float:
+    return max(0.0, (row.time - since) / _SECOND)
+
+
+def _life(row: Row) -> tuple[int, ...]:
+    """Returns what differs when a rank has been started anew."""
+    return tuple(int(row.record[name]) for name in ("rank", "generation", "pid"))
+
+
+def _samples(row: Row) -> int:
+    return int(row.record["samples"])
+
+
+def _share(before: Row | None, now: Row, name: str) -> float | None:
+    """Returns the share of time that a sum of nanoseconds in the record has grown by."""
+    if not now.record["epoch"] and not now.record[name]:  # neither `fit` nor the program says so
+        return None
+    rate = _rate(before, now, lambda one: float(one.record[name]))
+    return None if rate is None else min(1.0, rate / _SECOND)
+
+
+def _rate(before: Row | None, now: Row, value: Callable[[Row], float]) -> float | None:
+    if before is None or now.time <= before.time:
+        return None
+    more = value(now) - value(before)
+    return max(0.0, more) / ((now.time - before.time) / _SECOND)
+
+
+def _awaited(pairs: Sequence[tuple[Row | None, Row]]) -> dict[int, float]:
+    """Returns for each rank the share of time in which the others waited for it; rank 0 knows."""
+    for before, now in pairs:
+        if before is not None and now.late and now.time > before.time:
+            time = now.time - before.time
+            # Several calls can wait at a time, so the sum may be more than the time.
+            waits = enumerate(zip(before.late, now.late, strict=False))
+            return {rank: min(1.0, max(0, new - old) / time) for rank, (old, new) in waits}
+    return {}

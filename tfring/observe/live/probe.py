@@ -1,0 +1,135 @@
+"""Tells by an exit code how the ranks of this container are.
+
+``python -m tfring.observe.live.probe live|ready`` is for the probes of Kubernetes. What is known
+comes out of the ranks' records, so no rank is asked anything. It loads little, because it is
+started every few seconds beside the training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfring.observe.recorder.layout import RankState
+from tfring.observe.recorder.places import jobs, record_files
+from tfring.observe.recorder.reader import RecordError, process_state, read_header
+
+# A rank wakes up for each heartbeat. One that has missed so many does not run any more.
+_HEARTBEATS, _HEARTBEAT_SECONDS = 12, 5.0
+_HERE = ("running", "stopped")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints what is wrong; returns 0 if nothing is.
+
+    Args:
+        argv: The arguments; None takes the process's.
+    """
+    program = "python -m tfring.observe.live.probe"
+    parser = argparse.ArgumentParser(prog=program, description=__doc__)
+    parser.add_argument("question", choices=["live", "ready"])
+    parser.add_argument("--ranks", type=int, default=1, help="how many there have to be (ready)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        help="a rank that has not been awake for so long does not run any more; 0: it may sleep, "
+        f"as without heartbeats (default {_HEARTBEATS} times TFRING_HEARTBEAT_SECONDS)",
+    )
+    options = parser.parse_args(argv)
+    headers = present(read_headers(), time.monotonic_ns())
+    wrong = trouble(headers, silent_seconds() if options.seconds is None else options.seconds)
+    if options.question == "ready" and not wrong:
+        wrong = missing(headers, options.ranks)
+    print(wrong or "ok")
+    return 1 if wrong else 0
+
+
+def silent_seconds() -> float:
+    """Returns for how long a rank may not be awake; 0: for ever, as where there are no heartbeats.
+
+    The variables of a container are those of its probes, too.
+    """
+    try:
+        beat = float(os.environ.get("TFRING_HEARTBEAT_SECONDS") or _HEARTBEAT_SECONDS)
+    except ValueError:  # the ranks refuse it
+        beat = _HEARTBEAT_SECONDS
+    return _HEARTBEATS * beat
+
+
+def read_headers() -> list[dict[str, Any]]:
+    """Returns the headers of all records of this host, those of jobs that are over among them."""
+    given = os.environ.get("TFRING_RECORD_DIR")
+    found = []
+    for folder in jobs(Path(given) if given else None):
+        for path in record_files(folder):
+            try:
+                found.append(read_header(path))
+            except (OSError, RecordError):  # it was removed meanwhile, or is being made
+                continue
+    return found
+
+
+def present(headers: Iterable[dict[str, Any]], now: int) -> list[dict[str, Any]]:
+    """Returns what processes that are there have recorded last, by rank.
+
+    Args:
+        headers: Of records. A process that calls init again has several.
+        now: The time, in nanoseconds of the host's monotonic clock.
+
+    Returns:
+        Headers, with `process` ("running" or "stopped") and `silent`, the seconds for which the
+        rank's control thread has not been awake.
+    """
+    newest: dict[tuple[int, int], dict[str, Any]] = {}
+    for header in headers:
+        state = process_state(header)
+        if state not in _HERE:
+            continue
+        process = header["pid"], header["pid_started"]
+        if process in newest and newest[process]["started_wall"] > header["started_wall"]:
+            continue
+        newest[process] = {**header, "process": state, "silent": (now - header["awake"]) / 1e9}
+    return sorted(newest.values(), key=lambda header: int(header["rank"]))
+
+
+def trouble(headers: Iterable[dict[str, Any]], seconds: float) -> str:
+    """Returns which rank does not run any more, and how that is known; "" if all do.
+
+    A rank before init, or after shutdown, is in no trouble: it loads data or writes a file. Nor is
+    one that waits for others.
+
+    Args:
+        headers: As `present` returns them.
+        seconds: So long a rank may not be awake; 0: for ever. A job of one rank may, too.
+    """
+    for header in headers:
+        if header["state"] != RankState.RUNNING:
+            continue
+        who = f"rank {header['rank']} of {header['size']} (process {header['pid']})"
+        if header["process"] == "stopped":
+            return f"{who} was stopped by a signal or a debugger"
+        if seconds and header["size"] > 1 and header["silent"] > seconds:
+            return f"{who} has not been awake for {header['silent']:.0f} s, and may for {seconds:g}"
+    return ""
+
+
+def missing(headers: Iterable[dict[str, Any]], ranks: int) -> str:
+    """Returns how many ranks are not through init yet, or have left; "" if none.
+
+    Args:
+        headers: As `present` returns them.
+        ranks: How many there have to be.
+    """
+    there = [int(one["rank"]) for one in headers if one["state"] == RankState.RUNNING]
+    if len(there) >= ranks:
+        return ""
+    return f"{len(there)} of {ranks} ranks take part in training: {there}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,262 @@
+"""What `tfring top` shows, with rich."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from tfring.observe.live.columns import COLUMNS, Column, loss_text, number, percent
+from tfring.observe.live.lines import STATES, Line, by_host, mean, of_rank
+from tfring.observe.live.overview import Overview
+from tfring.observe.recorder.places import short
+from tfring.runtime.texts.plain import plain
+from tfring.runtime.texts.ranks import ranks_text
+from tfring.runtime.texts.sizes import size_text
+
+MISSING = (
+    "tfring top needs the package rich, which comes with Keras: pip install 'tfring[top]'; --json "
+    "does without it"
+)
+_WIDE = 250
+# From this width on the state is written out, and columns are further apart.
+_ROOMY = 120
+KEYS = "q quit   ? help   < > sort   h hosts   s stacks   d dump"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the user has chosen to see.
+
+    Attributes:
+        sort: The column by which lines are sorted.
+        hosts: Whether there is a line for each host instead of each rank; None: where that is
+            needed, see `needs_hosts`.
+        internals: Whether there is also what only the runtime's authors need.
+    """
+
+    sort: str = "rank"
+    hosts: bool | None = None
+    internals: bool = False
+
+
+def require_rich() -> None:
+    """Checks that rich is there.
+
+    Raises:
+        ValueError: It is not; the message is for the user.
+    """
+    try:
+        import rich  # noqa: F401
+    except ImportError as error:
+        raise ValueError(MISSING) from error
+
+
+def page(
+    view: Overview,
+    width: int,
+    note: str = "",
+    most: int | None = None,
+    choice: Choice | None = None,
+) -> Any:
+    """Returns the whole page: the verdict, a header, the table, and below what may be cut off.
+
+    Args:
+        view: The job.
+        width: Of the window, in letters; what is least needed is left out of a narrow one.
+        note: The line above the table; "" for none.
+        most: The table gets at most so many lines; where that is too few, ranks are left out, first
+            those that run. None: any number.
+        choice: What the user has chosen.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    choice = choice or Choice()
+    head = header(view, internals=choice.internals)
+    if most is not None:
+        most = max(1, most - -(-len(view.verdict) // width))
+    lines, below = _lines(view, most, choice)
+    if view.missing:
+        below.append(f"no record here of {ranks_text(view.missing)}: --host names other hosts")
+    if view.trouble and not view.verdict:
+        below.append(view.trouble)
+    above = [Text(plain(view.verdict), style="bold red")] if view.verdict else []
+    above += [Text(line, style="bold", no_wrap=True, overflow="ellipsis") for line in head]
+    above += [Text(plain(note))] if note else []
+    columns = _shown(width, choice)
+    return Group(
+        *above, _table(lines, width, columns, choice), *(Text(plain(one)) for one in below)
+    )
+
+
+def needs_hosts(view: Overview, most: int) -> bool:
+    """Returns whether ranks of several hosts are more than there are lines for."""
+    return len(view.ranks) > most and len({rank.row.host for rank in view.ranks}) > 1
+
+
+def print_page(view: Overview, choice: Choice) -> None:
+    """Prints the page once.
+
+    Args:
+        view: The job.
+        choice: What the user has chosen.
+    """
+    from rich.console import Console
+
+    # Without a terminal there is no width to keep to: one line per rank, for scripts.
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDE)
+    console.print(page(view, console.width, choice=choice))
+
+
+def header(view: Overview, *, internals: bool = False) -> list[str]:
+    """Returns the first lines: how far the job is, and the numbers of all ranks together."""
+    rows = [rank.row for rank in view.ranks]
+    hosts = len({row.host for row in rows})
+    count = f"{len(rows)} of {view.size} ranks" if view.missing else _counted(view.size, "rank")
+    where = [f"job {short(view.job)}", f"{count} on {_counted(hosts, 'host')}", *_progress(view)]
+    speed = []
+    losses = [row.loss for row in rows if row.loss is not None]
+    if losses:
+        speed.append(f"loss {loss_text(mean(losses))}")
+    if view.samples is not None:
+        speed.append(f"{number(view.samples)} samples/s")
+    for name, shares in (
+        ("input", [rank.input for rank in view.ranks]),
+        ("callbacks", [rank.callbacks for rank in view.ranks]),
+        ("exchange", [rank.exchange for rank in view.ranks]),
+    ):
+        known = [share for share in shares if share is not None]
+        if known:
+            speed.append(f"{name} {percent(mean(known))}")
+    if internals:
+        if view.bytes is not None:
+            speed.append(f"{size_text(view.bytes)}/s per rank")
+        state = "locked" if view.locked else "not locked"
+        speed.append(f"schedule {state}, {view.lock_rounds} rounds in locks")
+    return ["   ".join(part) for part in (where, speed) if part]
+
+
+def help_text(internals: bool) -> str:
+    """Returns what the keys do and what the columns mean."""
+    keys = {
+        "q": "quit",
+        "<  >": "sort by the column to the left or right, the largest first; * marks it",
+        "h": "one line per host or per rank",
+        "i": "also what is inside the runtime",
+        "s": "stacks of all ranks: at which line each is",
+        "d": "dump: copy the records into a folder, for a bug report",
+        "?": "this help",
+    }
+    columns = [one for one in COLUMNS if internals or not one.internal]
+    lines = ["Keys", *(f"  {key:10} {about}" for key, about in keys.items())]
+    lines += ["", "Columns (a wider window has more of them; - is unknown)"]
+    lines += [f"  {one.name:10} {one.about}" for one in columns]
+    return "\n".join(lines)
+
+
+def next_sort(choice: Choice, width: int, step: int) -> str:
+    """Returns the column to sort by that is so many places to the right."""
+    names = [column.name for column in _shown(width, choice)]
+    at = names.index(choice.sort) if choice.sort in names else 0
+    return names[(at + step) % len(names)]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _progress(view: Overview) -> list[str]:
+    """Returns how far `fit` is, by the rank that is furthest behind."""
+    training = [rank for rank in view.ranks if rank.row.record["epoch"]]
+    if not training:
+        return []
+    last = min(training, key=lambda rank: rank.row.step)
+    record, step = last.row.record, last.row.step
+    parts = [f"epoch {record['epoch']} of {record['epochs']}"]
+    end = int(record["last_step"])
+    if not 0 < step <= end:
+        return parts
+    parts.append(f"step {step} of {end}")
+    if last.steps and step < end:
+        parts.append(f"{_duration((end - step) / last.steps)} left")
+    return parts
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+
+
+def _lines(view: Overview, most: int | None, choice: Choice) -> tuple[list[Line], list[str]]:
+    """Returns the lines of the table, and what is to be said of those that are left out."""
+    lines = by_host(view.ranks) if choice.hosts else [of_rank(rank) for rank in view.ranks]
+    what, count = ("hosts" if choice.hosts else "ranks"), len(lines)
+    if most is not None and count > most:
+        lines = sorted(lines, key=lambda line: line.worst == "running")[:most]
+    more = count - len(lines)
+    below = [f"{more} more {what}, for which the window is too low"] if more else []
+    return _sorted(lines, choice.sort), below
+
+
+def _sorted(lines: list[Line], name: str) -> list[Line]:
+    column = next(one for one in COLUMNS if one.name == name)
+    lines = sorted(lines, key=lambda line: line.ranks)
+    known = [line for line in lines if not _unknown(column.value(line))]
+    # Names and ranks in their order, of numbers the largest first.
+    down = column.right and name != "rank"
+    ordered = sorted(known, key=column.value, reverse=down)
+    return ordered + [line for line in lines if _unknown(column.value(line))]
+
+
+def _unknown(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _shown(width: int, choice: Choice) -> list[Column]:
+    return [
+        column
+        for column in COLUMNS
+        if (width >= column.least_width or (choice.hosts and column.name == "host"))
+        and (choice.internals or not column.internal)
+    ]
+
+
+def _table(lines: list[Line], width: int, columns: list[Column], choice: Choice) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    gap = 2 if width >= _ROOMY else 1
+    table = Table(box=None, header_style="reverse", padding=(0, gap, 0, 0), pad_edge=False)
+    for column in columns:
+        sorted_by = column.name == choice.sort != "rank"
+        table.add_column(
+            f"{column.name}*" if sorted_by else column.name,
+            justify="right" if column.right else "left",
+            no_wrap=column.right,  # the others become narrower first
+        )
+    for line in lines:
+        cells = []
+        for column in columns:
+            style = _style(line) if column.name == "state" else ""
+            text = plain(_cell(column, line, width))
+            cells.append(Text(text, style=style, no_wrap=True, overflow="ellipsis"))
+        table.add_row(*cells)
+    return table
+
+
+def _cell(column: Column, line: Line, width: int) -> str:
+    if column.name == "rank":
+        return line.name
+    if column.name == "state" and width >= _ROOMY:
+        return line.doing
+    value = column.value(line)
+    return "-" if value is None else column.text(value)
+
+
+def _style(line: Line) -> str:
+    calm = {"running": "green", "has left": "dim"}.get(line.worst)
+    return calm or ("red" if line.worst in STATES[:2] else "yellow")

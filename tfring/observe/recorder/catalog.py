@@ -1,0 +1,170 @@
+"""The jobs of this user that this host knows: a file for each, beside the records.
+
+The launcher makes it, or where there is none the first rank of the host, and adds at the end how
+the job has ended. It stays for a day.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tfring.job.security.files import replace_file
+from tfring.observe.recorder.places import check_own, default_folder
+from tfring.observe.recorder.processes import own_boot, own_pid_space, process_state, stat_fields
+
+_SUFFIX = ".job"
+_DAY = 24 * 3600.0
+_MOST = 50
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of a job without its records.
+
+    Attributes:
+        job: Its id.
+        command: The program and its arguments.
+        folder: In which it was started.
+        records: The folder that has those of its records.
+        launched: Whether a launcher of tfring has made this, and not a rank.
+        terminal: The number of the terminal from which it was started; 0: none.
+        began: When, in seconds since 1970.
+        process: Who has made this: the fields of a record's header that `process_state` reads.
+        end: How the job has ended, see `finish`; {}: it has not, or nobody could say it.
+    """
+
+    job: str
+    command: list[str]
+    folder: str
+    records: str
+    launched: bool
+    terminal: int
+    began: float
+    process: dict[str, Any]
+    end: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def lives(self) -> bool:
+        """Whether the process that has made this is there and has not said that the job is over."""
+        return not self.end and process_state(self.process) != "gone"
+
+    @property
+    def mine(self) -> bool:
+        """Whether this process has made it."""
+        return self.process == _own_process()
+
+
+def begin(job: str, command: Sequence[str], records: Path, *, launched: bool) -> None:
+    """Notes a job that begins, unless another process that lives has done so.
+
+    Args:
+        job: Its id.
+        command: The program and its arguments.
+        records: The folder that will have those of its records.
+        launched: Whether this process is its launcher.
+
+    Raises:
+        OSError: The default folder cannot be written.
+    """
+    base = default_folder()
+    base.mkdir(mode=0o700, exist_ok=True)
+    check_own(base)
+    known = find(job)
+    if known is not None and known.lives:
+        return
+    entry = Entry(
+        job=job,
+        command=list(command),
+        folder=os.getcwd(),
+        records=str(records.absolute()),
+        launched=launched,
+        terminal=terminal_of(os.getpid()),
+        began=time.time(),
+        process=_own_process(),
+    )
+    _write(entry)
+
+
+def finish(job: str, state: str, verdict: str, report: Mapping[str, Any]) -> None:
+    """Notes how a job has ended. Of a job with a launcher on this host, only that does.
+
+    Args:
+        job: Its id.
+        state: "ended" or "failed".
+        verdict: What was wrong, in a paragraph; "": nothing.
+        report: What `tfring report` is to show of it; {}: what has been noted before.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    entry = find(job)
+    if entry is not None and (entry.mine or not entry.launched):
+        known = dict(report) or entry.end.get("report", {})
+        end = {"time": time.time(), "state": state, "verdict": verdict, "report": known}
+        _write(dataclasses.replace(entry, end=end))
+
+
+def find(job: str) -> Entry | None:
+    """Returns what is known of the job with this id; None: nothing."""
+    with contextlib.suppress(OSError):
+        base = default_folder()
+        check_own(base)
+        return _read(base / f"{job}{_SUFFIX}")
+    return None
+
+
+def entries() -> list[Entry]:
+    """Returns what is known of all jobs, the newest first."""
+    base = default_folder()
+    with contextlib.suppress(OSError):
+        check_own(base)
+        found = [_read(path) for path in base.glob(f"*{_SUFFIX}")]
+        known = [entry for entry in found if entry is not None]
+        return sorted(known, key=lambda entry: entry.began, reverse=True)
+    return []
+
+
+def throw_away_old() -> None:
+    """Removes what is known of jobs that were over a day ago, and of more than the newest 50."""
+    for place, entry in enumerate(entries()):
+        if entry.lives:
+            continue
+        ended = float(entry.end.get("time", entry.began))
+        if place >= _MOST or time.time() - ended > _DAY:
+            with contextlib.suppress(OSError):
+                (default_folder() / f"{entry.job}{_SUFFIX}").unlink()
+
+
+def terminal_of(pid: int) -> int:
+    """Returns the number of the terminal of a process of this host; 0: it has none, or is gone."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(stat_fields(pid)[4])
+    return 0
+
+
+def _own_process() -> dict[str, Any]:
+    return {
+        "pid": os.getpid(),
+        "pid_started": int(stat_fields("self")[19]),
+        "pid_space": own_pid_space(),
+        "boot": own_boot(),
+    }
+
+
+def _read(path: Path) -> Entry | None:
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return Entry(**json.loads(path.read_text(encoding="utf-8")))
+    return None
+
+
+def _write(entry: Entry) -> None:
+    path = default_folder() / f"{entry.job}{_SUFFIX}"
+    replace_file(path, json.dumps(dataclasses.asdict(entry)))

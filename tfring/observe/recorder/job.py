@@ -1,0 +1,100 @@
+"""The records of a job: of all its ranks, as far as they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfring.observe.recorder.choice import known_jobs, named, pick, records_of
+from tfring.observe.recorder.clocks import Clock, find_clock
+from tfring.observe.recorder.places import id_of, record_files
+from tfring.observe.recorder.reader import Record, RecordError, read_record
+
+
+@dataclass(frozen=True)
+class JobRecords:
+    """What is known of a job.
+
+    Attributes:
+        records: By rank; some may be missing.
+        clocks: By rank of these: how to get to the clock of the lowest rank.
+    """
+
+    records: dict[int, Record]
+    clocks: dict[int, Clock]
+
+    @property
+    def size(self) -> int:
+        """The number of ranks of the job."""
+        return next(iter(self.records.values())).size
+
+    @property
+    def job(self) -> str:
+        """The job's id."""
+        return id_of(str(next(iter(self.records.values())).header["job"]))
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks without a record."""
+        return [rank for rank in range(self.size) if rank not in self.records]
+
+    def common(self, rank: int, time: int) -> int:
+        """Returns a time of a rank's clock on the clock of the lowest rank; 0 stays 0."""
+        return self.clocks[rank].common(time)
+
+
+def load_job(given: Sequence[Path | str] = (), base: Path | None = None) -> JobRecords:
+    """Reads the records of one job.
+
+    Args:
+        given: Files, or folders with files, of all hosts; or the id of a job of this host, or its
+            beginning; or nothing: see `choice.pick`.
+        base: Where jobs of this host have their folders; None: the default folder.
+
+    Returns:
+        The newest generation of the job.
+
+    Raises:
+        RecordError: There is no record, a file is none, the files are of several jobs, or nothing
+            says which job is meant.
+        OSError: A file cannot be read.
+    """
+    records = [read_record(path) for path in _files(given, base)]
+    if not records:
+        raise RecordError(f"there is no record of a job in {', '.join(map(str, given))}")
+    return job_of(records)
+
+
+def job_of(records: Sequence[Record]) -> JobRecords:
+    """Returns the newest generation of the job that these, at least one, are the records of.
+
+    Raises:
+        RecordError: They are of several jobs.
+    """
+    names = sorted({str(record.header["job"]) for record in records})
+    if len(names) > 1:
+        raise RecordError(f"these are records of several jobs: {', '.join(names)}")
+    newest: dict[int, Record] = {}
+    for record in records:
+        before = newest.get(record.rank)
+        if before is None or before.header["started_wall"] < record.header["started_wall"]:
+            newest[record.rank] = record
+    ordered = dict(sorted(newest.items()))
+    first = next(iter(ordered.values()))
+    return JobRecords(ordered, {rank: find_clock(first, r) for rank, r in ordered.items()})
+
+
+def _files(given: Sequence[Path | str], base: Path | None) -> list[Path]:
+    if not given:
+        return records_of(pick(base))
+    files: list[Path] = []
+    for one in map(Path, given):
+        if one.is_file():
+            files.append(one)
+        elif one.is_dir():
+            known = [] if (here := record_files(one)) else known_jobs(one)
+            files += records_of(known[0]) if known else here
+        else:
+            files += records_of(named(str(one), base))
+    return files

@@ -1,0 +1,168 @@
+"""Where a rank puts its record, and which records of jobs that are over stay."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tfring.observe.recorder import catalog
+from tfring.observe.recorder.layout import EventType, RankState
+from tfring.observe.recorder.places import (
+    SUFFIX,
+    check_own,
+    default_folder,
+    id_of,
+    jobs,
+    record_files,
+)
+from tfring.observe.recorder.processes import own_boot, process_state
+from tfring.observe.recorder.reader import RecordError, read_header, read_rings
+
+_log = logging.getLogger("tfring")
+
+# Of jobs that are over, so many folders stay: those that failed or were killed.
+KEPT_JOBS = 3
+# Of the generations of one that a launcher keeps until it ends, also of those that ended well.
+KEPT_GENERATIONS = 1
+# Of a rank in another container nothing is known but when its runtime was last awake, which it is
+# every few seconds unless it is stopped.
+_OVER_AFTER = 24 * 3600 * 1_000_000_000
+# The ranks of a job have their records long before its folder is so old, unless they failed to.
+_START_SECONDS = 3600.0
+# Where nobody waits for it, old records are read so much later: then the ranks have connected, for
+# which they need the processor.
+_LATER_SECONDS = 5.0
+
+
+def record_options(
+    name: str,
+    rank: int,
+    size: int,
+    given: str | None,
+    first_of_host: bool,
+    *,
+    wait: bool = True,
+) -> dict[str, str]:
+    """Returns what the runtime gets to know of its record, and makes the folder for it.
+
+    Of several ranks the records stay until the job's launcher on this host has ended or, where
+    there is none, the last of them has left. Who that is removes them.
+
+    Args:
+        name: Of the job and its generation, equal on all ranks: see places.py.
+        rank: Ours.
+        size: The number of ranks of the job.
+        given: The folder that the user wants, where records stay; None: `default_folder`, where
+            those of jobs that ended well are removed.
+        first_of_host: Whether this rank throws away what jobs before have left behind.
+        wait: Whether to wait until that is done: with many records it takes a while.
+
+    Returns:
+        For the runtime's init. Without "path" the record is in memory only, because the folder
+        cannot be written; a warning says so.
+    """
+    options = {"job": name, "boot": own_boot()}
+    base = Path(given) if given else default_folder()
+    folder = base / name
+    try:
+        base.mkdir(mode=0o700, parents=given is not None, exist_ok=True)
+        if given is None:
+            check_own(base)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        _log.warning(
+            "rank %d keeps its record in its own memory, where no command can read it: %s. Set "
+            "TFRING_RECORD_DIR to a folder that this user can write",
+            rank,
+            error,
+        )
+        return options
+    if first_of_host:
+        _begin(name, base, wait=wait)
+    options["path"] = str(folder.absolute() / f"rank-{rank}{SUFFIX}")
+    if size > 1 or given is not None or launched(id_of(name)):
+        options["keep"] = "1"
+    return options
+
+
+def launched(job: str) -> bool:
+    """Tells whether a launcher of this host runs the job and explains it at its end."""
+    entry = catalog.find(job)
+    return entry is not None and entry.launched and entry.lives
+
+
+def remove_job(job: str) -> None:
+    """Removes the records of a job as far as no rank of it runs."""
+    for folder in jobs():
+        if id_of(folder.name) == job and is_over(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def throw_away(own: str) -> None:
+    """Removes the records of jobs that are over, but for a few of the newest.
+
+    Those that a launcher keeps are left to it, and to the ranks that it starts: these pass `own`.
+
+    Args:
+        own: The name of the folder that is being made; "": none.
+    """
+    over = [folder for folder in jobs() if folder.name != own and is_over(folder)]
+    generations = [folder for folder in over if id_of(folder.name) == id_of(own)]
+    if not launched(id_of(own)):
+        generations = []
+    others = [f for f in over if f not in generations and not launched(id_of(f.name))]
+    for folder in generations[KEPT_GENERATIONS:] + others[KEPT_JOBS:]:
+        shutil.rmtree(folder, ignore_errors=True)
+    for folder in default_folder().iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name != own and time.time() - folder.stat().st_mtime > _START_SECONDS:
+                folder.rmdir()  # if it is empty
+    catalog.throw_away_old()
+
+
+def _begin(name: str, base: Path, *, wait: bool) -> None:
+    """Notes the job, and throws away old records if these are not in a folder of the user."""
+    with contextlib.suppress(OSError):
+        catalog.begin(id_of(name), sys.orig_argv, base, launched=False)
+    if wait:
+        _try_to_throw_away(name, 0.0)
+    else:
+        late = (name, _LATER_SECONDS)
+        threading.Thread(target=_try_to_throw_away, args=late, daemon=True).start()
+
+
+def _try_to_throw_away(own: str, seconds: float) -> None:
+    time.sleep(seconds)
+    with contextlib.suppress(OSError):
+        throw_away(own)
+
+
+def is_over(folder: Path) -> bool:
+    """Tells whether every rank's process is gone, or has left this job."""
+    for path in record_files(folder):
+        try:
+            header = read_header(path)
+            # One of another boot is from before the machine started.
+            if header["boot"] != own_boot():
+                continue
+            state = process_state(header)
+            asleep = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - header["awake"]
+            lives = state in ("running", "stopped") or (state is None and asleep < _OVER_AFTER)
+            if lives and not _has_left(path, header):
+                return False
+        except (OSError, RecordError):
+            continue
+    return True
+
+
+def _has_left(path: Path, header: dict[str, Any]) -> bool:
+    """Whether the rank has shut down; its process may go on with another job."""
+    if header["state"] == RankState.FAILED:
+        return bool((read_rings(path).events["type"] == EventType.SHUTDOWN).any())
+    return bool(header["state"] == RankState.LEFT)

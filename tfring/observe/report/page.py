@@ -1,0 +1,91 @@
+"""A report as one HTML page, which loads nothing from anywhere."""
+
+from __future__ import annotations
+
+import html
+import io
+from pathlib import Path
+from string import Template
+
+from tfring.observe.recorder.job import JobRecords
+from tfring.observe.report import plots
+from tfring.observe.report.summary import Report
+from tfring.observe.report.text import sentences, time_table, traffic_table
+from tfring.observe.report.traffic import traffic
+
+_TEMPLATE = Path(__file__).with_name("page.html")
+
+_CAPTIONS = {
+    "steps": "Where the time of a step goes: means over the ranks. Rare slow steps are cut off.",
+    "own": "Own work (input and computation) of the ranks where it takes longest. A dotted line is "
+    "where a rank has become slow.",
+    "waits": "For how long all other ranks waited for a rank.",
+    "extract": "The steps around the one with the longest waiting. Grey: own work, with hidden "
+    "communication in light blue (its length, not its exact place). Orange: waiting for other "
+    "ranks. Dark blue: communication that nothing hid.",
+    "traffic": "Data sent since the start, from each rank to each, without what NCCL has sent.",
+}
+
+
+def page(report: Report, job: JobRecords, verdict: str = "", *, internals: bool = False) -> str:
+    """Returns the page.
+
+    Args:
+        report: What the page says.
+        job: The records, for the traffic between ranks.
+        verdict: What is wrong with the job, which comes first; "": nothing.
+        internals: Also what only those need who know the runtime.
+
+    Raises:
+        ImportError: matplotlib or rich is missing.
+    """
+    pictures: dict[str, str] = {}
+    if len(report.steps.number):
+        pictures = {
+            "steps": plots.step_plot(report),
+            "own": plots.own_plot(report),
+            "waits": plots.wait_plot(report),
+            "extract": plots.extract_plot(report),
+        }
+    sent = traffic(job)
+    if sent.any():
+        pictures["traffic"] = plots.traffic_plot(sent)
+    figures = [
+        f'<figure id="{name}">{own_ids(svg, name)}<figcaption>{html.escape(_CAPTIONS[name])}'
+        "</figcaption></figure>"
+        for name, svg in pictures.items()
+    ]
+    title, *more = sentences(report, internals=internals)
+    lines = [f"<p>{html.escape(line)}</p>" for line in more]
+    if verdict:
+        lines.insert(0, f'<p class="verdict">{html.escape(verdict)}</p>')
+    return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
+        title=html.escape(title),
+        summary="\n".join(lines),
+        tables=_tables(report, internals),
+        figures="\n".join(figures),
+    )
+
+
+def own_ids(svg: str, name: str) -> str:
+    """Returns a picture whose ids no other picture of the page has.
+
+    Args:
+        svg: From matplotlib, which gives every picture the same ones.
+        name: Of the picture.
+    """
+    for before in ('id="', 'href="#', "url(#"):
+        svg = svg.replace(before, f"{before}{name}-")
+    return svg
+
+
+def _tables(report: Report, internals: bool) -> str:
+    """Returns the tables as rich writes them for a browser."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), record=True, width=120)
+    console.print(time_table(report, internals=internals))
+    if internals:
+        console.print()
+        console.print(traffic_table(report))
+    return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")

@@ -1,0 +1,142 @@
+"""The two lines of a job that goes well: who trains where, and where the time went."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tfring.observe.recorder.places import short
+from tfring.runtime.texts.times import time_text
+from tfring.version import __version__
+
+if TYPE_CHECKING:
+    from tfring.observe.report.summary import Report
+
+# So many hosts are named.
+_NAMED = 3
+_WATCH = "watch: tfring top"
+
+
+def wanted(runtime: Mapping[str, str]) -> bool:
+    """Tells whether the log is one for people, and not of warnings or errors alone.
+
+    Args:
+        runtime: The settings of the runtime that are set, by name without prefix.
+    """
+    level = runtime.get("LOG_LEVEL", "info")
+    return level not in ("warning", "error") and runtime.get("LOG_FORMAT", "text") == "text"
+
+
+def first_line(
+    job: str,
+    ranks: str,
+    hosts: Sequence[str],
+    *,
+    devices: str,
+    transport: str,
+    width: int | None = None,
+) -> str:
+    """Returns "tfring 0.1.0  job 6d83ae  2 ranks on vm (2 CPUs)  shared memory  watch: tfring top".
+
+    Args:
+        job: Its id.
+        ranks: How many.
+        hosts: Theirs; none: they are not known yet.
+        devices: Of the only host; "": they are not known.
+        transport: See `transport`.
+        width: Of the terminal; None: there is none.
+    """
+    places = [f"{ranks} on {len(hosts)} hosts" if len(hosts) > 1 else ranks]
+    if 1 <= len(hosts) <= _NAMED:
+        places = [f"{ranks} on {', '.join(hosts)}", *places]
+    lines = []
+    for place in places:
+        trains = f"{place} ({devices})" if devices else place
+        for name in (f"tfring {__version__}", "tfring"):
+            parts = (name, f"job {short(job)}", trains, transport, _WATCH)
+            lines.append("  ".join(part for part in parts if part))
+    line = _fitting(lines, width)
+    gap = 0 if width is None else max(0, width - len(line))
+    return line.removesuffix(_WATCH) + " " * gap + _WATCH
+
+
+def last_line(seconds: float, report: Report | None, width: int | None = None) -> str:
+    """Returns "tfring: done in 14 s, all ranks equal. 92% computing, ...".
+
+    Args:
+        seconds: How long the job took.
+        report: Of the job; None: there is none.
+        width: Of the terminal; None: there is none.
+    """
+    took = time_text(seconds)
+    if report is None or report.size == 1:
+        return f"tfring: done in {took}"
+    begins = [f"tfring: done in {took}", f"tfring: {took}"]
+    if report.equal is not None:
+        but = "" if report.equal else " but for rounding"
+        begins = [f"{begins[0]}, all ranks equal{but}", f"{begins[1]}, ranks equal{but}"]
+    total = float(report.steps.total.sum())
+    if not total:
+        return begins[0]
+    waiting = round(100 * float(report.steps.waiting.sum()) / total)
+    exposed = round(100 * float(report.steps.exposed.sum()) / total)
+    ends = [
+        f"{100 - waiting - exposed}% computing, {waiting}% waiting{who}, {exposed}% communication"
+        for who in (*_waited_for(report, waiting), "")
+    ]
+    return _fitting([f"{begins[0]}. {ends[0]}", *(f"{begins[1]}. {end}" for end in ends)], width)
+
+
+def _waited_for(report: Report, waiting: int) -> list[str]:
+    """Returns for whom the others waited longest, in two lengths."""
+    slowest = report.slowest
+    if slowest is None or not waiting:
+        return []
+    share = round(100 * slowest.late / sum(rank.late for rank in report.ranks))
+    return [f" ({share}% of it for rank {slowest.rank})", f" (rank {slowest.rank})"]
+
+
+def _fitting(lines: Sequence[str], width: int | None) -> str:
+    """Returns the first line that is no longer than `width`, else the last one."""
+    if width is None:
+        return lines[0]
+    return next((line for line in lines if len(line) <= width), lines[-1])
+
+
+def own_devices(process: int = 0) -> str:
+    """Returns what this host has to train on, "8 GPUs" or "2 CPUs".
+
+    Args:
+        process: Whose CPUs; 0: this one's.
+    """
+    count, name = len(glob.glob("/dev/nvidia[0-9]*")), "GPU"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        count = min(count, len([one for one in visible.split(",") if one not in ("", "-1")]))
+    if not count:
+        count, name = len(os.sched_getaffinity(process)), "CPU"
+    return f"{count} {name}{'' if count == 1 else 's'}"
+
+
+def transport(hosts: int, ranks: int, devices: str, runtime: Mapping[str, str]) -> str:
+    """Returns what carries the data of ranks, as far as the settings say it; "" of one rank.
+
+    Args:
+        hosts: How many there are; 0: that is not known.
+        ranks: How many there are.
+        devices: As `own_devices` names them.
+        runtime: As for `wanted`.
+    """
+    if ranks == 1 or not hosts:
+        return ""
+    if "GPU" in devices and (carrier := runtime.get("GPU_OPERATIONS", "auto")) != "host":
+        return "NCCL" if carrier == "nccl" else ""  # where all ranks can, which they find out
+    carrier = runtime.get("CPU_OPERATIONS", "auto")
+    if carrier == "mpi":
+        return "MPI"
+    if hosts > 1:
+        return "TCP between hosts"
+    shared = carrier in ("auto", "shm") and runtime.get("SHARED_MEMORY", "1") == "1"
+    return "shared memory" if shared else "TCP"

@@ -1,0 +1,198 @@
+"""What counts as a slow rank, for the report of a job and for its explanation.
+
+A rank has become slow at a change point: since which step, by how much, and in what. One that was
+slow from the beginning has none, and is known by how much the others wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tfring.observe.report.changes import Array, Change, find_changes
+from tfring.observe.report.job_steps import JobSteps
+
+# A change that is sure but smaller than this part of a step is not worth a word.
+LEAST_SHARE = 0.05
+INPUT = "input pipeline"
+COMPUTE = "computation"
+OWN_WORK = "own work (input or computation)"
+COMMUNICATION = "communication"
+
+# A rank is slow all along if it was the last in so many of the late calls or steps, and all others
+# waited for it for so much of the time.
+_SHARE_OF_LATE = 0.75
+_SHARE_OF_TIME = 0.2
+_LEAST_LATE = 8
+# A wait of fewer nanoseconds is noise of the machine.
+_NOTABLE = 5_000_000
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """A change for the worse.
+
+    Attributes:
+        rank: Whose; None: of the communication of all ranks.
+        step: The first slow one.
+        more: Nanoseconds per step more than before.
+        part: In what: INPUT, COMPUTE, OWN_WORK or COMMUNICATION.
+        until: The first step that was fast again; None: none so far.
+    """
+
+    rank: int | None
+    step: int
+    more: float
+    part: str
+    until: int | None = None
+
+    def text(self, ranks: Sequence[int] | None = None) -> str:
+        """Returns a sentence about it.
+
+        Args:
+            ranks: Which ranks are meant, if `rank` is a position among them.
+        """
+        rank = self.rank if ranks is None or self.rank is None else ranks[self.rank]
+        much = f"{self.more / 1e6:.3g} ms more per step than before"
+        if self.rank is None:
+            since = f"communication has become slower since step {self.step}: {much}"
+        else:
+            since = f"rank {rank} has become slow since step {self.step}: {much}"
+            since += f", in its {self.part}"
+        return since if self.until is None else f"{since}; fast again since step {self.until}"
+
+
+def find_slowdowns(steps: JobSteps) -> list[Slowdown]:
+    """Returns what has become slower while the job ran, the first change first.
+
+    A rank counts as slow if its own work takes longer than before, also in comparison to the other
+    ranks, and steps with it: what all ranks have in common, like larger batches, names nobody.
+
+    Args:
+        steps: Of the job.
+    """
+    if len(steps.number) == 0:
+        return []
+    found: list[Slowdown] = []
+    least = LEAST_SHARE * float(np.median(steps.total))
+    total = steps.total.mean(axis=0)
+    more = excess(steps.own)
+    for position, rank in enumerate(steps.ranks):
+        own = steps.own[position]
+        changes = find_changes(more[position])
+        ends = [*(one.index for one in changes), len(own)][1:]
+        end_of = {one.index: end for one, end in zip(changes, ends, strict=True)}
+        for one, until in worse(changes, least):
+            end = end_of[one.index]
+            if matters(own[:end], total[:end], one.index, one.shift):
+                found.append(_slowdown(steps, rank, one, until, OWN_WORK))
+    shared = np.median(steps.exposed, axis=0)
+    for one, until in worse(find_changes(shared), least):
+        found.append(_slowdown(steps, None, one, until, COMMUNICATION))
+    return sorted(found, key=lambda one: one.step)
+
+
+def always_slow(last_rank: Array, waited: Array, time: float) -> tuple[int, Array] | None:
+    """Finds a rank that comes last again and again, which has no change to be found by.
+
+    Args:
+        last_rank: By call or step: which rank was the last; -1: not known.
+        waited: By call or step: nanoseconds for which all others have waited for it.
+        time: Nanoseconds that all these calls or steps took.
+
+    Returns:
+        The rank, and the positions of the calls or steps that were late because of it; None: there
+        is no such rank.
+    """
+    late = np.flatnonzero((waited > _NOTABLE) & (last_rank >= 0))
+    if len(late) < _LEAST_LATE:
+        return None
+    rank = int(np.bincount(last_rank[late]).argmax())
+    own = late[last_rank[late] == rank]
+    if len(own) < _SHARE_OF_LATE * len(late) or waited[own].sum() < _SHARE_OF_TIME * time:
+        return None
+    return rank, own
+
+
+def _slowdown(
+    steps: JobSteps, rank: int | None, change: Change, until: int | None, part: str
+) -> Slowdown:
+    again = None if until is None else int(steps.number[until])
+    return Slowdown(rank, int(steps.number[change.index]), change.shift, part, again)
+
+
+def excess(own: Array) -> Array:
+    """Returns by how much more than the median of the others each rank has worked.
+
+    Args:
+        own: Own work by rank and step.
+
+    Returns:
+        By rank and step; of a single rank its own work.
+    """
+    others = len(own) - 1
+    if others < 1:
+        return own * 1.0
+    order = np.argsort(own, axis=0)
+    ordered = np.take_along_axis(own, order, axis=0)
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.arange(len(own))[:, np.newaxis], axis=0)
+
+    def of_others(number: int) -> Array:
+        """The value of this place among the others: one more where the rank itself is before."""
+        return np.take_along_axis(ordered, number + (place <= number), axis=0)
+
+    more: Array = own - (of_others((others - 1) // 2) + of_others(others // 2)) / 2
+    return more
+
+
+def matters(own: Array, total: Array, index: int, shift: float) -> bool:
+    """Returns whether a rank has become slow that was compared with the others.
+
+    Its own work has to take longer, too: where another rank has become faster, this one is slow by
+    comparison only. And steps have to take longer: where ranks take turns in waiting for their
+    input, each is now fast and now slow, and the job is as fast as before.
+
+    Args:
+        own: The rank's own work by step.
+        total: How long the steps took.
+        index: Where the comparison with others has changed.
+        shift: By how much.
+    """
+    # As many steps before as after, so that what changed long before does not count.
+    begin = max(0, 2 * index - len(own))
+
+    own_rise = float(np.median(own[index:]) - np.median(own[begin:index]))
+    # Of many uneven ranks the slowest of a step is slow already, so that steps become longer by
+    # less than the shift.
+    total_rise = _middle(total[index:]) - _middle(total[begin:index])
+    return own_rise > shift / 2 and total_rise > shift / 8
+
+
+def _middle(values: Array) -> float:
+    """Returns the mean without the smallest and the largest tenth."""
+    left_out = len(values) // 10
+    return float(np.sort(values)[left_out : len(values) - left_out].mean())
+
+
+def worse(changes: Sequence[Change], least: float) -> list[tuple[Change, int | None]]:
+    """Returns the changes to larger values, each with the index where that is made good again.
+
+    Args:
+        changes: Of one series, in order of time.
+        least: Smaller ones are left out.
+    """
+    found: list[tuple[Change, int | None]] = []
+    for position, one in enumerate(changes):
+        if one.shift < least:
+            continue
+        level, until = one.shift, None
+        for later in changes[position + 1 :]:
+            level += later.shift
+            if level < one.shift / 2:
+                until = later.index
+                break
+        found.append((one, until))
+    return found

@@ -1,0 +1,226 @@
+"""What a report says, in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfring.observe.recorder.job import JobRecords
+from tfring.observe.recorder.layout import EventType
+from tfring.observe.recorder.marks import EQUAL, ROUNDED
+from tfring.observe.recorder.reader import Record, process_state
+from tfring.observe.report.job_steps import JobSteps, job_steps
+from tfring.observe.report.slowdowns import Slowdown, always_slow, find_slowdowns
+
+_NOTES = 20
+_EQUALITY: dict[str, bool | None] = {EQUAL: True, ROUNDED: False}
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """One rank; times are nanoseconds.
+
+    Attributes:
+        rank: Which.
+        host: On which host.
+        state: "running", "stopped", "ended", "failed", or "gone" without having said why.
+        epoch: Of `fit`, from 1 on; 0: it is not known.
+        epochs: How many `fit` has.
+        step: The last one that the program has marked; -1: it marks none.
+        loss: Of `fit`, of the epoch so far on this rank; None: not known.
+        input: Mean of its waiting for input per step; None: its program says nothing of it.
+        callbacks: Mean of Keras' callbacks after each batch.
+        own: Median of its own work per step, input and callbacks included; None: no steps are
+            known.
+        waiting: Median of its waiting for other ranks per step.
+        exposed: Median of communication per step that no computation hid.
+        exchange: Median of both together.
+        overlapped: Median of communication per step that was hidden.
+        last: How often it was the last, as rank 0 saw it, of all calls since the start.
+        late: What the others have waited for it in the steps of the report.
+        samples: Trained on so far; None: not known.
+        calls: Collectives that have ended.
+        failed: Of these, with an error.
+        bytes: Of tensors of its calls.
+        bytes_sent: Over connections and shared memory.
+        cache_hits: Calls that were asked for by their number in the response cache.
+        plans: Plans of several ranks that the record still has.
+        fused: Calls of these per plan, on average; None without plans.
+    """
+
+    rank: int
+    host: str
+    state: str
+    epoch: int
+    epochs: int
+    step: int
+    loss: float | None
+    input: float | None
+    callbacks: float | None
+    own: float | None
+    waiting: float | None
+    exposed: float | None
+    exchange: float | None
+    overlapped: float | None
+    last: int | None
+    late: int
+    samples: int | None
+    calls: int
+    failed: int
+    bytes: int
+    bytes_sent: int
+    cache_hits: int
+    plans: int
+    fused: float | None
+    locks: int = 0
+    lock_rounds: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the records of a job say of its speed.
+
+    Attributes:
+        job: Its id.
+        size: How many ranks it has.
+        missing: Ranks without a record.
+        ranks: One summary for each record.
+        steps: The steps that all records have.
+        slowdowns: What has become slower.
+        unlocked: Why the last lock of the schedule ended that a record tells of; "": none does.
+        equal: Whether all ranks had equal weights at the end of the last `fit`; False: but for
+            rounding; None: not known.
+        notes: The last lines that the program has written into the records, as (rank, text):
+            among them what StragglerCallback has found.
+    """
+
+    job: str
+    size: int
+    missing: tuple[int, ...]
+    ranks: tuple[RankSummary, ...]
+    steps: JobSteps
+    slowdowns: tuple[Slowdown, ...]
+    notes: tuple[tuple[int, str], ...]
+    unlocked: str = ""
+    equal: bool | None = None
+
+    @property
+    def slowest(self) -> RankSummary | None:
+        """The rank that the others have waited for longest; None if they waited for nobody."""
+        late = [rank for rank in self.ranks if rank.late]
+        return max(late, key=lambda rank: rank.late, default=None)
+
+    @property
+    def always_slow(self) -> int | None:
+        """The rank that is slow without having become slow; None: there is none."""
+        steps = self.steps
+        time = float(steps.total.mean(axis=0).sum()) if len(steps.number) else 0.0
+        found = always_slow(steps.last_rank, steps.waited_for, time)
+        changed = {one.rank for one in self.slowdowns}
+        return None if found is None or found[0] in changed else found[0]
+
+
+def make_report(job: JobRecords) -> Report:
+    """Returns what the records of a job say of its speed.
+
+    Args:
+        job: Its records.
+    """
+    steps = job_steps(job)
+    late = steps.waited_by_rank()
+    first = job.records.get(0)
+    ranks = [
+        _summary(record, steps, late.get(rank, 0), _last(first, rank))
+        for rank, record in job.records.items()
+    ]
+    marks = _marks(job)
+    unlocked = [
+        (job.common(rank, event.time), event.text)
+        for rank, record in job.records.items()
+        for event in record.events
+        if event.type == EventType.UNLOCK
+    ]
+    return Report(
+        job=job.job,
+        size=job.size,
+        missing=tuple(job.missing),
+        ranks=tuple(ranks),
+        steps=steps,
+        slowdowns=tuple(find_slowdowns(steps)),
+        notes=tuple((rank, text) for _, rank, text in marks[-_NOTES:] if text not in _EQUALITY),
+        unlocked=max(unlocked)[1] if unlocked else "",
+        equal=([_EQUALITY[text] for _, _, text in marks if text in _EQUALITY] or [None])[-1],
+    )
+
+
+def _marks(job: JobRecords) -> list[tuple[int, int, str]]:
+    """Returns what the program has written into the records: times, ranks and texts."""
+    return sorted(
+        (job.common(rank, event.time), rank, event.text)
+        for rank, record in job.records.items()
+        for event in record.events
+        if event.type == EventType.MARK and event.text
+    )
+
+
+def _summary(record: Record, steps: JobSteps, late: int, last: int | None) -> RankSummary:
+    header = record.header
+    own: float | None = None
+    waiting = exposed = exchange = overlapped = own
+    if record.rank in steps.ranks and len(steps.number):
+        row = steps.ranks.index(record.rank)
+        both = steps.waiting + steps.exposed
+        parts = (steps.own, steps.waiting, steps.exposed, both, steps.overlapped)
+        own, waiting, exposed, exchange, overlapped = (float(np.median(p[row])) for p in parts)
+    plans = record.raw_plans[record.raw_plans["members"] > 1]
+    return RankSummary(
+        rank=record.rank,
+        host=record.host,
+        state=_state(record),
+        epoch=int(header["epoch"]),
+        epochs=int(header["epochs"]),
+        step=int(header["step"]),
+        loss=float(header["loss"]) if header["has_loss"] else None,
+        input=_per_step(header, "input_time"),
+        callbacks=_per_step(header, "callback_time"),
+        own=own,
+        waiting=waiting,
+        exposed=exposed,
+        exchange=exchange,
+        overlapped=overlapped,
+        last=last,
+        late=late,
+        samples=int(header["samples"]) or None,
+        calls=int(header["ended"]),
+        failed=int(header["failed"]),
+        bytes=int(header["bytes"]),
+        bytes_sent=int(header["bytes_sent"]),
+        cache_hits=int(header["cache_hits"]),
+        plans=len(plans),
+        fused=float(plans["calls"].mean()) if len(plans) else None,
+        locks=int(header["locks"]),
+        lock_rounds=int(header["lock_rounds"]),
+    )
+
+
+def _per_step(header: dict[str, Any], name: str) -> float | None:
+    """Returns the mean of a sum of nanoseconds; None where nobody says it."""
+    steps, spent = int(header["step"]), int(header[name])
+    return spent / steps if steps > 0 and (spent or header["epoch"]) else None
+
+
+def _last(first: Record | None, rank: int) -> int | None:
+    if first is None or rank >= len(first.lateness):
+        return None
+    return first.lateness[rank].times
+
+
+def _state(record: Record) -> str:
+    name = record.state.name.lower()
+    if name == "left":
+        return "ended"
+    if name == "failed":
+        return "failed"
+    return process_state(record.header) or name

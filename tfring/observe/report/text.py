@@ -1,0 +1,223 @@
+"""A report as tables in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TextIO
+
+import numpy as np
+
+from tfring.observe.recorder.places import short
+from tfring.observe.report.summary import RankSummary, Report
+from tfring.runtime.texts.ranks import ranks_text
+from tfring.runtime.texts.sizes import size_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+# With this begins what every rank notes for tools: the address of its metrics.
+_OWN_NOTE = "metrics at "
+# Of more ranks, only those are listed that the others have waited for most.
+LISTED = 32
+
+
+def print_report(
+    report: Report, file: TextIO, verdict: str = "", *, internals: bool = False
+) -> None:
+    """Prints a report, as wide as the terminal.
+
+    Args:
+        report: What to print.
+        file: Where to; what is no terminal gets lines of up to 120 characters.
+        verdict: What is wrong with the job, which comes first; "": nothing.
+        internals: Also what only those need who know the runtime.
+
+    Raises:
+        ImportError: There is no rich.
+    """
+    from rich.console import Console
+
+    console = Console(file=file, width=None if file.isatty() else 120)
+    if verdict:
+        console.print(verdict, style="bold red", markup=False, highlight=False)
+        console.print()
+    show(report, console, internals=internals)
+
+
+def show(report: Report, console: Console, *, internals: bool = False) -> None:
+    """As `print_report`, on a console of rich."""
+    for line in sentences(report, internals=internals):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    console.print()
+    console.print(time_table(report, internals=internals))
+    if internals:
+        console.print()
+        console.print(traffic_table(report))
+
+
+def sentences(report: Report, *, internals: bool = False) -> list[str]:
+    """Returns what is to be said about a job, one sentence or two for each line."""
+    size, missing = report.size, report.missing
+    lines = [f"Job {short(report.job)}: {size} rank{'' if size == 1 else 's'}"]
+    if missing:
+        lines[0] += f"; no record of {ranks_text(missing)}"
+    lines += _progress(report)
+    steps = report.steps
+    if steps.efficiency is None:
+        lines.append("The records hold no complete training step of all ranks.")
+    else:
+        lines.append(_shares(report))
+    slowest = report.slowest
+    if slowest is not None and len(steps.number):
+        lines.append(_slowest(slowest, slowest.late / len(steps.number)))
+    if report.always_slow is not None:
+        lines.append(f"Rank {report.always_slow} has been slower than the others all along.")
+    lines += [f"{one.text()[0].upper()}{one.text()[1:]}." for one in report.slowdowns]
+    if internals:
+        lines += _locks(report)
+    for rank, text in report.notes:
+        if internals or not text.startswith(_OWN_NOTE):
+            lines.append(f"Rank {rank} noted: {text}")
+    return lines
+
+
+def _progress(report: Report) -> list[str]:
+    """Says how far `fit` is, by the rank that is furthest behind."""
+    training = [rank for rank in report.ranks if rank.epoch]
+    if not training:
+        return []
+    last = min(training, key=lambda rank: rank.step)
+    line = f"Epoch {last.epoch} of {last.epochs}, step {last.step}"
+    losses = [rank.loss for rank in training if rank.loss is not None]
+    return [f"{line}: loss {sum(losses) / len(losses):.4g}." if losses else f"{line}."]
+
+
+def _slowest(rank: RankSummary, late: float) -> str:
+    """Says for which rank the others waited, and what of its own work explains that."""
+    text = f"The others waited longest for rank {rank.rank} ({rank.host}): {_ms(late)} per step"
+    parts = {"its input takes": rank.input or 0.0, "its callbacks take": rank.callbacks or 0.0}
+    what, spent = max(parts.items(), key=lambda part: part[1])
+    return f"{text}; {what} {_ms(spent)}." if spent >= late / 2 else f"{text}."
+
+
+def _shares(report: Report) -> str:
+    """Says where the time of the steps went, in the words of the table."""
+    steps, ranks = report.steps, report.ranks
+    total, step = float(steps.total.sum()), float(steps.total.mean())
+    inside = [
+        f"{sum(known) / len(known) / step:.1%} {name}"
+        for name, known in (
+            ("input", [rank.input for rank in ranks if rank.input is not None]),
+            ("callbacks", [rank.callbacks for rank in ranks if rank.callbacks is not None]),
+        )
+        if known
+    ]
+    of_it = f" (of it {' and '.join(inside)})" if inside else ""
+    waiting = float(steps.waiting.sum())
+    exchange = waiting + float(steps.exposed.sum())
+    return (
+        f"A step took {_ms(float(np.median(steps.total)))} (median of steps {steps.number[0]} to "
+        f"{steps.number[-1]}): {steps.efficiency:.1%} own work{of_it}, {exchange / total:.1%} "
+        f"exchange (of it {waiting / total:.1%} waiting for other ranks)."
+    )
+
+
+def _locks(report: Report) -> list[str]:
+    """Says how much was run in locks of the schedule; all ranks count the same."""
+    locks = max((rank.locks for rank in report.ranks), default=0)
+    if not locks:
+        return []
+    rounds = max(rank.lock_rounds for rank in report.ranks)
+    line = f"The schedule was locked {_times(locks)}, for {rounds:,} rounds in all."
+    if report.unlocked:
+        line += f" Last recorded: {report.unlocked}."
+    return [line]
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
+
+
+def time_table(report: Report, *, internals: bool = False) -> Table:
+    """Returns where the time of each rank goes, per step; columns in the order of `tfring top`."""
+    from rich.text import Text
+
+    table = _table("Time per step, in ms")
+    for name in ("rank", "host", "state"):
+        table.add_column(name, justify="right" if name == "rank" else "left")
+    names = ["own work", "input", "callbacks", "exchange", "waiting", "awaited"]
+    names += ["overlapped", "last"] if internals else []
+    for name in names:
+        table.add_column(name, justify="right")
+    count = len(report.steps.number)
+    for rank in _listed(report):
+        times = [rank.own, rank.input, rank.callbacks, rank.exchange, rank.waiting]
+        times.append(rank.late / count if count else None)
+        cells = [*map(_milliseconds, times)]
+        if internals:
+            cells += [_milliseconds(rank.overlapped), "-" if rank.last is None else f"{rank.last}x"]
+        table.add_row(str(rank.rank), Text(rank.host), rank.state, *cells)  # no markup of rich's
+    table.caption = (
+        "own work: all but the exchange; of it input: waiting for data, callbacks: Keras' after "
+        "each batch. exchange: after the last gradient was there; of it waiting: for other ranks. "
+        "awaited: for so long all others waited for this rank. Medians; input, callbacks and "
+        "awaited are means. -: unknown."
+    )
+    if internals:
+        table.caption += (
+            " overlapped: communication before the last gradient. last: how often this rank was "
+            "the last to ask, of all calls."
+        )
+    return table
+
+
+def traffic_table(report: Report) -> Table:
+    """Returns what each rank has communicated since the start."""
+    table = _table("Communication since the start")
+    for name in ("rank", "calls", "failed", "given", "sent", "cached", "plans", "calls/plan"):
+        table.add_column(name, justify="right")
+    for rank in _listed(report):
+        table.add_row(
+            str(rank.rank),
+            f"{rank.calls:,}",
+            f"{rank.failed:,}" if rank.failed else "",
+            size_text(rank.bytes),
+            size_text(rank.bytes_sent),
+            f"{min(1.0, rank.cache_hits / rank.calls):.0%}" if rank.calls else "",
+            f"{rank.plans:,}",
+            "" if rank.fused is None else f"{rank.fused:.1f}",
+        )
+    table.caption = (
+        "given: bytes of the tensors of all calls. sent: bytes to other ranks. cached: calls "
+        "whose request was known by a number. plans: those that the record still "
+        "has; several calls in one plan are fused."
+    )
+    return table
+
+
+def _listed(report: Report) -> Iterable[RankSummary]:
+    slowest = sorted(report.ranks, key=lambda rank: -rank.late)[:LISTED]
+    return sorted(slowest, key=lambda rank: rank.rank)
+
+
+def _table(title: str) -> Table:
+    # Not at the top: `tfring run` loads this file, too, and shall start at once.
+    from rich import box
+    from rich.table import Table
+
+    return Table(
+        title=title,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+
+
+def _milliseconds(nanoseconds: float | None) -> str:
+    return "-" if nanoseconds is None else f"{nanoseconds / 1e6:.2f}"
+
+
+def _ms(nanoseconds: float) -> str:
+    return f"{nanoseconds / 1e6:.3g} ms"

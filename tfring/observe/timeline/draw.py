@@ -1,0 +1,298 @@
+"""Makes a timeline of the records of a job: a process for each rank, all on one clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfring.observe.recorder.gradients import Series
+from tfring.observe.recorder.job import JobRecords
+from tfring.observe.recorder.reader import Call, Event, Record
+from tfring.observe.timeline.critical import Segment, critical_path
+from tfring.observe.timeline.hops import NO_HOPS, Hops
+from tfring.observe.timeline.moments import JobMoments, Moments
+from tfring.observe.timeline.phases import KINDS, NO_PHASES, Phases
+from tfring.observe.timeline.trace import Trace
+
+# Of each rank, so many names have a lane; the calls of the others share one.
+NAMED_LANES = 40
+_EXPOSED = "exposed communication"
+# What tfring calls collectives of its own: comparisons, metrics, gradients.
+_OURS = "tfring."
+
+
+def draw(
+    job: JobRecords,
+    hops: Mapping[int, Hops] | None = None,
+    phases: Mapping[int, Phases] | None = None,
+) -> Trace:
+    """Returns the timeline of a job.
+
+    Args:
+        job: The records of its ranks.
+        hops: Messages between ranks, by the rank that noted them, where they were noted.
+        phases: What `fit` did when, by rank, where that was noted.
+    """
+    moments = JobMoments(job)
+    trace = Trace(_origin(job), _facts(job))
+    _path(trace, moments)
+    for rank, record in job.records.items():
+        one = _Rank(trace, moments, rank)
+        one.draw(record, (phases or {}).get(rank, NO_PHASES))
+        one.draw_hops((hops or {}).get(rank, NO_HOPS))
+    return trace
+
+
+def process_of(rank: int) -> int:
+    """Returns the number of a rank's process in the file; the critical path has number 1."""
+    return rank + 2
+
+
+def _origin(job: JobRecords) -> int:
+    times = [
+        job.common(rank, time)
+        for rank, record in job.records.items()
+        for time in (
+            *(call.submitted for call in record.calls),
+            *(event.time for event in record.events),
+            *([] if record.calls or record.events else [record.header["started_monotonic"]]),
+        )
+    ]
+    return min(times)
+
+
+def _facts(job: JobRecords) -> dict[str, Any]:
+    clocks = {
+        f"rank {rank}": {
+            "offset_us": clock.offset / 1000,
+            "drift_ppm": clock.drift * 1e6,
+            "error_us": None if clock.error is None else clock.error / 1000,
+        }
+        for rank, clock in job.clocks.items()
+    }
+    return {
+        "job": job.job,
+        "ranks": job.size,
+        "missing_ranks": job.missing,
+        "clock_of_rank": next(iter(job.records)),
+        "clocks": clocks,
+    }
+
+
+def _path(trace: Trace, moments: JobMoments) -> None:
+    """Draws the critical paths of all steps."""
+    keys = sorted({key for steps in moments.steps.values() for key in steps})
+    paths = [(key, critical_path(moments, key[1], key[0])) for key in keys]
+    if not any(path for _, path in paths):
+        return
+    trace.process(1, "critical path")
+    end: dict[Series, int] = {}
+    for (series, number), path in paths:
+        if path and path[0].begin >= end.get(series, 0):
+            lane = trace.lane(1, _steps_lane(series, moments))
+            _step_path(trace, lane, number, path)
+            end[series] = path[-1].end
+
+
+def _steps_lane(series: Series, moments: JobMoments) -> str:
+    """Returns the lane of steps: "steps" where there is one optimizer for all ranks."""
+    if len(moments.series) == 1 and series[0] == 0:
+        return "steps"
+    of = f" in process set {series[0]}" if series[0] else ""
+    return f"steps of {series[1]}{of}"
+
+
+def _step_path(trace: Trace, lane: int, number: int, path: tuple[Segment, ...]) -> None:
+    spent: Counter[str] = Counter()
+    for part in path:
+        spent[f"{part.text}, us"] += round((part.end - part.begin) / 1000)
+    trace.slice(1, lane, f"step {number}", path[0].begin, path[-1].end, {"step": number, **spent})
+    for part in path:
+        args = {"rank": part.rank, "collective": part.name}
+        trace.slice(1, lane, part.text, part.begin, part.end, args)
+
+
+class _Rank:
+    """Draws one rank."""
+
+    def __init__(self, trace: Trace, moments: JobMoments, rank: int) -> None:
+        self._trace, self._moments, self._rank = trace, moments, rank
+        self._process = process_of(rank)
+        self._last = moments.last_time(rank)
+
+    def draw(self, record: Record, phases: Phases) -> None:
+        name = f"rank {self._rank} ({record.host}, process {record.pid})"
+        self._trace.process(self._process, name, _clock_text(self._moments.job, self._rank))
+        self._phases(phases)
+        self._steps()
+        self._events(record.events)
+        named = self._named(record.calls)
+        for name in named:
+            self._trace.lane(self._process, name)
+        for call in record.calls:
+            self._call(self._moments.of(self._rank, call), call.name in named)
+        self._in_flight(record.calls)
+
+    def _named(self, calls: list[Call]) -> list[str]:
+        """Returns the names that have a lane: gradients first, then the program's own."""
+        count = Counter(call.name for call in calls)
+        steps = self._moments.calls[self._rank].values()
+        gradients = dict.fromkeys(call.name for of_step in steps for call in of_step)
+        others = [name for name, _ in count.most_common() if not name.startswith(_OURS)]
+        return [*gradients, *others][:NAMED_LANES]
+
+    def draw_hops(self, hops: Hops) -> None:
+        """Draws a lane for what goes to each peer, and one for what comes from it."""
+        common = self._moments.job.common
+        for hop in hops:
+            end, peer = common(self._rank, int(hop["end"])), int(hop["peer"])
+            text = f"from rank {peer}" if hop["receives"] else f"to rank {peer}"
+            lane = self._trace.lane(self._process, text)
+            first = common(self._rank, int(hop["first"]))
+            since = common(self._rank, int(hop["since"])) or first
+            args = {"bytes": int(hop["bytes"]), "plan": int(hop["sequence"])}
+            name = f"plan {args['plan']}"
+            self._trace.slice(self._process, lane, name, since, end, args)
+            self._trace.slice(self._process, lane, "bytes move", first, end)
+
+    def _phases(self, phases: Phases) -> None:
+        """Draws what `fit` does, what it waits for and what callbacks take."""
+        common = self._moments.job.common
+        for lane in dict.fromkeys(lane for lane, _ in KINDS) if len(phases) else ():
+            self._trace.lane(self._process, lane)
+        # Of two that begin at once the one that holds the other comes first.
+        for at in np.lexsort((phases["kind"], -phases["end"], phases["begin"])).tolist():
+            begin, end, number, kind = phases[at].tolist()
+            lane, name = KINDS[kind]
+            self._trace.slice(
+                self._process,
+                self._trace.lane(self._process, lane),
+                name.format(number),
+                common(self._rank, begin),
+                common(self._rank, end),
+            )
+
+    def _steps(self) -> None:
+        """Draws steps: from the end of one to the end of the next."""
+        steps, common = self._moments.steps[self._rank], self._moments.job.common
+        for (series, number), step in sorted(steps.items()):
+            first, ready = common(self._rank, step.first), common(self._rank, step.ready)
+            begin = common(self._rank, step.began) or first
+            end = common(self._rank, step.end)
+            if not end or end < begin:
+                continue
+            lane = self._trace.lane(self._process, _steps_lane(series, self._moments))
+            args = {"step": number, "bytes": step.bytes, "buckets": step.buckets}
+            self._trace.slice(self._process, lane, f"step {number}", begin, end, args)
+            for text, since, until in (
+                ("before the first gradients", begin, first),
+                ("gradients and communication", max(begin, first), ready),
+                (_EXPOSED, max(begin, ready), end),
+            ):
+                if since < until:
+                    args = {"step": number}
+                    self._trace.slice(self._process, lane, text, since, until, args)
+
+    def _events(self, events: list[Event]) -> None:
+        for event in events:
+            lane = self._trace.lane(self._process, "events")
+            time = self._moments.job.common(self._rank, event.time)
+            name = event.type.name.lower().replace("_", " ")
+            if name == "mark":
+                name = event.text
+            args = {"text": event.text, "value": event.value, "status": event.code}
+            self._trace.mark(self._process, lane, name, time, args)
+
+    def _call(self, one: Moments, named: bool) -> None:
+        call, end = one.call, one.ended or max(self._last, one.submitted)
+        if not named:
+            whole = (f"{call.kind} {call.name}", one.submitted, end)
+            parts = [whole, *_phases(one, end)]
+            self._trace.overlapping(self._process, "others", parts, _about(one))
+            return
+        lane = self._trace.lane(self._process, call.name)
+        # From the call that came last, and made the collective run, to what ran on all ranks.
+        flow = f"{call.sequence}:{call.name}" if one.last_rank >= 0 else ""
+        cause = flow if one.last_rank == self._rank else ""
+        self._trace.slice(
+            self._process, lane, call.kind, one.submitted, end, _about(one), flow_from=cause
+        )
+        for text, begin, until in _phases(one, end):
+            flow_to = flow if text == "running" and not cause else ""
+            self._trace.slice(self._process, lane, text, begin, until, flow_to=flow_to)
+
+    def _in_flight(self, calls: list[Call]) -> None:
+        common = self._moments.job.common
+        changes: Counter[int] = Counter()
+        for call in calls:
+            changes[common(self._rank, call.submitted)] += call.bytes
+            if call.ended:
+                changes[common(self._rank, call.ended)] -= call.bytes
+        total = 0
+        for time, change in sorted(changes.items()):
+            total += change
+            self._trace.counter(self._process, "in flight", "bytes", time, total)
+
+
+def _phases(one: Moments, end: int) -> list[tuple[str, int, int]]:
+    """Returns what a call went through: name, begin, end; without gap and never backwards."""
+    if one.last_rank >= 0 and one.last_rank != one.rank:
+        first = f"submitted, waits for rank {one.last_rank}"
+    else:
+        first = "submitted"
+    known = [
+        (first, one.asked or one.planned),
+        ("negotiating", one.planned),
+        ("queued", one.started),
+        ("running", one.finished),
+        ("finishing", one.ended),
+    ]
+    phases, begin = [], one.submitted
+    for text, until in known:
+        if not until:  # it is there now, or the call ended without it
+            if not one.ended:
+                phases.append((text, begin, end))
+                break
+            continue
+        until = min(max(until, begin), end)
+        if until > begin:
+            phases.append((text, begin, until))
+        begin = until
+    return phases
+
+
+def _about(one: Moments) -> dict[str, Any]:
+    call = one.call
+    facts: dict[str, Any] = {
+        "tensor": call.name,
+        "bytes": call.bytes,
+        "dtype": call.dtype,
+        "shapes": " ".join(map(str, call.shapes)),
+        "process_set": call.process_set,
+        "plan": call.sequence,
+        "invocation": call.invocation,
+        "status": call.status or "has not ended",
+    }
+    if call.call_site:
+        facts["line"] = call.call_site
+    if one.last_rank >= 0:
+        facts["asked_last"] = f"rank {one.last_rank}"
+        if one.asked_but_one:
+            facts["others_waited_us"] = (one.asked - one.asked_but_one) / 1000
+    return facts
+
+
+def _clock_text(job: JobRecords, rank: int) -> str:
+    clock, first = job.clocks[rank], next(iter(job.records))
+    if clock.error == 0.0 and clock.offset == 0.0:
+        return f"the same clock as rank {first}"
+    error = (
+        "an unknown error" if clock.error is None else f"at most {clock.error / 1000:.0f} us error"
+    )
+    return (
+        f"clock {clock.offset / 1000:.0f} us from that of rank {first}, drift "
+        f"{clock.drift * 1e6:.1f} ppm, {error}"
+    )

@@ -1,0 +1,180 @@
+"""Makes the file of a timeline from what ranks have spooled, and removes what jobs have left."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from tfring.observe.recorder.reader import RecordError, process_state
+from tfring.observe.timeline.draw import draw
+from tfring.observe.timeline.spool import (
+    facts_of,
+    is_done,
+    load_timeline,
+    remove_spool,
+    spool_path,
+    spools_of,
+)
+from tfring.observe.timeline.trace import replaced_file
+
+_log = logging.getLogger("tfring")
+
+# So long the first rank of a host waits for the others to end their spools.
+_OTHERS_SECONDS = 15.0
+# A file of so many calls is made in some ten seconds, and the end of a job waits for it.
+_MOST_CALLS = 50_000
+
+
+def target_of(path: Path, rank: int) -> Path:
+    """Returns the file that the first rank of a host makes.
+
+    Args:
+        path: The file of the timeline.
+        rank: That rank.
+    """
+    if rank == 0:
+        return path
+    return path.with_name(f"{path.stem}.{os.uname().nodename}{path.suffix}")
+
+
+def remove_spools_above(path: Path, size: int) -> None:
+    """Removes spools of an earlier job with more ranks. Each rank of a job replaces its own.
+
+    Args:
+        path: The file of the timeline.
+        size: How many ranks the job has.
+    """
+    for spool, facts in _facts_of_spools(path):
+        if facts["rank"] >= size:
+            remove_spool(spool)
+
+
+def make_file(path: Path, rank: int, facts: dict[str, Any]) -> None:
+    """Makes the file of the spools of a job that are there.
+
+    Args:
+        path: The file of the timeline.
+        rank: Ours, the lowest of this host.
+        facts: Of our spool.
+
+    Raises:
+        RecordError: Our spool is gone.
+        OSError: It cannot be written.
+    """
+    spools = {int(one["rank"]): spool for spool, one in _of_job(path, facts)}
+    if rank != 0 and (0 in spools or rank not in spools):
+        return  # a folder that hosts share: rank 0 makes the file of all, or has made it
+    if rank not in spools:
+        raise RecordError(
+            f"{spool_path(path, rank)} is not the one that rank {rank} has written: another job "
+            "writes a timeline of the same name, or somebody has removed it"
+        )
+    _wait_for(list(spools.values()))
+    target = target_of(path, rank)
+    found = load_timeline(list(spools.values()), _MOST_CALLS)
+    job = found.job
+    draw(job, found.hops, found.phases).write(target)
+    if found.left_out:
+        _warn_of_more(target, found.left_out)
+    if job.missing:
+        _log.warning(
+            "%s has no timeline of %d of %d ranks; where they are on other hosts, bring together "
+            "the files %s.rank-*.spool of all and run `tfring timeline` on them",
+            target,
+            len(job.missing),
+            job.size,
+            path.name,
+        )
+    if not found.left_out and not job.missing:
+        _remove(list(spools.values()))
+
+
+def clear(path: Path) -> None:
+    """Removes what earlier jobs have left of a timeline, which would be taken for the next one's.
+
+    Args:
+        path: The file.
+
+    Raises:
+        OSError: It cannot be removed.
+    """
+    replaced_file(path).unlink(missing_ok=True)
+    for spool in spools_of(path):
+        with contextlib.suppress(OSError, RecordError):
+            if process_state(facts_of(spool)) not in ("running", "stopped"):
+                remove_spool(spool)
+
+
+def finish(path: Path) -> bool:
+    """Makes the file of what ranks have left that did not come to it, as they were killed.
+
+    Args:
+        path: The file; `clear` has removed one of an earlier job. Of several jobs that one run of
+            the launcher has had, the newest.
+
+    Returns:
+        Whether there was anything left.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    facts = _facts_of_spools(path)
+    if path.exists() or not facts:
+        return False
+    newest = max((one for _, one in facts), key=lambda one: int(one["began"]))
+    spools = [spool for spool, _ in _of_job(path, newest)]
+    found = load_timeline(spools, _MOST_CALLS)
+    draw(found.job, found.hops, found.phases).write(path)
+    if found.left_out:
+        _warn_of_more(path, found.left_out)
+    if not found.left_out and not found.job.missing:
+        _remove(spools)
+    return True
+
+
+def _remove(spools: list[Path]) -> None:
+    """Removes spools, but for those that ranks still write."""
+    for spool in spools:
+        if is_done(spool) or process_state(facts_of(spool)) == "gone":
+            remove_spool(spool)
+
+
+def _warn_of_more(path: Path, left_out: int) -> None:
+    _log.warning(
+        "%s has the newest calls; %d more are in %s.rank-*.spool, and `tfring timeline %s -o FILE` "
+        "makes a file of all, which may take minutes",
+        path,
+        left_out,
+        path.name,
+        path,
+    )
+
+
+def _of_job(path: Path, facts: dict[str, Any]) -> list[tuple[Path, dict[str, Any]]]:
+    """Returns the spools of the present job; others may lie there from before."""
+    return [
+        (spool, one)
+        for spool, one in _facts_of_spools(path)
+        if (one["job"], one["generation"]) == (facts["job"], facts["generation"])
+    ]
+
+
+def _facts_of_spools(path: Path) -> list[tuple[Path, dict[str, Any]]]:
+    found = []
+    for spool in spools_of(path):
+        with contextlib.suppress(OSError, RecordError):
+            found.append((spool, facts_of(spool)))
+    return found
+
+
+def _wait_for(spools: list[Path]) -> None:
+    """Waits until ranks that live have ended their spools, or some time is over."""
+    limit = time.monotonic() + _OTHERS_SECONDS
+    for spool in spools:
+        facts = facts_of(spool)
+        while not is_done(spool) and process_state(facts) != "gone" and time.monotonic() < limit:
+            time.sleep(0.02)

@@ -1,0 +1,149 @@
+"""What the records of all ranks together say of a call: its times on one clock."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from tfring.observe.recorder.gradients import Series, gradient_calls
+from tfring.observe.recorder.job import JobRecords
+from tfring.observe.recorder.reader import Call, Plan, Record, last_sign
+from tfring.observe.recorder.steps import Steps, aligned, steps_of
+
+Key = tuple[Series, int]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """One call of one rank. Times are nanoseconds of the common clock, 0: not yet, or not known.
+
+    Attributes:
+        call: As in its record.
+        rank: Whose call it is.
+        submitted: The program called.
+        asked_but_one: All ranks but the last one had asked rank 0 for it.
+        asked: All had.
+        last_rank: The rank that asked last; -1: not known.
+        planned: The plan came.
+        started: The plan's first bytes could move; before, the plan was queued.
+        finished: The plan was through.
+        ended: The call was given back to the program.
+    """
+
+    call: Call
+    rank: int
+    submitted: int
+    asked_but_one: int
+    asked: int
+    last_rank: int
+    planned: int
+    started: int
+    finished: int
+    ended: int
+
+
+class JobMoments:
+    """All calls of a job on the common clock.
+
+    Attributes:
+        job: The records.
+        steps: By rank, and by series and number.
+        series: All that there are.
+        calls: Of the steps, likewise, in the order in which they were submitted.
+    """
+
+    def __init__(self, job: JobRecords) -> None:
+        """Reads what is in the records.
+
+        Args:
+            job: The records.
+        """
+        self.job = job
+        self._plans: dict[tuple[int, int], Plan] = {
+            (rank, plan.sequence): plan
+            for rank, record in job.records.items()
+            for plan in record.plans
+        }
+        # Rank 0 alone knows when ranks asked, of the calls in which it takes part.
+        self._asked = {
+            (call.sequence, call.name): (rank, call)
+            for rank, record in job.records.items()
+            for call in record.calls
+            if call.sequence and call.last_rank >= 0
+        }
+        self._of_plan: dict[int, list[tuple[int, Call]]] = defaultdict(list)
+        for rank, record in job.records.items():
+            for call in record.calls:
+                if call.sequence:
+                    self._of_plan[call.sequence].append((rank, call))
+        own = {rank: steps_of(record.raw_calls) for rank, record in job.records.items()}
+        same = aligned(own)
+        self.steps = {
+            rank: {(step.series, step.number): step for step in steps}
+            for rank, steps in same.items()
+        }
+        self.series = {series for steps in self.steps.values() for series, _ in steps}
+        self.calls = {
+            rank: _calls_of_steps(record, own[rank], same[rank])
+            for rank, record in job.records.items()
+        }
+
+    def of(self, rank: int, call: Call) -> Moments:
+        """Returns the times of a call.
+
+        Args:
+            rank: Whose call it is.
+            call: The call.
+        """
+        common = self.job.common
+        where, asked = self._asked.get((call.sequence, call.name), (rank, None))
+        plan = self._plans.get((rank, call.sequence)) if call.sequence else None
+        return Moments(
+            call=call,
+            rank=rank,
+            submitted=common(rank, call.submitted),
+            asked_but_one=common(where, asked.second_last_asked) if asked else 0,
+            asked=common(where, asked.last_asked) if asked else 0,
+            last_rank=asked.last_rank if asked else -1,
+            planned=common(rank, call.planned),
+            started=common(rank, plan.started) if plan else 0,
+            finished=common(rank, plan.ended) if plan else 0,
+            ended=common(rank, call.ended),
+        )
+
+    def of_plan(self, sequence: int) -> list[Moments]:
+        """Returns all calls of a plan, of all ranks.
+
+        Args:
+            sequence: The plan's number.
+        """
+        return [self.of(rank, call) for rank, call in self._of_plan[sequence]]
+
+    def before(self, rank: int, sequence: int) -> int:
+        """Returns the plan that this rank ran last before another; 0: none is known."""
+        earlier = range(sequence - 1, max(0, sequence - 1000), -1)
+        return next((number for number in earlier if (rank, number) in self._plans), 0)
+
+    def last_time(self, rank: int) -> int:
+        """Returns until when a rank is known to have lived, on the common clock."""
+        return self.job.common(rank, last_sign(self.job.records[rank]))
+
+
+def _calls_of_steps(record: Record, own: Steps, same: Steps) -> dict[Key, list[Call]]:
+    """Returns the calls of the steps in `same`, which are those that `own` has with its numbers."""
+    names = [own.names[series] for series in own.series.tolist()]
+    counted = zip(names, own.number.tolist(), same.number.tolist(), strict=True)
+    key_of = {(name, number): (name, common) for name, number, common in counted}
+    by_number = {call.number: call for call in record.calls}
+    found = gradient_calls(record.raw_calls)
+    numbers = record.raw_calls["number"][found.at].tolist()
+    calls: dict[Key, list[Call]] = defaultdict(list)
+    for series, step, number in zip(
+        found.which.tolist(), found.number.tolist(), numbers, strict=True
+    ):
+        key = key_of.get((found.series[series], step))
+        if key is not None:  # a step that was partly overwritten is left out
+            calls[key].append(by_number[number])
+    for of_step in calls.values():
+        of_step.sort(key=lambda call: call.submitted)
+    return calls

@@ -1,0 +1,356 @@
+"""What a rank writes while a timeline is on: a file that is valid at any time and bounded in size.
+
+It begins with a line of JSON. Then come parts: four letters that say what it is, the number of
+bytes, the bytes. A part that a crash has cut off is left out. When the file is half as large as
+allowed it is renamed, replacing the one before, and a new one begun. Entries are those of the
+record, so all that has been drained becomes a record again, one with longer rings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfring.observe.recorder import layout
+from tfring.observe.recorder.files import checked_header, open_file
+from tfring.observe.recorder.job import JobRecords, job_of, load_job
+from tfring.observe.recorder.reader import Record, RecordError, Rings, read_record, record_of
+from tfring.observe.timeline.hops import HOP, Hops
+from tfring.observe.timeline.phases import PHASE, Phases
+
+SUFFIX = ".spool"
+OLDER = ".older"
+FORMAT = "tfring timeline spool"
+RINGS = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT, "rank": layout.RANK}
+# What the first line says of the rank: the names of a record's header, and three more.
+IDENTITY: dict[str, type] = {
+    "job": str,
+    "boot": str,
+    **dict.fromkeys(("started_monotonic", "pid_space", "pid", "pid_started", "generation"), int),
+}
+FACTS = IDENTITY | {"record": str, "rank": int, "began": int}
+_NUMBERS = {"call": "number", "plan": "sequence", "event": "number"}
+_TAGS = {
+    b"HEAD": "header",
+    b"CALL": "call",
+    b"PLAN": "plan",
+    b"EVNT": "event",
+    b"RANK": "rank",
+    b"HOPS": "hops",
+    b"PHAS": "phases",
+}
+_BESIDE = {"hops": HOP, "phases": PHASE}  # and not in the record
+_TAG_OF = {name: tag for tag, name in _TAGS.items()}
+_END = b"DONE"
+_PART = struct.Struct("<4sI")
+_MOST_PART = 64 << 20  # bytes: a drain writes no more at once
+
+
+class SpoolWriter:
+    """Writes the spool of one rank. For one thread."""
+
+    def __init__(self, path: Path, limit: int, facts: dict[str, Any]) -> None:
+        """Makes the file.
+
+        Args:
+            path: The file; what an earlier job has left there is removed.
+            limit: How many bytes both files may have together.
+            facts: What the first line says besides.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        self.path, self._limit, self._used = path, max(limit // 2, 1 << 16), 0
+        self._whole = 0  # so many bytes of the newest file can be read
+        self._line = json.dumps({"format": FORMAT, **facts}).encode() + b"\n"
+        older_file(path).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        self._file = self._begin()
+
+    def add(self, name: str, data: bytes) -> None:
+        """Adds entries of a ring, or the header.
+
+        Args:
+            name: "header", "call", "plan", "event", "rank", "hops" or "phases".
+            data: As they are in the record, or come from the binding or from `fit`.
+        """
+        self._write(_TAG_OF[name], data)
+
+    def flush(self, header: bytes) -> None:
+        """Makes what was added visible to readers; begins a new file if this one is large enough.
+
+        Args:
+            header: Of the record.
+        """
+        self._file.flush()
+        self._whole = self._used
+        if self._used < self._limit:
+            return
+        self._file.close()
+        self.path.replace(older_file(self.path))
+        self._file = self._begin()
+        self._whole = 0
+        self.add("header", header)
+        self._file.flush()
+        self._whole = self._used
+
+    def close(self, done: bool) -> None:
+        """Closes the file.
+
+        Args:
+            done: Whether the rank has written all that it will.
+        """
+        if done:
+            self._write(_END, b"")
+        self._file.close()
+
+    def give_up(self) -> None:
+        """Says that nothing more comes, after writing has failed: readers would wait for it."""
+        with contextlib.suppress(OSError):
+            self._file.close()  # fails again, and is closed
+        with contextlib.suppress(OSError), self.path.open("r+b") as file:
+            file.truncate(self._whole)  # on a full disk this frees what is needed
+            file.seek(self._whole)
+            file.write(_PART.pack(_END, 0))
+
+    def _begin(self) -> Any:
+        file = self.path.open("wb")
+        file.write(self._line)
+        self._used = len(self._line)
+        return file
+
+    def _write(self, tag: bytes, data: bytes) -> None:
+        if data or tag == _END:
+            self._file.write(_PART.pack(tag, len(data)) + data)
+            self._used += _PART.size + len(data)
+
+
+def older_file(path: Path) -> Path:
+    """Returns the file with what was written before."""
+    return path.with_name(path.name + OLDER)
+
+
+def spool_path(timeline: Path, rank: int) -> Path:
+    """Returns the spool of a rank for a timeline."""
+    return timeline.with_name(f"{timeline.name}.rank-{rank}{SUFFIX}")
+
+
+def spools_of(timeline: Path) -> list[Path]:
+    """Returns the spools that are there for a timeline."""
+    found = timeline.parent.glob(f"{_escaped(timeline.name)}.rank-*{SUFFIX}")
+    return sorted(found, key=lambda path: (len(path.name), path.name))
+
+
+def remove_spool(path: Path) -> None:
+    """Removes both files of a spool."""
+    for one in (path, older_file(path)):
+        with contextlib.suppress(OSError):
+            one.unlink()
+
+
+def is_spool(path: Path) -> bool:
+    """Tells whether a file is a spool."""
+    with contextlib.suppress(OSError, RecordError), open_file(path, -1) as file:
+        return file.readline(4096).startswith(json.dumps({"format": FORMAT}).encode()[:-1])
+    return False
+
+
+def facts_of(path: Path) -> dict[str, Any]:
+    """Returns what the first line of a spool says.
+
+    Args:
+        path: The spool.
+
+    Raises:
+        RecordError: The file is none.
+        OSError: It cannot be read.
+    """
+    with open_file(path, -1) as file:
+        try:
+            facts = json.loads(file.readline(1 << 16))
+        except ValueError:
+            facts = None
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        raise RecordError(f"{path} is no spool of a timeline")
+    if any(type(facts.get(name)) is not kind for name, kind in FACTS.items()):
+        raise RecordError(
+            f"{path} is a spool of another version of tfring: read it with the one that wrote it"
+        )
+    return facts
+
+
+def is_done(path: Path) -> bool:
+    """Tells whether the rank of a spool has written all that it will."""
+    try:
+        with open_file(path) as file:
+            file.seek(-_PART.size, 2)
+            return file.read() == _PART.pack(_END, 0)
+    except (OSError, RecordError):
+        return False
+
+
+def read_spool(path: Path, most: int | None = None) -> tuple[Record, int]:
+    """Makes a record of what is in a spool.
+
+    Args:
+        path: The spool.
+        most: Of more calls than that, only the newest.
+
+    Returns:
+        The record, and how many calls were left out.
+
+    Raises:
+        RecordError: The file is no spool, or holds nothing yet.
+        OSError: A file cannot be read.
+    """
+    facts = facts_of(path)
+    header: bytes | None = None
+    found: dict[str, list[bytes]] = {name: [] for name in RINGS}
+    files = [one for one in (older_file(path), path) if one.exists()]
+    for name, data in (part for one in files for part in _parts(one)):
+        if name == "header":
+            header = data
+        elif name == "rank":
+            found[name] = [data]  # counters: the newest count
+        elif name in found:
+            found[name].append(data)
+    if header is None:
+        raise RecordError(f"{path} holds nothing yet")
+    if not is_done(path):
+        for name, entries in _after_the_last_drain(facts).items():
+            found[name].append(entries)
+    rings, left_out = dict[str, np.ndarray[Any, Any]](), 0
+    for name, dtype in RINGS.items():
+        ring = np.frombuffer(b"".join(found[name]), dtype)
+        if name in _NUMBERS:
+            ring = _newest(ring, _NUMBERS[name])
+        if name in ("call", "plan") and most is not None and len(ring) > most:
+            left_out += len(ring) - most if name == "call" else 0
+            ring = ring[-most:]
+        rings[name] = ring
+    checked = checked_header(path, header)
+    if len(rings["rank"]) not in (0, checked["size"]):
+        raise RecordError(f"{path} is damaged: it is of {len(rings['rank'])} ranks")
+    now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    whole = Rings(checked, rings["call"], rings["plan"], rings["event"], rings["rank"], now)
+    return record_of(path, whole), left_out
+
+
+def _beside(path: Path, name: str, most: int | None) -> np.ndarray[Any, Any]:
+    """Returns what is in a spool and not in a record, in order of time.
+
+    Args:
+        path: The spool.
+        name: "hops" or "phases".
+        most: Of more than that, only the newest.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    files = [one for one in (older_file(path), path) if one.exists()]
+    data = [part for one in files for found, part in _parts(one) if found == name]
+    entries = np.frombuffer(b"".join(data), _BESIDE[name])
+    return entries if most is None else entries[-most:]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What there is of a job.
+
+    Attributes:
+        job: The records.
+        hops: Messages between ranks, by rank; of those that have a spool.
+        phases: What `fit` did when, by rank; of the same.
+        left_out: How many calls were left out as there are so many.
+    """
+
+    job: JobRecords
+    hops: dict[int, Hops]
+    phases: dict[int, Phases]
+    left_out: int
+
+
+def load_timeline(given: Sequence[Path | str] = (), most: int | None = None) -> Loaded:
+    """Reads a job as `load_job` does, and besides from the spools of a timeline.
+
+    Args:
+        given: Spools, the name of a timeline that has spools beside it, records, folders, or the
+            id of a job.
+        most: Of more calls than that in all spools, only the newest; of messages, too.
+
+    Returns:
+        The records of the job and what is not in them.
+
+    Raises:
+        RecordError: There is no record, a file is none, or the files are of several jobs.
+        OSError: A file cannot be read.
+    """
+    spools: list[Path] = []
+    others: list[str] = []
+    for one in map(Path, given):
+        found = [one] if is_spool(one) else spools_of(one)
+        spools += found
+        others += [] if found else [str(one)]
+    records = list(load_job(others).records.values()) if others or not spools else []
+    left_out, hops, phases = 0, dict[int, Hops](), dict[int, Phases]()
+    each = None if most is None or not spools else most // len(spools)
+    for path in spools:
+        record, more = read_spool(path, each)
+        records.append(record)
+        left_out += more
+        hops[record.rank] = _beside(path, "hops", each)
+        phases[record.rank] = _beside(path, "phases", each)
+    return Loaded(job_of(records), hops, phases, left_out)
+
+
+def _newest(ring: np.ndarray[Any, Any], key: str) -> np.ndarray[Any, Any]:
+    """Returns each entry once, as it was drained last: open ones are drained again."""
+    backwards = ring[::-1]
+    _, first = np.unique(backwards[key], return_index=True)
+    newest: np.ndarray[Any, Any] = backwards[first]
+    return newest
+
+
+def _after_the_last_drain(facts: dict[str, Any]) -> dict[str, bytes]:
+    """Returns what the record has of the time since the timeline began: of a killed rank, say."""
+    try:
+        record = read_record(facts["record"])
+    except (OSError, RecordError):
+        return {}
+    if any(record.header[name] != facts[name] for name in ("job", "started_monotonic")):
+        return {}
+    rings = {"call": record.raw_calls, "plan": record.raw_plans}
+    return {
+        name: ring[(ring["ended"] == 0) | (ring["ended"] >= facts["began"])].tobytes()
+        for name, ring in rings.items()
+    }
+
+
+def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yields the parts of a file up to the one that is cut off."""
+    sizes = {"header": layout.HEADER.itemsize, **{n: d.itemsize for n, d in RINGS.items()}}
+    sizes |= {name: dtype.itemsize for name, dtype in _BESIDE.items()}
+    with open_file(path, -1) as file:
+        file.readline()
+        while len(head := file.read(_PART.size)) == _PART.size:
+            tag, length = _PART.unpack(head)
+            if length > _MOST_PART:
+                return
+            data = file.read(length)
+            name = _TAGS.get(tag)
+            if len(data) < length:
+                return
+            if name is not None and length % sizes[name] == 0:
+                yield name, data
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

@@ -1,0 +1,56 @@
+"""What is asked of communicators and groups of mpi4py, which this never loads."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def is_communicator(value: Any) -> bool:
+    """Whether a value is an mpi4py communicator. Does not load mpi4py."""
+    module = sys.modules.get("mpi4py.MPI")
+    return module is not None and isinstance(value, module.Comm)
+
+
+def is_null(comm: Any) -> bool:
+    """Whether a communicator is COMM_NULL, that is, this process is not in it."""
+    return bool(comm == sys.modules["mpi4py.MPI"].COMM_NULL)
+
+
+def spans_world(comm: Any) -> bool:
+    """Whether a communicator has all processes of COMM_WORLD, in any order."""
+    mpi = sys.modules["mpi4py.MPI"]
+    if is_null(comm) or comm.Is_inter():
+        return False
+    order = mpi.Comm.Compare(comm, mpi.COMM_WORLD)
+    return order in (mpi.IDENT, mpi.CONGRUENT, mpi.SIMILAR)
+
+
+def ranks_in(group: Any, comm: Any) -> list[int]:
+    """Returns the ranks that the processes of a communicator have in a group, ascending.
+
+    Raises:
+        ValueError: One of them is not in the group, or the communicator joins two groups.
+    """
+    mpi = sys.modules["mpi4py.MPI"]
+    if comm.Is_inter():
+        raise ValueError(
+            "a process set cannot be made of an intercommunicator: take the result of its Merge()"
+        )
+    members = comm.Get_group()
+    ranks = mpi.Group.Translate_ranks(members, list(range(members.size)), group)
+    members.Free()
+    outside = [place for place, rank in enumerate(ranks) if rank == mpi.UNDEFINED]
+    if outside:
+        raise ValueError(
+            f"rank {outside[0]} of the communicator of a process set is not part of the job that "
+            "init(comm=...) made: take the communicator from the job's own"
+        )
+    return sorted(ranks)
+
+
+def free_group(group: Any) -> None:
+    """Frees a group that MpiExchange.group returned, unless MPI is finalised already."""
+    module = sys.modules.get("mpi4py.MPI")
+    if module is not None and not module.Is_finalized():
+        group.Free()

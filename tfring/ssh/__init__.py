@@ -1,1 +1,0 @@
-"""How other hosts are reached: with the system's ssh and the user's keys."""
