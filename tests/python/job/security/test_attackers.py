@@ -383,6 +383,8 @@ def test_bytes_that_come_instead_of_an_object(patches):
         """What a rank gets from a relay."""
 
         attempt = objects._native.core.attempt
+        CoreError = objects._native.core.CoreError
+        set_call_site = objects._native.core.set_call_site
 
         @staticmethod
         def allgather(_, name, process_set):
