@@ -44,7 +44,8 @@ class Others:
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Any:
     def set_up(made: list[Progress], parts: list[list[str]] | None = None) -> None:
         others = Others(made, parts)
-        monkeypatch.setattr(progress, "_native", type("Native", (), {"core": others}))
+        native = {"core": others, "note_call_site": lambda: None}
+        monkeypatch.setattr(progress, "_native", type("Native", (), native))
         monkeypatch.setattr(progress, "is_initialized", lambda: True)
         monkeypatch.setattr(progress, "size", lambda: len(made))
         monkeypatch.setattr(progress, "rank", lambda: 0)

@@ -61,8 +61,9 @@ def test_the_view_in_a_terminal(job: LiveJob, tmp_path: Path) -> None:
     terminal = Terminal(command, tmp_path)
     name = id_of(job.records.name)
     try:
-        shown = terminal.wait_for(f"job {short(name)}", "2 ranks on 1 host", "samples/s", "q quit")
-        assert re.findall(r"^ +(\d) +\S+ +- +\d+ ", shown, re.MULTILINE) == ["0", "1"]
+        terminal.wait_for(f"job {short(name)}", "2 ranks on 1 host", "samples/s", "q quit")
+        row = re.compile(r"^ +(\d) +\S+ +- +\d+ ", re.MULTILINE)
+        terminal.wait_until(lambda: row.findall(terminal.text()) == ["0", "1"])
         before = read_record(job.records / "rank-0.record").header["step"]
 
         def goes_on() -> bool:

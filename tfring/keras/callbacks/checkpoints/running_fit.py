@@ -9,6 +9,7 @@ from tfring.keras.callbacks.fits import fit_frame
 
 # The variable of `fit`, in Keras 3 and Keras 2, and what it has the steps of an epoch in.
 _COUNTED = {"epoch_iterator": "steps_per_epoch", "data_handler": "_inferred_steps"}
+_SHORTENED = "_tfring_shortened"
 
 
 def data_of(model: Any) -> Any:
@@ -34,12 +35,15 @@ def shorten_epoch(model: Any, steps: int | None, trained: int) -> int:
     """
     frame = fit_frame(model, inspect.currentframe())
     known = {} if frame is None else frame.f_locals
-    if not steps or not (trained or known.get("steps_per_epoch")):
-        return trained
     for name, attribute in _COUNTED.items():
-        if getattr(known.get(name), attribute, None):
+        counts = known.get(name)
+        if not steps or not getattr(counts, attribute, None):
+            continue
+        # A Sequence of Keras 2 may have other lengths later, so only what was shortened is set.
+        if trained or known.get("steps_per_epoch") or getattr(counts, _SHORTENED, False):
             trained = min(trained, steps - 1)
-            setattr(known[name], attribute, steps - trained)
+            setattr(counts, attribute, steps - trained)
+            setattr(counts, _SHORTENED, trained > 0)
     return trained
 
 
