@@ -105,10 +105,14 @@ class Writer:
             return self._replaced
 
     def replace(self) -> None:
-        """Says that others write its share: the draft is tried on, but nobody waits for it."""
+        """Says that others write its share: the draft is tried on, but nobody waits for it.
+
+        Without a draft its next share tells whether the storage works.
+        """
         with self._changed:
             self._trouble = self.trouble
-            self._replaced, self._error = True, None
+            self._replaced = self._attempting or self._draft is not None
+            self._error = None
             self._submitted_at = self._failing_since = time.monotonic()
             self._changed.notify_all()
 
@@ -205,6 +209,7 @@ class Writer:
             self._attempting = False
             if self._draft is draft:  # and was not given up meanwhile
                 self._count(draft, error)
+            self._replaced &= self._draft is not None
             self._changed.notify_all()
 
     def _count(self, draft: Draft, error: Exception) -> None:
@@ -216,7 +221,7 @@ class Writer:
         left = self._failing_since + self._patience - now
         if self._replaced:
             if retries.is_final(error):
-                self._draft, self._failures, self._replaced = None, 0, False
+                self._draft, self._failures = None, 0
         elif retries.is_final(error) or left <= 0:
             self._error, self._draft, self._failures = error, None, 0
         else:

@@ -6,6 +6,7 @@ import builtins
 import errno
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -386,6 +387,28 @@ def test_what_else_fails_is_no_trouble_of_the_storage(tmp_path: Path) -> None:
         assert not checkpoints.trouble
         with pytest.raises(RuntimeError, match="the copy"):
             checkpoints.raise_failure()
+
+
+def test_a_share_that_was_given_up_and_taken_over_is_written_again(tmp_path: Path) -> None:
+    """Else its rank would leave its share to the others for ever: nothing tries the storage."""
+    fails = [True]
+
+    def lease() -> bool:
+        if fails[0]:
+            raise OSError(errno.EHOSTUNREACH, "No route to host")
+        return True
+
+    with Checkpointer(tmp_path, lease_check=lease, timeout=0.2) as checkpoints:
+        checkpoints.save(state(1), 1)
+        while checkpoints._writer._error is None:  # which nobody waits for
+            time.sleep(0.01)
+        assert "No route to host" in checkpoints.trouble
+        assert checkpoints.replace(), "the others write this share"
+        fails[0] = False
+        assert not checkpoints.trouble, "nothing is left that could show that the storage works"
+        assert checkpoints.save(state(2), 2) is not None
+        checkpoints.wait(LIMIT)
+    assert_newest(tmp_path, 2)
 
 
 def test_it_is_an_error_when_nothing_could_be_written_for_long(
