@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tfring.bench.result import Result, Row
+from tfring.runtime.texts.words import counted
 
 LEGEND = (
     "Times in ms, of the slowest rank; bandwidths in GB/s (10^9 bytes).\n"
@@ -52,7 +53,7 @@ _OF_STEPS: tuple[_Column, ...] = (
 
 def title(result: Result) -> str:
     """Returns the line above all tables."""
-    on = f"{result.hosts} host{'' if result.hosts == 1 else 's'}"
+    on = counted(result.hosts, "host")
     made = result.versions
     tensorflow = made.get("tensorflow") or made.get("tensorflow-cpu") or "unknown"
     return (

@@ -31,7 +31,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "stacks": ("tfring.observe.commands.stacks", "print the stacks of all ranks"),
         "profile": ("tfring.observe.commands.profile", "sample all ranks: a flame graph"),
         "timeline": ("tfring.observe.commands.timeline", "write a timeline for ui.perfetto.dev"),
-        "dump": ("tfring.observe.commands.dump", "copy the records of the ranks, for a bug report"),
+        "dump": ("tfring.observe.commands.dump", "write one file for a bug report"),
     },
     "Clusters": {
         "manifest": ("tfring.launch.kubernetes.manifest", "print a manifest for Kubernetes"),

@@ -32,6 +32,7 @@ from tfring.observe.report import run_lines
 from tfring.runtime.settings.environment import Settings, read_settings
 from tfring.runtime.ssh import SshOptions
 from tfring.runtime.texts.screen import columns
+from tfring.runtime.texts.words import counted
 
 if TYPE_CHECKING:
     from tfring.launch.elastic.elastic_job import ElasticJobRunner
@@ -139,7 +140,7 @@ def _first_line(job: JobOptions, settings: Settings, width: int | None, *, alone
     """Returns who trains where; `alone` says that no other host is known."""
     hosts = list(dict.fromkeys(slot.host for slot in job.slots))
     count = job.size if job.elastic is None else job.elastic.min_np
-    ranks = f"{count} rank{'' if count == 1 else 's'}"
+    ranks = counted(count, "rank")
     if job.share is not None:
         ranks = f"{len(job.slots)} of {ranks}"
     if job.elastic is not None:  # other launchers know the hosts of theirs
@@ -228,7 +229,7 @@ def _compare(options: RunOptions, counts: tuple[int, int]) -> int:
                 return code
         from tfring.training.comparison.runs import compare_runs
 
-        first, second = (f"{count} rank{'' if count == 1 else 's'}" for count in counts)
+        first, second = (counted(count, "rank") for count in counts)
         outcome = compare_runs(folders[0], folders[1], (first, second))
     print(f"tfring run: {first} and {second}: {outcome.text}")
     return 0 if outcome.equal else 1

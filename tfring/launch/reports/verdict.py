@@ -14,6 +14,7 @@ from tfring.observe.explain.causes import Cause, Explanation
 from tfring.observe.explain.launched import RunRecords
 from tfring.runtime.texts.errors import ProgramError, of_any_rank
 from tfring.runtime.texts.ranks import ranks_text
+from tfring.runtime.texts.words import upper_first
 
 # Programs end with these by mistakes in C or C++.
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
@@ -143,7 +144,7 @@ def _of_signal(who: str, process: RankProcess, number: int, seen: str) -> list[s
 
 def _of_several(found: Explanation, processes: Sequence[RankProcess], records: RunRecords) -> str:
     if found.cause is not Cause.LEFT:
-        return _capital(found.what)
+        return upper_first(found.what)
     others = [process.rank for process in processes if process.rank not in found.ranks]
     step = records.last_seen(found.ranks[0]).rpartition("after ")[1:]
     after = f", {''.join(step)}" if step[0] else ""
@@ -164,7 +165,7 @@ def _all_of(guilty: list[RankProcess], size: int, who: str) -> str:
         return who
     if len(guilty) == size:
         return f"All {size} ranks"
-    return _capital(ranks_text([process.rank for process in guilty]))
+    return upper_first(ranks_text([process.rank for process in guilty]))
 
 
 def _of_code(who: str, process: RankProcess, gone: bool, seen: str) -> str:
@@ -199,12 +200,8 @@ def _others(
             stopped.append(process.rank)
         else:
             ends.setdefault(error.sentence("")[1:MOST_CAUSE], []).append(process.rank)
-    lines = [f"{_capital(ranks_text(ranks))}, too, {end}" for end, ranks in ends.items()]
+    lines = [f"{upper_first(ranks_text(ranks))}, too, {end}" for end, ranks in ends.items()]
     if stopped:
         were = "was" if len(stopped) == 1 else "were"
-        lines.append(f"{_capital(ranks_text(stopped))} {were} stopped.")
+        lines.append(f"{upper_first(ranks_text(stopped))} {were} stopped.")
     return lines
-
-
-def _capital(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"

@@ -15,6 +15,7 @@ from tfring.observe.explain.explain import explain_now
 from tfring.observe.recorder import catalog
 from tfring.observe.recorder.catalog import Entry
 from tfring.observe.recorder.places import short
+from tfring.runtime.texts.words import upper_first
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +60,7 @@ def _kept(entry: Entry) -> Explanation:
     text = entry.end["verdict"] or "no rank has told what was wrong."
     if entry.end["state"] == "ended":
         text = "the job is over, without an error."
-    text = f"{text[:1].upper()}{text[1:]} It ran from {began} to {until}."
+    text = f"{upper_first(text)} It ran from {began} to {until}."
     cause = Cause.OVER if entry.end["state"] == "ended" else Cause.FAILED
     return Explanation(entry.job, cause, (), (), text)
 

@@ -12,11 +12,11 @@ from tfring.observe.explain.situation import (
     Situation,
     key_of,
     seconds,
-    upper_first,
 )
 from tfring.observe.recorder.layout import CallFlags, RankState
 from tfring.observe.recorder.reader import Call
 from tfring.runtime.texts.ranks import listed, ranks_text
+from tfring.runtime.texts.words import upper_first
 
 # A rank may wait in join for long. The others are looked at when they have done nothing so long.
 _JOIN_PATIENCE = 3 * SECOND

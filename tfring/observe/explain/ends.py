@@ -6,16 +6,12 @@ import re
 from collections import Counter
 
 from tfring.observe.explain.causes import Cause, Finding
-from tfring.observe.explain.situation import (
-    SECOND,
-    Situation,
-    seconds,
-    upper_first,
-)
+from tfring.observe.explain.situation import SECOND, Situation, seconds
 from tfring.observe.recorder.layout import EventType
 from tfring.observe.recorder.reader import Call, Event
 from tfring.runtime.texts.errors import follows, of_any_rank
 from tfring.runtime.texts.ranks import listed, ranks_text
+from tfring.runtime.texts.words import upper_first
 
 # A running process writes to its record with every heartbeat, every 5 s by default.
 _SILENT = 15 * SECOND

@@ -7,13 +7,14 @@ from collections import Counter
 import numpy as np
 
 from tfring.observe.explain.causes import Cause, Finding
-from tfring.observe.explain.situation import SECOND, Situation, seconds, upper_first
+from tfring.observe.explain.situation import SECOND, Situation, seconds
 from tfring.observe.recorder.job import JobRecords
 from tfring.observe.recorder.reader import Record
 from tfring.observe.recorder.steps import steps_of
 from tfring.observe.report.job_steps import job_steps
 from tfring.observe.report.slowdowns import always_slow, find_slowdowns
 from tfring.runtime.texts.ranks import ranks_text
+from tfring.runtime.texts.words import upper_first
 
 # The newest calls are judged, of at most so long a time.
 _WINDOW_CALLS = 400

@@ -308,11 +308,6 @@ def seconds(nanoseconds: float) -> str:
     )
 
 
-def upper_first(text: str) -> str:
-    """Returns a text that begins a sentence."""
-    return text[:1].upper() + text[1:]
-
-
 def is_unnamed(call: Call) -> bool:
     """Tells whether the program gave a call no name."""
     return bool(call.flags & CallFlags.UNNAMED)

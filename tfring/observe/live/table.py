@@ -14,6 +14,8 @@ from tfring.observe.recorder.places import short
 from tfring.runtime.texts.plain import plain
 from tfring.runtime.texts.ranks import ranks_text
 from tfring.runtime.texts.sizes import size_text
+from tfring.runtime.texts.times import time_text
+from tfring.runtime.texts.words import counted
 
 MISSING = (
     "tfring top needs the package rich, which comes with Keras: pip install 'tfring[top]'; --json "
@@ -114,8 +116,8 @@ def header(view: Overview, *, internals: bool = False) -> list[str]:
     """Returns the first lines: how far the job is, and the numbers of all ranks together."""
     rows = [rank.row for rank in view.ranks]
     hosts = len({row.host for row in rows})
-    count = f"{len(rows)} of {view.size} ranks" if view.missing else _counted(view.size, "rank")
-    where = [f"job {short(view.job)}", f"{count} on {_counted(hosts, 'host')}", *_progress(view)]
+    count = f"{len(rows)} of {view.size} ranks" if view.missing else counted(view.size, "rank")
+    where = [f"job {short(view.job)}", f"{count} on {counted(hosts, 'host')}", *_progress(view)]
     speed = []
     losses = [row.loss for row in rows if row.loss is not None]
     if losses:
@@ -146,7 +148,7 @@ def help_text(internals: bool) -> str:
         "h": "one line per host or per rank",
         "i": "also what is inside the runtime",
         "s": "stacks of all ranks: at which line each is",
-        "d": "dump: copy the records into a folder, for a bug report",
+        "d": "dump: write all that is known of the job into one file, for a bug report",
         "?": "this help",
     }
     columns = [one for one in COLUMNS if internals or not one.internal]
@@ -163,10 +165,6 @@ def next_sort(choice: Choice, width: int, step: int) -> str:
     return names[(at + step) % len(names)]
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
 def _progress(view: Overview) -> list[str]:
     """Returns how far `fit` is, by the rank that is furthest behind."""
     training = [rank for rank in view.ranks if rank.row.record["epoch"]]
@@ -180,15 +178,8 @@ def _progress(view: Overview) -> list[str]:
         return parts
     parts.append(f"step {step} of {end}")
     if last.steps and step < end:
-        parts.append(f"{_duration((end - step) / last.steps)} left")
+        parts.append(f"{time_text((end - step) / last.steps)} left")
     return parts
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 def _lines(view: Overview, most: int | None, choice: Choice) -> tuple[list[Line], list[str]]:

@@ -12,6 +12,7 @@ from tfring.observe.recorder.reader import Record, process_state
 from tfring.observe.recorder.stacks import MAIN, OWN
 from tfring.observe.recorder.take_stacks import NO_STACKS
 from tfring.runtime.texts.ranks import ranks_text
+from tfring.runtime.texts.words import upper_first
 
 _HEAD = re.compile(r"^Thread \[(.*)\] \(most recent call first\):$")
 # The outermost frames of every thread but the main one.
@@ -35,8 +36,7 @@ def describe_stacks(stacks: Mapping[int, str], *, whole: bool = False) -> str:
         alike.setdefault("\n".join(shown), []).append(rank)
     parts = []
     for text, ranks in alike.items():
-        whom = ranks_text(ranks)
-        parts.append(f"{whom[0].upper()}{whom[1:]}:\n{_indented(text)}")
+        parts.append(f"{upper_first(ranks_text(ranks))}:\n{_indented(text)}")
     return "\n\n".join(parts)
 
 

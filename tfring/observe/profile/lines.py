@@ -11,6 +11,7 @@ from tfring.observe.profile.sampling import Profile
 from tfring.observe.recorder.stacks import MAIN
 from tfring.runtime.texts.frames import library
 from tfring.runtime.texts.ranks import ranks_text
+from tfring.runtime.texts.words import upper_first
 
 # A line on which ranks spend shares so different is worth a sentence.
 _MUCH = 0.2
@@ -104,10 +105,10 @@ def _sentence(line: Line, slow: list[int], found: Mapping[int, Shares]) -> str:
     others = [rank for rank in found if rank not in slow]
     least = min(found[rank][line] for rank in slow)
     most = max(found[rank].get(line, 0.0) for rank in others)
-    who = ranks_text(slow)
+    who = upper_first(ranks_text(slow))
     spend = "spends" if len(slow) == 1 else "spend at least"
     rest = ranks_text(others) if len(others) == 1 else "the others at most"
     return (
-        f"{who[0].upper()}{who[1:]} {spend} {100 * least:.0f} % of the time in {line.text()}; "
+        f"{who} {spend} {100 * least:.0f} % of the time in {line.text()}; "
         f"{rest} {100 * most:.0f} %."
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tfring.observe.recorder.places import short
 from tfring.runtime.texts.times import time_text
+from tfring.runtime.texts.words import counted
 from tfring.version import __version__
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def own_devices(process: int = 0) -> str:
         count = min(count, len([one for one in visible.split(",") if one not in ("", "-1")]))
     if not count:
         count, name = len(os.sched_getaffinity(process)), "CPU"
-    return f"{count} {name}{'' if count == 1 else 's'}"
+    return counted(count, name)
 
 
 def transport(hosts: int, ranks: int, devices: str, runtime: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ from tfring.observe.recorder.places import short
 from tfring.observe.report.summary import RankSummary, Report
 from tfring.runtime.texts.ranks import ranks_text
 from tfring.runtime.texts.sizes import size_text
+from tfring.runtime.texts.words import counted, upper_first
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,8 +59,8 @@ def show(report: Report, console: Console, *, internals: bool = False) -> None:
 
 def sentences(report: Report, *, internals: bool = False) -> list[str]:
     """Returns what is to be said about a job, one sentence or two for each line."""
-    size, missing = report.size, report.missing
-    lines = [f"Job {short(report.job)}: {size} rank{'' if size == 1 else 's'}"]
+    missing = report.missing
+    lines = [f"Job {short(report.job)}: {counted(report.size, 'rank')}"]
     if missing:
         lines[0] += f"; no record of {ranks_text(missing)}"
     lines += _progress(report)
@@ -73,7 +74,7 @@ def sentences(report: Report, *, internals: bool = False) -> list[str]:
         lines.append(_slowest(slowest, slowest.late / len(steps.number)))
     if report.always_slow is not None:
         lines.append(f"Rank {report.always_slow} has been slower than the others all along.")
-    lines += [f"{one.text()[0].upper()}{one.text()[1:]}." for one in report.slowdowns]
+    lines += [f"{upper_first(one.text())}." for one in report.slowdowns]
     if internals:
         lines += _locks(report)
     for rank, text in report.notes:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from tfring.runtime.texts.ranks import listed
+from tfring.runtime.texts.words import counted
 
 # Packages whose frames are no part of the user's program.
 LIBRARIES = ("tfring", "horovod", "tensorflow", "keras", "tf_keras")
@@ -62,5 +63,4 @@ def summary(names: list[str]) -> str:
     Args:
         names: The package of each frame.
     """
-    frames = f"{len(names)} frame{'' if len(names) == 1 else 's'}"
-    return f"... {frames} of {listed(list(dict.fromkeys(names)))}"
+    return f"... {counted(len(names), 'frame')} of {listed(list(dict.fromkeys(names)))}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import socket
 from collections.abc import Sequence
 from typing import Any
 
 from tfring.checkpoint import Checkpointer
 from tfring.collectives import objects
-from tfring.job.bootstrap.hosts import host_name
 from tfring.keras.callbacks.checkpoints.patience import while_others_wait
 from tfring.runtime import topology
 from tfring.runtime.exceptions import described
@@ -100,7 +100,7 @@ def replace(checkpoints: Checkpointer, trouble: str) -> None:
             "rank %d (host %s) cannot write to %s: %s. The other ranks write its share of the "
             "checkpoints until it can. Look at the storage of this host",
             topology.rank(),
-            host_name(),
+            socket.gethostname(),
             checkpoints,
             trouble,
         )
