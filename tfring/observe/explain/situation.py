@@ -94,8 +94,15 @@ class Situation:
 
     @cached_property
     def waiting(self) -> dict[int, list[Call]]:
-        """By rank: open calls that have no plan, because some rank has not called them."""
-        return {r: [c for c in calls if c.planned == 0] for r, calls in self.open.items()}
+        """By rank: open calls that some rank has not made.
+
+        Such a call has no plan, unless the schedule is locked: a lock gives a rank the plan of its
+        call before the other ranks have made it.
+        """
+        return {
+            rank: [call for call in calls if call.planned == 0 or self._late(call)]
+            for rank, calls in self.open.items()
+        }
 
     @cached_property
     def counts(self) -> dict[int, dict[tuple[int, str], int]]:
@@ -151,15 +158,18 @@ class Situation:
         return self._missing[key]
 
     def _missing_of(self, call: Call) -> list[int]:
-        members = self.members_of(call)
-        missing = [
+        unknown = [rank for rank in self.members_of(call) if rank not in self.counts]
+        return self._late(call) or unknown
+
+    def _late(self, call: Call) -> list[int]:
+        """Returns the ranks whose records show that they have not made a call."""
+        return [
             rank
-            for rank in members
+            for rank in self.members_of(call)
             if rank in self.counts
             and not self.has_called(rank, key_of(call))
             and (call.kind == "join" or not self.joined(rank, call.process_set))
         ]
-        return missing or [rank for rank in members if rank not in self.counts]
 
     def members_of(self, call: Call) -> list[int]:
         """Returns the ranks that take part in a call."""
@@ -229,7 +239,8 @@ class Situation:
             later += ended[min(4, len(ended) // 2) :]
         # Before the first call of a name ranks compile, which says nothing about later ones.
         known = [call for call in later if call.invocation != 1] or later
-        usual = max((call.planned - call.submitted for call in known), default=None)
+        # Not until the plan came: a lock gives it at once, and the rank waits for the others then.
+        usual = max((call.ended - call.submitted for call in known), default=None)
         return FIRST_PATIENCE if usual is None else max(MIN_PATIENCE, 3 * usual)
 
     def who(self, rank: int) -> str:

@@ -55,6 +55,19 @@ def test_a_wait_has_to_be_three_times_as_long_as_usual(waited: float, cause: Cau
     assert found.ranks == (() if cause is Cause.NOTHING else (1,))
 
 
+@pytest.mark.parametrize(("usual", "cause"), [(0.01, Cause.NOT_CALLING), (1.0, Cause.NOTHING)])
+def test_a_rank_that_is_missing_in_a_locked_schedule_is_found(usual: float, cause: Cause) -> None:
+    # The lock gave each call its plan when it was made; the call then waited for the other rank.
+    made = [replace(one, planned=one.submitted) for one in steps(20, usual)]
+    waits = replace(call("loss", 21, 21), planned=START + 21 * SECOND)
+    found = explain(
+        job([record(0, 2, [*made, waits], 23.5), record(1, 2, made, 23.5)]),
+        {0: RUNS, 1: RUNS},
+    )
+    assert found.cause is cause, found.text
+    assert "rank 0 waits " in found.text.lower()
+
+
 @pytest.mark.parametrize(
     ("waited", "busy", "cause"),
     [
