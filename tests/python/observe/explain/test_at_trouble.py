@@ -33,8 +33,8 @@ class Runtime:
         self.notes: list[tuple[str, str]] = []
         self.generations: set[int] = set()  # whose errors get the notes
 
-    def generation_state(self) -> dict[str, int]:
-        return {"generation": GENERATION}
+    def generation_state(self) -> SimpleNamespace:
+        return SimpleNamespace(number=GENERATION)
 
     def wait_for_warning(self, timeout: float, generation: int) -> tuple[bool, list[str]] | None:
         assert generation == GENERATION
