@@ -31,6 +31,7 @@ from tfring.launch.signals import (
     signal_name,
 )
 from tfring.observe.explain.launched import RunRecords
+from tfring.runtime.texts.errors import ProgramError, of_any_rank
 
 
 class StoppedWhileStartingError(BaseException):
@@ -208,9 +209,10 @@ class Supervisor(abc.ABC):
         if process is None:  # ssh has said it, or the agent itself
             self._note(f"host {host.name}: {data.decode(errors='replace')}")
             return
-        process.record_output(name, data, now)
         if process.held.goes_on(now) and not self._leaves_no_time():
             self._release(number, process)
+            process.goes_on()
+        process.record_output(name, data, now)
         if name == "stderr" and self._options.folds:
             data = process.held.take(data, now)
         if data:
@@ -228,12 +230,33 @@ class Supervisor(abc.ABC):
             if code is None:
                 continue
             process.code, process.ended_at = code, time.monotonic()
-            if code in (0, self._options.stopped_exit_code):
-                self._release(number, process)
+            self._settle(number, process)
             del self._running[number]
             for stream in self._streams.pop(number).values():
                 self._merger.finish(stream)
             self._ended(process)
+
+    def _settle(self, number: int, process: RankProcess) -> None:
+        """Shows what is held back of a process that has ended, but for what has ended it.
+
+        Who is killed may not have failed before; errors of ranks that are stopped mostly say so.
+        """
+        assert process.code is not None
+        error = error_of(process)
+        ended_by_error = process.code not in (0, self._options.stopped_exit_code) and (
+            process.code > 0 or (error is not None and self._is_known(process, error))
+        )
+        if not ended_by_error:
+            self._release(number, process)
+        elif data := process.held.settle():
+            self._merger.feed(self._streams[number]["stderr"], data, time.monotonic())
+
+    def _is_known(self, process: RankProcess, error: ProgramError) -> bool:
+        """Whether an error only follows from others, or a process that has failed has the same."""
+        line = of_any_rank(error.line(), process.rank)
+        others = [one for one in self._processes_of_job() if one.failed() and one is not process]
+        known = [of_any_rank(e.line(), o.rank) for o in others if (e := error_of(o)) is not None]
+        return error.follows or line in known
 
     def _on_silent(self, host: Host) -> None:
         self._note(

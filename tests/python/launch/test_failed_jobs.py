@@ -135,6 +135,40 @@ def test_a_traceback_that_is_only_logged_is_shown_as_it_is(tmp_path: Path) -> No
         assert f"{line}\n" in done.stderr, done.stderr
 
 
+OTHERS = """
+    import logging, os, time
+    rank = int(os.environ["TFRING_RANK"])
+    if rank == 1:
+        try:
+            {}["batch"]
+        except KeyError:
+            logging.exception("a bad batch")
+        open(f"{where}/logged", "w").close()
+        time.sleep(600)
+    while not os.path.exists(f"{where}/logged"):
+        time.sleep(0.01)
+    time.sleep(0.3)
+    if how == "raise":
+        raise ValueError("first")
+    try:
+        {}["own"]
+    except KeyError:
+        logging.exception("handled")
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [("raise", "ValueError: first"), ("kill", "signal 9")])
+def test_what_ranks_have_logged_is_shown_when_another_end_comes(
+    tmp_path: Path, how: str, code: str
+) -> None:
+    path = write_script(tmp_path, f"    where, how = {str(tmp_path)!r}, {how!r}\n{OTHERS}")
+    done = run("-np", 2, sys.executable, path)
+    assert "KeyError: 'batch'\n" in done.stderr and code in done.stderr, done.stderr
+    assert ("KeyError: 'own'\n" in done.stderr) == (how == "kill"), done.stderr
+    assert ("The traceback of rank 0" in done.stderr) == (how == "raise"), done.stderr
+
+
 def test_under_mpirun_each_rank_says_what_has_happened_to_it(tmp_path: Path) -> None:
     launcher = [*open_mpi_command(major="5"), "--continuous"]  # which lets rank 0 live
     path = write_script(tmp_path, SCRIPT, "script.py", header=REPORT)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from tfring.launch.agents.held_output import HOLD_SECONDS, HeldOutput
 from tfring.launch.agents.rank import RankProcess
 from tfring.launch.hosts.placement import Slot
@@ -149,12 +151,48 @@ def test_a_traceback_is_held_until_the_rank_goes_on() -> None:
     assert held.take(b"back (most recent call last):\n  File\n", 0.1) == b""
     assert held.due == 0.1 + HOLD_SECONDS
     assert held.take(b"ValueError: x\n", 0.3) == b"" and not held.goes_on(0.4)
-    assert held.goes_on(9.0)
+    # The updates of a progress bar are no part of it, however quickly they come.
+    assert held.take(b"1/9\r", 1.0) == b"" and held.goes_on(1.2)
     assert held.release().startswith(HEADER.encode()) and held.due is None
     assert held.take(b"no Traceback (most recent call last):\n", 9.0).startswith(b"no T")
     assert held.take(b"T", 9.1) == b"" and held.release() == b"T"
     # The rest of a line that is on the screen begins none.
     assert held.take(HEADER.encode() + b"\n", 9.2) == HEADER.encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    "says", ["Exception in thread Thread-1 (f):\n", "Exception ignored in: f\n"]
+)
+def test_a_traceback_that_ends_no_program_is_not_held(says: str) -> None:
+    text = (says + BAD).encode()
+    for cut in (len(text), len(says), len(says) + 4, 5):
+        held = HeldOutput()
+        assert held.take(text[:cut], 0.0) + held.take(text[cut:], 0.1) == text
+
+
+def test_what_stands_around_the_last_traceback_is_shown() -> None:
+    held = HeldOutput()
+    around = [b"line between\n", b"WARNING: saved in /x\n"]
+    logged = (failing("3, in f", "IndexError: handled")).encode() + around[0]
+    noise = b"[tfring] error: rank 1 has gone\n"
+    assert held.take(logged + BAD.encode() + around[1] + noise, 0.0) == b""
+    assert held.settle() == logged + around[1]
+    assert b"'image_id'" in held.kept and b"handled" not in held.kept
+
+
+def test_a_traceback_that_a_rank_has_outlived_is_not_its_end() -> None:
+    process = ended(0, 3, text=BAD)
+    assert process.held.release()
+    process.goes_on()
+    process.record_output("stderr", b"retrying\n", 4.0)
+    assert told(process, ended(1, 0), job="") == (
+        "tfring: Rank 0 ended with exit code 3: see the output above."
+    )
+
+
+def test_an_error_with_a_long_text_is_found() -> None:
+    said = told(ended(0, 1, text=failing("3, in f", f"ValueError: {'x' * 100_000}")))
+    assert said.startswith("tfring: Rank 0 failed in train.py:3 (f): ValueError: xxx")
 
 
 def test_a_traceback_header_that_arrives_in_two_pieces_is_seen() -> None:

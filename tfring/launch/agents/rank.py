@@ -22,6 +22,7 @@ class RankProcess:
     slot: Slot
     connection: Host  # to the agent of its host
     tail: bytearray = field(default_factory=bytearray)
+    last_words: bytearray = field(default_factory=bytearray)  # as tail, since it last went on
     held: HeldOutput = field(default_factory=HeldOutput)  # of its error output, not shown yet
     traceback_at: float | None = None  # when the last traceback on its error output began
     ended_at: float | None = None
@@ -58,8 +59,14 @@ class RankProcess:
         before = bytes(self.tail[-len(_TRACEBACK) :])
         if _TRACEBACK in before + data and _TRACEBACK not in before:
             self.traceback_at = now
-        self.tail += data
-        del self.tail[:-_TAIL_BYTES]
+        for kept in (self.tail, self.last_words):
+            kept += data
+            del kept[:-_TAIL_BYTES]
+
+    def goes_on(self) -> None:
+        """Notes that the tracebacks so far have not ended it."""
+        self.last_words.clear()
+        self.traceback_at = None
 
     def failed(self) -> bool:
         """Whether it ended with an error."""

@@ -35,7 +35,8 @@ def blamed(process: RankProcess) -> set[int]:
 
 def error_of(process: RankProcess) -> ProgramError | None:
     """Returns the exception at the end of a rank's error output; None if there is none."""
-    return read_error(process.tail.decode(errors="replace"))
+    text = process.held.kept or process.last_words
+    return read_error(text.decode(errors="replace"))
 
 
 def unshown(process: RankProcess) -> tuple[str, ...]:

@@ -25,7 +25,14 @@ _LOGGED = re.compile(
     r"\[tfring\] |[IWEF]\d{4} [\d:.]+ |\d{4}-\d\d-\d\d[ T]\d\d:|Exception ignored in|"
     r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|.*Warning: "
 )
-_ESCAPES = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
+# Of these, what only TensorFlow and this runtime write.
+_NOISE = re.compile(r"\[tfring\] |[IWEF]\d{4} [\d:.]+ |\d{4}-\d\d-\d\d [\d:.]+: [IWEF] ")
+# Colours, titles and what else would move the cursor of a terminal.
+_ESCAPES = re.compile(
+    r"\x1b\[[\d;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0e-\x1f\x7f]"
+)
+# A traceback behind this line ends no program.
+_IGNORED = "Exception ignored in"
 # What TensorFlow puts around the text of an error.
 _AROUND = re.compile(
     r"\{\{function_node [^}]*\}\}\s*|\s*\[Op:[^\]]*\](?: name: ?\S*)?|\s*\[\[\{\{node [^\]]*\]\]|"
@@ -135,7 +142,7 @@ def last_traceback(lines: Sequence[str]) -> list[str]:
     Args:
         lines: Of the output.
     """
-    headers = [i for i, line in enumerate(lines) if line == HEADER]
+    headers = _headers(lines)
     if not headers:
         return []
     begin = len(headers) - 1
@@ -145,6 +152,35 @@ def last_traceback(lines: Sequence[str]) -> list[str]:
     ):
         begin -= 1
     return list(lines[headers[begin] :])
+
+
+def _headers(lines: Sequence[str]) -> list[int]:
+    """Returns where tracebacks begin, but for those of exceptions that Python ignores."""
+    return [
+        i
+        for i, line in enumerate(lines)
+        if line == HEADER and not (i and lines[i - 1].startswith(_IGNORED))
+    ]
+
+
+def around_error(output: str) -> tuple[str, str]:
+    """Returns what stands before the last traceback of an error output, and what stands behind.
+
+    What the runtime and TensorFlow log behind it is left out. Both are "" if there is no traceback.
+
+    Args:
+        output: As a process wrote it.
+    """
+    whole = output.splitlines(keepends=True)
+    lines = [line.rstrip("\r\n") for line in whole]
+    block = last_traceback(lines)
+    if not block:
+        return "", ""
+    _, said = _at_exception(block[_headers(block)[-1] + 1 :])
+    end = next((i for i, line in enumerate(said[1:], 1) if _LOGGED.match(line)), len(said))
+    behind = whole[len(whole) - len(said) + end :]
+    before = whole[: len(whole) - len(block)]
+    return "".join(before), "".join(line for line in behind if not _NOISE.match(line))
 
 
 def read_error(output: str) -> ProgramError | None:
@@ -157,7 +193,7 @@ def read_error(output: str) -> ProgramError | None:
     if not block:
         broken = _SYNTAX.search(output.rstrip())
         return ProgramError(broken[2], broken[3], _place([broken[1]]), ()) if broken else None
-    last = len(block) - block[::-1].index(HEADER)
+    last = _headers(block)[-1] + 1
     frames, said = _at_exception(block[last:])
     found = _EXCEPTION.fullmatch(said[0]) if said else None
     if found is None:

@@ -187,3 +187,15 @@ def test_marks_that_autograph_has_moved_are_folded_with_their_line() -> None:
     found = read_error(f"{HEADER}\n{KERAS}\n    step()\n^^^^^^\nKeyError: 'x'\n")
     assert found is not None and found.line() == "KeyError: 'x'"
     assert found.frames == ("  ... 1 frame of keras",)
+
+
+def test_an_exception_that_python_ignores_is_not_the_end_of_a_program() -> None:
+    ignored = f'Exception ignored in: <function D.__del__>\n{HEADER}\n  File "x"\nE: in del\n'
+    error = read_error(f'{HEADER}\n  File "/job/a.py", line 3, in f\nValueError: real\n{ignored}')
+    assert error is not None and error.line() == "ValueError: real"
+
+
+def test_a_message_moves_no_cursor() -> None:
+    assert (
+        one_line("\x1b[31mred\x1b[0m \x1b]0;title\x07nul\x00 bell\x07 \x1b[?25l") == "red nul bell"
+    )
