@@ -73,7 +73,7 @@ def test_the_view_in_a_terminal(job: LiveJob, tmp_path: Path) -> None:
         terminal.wait_until(goes_on)
 
         terminal.press("s")
-        shown = terminal.wait_for("main thread, innermost call first", "script.py", "q back")
+        terminal.wait_for("main thread, innermost call first", "script.py", "q back")
         terminal.press("q")
         terminal.wait_for("q quit")
         terminal.press("?")
