@@ -33,7 +33,7 @@ from launcher_tools import (
 SCRIPT = """
     import time, threading
     import numpy as np
-    from tfring.runtime import topology
+    from tfring.runtime import _native, topology
     from tfring import world
     from tfring.runtime._native import core
 
@@ -57,7 +57,7 @@ SCRIPT = """
         time.sleep(0.01)
     if rank == 1:
         take_the_lock(threading.Lock())
-    core.allreduce(np.ones(3, np.float32), name="after", op=1)
+    _native.note_call_site(); core.allreduce(np.ones(3, np.float32), name="after", op=1)
 """
 AFTER = 'name="after"'
 DEADLOCK = "with lock:  # the deadlock"
