@@ -193,6 +193,8 @@ def doing(row: Row, rows: Sequence[Row]) -> str:
         for_whom = f" for {ranks_text(absent)}" if absent else ""
         where = f" at {site}" if site else ""
         return f"waits {_seconds(row, since):.0f} s{for_whom} in {kind} of '{name}'{where}"
+    if row.runs_in and _seconds(row, row.runs_since) >= SHOWN_WAIT:
+        return f"waits {_seconds(row, row.runs_since):.0f} s in {row.runs_in}"
     by = [
         other.rank for other in rows if _waits_long(other) and row.rank in not_called(other, rows)
     ]

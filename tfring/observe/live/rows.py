@@ -56,6 +56,9 @@ class Row:
             nobody.
         waits_since: Since when.
         waits_in: What runs.
+        runs_in: The oldest call that has a plan and has not ended; "": there is none. In a locked
+            schedule some rank may not have made it.
+        runs_since: When that was made.
         late: On rank 0: what the others have waited for each rank, in nanoseconds; else empty.
         efficiency: Share of the time of the newest steps in which the rank did not wait for
             gradients after its backward pass; -1: unknown.
@@ -81,6 +84,8 @@ class Row:
     waits_peer: int
     waits_since: int
     waits_in: str
+    runs_in: str
+    runs_since: int
     late: list[int]
     efficiency: float
     trouble: str
@@ -163,6 +168,8 @@ def row_of(record: Record, gpus: Mapping[int, GpuUse] | None = None) -> Row:
         waits_peer=plan.waits_peer if plan else -1,
         waits_since=plan.waits_since if plan else 0,
         waits_in=_names([call for call in running if plan and call.sequence == plan.sequence]),
+        runs_in=running[0].text() if running else "",
+        runs_since=running[0].submitted if running else 0,
         late=[entry.late for entry in record.lateness] if record.rank == 0 else [],
         efficiency=_efficiency(record.raw_calls),
         trouble=trouble[-1].text if trouble else "",

@@ -51,6 +51,8 @@ def row(rank: int, **more: Any) -> Row:
         "waits_peer": -1,
         "waits_since": 0,
         "waits_in": "",
+        "runs_in": "",
+        "runs_since": 0,
         "late": [],
         "efficiency": -1.0,
         "trouble": "",
@@ -125,6 +127,16 @@ def test_the_members_come_from_the_record(tmp_path: Path) -> None:
 def test_a_wait_in_the_middle_names_the_peer() -> None:
     middle = {"waits_peer": 3, "waits_since": NOW - 9 * SECOND, "waits_in": "allreduce of 'g'"}
     assert doing(row(0, **middle)) == ["waits 9 s for rank 3 in the middle of allreduce of 'g'"]
+
+
+def test_a_rank_waits_in_a_call_of_a_locked_schedule(tmp_path: Path) -> None:
+    # The lock gave it the plan at once; its peer has not made the call.
+    path = tmp_path / "rank-0.record"
+    write_record(path, 0, 2, calls=[{"number": 1, "name": "a", "submitted": 1, "planned": 2}])
+    found = row_of(read_newest(path, 10))
+    assert (found.runs_in, found.runs_since) == ("allreduce of tensor 'a'", 1)
+    waits = {"runs_in": found.runs_in, "runs_since": NOW - 9 * SECOND}
+    assert doing(row(0, **waits)) == ["waits 9 s in allreduce of tensor 'a'"]
 
 
 def test_processes_that_do_not_run() -> None:
