@@ -10,7 +10,7 @@ import numpy as np
 
 from tfring.observe.recorder import layout
 from tfring.observe.recorder.job import JobRecords, load_job
-from tfring.observe.recorder.reader import own_boot
+from tfring.observe.recorder.processes import own_boot
 
 NOBODY = 4194304  # above the largest process id
 US, MS = 1_000, 1_000_000

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tfring.observe.recorder.job import JobRecords
-from tfring.observe.recorder.reader import process_state, stat_fields
+from tfring.observe.recorder.processes import process_state, stat_fields
 from tfring.observe.recorder.stacks import status
 from tfring.observe.recorder.take_stacks import take_stacks, waits_in_kernel
 from tfring.runtime.texts.sizes import size_text

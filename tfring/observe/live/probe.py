@@ -17,7 +17,8 @@ from typing import Any
 
 from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.places import jobs, record_files
-from tfring.observe.recorder.reader import RecordError, process_state, read_header
+from tfring.observe.recorder.processes import process_state
+from tfring.observe.recorder.reader import RecordError, read_header
 
 # A rank wakes up for each heartbeat. One that has missed so many does not run any more.
 _HEARTBEATS, _HEARTBEAT_SECONDS = 12, 5.0

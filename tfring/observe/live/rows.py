@@ -18,7 +18,8 @@ from tfring.observe.recorder.gradients import gradient_calls
 from tfring.observe.recorder.job import JobRecords
 from tfring.observe.recorder.layout import EventType, RankState
 from tfring.observe.recorder.process_sets import members_of_sets
-from tfring.observe.recorder.reader import Call, Record, process_state, stat_fields
+from tfring.observe.recorder.processes import process_state, stat_fields
+from tfring.observe.recorder.reader import Call, Record
 from tfring.observe.recorder.rounds import rounds_of
 from tfring.observe.recorder.steps import steps_of
 from tfring.runtime.gpu.usage import GpuUse

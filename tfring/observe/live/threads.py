@@ -8,7 +8,8 @@ import subprocess
 from collections.abc import Mapping
 
 from tfring.observe.live.frames import folded
-from tfring.observe.recorder.reader import Record, process_state
+from tfring.observe.recorder.processes import process_state
+from tfring.observe.recorder.reader import Record
 from tfring.observe.recorder.stacks import MAIN, OWN
 from tfring.observe.recorder.take_stacks import NO_STACKS
 from tfring.runtime.texts.ranks import ranks_text

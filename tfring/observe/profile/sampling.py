@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfring.observe.explain.places import Frame, threads_of
-from tfring.observe.recorder.reader import Record, process_state
+from tfring.observe.recorder.processes import process_state
+from tfring.observe.recorder.reader import Record
 from tfring.observe.recorder.stacks import OWN
 from tfring.observe.recorder.take_stacks import NO_STACKS, take_stacks
 

@@ -13,7 +13,8 @@ from tfring.observe.recorder import catalog
 from tfring.observe.recorder.catalog import Entry, terminal_of
 from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.places import id_of, jobs, record_files, short
-from tfring.observe.recorder.reader import RecordError, process_state, read_header
+from tfring.observe.recorder.processes import process_state
+from tfring.observe.recorder.reader import RecordError, read_header
 from tfring.runtime.texts.plain import plain
 
 # The interpreter and the script.

@@ -24,9 +24,7 @@ from tfring.observe.recorder.files import (
     settled_copy,
 )
 from tfring.observe.recorder.layout import RankState
-from tfring.observe.recorder.processes import own_boot
-from tfring.observe.recorder.processes import process_state as process_state
-from tfring.observe.recorder.processes import stat_fields as stat_fields
+from tfring.observe.recorder.processes import own_boot, process_state
 
 
 @dataclass(frozen=True)

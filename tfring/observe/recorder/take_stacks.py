@@ -14,7 +14,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tfring.observe.recorder.reader import Record, process_state
+from tfring.observe.recorder.processes import process_state
+from tfring.observe.recorder.reader import Record
 from tfring.observe.recorder.stacks import (
     BIT,
     MAIN,

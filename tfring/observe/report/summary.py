@@ -10,7 +10,8 @@ import numpy as np
 from tfring.observe.recorder.job import JobRecords
 from tfring.observe.recorder.layout import EventType
 from tfring.observe.recorder.marks import EQUAL, ROUNDED
-from tfring.observe.recorder.reader import Record, process_state
+from tfring.observe.recorder.processes import process_state
+from tfring.observe.recorder.reader import Record
 from tfring.observe.report.job_steps import JobSteps, job_steps
 from tfring.observe.report.slowdowns import Slowdown, always_slow, find_slowdowns
 

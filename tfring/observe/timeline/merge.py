@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tfring.observe.recorder.reader import RecordError, process_state
+from tfring.observe.recorder.processes import process_state
+from tfring.observe.recorder.reader import RecordError
 from tfring.observe.timeline.draw import draw
 from tfring.observe.timeline.spool import (
     facts_of,

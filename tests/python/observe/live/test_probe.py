@@ -14,7 +14,8 @@ pytest.importorskip("tfring.runtime._native")
 
 from tfring.observe.live.probe import missing, present, silent_seconds, trouble
 from tfring.observe.recorder.layout import RankState
-from tfring.observe.recorder.reader import own_boot, own_pid_space, read_header
+from tfring.observe.recorder.processes import own_boot, own_pid_space
+from tfring.observe.recorder.reader import read_header
 
 SECOND = 1_000_000_000
 NOW = 1_000 * SECOND

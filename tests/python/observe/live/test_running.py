@@ -16,7 +16,8 @@ from launcher_tools import fake_ssh, finish, run_python, wait_until
 from live_jobs import LiveJob, Terminal, live_job
 
 from tfring.observe.recorder.places import id_of, short
-from tfring.observe.recorder.reader import process_state, read_record
+from tfring.observe.recorder.processes import process_state
+from tfring.observe.recorder.reader import read_record
 
 native = pytest.importorskip("tfring.runtime._native")
 

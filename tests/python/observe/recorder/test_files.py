@@ -15,10 +15,10 @@ from made_records import write_record
 from tfring.__main__ import main
 from tfring.observe.recorder import files, layout
 from tfring.observe.recorder.job import load_job
+from tfring.observe.recorder.processes import process_state
 from tfring.observe.recorder.reader import (
     RecordError,
     last_sign,
-    process_state,
     read_header,
     read_newest,
     read_record,

@@ -13,7 +13,8 @@ from launcher_tools import REPORT, environment, pids_in, run_python, start, wait
 
 from tfring.observe.recorder.job import JobRecords, load_job
 from tfring.observe.recorder.layout import EventType, RankState
-from tfring.observe.recorder.reader import Record, process_state, read_record
+from tfring.observe.recorder.processes import process_state
+from tfring.observe.recorder.reader import Record, read_record
 
 native = pytest.importorskip("tfring.runtime._native")
 
