@@ -10,9 +10,10 @@ from tfring.launch.agents.held_output import HeldOutput
 from tfring.launch.agents.host import Host
 from tfring.launch.hosts.placement import Slot
 from tfring.launch.signals import signal_name
+from tfring.runtime.texts.errors import HEADER
 
 _TAIL_BYTES = 64 << 10
-_TRACEBACK = b"Traceback (most recent call last):"
+_TRACEBACK = HEADER.encode()
 
 
 @dataclass

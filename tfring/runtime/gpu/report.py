@@ -14,6 +14,7 @@ from tfring.runtime import _native
 from tfring.runtime.gpu import nccl
 from tfring.runtime.gpu.driver import DEFAULT_DRIVER, DriverError, Gpu, driver_version, list_gpus
 from tfring.runtime.gpu.toolkit import find_toolkit
+from tfring.runtime.gpu.usage import nvml
 
 
 def gpu_report(runtime: Mapping[str, str]) -> dict[str, list[Any]]:
@@ -99,17 +100,15 @@ def _describe(gpu: Gpu, users: Mapping[str, list[str]] | None) -> str:
 
 def _users() -> dict[str, list[str]] | None:
     """Returns the processes that use each GPU, by its UUID; None if that cannot be found out."""
-    try:
-        import pynvml
-    except ImportError:
+    library = nvml()
+    if library is None:
         return None
+    users = {}
     try:
-        pynvml.nvmlInit()
-        users = {}
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            device = pynvml.nvmlDeviceGetHandleByIndex(index)
-            running = pynvml.nvmlDeviceGetComputeRunningProcesses(device)
-            users[str(pynvml.nvmlDeviceGetUUID(device))] = [f"process {p.pid}" for p in running]
-        return users
-    except pynvml.NVMLError:
+        for index in range(library.nvmlDeviceGetCount()):
+            device = library.nvmlDeviceGetHandleByIndex(index)
+            running = library.nvmlDeviceGetComputeRunningProcesses(device)
+            users[str(library.nvmlDeviceGetUUID(device))] = [f"process {p.pid}" for p in running]
+    except library.NVMLError:
         return None
+    return users

@@ -25,32 +25,32 @@ def gpu_use() -> dict[int, GpuUse]:
     There are none without NVIDIA's driver, or without the package nvidia-ml-py. A container that
     cannot see the host's process ids gets none, or those of the host.
     """
-    nvml = _nvml()
+    library = nvml()
     found: dict[int, GpuUse] = {}
-    if nvml is None:
+    if library is None:
         return found
     try:
-        for index in range(nvml.nvmlDeviceGetCount()):
-            device = nvml.nvmlDeviceGetHandleByIndex(index)
-            percent = _busy(nvml, device)
-            for process in nvml.nvmlDeviceGetComputeRunningProcesses(device):
+        for index in range(library.nvmlDeviceGetCount()):
+            device = library.nvmlDeviceGetHandleByIndex(index)
+            percent = _busy(library, device)
+            for process in library.nvmlDeviceGetComputeRunningProcesses(device):
                 before = found.get(process.pid, GpuUse(-1.0, 0))
                 memory = before.memory + (process.usedGpuMemory or 0)
                 found[process.pid] = GpuUse(max(before.percent, percent), memory)
-    except nvml.NVMLError:
+    except library.NVMLError:
         return {}
     return found
 
 
-def _busy(nvml: Any, device: Any) -> float:
+def _busy(library: Any, device: Any) -> float:
     try:
-        return float(nvml.nvmlDeviceGetUtilizationRates(device).gpu)
-    except nvml.NVMLError:
+        return float(library.nvmlDeviceGetUtilizationRates(device).gpu)
+    except library.NVMLError:
         return -1.0
 
 
 @functools.cache
-def _nvml() -> Any:
+def nvml() -> Any:
     """Returns the package, ready for use; None: there is none, or no driver."""
     try:
         import pynvml

@@ -46,9 +46,9 @@ class Nvml:
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """NVML is looked for anew."""
-    usage._nvml.cache_clear()
+    usage.nvml.cache_clear()
     yield
-    usage._nvml.cache_clear()
+    usage.nvml.cache_clear()
 
 
 def test_memory_adds_up_and_the_busiest_gpu_counts(monkeypatch: pytest.MonkeyPatch) -> None:
