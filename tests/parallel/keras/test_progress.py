@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_cases import FEATURES, compiled, written
 
 import tfring.keras as hvd
-from tfring.keras.callbacks.observing import progress
+from tfring.keras.callbacks.observing import board, progress
 from tfring.observe.recorder.own import own_path
 from tfring.observe.recorder.reader import read_header
 
@@ -109,8 +109,8 @@ class TensorBoard(keras.callbacks.Callback):  # type: ignore[misc]
 def test_tensorboard_gets_the_times_of_all_ranks_without_being_asked(tmp_path: Path) -> None:
     x, y = tf.ones((2 * SAMPLES, FEATURES)), tf.zeros((2 * SAMPLES,), tf.int32)
     model = compiled(keras.optimizers.SGD(0.01))
-    board = hvd.fit_callbacks(Sleeps(), TensorBoard(tmp_path))
-    model.fit(x, y, batch_size=SAMPLES, epochs=EPOCHS, verbose=0, callbacks=board)
+    callbacks = hvd.fit_callbacks(Sleeps(), TensorBoard(tmp_path))
+    model.fit(x, y, batch_size=SAMPLES, epochs=EPOCHS, verbose=0, callbacks=callbacks)
     folders = sorted(path.name for path in tmp_path.iterdir())
     if hvd.rank() or hvd.size() == 1:  # where it is one folder for all ranks, rank 0 writes alone
         assert folders == []
@@ -127,6 +127,11 @@ def test_tensorboard_gets_the_times_of_all_ranks_without_being_asked(tmp_path: P
             # One of two steps has a batch after it.
             assert seconds["step"] > seconds["callbacks"] >= 0.99 * CALLBACK / 2
             assert seconds["step"] > seconds["exchange"] >= seconds["waiting"] >= 0
+
+
+def test_a_callback_that_is_only_called_tensorboard_is_left_alone() -> None:
+    assert board.board_of([type("TensorBoard", (), {})()]) is None
+    assert board.board_of([type("TensorBoard", (), {"log_dir": None})()]) is None
 
 
 def test_a_timeline_shows_fit_input_and_callbacks_of_all_ranks(tmp_path: Path) -> None:

@@ -68,8 +68,9 @@ def board_of(callbacks: Any) -> Board | None:
     """
     listed = getattr(callbacks, "callbacks", callbacks)
     for one in listed if isinstance(listed, Iterable) else [listed]:
-        if any(kind.__name__ == "TensorBoard" for kind in type(one).__mro__):
-            return Board(one.log_dir)
+        named = any(kind.__name__ == "TensorBoard" for kind in type(one).__mro__)
+        if named and (log_dir := getattr(one, "log_dir", None)):  # one of the program's may lack it
+            return Board(log_dir)
     return None
 
 
