@@ -118,6 +118,6 @@ def _missing(job: JobRecords) -> str:
         return ""
     have = "has" if len(job.missing) == 1 else "have"
     return (
-        f" ({ranks_text(job.missing)} {have} no record here: on another host, or left in peace; "
-        "`tfring dump` there and give the files of all hosts to know more.)"
+        f" ({ranks_text(job.missing)} {have} no record here: on another host, or ended well. Run "
+        "`tfring dump` on the other hosts, and give tfring explain the files of all.)"
     )
