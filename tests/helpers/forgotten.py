@@ -59,6 +59,10 @@ elif WHAT == "right":
     loaded.train_on_batch(X, Y)
     loop("tape")
     loop("calls")
+elif WHAT == "restored":  # and not trained further: its training is over
+    restored = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
+    restored.build(build(restored).trainable_variables)
+    restored.iterations.assign(5)
 elif WHAT == "calls":
     loop("calls")
 elif WHAT in ("keras2", "keras2 legacy", "keras2 right"):

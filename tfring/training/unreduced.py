@@ -169,7 +169,9 @@ def at_end(kinds: Sequence[type]) -> None:
         return
     wanted = not _State.elements and read_settings(os.environ).check_start
     for optimizer in gc.get_objects() if wanted else []:
-        if issubclass(type(optimizer), tuple(kinds)) and _has_trained(optimizer):
+        if not issubclass(type(optimizer), tuple(kinds)) or not _has_trained(optimizer):
+            continue
+        if not _reduces(optimizer):  # else it has its steps from a checkpoint
             for variable in getattr(optimizer, "_trainable_variables", None) or []:
                 _note(variable)
     if allreduce.largest() < _State.elements and topology.rank() == 0:

@@ -17,6 +17,7 @@ EXPECTED = {
     "reload": NAMED,
     "right": "",
     "calls": "",
+    "restored": "",
     "keras2": AT_END,
     "keras2 legacy": AT_END,
     "keras2 right": "",
