@@ -376,7 +376,7 @@ def test_a_line_says_what_training_begins_with(
     train(made(1), data, CheckpointCallback(folder / "new", restore="required"), epochs=2)
     goes_on = (
         f"training goes on from checkpoint g00000-s{STEPS:09d} in {folder / 'new'}: step {STEPS}, "
-        "epoch 2, 0 of its batches trained"
+        "epoch 2, from its beginning"
     )
     assert beginnings(caplog) == [goes_on] * lines
     train(made(1), data, CheckpointCallback(folder / "new", restore=False), epochs=1)

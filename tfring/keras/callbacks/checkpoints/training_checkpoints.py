@@ -197,9 +197,10 @@ class TrainingCheckpoints:
     def _beginning(self, found: TrainingPosition | None) -> str:
         if found is not None:
             name = checkpoint_name(found.generation, found.step)
+            done = f"{found.batch} of its batches trained" if found.batch else "from its beginning"
             return (
                 f"training goes on from checkpoint {name} in {self}: step {found.step}, epoch "
-                f"{found.epoch + 1}, {found.batch} of its batches trained"
+                f"{found.epoch + 1}, {done}"
             )
         if not self._restores:
             return f"training begins anew, as restore=False says, and saves to {self}"
