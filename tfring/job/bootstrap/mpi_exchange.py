@@ -123,7 +123,7 @@ def wait(request: Any, deadline: float, comm: Any) -> None:
 def _timeout_message(rank: int, size: int, started: float) -> str:
     return (
         f"rank {rank} waited {time.monotonic() - started:.0f} s under MPI, and not all of the "
-        f"{size} ranks called init: look at their output for an earlier error; if they only need "
+        f"{size} ranks called init. Look at their output for an earlier error. If they only need "
         "longer, raise TFRING_START_TIMEOUT"
     )
 

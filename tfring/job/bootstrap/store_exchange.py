@@ -206,7 +206,7 @@ class StoreExchange:
         self._fail(
             0,
             f"rank 0 waited {self._patience.seconds:g} s, and {self._missing()} did not come"
-            f"{gone}: look at their output for an earlier error; if they only need longer, raise "
+            f"{gone}. Look at their output for an earlier error. If they only need longer, raise "
             f"TFRING_START_TIMEOUT; {self._hint}",
         )
 

@@ -67,7 +67,7 @@ class Connections:
             shell = None if local else self._shell
             host = Host(host_name() if local else name, shell, self._lease, self._grace)
         except (OSError, ValueError) as error:
-            raise UsageError(f"no agent can be started on {name}: {error}") from None
+            raise UsageError(f"tfring cannot start its agent on host {name}: {error}") from None
         self._hosts[key] = host
         for fd in host.fds()[1:]:
             self._selector.register(fd, selectors.EVENT_READ, host)

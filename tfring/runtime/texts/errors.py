@@ -48,7 +48,7 @@ _RANK = re.compile(r"^rank \d+: ")
 # What to do about errors that do not say it, by a beginning of their lines.
 _ADVICE = {
     "ModuleNotFoundError: No module named 'horovod'": (
-        "tfring stands in for horovod with: tfring run --horovod ..."
+        "Start the program with tfring run --horovod, and tfring stands in for horovod."
     ),
     "ModuleNotFoundError: No module named": (
         "Install it for the Python of each host, or name its folder in PYTHONPATH."
