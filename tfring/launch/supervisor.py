@@ -209,7 +209,8 @@ class Supervisor(abc.ABC):
         if process is None:  # ssh has said it, or the agent itself
             self._note(f"host {host.name}: {data.decode(errors='replace')}")
             return
-        if process.held.goes_on(now) and not self._leaves_no_time():
+        failed = self._stopping is None and self._leaves_no_time()
+        if not failed and process.held.goes_on(data, now):
             self._release(number, process)
             process.goes_on()
         process.record_output(name, data, now)

@@ -95,6 +95,31 @@ def test_ctrl_c_shows_no_tracebacks(tmp_path: Path) -> None:
     assert len(lines_of(err)) <= 3 and "stopped by SIGINT" in err, err
 
 
+SAVES = """
+    import os, signal, sys, time, traceback
+    report(f"pid.{os.environ['TFRING_RANK']}", os.getpid())
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        time.sleep(1.5)
+        print("saving", flush=True)
+        time.sleep(600)
+"""
+
+
+def test_who_saves_after_ctrl_c_is_seen(tmp_path: Path) -> None:
+    path = write_script(tmp_path, SAVES, "script.py", header=REPORT)
+    job = start("-np", 1, sys.executable, path, tmp_path)
+    pids_in(tmp_path, 1)
+    job.send_signal(signal.SIGINT)
+    assert job.stdout is not None
+    assert job.stdout.readline().endswith("saving\n")
+    job.send_signal(signal.SIGINT)
+    _, err = job.communicate(timeout=LIMIT_SECONDS)
+    assert "KeyboardInterrupt\n" in err and HEADER in err, err
+
+
 CANNOT_SAVE = """
     import os, signal, sys, time
 

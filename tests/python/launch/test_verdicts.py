@@ -150,9 +150,10 @@ def test_a_traceback_is_held_until_the_rank_goes_on() -> None:
     assert held.take(b"Training\nTrace", 0.0) == b"Training\n" and held.due == 0.2
     assert held.take(b"back (most recent call last):\n  File\n", 0.1) == b""
     assert held.due == 0.1 + HOLD_SECONDS
-    assert held.take(b"ValueError: x\n", 0.3) == b"" and not held.goes_on(0.4)
+    assert held.take(b"ValueError: x\n", 0.3) == b"" and not held.goes_on(b"x", 0.4)
     # The updates of a progress bar are no part of it, however quickly they come.
-    assert held.take(b"1/9\r", 1.0) == b"" and held.goes_on(1.2)
+    assert held.take(b"1/9\r", 1.0) == b"" and held.goes_on(b"x", 1.2)
+    assert not held.goes_on(b"[tfring] info: rank 1 has left\n", 1.2)
     assert held.release().startswith(HEADER.encode()) and held.due is None
     assert held.take(b"no Traceback (most recent call last):\n", 9.0).startswith(b"no T")
     assert held.take(b"T", 9.1) == b"" and held.release() == b"T"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfring.runtime.texts.errors import HEADER, around_error
+from tfring.runtime.texts.errors import HEADER, around_error, is_noise
 
 # So long after its traceback a rank may still run: TensorFlow and the runtime end first, on a busy
 # host slowly. What a silent program only logs appears later by as much.
@@ -51,13 +51,16 @@ class HeldOutput:
         self.due = now + seconds if self.kept else None
         return shown
 
-    def goes_on(self, now: float) -> bool:
+    def goes_on(self, data: bytes, now: float) -> bool:
         """Tells whether output of the rank, on any stream, shows that it has gone on.
 
         Args:
+            data: The output.
             now: When it comes.
         """
-        return self.kept.startswith(_HEADER) and now - self._begun >= _GOES_ON_SECONDS
+        if not self.kept.startswith(_HEADER) or now - self._begun < _GOES_ON_SECONDS:
+            return False
+        return not is_noise(data.decode(errors="replace"))
 
     def release(self) -> bytes:
         """Returns what is held, to be shown or not; from now on nothing is."""

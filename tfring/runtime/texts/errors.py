@@ -163,6 +163,15 @@ def _headers(lines: Sequence[str]) -> list[int]:
     ]
 
 
+def is_noise(output: str) -> bool:
+    """Tells whether only TensorFlow's C++ code and this runtime log these lines.
+
+    Args:
+        output: Of a process.
+    """
+    return all(_NOISE.match(line) for line in output.splitlines())
+
+
 def around_error(output: str) -> tuple[str, str]:
     """Returns what stands before the last traceback of an error output, and what stands behind.
 
@@ -180,7 +189,7 @@ def around_error(output: str) -> tuple[str, str]:
     end = next((i for i, line in enumerate(said[1:], 1) if _LOGGED.match(line)), len(said))
     behind = whole[len(whole) - len(said) + end :]
     before = whole[: len(whole) - len(block)]
-    return "".join(before), "".join(line for line in behind if not _NOISE.match(line))
+    return "".join(before), "".join(line for line in behind if not is_noise(line))
 
 
 def read_error(output: str) -> ProgramError | None:
