@@ -86,6 +86,15 @@ def test_a_stuck_target_blocks_nobody_and_says_what_is_missing():
     assert file.left_out() == ""
 
 
+def test_output_that_a_full_disk_has_lost_is_told_on_the_error_output(tmp_path):
+    with open("/dev/full", "w") as full, open(tmp_path / "err", "w+") as err:
+        with Terminal(full, err) as terminal:
+            terminal.stdout.write(b"one\ntwo\n")
+        assert (tmp_path / "err").read_text() == (
+            "tfring run: 2 lines of the output left out: No space left on device\n"
+        )
+
+
 def test_what_was_left_out_at_the_end_is_told():
     gate, writer = Gate(), BackgroundWriter(most_waiting=10)
     file = QueuedFile(writer, gate, "FILE")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import io
 import sys
 from typing import BinaryIO, TextIO, cast
@@ -51,7 +52,14 @@ class Terminal:
             if writer.drain():
                 file.flush()  # says what is missing at the end
             writer.close()
+        self._tell_left_out()
         self._queued.clear()
+
+    def _tell_left_out(self) -> None:
+        """Says on the error output what of the output could not be written, as to a full disk."""
+        if len(self._queued) == 2 and (text := self._queued[0][0].left_out()):
+            with contextlib.suppress(OSError):
+                Descriptor(self._queued[1][0].fileno()).write(f"{text}\n".encode())
 
 
 class _TextAsBytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -116,7 +117,14 @@ class RunRecords:
 
     def nobody_joined(self) -> bool:
         """Tells whether no process on this host has called init; False if that is not known."""
-        return catalog.find(self._job) is not None and not self._folders()
+        if catalog.find(self._job) is None or self._folders():
+            return False
+        if not self._given:
+            return True
+        with contextlib.suppress(OSError):
+            Path(self._given).mkdir(parents=True, exist_ok=True)  # as ranks do
+            return os.access(self._given, os.W_OK)
+        return False
 
     def _folders(self) -> list[Path]:
         """Returns the folders of the job's records on this host."""

@@ -54,6 +54,15 @@ def test_records_go_after_a_success_and_stay_after_a_failure(base: Path, succeed
     assert not succeeded or entry.end["report"]["text"].startswith("Job 012345: 1 rank\n")
 
 
+def test_where_ranks_cannot_write_records_nobody_knows_who_has_joined(
+    base: Path, tmp_path: Path
+) -> None:
+    for folder, known in ((tmp_path / "new" / "one", True), (Path("/proc/none"), False)):
+        with RunRecords({RECORD_DIR: str(folder)}) as records:
+            records.begin(JOB, ["train"])
+            assert records.nobody_joined() == known
+
+
 def test_a_folder_of_the_user_stays_and_earlier_runs_in_it_are_not_ours(
     base: Path, tmp_path: Path
 ) -> None:
