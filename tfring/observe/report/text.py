@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _OWN_NOTE = "metrics at "
 # Of more ranks, only those are listed that the others have waited for most.
 LISTED = 32
+# Of the slowdowns that are over, those are listed that have cost most.
+LISTED_OVER = 3
 
 
 def print_report(
@@ -74,12 +76,24 @@ def sentences(report: Report, *, internals: bool = False) -> list[str]:
         lines.append(_slowest(slowest, slowest.late / len(steps.number)))
     if report.always_slow is not None:
         lines.append(f"Rank {report.always_slow} has been slower than the others all along.")
-    lines += [f"{upper_first(one.text())}." for one in report.slowdowns]
+    lines += _slowdowns(report)
     if internals:
         lines += _locks(report)
     for rank, text in report.notes:
         if internals or not text.startswith(_OWN_NOTE):
             lines.append(f"Rank {rank} noted: {text}")
+    return lines
+
+
+def _slowdowns(report: Report) -> list[str]:
+    """Names what is slow now, and of what was slow what has cost most."""
+    over = [(one.more * (one.until - one.step), one) for one in report.slowdowns if one.until]
+    over.sort(key=lambda costly: costly[0], reverse=True)
+    left_out = [one for _, one in over[LISTED_OVER:]]
+    listed = [one for one in report.slowdowns if one not in left_out]
+    lines = [f"{upper_first(one.text())}." for one in listed]
+    if left_out:
+        lines.append(f"Slowdowns that have cost less and are over: {len(left_out)}.")
     return lines
 
 
