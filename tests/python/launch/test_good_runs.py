@@ -80,6 +80,12 @@ def test_a_job_that_fails_is_not_said_to_be_done(launcher, tmp_path):
     assert "watch: tfring top" in done.stderr and "tfring: done" not in done.stderr
 
 
+def test_rank_0_does_not_say_done_while_another_rank_may_fail(tmp_path):
+    late = "import time; tfring.rank() and time.sleep(0.5); assert not tfring.rank()"
+    done = mpirun(2, write_script(tmp_path, f"{JOINS}; {late}"))
+    assert "AssertionError" in done.stderr and "tfring: done" not in done.stderr, done.stderr
+
+
 def on_a_terminal(columns, *options, **more):
     """Returns what `tfring run` shows on a terminal of this width."""
     main, side = pty.openpty()

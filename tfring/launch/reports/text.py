@@ -35,8 +35,7 @@ def blamed(process: RankProcess) -> set[int]:
 
 def error_of(process: RankProcess) -> ProgramError | None:
     """Returns the exception at the end of a rank's error output; None if there is none."""
-    text = process.held.kept or process.last_words
-    return read_error(text.decode(errors="replace"))
+    return read_error(process.error_output().decode(errors="replace"))
 
 
 def unshown(process: RankProcess) -> tuple[str, ...]:

@@ -15,12 +15,18 @@ from tfring.observe.explain.launched import report_of
 from tfring.observe.metrics import generation as metrics
 from tfring.observe.observers.observers import Here, Observer, Observers
 from tfring.observe.recorder import stacks
+from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.own import set_own
 from tfring.observe.recorder.places import id_of, record_files
+from tfring.observe.recorder.reader import RecordError, read_header
 from tfring.observe.report import run_lines
 from tfring.observe.timeline import session
 from tfring.runtime import _native
 from tfring.runtime.settings.environment import warning_seconds
+
+# Rank 0 may leave this much earlier than the last rank and still say that the job is done.
+_OTHERS_SECONDS = 2.0
+_LOOK_SECONDS = 0.02
 
 
 class _State:
@@ -87,8 +93,21 @@ def _make_last_line() -> None:
 def say_end() -> None:
     """Says on rank 0 how a job has gone that has ended well."""
     line, _State.last_line = _State.last_line, ""
-    if line:
+    if line and _State.record is not None and _all_left(Path(_State.record).parent):
         _say(line)
+
+
+def _all_left(job: Path) -> bool:
+    """Waits a while for the other ranks of this host; tells whether all have left in order."""
+    deadline = time.monotonic() + _OTHERS_SECONDS
+    while True:
+        states = set()
+        for path in record_files(job):
+            with contextlib.suppress(OSError, RecordError):  # removed by the rank, which has left
+                states.add(read_header(path)["state"])
+        if RankState.RUNNING not in states or time.monotonic() > deadline:
+            return states <= {RankState.LEFT}
+        time.sleep(_LOOK_SECONDS)
 
 
 def _say(line: str) -> None:
