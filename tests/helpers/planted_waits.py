@@ -65,6 +65,17 @@ def hanging_callback(r: Rank) -> None:
     r.steps()
 
 
+@case(3, "NOT_CALLING", 1, says=("sleeps in",))
+def sleeps_while_the_schedule_is_locked(r: Rank) -> None:
+    for _ in range(200):  # a lock gives ranks plans of calls that others have not made
+        time.sleep(0.002)
+        r.grad()
+    r.at_fault()
+    if r.rank == 1:
+        time.sleep(FOREVER)
+    r.grad()
+
+
 @case(3, "NOT_CALLING", 1, 2)
 def only_one_rank_calls(r: Rank) -> None:
     r.steps()
