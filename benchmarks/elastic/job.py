@@ -22,8 +22,8 @@ from benchmarks.elastic.faults import FaultFile
 from benchmarks.elastic.worker import Settings
 from tfring.elastic.service import CoordinatorService
 from tfring.job.store import TCPStore
-from tfring.launch.elastic.worker import exception_of
 from tfring.runtime._native import core
+from tfring.runtime.texts.errors import read_error
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "localhost"
@@ -322,7 +322,8 @@ class Job:
         code = process.wait()
         code = code if code >= 0 else 128 - code
         errors = (self.folder / f"worker{worker}.err").read_text(errors="replace")
-        cause = exception_of(errors) if code == 1 else ""
+        error = read_error(errors) if code == 1 else None
+        cause = error.line() if error is not None else ""
         with self._condition:
             self.exits[worker] = code
             self._condition.notify_all()

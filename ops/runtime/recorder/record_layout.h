@@ -11,10 +11,10 @@
 
 // The record of one rank, as it lies in a file that the process maps: a RecordHeader, then rings of
 // CallRecord, PlanRecord and EventRecord, then one RankRecord for each rank of the job. Other
-// processes read it at any time, also when the rank is gone; tfring/observe/recorder/layout.py has the same
-// layout. Integers are little endian, times are nanoseconds of the host's monotonic clock, 0 means
-// "not yet", and texts end with a zero byte unless they fill their field. A slot of a ring is free
-// while its number is 0: a writer sets that first and the new number last.
+// processes read it at any time, also when the rank is gone; tfring/observe/recorder/layout.py has
+// the same layout. Integers are little endian, times are nanoseconds of the host's monotonic clock,
+// 0 means "not yet", and texts end with a zero byte unless they fill their field. A slot of a ring
+// is free while its number is 0: a writer sets that first and the new number last.
 namespace tfring {
 
 inline constexpr char kRecordMagic[8] = {'T', 'F', 'R', 'I', 'N', 'G', 'R', 'C'};
