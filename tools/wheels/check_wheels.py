@@ -36,9 +36,14 @@ FEW = (
     "training/test_tape.py",
     "ops/test_xla.py",
     "keras/test_fit.py",
-    "compat/test_tf1.py",
+    "shim/test_tf1.py",
 )
-TESTS = (*FEW, "keras/test_equivalence.py", "keras/test_callbacks.py", "keras2/test_keras2.py")
+TESTS = (
+    *FEW,
+    "keras/test_equivalence.py",
+    "keras/test_callbacks.py",
+    "keras/keras2/test_keras2.py",
+)
 PIP = ("-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")
 
 
