@@ -33,4 +33,4 @@ def test_estimator(tmp_path):
     output = _run("spark_estimator.py", tmp_path, "--work-dir", tmp_path / "work")
     (accuracy,) = re.findall(r"Test accuracy: ([0-9.]+)", output)
     assert float(accuracy) > 0.8, output
-    assert re.search(r"val_accuracy", output), output
+    assert re.search(r"\b0\| .*val_accuracy", output), output

@@ -67,7 +67,6 @@ class DistributedCallback(Keras2Callback, keras.callbacks.Callback):  # type: ig
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
         self.fit.end_batch(self.model, batch, logs, joins=find_join(self.model) is not None)
-        self.fit.look_at_loss(logs or {})
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback; within `fit`, of the validation after an epoch."""
@@ -75,7 +74,7 @@ class DistributedCallback(Keras2Callback, keras.callbacks.Callback):  # type: ig
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As in keras.callbacks.Callback."""
-        self.fit.look_at_loss(logs or {})
+        self.fit.look_at_loss(logs)
         self.fit.end_epoch(self.model, joins=find_join(self.model) is not None)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:

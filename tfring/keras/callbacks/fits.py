@@ -111,6 +111,8 @@ class Fit:
         if first and self.passes is not None:
             self.passes.commit(batch + 1 - self._batches)
         self._batches = batch + 1
+        if first:
+            self.look_at_loss(logs)
         if not self._batch_seen and not self.reduced_by_user and topology.size() > 1:
             checks.warn_of_untracked(model, self.local)
         self._batch_seen = True
@@ -145,7 +147,7 @@ class Fit:
         self._left = True
         leave_epoch(model, self._batches, steps, _END_TOGETHER)
 
-    def look_at_loss(self, logs: Mapping[str, Any]) -> None:
+    def look_at_loss(self, logs: Mapping[str, Any] | None) -> None:
         """Warns on rank 0, once, if the loss has become NaN; `logs` are the last batch's."""
         if self._nan or not math.isnan(facts.loss_in(logs) or 0.0):
             return

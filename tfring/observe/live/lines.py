@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from tfring.observe.live.overview import RankView
 from tfring.runtime.texts.ranks import rank_ranges
@@ -91,26 +92,20 @@ def _line(views: Sequence[RankView], state: str, doing: str, last: str) -> Line:
         epoch=least(lambda view: int(view.row.record["epoch"])),
         epochs=least(lambda view: int(view.row.record["epochs"])),
         step=min(steps, default=None),
-        loss=collect(mean, lambda view: view.row.loss),
+        loss=collect(fmean, lambda view: view.row.loss),
         steps=collect(min, lambda view: view.steps),
         samples=collect(sum, lambda view: view.samples),
-        input=collect(mean, lambda view: view.input),
-        exchange=collect(mean, lambda view: view.exchange),
-        callbacks=collect(mean, lambda view: view.callbacks),
+        input=collect(fmean, lambda view: view.input),
+        exchange=collect(fmean, lambda view: view.exchange),
+        callbacks=collect(fmean, lambda view: view.callbacks),
         awaited=collect(max, lambda view: view.awaited),
         cpu=collect(sum, lambda view: view.cpu),
         memory=collect(sum, lambda view: view.row.memory or None),
-        gpu=collect(mean, lambda view: view.row.gpu if view.row.gpu >= 0 else None),
+        gpu=collect(fmean, lambda view: view.row.gpu if view.row.gpu >= 0 else None),
         gpu_memory=collect(sum, lambda view: view.row.gpu_memory or None),
         waiting=collect(sum, lambda view: view.row.waiting),
         running=collect(sum, lambda view: view.row.running),
     )
-
-
-def mean(values: Iterable[float]) -> float:
-    """Returns the mean of at least one value."""
-    found = list(values)
-    return sum(found) / len(found)
 
 
 def _kind(view: RankView) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from tfring.observe.live.columns import COLUMNS, Column, loss_text, number, percent
-from tfring.observe.live.lines import STATES, Line, by_host, mean, of_rank
+from tfring.observe.live.lines import STATES, Line, by_host, of_rank
 from tfring.observe.live.overview import Overview
 from tfring.observe.recorder.places import short
 from tfring.runtime.texts.plain import plain
@@ -121,7 +122,7 @@ def header(view: Overview, *, internals: bool = False) -> list[str]:
     speed = []
     losses = [row.loss for row in rows if row.loss is not None]
     if losses:
-        speed.append(f"loss {loss_text(mean(losses))}")
+        speed.append(f"loss {loss_text(fmean(losses))}")
     if view.samples is not None:
         speed.append(f"{number(view.samples)} samples/s")
     for name, shares in (
@@ -131,7 +132,7 @@ def header(view: Overview, *, internals: bool = False) -> list[str]:
     ):
         known = [share for share in shares if share is not None]
         if known:
-            speed.append(f"{name} {percent(mean(known))}")
+            speed.append(f"{name} {percent(fmean(known))}")
     if internals:
         if view.bytes is not None:
             speed.append(f"{size_text(view.bytes)}/s per rank")

@@ -7,7 +7,7 @@ import sys
 from types import FrameType
 from typing import Any, NoReturn
 
-from tfring.runtime.texts.frames import is_users
+from tfring.runtime.texts.frames import is_users, place
 
 
 class _State:
@@ -32,9 +32,8 @@ def _exit(status: Any = None, /) -> NoReturn:
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is not None and status:
-        name = frame.f_code.co_name
-        site = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-        where = site if name == "<module>" else f"{site} ({name})"
+        line = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        where = place(line, frame.f_code.co_name)
         shown = status if isinstance(status, int) else "..."  # a text is on the screen
         _State.said = f"sys.exit({shown}) in {where}"
     raise SystemExit(status)

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfring.runtime.texts.frames import is_users, library, summary
+from tfring.runtime.texts.frames import is_users, library, place, summary
 
 HEADER = "Traceback (most recent call last):"
 _CHAINS = (
@@ -255,13 +255,13 @@ def one_line(text: str, most: int = _MOST_TEXT) -> str:
 
 
 def _place(frames: Sequence[str]) -> str:
-    for line in reversed(frames):
-        frame = _FRAME.match(line)
+    for text in reversed(frames):
+        frame = _FRAME.match(text)
         if frame is not None and is_users(frame[1]):
-            place = f"{frame[1].rpartition('/')[2]}:{frame[2]}"
+            line = f"{frame[1].rpartition('/')[2]}:{frame[2]}"
             if "/ipykernel_" in frame[1]:
-                place = f"line {frame[2]} of a cell"
-            return place if frame[3] in (None, "<module>") else f"{place} ({frame[3]})"
+                line = f"line {frame[2]} of a cell"
+            return place(line, frame[3])
     return ""
 
 

@@ -57,6 +57,16 @@ def short_path(path: str) -> str:
     return _INSTALLED.sub("", path)
 
 
+def place(line: str, function: str | None) -> str:
+    """Returns "train.py:38 (fit)".
+
+    Args:
+        line: As "train.py:38".
+        function: In which it is; "<module>" or None: in none.
+    """
+    return line if function in (None, "<module>") else f"{line} ({function})"
+
+
 def summary(names: list[str]) -> str:
     """Returns "... 3 frames of keras and tensorflow".
 
