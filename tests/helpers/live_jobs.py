@@ -120,13 +120,17 @@ class Terminal:
         self.output = b""
         self._screen = pyte.Screen(self.COLUMNS, self.ROWS)
         self._stream = pyte.ByteStream(self._screen)
+        # COLUMNS and LINES would count more than the size of this terminal.
+        env = environment(TERM="xterm-256color")
+        for name in ("COLUMNS", "LINES"):
+            env.pop(name, None)
         self.process = subprocess.Popen(
             command,
             stdin=slave,
             stdout=slave,
             stderr=slave,
             cwd=folder,
-            env=environment(TERM="xterm-256color"),
+            env=env,
             start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
