@@ -27,7 +27,7 @@ SETS: dict[str, list[tuple[int, ...]]] = {
     "resnet50": resnet50.shapes(),
     "500 x 1 KiB": [(256,)] * 500,
 }
-WAYS = {"arenas": {}, "streams": {"TFRING_ARENA": "0"}, "tcp": {"TFRING_SHARED_MEMORY": "0"}}
+WAYS = {"arenas": {}, "streams": {"TFRING_X_ARENA": "0"}, "tcp": {"TFRING_X_SHARED_MEMORY": "0"}}
 SEARCH = {
     "TFRING_AUTOTUNE": "1",
     "TFRING_AUTOTUNE_WARMUP_SAMPLES": "1",

@@ -24,7 +24,7 @@ LINES_PER_MB = 10_000
 PROGRAM = """
 import os, sys, time
 megabytes, fd, kind, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-rank = "same" if kind == "equal" else os.environ.get("TFRING_RANK", "")
+rank = "same" if kind == "equal" else os.environ.get("TFRING_X_RANK", "")
 end = "\\r\\n" if kind == "crlf" else "\\n"
 lines = [f"{rank} {number} ".ljust(100 - len(end), "x") + end for number in range(10_000)]
 block = "".join(lines).encode()

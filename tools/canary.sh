@@ -48,7 +48,7 @@ compile() {
 }
 
 run_tests() {
-  PATH=$venv/bin:$PATH PYTHONPATH=$PWD TFRING_LIB_DIR=$lib tools/parallel_tests.sh "not slow" 2
+  PATH=$venv/bin:$PATH PYTHONPATH=$PWD TFRING_X_LIB_DIR=$lib tools/parallel_tests.sh "not slow" 2
 }
 
 mkdir -p "$lib"

@@ -311,7 +311,7 @@ class Checks:
         env |= self._shared()
         env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         env["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"  # two processes may share the GPU
-        env["TFRING_CUDA_DRIVER"] = self.driver
+        env["TFRING_X_CUDA_DRIVER"] = self.driver
         if self.nccl:
             env["TFRING_NCCL_LIBRARY"] = self.nccl
         return env

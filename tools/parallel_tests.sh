@@ -21,7 +21,7 @@ done
 failed=()
 readonly host_only=$(mktemp -d)
 trap 'rm -r "$host_only"' EXIT
-ln -s "${TFRING_LIB_DIR:-$PWD/tfring/_lib}"/* "$host_only"
+ln -s "${TFRING_X_LIB_DIR:-$PWD/tfring/_lib}"/* "$host_only"
 rm -f "$host_only/libtfring_cuda.so"
 
 for ranks in "$@"; do
@@ -29,7 +29,7 @@ for ranks in "$@"; do
   selected=$marks
   ((ranks == 2)) || selected="($marks) and any_ranks"
   with=()
-  ((ranks == 3)) && with=("TFRING_LIB_DIR=$host_only")
+  ((ranks == 3)) && with=("TFRING_X_LIB_DIR=$host_only")
   env "${with[@]}" timeout --foreground --kill-after=20 "${TFRING_TEST_LIMIT:-1800}" \
     tools/mpi_run.sh "$ranks" python -m pytest -q -x --color=no -p no:cacheprovider \
     -m "$selected" "${folders[@]}"

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tfring.runtime.settings.setting import Group, Kind, Reader, Setting  # noqa: E402
+from tfring.runtime.settings.setting import Kind, Setting  # noqa: E402
 from tfring.runtime.settings.table import GROUPS, RUNTIME, SETTINGS  # noqa: E402
 
 HEADER = ROOT / "ops/runtime/base/config_table.h"
@@ -116,25 +116,20 @@ def _visit(setting: Setting) -> str:
 
 def _tables() -> Iterator[str]:
     for group in GROUPS:
-        yield f"### {group.title}\n"
-        if group.settings[0].reader is Reader.OURS:
-            yield from _setters(group)
-            continue
-        yield "| `TFRING_...` | default | meaning |\n|---|---|---|"
-        for setting in group.settings:
-            star = " *" if setting.horovod == f"HOROVOD_{setting.name}" else ""
-            other = f" (`{setting.horovod}`)" if setting.horovod and not star else ""
-            default = f" {setting.shown_default} |".replace("  |", " |")
-            yield f"| `{setting.name}`{star}{other} |{default} {setting.meaning} |"
-        yield ""
+        rows = [_row(setting) for setting in group.settings if not setting.internal]
+        if rows:
+            yield f"### {group.title}\n"
+            yield "| `TFRING_...` | default | value | meaning |\n|---|---|---|---|"
+            yield from rows
+            yield ""
 
 
-def _setters(group: Group) -> Iterator[str]:
-    yield "| `TFRING_...` | set by |\n|---|---|"
-    for meaning in dict.fromkeys(setting.meaning for setting in group.settings):
-        names = [f"`{setting.name}`" for setting in group.settings if setting.meaning == meaning]
-        yield f"| {', '.join(names)} | {meaning} |"
-    yield ""
+def _row(setting: Setting) -> str:
+    star = " *" if setting.horovod == f"HOROVOD_{setting.name}" else ""
+    other = f" (`{setting.horovod}`)" if setting.horovod and not star else ""
+    name = f"`{setting.name}`{star}{other}"
+    default = f" {setting.shown_default}" if setting.shown_default else ""
+    return f"| {name} |{default} | {setting.allowed} | {setting.meaning} |"
 
 
 def main() -> int:

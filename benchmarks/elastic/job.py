@@ -293,11 +293,11 @@ class Job:
     def _start(self, worker: int, host: str, slot: int) -> None:
         first = self.service.record.generation == 0 and len(self._processes) < self._first
         variables = {
-            "TFRING_ELASTIC_WORKER": str(worker),
-            "TFRING_ELASTIC_STORE": f"{HOST}:{self.store.port}",
-            "TFRING_ELASTIC_HOST": host,
-            "TFRING_ELASTIC_SLOT": str(slot),
-            "TFRING_ELASTIC_FIRST": str(int(first)),
+            "TFRING_X_ELASTIC_WORKER": str(worker),
+            "TFRING_X_ELASTIC_STORE": f"{HOST}:{self.store.port}",
+            "TFRING_X_ELASTIC_HOST": host,
+            "TFRING_X_ELASTIC_SLOT": str(slot),
+            "TFRING_X_ELASTIC_FIRST": str(int(first)),
             "TFRING_SECRET": self._secret,
             "TFRING_RECORD_DIR": self._records.name,
             _MARK: self._mark,

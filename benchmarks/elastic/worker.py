@@ -100,10 +100,10 @@ class Training:
     """The training of one process."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
-        worker = int(os.environ["TFRING_ELASTIC_WORKER"])
+        worker = int(os.environ["TFRING_X_ELASTIC_WORKER"])
         self.settings, self.log = settings, Log(folder, worker)
         self.faults = FaultFile(folder / "faults")
-        self.store_port = int(os.environ["TFRING_ELASTIC_STORE"].rpartition(":")[2])
+        self.store_port = int(os.environ["TFRING_X_ELASTIC_STORE"].rpartition(":")[2])
         self.victim = Victim(self.faults, worker, self.log, self._cut)
         imported = time.monotonic_ns()
         hvd.init()

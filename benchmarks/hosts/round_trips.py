@@ -19,6 +19,7 @@ import sys
 from benchmarks import common
 from benchmarks.hosts.delays import delayed_network
 from benchmarks.hosts.network import Network
+from tfring.runtime.settings.table import SETTINGS
 
 TRIED = ["unlocked:", "locked:LOCK_SCHEDULE=1"]
 WARMUP = 3  # calls; a plan is agreed on, and a lock is made
@@ -53,7 +54,7 @@ def start(
         "SECRET": "only-for-this-benchmark-0123456789",
         **dict(setting.split("=", 1) for setting in settings),
     }
-    named = {f"TFRING_{name}": value for name, value in variables.items()}
+    named = {SETTINGS[name].variable: value for name, value in variables.items()}
     into = ["nsenter", f"--net=/run/netns/{made.space(host)}", "unshare", "--uts", "sh", "-c"]
     name_host = 'hostname "$0" 2>/dev/null || echo "$0" > /proc/sys/kernel/hostname; exec "$@"'
     return subprocess.Popen(

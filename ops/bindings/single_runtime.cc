@@ -47,7 +47,7 @@ std::string CheckSingleRuntime() {
   const std::string runtime = RuntimePath();
   const std::string advice =
       "; one process can use one tfring installation: remove the other one from sys.path and "
-      "LD_PRELOAD, and check TFRING_LIB_DIR";
+      "LD_PRELOAD, and check TFRING_X_LIB_DIR";
   if (Folder(own) != Folder(runtime)) {
     return "the binding " + own + " uses the runtime " + runtime +
            " of another tfring installation, which was loaded before" + advice;

@@ -94,10 +94,10 @@ def test_all_survivors_name_the_rank_that_was_killed(tmp_path: Path, hangs: bool
     """
     env = job_environment("nccl")
     env["TFRING_FAKE_NCCL"] = f"hang_abort={hangs:d}"
-    own_gpu = OWN_GPU.replace("OMPI_COMM_WORLD_RANK", "TFRING_RANK").replace("exec ", "")
+    own_gpu = OWN_GPU.replace("OMPI_COMM_WORLD_RANK", "TFRING_X_RANK").replace("exec ", "")
     # tfring run gives them less time than the abort takes.
     own_gpu = f"trap '' TERM; {own_gpu}"
-    own_gpu += '; code=$?; echo $code > "${@: -1}/code$TFRING_RANK"; exit $code'
+    own_gpu += '; code=$?; echo $code > "${@: -1}/code$TFRING_X_RANK"; exit $code'
     command = [sys.executable, "-m", "tfring", "run", "-np", "3", "bash", "-c", own_gpu, "_"]
     command += [sys.executable, str(PROGRAMS / "lost_rank.py"), str(tmp_path)]
     result = subprocess.run(

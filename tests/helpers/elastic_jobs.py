@@ -127,11 +127,11 @@ class ElasticJob:
 
     def _start(self, worker, host, slot):
         variables = {
-            "TFRING_ELASTIC_WORKER": str(worker),
-            "TFRING_ELASTIC_STORE": f"localhost:{self._store.port}",
-            "TFRING_ELASTIC_HOST": host,
-            "TFRING_ELASTIC_SLOT": str(slot),
-            "TFRING_ELASTIC_FIRST": "1" if self.service.record.generation == 0 else "0",
+            "TFRING_X_ELASTIC_WORKER": str(worker),
+            "TFRING_X_ELASTIC_STORE": f"localhost:{self._store.port}",
+            "TFRING_X_ELASTIC_HOST": host,
+            "TFRING_X_ELASTIC_SLOT": str(slot),
+            "TFRING_X_ELASTIC_FIRST": "1" if self.service.record.generation == 0 else "0",
             "TFRING_SECRET": SECRET,
             **memory_variables(self._memory),
             **self._env,

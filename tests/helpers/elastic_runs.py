@@ -20,8 +20,8 @@ TRAINING = """
     import tfring as hvd
     from tfring.runtime._native import core
 
-    FOLDER, WORKER = sys.argv[1], int(os.environ["TFRING_ELASTIC_WORKER"])
-    HOST = os.environ["TFRING_ELASTIC_HOST"]
+    FOLDER, WORKER = sys.argv[1], int(os.environ["TFRING_X_ELASTIC_WORKER"])
+    HOST = os.environ["TFRING_X_ELASTIC_HOST"]
 
     def say(event, **more):
         line = {"event": event, "worker": WORKER, "pid": os.getpid(), "host": HOST, **more}

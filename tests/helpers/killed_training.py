@@ -62,7 +62,7 @@ def train(log: Log, settings: Settings, checkpoints: Checkpointer) -> None:
 def main() -> None:
     folder, settings = Path(sys.argv[1]), Settings(**json.loads(sys.argv[2]))
     hvd.init()
-    life = 10 * int(os.environ["ATTEMPT"]) + int(os.environ["TFRING_RESTART_COUNT"])
+    life = 10 * int(os.environ["ATTEMPT"]) + int(os.environ["TFRING_X_RESTART_COUNT"])
     log = Log(folder, 100 * life + hvd.rank())
     log.common = {"g": life, "rank": hvd.rank(), "size": hvd.size()}
     log("up", pid=os.getpid())

@@ -113,7 +113,7 @@ def digest(values: list[Any]) -> str:
 
 def main() -> None:
     folder, epochs = Path(sys.argv[1]), int(sys.argv[2])
-    life = 1000 * int(os.environ["ATTEMPT"]) + int(os.environ["TFRING_RESTART_COUNT"])
+    life = 1000 * int(os.environ["ATTEMPT"]) + int(os.environ["TFRING_X_RESTART_COUNT"])
     hvd.init()
     log = Log(folder, 100 * life + hvd.rank())
     log("up", pid=os.getpid())

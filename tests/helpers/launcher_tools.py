@@ -31,8 +31,8 @@ def report(name, value):
 # The beginning of scripts of ranks, after that.
 _RANK = """
 import signal, subprocess, time
-rank = int(os.environ["TFRING_RANK"])
-life = int(os.environ.get("TFRING_RESTART_COUNT", "0"))  # an agent alone gives none
+rank = int(os.environ["TFRING_X_RANK"])
+life = int(os.environ.get("TFRING_X_RESTART_COUNT", "0"))  # an agent alone gives none
 
 def wait_for(name):
     while not os.path.exists(f"{sys.argv[1]}/{name}"):
@@ -41,9 +41,9 @@ def wait_for(name):
 
 # Variables of an outer launcher would be taken for the job's own.
 _FOREIGN = (
-    "TFRING_PARENT",
-    "TFRING_RANK",
-    "TFRING_SIZE",
+    "TFRING_X_PARENT",
+    "TFRING_X_RANK",
+    "TFRING_X_SIZE",
     "OMPI_",
     "PMI",
     "PMIX_",

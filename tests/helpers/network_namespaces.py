@@ -140,8 +140,8 @@ class Hosts:
     def start(self, host: int, *arguments: object, **more: str) -> subprocess.Popen[str]:
         """Starts Python on a host as the rank of that number, with `more` in its environment."""
         job = {
-            "TFRING_RANK": str(host),
-            "TFRING_SIZE": str(self.count),
+            "TFRING_X_RANK": str(host),
+            "TFRING_X_SIZE": str(self.count),
             "TFRING_RENDEZVOUS_ADDR": self.address(0),
             "TFRING_RENDEZVOUS_PORT": "29571",
             "TFRING_SECRET": "only-for-this-test-0123456789abcdef",

@@ -50,8 +50,8 @@ class Job:
 def run_rank(case: Case, rank: int, folder: Path, port: int, ready: int) -> None:
     """The life of one rank, in its own process; ends as a program of its own would."""
     os.environ.update(
-        TFRING_RANK=str(rank),
-        TFRING_SIZE=str(case.size),
+        TFRING_X_RANK=str(rank),
+        TFRING_X_SIZE=str(case.size),
         TFRING_RENDEZVOUS_ADDR="127.0.0.1",
         TFRING_RENDEZVOUS_PORT=str(port),
         TFRING_SECRET="only-for-this-test-0123456789abcdef",

@@ -183,7 +183,7 @@ def cut(r: Rank, one: int, other: int) -> None:
         r.kept = (keep, mine, silent)  # type: ignore[attr-defined]
 
 
-SOCKETS = {"TFRING_SHARED_MEMORY": "0"}
+SOCKETS = {"TFRING_X_SHARED_MEMORY": "0"}
 
 
 @case(4, "LINK", 2, 3, settings=SOCKETS)

@@ -169,7 +169,7 @@ def test_the_runtime_of_another_installation_is_refused(second_copy: pathlib.Pat
     runtime = _native.library_dir().resolve() / "libtfring_runtime.so"
     code = f"import ctypes\nctypes.CDLL({str(runtime)!r})\n"
     code += "from tfring.runtime._native import core\n"
-    done = run_python("-c", code, TFRING_LIB_DIR=str(second_copy))
+    done = run_python("-c", code, TFRING_X_LIB_DIR=str(second_copy))
     assert done.returncode == 1
     assert "ImportError" in done.stderr and "another tfring installation" in done.stderr
     assert str(second_copy) in done.stderr and str(runtime) in done.stderr
@@ -184,7 +184,7 @@ def test_a_second_runtime_is_refused(second_copy: pathlib.Path) -> None:
         f"ctypes.CDLL({str(second_copy / name)!r})\n"
         "from tfring.runtime._native import core\n"
     )
-    done = run_python("-c", code, TFRING_LIB_DIR=str(own))
+    done = run_python("-c", code, TFRING_X_LIB_DIR=str(own))
     assert done.returncode == 1
     assert "ImportError" in done.stderr and "two copies of the tfring runtime" in done.stderr
 
@@ -215,12 +215,14 @@ def test_without_the_code_for_gpus(second_copy: pathlib.Path) -> None:
         "print([core.build_info()['gpu_kernels']])\n"
         "core.find_nccl('')\n"
     )
-    done = run_python("-c", code, TFRING_LIB_DIR=str(second_copy))
+    done = run_python("-c", code, TFRING_X_LIB_DIR=str(second_copy))
     assert done.stdout == "['']\n"
     assert "CoreError: Unavailable: tfring's code for GPUs cannot be loaded" in done.stderr
 
 
 def test_missing_libraries_are_explained(tmp_path: pathlib.Path) -> None:
-    done = run_python("-c", "from tfring.runtime._native import core", TFRING_LIB_DIR=str(tmp_path))
+    done = run_python(
+        "-c", "from tfring.runtime._native import core", TFRING_X_LIB_DIR=str(tmp_path)
+    )
     assert done.returncode == 1
     assert str(tmp_path) in done.stderr and "install tfring" in done.stderr

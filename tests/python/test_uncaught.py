@@ -54,14 +54,14 @@ def test_one_line_says_what_has_happened(
 
 
 def test_hooks_of_others_and_full_tracebacks_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TFRING_AGENT", raising=False)
+    monkeypatch.delenv("TFRING_X_AGENT", raising=False)
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     uncaught.watch("full")
     assert sys.excepthook is sys.__excepthook__
-    monkeypatch.setenv("TFRING_AGENT", "x")
+    monkeypatch.setenv("TFRING_X_AGENT", "x")
     uncaught.watch("short")
     assert sys.excepthook is sys.__excepthook__
-    monkeypatch.delenv("TFRING_AGENT")
+    monkeypatch.delenv("TFRING_X_AGENT")
     monkeypatch.setattr(sys, "excepthook", print)
     uncaught.watch("short")
     assert sys.excepthook is print

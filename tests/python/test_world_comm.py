@@ -82,7 +82,7 @@ UNDER_MPI = """
 
 WITHOUT_MPI = """
     import errno, os, socket
-    me = int(os.environ["TFRING_RANK"])
+    me = int(os.environ["TFRING_X_RANK"])
     for _ in range(2):
         if me == 1:
             refused("rank 1 of 3", "[2, 0]", comm=[2, 0])
@@ -147,7 +147,7 @@ def test_lists_that_differ_are_named(tmp_path):
     text = """
     import os
     from tfring import world
-    world.init(comm=[[0, 1], [1, 0]][int(os.environ["TFRING_RANK"])])
+    world.init(comm=[[0, 1], [1, 0]][int(os.environ["TFRING_X_RANK"])])
     """
     done = run("-np", 2, sys.executable, write_script(tmp_path, text), TFRING_START_TIMEOUT="5")
     assert done.returncode != 0

@@ -96,10 +96,10 @@ def test_an_impossible_setting_is_refused(tmp_path):
     done = python(
         tmp_path,
         "from tfring import world\nworld.init()\n",
-        TFRING_PIECE_BYTES="lots",
+        TFRING_X_PIECE_BYTES="lots",
     )
     assert done.returncode != 0
-    assert 'SettingError: TFRING_PIECE_BYTES is "lots"' in done.stderr
+    assert 'SettingError: TFRING_X_PIECE_BYTES is "lots"' in done.stderr
 
 
 def test_misspelt_setting_is_warned_about(tmp_path):
@@ -109,7 +109,7 @@ def test_misspelt_setting_is_warned_about(tmp_path):
         TFRING_PIECE_BITES="1",
     )
     assert done.returncode == 0
-    assert "did you mean TFRING_PIECE_BYTES" in done.stderr
+    assert "did you mean TFRING_X_PIECE_BYTES" in done.stderr
 
 
 def test_failed_script_keeps_its_exit_code(tmp_path):

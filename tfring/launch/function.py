@@ -271,9 +271,9 @@ class FunctionServer:
     def environment(self) -> dict[str, str]:
         """The variables with which the ranks find this server."""
         return {
-            "TFRING_FUNCTION_ADDR": self._address[0],
-            "TFRING_FUNCTION_PORT": str(self._address[1]),
-            "TFRING_FUNCTION_SECRET": self._secret,
+            "TFRING_X_FUNCTION_ADDR": self._address[0],
+            "TFRING_X_FUNCTION_PORT": str(self._address[1]),
+            "TFRING_X_FUNCTION_SECRET": self._secret,
         }
 
     def __enter__(self) -> FunctionServer:

@@ -22,10 +22,10 @@ _PIECE_SECONDS = 600.0
 
 def main() -> int:
     """Runs the function; returns the exit code."""
-    address, port = os.environ["TFRING_FUNCTION_ADDR"], int(os.environ["TFRING_FUNCTION_PORT"])
+    address, port = os.environ["TFRING_X_FUNCTION_ADDR"], int(os.environ["TFRING_X_FUNCTION_PORT"])
     # The function and its child processes have no use for it.
-    key = job_key(os.environ.pop("TFRING_FUNCTION_SECRET"), JOB_ID)
-    who = os.environ.get("TFRING_ELASTIC_WORKER") or os.environ["TFRING_RANK"]
+    key = job_key(os.environ.pop("TFRING_X_FUNCTION_SECRET"), JOB_ID)
+    who = os.environ.get("TFRING_X_ELASTIC_WORKER") or os.environ["TFRING_X_RANK"]
     place = Server(address, port, key, _LOST_SECONDS, _LOST_SECONDS)
     with TCPStore.of_job(place, _CONNECT_SECONDS) as store:
         call = from_pieces(FUNCTION, lambda name: store.get(name, _PIECE_SECONDS))

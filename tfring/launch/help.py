@@ -75,8 +75,8 @@ def _title(path: Path) -> str:
 
 def _setting(word: str) -> str:
     """Returns what a setting does; "": the word is none."""
-    setting = SETTINGS.get(word.upper().removeprefix("TFRING_"))
-    if setting is None or word.upper() != setting.variable:
+    setting = next((one for one in SETTINGS.values() if one.variable == word.upper()), None)
+    if setting is None:
         return ""
     default = f"Default: {setting.shown_default}. " if setting.shown_default else ""
     return (

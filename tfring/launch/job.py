@@ -133,7 +133,7 @@ class JobRunner(Supervisor):
         share, self._starting = self._options.share, True
         self._first_line = b"" if share is None else None
         where = {} if share is None else share.variables()
-        where["TFRING_RESTART_COUNT"] = str(self._restarts)
+        where["TFRING_X_RESTART_COUNT"] = str(self._restarts)
         for slot in slots:
             opens = slot.rank == 0 and share is None
             self._start(slot, where, listen if opens else None)

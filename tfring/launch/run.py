@@ -224,7 +224,7 @@ def _compare(options: RunOptions, counts: tuple[int, int]) -> int:
         for count, folder in zip(counts, folders, strict=True):
             steps = str(options.compare_steps)
             one = dataclasses.replace(options, num_proc=count)
-            code = _run(one, TFRING_COMPARE_FOLDER=str(folder), TFRING_COMPARE_STEPS=steps)
+            code = _run(one, TFRING_X_COMPARE_FOLDER=str(folder), TFRING_X_COMPARE_STEPS=steps)
             if code != 0:
                 return code
         from tfring.training.comparison.runs import compare_runs

@@ -30,7 +30,7 @@ def listen(interface: str | None, towards: str | None) -> dict[str, str]:
     """
     sock = open_rendezvous(interface, towards)
     address, port = sock.getsockname()[:2]
-    os.environ["TFRING_RENDEZVOUS_FD"] = str(sock.detach())  # init takes it over
+    os.environ["TFRING_X_RENDEZVOUS_FD"] = str(sock.detach())  # init takes it over
     return {"TFRING_RENDEZVOUS_ADDR": address, "TFRING_RENDEZVOUS_PORT": str(port)}
 
 

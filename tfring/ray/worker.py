@@ -124,7 +124,7 @@ class Worker:
             os.environ["CUDA_VISIBLE_DEVICES"] = with_own_first(gpus, own, slot)
         try:
             ended = Ended(False, 0, function())
-            if "TFRING_ELASTIC_WORKER" in os.environ:  # init takes it away
+            if "TFRING_X_ELASTIC_WORKER" in os.environ:  # init takes it away
                 raise RuntimeError(f"the function of {self._name} has not called hvd.init()")
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)

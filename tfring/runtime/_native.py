@@ -4,7 +4,7 @@ And what a call tells the other ranks of where it was made: `call_site`.
 
 So a module can import `_native` at its top, and importing tfring does not load the runtime.
 
-The libraries lie together in one folder, tfring/_lib, or in the folder that TFRING_LIB_DIR names
+The libraries lie together in one folder, tfring/_lib, or in the folder that TFRING_X_LIB_DIR names
 (for developers who build outside the checkout). In a wheel, which serves several minor versions of
 TensorFlow, what depends on that version is in folders of that one: tensorflow-2.18, for example.
 """
@@ -42,7 +42,7 @@ _lock = threading.Lock()  # held while the binding is loaded
 
 def library_dir() -> pathlib.Path:
     """Returns the folder of the compiled libraries."""
-    chosen = os.environ.get("TFRING_LIB_DIR")
+    chosen = os.environ.get("TFRING_X_LIB_DIR")
     return pathlib.Path(chosen) if chosen else pathlib.Path(__file__).parents[1] / "_lib"
 
 

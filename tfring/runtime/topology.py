@@ -14,7 +14,7 @@ from typing import Any
 
 from tfring.runtime import _native
 
-PARENT = "TFRING_PARENT"
+PARENT = "TFRING_X_PARENT"
 
 # In an elastic job: the numbers of the last generation, which stay until the next one, and the slot
 # of this process on its host, which it has for life.

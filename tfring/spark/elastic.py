@@ -133,7 +133,7 @@ class _Head(Service):
             address, 0, is_master=True, secret=tunnels.secret, bind_addr=tunnels.bind_address
         )
         host = f"[{address}]" if ":" in address else address
-        self._variables = {"TFRING_ELASTIC_STORE": f"{host}:{self._served.port}"}
+        self._variables = {"TFRING_X_ELASTIC_STORE": f"{host}:{self._served.port}"}
         super().__init__(self._served, elastic, start_timeout, self.put)
         self._looking = threading.Lock()  # guards the order in which lists of tasks are told
         tunnels.on_change = self._look

@@ -80,7 +80,7 @@ class Wishes:
         run = ["sh", "-c", f'exec "${PYTHON}" -m {_MODULE}']
         here = sent_variables(os.environ).items()
         # Tasks have the secret by another way, see `Tunnels`.
-        found = {n: v for n, v in server.environment.items() if n != "TFRING_FUNCTION_SECRET"}
+        found = {n: v for n, v in server.environment.items() if n != "TFRING_X_FUNCTION_SECRET"}
         return JobOptions(
             slots=slots,
             argv=run if self.executable is None else [self.executable, "-m", _MODULE],

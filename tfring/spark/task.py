@@ -134,7 +134,7 @@ def _variables(meeting: Meeting, task: Task) -> dict[str, str]:
         values["PYTHONPATH"] = search_path(values)
     values[PYTHON] = sys.executable
     values[GPUS] = ",".join(task.gpus)
-    values["TFRING_SECRET"] = values["TFRING_FUNCTION_SECRET"] = meeting.secret
+    values["TFRING_SECRET"] = values["TFRING_X_FUNCTION_SECRET"] = meeting.secret
     return values
 
 

@@ -116,7 +116,7 @@ class Clients:
     def _exact(self) -> str:
         begin = "dp --tf train --skip-neighbor-stat --init-model trained/model.ckpt"
         # As on a cluster where each rank has data of its own.
-        each = f"exec {begin} rank$TFRING_RANK.json"
+        each = f"exec {begin} rank$TFRING_X_RANK.json"
         ranks = ["horovodrun", "-np", "2", "bash", "-c", each]
         with ThreadPoolExecutor() as both:
             list(both.map(self._finish, [[*begin.split(), "union.json"], ranks]))

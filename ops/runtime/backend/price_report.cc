@@ -39,8 +39,8 @@ MeasuredLatency DescribeLatency(Rank self, const std::vector<std::string>& hosts
   const Duration set = config.network_latency;
   std::ostringstream text;
   text << "TCP has measured " << Microseconds(one_way) << " us to " << RankName(farthest, hosts)
-       << ", which is the farthest from rank " << self << ", and TFRING_NETWORK_LATENCY_SECONDS is "
-       << Microseconds(set) << " us";
+       << ", which is the farthest from rank " << self
+       << ", and TFRING_X_NETWORK_LATENCY_SECONDS is " << Microseconds(set) << " us";
   const bool far_off = one_way > set * kFarOff || one_way * kFarOff < set;
   if (far_off) {
     text << ": set it to " << Microseconds(one_way) / 1e6 << ", so that the cheapest allreduces "

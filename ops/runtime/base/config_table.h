@@ -66,7 +66,7 @@ struct Config {
   // A host can send this many bytes a second to other hosts.
   int64_t network_bytes_per_second = 1250000000;
   // Sums and averages of float32 travel between hosts as they are, or rounded to bfloat16 or
-  // float16 and added up in float32 (tfring help configuration).
+  // float16 and added up in float32.
   DataType wire_dtype = DataType::kFloat32;
   // Ranks of one host exchange data through shared memory. 0: through sockets.
   bool shared_memory = true;

@@ -21,7 +21,7 @@ const char* StepName(TuningRecord::Step step) {
   return "kept";
 }
 
-// "TFRING_PIECE_BYTES 65536 (was 262144)".
+// "TFRING_X_PIECE_BYTES 65536 (was 262144)".
 std::string ChangeText(const char* name, int64_t before, int64_t after) {
   const std::string text = std::string(name) + " " + std::to_string(after);
   return before == after ? text : text + " (was " + std::to_string(before) + ")";
@@ -59,9 +59,9 @@ void TuningLog::Add(const std::vector<TuningRecord>& records) {
     TFRING_LOG(kInfo) << "autotuning is over and keeps "
                       << change("TFRING_FUSION_THRESHOLD", &TunedValues::fusion_threshold_bytes)
                       << ", "
-                      << change("TFRING_MAX_PLANS_IN_FLIGHT", &TunedValues::max_plans_in_flight)
-                      << ", " << change("TFRING_PIECE_BYTES", &TunedValues::piece_bytes) << ", at "
-                      << rate << " bytes per second";
+                      << change("TFRING_X_MAX_PLANS_IN_FLIGHT", &TunedValues::max_plans_in_flight)
+                      << ", " << change("TFRING_X_PIECE_BYTES", &TunedValues::piece_bytes)
+                      << ", at " << rate << " bytes per second";
   }
   file_.flush();
 }

@@ -8,7 +8,7 @@ def test_ranks_on_uneven_nodes():
     workers = [Where("a", "10.0.0.1"), Where("b", "10.0.0.2"), Where("a", "10.0.0.1")]
     found = rank_variables(workers)
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
-    for prefix in ("TFRING_", "HOROVOD_"):
+    for prefix in ("TFRING_X_", "HOROVOD_"):
         values = [[int(one[prefix + name]) for name in names] for one in found]
         assert values == [[0, 3, 0, 2, 0, 2], [1, 3, 0, 1, 1, 2], [2, 3, 1, 2, 0, 1]]
     assert found[1]["HOROVOD_HOSTNAME"] == "10.0.0.2"
@@ -36,5 +36,5 @@ def test_slots_of_a_node():
 
 def test_a_later_worker_of_an_elastic_job():
     found = elastic_variables(worker=9, host="n", slot=1, first=False, size=3, rank=2, store="h:1")
-    assert found["TFRING_ELASTIC_FIRST"] == "0"
+    assert found["TFRING_X_ELASTIC_FIRST"] == "0"
     assert (found["HOROVOD_RANK"], found["HOROVOD_SIZE"]) == ("2", "3")

@@ -96,7 +96,7 @@ def test_more_data_than_memory(spark, tmp_path):
         import pyarrow as pa
 
         held = pa.default_memory_pool().max_memory()
-        with open(f"{seen}/{os.environ['TFRING_RANK']}", "a") as file:
+        with open(f"{seen}/{os.environ['TFRING_X_RANK']}", "a") as file:
             file.write("".join(f"{int(i)} {held}\n" for i in batch["id"]))
         return batch
 

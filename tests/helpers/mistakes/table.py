@@ -53,7 +53,7 @@ import tensorflow as tf
 import tfring.keras as hvd
 
 {init}
-rank = int(os.environ["TFRING_RANK"])
+rank = int(os.environ["TFRING_X_RANK"])
 keras.utils.set_random_seed({seed})
 x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
 y = x[:, :1] * 2
@@ -104,7 +104,7 @@ _ON_RANK_1 = """\
 import os
 import tfring.keras as hvd
 from tfring.job.bootstrap import records
-if os.environ["TFRING_RANK"] == "1":
+if os.environ["TFRING_X_RANK"] == "1":
     {}
 hvd.init()
 """

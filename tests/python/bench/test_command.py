@@ -244,7 +244,7 @@ RANKS = """
 import json, os, sys
 from tfring.bench.display import MARK
 
-if os.environ["TFRING_RANK"] == "0":
+if os.environ["TFRING_X_RANK"] == "0":
     print("said by rank 0")
     for event in json.loads(os.environ["EVENTS"]):
         print(MARK + json.dumps(event), flush=True)

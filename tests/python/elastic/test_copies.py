@@ -20,7 +20,7 @@ LOGGED = TRAINING.replace(
                 file.write(f"{state.step}\\n")""",
 ).replace(
     "    hvd.init()",
-    """    while asked("hold") and os.environ["TFRING_ELASTIC_FIRST"] == "0":
+    """    while asked("hold") and os.environ["TFRING_X_ELASTIC_FIRST"] == "0":
         time.sleep(0.01)
     hvd.init()""",
 )

@@ -50,7 +50,7 @@ def rows_of(log: Path) -> list[dict[str, str]]:
 def test_all_values_are_tried_and_results_are_right(tmp_path: Path, locked: str) -> None:
     path = write_script(tmp_path, SCRIPT, header=REPORT)
     log = tmp_path / "log.csv"
-    more = {"TFRING_ARENA": "0", "TFRING_LOCK_SCHEDULE": locked, "HOROVOD_AUTOTUNE_LOG": str(log)}
+    more = {"TFRING_X_ARENA": "0", "TFRING_LOCK_SCHEDULE": locked, "HOROVOD_AUTOTUNE_LOG": str(log)}
     done = mpirun(2, path, str(tmp_path), "80", **QUICK, **more)
     assert done.returncode == 0, done.stderr
     assert {f.name for f in tmp_path.glob("end.*")} == {"end.0", "end.1"}

@@ -26,7 +26,7 @@ NUMBERS = """
     from tfring.elastic.loop import run
     from tfring.runtime._native import core
 
-    WORKER = int(os.environ["TFRING_ELASTIC_WORKER"])
+    WORKER = int(os.environ["TFRING_X_ELASTIC_WORKER"])
     FOLDER = sys.argv[1]
     STEPS_OF_A_COMMIT = int(os.environ.get("STEPS_OF_A_COMMIT", "1"))
 

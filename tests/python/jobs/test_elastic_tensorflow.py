@@ -15,7 +15,7 @@ TAPE = """
     import numpy as np
     import tensorflow as tf
 
-    WORKER = int(os.environ["TFRING_ELASTIC_WORKER"])
+    WORKER = int(os.environ["TFRING_X_ELASTIC_WORKER"])
     FOLDER = sys.argv[1]
 
     def asked(name):
@@ -63,7 +63,7 @@ JITTED = """
     import numpy as np
     import tensorflow as tf
 
-    WORKER = int(os.environ["TFRING_ELASTIC_WORKER"])
+    WORKER = int(os.environ["TFRING_X_ELASTIC_WORKER"])
     FOLDER = sys.argv[1]
 
     def asked(name):

@@ -182,7 +182,7 @@ def test_processes_started_by_a_rank(tmp_path):
         child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert child.returncode == 1 and child.stdout == f"{hvd.rank()}\\n", child
         assert f"this process was started by rank {hvd.rank()}" in child.stderr, child.stderr
-        alone = {"TFRING_PARENT": "", "TFRING_RANK": "", "TFRING_SIZE": ""}
+        alone = {"TFRING_X_PARENT": "", "TFRING_X_RANK": "", "TFRING_X_SIZE": ""}
         code = "import os; os.environ.update(%r); import tfring as hvd; hvd.init()" % alone
         subprocess.run([sys.executable, "-c", code], check=True)
         assert core.allgather(np.array([hvd.rank()]), name="ranks").tolist() == [0, 1]

@@ -121,9 +121,9 @@ report(f"locks.{rank}", json.dumps(core.counters()["locks"]))
         ({}, (), True),
         slow({}, ("--min-np", RANKS), True),
         slow({"TFRING_LOCK_SCHEDULE": "0"}, (), False),
-        ({"TFRING_ARENA": "0"}, (), False),
+        ({"TFRING_X_ARENA": "0"}, (), False),
         slow({"TFRING_CPU_OPERATIONS": "tcp"}, (), False),
-        ({"TFRING_ARENA": "0", "TFRING_LOCK_SCHEDULE": "1"}, (), True),
+        ({"TFRING_X_ARENA": "0", "TFRING_LOCK_SCHEDULE": "1"}, (), True),
     ],
 )
 def test_who_has_locks(

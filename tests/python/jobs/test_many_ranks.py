@@ -17,7 +17,7 @@ HOSTS = """
 
     import numpy as np
 
-    rank, on_a_host = int(os.environ["TFRING_RANK"]), int(sys.argv[1])
+    rank, on_a_host = int(os.environ["TFRING_X_RANK"]), int(sys.argv[1])
     socket.gethostname = lambda: f"host{rank // on_a_host}"
 
     import tfring as hvd
@@ -86,7 +86,7 @@ EVERY_KIND = (
 def test_every_collective_connects_the_ranks_that_it_needs(tmp_path):
     """Three hosts, of which each rank has two; two generations in one process."""
     path = write_script(tmp_path, EVERY_KIND)
-    more = {"TFRING_MESH_LIMIT": "2", "TFRING_BIND_ADDR": "127.0.0.1"}
+    more = {"TFRING_X_MESH_LIMIT": "2", "TFRING_BIND_ADDR": "127.0.0.1"}
     done = run("-np", 6, sys.executable, path, 2, **more)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("through") == 6
@@ -113,7 +113,7 @@ LOST = (
 
 def test_a_rank_that_dies_before_others_connect_to_it_is_named(tmp_path):
     path = write_script(tmp_path, LOST)
-    more = {"TFRING_MESH_LIMIT": "2", "TFRING_BIND_ADDR": "127.0.0.1"}
+    more = {"TFRING_X_MESH_LIMIT": "2", "TFRING_BIND_ADDR": "127.0.0.1"}
     done = run("-np", 6, sys.executable, path, 1, **more)
     assert done.returncode != 0
     told = [line for line in done.stdout.splitlines() if "rank 3" in line]

@@ -20,7 +20,7 @@ pytest.importorskip("tfring.runtime._native")
 LEAVES = """
     import os, signal, sys, time
 
-    rank = os.environ["TFRING_RANK"]
+    rank = os.environ["TFRING_X_RANK"]
 
     def stop(*_):
         time.sleep(1)

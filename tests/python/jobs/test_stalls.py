@@ -154,7 +154,7 @@ FULL_STDERR = """
     except BlockingIOError:
         os.set_blocking(write_end, True)
     own = os.dup(2)
-    if os.environ["TFRING_RANK"] == "0":
+    if os.environ["TFRING_X_RANK"] == "0":
         os.dup2(write_end, 2)
 
     world.init()

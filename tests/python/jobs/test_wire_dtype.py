@@ -39,8 +39,8 @@ def test_hosts_get_the_same_bits(tmp_path, wire):
     path = write_script(tmp_path, SCRIPT)
     with hosts(2) as made:
         jobs = [
-            made.start(0, path, TFRING_WIRE_DTYPE=wire),
-            made.start(1, path, TFRING_WIRE_DTYPE="float16"),
+            made.start(0, path, TFRING_X_WIRE_DTYPE=wire),
+            made.start(1, path, TFRING_X_WIRE_DTYPE="float16"),
         ]
         try:
             found = [job.communicate(timeout=LIMIT_SECONDS) for job in jobs]

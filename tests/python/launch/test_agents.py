@@ -99,7 +99,7 @@ subprocess.Popen(command, stdin=int(sys.argv[1]), stdout=subprocess.PIPE).wait()
     above = subprocess.Popen(command, pass_fds=[read], env=environment())
     os.close(read)
     argv = [sys.executable, path, str(tmp_path)]
-    job = {"argv": argv, "env": {"TFRING_RANK": "0"}, "cwd": str(tmp_path)}
+    job = {"argv": argv, "env": {"TFRING_X_RANK": "0"}, "cwd": str(tmp_path)}
     os.write(write, f"grace 0 60\nstart 0 {json.dumps(job)}\n".encode())
     pids_in(tmp_path, 1)
     there = below(above.pid)

@@ -21,10 +21,10 @@ def findings_of(check, monkeypatch, **variables):
 
 
 def test_whole_command_says_what_is_there_and_fails_without_the_runtime(tmp_path):
-    done = run_python("-m", "tfring", "doctor", TFRING_LIB_DIR=str(tmp_path))
+    done = run_python("-m", "tfring", "doctor", TFRING_X_LIB_DIR=str(tmp_path))
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("WRONG: the compiled runtime cannot be loaded")
-    for name in ("\ntfring:", "\nPython:", "\nTensorFlow:", "\nCPU:", "\nTFRING_LIB_DIR:"):
+    for name in ("\ntfring:", "\nPython:", "\nTensorFlow:", "\nCPU:", "\nTFRING_X_LIB_DIR:"):
         assert name in done.stdout
     assert str(tmp_path) in done.stdout
 
@@ -78,8 +78,8 @@ def test_versions_of_nightly_packages(tmp_path, monkeypatch):
 def test_misspelt_and_impossible_settings(monkeypatch):
     findings = findings_of(doctor._settings, monkeypatch, TFRING_LOG_LEVLE="1")
     assert "TFRING_LOG_LEVEL" in findings.problems[0]
-    findings = findings_of(doctor._settings, monkeypatch, TFRING_MESH_LIMIT="0")
-    assert 'TFRING_MESH_LIMIT is "0"' in findings.problems[0]
+    findings = findings_of(doctor._settings, monkeypatch, TFRING_X_MESH_LIMIT="0")
+    assert 'TFRING_X_MESH_LIMIT is "0"' in findings.problems[0]
 
 
 def test_a_pod_of_several_ranks_is_told_from_a_mistake(monkeypatch):
@@ -95,7 +95,7 @@ def test_only_settings_that_are_not_at_their_defaults_are_shown(monkeypatch):
     findings = findings_of(doctor._settings, monkeypatch)
     assert findings.lines == [("settings", "all have their defaults: tfring help configuration")]
     found = findings_of(
-        doctor._settings, monkeypatch, TFRING_CACHE_CAPACITY="7", TFRING_MAX_PLANS_IN_FLIGHT="2"
+        doctor._settings, monkeypatch, TFRING_CACHE_CAPACITY="7", TFRING_X_MAX_PLANS_IN_FLIGHT="2"
     )
     assert found.lines == [("TFRING_CACHE_CAPACITY", "7 (default 1024)")]
 
@@ -103,12 +103,12 @@ def test_only_settings_that_are_not_at_their_defaults_are_shown(monkeypatch):
 def test_json_has_what_is_wrong_and_all_facts(monkeypatch, capsys):
     for check in ("python", "binding", "tensorflow", "mpi", "gpus", "cpu"):
         monkeypatch.setattr(installed, check, lambda findings: findings.show("a", "b"))
-    monkeypatch.setenv("TFRING_MESH_LIMIT", "0")
+    monkeypatch.setenv("TFRING_X_MESH_LIMIT", "0")
     assert main(["doctor", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["facts"]["a"] == ["b"] * 6
     (problem,) = told["wrong"]
-    assert problem.startswith('TFRING_MESH_LIMIT is "0"')
+    assert problem.startswith('TFRING_X_MESH_LIMIT is "0"')
 
 
 def test_run_takes_the_hosts_and_what_ssh_needs(monkeypatch):
@@ -155,7 +155,7 @@ def prices_of(monkeypatch, *hosts, **variables):
 
 def test_prices_of_allreduces_between_hosts(monkeypatch):
     head, *lines = prices_of(
-        monkeypatch, ("a", 4), ("b", 4), TFRING_NETWORK_LATENCY_SECONDS="0.001"
+        monkeypatch, ("a", 4), ("b", 4), TFRING_X_NETWORK_LATENCY_SECONDS="0.001"
     )
     assert "2 hosts with 4 ranks each: between hosts 1 ms and 1250 MB/s" in head
     assert [line.split(":")[0] for line in lines] == ["4 B", "64 KiB", "1 MiB", "16 MiB", "64 MiB"]
@@ -167,27 +167,27 @@ def test_prices_of_allreduces_between_hosts(monkeypatch):
 
 
 def test_impossible_settings(monkeypatch):
-    findings = findings_of(doctor._settings, monkeypatch, TFRING_NETWORK_LATENCY_SECONDS="-1")
-    assert "TFRING_NETWORK_LATENCY_SECONDS" in findings.problems[0]
+    findings = findings_of(doctor._settings, monkeypatch, TFRING_X_NETWORK_LATENCY_SECONDS="-1")
+    assert "TFRING_X_NETWORK_LATENCY_SECONDS" in findings.problems[0]
 
 
 def test_prices_of_the_job_that_this_process_belongs_to(monkeypatch):
     for name, value in {
-        "RANK": 0,
-        "SIZE": 8,
-        "LOCAL_RANK": 0,
-        "LOCAL_SIZE": 2,
-        "RENDEZVOUS_ADDR": "h",
-        "RENDEZVOUS_PORT": 29500,
+        "TFRING_X_RANK": 0,
+        "TFRING_X_SIZE": 8,
+        "TFRING_X_LOCAL_RANK": 0,
+        "TFRING_X_LOCAL_SIZE": 2,
+        "TFRING_RENDEZVOUS_ADDR": "h",
+        "TFRING_RENDEZVOUS_PORT": 29500,
     }.items():
-        monkeypatch.setenv(f"TFRING_{name}", str(value))
+        monkeypatch.setenv(name, str(value))
     assert "4 hosts with 2 ranks each" in prices_of(monkeypatch)[0]
-    monkeypatch.setenv("TFRING_LOCAL_SIZE", "8")
+    monkeypatch.setenv("TFRING_X_LOCAL_SIZE", "8")
     assert prices_of(monkeypatch) == []
 
 
 def test_half_a_launcher(monkeypatch):
-    for name in ("TFRING_RANK", "TFRING_SIZE", "RANK", "OMPI_COMM_WORLD_RANK"):
+    for name in ("TFRING_X_RANK", "TFRING_X_SIZE", "RANK", "OMPI_COMM_WORLD_RANK"):
         monkeypatch.delenv(name, raising=False)
     findings = findings_of(doctor._environment, monkeypatch, WORLD_SIZE="2")
     assert "RANK" in findings.problems[0] and "missing" in findings.problems[0]

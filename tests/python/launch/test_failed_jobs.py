@@ -97,7 +97,7 @@ def test_ctrl_c_shows_no_tracebacks(tmp_path: Path) -> None:
 
 SAVES = """
     import os, signal, sys, time, traceback
-    report(f"pid.{os.environ['TFRING_RANK']}", os.getpid())
+    report(f"pid.{os.environ['TFRING_X_RANK']}", os.getpid())
     try:
         time.sleep(600)
     except KeyboardInterrupt:
@@ -127,7 +127,7 @@ CANNOT_SAVE = """
         raise OSError("the disk is full")
 
     signal.signal(signal.SIGTERM, save)
-    report(f"pid.{os.environ['TFRING_RANK']}", os.getpid())
+    report(f"pid.{os.environ['TFRING_X_RANK']}", os.getpid())
     time.sleep(600)
 """
 
@@ -162,7 +162,7 @@ def test_a_traceback_that_is_only_logged_is_shown_as_it_is(tmp_path: Path) -> No
 
 OTHERS = """
     import logging, os, time
-    rank = int(os.environ["TFRING_RANK"])
+    rank = int(os.environ["TFRING_X_RANK"])
     if rank == 1:
         try:
             {}["batch"]

@@ -281,7 +281,7 @@ def test_ranks_that_write_much_lose_nothing(tmp_path):
         tmp_path,
         """
         import os
-        rank = os.environ["TFRING_RANK"]
+        rank = os.environ["TFRING_X_RANK"]
         for number in range(40000):
             print(rank, number, "x" * 90)
         """,
@@ -301,7 +301,7 @@ def test_ranks_that_write_much_lose_nothing(tmp_path):
 
 def test_a_job(tmp_path):
     script = write_script(
-        tmp_path, "import os\nprint('hello')\nprint('I am', os.environ['TFRING_RANK'])\n"
+        tmp_path, "import os\nprint('hello')\nprint('I am', os.environ['TFRING_X_RANK'])\n"
     )
     command = [sys.executable, "-m", "tfring", "run", "-np", "3"]
     output = ["--output-filename", str(tmp_path / "out")]

@@ -57,7 +57,7 @@ def cells_with_functions(seen):
         """,
         """
         tfring.init()  # a job of its own, in the kernel
-        tfring.run(lambda: os.environ["TFRING_RANK"], np=2), tfring.size()
+        tfring.run(lambda: os.environ["TFRING_X_RANK"], np=2), tfring.size()
         """,
         """
         def fails():

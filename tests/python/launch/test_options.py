@@ -79,7 +79,7 @@ def test_a_file_as_horovodruns(tmp_path):
         "TFRING_STALL_CHECK_TIME_SECONDS": "120",
         "TFRING_STALL_SHUTDOWN_TIME_SECONDS": "240",
         "TFRING_LOG_LEVEL": "info",
-        "TFRING_LOG_HIDE_TIME": "1",
+        "TFRING_X_LOG_HIDE_TIME": "1",
     }
 
 
@@ -94,7 +94,7 @@ def test_the_command_line_wins(tmp_path):
     assert options.x == (("A", "1"), ("B", "2")) and options.command == ("x",)
     assert options.settings == {"TFRING_LOG_LEVEL": "info", "TFRING_LOG_FORMAT": "json"}
     done = run(
-        "--config-file", path, "-H", "localhost:1", "-np", 1, "sh", "-c", "echo $TFRING_SIZE"
+        "--config-file", path, "-H", "localhost:1", "-np", 1, "sh", "-c", "echo $TFRING_X_SIZE"
     )
     assert done.stdout == "0| 1\n", done.stderr
 
@@ -182,7 +182,7 @@ def test_dry_run_starts_nothing_and_shows_no_secret(tmp_path):
     assert "DATA='/a b'" in text and "TF_X=1" in text and "MY_TOKEN='********'" in text
     assert "TFRING_SECRET='********'" in text
     assert "No host was asked. tfring doctor --run, with this -H, tries" in text
-    assert "rank 2: TFRING_CROSS_RANK=0" in text and "TFRING_LOCAL_RANK=1" in text
+    assert "rank 2: TFRING_X_CROSS_RANK=0" in text and "TFRING_X_LOCAL_RANK=1" in text
     assert "abc" not in text and "def" not in text
 
 
@@ -266,7 +266,7 @@ def test_a_job_of_a_scheduler_needs_no_option(tmp_path):
     done = run(
         "sh",
         "-c",
-        "echo $TFRING_RANK of $TFRING_SIZE, $TFRING_LOCAL_RANK",
+        "echo $TFRING_X_RANK of $TFRING_X_SIZE, $TFRING_X_LOCAL_RANK",
         PATH=fake_ssh(tmp_path),
         PBS_NODEFILE=str(nodes),
     )

@@ -32,7 +32,7 @@ def test_other_hosts_get_the_environment_but_no_secret_on_the_command_line(tmp_p
     path = script(
         tmp_path,
         """
-    print(rank, os.environ["TFRING_CROSS_RANK"], [os.environ.get("TRAINING_DATA")], os.getcwd())
+    print(rank, os.environ["TFRING_X_CROSS_RANK"], [os.environ.get("TRAINING_DATA")], os.getcwd())
     print(os.environ["TFRING_SECRET"])
     print([os.environ.get(name) for name in ("GIVEN", "CLOUD_TOKEN", "TF_SETTING")])
     """,
@@ -77,7 +77,7 @@ def test_rank_0_on_another_host_passes_on_where_it_listens(tmp_path):
     import socket
     where = os.environ["TFRING_RENDEZVOUS_ADDR"], int(os.environ["TFRING_RENDEZVOUS_PORT"])
     if rank == 0:
-        with socket.socket(fileno=int(os.environ["TFRING_RENDEZVOUS_FD"])) as listener:
+        with socket.socket(fileno=int(os.environ["TFRING_X_RENDEZVOUS_FD"])) as listener:
             listener.settimeout(30)
             listener.listen()
             print("heard", listener.accept()[0].recv(9).decode())
@@ -215,7 +215,7 @@ exec env -i PATH=/usr/bin:/bin HOME=/ "$@"
 
 
 def test_hosts_that_slurm_gives_are_reached_by_srun(tmp_path):
-    path = script(tmp_path, "\n    print(rank, os.environ['TFRING_CROSS_RANK'])\n")
+    path = script(tmp_path, "\n    print(rank, os.environ['TFRING_X_CROSS_RANK'])\n")
     search = fake_ssh(tmp_path, SRUN)
     (tmp_path / "bin" / "ssh").rename(tmp_path / "bin" / "srun")
     slurm = {"SLURM_JOB_NODELIST": "127.0.0.2,127.0.0.3", "SLURM_TASKS_PER_NODE": "2(x2)"}

@@ -105,7 +105,7 @@ def test_horovodruns_options_become_settings():
         "TFRING_FUSION_THRESHOLD": str(32 << 20),
         "TFRING_CACHE_CAPACITY": "0",
         "TFRING_LOG_LEVEL": "debug",
-        "TFRING_LOG_HIDE_TIME": "1",
+        "TFRING_X_LOG_HIDE_TIME": "1",
         "TFRING_LOG_FORMAT": "json",
         "TFRING_STALL_CHECK_TIME_SECONDS": "0",
     }

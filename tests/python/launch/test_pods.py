@@ -41,12 +41,12 @@ def test_the_ranks_of_a_pod(pod):
         **place_variables(job, job.slots[1]),
     }
     wanted = {
-        "TFRING_RANK": "3",
-        "TFRING_SIZE": "6",
-        "TFRING_LOCAL_RANK": "1",
-        "TFRING_LOCAL_SIZE": "2",
-        "TFRING_CROSS_RANK": "1",
-        "TFRING_CROSS_SIZE": "3",
+        "TFRING_X_RANK": "3",
+        "TFRING_X_SIZE": "6",
+        "TFRING_X_LOCAL_RANK": "1",
+        "TFRING_X_LOCAL_SIZE": "2",
+        "TFRING_X_CROSS_RANK": "1",
+        "TFRING_X_CROSS_SIZE": "3",
         "TFRING_SECRET": SECRET,
     }
     assert {name: variables[name] for name in wanted} == wanted

@@ -38,7 +38,7 @@ def test_ranks_get_their_variables_and_no_command_line_has_the_secret(tmp_path):
             except OSError:
                 continue
             assert os.environ["TFRING_SECRET"] not in line
-    print(rank, *[os.environ["TFRING_" + n] for n in names], sys.stdin.read() == "")
+    print(rank, *[os.environ["TFRING_X_" + n] for n in names], sys.stdin.read() == "")
     """,
     )
     done = run("-np", 3, sys.executable, path, tmp_path)
@@ -123,7 +123,7 @@ JOINS = "import tfring; tfring.init()"
         (["-np", 2, "--horovod"], "pass", {}, 0, "not ranks of one job. A program"),
         (["-np", 2], JOINS, {}, 0, ""),
         (["-np", 2], JOINS, {"TFRING_RECORD": "0"}, 0, ""),
-        (["-np", 2], JOINS, {"TFRING_ELASTIC_WORKER": "1"}, 0, ""),  # of a worker that starts it
+        (["-np", 2], JOINS, {"TFRING_X_ELASTIC_WORKER": "1"}, 0, ""),  # of a worker that starts it
         (["-np", 1], "pass", {}, 0, ""),
         (["-np", 2], "raise SystemExit(3)", {}, 3, ""),
     ],

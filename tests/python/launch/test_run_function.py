@@ -115,7 +115,7 @@ def test_the_function_is_sent_only_to_processes_that_know_the_secret():
     """The server closes other connections and goes on."""
     with FunctionServer(b"the function", bind("127.0.0.1", 0, 16)) as server:
         where = server.environment
-        address = (where["TFRING_FUNCTION_ADDR"], int(where["TFRING_FUNCTION_PORT"]))
+        address = (where["TFRING_X_FUNCTION_ADDR"], int(where["TFRING_X_FUNCTION_PORT"]))
         for greeting in (b"GET / HTTP/1.0\r\n\r\n".ljust(200), bytes(200)):
             with socket.create_connection(address, timeout=20) as stranger:
                 stranger.sendall(greeting)
@@ -137,7 +137,7 @@ def test_the_function_and_results_are_larger_than_a_value_of_a_store(monkeypatch
         for rank in range(2):
             for name, value in server.environment.items():
                 monkeypatch.setenv(name, value)
-            monkeypatch.setenv("TFRING_RANK", str(rank))
+            monkeypatch.setenv("TFRING_X_RANK", str(rank))
             assert function_task.main() == 0
         assert server.results(2, 0) == [(len(large), large)] * 2
     with FunctionServer(function.pickled_call(int, ["x"], {}), bind("127.0.0.1", 0, 16)) as server:

@@ -225,7 +225,7 @@ def test_ranges_of_ranks():
 
 
 def test_printed_ranks_and_files_of_all(tmp_path):
-    path = write(tmp_path, "import os\nprint('rank', os.environ['TFRING_RANK'])\n")
+    path = write(tmp_path, "import os\nprint('rank', os.environ['TFRING_X_RANK'])\n")
     folder = tmp_path / "out"
     done = run("-np", 3, "--print-ranks", "0,2", "--output-filename", folder, sys.executable, path)
     assert sorted(done.stdout.splitlines()) == ["0| rank 0", "2| rank 2"]

@@ -24,7 +24,7 @@ INSTALLED = ".".join(tf.__version__.split(".")[:2])
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where tfring looks for its libraries; empty."""
-    monkeypatch.setenv("TFRING_LIB_DIR", str(tmp_path))
+    monkeypatch.setenv("TFRING_X_LIB_DIR", str(tmp_path))
     return tmp_path
 
 
@@ -102,6 +102,6 @@ def test_libraries_in_such_a_folder_work(tmp_path: Path) -> None:
         "print(float(tfring.allreduce(2.0)), library.steps_in_flight(), library.folder())\n"
         "print(library.xla_trouble())"
     )
-    done = run_python("-c", code, TFRING_LIB_DIR=str(tmp_path))
+    done = run_python("-c", code, TFRING_X_LIB_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == [f"2.0 0 {own}", library.xla_trouble()]

@@ -65,7 +65,7 @@ def test_another_size_and_a_lost_rank() -> None:
     """
     port = free_port()
     env = environment(**QUIET)
-    for name in [name for name in env if name.startswith(("OMPI_", "PMI", "TFRING_RANK"))]:
+    for name in [name for name in env if name.startswith(("OMPI_", "PMI", "TFRING_X_RANK"))]:
         del env[name]
     jobs = [
         subprocess.Popen(

@@ -73,7 +73,7 @@ def test_horovodrun_and_import_horovod(environment: Path) -> None:
 def test_options_of_horovodrun(environment: Path) -> None:
     hostfile = environment / "hosts"
     hostfile.write_text("localhost slots=2\n")
-    say = ("python", "-c", "import horovod, os; print('RANK', os.environ['TFRING_RANK'])")
+    say = ("python", "-c", "import horovod, os; print('RANK', os.environ['TFRING_X_RANK'])")
     for words in (["-H", "localhost:2"], ["-hostfile", str(hostfile)], ["--gloo", "-np", "2"]):
         done = _finish(environment, "horovodrun", *words, *say)
         assert done.returncode == 0, done.stderr

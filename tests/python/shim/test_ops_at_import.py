@@ -111,7 +111,7 @@ def test_a_library_that_is_missing_is_a_warning_and_then_an_error(tmp_path: Path
         "print('INIT')\n"
         "try: tfring.allreduce(tf.constant(1.0))\n"
         "except (ImportError, tf.errors.NotFoundError) as e: print('ERROR', e)",
-        TFRING_LIB_DIR=str(tmp_path),
+        TFRING_X_LIB_DIR=str(tmp_path),
     )
     assert "INIT" in done.stdout and "ERROR" in done.stdout, done.stderr
     assert done.stderr.count("tfring's ops are not registered with TensorFlow") == 1

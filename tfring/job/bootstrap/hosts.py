@@ -56,7 +56,7 @@ class InterfaceAddress:
 
 def host_name() -> str:
     """Returns this host's name for messages and records: that which `tfring run` knows it by."""
-    return os.environ.get("TFRING_HOST_NAME") or socket.gethostname()
+    return os.environ.get("TFRING_X_HOST_NAME") or socket.gethostname()
 
 
 def host_identity() -> str:

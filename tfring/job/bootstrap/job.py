@@ -113,7 +113,7 @@ def _all_launched(identity: Identity, settings: Settings, environ: Mapping[str, 
     except BootstrapError as error:
         if identity.fallback is None:
             raise
-        _log.warning("%s; the ranks meet over TCP instead (TFRING_MEETING)", error)
+        _log.warning("%s; the ranks meet over TCP instead (TFRING_X_MEETING)", error)
         return _all_launched(identity.fallback, settings, environ)
     world = mpi.COMM_WORLD
     if world.rank != identity.rank:
@@ -244,14 +244,14 @@ def _tcp_exchange(
     )
     secret = find_secret(settings.secret, settings.secret_file, settings.insecure, situation)
     job_id = settings.job_id or identity.job_id
-    if environ.get("TFRING_RESTART_COUNT", "0") != "0":
+    if environ.get("TFRING_X_RESTART_COUNT", "0") != "0":
         # Ranks of the lives before are strangers to this one.
-        job_id += f".{environ['TFRING_RESTART_COUNT']}"
+        job_id += f".{environ['TFRING_X_RESTART_COUNT']}"
     public = secret.text or derived_secret(identity.public_seed or "")
     if secret.by_munge:  # no rank but 0 knows the secret before it has found rank 0
         public = derived_secret(identity.public_seed or "")
     ports = _ports(identity, settings, job_key(public, job_id))
-    fd = environ.get("TFRING_RENDEZVOUS_FD", "")
+    fd = environ.get("TFRING_X_RENDEZVOUS_FD", "")
     meeting = Meeting(
         address=hosts.LOOPBACK if secret.loopback_only else address,
         ports=ports,

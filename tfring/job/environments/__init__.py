@@ -30,7 +30,7 @@ def find_identity(
     """Finds out which rank of which job this process is, from the first environment that is set.
 
     It looks for mpi4py without importing it, unless `have_mpi4py` says whether that is installed.
-    `meeting` is TFRING_MEETING: "mpi", "rendezvous" or None.
+    `meeting` is TFRING_X_MEETING: "mpi", "rendezvous" or None.
 
     IdentityError: an environment has set only some of its variables, or impossible values; or MPI
     started the processes and mpi4py is not installed.
@@ -83,7 +83,7 @@ def _over_tcp(under_mpi: Identity, environ: Mapping[str, str]) -> Identity:
     address = environ.get("TFRING_RENDEZVOUS_ADDR")
     if not address or not environ.get("TFRING_RENDEZVOUS_PORT") or under_mpi.size is None:
         raise IdentityError(
-            f"TFRING_MEETING=rendezvous, and {under_mpi.source} does not say where rank 0 runs: "
+            f"TFRING_X_MEETING=rendezvous, and {under_mpi.source} does not say where rank 0 runs: "
             "set TFRING_RENDEZVOUS_ADDR and TFRING_RENDEZVOUS_PORT for all ranks"
         )
     local_size, size = under_mpi.local_size, under_mpi.size

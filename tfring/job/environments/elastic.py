@@ -9,12 +9,12 @@ from typing import NamedTuple
 from tfring.job.environments.identity import IdentityError, read_int, require_all
 
 _SOURCE = "an elastic job"
-_WORKER = "TFRING_ELASTIC_WORKER"
-_NAMES = (_WORKER, "TFRING_ELASTIC_STORE", "TFRING_ELASTIC_HOST", "TFRING_ELASTIC_SLOT")
-_FIRST = "TFRING_ELASTIC_FIRST"
-PATIENCE = "TFRING_ELASTIC_PATIENCE"
+_WORKER = "TFRING_X_ELASTIC_WORKER"
+_NAMES = (_WORKER, "TFRING_X_ELASTIC_STORE", "TFRING_X_ELASTIC_HOST", "TFRING_X_ELASTIC_SLOT")
+_FIRST = "TFRING_X_ELASTIC_FIRST"
+PATIENCE = "TFRING_X_ELASTIC_PATIENCE"
 # Descriptors of the memory in which the host of a worker keeps commits.
-_MEMORY = "TFRING_ELASTIC_MEMORY"
+_MEMORY = "TFRING_X_ELASTIC_MEMORY"
 MEMORY_NAME = "tfring commit"
 
 

@@ -13,12 +13,12 @@ from tfring.job.environments.identity import (
 )
 
 _SOURCE = "tfring run"
-_NAMES = ("TFRING_RANK", "TFRING_SIZE", "TFRING_RENDEZVOUS_ADDR", "TFRING_RENDEZVOUS_PORT")
+_NAMES = ("TFRING_X_RANK", "TFRING_X_SIZE", "TFRING_RENDEZVOUS_ADDR", "TFRING_RENDEZVOUS_PORT")
 
 
 def detect(environ: Mapping[str, str]) -> Identity | None:
     """Returns the identity that ``tfring run`` set, or None if it did not start this process."""
-    if not environ.get("TFRING_RANK") and not environ.get("TFRING_SIZE"):
+    if not environ.get("TFRING_X_RANK") and not environ.get("TFRING_X_SIZE"):
         return None
     rank, size = read_rank_and_size(environ, _SOURCE, _NAMES)
     return Identity(
@@ -26,8 +26,8 @@ def detect(environ: Mapping[str, str]) -> Identity | None:
         rank=rank,
         size=size,
         rendezvous=Rendezvous.TCP if size > 1 else Rendezvous.NONE,
-        local_rank=read_optional_int(environ, "TFRING_LOCAL_RANK"),
-        local_size=read_optional_int(environ, "TFRING_LOCAL_SIZE", low=1),
+        local_rank=read_optional_int(environ, "TFRING_X_LOCAL_RANK"),
+        local_size=read_optional_int(environ, "TFRING_X_LOCAL_SIZE", low=1),
         address=environ["TFRING_RENDEZVOUS_ADDR"],
         port=read_int(environ, "TFRING_RENDEZVOUS_PORT", low=1),
         fixed_port=True,

@@ -34,7 +34,7 @@ _MOST_NOISE = 4096
 _END_SECONDS = 5.0
 _FLUSH_SECONDS = 1.0
 # In the environment of an agent and of all that it starts, with a value of the agent's own.
-_MARK = "TFRING_AGENT"
+_MARK = "TFRING_X_AGENT"
 # What ssh ends with where it loses a host, and what stands for an exit code that is not known.
 LOST_CODE = 255
 

@@ -226,7 +226,7 @@ class HostAgent:
 
     def _memory_for(self, job: dict[str, Any]) -> tuple[int, ...]:
         """Lets a worker of an elastic job inherit this host's memory for commits; returns that."""
-        if "TFRING_ELASTIC_WORKER" not in job["env"]:
+        if "TFRING_X_ELASTIC_WORKER" not in job["env"]:
             return ()
         with contextlib.suppress(OSError):  # without it commits are not copied
             self._memory = self._memory or make_memory()
@@ -243,7 +243,7 @@ class HostAgent:
         self._send(b"o", rank, f"tfring-rendezvous {address} {port}\n".encode())
         job["env"]["TFRING_RENDEZVOUS_ADDR"] = address
         job["env"]["TFRING_RENDEZVOUS_PORT"] = str(port)
-        job["env"]["TFRING_RENDEZVOUS_FD"] = str(listener.fileno())
+        job["env"]["TFRING_X_RENDEZVOUS_FD"] = str(listener.fileno())
         return listener
 
     def _refuse(self, rank: int, code: int, why: str) -> None:

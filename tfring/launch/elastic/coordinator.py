@@ -276,7 +276,7 @@ class LocalHead(Service):
                 raise UsageError(f"no way to host {towards}: {error}") from None
         if ":" in address:
             address = f"[{address}]"
-        return {"TFRING_ELASTIC_STORE": f"{address}:{self._served.port}"}
+        return {"TFRING_X_ELASTIC_STORE": f"{address}:{self._served.port}"}
 
     def connection(self, host: str) -> str:
         """See `Head.connection`."""

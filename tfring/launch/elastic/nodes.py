@@ -231,7 +231,7 @@ class NodeHead:
         del start
         host = f"[{self._node.host}]" if ":" in self._node.host else self._node.host
         patience = {PATIENCE: f"{self._elastic.timeout:g}"} if self._node.apart else {}
-        return {"TFRING_ELASTIC_STORE": f"{host}:{self._node.port}", **patience}
+        return {"TFRING_X_ELASTIC_STORE": f"{host}:{self._node.port}", **patience}
 
     def set_hosts(self, hosts: list[tuple[str, int]]) -> None:
         """See `Head.set_hosts`: each node names itself."""

@@ -44,7 +44,7 @@ def job_variables(
     given = {"TFRING_INTERFACE": interface} if interface else {}
     return {
         "PYTHONUNBUFFERED": "1",
-        "TFRING_PARENT": "",  # of a rank that starts this job
+        "TFRING_X_PARENT": "",  # of a rank that starts this job
         "TFRING_SECRET": secret,
         "TFRING_JOB_ID": job_id,
         "TFRING_START_TIMEOUT": f"{start_timeout:g}",
@@ -68,7 +68,7 @@ def rank_variables(workers: Sequence[Where]) -> list[dict[str, str]]:
         ranks = {"RANK": rank, "LOCAL_RANK": place.local_rank, "CROSS_RANK": place.cross_rank}
         sizes = {"LOCAL_SIZE": place.local_size, "CROSS_SIZE": place.cross_size}
         numbers = {**ranks, **sizes, "SIZE": len(workers)}
-        values = {f"TFRING_{name}": str(number) for name, number in numbers.items()}
+        values = {f"TFRING_X_{name}": str(number) for name, number in numbers.items()}
         values |= {f"HOROVOD_{name}": str(number) for name, number in numbers.items()}
         values["HOROVOD_HOSTNAME"] = worker.address
         if gpus := gpus_of_node(workers, worker.node):
@@ -119,11 +119,11 @@ def elastic_variables(
         store: Where the store of the job is, as host:port.
     """
     return {
-        "TFRING_ELASTIC_WORKER": str(worker),
-        "TFRING_ELASTIC_STORE": store,
-        "TFRING_ELASTIC_HOST": host,
-        "TFRING_ELASTIC_SLOT": str(slot),
-        "TFRING_ELASTIC_FIRST": str(int(first)),
+        "TFRING_X_ELASTIC_WORKER": str(worker),
+        "TFRING_X_ELASTIC_STORE": store,
+        "TFRING_X_ELASTIC_HOST": host,
+        "TFRING_X_ELASTIC_SLOT": str(slot),
+        "TFRING_X_ELASTIC_FIRST": str(int(first)),
         "HOROVOD_ELASTIC": "1",
         "HOROVOD_HOSTNAME": host,
         "HOROVOD_RANK": str(rank),

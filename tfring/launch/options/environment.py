@@ -21,7 +21,7 @@ _SENT = re.compile(
 # Of those, what describes this host or holds a secret.
 _KEPT = re.compile(
     r"TF_CONFIG|TF_(VAR|CLI)_\w+|"  # the second is Terraform's
-    r"TFRING_(SECRET|SECRET_FILE|BIND_ADDR|ADVERTISE_ADDR|FUNCTION_\w+)"
+    r"TFRING_(SECRET|SECRET_FILE|BIND_ADDR|ADVERTISE_ADDR|X_FUNCTION_\w+)"
 )
 # Names of variables that hold secrets of this or another service.
 _SECRET = re.compile(
@@ -62,12 +62,12 @@ def place_variables(options: JobOptions, slot: Slot) -> dict[str, str]:
     """Returns the variables by which a rank knows its place in the job."""
     return {
         **host_variables(options, slot.host),
-        "TFRING_RANK": str(slot.rank),
-        "TFRING_SIZE": str(options.size),
-        "TFRING_LOCAL_RANK": str(slot.local_rank),
-        "TFRING_LOCAL_SIZE": str(slot.local_size),
-        "TFRING_CROSS_RANK": str(slot.cross_rank),
-        "TFRING_CROSS_SIZE": str(slot.cross_size),
+        "TFRING_X_RANK": str(slot.rank),
+        "TFRING_X_SIZE": str(options.size),
+        "TFRING_X_LOCAL_RANK": str(slot.local_rank),
+        "TFRING_X_LOCAL_SIZE": str(slot.local_size),
+        "TFRING_X_CROSS_RANK": str(slot.cross_rank),
+        "TFRING_X_CROSS_SIZE": str(slot.cross_size),
     }
 
 
@@ -75,7 +75,7 @@ def host_variables(options: JobOptions, host: str) -> dict[str, str]:
     """Returns what ranks call their host: as the launcher does, where it reaches hosts by name."""
     if not isinstance(options.shell, RemoteShell) or options.node is not None:
         return {}
-    return {"TFRING_HOST_NAME": address_of(host)}
+    return {"TFRING_X_HOST_NAME": address_of(host)}
 
 
 def job_variables(
@@ -88,8 +88,8 @@ def job_variables(
         "PYTHONUNBUFFERED": environ.get("PYTHONUNBUFFERED", "1"),
         **options.environment,
         # Of a rank or a worker that starts this job.
-        "TFRING_PARENT": "",
-        "TFRING_ELASTIC_WORKER": "",
+        "TFRING_X_PARENT": "",
+        "TFRING_X_ELASTIC_WORKER": "",
         **({"TFRING_SECRET": options.secret} if isinstance(options.shell, RemoteShell) else {}),
         "TFRING_JOB_ID": options.job_id,
         "TFRING_START_TIMEOUT": f"{options.start_timeout:g}",

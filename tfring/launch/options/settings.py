@@ -100,11 +100,13 @@ def add_settings(parser: argparse.ArgumentParser, without: Container[Kind] = ())
     for group in GROUPS:
         target: Any = None
         for setting in group.settings:
-            if setting.option is not None and setting.kind not in without:
+            if setting.option is None or setting.kind in without:
+                continue
+            if not setting.internal:
                 target = target or parser.add_argument_group(
                     f"Settings: {group.title[0].lower()}{group.title[1:]}"
                 )
-                _add_setting(target.add_argument, setting, setting.option)
+            _add_setting((target or parser).add_argument, setting, setting.option)
     hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     for name in _NO_EFFECT:
         parser.add_argument(name, action="store_true", **hidden)
@@ -119,26 +121,30 @@ def _add_setting(add: Any, setting: Setting, option: Option) -> None:
         "action": _Set,
         "default": argparse.SUPPRESS,
     }
-    text = option.help or setting.plain_meaning
+    text = argparse.SUPPRESS if setting.internal else _help_of(setting, option)
     if option.off:
-        text += f" Off: {option.off[0]}."
-        if setting.kind is Kind.FLAG:
-            text += f" Default {'on' if setting.default else 'off'}."
         add(*option.names, **one, nargs=0, const="1", help=text)
         add(*option.off, **one, nargs=0, const="0", help=argparse.SUPPRESS)
         return
-    if setting.kind is Kind.CHOICE:
-        text += f" {setting.allowed.capitalize()}."
-    default = setting.shown_default
-    if option.scale != 1:
-        default = f"{int(default) / option.scale:g}"
-    if default:
-        text += f" Default {default}."
 
     def convert(words: str) -> str:
         return _text_of(setting, option, words)
 
     add(*option.names, **one, metavar=option.metavar, type=told(convert), help=text)
+
+
+def _help_of(setting: Setting, option: Option) -> str:
+    """Returns what the help says of an option: meaning, values and default."""
+    text = option.help or setting.plain_meaning
+    default = setting.shown_default
+    if option.off:
+        text += f" Off: {option.off[0]}."
+        default = ("on" if setting.default else "off") if setting.kind is Kind.FLAG else ""
+    elif setting.kind is Kind.CHOICE:
+        text += f" {setting.allowed.capitalize()}."
+    elif option.scale != 1:
+        default = f"{int(default) / option.scale:g}"
+    return f"{text} Default {default}." if default else text
 
 
 def _text_of(setting: Setting, option: Option, words: str) -> str:

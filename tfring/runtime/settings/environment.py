@@ -159,22 +159,23 @@ def _refuse_contradictions(runtime: Mapping[str, str]) -> None:
         )
     if value("CPU_OPERATIONS") == "shm" and not value("SHARED_MEMORY"):
         raise SettingError(
-            "TFRING_CPU_OPERATIONS is shm and TFRING_SHARED_MEMORY is 0: unset one of the two"
+            "TFRING_CPU_OPERATIONS is shm and TFRING_X_SHARED_MEMORY is 0: unset one of the two"
         )
     if value("WIRE_DTYPE") != "float32" and value("DETERMINISTIC"):
         raise SettingError(
-            f"TFRING_WIRE_DTYPE is {value('WIRE_DTYPE')} and TFRING_DETERMINISTIC is 1: which "
+            f"TFRING_X_WIRE_DTYPE is {value('WIRE_DTYPE')} and TFRING_DETERMINISTIC is 1: which "
             "values are rounded depends on the size of the data, so unset one of the two"
         )
 
 
 def _unknown_warnings(environ: Mapping[str, str]) -> list[str]:
-    known = [f"TFRING_{name}" for name in (*SETTINGS, *horovod.NO_OPS)]
+    known = {setting.variable for setting in SETTINGS.values()}
+    public = [setting.variable for setting in SETTINGS.values() if not setting.internal]
     warnings = []
     for name in sorted(environ):
         if not name.startswith("TFRING_") or name.startswith("TFRING_TEST_") or name in known:
             continue
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.7)
+        near = difflib.get_close_matches(name, public, n=3, cutoff=0.7)
         hint = f"did you mean {' or '.join(near)}?" if near else "`tfring doctor` lists all of them"
         warnings.append(f"the variable {name} is unknown and has no effect: {hint}")
     return warnings

@@ -6,12 +6,6 @@ from collections.abc import Mapping
 
 from tfring.runtime.settings.table import SETTINGS
 
-# Accepted in silence, also as TFRING_X.
-NO_OPS = {
-    "DYNAMIC_PROCESS_SETS": "process sets can always be added and removed",
-    "TIMELINE_MARK_CYCLES": "there are no cycles that a timeline could mark",
-}
-
 # Read where it counts, by tfring.spark.
 _READ_BY_SPARK = "HOROVOD_SPARK_START_TIMEOUT"
 

@@ -84,6 +84,7 @@ START = Group(
             "How ranks find each other where both ways are possible: `mpi` or `rendezvous`.",
             choices=("mpi", "rendezvous"),
             reader=Reader.PYTHON,
+            internal=True,
         ),
         text(
             "RENDEZVOUS_ADDR",
@@ -235,13 +236,18 @@ RECORDS = Group(
             high=86400,
             reader=Reader.PYTHON,
         ),
-        path("LIB_DIR", "Folder of the compiled libraries, for developers.", reader=Reader.PYTHON),
+        path(
+            "LIB_DIR",
+            "Folder of the compiled libraries, for developers.",
+            reader=Reader.PYTHON,
+            internal=True,
+        ),
     ),
 )
 
 
 def _set_by(who: str, variables: str) -> tuple[Setting, ...]:
-    return tuple(text(name, who, reader=Reader.OURS) for name in variables.split())
+    return tuple(text(name, who, reader=Reader.OURS, internal=True) for name in variables.split())
 
 
 OURS = Group(

@@ -43,6 +43,7 @@ SCHEDULING = Group(
             "tfring never fuses a grouped collective with others.",
             False,
             horovod="HOROVOD_DISABLE_GROUP_FUSION",
+            internal=True,
         ),
         flag(
             "LOCK_SCHEDULE",
@@ -56,6 +57,7 @@ SCHEDULING = Group(
             2,
             low=1,
             high=1 << 20,
+            internal=True,
         ),
         size(
             "MAX_PENDING_BYTES",
@@ -133,17 +135,20 @@ ALGORITHMS = Group(
             "DIRECT_MAX_BYTES",
             "Allreduces of at most this many bytes use direct exchange.",
             32 << 10,
+            internal=True,
         ),
         size(
             "TREE_MAX_BYTES",
             "Allreduces of at most this many bytes use a tree, larger ones the ring.",
             256 << 10,
+            internal=True,
         ),
         size(
             "PIECE_BYTES",
             "Large collectives are pipelined in pieces of this many bytes.",
             256 << 10,
             low=64,
+            internal=True,
         ),
         choice(
             "HIERARCHICAL_ALLREDUCE",
@@ -171,21 +176,23 @@ ALGORITHMS = Group(
             3e-05,
             high=10,
             member="network_latency",
+            internal=True,
         ),
         size(
             "NETWORK_BYTES_PER_SECOND",
             "A host can send this many bytes a second to other hosts.",
             1250000000,
             low=1 << 10,
+            internal=True,
         ),
         choice(
             "WIRE_DTYPE",
             "Sums and averages of float32 travel between hosts as they are, or rounded to "
-            "`bfloat16` or `float16` and added up in float32 "
-            "([below](#sixteen-bits-between-hosts)).",
+            "`bfloat16` or `float16` and added up in float32.",
             "float32",
             choices=("float32", "bfloat16", "float16"),
             native="DataType kFloat32 kBfloat16 kFloat16",
+            internal=True,
         ),
     ),
 )
@@ -197,12 +204,14 @@ TRANSPORTS = Group(
             "SHARED_MEMORY",
             "Ranks of one host exchange data through shared memory. 0: through sockets.",
             True,
+            internal=True,
         ),
         flag(
             "ARENA",
             "Sums, broadcasts and allgathers of one host's ranks go through memory that all of "
             "them see. 0: from rank to rank.",
             True,
+            internal=True,
         ),
         choice(
             "CPU_OPERATIONS",
@@ -233,7 +242,13 @@ TRANSPORTS = Group(
             "",
             per_rank=True,
         ),
-        path("CUDA_DRIVER", "Path or name of the CUDA driver.", "libcuda.so.1", per_rank=True),
+        path(
+            "CUDA_DRIVER",
+            "Path or name of the CUDA driver.",
+            "libcuda.so.1",
+            per_rank=True,
+            internal=True,
+        ),
         flag(
             "ENABLE_ASYNC_COMPLETION",
             "On a GPU every collective's op is done when the GPU has its work, before the "
@@ -250,6 +265,7 @@ TRANSPORTS = Group(
             low=2,
             high=4 << 10,
             reader=Reader.PYTHON,
+            internal=True,
         ),
     ),
 )
@@ -339,6 +355,7 @@ LOGS = Group(
                 off=("--log-with-timestamp", "--no-log-hide-timestamp"),
             ),
             per_rank=True,
+            internal=True,
         ),
         count(
             "LOG_REPEATS",
@@ -347,6 +364,7 @@ LOGS = Group(
             20,
             high=1 << 20,
             per_rank=True,
+            internal=True,
         ),
     ),
 )

@@ -100,6 +100,8 @@ class Setting:
         reader: What reads it.
         member: The field of the runtime's Config.
         native: The runtime's C++ type of a choice, and its constants in the order of the choices.
+        internal: No user should need it. Its prefix is TFRING_X_, and neither the docs nor the help
+            have it.
     """
 
     kind: Kind
@@ -117,11 +119,12 @@ class Setting:
     reader: Reader = Reader.RUNTIME
     member: str = ""
     native: str = ""
+    internal: bool = False
 
     @property
     def variable(self) -> str:
         """The environment variable."""
-        return f"TFRING_{self.name}"
+        return f"TFRING_X_{self.name}" if self.internal else f"TFRING_{self.name}"
 
     @property
     def allowed(self) -> str:

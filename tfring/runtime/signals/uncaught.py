@@ -15,7 +15,7 @@ from tfring.runtime import _native
 from tfring.runtime.texts.errors import read_error
 
 # Set by the agents of `tfring run` for all that they start.
-_AGENT = "TFRING_AGENT"
+_AGENT = "TFRING_X_AGENT"
 
 
 def watch(how: str) -> None:

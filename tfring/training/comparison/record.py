@@ -23,9 +23,9 @@ class StepRecord:
 
     def __init__(self) -> None:
         """Reads what `tfring run` has set."""
-        folder = os.environ.get("TFRING_COMPARE_FOLDER")
+        folder = os.environ.get("TFRING_X_COMPARE_FOLDER")
         self._folder = Path(folder) if folder else None
-        self._steps = int(os.environ.get("TFRING_COMPARE_STEPS", "0"))
+        self._steps = int(os.environ.get("TFRING_X_COMPARE_STEPS", "0"))
         self._next = 0  # the step to be recorded; 0: before the first
 
     @property

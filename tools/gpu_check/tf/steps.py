@@ -43,7 +43,7 @@ def find_gpus() -> None:
             f"TensorFlow {tf.__version__} sees no GPU; run `python -c 'import tensorflow as tf; "
             'tf.config.list_physical_devices("GPU")\'` to see why'
         )
-    local_rank = int(os.environ.get("TFRING_LOCAL_RANK", "0"))
+    local_rank = int(os.environ.get("TFRING_X_LOCAL_RANK", "0"))
     tf.config.set_visible_devices(gpus[local_rank % len(gpus)], "GPU")
     # Products of float32 in full precision, so that results can be compared.
     tf.config.experimental.enable_tensor_float_32_execution(False)
@@ -70,7 +70,7 @@ def run(step: str) -> dict[str, Any]:
 
 
 def main(steps: list[str]) -> int:
-    rank = int(os.environ.get("TFRING_RANK", "0"))
+    rank = int(os.environ.get("TFRING_X_RANK", "0"))
     now = ""
     for item in steps:
         mode, _, step = item.partition(":")

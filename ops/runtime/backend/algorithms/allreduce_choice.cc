@@ -72,7 +72,7 @@ std::string LayoutText(const HostLayout& layout) {
 std::string HeadLine(const HostLayout& layout, const Config& config) {
   return "prices of allreduces over " + LayoutText(layout) + ": between hosts " +
          NetworkText(NetworkOf(config, DataType::kFloat32)) +
-         " (TFRING_NETWORK_LATENCY_SECONDS, TFRING_NETWORK_BYTES_PER_SECOND), within a host " +
+         " (TFRING_X_NETWORK_LATENCY_SECONDS, TFRING_X_NETWORK_BYTES_PER_SECOND), within a host " +
          NetworkText(NetworkWithin());
 }
 

@@ -24,7 +24,7 @@ PLUGINS = mpi_data.plugins_in(LIBRARIES)
 # Where `make setup` puts it: beside Open MPI, whose files have the same names.
 MPICH = Path(os.environ.get("TFRING_TEST_MPICH", f"{sys.prefix}/mpich"))
 # Within a host shared memory would come first.
-BY_MPI = {"TFRING_CPU_OPERATIONS": "mpi", "TFRING_SHARED_MEMORY": "0"}
+BY_MPI = {"TFRING_CPU_OPERATIONS": "mpi", "TFRING_X_SHARED_MEMORY": "0"}
 MOST_TESTS = "not gib and not uneven_arrival and not ctrl_c"  # of tests/parallel/native
 
 
@@ -144,7 +144,7 @@ def test_why_mpi_cannot_be_used(tmp_path, header, folder, message):
     more = {}
     if folder:
         shutil.copytree(LIBRARIES, tmp_path / folder, ignore=shutil.ignore_patterns("*_mpi_*"))
-        more = {"TFRING_LIB_DIR": str(tmp_path / folder)}
+        more = {"TFRING_X_LIB_DIR": str(tmp_path / folder)}
     path = write_script(tmp_path, "from tfring import world\nworld.init()\n", header=header + "\n")
     command = [*open_mpi_command(), "-np", "2", sys.executable, path]
     done = finish(command, **AS_ROOT, **BY_MPI, **more)
@@ -158,7 +158,7 @@ def test_one_rank_without_a_plug_in_is_named_by_all(tmp_path):
     text = f"""
     import os
     if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
-        os.environ["TFRING_LIB_DIR"] = "{bare}"
+        os.environ["TFRING_X_LIB_DIR"] = "{bare}"
     from tfring import world
     try:
         world.init()

@@ -264,7 +264,7 @@ def test_rank_0s_settings_count_for_all(connect_all, caplog):
     assert memberships[0].runtime == {"PIECE_BYTES": "1", "LOG_LEVEL": "info"}
     assert memberships[1].runtime == {"PIECE_BYTES": "1", "LOG_LEVEL": "error"}
     assert memberships[2].runtime == {"PIECE_BYTES": "1"}
-    assert "TFRING_PIECE_BYTES is 2 on rank 1 and 1 on rank 0" in caplog.text
+    assert "TFRING_X_PIECE_BYTES is 2 on rank 1 and 1 on rank 0" in caplog.text
 
 
 def test_unknown_interface_is_an_error_on_every_rank(connect_all):

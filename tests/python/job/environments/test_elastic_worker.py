@@ -12,10 +12,10 @@ from tfring.job.environments.elastic import ElasticWorker, detect, take_worker
 from tfring.job.environments.identity import IdentityError
 
 VARIABLES = {
-    "TFRING_ELASTIC_WORKER": "7",
-    "TFRING_ELASTIC_STORE": "localhost:4000",
-    "TFRING_ELASTIC_HOST": "a",
-    "TFRING_ELASTIC_SLOT": "2",
+    "TFRING_X_ELASTIC_WORKER": "7",
+    "TFRING_X_ELASTIC_STORE": "localhost:4000",
+    "TFRING_X_ELASTIC_HOST": "a",
+    "TFRING_X_ELASTIC_SLOT": "2",
 }
 
 
@@ -28,20 +28,20 @@ def nothing_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_variables() -> None:
     assert detect({}) is None
     assert detect(VARIABLES) == ElasticWorker(7, "localhost", 4000, "a", 2, False)
-    first = detect({**VARIABLES, "TFRING_ELASTIC_FIRST": "1"})
+    first = detect({**VARIABLES, "TFRING_X_ELASTIC_FIRST": "1"})
     assert first is not None and first.first
-    six = detect({**VARIABLES, "TFRING_ELASTIC_STORE": "[fe80::1]:80"})
+    six = detect({**VARIABLES, "TFRING_X_ELASTIC_STORE": "[fe80::1]:80"})
     assert six is not None and (six.store_host, six.store_port) == ("fe80::1", 80)
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"TFRING_ELASTIC_STORE": "localhost"}, "host:port"),
-        ({"TFRING_ELASTIC_STORE": ":80"}, "host:port"),
-        ({"TFRING_ELASTIC_WORKER": "0"}, "whole number from 1"),
-        ({"TFRING_ELASTIC_SLOT": "-1"}, "whole number from 0"),
-        ({"TFRING_ELASTIC_HOST": ""}, "TFRING_ELASTIC_HOST is missing"),
+        ({"TFRING_X_ELASTIC_STORE": "localhost"}, "host:port"),
+        ({"TFRING_X_ELASTIC_STORE": ":80"}, "host:port"),
+        ({"TFRING_X_ELASTIC_WORKER": "0"}, "whole number from 1"),
+        ({"TFRING_X_ELASTIC_SLOT": "-1"}, "whole number from 0"),
+        ({"TFRING_X_ELASTIC_HOST": ""}, "TFRING_X_ELASTIC_HOST is missing"),
     ],
 )
 def test_impossible_variables(change: dict[str, str], text: str) -> None:

@@ -12,13 +12,13 @@ from tfring.job.environments import Identity, IdentityError, Rendezvous, find_id
 from tfring.job.environments.slurm import first_node
 
 LAUNCHED = {
-    "TFRING_RANK": "1",
-    "TFRING_SIZE": "4",
+    "TFRING_X_RANK": "1",
+    "TFRING_X_SIZE": "4",
     "TFRING_RENDEZVOUS_ADDR": "127.0.0.1",
     "TFRING_RENDEZVOUS_PORT": "4000",
     "TFRING_SECRET": "s" * 32,
-    "TFRING_LOCAL_RANK": "1",
-    "TFRING_LOCAL_SIZE": "2",
+    "TFRING_X_LOCAL_RANK": "1",
+    "TFRING_X_LOCAL_SIZE": "2",
 }
 TORCHRUN = {
     "RANK": "2",
@@ -115,7 +115,7 @@ def tf_config(*workers):
 
 OVER_MPI = {"TFRING_RENDEZVOUS_ADDR": "node0", "TFRING_RENDEZVOUS_PORT": "4000"}
 SEVERAL_HOSTS = [
-    # variables, TFRING_MEETING, whether the job has ranks on several hosts (None: not said)
+    # variables, TFRING_X_MEETING, whether the job has ranks on several hosts (None: not said)
     ({**TORCHRUN, "LOCAL_WORLD_SIZE": "3"}, None, False),
     ({**TORCHRUN, "LOCAL_WORLD_SIZE": "2"}, None, True),
     ({k: v for k, v in TORCHRUN.items() if k != "LOCAL_WORLD_SIZE"}, None, None),
@@ -155,7 +155,7 @@ def test_order(environ, source):
 
 
 HALF = [
-    *[(LAUNCHED, n) for n in ("TFRING_RANK", "TFRING_RENDEZVOUS_PORT")],
+    *[(LAUNCHED, n) for n in ("TFRING_X_RANK", "TFRING_RENDEZVOUS_PORT")],
     *[(TORCHRUN, n) for n in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")],
     *[(OPEN_MPI, n) for n in ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")],
     *[(MPICH, n) for n in ("PMI_RANK", "PMI_SIZE")],
@@ -175,7 +175,7 @@ IMPOSSIBLE = [
     ({**TORCHRUN, "RANK": "3"}, "rank 3 of 3"),
     ({**TORCHRUN, "RANK": "x"}, 'RANK is "x"'),
     ({**TORCHRUN, "WORLD_SIZE": "0"}, "WORLD_SIZE"),
-    ({**LAUNCHED, "TFRING_SIZE": "1"}, "rank 1 of 1"),
+    ({**LAUNCHED, "TFRING_X_SIZE": "1"}, "rank 1 of 1"),
     ({"TF_CONFIG": "{"}, "not JSON"),
     ({"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'}, "no task"),
     (

@@ -69,7 +69,7 @@ def test_what_started_processes_in_the_pod_comes_first():
         "MASTER_PORT": "29500",
     }
     assert find_identity({**TRAINER, **torchrun}).rank == 5
-    launched = {**JOB, "TFRING_RANK": "5", "TFRING_SIZE": "8"}
+    launched = {**JOB, "TFRING_X_RANK": "5", "TFRING_X_SIZE": "8"}
     assert find_identity(launched).rank == 5
 
 

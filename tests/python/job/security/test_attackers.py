@@ -301,16 +301,16 @@ def test_relay_on_the_connection_of_a_function(monkeypatch, caplog):
         def change(number, data):
             return data if number < 2 else data[:20] + evil
 
-        address = (where["TFRING_FUNCTION_ADDR"], int(where["TFRING_FUNCTION_PORT"]))
+        address = (where["TFRING_X_FUNCTION_ADDR"], int(where["TFRING_X_FUNCTION_PORT"]))
         with Relay(address, change) as relay:
-            monkeypatch.setenv("TFRING_FUNCTION_ADDR", relay.address[0])
-            monkeypatch.setenv("TFRING_FUNCTION_PORT", str(relay.address[1]))
-            monkeypatch.setenv("TFRING_FUNCTION_SECRET", where["TFRING_FUNCTION_SECRET"])
-            monkeypatch.setenv("TFRING_RANK", "0")
+            monkeypatch.setenv("TFRING_X_FUNCTION_ADDR", relay.address[0])
+            monkeypatch.setenv("TFRING_X_FUNCTION_PORT", str(relay.address[1]))
+            monkeypatch.setenv("TFRING_X_FUNCTION_SECRET", where["TFRING_X_FUNCTION_SECRET"])
+            monkeypatch.setenv("TFRING_X_RANK", "0")
             monkeypatch.setattr(function_task, "_CONNECT_SECONDS", 1.0)
             with pytest.raises(StoreError):
                 function_task.main()
-            assert "TFRING_FUNCTION_SECRET" not in os.environ
+            assert "TFRING_X_FUNCTION_SECRET" not in os.environ
             with pytest.raises(RuntimeError, match="ranks without a result: 0"):
                 server.results(1, 0)
     assert "was changed on its way" in caplog.text
@@ -323,8 +323,8 @@ def test_strangers_do_not_wear_out_the_server_of_a_function(monkeypatch):
     ) as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setenv("TFRING_RANK", "0")
-        port = int(os.environ["TFRING_FUNCTION_PORT"])
+        monkeypatch.setenv("TFRING_X_RANK", "0")
+        port = int(os.environ["TFRING_X_FUNCTION_PORT"])
         strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(600)]
         assert threading.active_count() <= threads + 1  # none for a stranger
         assert function_task.main() == 0

@@ -37,7 +37,7 @@ SCRIPT = """
     from tfring import world
     from tfring.runtime._native import core
 
-    report(f"begins.{os.environ['TFRING_RANK']}", os.getpid())
+    report(f"begins.{os.environ['TFRING_X_RANK']}", os.getpid())
     begin = time.monotonic()
     world.init()
     seconds = time.monotonic() - begin
@@ -62,7 +62,7 @@ def start_job(folder: Path, port: int, before_others: Callable[[], None]) -> lis
     folder.mkdir()
     command = [sys.executable, write_script(folder, SCRIPT, header=REPORT), str(folder)]
     common = {
-        "TFRING_SIZE": str(RANKS),
+        "TFRING_X_SIZE": str(RANKS),
         "TFRING_RENDEZVOUS_ADDR": "127.0.0.1",
         "TFRING_RENDEZVOUS_PORT": str(port),
         "TFRING_SECRET": SECRET,
@@ -71,7 +71,7 @@ def start_job(folder: Path, port: int, before_others: Callable[[], None]) -> lis
     ranks: list[subprocess.Popen[str]] = []
 
     def start(rank: int) -> None:
-        own = environment(**common, TFRING_RANK=str(rank))
+        own = environment(**common, TFRING_X_RANK=str(rank))
         ranks.append(subprocess.Popen(command, env=own, stderr=subprocess.PIPE, text=True))
 
     try:

@@ -116,7 +116,7 @@ def test_a_job_that_is_stopped_before_init_has_the_exit_code_of_one_that_is_stop
     """Slots are free while one worker takes its time to end, and no other is started there."""
     script = """
         import os, signal, sys, time
-        first = os.environ["TFRING_ELASTIC_WORKER"] == "1"
+        first = os.environ["TFRING_X_ELASTIC_WORKER"] == "1"
         signal.signal(signal.SIGINT, lambda *_: (time.sleep(2 * first), sys.exit(0)))
         open(f"{sys.argv[1]}/waits.{os.getpid()}", "w").close()
         time.sleep(100)

@@ -26,7 +26,7 @@ PLAIN = """
     import tfring as hvd
     from tfring.runtime._native import core
 
-    worker = int(os.environ["TFRING_ELASTIC_WORKER"])
+    worker = int(os.environ["TFRING_X_ELASTIC_WORKER"])
 
     def say(event, **more):
         line = {"event": event, "worker": worker, "pid": os.getpid(), **more}

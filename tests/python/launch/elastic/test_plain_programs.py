@@ -18,7 +18,7 @@ PLAIN = """
     import tfring as hvd
     from tfring.runtime._native import core
 
-    FOLDER, WORKER = sys.argv[1], int(os.environ["TFRING_ELASTIC_WORKER"])
+    FOLDER, WORKER = sys.argv[1], int(os.environ["TFRING_X_ELASTIC_WORKER"])
 
     def say(event, **more):
         line = {"event": event, "worker": WORKER, "pid": os.getpid(), **more}
@@ -27,7 +27,7 @@ PLAIN = """
     def asked(name):
         return os.path.exists(f"{FOLDER}/{name}")
 
-    say("start", life=int(os.environ["TFRING_RESTART_COUNT"]), rank=os.environ["HOROVOD_RANK"])
+    say("start", life=int(os.environ["TFRING_X_RESTART_COUNT"]), rank=os.environ["HOROVOD_RANK"])
     hvd.init()
     members = core.allreduce(np.eye(hvd.size(), dtype=np.int64)[hvd.rank()] * WORKER,
                              name="members", op=1).tolist()
@@ -90,9 +90,9 @@ def test_a_rank_that_ends_well_ends_the_job_well(tmp_path, at_once):
 def test_a_rank_that_ends_by_sys_exit_does_not_wait_for_the_others(tmp_path):
     """The others call nothing meanwhile that would tell them."""
     fails = """
-    while hvd.rank() == 0 and os.environ["TFRING_RESTART_COUNT"] == "0":
+    while hvd.rank() == 0 and os.environ["TFRING_X_RESTART_COUNT"] == "0":
         time.sleep(0.01)
-    sys.exit(0 if os.environ["TFRING_RESTART_COUNT"] == "1" else "the data are gone")
+    sys.exit(0 if os.environ["TFRING_X_RESTART_COUNT"] == "1" else "the data are gone")
 """
     with ElasticRun(tmp_path, "-np", 2, "--min-np", 1, "--max-np", 2, script=PLAIN + fails) as job:
         job.ask("stop")

@@ -89,7 +89,7 @@ def test_ranks_that_run_and_that_were_stopped(tmp_path):
         import time
         from tfring.runtime import topology
         from tfring import world
-        report(f"pid.{os.environ['TFRING_RANK']}", os.getpid())
+        report(f"pid.{os.environ['TFRING_X_RANK']}", os.getpid())
         while not os.path.exists(f"{sys.argv[1]}/go"):
             time.sleep(0.05)
         world.init()

@@ -158,7 +158,7 @@ def test_what_is_built_is_told_truly(tmp_path, monkeypatch):
     path = nccl_of_version(tmp_path / "libnccl.so.2", 22707)
     monkeypatch.setenv("TFRING_NCCL_LIBRARY", str(path))
     assert _native.core  # loaded from where it is
-    monkeypatch.setenv("TFRING_LIB_DIR", str(tmp_path))
+    monkeypatch.setenv("TFRING_X_LIB_DIR", str(tmp_path))
     assert (build_flags.cuda_built(), build_flags.nccl_built()) == (False, 0)
     (tmp_path / "_tfring_ops.so").touch()
     assert (build_flags.cuda_built(), build_flags.nccl_built()) == (True, 22707)
@@ -250,7 +250,7 @@ def test_the_doctor_says_that_the_code_for_gpus_cannot_be_loaded(tmp_path, conte
     if content is not None:
         (tmp_path / "libtfring_cuda.so").write_bytes(content)
     usable = str(nccl_of_version(tmp_path / "libnccl.so.2", 22707))
-    tools = {**toolkit(tmp_path), "TFRING_LIB_DIR": str(tmp_path)}
+    tools = {**toolkit(tmp_path), "TFRING_X_LIB_DIR": str(tmp_path)}
     lines, (problem,) = report_on_the_double(tools, NCCL_LIBRARY=usable)
     assert lines["tensors on GPUs"].startswith(f"an error: {tmp_path}/libtfring_cuda.so")
     assert "collectives of tensors in GPU memory fail: install a tfring" in problem

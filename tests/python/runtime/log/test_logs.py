@@ -93,7 +93,7 @@ def test_time_can_be_hidden_as_in_horovod(tmp_path):
 
 def test_what_repeats_is_counted(tmp_path):
     text = "for i in range(9): log.warning('step %d is slow', i)"
-    lines = logged(tmp_path, text, TFRING_LOG_REPEATS="2", TFRING_LOG_HIDE_TIME="1")
+    lines = logged(tmp_path, text, TFRING_X_LOG_REPEATS="2", TFRING_X_LOG_HIDE_TIME="1")
     texts = [line.partition("warning: ")[2] for line in lines]
     assert texts[:-1] == ["step 0 is slow", "step 1 is slow"]
     assert re.fullmatch(r"step 8 is slow \(and 6 more like this in \d+ s\)", texts[-1])
@@ -145,7 +145,7 @@ def test_nobody_waits_for_a_stderr_that_nobody_reads(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment(TFRING_LOG_REPEATS="0", TFRING_LOG_HIDE_TIME="1"),
+        env=environment(TFRING_X_LOG_REPEATS="0", TFRING_X_LOG_HIDE_TIME="1"),
     )
     try:
         assert job.stdout.readline() == "done\n"  # nothing of stderr is read so far

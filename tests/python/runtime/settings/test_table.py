@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,12 @@ from tfring.runtime.settings.setting import Kind, Reader, Setting, SettingError
 from tfring.runtime.settings.table import GROUPS, RUNTIME, SETTINGS
 
 ROOT = Path(__file__).resolve().parents[4]
-PUBLIC = [setting for setting in SETTINGS.values() if setting.reader is not Reader.OURS]
+PAGE = ROOT / "docs/configuration.md"
+READ = [setting for setting in SETTINGS.values() if setting.reader is not Reader.OURS]
+PUBLIC = [setting for setting in SETTINGS.values() if not setting.internal]
+MOST_PUBLIC = 51
+# Pages of how tfring works inside, and of what was measured with settings of tests.
+FOR_DEVELOPERS = ("performance", "protocol")
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +43,36 @@ def test_the_page_of_the_docs_is_that_of_the_table(maker: Any) -> None:
     assert text == maker.page(text), "run `make settings`"
 
 
+def test_there_are_few_public_settings_and_the_docs_have_each_with_its_values() -> None:
+    assert len(PUBLIC) <= MOST_PUBLIC
+    rows = dict(
+        re.findall(r"^\| `([A-Z_]+)`[^|]*\|([^\n]*)$", PAGE.read_text("utf-8"), re.MULTILINE)
+    )
+    assert set(rows) == {setting.name for setting in PUBLIC}
+    for setting in PUBLIC:
+        default, value = (cell.strip() for cell in rows[setting.name].split("|")[:2])
+        assert (default, value) == (setting.shown_default, setting.allowed)
+
+
+def test_internal_settings_have_a_prefix_and_are_in_no_page_for_users() -> None:
+    internal = [setting for setting in SETTINGS.values() if setting.internal]
+    assert {setting.name for setting in SETTINGS.values() if setting.reader is Reader.OURS} <= {
+        setting.name for setting in internal
+    }
+    assert SETTINGS["PIECE_BYTES"].variable == "TFRING_X_PIECE_BYTES"
+    text = parser_of("run").format_help()
+    pages = {page.stem: page.read_text("utf-8") for page in PAGE.parent.glob("*.md")}
+    of_users = {name: page for name, page in pages.items() if name not in FOR_DEVELOPERS}
+    for setting in internal:
+        assert setting.option is None or setting.option.names[0] not in text
+        assert [name for name, page in of_users.items() if setting.variable in page] == []
+
+
 def test_no_setting_stands_in_two_groups() -> None:
     assert len(SETTINGS) == sum(len(group.settings) for group in GROUPS)
 
 
-@pytest.mark.parametrize("setting", PUBLIC, ids=lambda setting: setting.name)
+@pytest.mark.parametrize("setting", READ, ids=lambda setting: setting.name)
 def test_the_default_is_a_value(setting: Setting) -> None:
     assert setting.meaning.endswith(".")
     if setting.default is not None:
@@ -51,7 +82,7 @@ def test_the_default_is_a_value(setting: Setting) -> None:
             setting.parse("no such value")
 
 
-@pytest.mark.parametrize("setting", PUBLIC, ids=lambda setting: setting.name)
+@pytest.mark.parametrize("setting", READ, ids=lambda setting: setting.name)
 def test_bounds_are_values_and_what_is_below_is_none(setting: Setting) -> None:
     if setting.kind not in (Kind.COUNT, Kind.BYTES, Kind.SECONDS):
         return
@@ -64,7 +95,7 @@ def test_bounds_are_values_and_what_is_below_is_none(setting: Setting) -> None:
 
 def test_what_python_reads_is_in_the_table() -> None:
     names = {field.name.upper() for field in dataclasses.fields(Settings)}
-    read = {setting.name for setting in PUBLIC if setting.reader is Reader.PYTHON}
+    read = {setting.name for setting in READ if setting.reader is Reader.PYTHON}
     elsewhere = {"PODS", "POD_SLOTS", "LIB_DIR"}  # job/environments/kubernetes.py, _native.py
     assert read - names == elsewhere
     assert names - read == {"RUNTIME", "UNKNOWN", "WITHOUT_EFFECT"}
@@ -85,7 +116,7 @@ def test_the_runtime_takes_every_setting() -> None:
 
 def test_the_help_says_each_default() -> None:
     actions = parser_of("run")._option_string_actions
-    rows = [(setting, setting.option) for setting in SETTINGS.values() if setting.option]
+    rows = [(setting, setting.option) for setting in PUBLIC if setting.option]
     assert rows
     for setting, option in rows:
         told = actions[option.names[0]].help
