@@ -79,7 +79,6 @@ THIRD_PARTY: dict[str, set[str]] = {
         "spark",
         "training",
     },
-    "opentelemetry": {"observe"},
     "optree": {"horovod"},
     "pandas": {"spark"},
     "prometheus_client": {"observe"},
@@ -177,8 +176,6 @@ PICKLING = {
     "tfring/elastic/state.py",
     "tfring/elastic/tensorflow_state.py",
     "tfring/spark/keras/saved.py",
-    # Writes, and never reads, the pickles of plain values that PyTorch's analyser reads.
-    "tfring/observe/commands/torch_format.py",
 }
 PICKLES = {
     "pickle",

@@ -8,7 +8,6 @@ import tarfile
 import textwrap
 from pathlib import Path
 
-from tfring.observe.commands.torch_format import write_torch_traces
 from tfring.observe.commands.which import add_job, meant
 from tfring.observe.explain.explain import explain_now
 from tfring.observe.live.threads import describe_stacks
@@ -28,22 +27,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = "tfring dump\ntfring dump 6d83ae"
     add_job(parser)
-    add = parser.add_argument
-    add("-o", "--output", metavar="FILE", help="where to (default: tfring-JOB.tgz in this folder)")
-    add(
-        "--torch",
-        action="store_true",
-        help="write a folder with what PyTorch's analyser torchfrtrace reads instead",
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="where to (default: tfring-JOB.tgz in this folder)"
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Writes the file and says what to do with it."""
     job = load_job(meant(options.job))
-    if options.torch:
-        folder = Path(options.output or _name(job))
-        print(f"{len(write_torch_traces(job, folder))} of {job.size} ranks: {folder}")
-        return 0
     file = write_dump(job, options.output)
     print(f"{len(job.records)} of {job.size} ranks: {file}. Attach it to a ticket.")
     print(f"To look into it: tar -xzf {file} && tfring explain {_name(job)}")

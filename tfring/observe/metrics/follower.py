@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfring.observe.recorder.gradients import Series, gradient_calls
+from tfring.observe.recorder.gradients import Series
 from tfring.observe.recorder.reader import read_rings
 from tfring.observe.recorder.steps import Steps, new_steps
 
@@ -25,7 +25,6 @@ class News:
         open_calls: All calls that have not ended.
         lateness: On rank 0, of each rank: an array of layout.RANK.
         steps: Steps that are over since the last look, with where their time went.
-        step_of_plan: By sequence of a plan that reduced gradients: their series and step.
         steps_begun: How many steps have begun.
         unseen_calls: How many calls have been overwritten before any look saw their end.
         read: When this was read, in nanoseconds of the monotonic clock.
@@ -38,7 +37,6 @@ class News:
     open_calls: np.ndarray[Any, Any]
     lateness: np.ndarray[Any, Any]
     steps: Steps
-    step_of_plan: dict[int, tuple[Series, int]]
     steps_begun: int
     unseen_calls: int
     read: int
@@ -92,23 +90,10 @@ class RecordFollower:
             open_calls=rings.calls[~over],
             lateness=rings.ranks,
             steps=steps,
-            step_of_plan=step_of_plan(rings.calls),
             steps_begun=self._steps_begun,
             unseen_calls=self._unseen,
             read=rings.read,
         )
-
-
-def step_of_plan(calls: np.ndarray[Any, Any]) -> dict[int, tuple[Series, int]]:
-    """Returns the series and the number of the step whose gradients a plan has reduced.
-
-    Args:
-        calls: Of a record, an array of layout.CALL.
-    """
-    found = gradient_calls(calls)
-    plans = calls["sequence"][found.at].tolist()
-    steps = zip(plans, found.which.tolist(), found.number.tolist(), strict=True)
-    return {plan: (found.series[series], number) for plan, series, number in steps if plan}
 
 
 def _new(

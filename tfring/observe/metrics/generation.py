@@ -10,7 +10,6 @@ from tfring.job.security.errors import SecretError
 from tfring.job.security.sources import read_secret_file
 from tfring.observe.metrics.collector import RankCollector
 from tfring.observe.metrics.server import Endpoint
-from tfring.observe.metrics.spans import SpanExporter
 from tfring.runtime import _native
 from tfring.runtime.settings.environment import Settings
 from tfring.runtime.settings.setting import SettingError
@@ -22,7 +21,6 @@ class _State:
     """Of the present generation. Written by init and shutdown, which one lock guards."""
 
     endpoint: Endpoint | None = None
-    spans: SpanExporter | None = None
 
 
 _state = _State()
@@ -55,18 +53,13 @@ def begin(rank: int, local_rank: int, record: str | None, settings: Settings) ->
     """
     if settings.metrics_port is not None:
         _state.endpoint = _open_endpoint(rank, local_rank, record, settings)
-    if settings.otel_plan_seconds is not None:
-        _state.spans = _start_spans(rank, record, settings.otel_plan_seconds)
 
 
 def end() -> None:
-    """Ends what was started, before the runtime ends; spans of the last steps are made first."""
-    endpoint, spans = _state.endpoint, _state.spans
-    _state.endpoint = _state.spans = None
+    """Closes the endpoint, before the runtime ends."""
+    endpoint, _state.endpoint = _state.endpoint, None
     if endpoint is not None:
         endpoint.close()
-    if spans is not None:
-        spans.close()
 
 
 def _open_endpoint(
@@ -101,14 +94,3 @@ def _open_endpoint(
 
 def _warn(rank: int, why: str) -> None:
     _log.warning("rank %d has no endpoint for metrics: %s", rank, why)
-
-
-def _start_spans(rank: int, record: str | None, slow_seconds: float) -> SpanExporter | None:
-    if record is None:
-        _log.warning("rank %d has no spans: it keeps no record (TFRING_RECORD)", rank)
-        return None
-    try:
-        return SpanExporter(record, slow_seconds)
-    except ImportError as error:
-        _log.warning("rank %d has no spans: %s: pip install 'tfring[otel]'", rank, error)
-        return None

@@ -60,7 +60,6 @@ class Settings:
     metrics_port: int | None = None
     metrics_addr: str = _default("METRICS_ADDR")
     metrics_token_file: str | None = None
-    otel_plan_seconds: float | None = None
     timeline: str | None = None
     timeline_megabytes: int = _default("TIMELINE_MEGABYTES")
     unknown: tuple[str, ...] = ()

@@ -228,14 +228,6 @@ RECORDS = Group(
             "File of mode 0600 with the bearer token that the endpoint asks for.",
             reader=Reader.PYTHON,
         ),
-        seconds(
-            "OTEL_PLAN_SECONDS",
-            "Steps, and plans that take longer than this, become OpenTelemetry spans "
-            "([Metrics](metrics.md#opentelemetry)).",
-            low=1e-9,
-            high=86400,
-            reader=Reader.PYTHON,
-        ),
         path(
             "LIB_DIR",
             "Folder of the compiled libraries, for developers.",
