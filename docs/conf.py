@@ -45,7 +45,6 @@ MODULES = {
     "same as in `tfring` have their page there.",
     "tfring.store": "Keys and values that processes share while they form a job.",
     "tfring.keras.callbacks": "`hvd.callbacks`: for `model.fit`.",
-    "tfring.keras.distribution": "`keras.distribution` on the ranks of a job.",
     "tfring.elastic": "`hvd.elastic` of `import tfring as hvd`: training that goes on when ranks "
     "are lost or join.",
     "tfring.keras.elastic": "`hvd.elastic` of `import tfring.keras as hvd`. Names that are the "

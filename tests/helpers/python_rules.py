@@ -41,7 +41,6 @@ ARROWS: dict[str, set[str]] = {
         "data",
         "elastic",
         "training",
-        "world",
     },
     "launch": {"runtime", "version", "job", "observe", "elastic", "training", "horovod", "bench"},
     "__main__": {"launch"},
@@ -53,7 +52,7 @@ ARROWS: dict[str, set[str]] = {
 # lists them, and each is loaded when a user first asks for it: they make no circle.
 PUBLIC_NAMES_FROM: dict[str, set[str]] = {
     "tfring": set(ARROWS),
-    "keras": {"horovod"},
+    "keras": {"horovod", "world"},
 }
 # Third-party modules and the packages that may import them. A function may hold such an import:
 # these modules are large, or a job can do without them.

@@ -72,5 +72,4 @@ from tfring.world import mpi_enabled as mpi_enabled
 from tfring.world import shutdown as shutdown
 
 from . import callbacks as callbacks
-from . import distribution as distribution
 from . import elastic as elastic

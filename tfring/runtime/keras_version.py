@@ -81,16 +81,11 @@ def replaceable(owner: Any, name: str, what: str) -> Any:
     """
     if not hasattr(owner, name):
         of = owner if isinstance(owner, type) else type(owner)
-        raise NotImplementedError(lacks(f"{of.__name__}.{name}", what))
+        raise NotImplementedError(
+            f"Keras {installed()} has no {of.__name__}.{name}, without which {what} does not work; "
+            f"{_WAS_TESTED}: install one of these."
+        )
     return getattr(owner, name)
-
-
-def lacks(name: str, what: str) -> str:
-    """Returns the message that this Keras has no `name`, without which `what` does not work."""
-    return (
-        f"Keras {installed()} has no {name}, without which {what} does not work; {_WAS_TESTED}: "
-        "install one of these."
-    )
 
 
 def _minor(version: str) -> list[int]:

@@ -87,18 +87,6 @@ def test_batch_normalization_without_moments(monkeypatch: pytest.MonkeyPatch) ->
         SyncBatchNormalization()
 
 
-def test_distribution_without_the_modules_of_keras() -> None:
-    """The message names what is missing; an ImportError of another cause stays as it is."""
-    without_a_module = "import sys; sys.modules['keras.src.utils.rng_utils'] = None"
-    code = f"{without_a_module}\nimport tfring.keras.distribution"
-    said = finish([sys.executable, "-c", code]).stderr.splitlines()[-1]
-    assert re.search(
-        rf"ImportError: Keras {keras.__version__} has no keras\.src\.utils.*, without which "
-        r"tfring\.keras\.distribution does not work",
-        said,
-    ), said
-
-
 def test_keras_whose_fit_cannot_begin_later(tmp_path: Any) -> None:
     model = build_model()
     model.compile(keras.optimizers.SGD(0.1), "mse")
