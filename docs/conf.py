@@ -53,7 +53,6 @@ MODULES = {
     "tfring.spark": "Training in the tasks of a Spark job.",
     "tfring.spark.keras": "Estimators of Spark ML that train Keras models.",
     "tfring.spark.store": "Where the estimators keep their files.",
-    "tfring.notebook": "For notebooks: histories of ranks as pictures.",
     "tfring.data": "`hvd.data`: data that goes on where it was, with any number of ranks.",
     "tfring.checkpoint": "Checkpoints of any arrays, without TensorFlow and without `init`.",
 }

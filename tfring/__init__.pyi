@@ -97,4 +97,3 @@ from tfring.world import shutdown as shutdown
 
 from . import data as data
 from . import elastic as elastic
-from . import notebook as notebook

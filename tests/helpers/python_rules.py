@@ -16,7 +16,6 @@ from typing import NamedTuple
 # package stands below all that it may import, so that this table cannot hold a circle.
 ARROWS: dict[str, set[str]] = {
     "checkpoint": set(),
-    "notebook": set(),
     "runtime": set(),
     "version": set(),
     "job": {"runtime", "version"},
@@ -62,7 +61,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "fsspec": {"checkpoint", "spark"},
     "h5py": {"keras"},
     "keras": {"bench", "data", "demo", "horovod", "keras", "spark"},
-    "matplotlib": {"bench", "notebook", "observe"},
+    "matplotlib": {"bench", "observe"},
     "ml_dtypes": {"checkpoint"},
     "mpi4py": {"bench", "job"},
     "numpy": {
@@ -128,7 +127,6 @@ WITHOUT_TENSORFLOW = (
     "tfring/elastic/service.py",
     "tfring/launch/engines/",
     "tfring/ray/",
-    "tfring/notebook/",
     "tfring/spark/",
     "tfring/data/__init__.py",
     "tfring/data/data_cursor.py",
