@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import hashlib
 import hmac
-import ipaddress
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -16,23 +15,27 @@ from typing import Any
 from tfring.job.bootstrap import hosts, mesh, mpi_data
 from tfring.job.bootstrap.cancel import Cancel
 from tfring.job.bootstrap.exchange import Exchange
-from tfring.job.bootstrap.hosts import InterfaceAddress
-from tfring.job.bootstrap.job import Job, form_job
+from tfring.job.bootstrap.job import FormedJob, form_job
 from tfring.job.bootstrap.mpi_data import MpiData
 from tfring.job.bootstrap.mpi_exchange import MpiExchange
-from tfring.job.bootstrap.records import Record, check_versions, topology_of
+from tfring.job.bootstrap.records import (
+    Record,
+    agreed_settings,
+    exchange_records,
+    job_name,
+    own_address,
+    own_interface,
+    topology_of,
+)
 from tfring.job.environments import Identity, Rendezvous
-from tfring.job.environments.identity import plain_id
 from tfring.job.handshake.descriptors import raise_descriptor_limit
 from tfring.job.handshake.errors import BootstrapError
 from tfring.job.handshake.listener import Listener, bind
-from tfring.job.security.errors import SecretError
-from tfring.job.security.secret import ADVICE, expand, fresh_secret
+from tfring.job.security.secret import expand
 from tfring.job.store import Store
 from tfring.runtime import _native
 from tfring.runtime.communicators import free_group
 from tfring.runtime.settings.environment import Settings
-from tfring.runtime.settings.table import SETTINGS
 
 _log = logging.getLogger("tfring")
 
@@ -136,8 +139,7 @@ def connect_job(
         )
     job = form_job(identity, settings, environ, comm, store)
     try:
-        records = _exchange_records(job, settings, process_sets, last_process_set)
-        _check(records, job)
+        records = exchange_records(job, settings, process_sets, last_process_set)
         over_hosts = len({record.host_id for record in records}) > 1
         if over_hosts and not job.secret and not settings.insecure and job.identity.rank == 0:
             _warn_of_open_key("MPI" if job.mpi_group is not None else "The store")
@@ -157,7 +159,7 @@ def connect_job(
     return dataclasses.replace(
         _membership(job, records, connections, key),
         mpi_data=over_mpi,
-        interface=_own_interface(records, job.identity.rank, settings),
+        interface=own_interface(records, job.identity.rank, settings),
     )
 
 
@@ -172,29 +174,8 @@ def _warn_of_open_key(carrier: str) -> None:
     )
 
 
-def _exchange_records(
-    job: Job, settings: Settings, process_sets: int, last_process_set: int
-) -> list[Record]:
-    """Sends our record to all ranks and returns the records of all."""
-    identity = job.identity
-    mine = Record.of_this_process(
-        identity.rank, identity.local_rank, identity.local_size, settings, fresh_secret()
-    )
-    # Other environments have no id that is a job's alone.
-    job_id = settings.job_id or (identity.job_id if identity.by_slurm else "")
-    mine = dataclasses.replace(
-        mine, process_sets=process_sets, last_process_set=last_process_set, job_id=job_id
-    )
-    values = job.exchange.allgather(mine.to_json())
-    check_versions(values)
-    records = [Record.from_json(value, rank) for rank, value in enumerate(values)]
-    # A host that is given under several names has that of its first rank.
-    names = {record.host_id: record.host for record in reversed(records)}
-    return [dataclasses.replace(record, host=names[record.host_id]) for record in records]
-
-
 def _membership(
-    job: Job, records: list[Record], connections: mesh.Connections, key: bytes
+    job: FormedJob, records: list[Record], connections: mesh.Connections, key: bytes
 ) -> Membership:
     rank = job.identity.rank
     neighbours = [r for r in records if r.host_id == records[rank].host_id and r.rank != rank]
@@ -205,38 +186,17 @@ def _membership(
         **dataclasses.asdict(topology_of(records, rank)),
         hosts=[r.host for r in records],
         local_pids={r.rank: r.pid for r in neighbours},
-        runtime=_agreed_settings(records, rank),
+        runtime=agreed_settings(records, rank),
         by_mpi=job.identity.rendezvous is Rendezvous.MPI,
         mpi_group=job.mpi_group,
         process_sets=max(r.process_sets for r in records),
         last_process_set=max(r.last_process_set for r in records),
         key=key if len(records) > 1 else None,
-        job=_name(records[0]),
+        job=job_name(records[0]),
     )
 
 
-def _name(first: Record) -> str:
-    number = hashlib.sha256(b"job" + first.nonce.encode()).hexdigest()[:12]
-    given = plain_id(first.job_id)
-    return f"{given}-{number}" if given else number
-
-
-def _check(records: list[Record], job: Job) -> None:
-    """Checks that the job has the announced size, and a secret if it has several hosts."""
-    identity = job.identity
-    if job.one_host and len({record.host_id for record in records}) > 1:
-        raise SecretError(
-            "the job has ranks on several hosts, and others may read the store through which they "
-            "meet: set TFRING_SECRET_FILE to a file of mode 0600 or TFRING_SECRET to random text, "
-            f"the same for all ranks ({ADVICE})"
-        )
-    if identity.size is not None and len(records) != identity.size:
-        raise BootstrapError(
-            f"{identity.source} announced {identity.size} ranks, and {len(records)} came"
-        )
-
-
-def _prepare_mpi(job: Job, records: list[Record]) -> MpiData | None:
+def _prepare_mpi(job: FormedJob, records: list[Record]) -> MpiData | None:
     """Returns what the runtime needs for data over MPI; None where the job does without."""
     if len(records) == 1 or not mpi_data.wanted(records[0].settings):
         return None
@@ -249,22 +209,6 @@ def _prepare_mpi(job: Job, records: list[Record]) -> MpiData | None:
     # A rank that cannot use MPI ends this before any is in a collective of MPI without it.
     _run_on_all_ranks(job.exchange, job.identity.rank, find)
     return mpi_data.open_communicator(*found[0])
-
-
-def _agreed_settings(records: list[Record], rank: int) -> dict[str, str]:
-    """Returns rank 0's settings, which all ranks use so that they choose the same algorithms."""
-    mine, first = records[rank].settings, records[0].settings
-    for name, value in mine.items():
-        if not SETTINGS[name].per_rank and first.get(name) != value:
-            _log.warning(
-                "TFRING_%s is %s on rank %d and %s on rank 0: rank 0's setting counts for all",
-                name,
-                value,
-                rank,
-                first.get(name, "not set"),
-            )
-    agreed = {n: v for n, v in first.items() if not SETTINGS[n].per_rank}
-    return agreed | {n: v for n, v in mine.items() if SETTINGS[n].per_rank}
 
 
 def _run_on_all_ranks(exchange: Exchange, rank: int, step: Callable[[], Any]) -> list[Any]:
@@ -314,7 +258,7 @@ def _connect(
 
     def listen() -> list[Any]:
         nonlocal listener
-        address = _own_address(records, rank, settings)
+        address = own_address(records, rank, settings)
         # Behind address translation no interface has the address that others use.
         here = settings.bind_addr or ("" if settings.advertise_addr else address)
         listener = Listener(bind(here, 0, max(1024, 2 * size + 16)), key, rank)
@@ -353,38 +297,3 @@ def _connect(
         if listener is not None:
             listener.close()
     return connections
-
-
-def _own_interface(records: list[Record], rank: int, settings: Settings) -> str:
-    """Returns the interface with the address of `_own_address`; "" on a single host."""
-    mine = records[rank]
-    if all(r.host_id == mine.host_id for r in records):
-        return ""
-    address = _own_address(records, rank, settings)
-    return next((a.interface for a in mine.addresses if a.address == address), "")
-
-
-def _own_address(records: list[Record], rank: int, settings: Settings) -> str:
-    """Returns the address at which other ranks can reach this one: loopback on a single host."""
-    mine = records[rank]
-    if settings.bind_addr and not ipaddress.ip_address(settings.bind_addr).is_unspecified:
-        return settings.bind_addr
-    if settings.interface:
-        return hosts.chosen_interface(settings.interface, mine.addresses).address
-    if all(r.host_id == mine.host_id for r in records):
-        return hosts.LOOPBACK
-    by_host: dict[str, list[InterfaceAddress]] = {}
-    for record in records:
-        by_host.setdefault(record.host_id, record.addresses)
-    network = hosts.common_network(list(by_host.values()))
-    if network is not None:
-        return next(a.address for a in mine.addresses if a.network == network)
-    for record in records:
-        if record.host_id != mine.host_id:
-            address = hosts.route_address(record.addresses)
-            if address is not None:
-                return address
-    raise BootstrapError(
-        f"host {mine.host} (rank {rank}) has no address at which host {records[0].host} could "
-        "reach it: choose a network interface with TFRING_INTERFACE"
-    )

@@ -12,22 +12,25 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tfring.job.bootstrap import hosts
 from tfring.job.bootstrap.patience import Patience
+from tfring.job.bootstrap.store_exchange import StoreExchange, TooEarlyError
+from tfring.job.environments import Identity
 from tfring.job.handshake import auth
 from tfring.job.handshake.connector import open_connection
 from tfring.job.handshake.errors import AuthError, BootstrapError
 from tfring.job.handshake.listener import bind, ports_to_try
 from tfring.job.security import munge
 from tfring.job.security.errors import SecretError
-from tfring.job.security.secret import expand, job_key
-from tfring.job.security.sources import JobSecret
+from tfring.job.security.secret import derived_secret, expand, job_key
+from tfring.job.security.sources import JobSecret, find_secret
 from tfring.job.store import Limits, ServerLimits, StoreAuthError, TCPStore
 from tfring.job.store.tcp.connection import Server
 from tfring.job.store.tcp.server import StoreServer
+from tfring.runtime.settings.environment import Settings
 
 _log = logging.getLogger("tfring")
 
@@ -42,6 +45,8 @@ _ATTEMPT_SECONDS = 20.0
 _ATTEMPT_SECONDS_OF_SEVERAL = 2.0
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.25
+# Before a rank asks again whether rank 0 starts its job.
+_EARLY_SECONDS = 0.25
 _CANDIDATES = 8
 _PORTS = range(20000, 32000)
 # Of the store: what each rank may set in it.
@@ -78,6 +83,88 @@ class Meeting(NamedTuple):
                 "which none of them can join"
             )
         return f"if they run on other hosts, check that they can reach {self.describe()}"
+
+
+def meet(
+    identity: Identity,
+    settings: Settings,
+    environ: Mapping[str, str],
+    members: Sequence[int] | None,
+) -> tuple[StoreExchange, str]:
+    """Meets the other ranks in rank 0's store. Returns the exchange and the job's secret.
+
+    `members` are the launched ranks that form the job; None: all.
+    """
+    rank, size, seed = identity.rank, identity.size, identity.public_seed or ""
+    address = settings.rendezvous_addr or identity.address
+    assert address is not None and size is not None
+    several_hosts = _spans_hosts(identity, settings, address)
+    secret = find_secret(identity, settings, several_hosts=several_hosts)
+    job_id = settings.job_id or identity.job_id
+    if environ.get("TFRING_X_RESTART_COUNT", "0") != "0":
+        # Ranks of the lives before are strangers to this one.
+        job_id += f".{environ['TFRING_X_RESTART_COUNT']}"
+    meeting = _meeting(identity, settings, environ, secret, address, job_id)
+    patience = Patience(f"rank {rank}", settings.start_timeout)
+    while True:
+        with contextlib.ExitStack() as failed:
+            owned = contextlib.ExitStack()
+            failed.callback(owned.close)
+            text = secret.text
+            if rank == 0:
+                store = serve(meeting, size, job_key(text, job_id), secret.credential, owned)
+            else:
+                store, text = join(meeting, rank, secret, seed, job_id, patience)
+            owned.callback(store.close)
+            ranks = range(size) if members is None else members
+            try:
+                exchange = StoreExchange(
+                    store, rank, ranks, patience, owned=owned, hint=meeting.hint()
+                )
+            except TooEarlyError:
+                if patience.is_over:
+                    raise
+            else:
+                failed.pop_all()
+                return exchange, text
+        time.sleep(_EARLY_SECONDS)
+
+
+def _spans_hosts(identity: Identity, settings: Settings, address: str) -> bool:
+    """Whether the job has ranks on other hosts, as far as this one can tell."""
+    if identity.several_hosts is not None:
+        return identity.several_hosts
+    if identity.local_size is not None and identity.size is not None:
+        return identity.local_size < identity.size
+    return settings.bind_addr is not None or not hosts.is_here(address)
+
+
+def _meeting(
+    identity: Identity,
+    settings: Settings,
+    environ: Mapping[str, str],
+    secret: JobSecret,
+    address: str,
+    job_id: str,
+) -> Meeting:
+    """Returns where the ranks meet: at a port that was given, or at those that the job's key makes.
+
+    With munge no rank but 0 knows the secret before it has found rank 0.
+    """
+    given = identity.port if settings.rendezvous_port is None else settings.rendezvous_port
+    ports = [] if given is None else [given]
+    if settings.rendezvous_port is None and not identity.fixed_port:
+        known = "" if secret.by_munge else secret.text
+        public = known or derived_secret(identity.public_seed or "")
+        ports += candidate_ports(job_key(public, job_id))
+    fd = environ.get("TFRING_X_RENDEZVOUS_FD", "")
+    return Meeting(
+        address=hosts.LOOPBACK if secret.loopback_only else address,
+        ports=ports,
+        bind_address=hosts.LOOPBACK if secret.loopback_only else settings.bind_addr,
+        inherited_fd=int(fd) if identity.rank == 0 and fd.isdigit() else None,
+        loopback_only=secret.loopback_only,
+    )
 
 
 def candidate_ports(key: bytes) -> list[int]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import hashlib
+import ipaddress
+import logging
 import os
 import platform
 from dataclasses import dataclass
@@ -10,15 +14,25 @@ from importlib import metadata
 from typing import Any
 
 from tfring.job.bootstrap.hosts import (
+    LOOPBACK,
     InterfaceAddress,
+    chosen_interface,
+    common_network,
     host_identity,
     host_name,
     interface_addresses,
+    route_address,
 )
+from tfring.job.bootstrap.job import FormedJob
+from tfring.job.environments.identity import Identity, plain_id
 from tfring.job.handshake.errors import BootstrapError
+from tfring.job.security.errors import SecretError
+from tfring.job.security.secret import ADVICE, fresh_secret
 from tfring.runtime.settings.environment import Settings
 from tfring.runtime.settings.table import SETTINGS
 from tfring.version import __version__
+
+_log = logging.getLogger("tfring")
 
 # Key of a record, what it is the version of, and how many parts of the number have to be equal.
 _MUST_BE_EQUAL = (
@@ -54,24 +68,28 @@ class Record:
 
     @staticmethod
     def of_this_process(
-        rank: int, local_rank: int | None, local_size: int | None, settings: Settings, nonce: str
+        identity: Identity, settings: Settings, process_sets: int = 0, last_process_set: int = 0
     ) -> Record:
         """Returns the record of this process."""
         return Record(
-            rank=rank,
+            rank=identity.rank,
             host=host_name(),
             host_id=host_identity(),
             pid=os.getpid(),
             version=__version__,
-            local_rank=local_rank,
-            local_size=local_size,
+            local_rank=identity.local_rank,
+            local_size=identity.local_size,
             mesh_limit=settings.mesh_limit,
             # All ranks use rank 0's.
-            nonce=nonce if rank == 0 else "",
+            nonce=fresh_secret() if identity.rank == 0 else "",
             addresses=interface_addresses(),
             settings=dict(settings.runtime),
+            process_sets=process_sets,
+            last_process_set=last_process_set,
             python=platform.python_version(),
             tensorflow=_tensorflow_version(),
+            # Other environments than Slurm have no id that is a job's alone.
+            job_id=settings.job_id or (identity.job_id if identity.by_slurm else ""),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -105,6 +123,35 @@ class Record:
         if record.rank != rank:
             raise BootstrapError(f"rank {rank} describes itself as rank {record.rank}")
         return record
+
+
+def exchange_records(
+    job: FormedJob, settings: Settings, process_sets: int, last_process_set: int
+) -> list[Record]:
+    """Sends our record to all ranks and returns the records of all."""
+    mine = Record.of_this_process(job.identity, settings, process_sets, last_process_set)
+    values = job.exchange.allgather(mine.to_json())
+    check_versions(values)
+    records = [Record.from_json(value, rank) for rank, value in enumerate(values)]
+    _check(records, job)
+    # A host that is given under several names has that of its first rank.
+    names = {record.host_id: record.host for record in reversed(records)}
+    return [dataclasses.replace(record, host=names[record.host_id]) for record in records]
+
+
+def _check(records: list[Record], job: FormedJob) -> None:
+    """Checks that the job has the announced size, and a secret if it has several hosts."""
+    identity = job.identity
+    if job.one_host and len({record.host_id for record in records}) > 1:
+        raise SecretError(
+            "the job has ranks on several hosts, and others may read the store through which they "
+            "meet: set TFRING_SECRET_FILE to a file of mode 0600 or TFRING_SECRET to random text, "
+            f"the same for all ranks ({ADVICE})"
+        )
+    if identity.size is not None and len(records) != identity.size:
+        raise BootstrapError(
+            f"{identity.source} announced {identity.size} ranks, and {len(records)} came"
+        )
 
 
 def check_versions(values: list[Any]) -> None:
@@ -180,4 +227,62 @@ def topology_of(records: list[Record], rank: int) -> Topology:
         cross_rank=cross.index(rank),
         cross_size=len(cross),
         homogeneous=len(set(local_sizes)) == 1,
+    )
+
+
+def job_name(first: Record) -> str:
+    """Returns the name of the job: its id, if it has one, and a number that no other job has."""
+    number = hashlib.sha256(b"job" + first.nonce.encode()).hexdigest()[:12]
+    given = plain_id(first.job_id)
+    return f"{given}-{number}" if given else number
+
+
+def agreed_settings(records: list[Record], rank: int) -> dict[str, str]:
+    """Returns rank 0's settings, which all ranks use so that they choose the same algorithms."""
+    mine, first = records[rank].settings, records[0].settings
+    for name, value in mine.items():
+        if not SETTINGS[name].per_rank and first.get(name) != value:
+            _log.warning(
+                "TFRING_%s is %s on rank %d and %s on rank 0: rank 0's setting counts for all",
+                name,
+                value,
+                rank,
+                first.get(name, "not set"),
+            )
+    agreed = {n: v for n, v in first.items() if not SETTINGS[n].per_rank}
+    return agreed | {n: v for n, v in mine.items() if SETTINGS[n].per_rank}
+
+
+def own_interface(records: list[Record], rank: int, settings: Settings) -> str:
+    """Returns the interface with the address of `own_address`; "" on a single host."""
+    mine = records[rank]
+    if all(r.host_id == mine.host_id for r in records):
+        return ""
+    address = own_address(records, rank, settings)
+    return next((a.interface for a in mine.addresses if a.address == address), "")
+
+
+def own_address(records: list[Record], rank: int, settings: Settings) -> str:
+    """Returns the address at which other ranks can reach this one: loopback on a single host."""
+    mine = records[rank]
+    if settings.bind_addr and not ipaddress.ip_address(settings.bind_addr).is_unspecified:
+        return settings.bind_addr
+    if settings.interface:
+        return chosen_interface(settings.interface, mine.addresses).address
+    if all(r.host_id == mine.host_id for r in records):
+        return LOOPBACK
+    by_host: dict[str, list[InterfaceAddress]] = {}
+    for record in records:
+        by_host.setdefault(record.host_id, record.addresses)
+    network = common_network(list(by_host.values()))
+    if network is not None:
+        return next(a.address for a in mine.addresses if a.network == network)
+    for record in records:
+        if record.host_id != mine.host_id:
+            address = route_address(record.addresses)
+            if address is not None:
+                return address
+    raise BootstrapError(
+        f"host {mine.host} (rank {rank}) has no address at which host {records[0].host} could "
+        "reach it: choose a network interface with TFRING_INTERFACE"
     )

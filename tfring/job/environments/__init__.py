@@ -1,4 +1,4 @@
-"""Finds out which rank of which job this process is: one small file per kind of launcher.
+"""Finds out which rank of which job this process is.
 
 Only variables decide. MPI is not loaded for it, because outside of mpirun that starts an MPI job of
 one process and takes a second.
@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
-from tfring.job.environments import kubernetes, mpi, slurm, tf_config, tfring_run, torchrun
+from tfring.job.environments import kubernetes, launchers, slurm, tf_config
 from tfring.job.environments.given import Given
 from tfring.job.environments.identity import Identity, IdentityError, Rendezvous
 
 __all__ = ["ALONE", "Given", "Identity", "IdentityError", "Rendezvous", "find_identity"]
 
-# In this order; the first whose detect() returns an identity decides.
-_ENVIRONMENTS: tuple[Any, ...] = (tfring_run, torchrun, mpi, slurm, kubernetes, tf_config)
+# In this order; the first that returns an identity decides.
+_DETECT: tuple[Callable[[Mapping[str, str]], Identity | None], ...] = (
+    launchers.of_tfring_run,
+    launchers.of_torchrun,
+    launchers.of_mpi,
+    slurm.detect,
+    kubernetes.detect,
+    tf_config.detect,
+)
 
 # The source of a process that no launcher has started.
 ALONE = "a single process"
@@ -38,8 +44,8 @@ def find_identity(
     if have_mpi4py is None:
         have_mpi4py = importlib.util.find_spec("mpi4py") is not None
     under_mpi: Identity | None = None
-    for environment in _ENVIRONMENTS:
-        identity: Identity | None = environment.detect(environ)
+    for detect in _DETECT:
+        identity = detect(environ)
         if identity is None:
             continue
         if identity.rendezvous is Rendezvous.MPI and (not have_mpi4py or meeting == "rendezvous"):

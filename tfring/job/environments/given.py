@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from tfring.job.environments import torchrun
 from tfring.job.environments.identity import Identity, Rendezvous
+from tfring.job.environments.launchers import of_torchrun
 
 
 class Given(NamedTuple):
@@ -80,7 +80,7 @@ class Given(NamedTuple):
         for name, number in (("RANK", self.rank), ("WORLD_SIZE", self.size)):
             if number is not None:
                 values[name] = str(number)
-        found = torchrun.detect(values)
+        found = of_torchrun(values)
         if found is None:
             raise ValueError(
                 f'init_method="{text}" needs the variables RANK, WORLD_SIZE, MASTER_ADDR and '

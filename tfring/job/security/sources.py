@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tfring.job.environments.identity import Identity
 from tfring.job.security import munge
 from tfring.job.security.errors import SecretError
 from tfring.job.security.files import make_file
-from tfring.job.security.secret import ADVICE, derived_secret, fresh_secret
+from tfring.job.security.secret import ADVICE, derived_secret, fresh_secret, job_key
+from tfring.runtime.settings.environment import Settings
 
 _log = logging.getLogger("tfring")
 
@@ -33,17 +35,6 @@ class JobSecret(NamedTuple):
     loopback_only: bool = False
     credential: bytes | None = None  # rank 0: what to give to anybody; see munge.py
     by_munge: bool = False  # the other ranks ask rank 0 for the credential
-
-
-class Situation(NamedTuple):
-    """What is known about a job before its ranks have met."""
-
-    source: str  # what started it, for messages
-    rank: int  # our rank
-    # Text that all its ranks know, and others may know; None: there is none.
-    public_seed: str | None
-    several_hosts: bool  # whether it has ranks on other hosts
-    slurm: bool  # whether Slurm started it
 
 
 def take_secret(environ: MutableMapping[str, str]) -> str | None:
@@ -67,10 +58,17 @@ def given_secret(environ: Mapping[str, str]) -> str | None:
     return read_secret_file(Path(file)) if text is None and file else text
 
 
-def find_secret(
-    given: str | None, file: str | None, insecure: bool, situation: Situation
-) -> JobSecret:
-    """Finds the secret of a job whose ranks meet over TCP.
+def optional_secret(settings: Settings) -> str:
+    """Returns the secret for a job that may need none; checks it where there is one."""
+    if settings.secret is None and settings.secret_file is None:
+        return ""
+    text = settings.secret or read_secret_file(Path(str(settings.secret_file)))
+    job_key(text, "")  # raises if it is too short
+    return text
+
+
+def find_secret(identity: Identity, settings: Settings, *, several_hosts: bool) -> JobSecret:
+    """Finds the secret of a job whose ranks meet over TCP, on several hosts or one.
 
     In this order: the one that was given; on one host the user's own; munge under Slurm; with
     TFRING_INSECURE one that others can compute.
@@ -78,50 +76,46 @@ def find_secret(
     Raises:
         SecretError: There is none; the message says how to give one.
     """
-    if given is not None:
-        return JobSecret(given)
-    if file is not None:
-        return JobSecret(read_secret_file(Path(file)))
-    if situation.public_seed is None:
+    if settings.secret is not None:
+        return JobSecret(settings.secret)
+    if settings.secret_file is not None:
+        return JobSecret(read_secret_file(Path(settings.secret_file)))
+    seed = identity.public_seed
+    if seed is None:
         raise SecretError(
-            f"{situation.source} started this job, and this process has no secret (TFRING_SECRET): "
+            f"{identity.source} started this job, and this process has no secret (TFRING_SECRET): "
             "a rank takes it out of its environment, so that a process that a rank starts cannot "
             "join the job in its place"
         )
-    if not situation.several_hosts:
+    if not several_hosts:
         # A place that somebody else has taken is an error also with TFRING_INSECURE.
         with contextlib.suppress(OSError):
             return JobSecret(secret_of_this_user(), loopback_only=True)
-    elif situation.slurm and munge.available():
-        if situation.rank != 0:
+    elif identity.by_slurm and munge.available():
+        if identity.rank != 0:
             return JobSecret("", by_munge=True)
         text = fresh_secret()
-        credential = munge.credential(text, situation.public_seed)
-        return JobSecret(text, by_munge=True, credential=credential)
-    if insecure:
-        _warn_insecure(situation)
-        return JobSecret(derived_secret(situation.public_seed), not situation.several_hosts)
-    raise SecretError(_refusal(situation))
+        return JobSecret(text, by_munge=True, credential=munge.credential(text, seed))
+    if not settings.insecure:
+        raise SecretError(_refusal(identity, several_hosts))
+    if identity.rank == 0:
+        _log.warning(
+            "TFRING_INSECURE is set, and %s, which started the job, sets no secret. Anybody who "
+            "can reach rank 0 can join the job and run code in its processes",
+            identity.source,
+        )
+    return JobSecret(derived_secret(seed), loopback_only=not several_hosts)
 
 
-def _refusal(situation: Situation) -> str:
-    where = "has ranks on several hosts" if situation.several_hosts else "finds no place for a key"
-    munge_hint = ", let the administrator install munge on the nodes" if situation.slurm else ""
+def _refusal(identity: Identity, several_hosts: bool) -> str:
+    where = "has ranks on several hosts" if several_hosts else "finds no place for a key"
+    munge_hint = ", let the administrator install munge on the nodes" if identity.by_slurm else ""
     return (
-        f"the job was started by {situation.source}, which sets no secret, and {where}: set "
+        f"the job was started by {identity.source}, which sets no secret, and {where}: set "
         "TFRING_SECRET_FILE to a file of mode 0600 or TFRING_SECRET to random text, the same for "
         f"all ranks ({ADVICE}){munge_hint}, start it with `tfring run`, or set TFRING_INSECURE=1 "
         "to let anybody on the network join it and run code in its processes"
     )
-
-
-def _warn_insecure(situation: Situation) -> None:
-    if situation.rank == 0:
-        _log.warning(
-            "TFRING_INSECURE is set, and %s, which started the job, sets no secret. Anybody who "
-            "can reach rank 0 can join the job and run code in its processes",
-            situation.source,
-        )
 
 
 def read_secret_file(path: Path) -> str:

@@ -99,7 +99,7 @@ def test_a_launcher_over_two_hosts_is_refused_without_a_secret(launcher, rank, m
 
 @pytest.mark.parametrize("key,name", [("python", "Python"), ("tensorflow", "TensorFlow")])
 def test_versions_are_compared(key, name):
-    mine = records.Record.of_this_process(0, 1, 2, read_settings({}), "n")
+    mine = records.Record.of_this_process(identity(0, 2, 1), read_settings({}))
     other = dataclasses.replace(mine, rank=1, **{key: "0.9"})
     with pytest.raises(BootstrapError, match=f"rank 1 on host {mine.host} has {name} 0.9, rank 0"):
         records.check_versions([mine.to_json(), other.to_json()])
@@ -344,8 +344,8 @@ def test_a_place_that_cannot_be_used_blocks_nobody(trouble, tmp_path, monkeypatc
         (tmp_path / "theirs").mkdir(mode=0o700)
         shared.mkdir()
         (shared / f"tfring-{os.geteuid()}").symlink_to(tmp_path / "theirs")
-    situation = sources.Situation("torchrun", 0, "seed", several_hosts=False, slurm=False)
-    found = sources.find_secret(None, None, True, situation)
+    launched = dataclasses.replace(identity(0, 2, 1), public_seed="seed")
+    found = sources.find_secret(launched, Settings(insecure=True), several_hosts=False)
     assert found.text == sources.secret_of_this_user() and found.loopback_only
     assert os.listdir(tmp_path / ".cache/tfring") == ["secret"]
 
@@ -403,7 +403,7 @@ def test_ranks_meet_without_any_port_given():
 
 
 def test_records_of_many_ranks_are_small_on_the_wire():
-    mine = records.Record.of_this_process(0, 1, 2, read_settings({}), "n").to_json()
+    mine = records.Record.of_this_process(identity(0, 2, 1), read_settings({})).to_json()
     many = [
         {**mine, "rank": rank, "pid": 7919 * rank, "host": f"node{rank}"} for rank in range(1000)
     ]

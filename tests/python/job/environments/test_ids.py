@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfring.job.bootstrap.connect import _name
-from tfring.job.bootstrap.records import Record
+from tfring.job.bootstrap.records import Record, job_name
 from tfring.job.environments.identity import plain_id
 from tfring.launch.elastic.options import NodeOptions
 
@@ -27,7 +26,7 @@ def test_an_id_is_the_name_of_a_file(given: str, plain: str) -> None:
 
 def test_generations_of_a_job_have_its_id_and_numbers_of_their_own() -> None:
     def name(job: str, nonce: str) -> str:
-        return _name(Record(0, "h", "h", 1, "", None, None, 64, nonce, [], {}, job_id=job))
+        return job_name(Record(0, "h", "h", 1, "", None, None, 64, nonce, [], {}, job_id=job))
 
     first, second = name("mine", "a"), name("mine", "b")
     assert first.rpartition("-")[0] == second.rpartition("-")[0] == "mine"
