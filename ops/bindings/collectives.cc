@@ -197,83 +197,81 @@ HandlePtr RemoveProcessSet(int id, const std::string& name) {
   return StartWithoutArray(std::move(request), Yields::kNothing);
 }
 
-// Adds two functions: NAME_async, which is `start`, and NAME, which also waits for the result.
+// Adds a function that starts the collective and waits for its result.
 template <typename... Arguments, typename... Extra>
-void DefineBoth(py::module_& m, const std::string& name, HandlePtr (*start)(Arguments...),
-                const char* doc, const Extra&... extra) {
-  m.def((name + "_async").c_str(), start, doc, extra...);
+void Define(py::module_& m, const char* name, HandlePtr (*start)(Arguments...), const char* doc,
+            const Extra&... extra) {
   m.def(
-      name.c_str(),
+      name,
       [start](Arguments... arguments) {
-        return start(std::forward<Arguments>(arguments)...)->Wait(std::nullopt);
+        return start(std::forward<Arguments>(arguments)...)->Wait();
       },
       doc, extra...);
 }
 
 void DefineReductions(py::module_& m) {
   using py::arg;
-  DefineBoth(m, "allreduce", &Allreduce, "Returns the reduction over all ranks.", arg("array"),
-             py::kw_only(), arg("name"), arg("op"), arg("prescale") = 1.0, arg("postscale") = 1.0,
-             arg("process_set") = 0);
-  DefineBoth(m, "reducescatter", &Reducescatter,
-             "Returns this rank's rows of the reduction over all ranks.", arg("array"),
-             py::kw_only(), arg("name"), arg("op"), arg("prescale") = 1.0, arg("postscale") = 1.0,
-             arg("process_set") = 0);
-  DefineBoth(m, "reduce", &Reduce,
-             "Returns the reduction over all ranks on `root`, None elsewhere.", arg("array"),
-             py::kw_only(), arg("name"), arg("root"), arg("op"), arg("prescale") = 1.0,
-             arg("postscale") = 1.0, arg("process_set") = 0);
+  Define(m, "allreduce", &Allreduce, "Returns the reduction over all ranks.", arg("array"),
+         py::kw_only(), arg("name"), arg("op"), arg("prescale") = 1.0, arg("postscale") = 1.0,
+         arg("process_set") = 0);
+  m.def("allreduce_async", &Allreduce, "Starts an allreduce; does not wait for other ranks.",
+        arg("array"), py::kw_only(), arg("name"), arg("op"), arg("prescale") = 1.0,
+        arg("postscale") = 1.0, arg("process_set") = 0);
+  Define(m, "reducescatter", &Reducescatter,
+         "Returns this rank's rows of the reduction over all ranks.", arg("array"), py::kw_only(),
+         arg("name"), arg("op"), arg("prescale") = 1.0, arg("postscale") = 1.0,
+         arg("process_set") = 0);
+  Define(m, "reduce", &Reduce, "Returns the reduction over all ranks on `root`, None elsewhere.",
+         arg("array"), py::kw_only(), arg("name"), arg("root"), arg("op"), arg("prescale") = 1.0,
+         arg("postscale") = 1.0, arg("process_set") = 0);
 }
 
 void DefineMoves(py::module_& m) {
   using py::arg;
-  DefineBoth(m, "allgather", &Allgather, "Returns the rows of all ranks.", arg("array"),
-             py::kw_only(), arg("name"), arg("process_set") = 0);
-  DefineBoth(m, "gather", &Gather, "Returns the rows of all ranks on `root`, no rows elsewhere.",
-             arg("array"), py::kw_only(), arg("name"), arg("root"), arg("process_set") = 0);
-  DefineBoth(m, "broadcast", &Broadcast, "Returns the array that `root` passes.", arg("array"),
-             py::kw_only(), arg("name"), arg("root"), arg("process_set") = 0);
-  DefineBoth(m, "scatter", &Scatter,
-             "Returns this rank's part of the rows that `root` passes, cut by its `splits`; the "
-             "other ranks' arrays only give dtype and trailing dimensions.",
-             arg("array"), arg("splits") = py::none(), py::kw_only(), arg("name"), arg("root"),
-             arg("process_set") = 0);
-  DefineBoth(m, "alltoall", &Alltoall,
-             "Sends splits[i] rows to rank i; returns (rows received, how many from each rank).",
-             arg("array"), arg("splits") = py::none(), py::kw_only(), arg("name"),
-             arg("process_set") = 0);
-  DefineBoth(m, "send", &Send, "Sends an array to rank `dest`, which calls recv.", arg("array"),
-             py::kw_only(), arg("name"), arg("dest"), arg("process_set") = 0);
-  DefineBoth(
-      m, "recv", &Recv,
-      "Returns the array that rank `source` sends; `shape` may be None, and may have dimensions "
-      "of -1.",
-      arg("dtype"), arg("shape") = py::none(), py::kw_only(), arg("name"), arg("source"),
-      arg("process_set") = 0);
+  Define(m, "allgather", &Allgather, "Returns the rows of all ranks.", arg("array"), py::kw_only(),
+         arg("name"), arg("process_set") = 0);
+  Define(m, "gather", &Gather, "Returns the rows of all ranks on `root`, no rows elsewhere.",
+         arg("array"), py::kw_only(), arg("name"), arg("root"), arg("process_set") = 0);
+  Define(m, "broadcast", &Broadcast, "Returns the array that `root` passes.", arg("array"),
+         py::kw_only(), arg("name"), arg("root"), arg("process_set") = 0);
+  Define(m, "scatter", &Scatter,
+         "Returns this rank's part of the rows that `root` passes, cut by its `splits`; the "
+         "other ranks' arrays only give dtype and trailing dimensions.",
+         arg("array"), arg("splits") = py::none(), py::kw_only(), arg("name"), arg("root"),
+         arg("process_set") = 0);
+  Define(m, "alltoall", &Alltoall,
+         "Sends splits[i] rows to rank i; returns (rows received, how many from each rank).",
+         arg("array"), arg("splits") = py::none(), py::kw_only(), arg("name"),
+         arg("process_set") = 0);
+  Define(m, "send", &Send, "Sends an array to rank `dest`, which calls recv.", arg("array"),
+         py::kw_only(), arg("name"), arg("dest"), arg("process_set") = 0);
+  Define(m, "recv", &Recv,
+         "Returns the array that rank `source` sends; `shape` may be None, and may have dimensions "
+         "of -1.",
+         arg("dtype"), arg("shape") = py::none(), py::kw_only(), arg("name"), arg("source"),
+         arg("process_set") = 0);
 }
 
 void DefineMembership(py::module_& m) {
   using py::arg;
-  DefineBoth(m, "barrier", &Barrier, "Waits until all ranks have called it.", py::kw_only(),
-             arg("name"), arg("process_set") = 0);
-  DefineBoth(m, "join", &Join,
-             "Takes no part in collectives until all ranks have joined; returns the last to join.",
-             arg("process_set") = 0, py::kw_only(), arg("name") = "tfring.join");
-  DefineBoth(m, "add_process_set", &AddProcessSet,
-             "Adds a process set and returns its id; all ranks call it with the same ranks.",
-             arg("ranks"), py::kw_only(), arg("name") = "tfring.add_process_set");
-  DefineBoth(m, "remove_process_set", &RemoveProcessSet,
-             "Removes a process set; all ranks call it with the same id.", arg("process_set"),
-             py::kw_only(), arg("name") = "tfring.remove_process_set");
+  Define(m, "barrier", &Barrier, "Waits until all ranks have called it.", py::kw_only(),
+         arg("name"), arg("process_set") = 0);
+  Define(m, "join", &Join,
+         "Takes no part in collectives until all ranks have joined; returns the last to join.",
+         arg("process_set") = 0, py::kw_only(), arg("name") = "tfring.join");
+  Define(m, "add_process_set", &AddProcessSet,
+         "Adds a process set and returns its id; all ranks call it with the same ranks.",
+         arg("ranks"), py::kw_only(), arg("name") = "tfring.add_process_set");
+  Define(m, "remove_process_set", &RemoveProcessSet,
+         "Removes a process set; all ranks call it with the same id.", arg("process_set"),
+         py::kw_only(), arg("name") = "tfring.remove_process_set");
 }
 
 }  // namespace
 
 void DefineCollectives(py::module_& m) {
   py::class_<Handle>(m, "Handle")
-      .def("wait", &Handle::Wait, py::arg("timeout") = py::none(),
-           "Returns the result; raises CoreError, or TimeoutError after `timeout` seconds.")
-      .def("done", &Handle::Done, "True when the collective has ended.");
+      .def("wait", &Handle::Wait, "Returns the result; raises CoreError.");
   m.def(
       "set_call_site",
       [](std::string line, bool unnamed) { SetCallSite({std::move(line), unnamed}); },

@@ -13,22 +13,15 @@ namespace tfring {
 namespace {
 
 namespace py = pybind11;
-using Clock = std::chrono::steady_clock;
 
 // How often a thread that waits looks for Ctrl-C.
 constexpr std::chrono::milliseconds kWaitSlice{50};
-// How long it waits for the end of a call that was withdrawn; rank 0 may be gone.
+// How long it waits for the end of a withdrawn call: rank 0 may be gone.
 constexpr std::chrono::milliseconds kWithdrawLimit{2000};
 
 }  // namespace
 
-bool Handle::Done() {
-  py::gil_scoped_release release;
-  return call_->WaitFor(std::chrono::milliseconds(0));
-}
-
-py::object Handle::Wait(std::optional<double> timeout) {
-  const Clock::time_point start = Clock::now();
+py::object Handle::Wait() {
   while (true) {
     bool finished;
     {
@@ -40,10 +33,6 @@ py::object Handle::Wait(std::optional<double> timeout) {
       py::error_already_set error;  // of the handler, such as KeyboardInterrupt
       Withdraw();
       throw error;
-    }
-    if (timeout && Clock::now() - start >= std::chrono::duration<double>(*timeout)) {
-      PyErr_SetString(PyExc_TimeoutError, "the collective has not ended yet");
-      throw py::error_already_set();
     }
   }
   // A signal that ended the call comes first: KeyboardInterrupt, not the error that it caused.

@@ -5,17 +5,17 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
-#include <optional>
+#include <utility>
 
 #include "ops/bindings/call.h"
 
 namespace tfring {
 
-// The Python object for a collective that was started and may not have ended. Used under the GIL
-// only. Python may drop it at any time; the collective continues.
+// A collective in flight. Used under the GIL only. Python may drop it at any time; the collective
+// continues.
 class Handle {
  public:
-  // What `wait` returns.
+  // What Wait returns.
   enum class Yields {
     kNothing,         // None
     kArray,           // the result
@@ -27,13 +27,9 @@ class Handle {
   Handle(std::shared_ptr<Call> call, pybind11::object dtype, Yields yields)
       : call_(std::move(call)), dtype_(std::move(dtype)), yields_(yields) {}
 
-  // True when the collective has ended.
-  bool Done();
-
-  // Waits without the GIL and returns the result. Raises CoreError, TimeoutError after `timeout`
-  // seconds, after which the collective continues, or what the handler of a signal raises, such as
-  // KeyboardInterrupt; all calls of this rank that wait are withdrawn then.
-  pybind11::object Wait(std::optional<double> timeout);
+  // Waits without the GIL and returns the result. Raises CoreError. If the handler of a signal
+  // raises, such as KeyboardInterrupt, withdraws all calls of this rank and raises that.
+  pybind11::object Wait();
 
  private:
   // Ends all calls of this rank that wait, this one among them. Without the GIL.

@@ -85,8 +85,7 @@ class GenerationState:
     def failed_elsewhere(self) -> int: ...
 
 class Handle:
-    def wait(self, timeout: float | None = None) -> Any: ...
-    def done(self) -> bool: ...
+    def wait(self) -> Any: ...
 
 def init(options: InitOptions, settings: Mapping[str, _Setting]) -> None: ...
 def shutdown(error: str = "") -> None: ...
@@ -194,60 +193,4 @@ def allreduce_async(
     prescale: float = 1.0,
     postscale: float = 1.0,
     process_set: int = 0,
-) -> Handle: ...
-def reducescatter_async(
-    array: npt.ArrayLike,
-    *,
-    name: str,
-    op: int,
-    prescale: float = 1.0,
-    postscale: float = 1.0,
-    process_set: int = 0,
-) -> Handle: ...
-def reduce_async(
-    array: npt.ArrayLike,
-    *,
-    name: str,
-    root: int,
-    op: int,
-    prescale: float = 1.0,
-    postscale: float = 1.0,
-    process_set: int = 0,
-) -> Handle: ...
-def allgather_async(array: npt.ArrayLike, *, name: str, process_set: int = 0) -> Handle: ...
-def gather_async(array: npt.ArrayLike, *, name: str, root: int, process_set: int = 0) -> Handle: ...
-def broadcast_async(
-    array: npt.ArrayLike, *, name: str, root: int, process_set: int = 0
-) -> Handle: ...
-def scatter_async(
-    array: npt.ArrayLike,
-    splits: Sequence[int] | None = None,
-    *,
-    name: str,
-    root: int,
-    process_set: int = 0,
-) -> Handle: ...
-def alltoall_async(
-    array: npt.ArrayLike,
-    splits: Sequence[int] | None = None,
-    *,
-    name: str,
-    process_set: int = 0,
-) -> Handle: ...
-def send_async(array: npt.ArrayLike, *, name: str, dest: int, process_set: int = 0) -> Handle: ...
-def recv_async(
-    dtype: npt.DTypeLike,
-    shape: Sequence[int] | None = None,
-    *,
-    name: str,
-    source: int,
-    process_set: int = 0,
-) -> Handle: ...
-def barrier_async(*, name: str, process_set: int = 0) -> Handle: ...
-def join_async(process_set: int = 0, *, name: str = "tfring.join") -> Handle: ...
-def add_process_set_async(
-    ranks: Sequence[int], *, name: str = "tfring.add_process_set"
-) -> Handle: ...
-def remove_process_set_async(
-    process_set: int, *, name: str = "tfring.remove_process_set"
 ) -> Handle: ...

@@ -15,7 +15,6 @@ import pytest
 from native_cases import (
     FAILED_PRECONDITION,
     INVALID_ARGUMENT,
-    LIMIT,
     SUM,
     expect_error,
     process_set,
@@ -128,7 +127,7 @@ def test_a_removed_set_ends_what_waits_in_it(rank: int, several: int) -> None:
     core.remove_process_set(number)
     if waiting is not None:
         with pytest.raises(core.CoreError, match="lonely"):
-            waiting.wait(LIMIT)
+            waiting.wait()
     expect_error(
         INVALID_ARGUMENT,
         lambda: core.barrier(name="late", process_set=number),

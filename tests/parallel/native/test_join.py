@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
-from native_cases import AVERAGE, LIMIT, SUM, process_set
+from native_cases import AVERAGE, SUM, process_set
 
 from tfring.runtime._native import core
 
@@ -33,8 +35,8 @@ def test_joined_everywhere_is_joined_in_every_set(rank: int, several: int) -> No
 def test_joining_a_set_concerns_that_set_only(rank: int, several: int) -> None:
     if several < 3:
         pytest.skip("needs three ranks")
-    with process_set([0, 1]) as pair:
-        joined = core.join_async(process_set=pair) if rank == 0 else None
+    with process_set([0, 1]) as pair, ThreadPoolExecutor(1) as thread:
+        joined = thread.submit(core.join, pair) if rank == 0 else None
         for _ in range(3):
             got = core.allreduce(np.ones(2), name="all", op=SUM)
             np.testing.assert_array_equal(got, several)
@@ -43,4 +45,4 @@ def test_joining_a_set_concerns_that_set_only(rank: int, several: int) -> None:
             np.testing.assert_array_equal(got, 1)
             assert core.join(process_set=pair) == 1
         if joined is not None:
-            assert joined.wait(LIMIT) == 1
+            assert joined.result() == 1
