@@ -36,7 +36,7 @@ struct KernelCall {
 //    Request and the buffers and returns at once. If Prepare failed, the Request carries the reason
 //    (`refusal`): the sequencer then ends the collective on all ranks with InvalidArgument, and no
 //    rank waits for this one.
-// 4. When the collective has ended, a thread of the crew runs `finish`, sets the op's status and
+// 4. When the collective has ended, a thread of the pool runs `finish`, sets the op's status and
 //    calls `done`. TensorFlow may run the ops that follow on that same thread.
 //
 // Of an op on a GPU, the tensors are in device memory (but for int32, see registration.cc), which

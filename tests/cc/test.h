@@ -17,7 +17,8 @@
 namespace tfring::testing {
 
 struct Case {
-  std::string name;  // "crew/crew_test.Name": the file below tests/cc, and the name there
+  std::string
+      name;  // "thread_pool/thread_pool_test.Name": the file below tests/cc, and the name there
   void (*body)();
 };
 

@@ -33,7 +33,7 @@ CC_ARROWS: dict[str, set[str]] = {
         "protocol/tuning",
     },
     "membership": {"base"},
-    "crew": {"base"},
+    "thread_pool": {"base"},
     "transport": {"base", "interfaces"},
     "backend/reduction": {"base", "interfaces"},
     "backend/schedule": {"base", "interfaces", "backend/reduction"},
@@ -42,7 +42,7 @@ CC_ARROWS: dict[str, set[str]] = {
     "backend": {
         "base",
         "interfaces",
-        "crew",
+        "thread_pool",
         "backend/reduction",
         "backend/schedule",
         "backend/algorithms",
@@ -52,7 +52,7 @@ CC_ARROWS: dict[str, set[str]] = {
     "process": {
         "base",
         "interfaces",
-        "crew",
+        "thread_pool",
         "recorder",
         "transport",
         "backend",

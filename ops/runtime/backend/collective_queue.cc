@@ -11,28 +11,29 @@
 namespace tfring {
 namespace {
 
-std::unique_ptr<Crew> CrewOfOne() {
-  auto crew = std::make_unique<Crew>();
-  const Status started = crew->Start(1);
+std::unique_ptr<ThreadPool> OneThread() {
+  auto pool = std::make_unique<ThreadPool>();
+  const Status started = pool->Start(1);
   if (!started.ok()) throw std::runtime_error(started.ToString());
-  return crew;
+  return pool;
 }
 
 }  // namespace
 
 CollectiveQueue::CollectiveQueue(Hooks hooks, CompletionSink sink, std::atomic<bool>* poison,
-                                 Crew* crew)
+                                 ThreadPool* pool)
     : hooks_(std::move(hooks)),
       sink_(std::move(sink)),
       poison_(poison),
-      own_crew_(crew == nullptr ? CrewOfOne() : nullptr),
-      crew_(crew == nullptr ? own_crew_.get() : crew),
-      duty_(crew_->Open(Crew::Adds::kLast, [this](TimePoint until) { return RunNext(until); })) {}
+      own_pool_(pool == nullptr ? OneThread() : nullptr),
+      pool_(pool == nullptr ? own_pool_.get() : pool),
+      task_(pool_->Open(ThreadPool::Adds::kLast,
+                        [this](TimePoint until) { return RunNext(until); })) {}
 
 CollectiveQueue::~CollectiveQueue() {
   Abort(Cancelled("the backend was closed"));
-  crew_->Close(duty_);
-  if (own_crew_ != nullptr) own_crew_->Join();
+  pool_->Close(task_);
+  if (own_pool_ != nullptr) own_pool_->Join();
 }
 
 void CollectiveQueue::Submit(Collective collective) {
@@ -41,7 +42,7 @@ void CollectiveQueue::Submit(Collective collective) {
     std::lock_guard<std::mutex> lock(mutex_);
     queue_.push_back(std::move(collective));
   }
-  TFRING_CHECK(crew_->Add(duty_)) << "plan " << sequence << " came to a backend that is closed";
+  TFRING_CHECK(pool_->Add(task_)) << "plan " << sequence << " came to a backend that is closed";
 }
 
 void CollectiveQueue::Abort(Status why) {

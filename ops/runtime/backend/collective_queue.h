@@ -11,31 +11,31 @@
 #include <optional>
 
 #include "ops/runtime/base/status.h"
-#include "ops/runtime/crew/crew.h"
 #include "ops/runtime/interfaces/collective_backend.h"
+#include "ops/runtime/thread_pool/thread_pool.h"
 
 namespace tfring {
 
-// Collectives that are run in order, one at a time: a duty of a crew. One completion of each goes
-// to the sink, on the thread that has run it. A failure leaves the streams to the peers in the
+// The task of a thread pool that runs collectives in order, one at a time. One completion of each
+// goes to the sink, on the thread that has run it. A failure leaves the streams to the peers in the
 // middle of a message, so that every later collective ends with the same failure; the exception is
 // Unimplemented, which all members find out before they move anything. Submit and Abort are
 // thread-safe and return at once; the destructor ends what is left as cancelled.
 class CollectiveQueue {
  public:
   struct Hooks {
-    // Does the work, on one thread of the crew at a time; returns soon after Abort. Nothing if it
+    // Does the work, on one thread of the pool at a time; returns soon after Abort. Nothing if it
     // would have to wait beyond `until`: then it is called again with the same collective.
     std::function<std::optional<Completion>(const Collective&, TimePoint until)> run;
     // Makes `run` return if it waits for peers; called from any thread.
     std::function<void()> interrupt;
   };
 
-  // Abort sets `poison`. It, what the hooks use and the crew must outlive this. Without a crew it
+  // Abort sets `poison`. It, what the hooks use and the pool must outlive this. Without a pool it
   // has one of its own; throws std::runtime_error if the system refuses the thread.
   CollectiveQueue(Hooks hooks, CompletionSink sink, std::atomic<bool>* poison,
-                  Crew* crew = nullptr);
-  // Not on a thread of the crew.
+                  ThreadPool* pool = nullptr);
+  // Not on a thread of the pool.
   ~CollectiveQueue();
   CollectiveQueue(const CollectiveQueue&) = delete;
   CollectiveQueue& operator=(const CollectiveQueue&) = delete;
@@ -43,8 +43,8 @@ class CollectiveQueue {
   void Submit(Collective collective);
   void Abort(Status why);
 
-  // How often a thread of its own crew woke.
-  int64_t wakeups() const { return own_crew_ == nullptr ? 0 : own_crew_->wakeups(); }
+  // How often a thread of its own pool woke.
+  int64_t wakeups() const { return own_pool_ == nullptr ? 0 : own_pool_->wakeups(); }
 
  private:
   bool RunNext(TimePoint until);
@@ -60,11 +60,11 @@ class CollectiveQueue {
   std::optional<Completion> ended_;  // how everything ends from now on
 
   std::optional<Collective>
-      running_;  // of the thread that has the duty; stays if it is left undone
+      running_;  // of the thread that has the task; stays if it is left undone
 
-  const std::unique_ptr<Crew> own_crew_;
-  Crew* const crew_;
-  const size_t duty_;
+  const std::unique_ptr<ThreadPool> own_pool_;
+  ThreadPool* const pool_;
+  const size_t task_;
 };
 
 }  // namespace tfring

@@ -18,12 +18,12 @@ namespace tfring {
 namespace {
 
 constexpr Duration kClosePatience = 2 * kSecond;
-// What a guest of the crew runs itself.
-constexpr int64_t kMostBytesOfGuests = 64 << 10;
+// What a thread that submits runs itself.
+constexpr int64_t kMaxCallerBytes = 64 << 10;
 
-bool IsForGuests(const Collective& collective) {
+bool CallerMayRun(const Collective& collective) {
   return std::max(InputBytes(collective.buffers), OutputBytes(collective.buffers)) <=
-         kMostBytesOfGuests;
+         kMaxCallerBytes;
 }
 
 std::vector<int> NumberSeveralHosts(const std::vector<std::string>& names) {
@@ -36,7 +36,7 @@ std::vector<int> NumberSeveralHosts(const std::vector<std::string>& names) {
 }  // namespace
 
 CpuBackend::CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTransport> transport,
-                       CompletionSink sink, std::vector<std::string> hosts, Crew* crew)
+                       CompletionSink sink, std::vector<std::string> hosts, ThreadPool* pool)
     : self_(self),
       config_(config),
       transport_(std::move(transport)),
@@ -48,7 +48,7 @@ CpuBackend::CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTran
                                    return Run(collective, until);
                                  },
                                  [this] { transport_->Interrupt(); }},
-          std::move(sink), &poison_, crew)) {
+          std::move(sink), &poison_, pool)) {
   // Nothing has been submitted yet, so no other thread uses the two.
   if (config.check_values != ValueAction::kIgnore) executor_.CheckValues();
   if (self == 0) LogPrices(self, hosts_, config, *transport_);
@@ -128,7 +128,7 @@ Result<bool> CpuBackend::Execute(const Collective& collective, TimePoint until,
   if (!begun_) {
     const bool reaches = arena_ && arena_->Reaches(collective);
     const bool moves = reaches && ArenaCollective::Runs(collective);
-    if (until != kNever && !(moves && IsForGuests(collective))) return false;
+    if (until != kNever && !(moves && CallerMayRun(collective))) return false;
     moves_in_arena_ = moves;
     in_arena_ = moves || (reaches && collective.locked);
     Begin(collective);

@@ -26,10 +26,10 @@ namespace tfring {
 // with Unavailable.
 class CpuBackend final : public CollectiveBackend {
  public:
-  // `hosts`, by rank, are named in messages, and tell which members share a host. `crew` as for
+  // `hosts`, by rank, are named in messages, and tell which members share a host. `pool` as for
   // CollectiveQueue.
   CpuBackend(Rank self, const Config& config, std::unique_ptr<DataTransport> transport,
-             CompletionSink sink, std::vector<std::string> hosts = {}, Crew* crew = nullptr);
+             CompletionSink sink, std::vector<std::string> hosts = {}, ThreadPool* pool = nullptr);
   ~CpuBackend() override;
 
   const char* name() const override { return "cpu"; }

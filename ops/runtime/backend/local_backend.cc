@@ -39,8 +39,8 @@ std::optional<Completion> Run(const Collective& collective, TimePoint) {
 
 }  // namespace
 
-LocalBackend::LocalBackend(const Config&, CompletionSink sink, Crew* crew)
-    : queue_({Run, [] {}}, std::move(sink), &poison_, crew) {}
+LocalBackend::LocalBackend(const Config&, CompletionSink sink, ThreadPool* pool)
+    : queue_({Run, [] {}}, std::move(sink), &poison_, pool) {}
 
 LocalBackend::~LocalBackend() = default;
 

@@ -13,8 +13,8 @@ namespace tfring {
 // lifetime as CollectiveBackend says.
 class LocalBackend final : public CollectiveBackend {
  public:
-  // `crew` as for CollectiveQueue.
-  LocalBackend(const Config& config, CompletionSink sink, Crew* crew = nullptr);
+  // `pool` as for CollectiveQueue.
+  LocalBackend(const Config& config, CompletionSink sink, ThreadPool* pool = nullptr);
   ~LocalBackend() override;
 
   const char* name() const override { return "local"; }

@@ -10,7 +10,7 @@
 namespace tfring {
 namespace {
 
-// Whose `done` this thread of a crew runs.
+// Whose `done` this thread of a pool runs.
 thread_local const void* current_queue = nullptr;
 
 }  // namespace
@@ -42,10 +42,10 @@ struct Completions::Queue {
   std::vector<FinishedCall> calls;  // guarded by mutex
 };
 
-Completions::Completions(Crew* crew)
+Completions::Completions(ThreadPool* pool)
     : queue_(std::make_shared<Queue>()),
-      crew_(crew),
-      duty_(crew->Open(Crew::Adds::kAnyTime, [queue = queue_](TimePoint until) {
+      pool_(pool),
+      task_(pool->Open(ThreadPool::Adds::kAnyTime, [queue = queue_](TimePoint until) {
         // This thread also adds up: what a `done` leaves of rounding or of flushing to zero would
         // change bits of later collectives.
         std::fenv_t arithmetic;
@@ -67,10 +67,10 @@ void Completions::Push(std::vector<FinishedCall> calls) {
       std::move(calls.begin(), calls.end(), std::back_inserter(queue_->calls));
     }
   }
-  if (!crew_->Add(duty_)) queue_->Run(kNever);
+  if (!pool_->Add(task_)) queue_->Run(kNever);
 }
 
-bool Completions::Stop(TimePoint deadline) { return crew_->Close(duty_, deadline); }
+bool Completions::Stop(TimePoint deadline) { return pool_->Close(task_, deadline); }
 
 bool Completions::IsCurrent() const { return current_queue == queue_.get(); }
 

@@ -6,38 +6,38 @@
 #include <vector>
 
 #include "ops/runtime/base/types.h"
-#include "ops/runtime/crew/crew.h"
 #include "ops/runtime/process/call_table.h"
+#include "ops/runtime/thread_pool/thread_pool.h"
 
 namespace tfring {
 
-// Runs `done` callbacks, in the order of Push and one at a time, and destroys the calls: a duty of
-// the crew. They may run framework code for a long time and may call Enqueue, so
-// nothing else of the runtime waits for them. Push is thread-safe; Stop is for the owner. Lives for
-// one generation.
+// The task of the thread pool that runs `done` callbacks, in the order of Push and one at a time,
+// and destroys the calls. A `done` may run framework code for long and may call Enqueue, so nothing
+// in the runtime waits for it. Push is thread-safe; Stop is for the owner. Lives for one
+// generation.
 class Completions {
  public:
-  // The crew, to which nothing more urgent may belong, must outlive this.
-  explicit Completions(Crew* crew);
+  // `pool` must outlive this and have no task yet: this one is the most urgent.
+  explicit Completions(ThreadPool* pool);
 
-  // Takes the calls; their `done` runs soon, or at once on the caller's thread after Stop and where
-  // the crew has no threads.
+  // Takes the calls; their `done` runs soon, or at once on this thread after Stop and if the pool
+  // has no threads.
   void Push(std::vector<FinishedCall> calls);
 
-  // Waits until what was pushed has run. False if a `done` has not returned by `deadline`; the rest
-  // then runs when it does.
+  // Waits until all that was pushed has run. False if a `done` has not returned by `deadline`; the
+  // rest then runs after it.
   bool Stop(TimePoint deadline);
 
-  // Whether the caller is in a `done` of these; in one of any generation.
+  // Whether the calling thread is in one of these callbacks; in one of any generation.
   bool IsCurrent() const;
   static bool IsAny();
 
  private:
   struct Queue;
 
-  const std::shared_ptr<Queue> queue_;  // shared with the crew's threads
-  Crew* const crew_;
-  const size_t duty_;
+  const std::shared_ptr<Queue> queue_;  // shared with the pool's threads
+  ThreadPool* const pool_;
+  const size_t task_;
 };
 
 }  // namespace tfring

@@ -131,9 +131,9 @@ void AddDevices(const Config& config, Rank self, const std::vector<std::string>&
       LazyDevices({self, hosts.empty() ? "" : hosts[self], config});
   parts->wrap_stream = [devices](void* stream) { return devices->Wrap(stream); };
   parts->make_backend = [make_host = std::move(parts->make_backend), devices](CompletionSink sink,
-                                                                              Crew* crew) {
-    const auto with_crew = [&](CompletionSink of_host) {
-      return make_host(std::move(of_host), crew);
+                                                                              ThreadPool* pool) {
+    const auto with_pool = [&](CompletionSink of_host) {
+      return make_host(std::move(of_host), pool);
     };
     const auto make_staging = [devices](DeviceStaging::Host host, CompletionSink of_staging) {
       return devices->MakeStaging(std::move(host), std::move(of_staging));
@@ -141,7 +141,7 @@ void AddDevices(const Config& config, Rank self, const std::vector<std::string>&
     const auto make_device = [devices](HostOrder* host, CompletionSink of_device) {
       return devices->MakeBackend(host, std::move(of_device));
     };
-    return std::make_unique<RoutingBackend>(with_crew, make_staging, make_device, std::move(sink));
+    return std::make_unique<RoutingBackend>(with_pool, make_staging, make_device, std::move(sink));
   };
 }
 
@@ -190,8 +190,8 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
   if (topology.size == 1) {
     parts.engine.config.autotune = false;  // no data moves
     parts.make_backend = [config](CompletionSink sink,
-                                  Crew* crew) -> std::unique_ptr<CollectiveBackend> {
-      return std::make_unique<LocalBackend>(config, std::move(sink), crew);
+                                  ThreadPool* pool) -> std::unique_ptr<CollectiveBackend> {
+      return std::make_unique<LocalBackend>(config, std::move(sink), pool);
     };
     AddDevices(config, topology.rank, hosts, &parts);
     return parts;
@@ -204,9 +204,10 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
   // std::function has to be copyable and the transport is not; it is moved out in the only call.
   auto holder = std::make_shared<std::unique_ptr<DataTransport>>(std::move(*data));
   parts.make_backend = [self = topology.rank, config, holder, hosts](
-                           CompletionSink sink, Crew* crew) -> std::unique_ptr<CollectiveBackend> {
+                           CompletionSink sink,
+                           ThreadPool* pool) -> std::unique_ptr<CollectiveBackend> {
     return std::make_unique<CpuBackend>(self, config, std::move(*holder), std::move(sink), hosts,
-                                        crew);
+                                        pool);
   };
   AddDevices(config, topology.rank, hosts, &parts);
   return parts;

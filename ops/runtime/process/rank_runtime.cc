@@ -23,20 +23,20 @@ namespace tfring {
 namespace {
 
 // One for collectives and one for `done` callbacks, which both do either.
-constexpr size_t kCrew = 2;
+constexpr size_t kPoolThreads = 2;
 // How long a thread that submits may spin for the other ranks: about as long as it takes to wake
 // another.
-constexpr Duration kGuestTime = kMillisecond / 20;
+constexpr Duration kCallerTime = kMillisecond / 20;
 constexpr Duration kJoinLimit = 5 * kSecond;
 // Left for a `done` that is running, even if the control thread used up kJoinLimit.
 constexpr Duration kLastDoneLimit = kSecond / 2;
 // Nobody waits for a `done` of an abandoned generation but its own threads.
 constexpr Duration kAbandonedDoneLimit = 24 * 3600 * kSecond;
 
-Status StartBackend(const RankRuntimeParts& parts, Crew* crew, ControlLoop* loop) {
+Status StartBackend(const RankRuntimeParts& parts, ThreadPool* pool, ControlLoop* loop) {
   SignalsBlocked for_its_threads;
   try {
-    loop->SetBackend(parts.make_backend(loop->Sink(), crew));
+    loop->SetBackend(parts.make_backend(loop->Sink(), pool));
     return OkStatus();
   } catch (const std::exception& error) {
     return Internal(std::string("cannot start the backend: ") + error.what());
@@ -61,9 +61,9 @@ struct RankRuntime::Core {
         wrap_stream(std::move(parts->wrap_stream)) {}
 
   // After the backend has ended. False if a `done` has not returned by `deadline`.
-  bool EndCrew(TimePoint deadline) {
+  bool EndPool(TimePoint deadline) {
     const bool all_done = completions.Stop(deadline);
-    crew.Join(all_done ? std::max(deadline, MonotonicNow() + kLastDoneLimit) : deadline);
+    pool.Join(all_done ? std::max(deadline, MonotonicNow() + kLastDoneLimit) : deadline);
     return all_done;
   }
 
@@ -86,8 +86,8 @@ struct RankRuntime::Core {
   CallTable table;
   RunTable runs;
   LayoutTexts layouts;
-  Crew crew;
-  Completions completions{&crew};
+  ThreadPool pool;
+  Completions completions{&pool};
   ErrorNotes notes;
   decltype(RankRuntimeParts::wrap_stream) wrap_stream;
   std::unique_ptr<ControlLoop> loop;
@@ -112,15 +112,15 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::Start(RankRuntimeParts parts) 
                                              &core->table, &core->runs, &core->completions,
                                              &core->notes, core->recorder.get());
   core->loop->SetBell(core->bell);
-  TFRING_RETURN_IF_ERROR(core->crew.Start(kCrew));
-  Status started = StartBackend(parts, &core->crew, core->loop.get());
+  TFRING_RETURN_IF_ERROR(core->pool.Start(kPoolThreads));
+  Status started = StartBackend(parts, &core->pool, core->loop.get());
   if (started.ok()) {
     started = runtime->control_thread_.Start(
         "tfring-control", [core]() mutable { RunControlThread(std::move(core)); });
     if (!started.ok()) core->loop->DropBackend(started);
   }
   if (!started.ok()) {
-    core->EndCrew(MonotonicNow() + kJoinLimit);
+    core->EndPool(MonotonicNow() + kJoinLimit);
     return started;
   }
   runtime->shut_down_ = false;
@@ -130,7 +130,7 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::Start(RankRuntimeParts parts) 
 void RankRuntime::RunControlThread(std::shared_ptr<Core> core) {
   core->loop->Run();
   if (core->ender != Core::Ender::kControlThread) return;
-  core->EndCrew(MonotonicNow() + kAbandonedDoneLimit);
+  core->EndPool(MonotonicNow() + kAbandonedDoneLimit);
   core->EndRecord("");
   const std::function<void()> gone = std::move(core->gone);
   core.reset();
@@ -169,9 +169,9 @@ void RankRuntime::Enqueue(Request request, LocalCall call) {
 void RankRuntime::Submitted() {
   if (!core_->loop->locked()) return core_->loop->NotifySubmission();
   const std::shared_ptr<Core> core = core_;  // a `done` may end this object
-  Crew::Guest guest(&core->crew);
+  ThreadPool::CallerRuns caller(&core->pool);
   core->loop->NotifySubmission();
-  guest.CarryOut(MonotonicNow() + kGuestTime);
+  caller.RunTasks(MonotonicNow() + kCallerTime);
 }
 
 void RankRuntime::BeginRun(uint64_t run, ProcessSetId process_set) {
@@ -215,7 +215,7 @@ void RankRuntime::Shutdown(const std::string& error) {
     TFRING_LOG(kError) << "the control thread did not end within " << kJoinLimit / kSecond
                        << " s and is left behind; collectives that were running have no result";
   }
-  if (!core_->EndCrew(std::max(deadline, MonotonicNow() + kLastDoneLimit))) {
+  if (!core_->EndPool(std::max(deadline, MonotonicNow() + kLastDoneLimit))) {
     TFRING_LOG(kError) << "a completion callback did not return within " << kJoinLimit / kSecond
                        << " s of the shutdown; its thread is left behind";
   }
@@ -293,7 +293,7 @@ std::map<std::string, int64_t> RankRuntime::Counters() const {
       {"bytes_sent", counts.bytes_sent},
       {"control_wakeups", counts.control_wakeups},
       {"data_wakeups", counts.data_wakeups},
-      {"crew_wakeups", core_->crew.wakeups()},
+      {"pool_wakeups", core_->pool.wakeups()},
       {"plans", counts.plans},
       {"collectives", counts.collectives},
       {"tensors", counts.tensors},

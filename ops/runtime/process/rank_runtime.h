@@ -13,20 +13,20 @@
 #include "ops/runtime/base/export.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
-#include "ops/runtime/crew/worker_thread.h"
 #include "ops/runtime/interfaces/device_stream.h"
 #include "ops/runtime/interfaces/hops.h"
 #include "ops/runtime/process/local_call.h"
 #include "ops/runtime/process/warning_bell.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/runtime/recorder/record_layout.h"
+#include "ops/runtime/thread_pool/worker_thread.h"
 
 namespace tfring {
 
 struct GenerationHealth;
 struct RankRuntimeParts;
 
-// One rank at work, for one generation: call table, control thread, backend and a crew of threads.
+// One rank at work, for one generation: call table, control thread, backend and a pool of threads.
 // A process has one, which ProcessRuntime begins and ends; tests have several. Every call that
 // Enqueue takes ends exactly once, also when the runtime is shut down with calls in flight.
 // Thread-safe.
@@ -106,7 +106,7 @@ class TFRING_EXPORT RankRuntime {
   // Rung when the runtime has warned or nothing runs any more, closed when Shutdown begins.
   std::shared_ptr<WarningBell> bell() const;
 
-  // "bytes_sent", "control_wakeups", "data_wakeups", "crew_wakeups" ("data": while a
+  // "bytes_sent", "control_wakeups", "data_wakeups", "pool_wakeups" ("data": while a
   // collective ran), "plans", "collectives" (calls that were part of a plan), "tensors",
   // "forwarded" (outputs in place of their inputs), "cache_hits" (requests sent as a number),
   // "frames_sent" and "frames_received" (control frames, without heartbeats), "heartbeats_sent" and

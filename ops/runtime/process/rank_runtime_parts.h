@@ -5,12 +5,12 @@
 #include <functional>
 #include <memory>
 
-#include "ops/runtime/crew/crew.h"
 #include "ops/runtime/interfaces/collective_backend.h"
 #include "ops/runtime/interfaces/control_transport.h"
 #include "ops/runtime/process/rank_runtime.h"
 #include "ops/runtime/protocol/engine/engine.h"
 #include "ops/runtime/recorder/recorder.h"
+#include "ops/runtime/thread_pool/thread_pool.h"
 
 namespace tfring {
 
@@ -19,8 +19,8 @@ struct RankRuntimeParts {
   uint64_t generation = 0;
   EngineOptions engine;
   std::unique_ptr<ControlTransport> control;
-  // The crew outlives the backend, which may have one duty of it.
-  std::function<std::unique_ptr<CollectiveBackend>(CompletionSink, Crew*)> make_backend;
+  // The pool outlives the backend, which may have one task of it.
+  std::function<std::unique_ptr<CollectiveBackend>(CompletionSink, ThreadPool*)> make_backend;
   std::unique_ptr<Recorder> recorder;  // null: nothing is recorded
   bool keep_record = false;            // also after an end without an error
   // What RankRuntime::WrapStream returns; empty where only host memory is used.

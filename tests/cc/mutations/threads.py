@@ -45,11 +45,11 @@ MUTATIONS = (
             "queue_.push_front(std::move(collective));",
         ),
     ),
-    # Two threads carry out one duty.
+    # Two threads run one task.
     _threads(
-        "share_a_duty",
+        "share_a_task",
         " at once",
-        Edit("runtime/crew/roster.cc", "!next.work || next.carried", "!next.work"),
+        Edit("runtime/thread_pool/task_scheduler.cc", "!next.work || next.running", "!next.work"),
     ),
     # A rank enters batches of a lock after it has said how many it enters.
     _threads(
@@ -64,12 +64,12 @@ MUTATIONS = (
             "runtime/protocol/locked/locked_schedule.cc", "frozen_ || missing_ > 0", "missing_ > 0"
         ),
     ),
-    # Callbacks run with the mutex of the crew.
+    # Callbacks run with the mutex of the pool.
     _threads(
         "call_back_with_the_mutex",
         "with a mutex held",
-        Edit("runtime/crew/crew.cc", "lock->unlock();", "if (last) lock->unlock();"),
-        Edit("runtime/crew/crew.cc", "lock->lock();", "if (last) lock->lock();"),
+        Edit("runtime/thread_pool/thread_pool.cc", "lock->unlock();", "if (last) lock->unlock();"),
+        Edit("runtime/thread_pool/thread_pool.cc", "lock->lock();", "if (last) lock->lock();"),
     ),
     # The control thread looks at its queues before it says that it sleeps.
     _threads(
@@ -104,11 +104,11 @@ MUTATIONS = (
         "a step of rank",
         Edit("runtime/process/control_loop.cc", "engine_.next_deadline() < sleeps_until_", "false"),
     ),
-    # A guest leaves work to the crew and wakes nobody.
+    # A caller leaves work to the pool and wakes nobody.
     _threads(
         "leave_silently",
         "wait for ever",
-        Edit("runtime/crew/crew.cc", "shared->roster.Wakes()", "false"),
+        Edit("runtime/thread_pool/thread_pool.cc", "shared->scheduler.Wakes()", "false"),
     ),
     # A thread takes a step after the end.
     _threads(

@@ -87,7 +87,7 @@ TEST(ACallWhoseBuffersAreInUseEndsWhenTheyAreNot) {
   {
     Job job(1, Link::kInProcess, Config(), kNoRank,
             [future = let_go.get_future().share()](RankRuntimeParts* parts) {
-              parts->make_backend = [future](CompletionSink sink, Crew*) {
+              parts->make_backend = [future](CompletionSink sink, ThreadPool*) {
                 return std::make_unique<StubbornBackend>(std::move(sink), future);
               };
             });

@@ -175,7 +175,7 @@ TEST(AnIdleRuntimeDoesNotWake) {
   const auto before = job[0].Counters();
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   auto after = job[0].Counters();
-  for (const char* which : {"control_wakeups", "data_wakeups", "crew_wakeups"}) {
+  for (const char* which : {"control_wakeups", "data_wakeups", "pool_wakeups"}) {
     EXPECT_EQ(after[which], before.at(which));
   }
 }

@@ -26,9 +26,9 @@ std::vector<FinishedCall> Finished(std::function<void()> done) {
   return calls;
 }
 
-TEST(DoneRunsOnTheCrewAndOnTheCallerWhereThereIsNone) {
-  Crew crew;
-  Completions completions(&crew);
+TEST(DoneRunsOnThePoolAndOnTheCallerWhereThereIsNone) {
+  ThreadPool pool;
+  Completions completions(&pool);
   std::thread::id ran_on;
   const auto note = [&] {
     ran_on = std::this_thread::get_id();
@@ -36,7 +36,7 @@ TEST(DoneRunsOnTheCrewAndOnTheCallerWhereThereIsNone) {
   };
   completions.Push(Finished(note));
   EXPECT_TRUE(ran_on == std::this_thread::get_id());
-  ASSERT_TRUE(crew.Start(2).ok());
+  ASSERT_TRUE(pool.Start(2).ok());
   std::promise<bool> inside;
   completions.Push(Finished([&] {
     inside.set_value(completions.IsCurrent() && Completions::IsAny() &&
@@ -47,18 +47,18 @@ TEST(DoneRunsOnTheCrewAndOnTheCallerWhereThereIsNone) {
   ran_on = {};
   completions.Push(Finished(note));
   EXPECT_TRUE(ran_on == std::this_thread::get_id());
-  EXPECT_TRUE(crew.Join());
+  EXPECT_TRUE(pool.Join());
 }
 
-// The first at least, and the others on a thread of the crew, in their order.
-TEST(AGuestWhoseTimeIsOverLeavesDonesToTheCrew) {
-  Crew crew;
-  Completions completions(&crew);
-  ASSERT_TRUE(crew.Start(2).ok());
+// The first at least, and the others on a thread of the pool, in their order.
+TEST(ACallerWhoseTimeIsOverLeavesDonesToThePool) {
+  ThreadPool pool;
+  Completions completions(&pool);
+  ASSERT_TRUE(pool.Start(2).ok());
   const std::thread::id self = std::this_thread::get_id();
   bool first_here = false;
   for (int attempt = 0; attempt < 5000 && !first_here; ++attempt) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until the crew's threads sleep
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until the pool's threads sleep
     std::vector<std::thread::id> ran_on;
     std::vector<FinishedCall> calls;
     std::promise<void> ended;
@@ -71,9 +71,9 @@ TEST(AGuestWhoseTimeIsOverLeavesDonesToTheCrew) {
       calls.push_back(std::move(call[0]));
     }
     {
-      Crew::Guest guest(&crew);
+      ThreadPool::CallerRuns caller(&pool);
       completions.Push(std::move(calls));
-      guest.CarryOut(1);
+      caller.RunTasks(1);
     }
     ended.get_future().get();
     first_here = ran_on[0] == self;
@@ -81,13 +81,13 @@ TEST(AGuestWhoseTimeIsOverLeavesDonesToTheCrew) {
   }
   EXPECT_TRUE(first_here);
   EXPECT_TRUE(completions.Stop(kNever));
-  EXPECT_TRUE(crew.Join());
+  EXPECT_TRUE(pool.Join());
 }
 
 TEST(ADoneLeavesTheArithmeticOfItsThreadAsItWas) {
-  Crew crew;
-  Completions completions(&crew);
-  ASSERT_TRUE(crew.Start(1).ok());
+  ThreadPool pool;
+  Completions completions(&pool);
+  ASSERT_TRUE(pool.Start(1).ok());
   for (int i = 0; i < 2; ++i) {
     std::promise<int> rounding;
     completions.Push(Finished([&] {
@@ -98,7 +98,7 @@ TEST(ADoneLeavesTheArithmeticOfItsThreadAsItWas) {
     EXPECT_EQ(rounding.get_future().get(), FE_TONEAREST);
   }
   EXPECT_TRUE(completions.Stop(kNever));
-  EXPECT_TRUE(crew.Join());
+  EXPECT_TRUE(pool.Join());
 }
 
 TEST(DonesOfARankRunOneAtATime) {
@@ -163,7 +163,7 @@ TEST(TheEndOfAPlanWakesRank0OnlyIfAnotherWaitsForIt) {
   parts.engine.config.heartbeat_timeout = 3600 * kSecond;
   parts.engine.config.max_plans_in_flight = 1;
   parts.control = hub.Endpoint(0);
-  parts.make_backend = [&backend](CompletionSink sink, Crew*) {
+  parts.make_backend = [&backend](CompletionSink sink, ThreadPool*) {
     auto made = std::make_unique<HeldBackend>(std::move(sink));
     backend = made.get();
     return made;

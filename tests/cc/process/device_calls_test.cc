@@ -29,8 +29,8 @@ void WithNccl(RankRuntimeParts* parts) {
   auto devices = std::make_shared<CudaDevices>(FakeDriver(), anything);
   parts->wrap_stream = [devices](void* stream) { return devices->Wrap(stream); };
   parts->make_backend = [make = std::move(parts->make_backend), rank = parts->engine.rank](
-                            CompletionSink sink, Crew* crew) {
-    const auto make_host = [&](CompletionSink inner) { return make(std::move(inner), crew); };
+                            CompletionSink sink, ThreadPool* pool) {
+    const auto make_host = [&](CompletionSink inner) { return make(std::move(inner), pool); };
     const auto make_nccl = [rank](HostOrder* host,
                                   CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
       NcclOptions options = testing::FakeOptions(rank);
@@ -45,8 +45,9 @@ void WithNccl(RankRuntimeParts* parts) {
 void WithDevices(RankRuntimeParts* parts) {
   auto devices = std::make_shared<CudaDevices>(FakeDriver(), DeviceRule());
   parts->wrap_stream = [devices](void* stream) { return devices->Wrap(stream); };
-  parts->make_backend = [make = std::move(parts->make_backend)](CompletionSink sink, Crew* crew) {
-    const auto make_host = [&](CompletionSink inner) { return make(std::move(inner), crew); };
+  parts->make_backend = [make = std::move(parts->make_backend)](CompletionSink sink,
+                                                                ThreadPool* pool) {
+    const auto make_host = [&](CompletionSink inner) { return make(std::move(inner), pool); };
     return std::make_unique<RoutingBackend>(make_host, StagingOf(), nullptr, std::move(sink));
   };
 }

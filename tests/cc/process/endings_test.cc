@@ -115,7 +115,7 @@ TEST(AShutdownGoesOnWhenTheLastPlanHasEnded) {
     parts.engine.rank = r;
     parts.engine.size = 2;
     parts.control = hub.Endpoint(r);
-    parts.make_backend = [&backends, r](CompletionSink sink, Crew*) {
+    parts.make_backend = [&backends, r](CompletionSink sink, ThreadPool*) {
       auto backend = std::make_unique<HeldBackend>(std::move(sink));
       backends[r] = backend.get();
       return backend;
@@ -228,7 +228,7 @@ TEST(AFailedStartIsAnErrorAndLeavesNothing) {
   RankRuntimeParts parts;
   InProcessControlHub hub(1);
   parts.control = hub.Endpoint(0);
-  parts.make_backend = [](CompletionSink, Crew*) -> std::unique_ptr<CollectiveBackend> {
+  parts.make_backend = [](CompletionSink, ThreadPool*) -> std::unique_ptr<CollectiveBackend> {
     throw std::runtime_error("no backend for test");
   };
   auto started = RankRuntime::Start(std::move(parts));

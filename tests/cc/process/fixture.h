@@ -71,10 +71,10 @@ class Job {
         continue;
       }
       parts.make_backend = [=](CompletionSink sink,
-                               Crew* crew) -> std::unique_ptr<CollectiveBackend> {
-        if (size == 1) return std::make_unique<LocalBackend>(config, std::move(sink), crew);
+                               ThreadPool* pool) -> std::unique_ptr<CollectiveBackend> {
+        if (size == 1) return std::make_unique<LocalBackend>(config, std::move(sink), pool);
         return std::make_unique<CpuBackend>(rank, config, std::move(*data), std::move(sink),
-                                            std::vector<std::string>(), crew);
+                                            std::vector<std::string>(), pool);
       };
       if (change) change(&parts);
       auto started = RankRuntime::Start(std::move(parts));

@@ -67,9 +67,9 @@ class Generation {
       parts.engine.nonce = nonce;
       parts.control = ControlOver(sockets.control[rank]);
       auto data = std::make_shared<std::unique_ptr<DataTransport>>(DataOver(sockets.data[rank]));
-      parts.make_backend = [=](CompletionSink sink, Crew* crew) {
+      parts.make_backend = [=](CompletionSink sink, ThreadPool* pool) {
         return std::make_unique<CpuBackend>(rank, Config(), std::move(*data), std::move(sink),
-                                            std::vector<std::string>(), crew);
+                                            std::vector<std::string>(), pool);
       };
       auto started = RankRuntime::Start(std::move(parts));
       if (started.ok()) peers_[rank] = std::move(*started);

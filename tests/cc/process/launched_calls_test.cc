@@ -104,7 +104,7 @@ struct DeviceJob {
       auto script = std::make_shared<Script>();
       scripts.push_back(script);
       parts.make_backend = [script](CompletionSink sink,
-                                    Crew*) -> std::unique_ptr<CollectiveBackend> {
+                                    ThreadPool*) -> std::unique_ptr<CollectiveBackend> {
         script->SetSink(std::move(sink));
         return std::make_unique<ScriptedBackend>(script);
       };

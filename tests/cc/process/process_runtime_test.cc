@@ -38,7 +38,8 @@ struct TwoRanks {
     parts.engine.size = 2;
     parts.control = ControlOver(sockets.control[1]);
     auto data = std::make_shared<std::unique_ptr<DataTransport>>(DataOver(sockets.data[1]));
-    parts.make_backend = [data](CompletionSink sink, Crew*) -> std::unique_ptr<CollectiveBackend> {
+    parts.make_backend = [data](CompletionSink sink,
+                                ThreadPool*) -> std::unique_ptr<CollectiveBackend> {
       return std::make_unique<CpuBackend>(1, Config(), std::move(*data), std::move(sink));
     };
     auto started = RankRuntime::Start(std::move(parts));

@@ -62,8 +62,8 @@ void Job::Start() {
     for (Rank r = 0; r < options_.ranks; ++r) parts.engine.hosts.push_back("host");
     parts.control = meetings_.Watched(rank, hub.Endpoint(rank));
     controls_.push_back(parts.control.get());
-    parts.make_backend = [this, rank](CompletionSink sink, Crew* crew) {
-      return meetings_.Backend(rank, std::move(sink), crew);
+    parts.make_backend = [this, rank](CompletionSink sink, ThreadPool* pool) {
+      return meetings_.Backend(rank, std::move(sink), pool);
     };
     auto started = RankRuntime::Start(std::move(parts));
     if (!started.ok()) Fail(started.status().ToString());

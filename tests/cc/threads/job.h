@@ -37,7 +37,7 @@ struct Report {
   int64_t by_callers = 0;  // callbacks on threads that had made a call
 };
 
-// A job whose ranks are RankRuntimes in one process, each with its control thread, its crew of two
+// A job whose ranks are RankRuntimes in one process, each with its control thread, its pool of two
 // and one to three threads that make the same calls again and again. Run by threads::Run; a rule
 // that is broken ends the process.
 class Job {

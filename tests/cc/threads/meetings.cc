@@ -17,7 +17,7 @@ std::string Of(Rank rank) { return "rank " + std::to_string(rank); }
 
 class Meetings::MeetingBackend final : public CollectiveBackend {
  public:
-  MeetingBackend(Meetings* meetings, Rank rank, CompletionSink sink, Crew* crew)
+  MeetingBackend(Meetings* meetings, Rank rank, CompletionSink sink, ThreadPool* pool)
       : meetings_(meetings),
         rank_(rank),
         queue_({[this](const Collective& collective, TimePoint until) {
@@ -27,7 +27,7 @@ class Meetings::MeetingBackend final : public CollectiveBackend {
                   std::lock_guard<std::mutex> lock(meetings_->mutex_);
                   meetings_->changed_.notify_all();
                 }},
-               std::move(sink), &aborted_, crew) {}
+               std::move(sink), &aborted_, pool) {}
   const char* name() const override { return "meetings"; }
   void Submit(Collective collective) override {
     meetings_->OnSubmit(rank_, collective);
@@ -67,8 +67,9 @@ class Meetings::WatchedControl final : public ControlTransport {
   const std::unique_ptr<ControlTransport> control_;
 };
 
-std::unique_ptr<CollectiveBackend> Meetings::Backend(Rank rank, CompletionSink sink, Crew* crew) {
-  return std::make_unique<MeetingBackend>(this, rank, std::move(sink), crew);
+std::unique_ptr<CollectiveBackend> Meetings::Backend(Rank rank, CompletionSink sink,
+                                                     ThreadPool* pool) {
+  return std::make_unique<MeetingBackend>(this, rank, std::move(sink), pool);
 }
 
 std::unique_ptr<ControlTransport> Meetings::Watched(Rank rank,

@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "ops/runtime/crew/crew.h"
 #include "ops/runtime/interfaces/collective_backend.h"
 #include "ops/runtime/interfaces/control_transport.h"
 #include "ops/runtime/protocol/message/wire.h"
+#include "ops/runtime/thread_pool/thread_pool.h"
 
 // Where the ranks of a simulated job meet for their collectives, and the rules for these: all ranks
 // run the same ones in the same order, each once, and none of a lock that is over. A rule that is
@@ -29,7 +29,7 @@ class Meetings {
 
   // For RankRuntimeParts: a backend that adds up float32, with a CollectiveQueue as that of the
   // host, and a transport that tells what the ranks say of locks.
-  std::unique_ptr<CollectiveBackend> Backend(Rank rank, CompletionSink sink, Crew* crew);
+  std::unique_ptr<CollectiveBackend> Backend(Rank rank, CompletionSink sink, ThreadPool* pool);
   std::unique_ptr<ControlTransport> Watched(Rank rank, std::unique_ptr<ControlTransport> control);
 
   // From now on no collective in which `rank` takes part ends well.

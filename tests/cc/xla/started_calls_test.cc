@@ -112,11 +112,11 @@ TEST(TheEndOfARunWaitsForWhatItHasStartedOnAllThreads) {
 // its own `done`, which comes after that one.
 TEST(ADoneDoesNotWaitForTheRun) {
   Place place;
-  auto started = std::make_shared<Collective>(73);  // the threads of the crew may outlive the case
+  auto started = std::make_shared<Collective>(73);  // the threads of the pool may outlive the case
   StartedCalls::Get().Add(place.stream(), 0, "x", started->Call());
-  Crew crew;
-  Completions completions(&crew);
-  ASSERT_TRUE(crew.Start(1).ok());
+  ThreadPool pool;
+  Completions completions(&pool);
+  ASSERT_TRUE(pool.Start(1).ok());
   std::vector<FinishedCall> calls(2);
   auto waited = std::make_shared<std::atomic<bool>>(true);
   calls[0].call.done = [waited](const Status&) { *waited = StepPrograms::Get().WaitForRun(73); };
@@ -126,7 +126,7 @@ TEST(ADoneDoesNotWaitForTheRun) {
   EXPECT_TRUE(!*waited);
   EXPECT_TRUE(StepPrograms::Get().WaitForRun(73));
   EXPECT_EQ(started->stream->waits.load(), 1);
-  EXPECT_TRUE(crew.Join());
+  EXPECT_TRUE(pool.Join());
 }
 
 TEST(MemoryThatStaysInUseEndsTheProcess) {

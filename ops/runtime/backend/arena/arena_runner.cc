@@ -48,10 +48,10 @@ Result<bool> ArenaRunner::RunToEnd(TimePoint until) {
       TFRING_RETURN_IF_ERROR(WaitForRanks());
       continue;
     }
-    if (!spins_as_guest_.ShouldSpin()) return false;
+    if (!spins_as_caller_.ShouldSpin()) return false;
     moved = Spin(until - MonotonicNow());
     if (!moved.ok()) return moved;
-    spins_as_guest_.Spun(*moved);
+    spins_as_caller_.Spun(*moved);
     if (!*moved) return false;
   }
   return true;

@@ -69,7 +69,7 @@ class ArenaRunner {
   Rank suspect_ = kNoRank;
   SpinPolicy spins_before_meeting_;
   SpinPolicy spins_after_;
-  SpinPolicy spins_as_guest_;
+  SpinPolicy spins_as_caller_;
   ProgressWatch watch_;
   ScheduleRunner::QuietHook quiet_hook_;
   std::atomic<int64_t> moves_{0};

@@ -108,7 +108,7 @@ void RunPlans(ThreadHost* host, Rank rank, int size, int plans, std::atomic<int>
     for (size_t i = 0; i < data.size(); ++i) data[i] = Element(i, rank, plan);
     const Collective part = Part(&data, members, self, plan);
     runner.Start(part, ResolveReduction(part), false);
-    // Every other plan is begun by a guest, which may or may not get through.
+    // Every other plan is begun by a caller, which may or may not get through.
     Result<bool> ended = plan % 2 == 0 ? runner.Run(MonotonicNow() + kMillisecond / 20) : false;
     if (ended.ok() && !*ended) ended = runner.Run(kNever);
     if (!ended.ok() || !*ended || runner.recalled()) ++*wrong;

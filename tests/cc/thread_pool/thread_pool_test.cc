@@ -1,4 +1,4 @@
-#include "ops/runtime/crew/crew.h"
+#include "ops/runtime/thread_pool/thread_pool.h"
 
 #include <atomic>
 #include <cfenv>
@@ -15,20 +15,20 @@
 #include "ops/runtime/base/clock.h"
 #include "tests/cc/test.h"
 
-namespace tfring::crew_test {
+namespace tfring::thread_pool_test {
 namespace {
 
-// A queue of functions as a duty. `inside` is not guarded by anything but the crew: under the
+// A queue of functions as a task. `inside` is not guarded by anything but the pool: under the
 // thread sanitizer that shows whether one turn happens before the next.
 struct Tasks {
-  Tasks(Crew* crew, Crew::Adds adds)
-      : crew(crew), duty(crew->Open(adds, [this](TimePoint) { return Next(); })) {}
+  Tasks(ThreadPool* pool, ThreadPool::Adds adds)
+      : pool(pool), task(pool->Open(adds, [this](TimePoint) { return Next(); })) {}
   bool Post(std::function<void()> task) {
     {
       std::lock_guard<std::mutex> lock(mutex);
       queue.push_back(std::move(task));
     }
-    return crew->Add(duty);
+    return pool->Add(task);
   }
   // Until everything before has run.
   void Settle() {
@@ -54,20 +54,20 @@ struct Tasks {
     return more;
   }
 
-  Crew* const crew;
+  ThreadPool* const pool;
   std::mutex mutex;  // guards queue
   std::vector<std::function<void()>> queue;
   int inside = 0;
   int ran = 0;
-  const size_t duty;
+  const size_t task;
 };
 
 TEST(AllIsDoneOnceInOrderAndOneAtATime) {
   for (uint32_t seed = 0; seed < 30; ++seed) {
-    Crew crew;
-    Tasks dones(&crew, Crew::Adds::kAnyTime);
-    Tasks moves(&crew, Crew::Adds::kLast);
-    ASSERT_TRUE(crew.Start(2).ok());
+    ThreadPool pool;
+    Tasks dones(&pool, ThreadPool::Adds::kAnyTime);
+    Tasks moves(&pool, ThreadPool::Adds::kLast);
+    ASSERT_TRUE(pool.Start(2).ok());
     constexpr int kPosters = 3;
     constexpr int kEach = 200;
     std::vector<int> seen(kPosters, 0);  // by poster: changed by dones only
@@ -77,34 +77,34 @@ TEST(AllIsDoneOnceInOrderAndOneAtATime) {
         std::mt19937 random(seed * kPosters + poster);
         for (int i = 0; i < kEach; ++i) {
           const auto done = [&seen, poster, i] { EXPECT_EQ(seen[poster]++, i); };
-          std::optional<Crew::Guest> guest;
-          if (seed % 3 == 0) guest.emplace(&crew);
+          std::optional<ThreadPool::CallerRuns> caller;
+          if (seed % 3 == 0) caller.emplace(&pool);
           if (seed % 2 == 0) {
             moves.Post([&dones, done] { dones.Post(done); });
           } else {
             dones.Post(done);
           }
-          if (guest) guest->CarryOut(MonotonicNow() + (i % 2 == 0 ? 0 : kSecond));
+          if (caller) caller->RunTasks(MonotonicNow() + (i % 2 == 0 ? 0 : kSecond));
           if (random() % 16 == 0) std::this_thread::yield();
         }
       });
     }
     for (std::thread& poster : posters) poster.join();
-    EXPECT_TRUE(crew.Close(moves.duty));
-    EXPECT_TRUE(crew.Close(dones.duty));
+    EXPECT_TRUE(pool.Close(moves.task));
+    EXPECT_TRUE(pool.Close(dones.task));
     EXPECT_EQ(seen, std::vector<int>(kPosters, kEach));
     EXPECT_EQ(dones.ran, kPosters * kEach);
-    EXPECT_TRUE(crew.Join());
+    EXPECT_TRUE(pool.Join());
   }
 }
 
-// A guest sees to what it has added, and to what follows from that; without it nothing runs here.
-// Until the threads of the crew sleep, one of them may be faster.
-TEST(AGuestCarriesOutWhatItHasAdded) {
-  Crew crew;
-  Tasks dones(&crew, Crew::Adds::kAnyTime);
-  Tasks moves(&crew, Crew::Adds::kLast);
-  ASSERT_TRUE(crew.Start(2).ok());
+// A caller runs what it has added, and to what follows from that; without it nothing runs here.
+// Until the threads of the pool sleep, one of them may be faster.
+TEST(ACallerRunsWhatItHasAdded) {
+  ThreadPool pool;
+  Tasks dones(&pool, ThreadPool::Adds::kAnyTime);
+  Tasks moves(&pool, ThreadPool::Adds::kLast);
+  ASSERT_TRUE(pool.Start(2).ok());
   dones.Settle();
   moves.Settle();
   const std::thread::id self = std::this_thread::get_id();
@@ -113,11 +113,11 @@ TEST(AGuestCarriesOutWhatItHasAdded) {
   for (int i = 0; i < 5000 && in_a_row < 100; ++i) {
     if (in_a_row == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      wakeups = crew.wakeups();
+      wakeups = pool.wakeups();
     }
     std::vector<std::thread::id> by;
     std::promise<void> both;
-    Crew::Guest guest(&crew);
+    ThreadPool::CallerRuns caller(&pool);
     moves.Post([&] {
       by.push_back(std::this_thread::get_id());
       dones.Post([&] {
@@ -125,88 +125,88 @@ TEST(AGuestCarriesOutWhatItHasAdded) {
         both.set_value();
       });
     });
-    guest.CarryOut(kNever - 1);
+    caller.RunTasks(kNever - 1);
     both.get_future().get();
-    const bool alone = by == std::vector<std::thread::id>(2, self) && crew.wakeups() == wakeups;
+    const bool alone = by == std::vector<std::thread::id>(2, self) && pool.wakeups() == wakeups;
     in_a_row = alone ? in_a_row + 1 : 0;
   }
   EXPECT_EQ(in_a_row, 100);
-  EXPECT_TRUE(crew.Close(moves.duty) && crew.Close(dones.duty) && crew.Join());
+  EXPECT_TRUE(pool.Close(moves.task) && pool.Close(dones.task) && pool.Join());
 }
 
-TEST(ASecondGuestOnAThreadDoesNothing) {
-  Crew crew;
+TEST(ASecondCallerRunsOnAThreadDoesNothing) {
+  ThreadPool pool;
   const std::thread::id self = std::this_thread::get_id();
-  Tasks moves(&crew, Crew::Adds::kLast);
-  ASSERT_TRUE(crew.Start(2).ok());
+  Tasks moves(&pool, ThreadPool::Adds::kLast);
+  ASSERT_TRUE(pool.Start(2).ok());
   {
-    Crew::Guest guest(&crew);
-    Crew::Guest second(&crew);
+    ThreadPool::CallerRuns caller(&pool);
+    ThreadPool::CallerRuns second(&pool);
     std::promise<std::thread::id> by;
     std::atomic<bool> second_is_at_it{true};
     moves.Post([&] {
       EXPECT_TRUE(!(second_is_at_it && std::this_thread::get_id() == self));
       by.set_value(std::this_thread::get_id());
     });
-    second.CarryOut(MonotonicNow());
+    second.RunTasks(MonotonicNow());
     second_is_at_it = false;
-    guest.CarryOut(MonotonicNow());
+    caller.RunTasks(MonotonicNow());
     by.get_future().get();
   }
-  EXPECT_TRUE(crew.Close(moves.duty) && crew.Join());
+  EXPECT_TRUE(pool.Close(moves.task) && pool.Join());
 }
 
-// Where a thread of the crew was not faster.
-TEST(WhatAGuestLeavesTheCrewEnds) {
+// Where a thread of the pool was not faster.
+TEST(WhatACallerLeavesThePoolEnds) {
   const std::vector<TimePoint> expected = {1, kNever};
   std::vector<TimePoint> limits;
   for (int attempt = 0; attempt < 5000 && limits != expected; ++attempt) {
     limits.clear();
-    Crew crew;
+    ThreadPool pool;
     std::promise<void> ended;
-    const size_t duty = crew.Open(Crew::Adds::kLast, [&](TimePoint until) {
+    const size_t task = pool.Open(ThreadPool::Adds::kLast, [&](TimePoint until) {
       limits.push_back(until);
       if (until == kNever) ended.set_value();
       return until != kNever;
     });
-    ASSERT_TRUE(crew.Start(2).ok());
+    ASSERT_TRUE(pool.Start(2).ok());
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     {
-      Crew::Guest guest(&crew);
-      EXPECT_TRUE(crew.Add(duty));
-      guest.CarryOut(1);
+      ThreadPool::CallerRuns caller(&pool);
+      EXPECT_TRUE(pool.Add(task));
+      caller.RunTasks(1);
     }
     ended.get_future().get();
-    EXPECT_TRUE(crew.Close(duty) && crew.Join());
+    EXPECT_TRUE(pool.Close(task) && pool.Join());
   }
   EXPECT_EQ(limits, expected);
 }
 
-TEST(AGuestAddsUpAsTheCrewDoes) {
-  Crew crew;
+TEST(ACallerAddsUpAsThePoolDoes) {
+  ThreadPool pool;
   int rounding = -1;
-  const size_t duty = crew.Open(Crew::Adds::kLast, [&](TimePoint) {
+  const size_t task = pool.Open(ThreadPool::Adds::kLast, [&](TimePoint) {
     rounding = std::fegetround();
     return false;
   });
-  ASSERT_TRUE(crew.Start(2).ok());
+  ASSERT_TRUE(pool.Start(2).ok());
   std::fesetround(FE_UPWARD);
-  Crew::Guest guest(&crew);
-  EXPECT_TRUE(crew.Add(duty));
-  guest.CarryOut(MonotonicNow());
+  ThreadPool::CallerRuns caller(&pool);
+  EXPECT_TRUE(pool.Add(task));
+  caller.RunTasks(MonotonicNow());
   EXPECT_EQ(rounding, FE_TONEAREST);
   EXPECT_EQ(std::fegetround(), FE_UPWARD);
   std::fesetround(FE_TONEAREST);
-  EXPECT_TRUE(crew.Close(duty) && crew.Join());
+  EXPECT_TRUE(pool.Close(task) && pool.Join());
 }
 
 // What a collective leaves to be done wakes nobody: it is not begun before the collective has
 // ended.
 TEST(WhoMovesIsWhoRunsDone) {
-  Crew crew;
-  Tasks dones(&crew, Crew::Adds::kAnyTime);
-  Tasks moves(&crew, Crew::Adds::kLast);
-  ASSERT_TRUE(crew.Start(2).ok());
+  ThreadPool pool;
+  Tasks dones(&pool, ThreadPool::Adds::kAnyTime);
+  Tasks moves(&pool, ThreadPool::Adds::kLast);
+  ASSERT_TRUE(pool.Start(2).ok());
   bool left_alone = false;
   // Again if the other thread was just looking for work.
   for (int attempt = 0; attempt < 200 && !left_alone; ++attempt) {
@@ -225,27 +225,27 @@ TEST(WhoMovesIsWhoRunsDone) {
     moves.Settle();
   }
   EXPECT_TRUE(left_alone);
-  EXPECT_TRUE(crew.Close(moves.duty) && crew.Close(dones.duty) && crew.Join());
+  EXPECT_TRUE(pool.Close(moves.task) && pool.Close(dones.task) && pool.Join());
 }
 
 TEST(ADoneMayWaitForACollective) {
-  Crew crew;
-  Tasks dones(&crew, Crew::Adds::kAnyTime);
-  Tasks moves(&crew, Crew::Adds::kLast);
-  ASSERT_TRUE(crew.Start(2).ok());
+  ThreadPool pool;
+  Tasks dones(&pool, ThreadPool::Adds::kAnyTime);
+  Tasks moves(&pool, ThreadPool::Adds::kLast);
+  ASSERT_TRUE(pool.Start(2).ok());
   dones.Post([&] {
     std::promise<void> moved;
     moves.Post([&] { moved.set_value(); });
     moved.get_future().get();
   });
-  EXPECT_TRUE(crew.Close(dones.duty) && crew.Close(moves.duty) && crew.Join());
+  EXPECT_TRUE(pool.Close(dones.task) && pool.Close(moves.task) && pool.Join());
 }
 
 TEST(ADoneThatLastsHoldsUpNoCollective) {
-  Crew crew;
-  Tasks dones(&crew, Crew::Adds::kAnyTime);
-  Tasks moves(&crew, Crew::Adds::kLast);
-  ASSERT_TRUE(crew.Start(2).ok());
+  ThreadPool pool;
+  Tasks dones(&pool, ThreadPool::Adds::kAnyTime);
+  Tasks moves(&pool, ThreadPool::Adds::kLast);
+  ASSERT_TRUE(pool.Start(2).ok());
   std::promise<void> let_go;
   std::promise<void> began;
   moves.Post([&] {
@@ -264,126 +264,126 @@ TEST(ADoneThatLastsHoldsUpNoCollective) {
     moved.get_future().wait();
   }
   EXPECT_EQ(dones.ran, 0);  // in their order
-  EXPECT_TRUE(crew.Close(moves.duty));
-  EXPECT_TRUE(!crew.Close(dones.duty, MonotonicNow() + kSecond / 50));
+  EXPECT_TRUE(pool.Close(moves.task));
+  EXPECT_TRUE(!pool.Close(dones.task, MonotonicNow() + kSecond / 50));
   EXPECT_TRUE(dones.Post([] {}));  // until it has returned
   let_go.set_value();
-  EXPECT_TRUE(crew.Close(dones.duty));
+  EXPECT_TRUE(pool.Close(dones.task));
   EXPECT_EQ(dones.ran, 12);
   EXPECT_TRUE(!dones.Post([] {}));
-  EXPECT_TRUE(crew.Join());
+  EXPECT_TRUE(pool.Join());
 }
 
-// Posts `outer` as a `done` for a guest to carry out, again until the guest was faster than the
-// threads of the crew.
-void RunOnAGuest(Crew* crew, Tasks* dones, const std::function<void()>& outer) {
+// Posts `outer` as a `done` for a caller to run, again until the caller was faster than the
+// threads of the pool.
+void RunOnACaller(ThreadPool* pool, Tasks* dones, const std::function<void()>& outer) {
   const std::thread::id self = std::this_thread::get_id();
-  bool on_guest = false;
-  for (int attempt = 0; attempt < 5000 && !on_guest; ++attempt) {
+  bool on_caller = false;
+  for (int attempt = 0; attempt < 5000 && !on_caller; ++attempt) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until the others sleep
     std::promise<void> ran;
-    Crew::Guest guest(crew);
+    ThreadPool::CallerRuns caller(pool);
     dones->Post([&] {
-      on_guest = std::this_thread::get_id() == self;
-      if (on_guest) outer();
+      on_caller = std::this_thread::get_id() == self;
+      if (on_caller) outer();
       ran.set_value();
     });
-    guest.CarryOut(kNever - 1);
+    caller.RunTasks(kNever - 1);
     ran.get_future().get();
   }
-  EXPECT_TRUE(on_guest);
+  EXPECT_TRUE(on_caller);
 }
 
-TEST(ADoneOnAGuestMayWaitForACollective) {
-  Crew crew;
-  Tasks dones(&crew, Crew::Adds::kAnyTime);
-  Tasks moves(&crew, Crew::Adds::kLast);
-  ASSERT_TRUE(crew.Start(2).ok());
-  RunOnAGuest(&crew, &dones, [&] {
+TEST(ADoneOnACallerMayWaitForACollective) {
+  ThreadPool pool;
+  Tasks dones(&pool, ThreadPool::Adds::kAnyTime);
+  Tasks moves(&pool, ThreadPool::Adds::kLast);
+  ASSERT_TRUE(pool.Start(2).ok());
+  RunOnACaller(&pool, &dones, [&] {
     std::promise<void> moved;
     moves.Post([&] { moved.set_value(); });
     moved.get_future().get();
   });
-  EXPECT_TRUE(crew.Close(dones.duty) && crew.Close(moves.duty) && crew.Join());
+  EXPECT_TRUE(pool.Close(dones.task) && pool.Close(moves.task) && pool.Join());
 }
 
 // One that was there before the `done` began.
-TEST(ADoneOnAGuestThatLastsHoldsUpNoCollective) {
-  Crew crew;
-  Tasks dones(&crew, Crew::Adds::kAnyTime);
-  Tasks moves(&crew, Crew::Adds::kLast);
-  ASSERT_TRUE(crew.Start(2).ok());
+TEST(ADoneOnACallerThatLastsHoldsUpNoCollective) {
+  ThreadPool pool;
+  Tasks dones(&pool, ThreadPool::Adds::kAnyTime);
+  Tasks moves(&pool, ThreadPool::Adds::kLast);
+  ASSERT_TRUE(pool.Start(2).ok());
   const std::thread::id self = std::this_thread::get_id();
-  bool on_guest = false;
-  for (int attempt = 0; attempt < 5000 && !on_guest; ++attempt) {
+  bool on_caller = false;
+  for (int attempt = 0; attempt < 5000 && !on_caller; ++attempt) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     std::promise<void> moved;
     std::promise<void> ended;
-    Crew::Guest guest(&crew);
+    ThreadPool::CallerRuns caller(&pool);
     moves.Post([&] { moved.set_value(); });
     dones.Post([&] {
-      on_guest = std::this_thread::get_id() == self;
+      on_caller = std::this_thread::get_id() == self;
       moved.get_future().wait();
       ended.set_value();
     });
-    guest.CarryOut(kNever - 1);
+    caller.RunTasks(kNever - 1);
     ended.get_future().wait();
   }
-  EXPECT_TRUE(on_guest);
-  EXPECT_TRUE(crew.Close(dones.duty) && crew.Close(moves.duty) && crew.Join());
+  EXPECT_TRUE(on_caller);
+  EXPECT_TRUE(pool.Close(dones.task) && pool.Close(moves.task) && pool.Join());
 }
 
-// When its time is over it leaves to the crew what it has not begun.
-TEST(AGuestBeginsNothingAfterItsTime) {
-  Crew crew;
-  Tasks dones(&crew, Crew::Adds::kAnyTime);
-  Tasks moves(&crew, Crew::Adds::kLast);
-  ASSERT_TRUE(crew.Start(2).ok());
+// When its time is over it leaves to the pool what it has not begun.
+TEST(ACallerBeginsNothingAfterItsTime) {
+  ThreadPool pool;
+  Tasks dones(&pool, ThreadPool::Adds::kAnyTime);
+  Tasks moves(&pool, ThreadPool::Adds::kLast);
+  ASSERT_TRUE(pool.Start(2).ok());
   const std::thread::id self = std::this_thread::get_id();
   bool moved_here = false;
   for (int attempt = 0; attempt < 5000 && !moved_here; ++attempt) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     std::promise<std::thread::id> done;
-    Crew::Guest guest(&crew);
+    ThreadPool::CallerRuns caller(&pool);
     moves.Post([&] {
       moved_here = std::this_thread::get_id() == self;
       dones.Post([&] { done.set_value(std::this_thread::get_id()); });
     });
-    guest.CarryOut(1);
+    caller.RunTasks(1);
     EXPECT_TRUE(done.get_future().get() != self);
   }
   EXPECT_TRUE(moved_here);
-  EXPECT_TRUE(crew.Close(moves.duty) && crew.Close(dones.duty) && crew.Join());
+  EXPECT_TRUE(pool.Close(moves.task) && pool.Close(dones.task) && pool.Join());
 }
 
-TEST(AThreadThatDoesNotReturnOutlivesItsCrew) {
+TEST(AThreadThatDoesNotReturnOutlivesItsPool) {
   auto let_go = std::make_shared<std::promise<void>>();
   auto gone = std::make_shared<std::promise<void>>();
   std::shared_future<void> held = let_go->get_future().share();
   std::future<void> ended = gone->get_future();
   {
-    Crew crew;
-    const size_t duty = crew.Open(Crew::Adds::kAnyTime, [held, gone](TimePoint) {
+    ThreadPool pool;
+    const size_t task = pool.Open(ThreadPool::Adds::kAnyTime, [held, gone](TimePoint) {
       held.wait();
       gone->set_value();
       return false;
     });
-    ASSERT_TRUE(crew.Start(2).ok());
-    EXPECT_TRUE(crew.Add(duty));
-    EXPECT_TRUE(!crew.Close(duty, MonotonicNow() + kSecond / 50));
-    EXPECT_TRUE(!crew.Join(MonotonicNow()));
+    ASSERT_TRUE(pool.Start(2).ok());
+    EXPECT_TRUE(pool.Add(task));
+    EXPECT_TRUE(!pool.Close(task, MonotonicNow() + kSecond / 50));
+    EXPECT_TRUE(!pool.Join(MonotonicNow()));
   }
   let_go->set_value();
   ended.wait();
 }
 
 TEST(WithoutThreadsNothingIsTaken) {
-  Crew crew;
-  const size_t duty = crew.Open(Crew::Adds::kAnyTime, [](TimePoint) { return false; });
-  EXPECT_TRUE(!crew.Add(duty));
-  EXPECT_TRUE(crew.Close(duty));
-  EXPECT_TRUE(crew.Join());
+  ThreadPool pool;
+  const size_t task = pool.Open(ThreadPool::Adds::kAnyTime, [](TimePoint) { return false; });
+  EXPECT_TRUE(!pool.Add(task));
+  EXPECT_TRUE(pool.Close(task));
+  EXPECT_TRUE(pool.Join());
 }
 
 }  // namespace
-}  // namespace tfring::crew_test
+}  // namespace tfring::thread_pool_test

@@ -1,4 +1,4 @@
-#include "ops/runtime/crew/worker_thread.h"
+#include "ops/runtime/thread_pool/worker_thread.h"
 
 #include <pthread.h>
 

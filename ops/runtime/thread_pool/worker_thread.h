@@ -1,5 +1,5 @@
-#ifndef TFRING_OPS_RUNTIME_CREW_WORKER_THREAD_H_
-#define TFRING_OPS_RUNTIME_CREW_WORKER_THREAD_H_
+#ifndef TFRING_OPS_RUNTIME_THREAD_POOL_WORKER_THREAD_H_
+#define TFRING_OPS_RUNTIME_THREAD_POOL_WORKER_THREAD_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -14,8 +14,8 @@
 
 namespace tfring {
 
-// A named thread that can be joined with a time limit: after that it is detached and runs on, so
-// the body has to own all that it uses. It runs with SignalsBlocked. Used by one thread at a time.
+// A named thread that can be joined with a time limit. After the limit it is detached and runs on,
+// so the body must own all that it uses. Blocks signals. Used by one thread at a time.
 class WorkerThread {
  public:
   WorkerThread() = default;
@@ -28,7 +28,7 @@ class WorkerThread {
 
   // False if it was still running at `deadline`. True at once if it never started.
   bool WaitFor(TimePoint deadline);
-  // The same, and then leaves the thread alone, whether it has ended or not.
+  // Waits as WaitFor does; detaches a thread that has not ended.
   bool Join(TimePoint deadline);
 
   bool IsCurrent() const { return id_.load() == std::this_thread::get_id(); }
@@ -46,4 +46,4 @@ class WorkerThread {
 
 }  // namespace tfring
 
-#endif  // TFRING_OPS_RUNTIME_CREW_WORKER_THREAD_H_
+#endif  // TFRING_OPS_RUNTIME_THREAD_POOL_WORKER_THREAD_H_
