@@ -256,13 +256,13 @@ void DefineRecord(py::module_& m) {
       [](double timeout,
          uint64_t generation) -> std::optional<std::pair<bool, std::vector<std::string>>> {
         const auto limit = static_cast<Duration>(timeout * static_cast<double>(kSecond));
-        std::shared_ptr<WarningBell> bell;  // the runtime may end while this thread waits
-        if (const auto runtime = Running(generation)) bell = runtime->bell();
-        if (bell == nullptr) return std::nullopt;
+        std::shared_ptr<WarningEvent> event;  // the runtime may end while this thread waits
+        if (const auto runtime = Running(generation)) event = runtime->warning_event();
+        if (event == nullptr) return std::nullopt;
         std::vector<std::string> warnings;
-        const WarningBell::Heard heard = bell->Wait(limit, &warnings);
-        if (heard == WarningBell::Heard::kEnd) return std::nullopt;
-        return std::pair(heard == WarningBell::Heard::kWarning, std::move(warnings));
+        const WarningEvent::Outcome outcome = event->Wait(limit, &warnings);
+        if (outcome == WarningEvent::Outcome::kEnd) return std::nullopt;
+        return std::pair(outcome == WarningEvent::Outcome::kWarning, std::move(warnings));
       },
       arg("timeout"), arg("generation") = 0, py::call_guard<py::gil_scoped_release>(),
       "Blocks until the runtime has something to warn of or nothing runs any more (True, and the "

@@ -20,7 +20,7 @@ constexpr Duration kLastLimit = 5 * kSecond;
 
 DeviceWaiter::DeviceWaiter(std::shared_ptr<CudaDevice> device)
     : device_(std::move(device)),
-      bell_(std::make_shared<Bell>()),
+      wakeup_(std::make_shared<Wakeup>()),
       thread_(StartThread([this] { Loop(); })) {}
 
 DeviceWaiter::~DeviceWaiter() {
@@ -29,17 +29,17 @@ DeviceWaiter::~DeviceWaiter() {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
   }
-  Ring();
+  Wake();
   thread_.join();
-  bool all_rung = false;
+  bool all_ran = false;
   {
-    std::lock_guard<std::mutex> lock(bell_->mutex);
-    all_rung = bell_->expected == 0;
+    std::lock_guard<std::mutex> lock(wakeup_->mutex);
+    all_ran = wakeup_->expected == 0;
   }
-  if (all_rung) return;
-  // Host functions may come later than what they wait for, or never.
+  if (all_ran) return;
+  // A host function may run later than the work it waits for, or never.
   if (device_->broken().ok()) KeepForever(device_);
-  KeepForever(bell_);
+  KeepForever(wakeup_);
 }
 
 void DeviceWaiter::After(CuStream stream, Then then, std::shared_ptr<void> keeps) {
@@ -64,9 +64,10 @@ void DeviceWaiter::Add(CuStream stream, Wait wait) {
     lanes_[stream].waits.push_back(std::move(wait));
     first = ++open_ == 1;
   }
-  const bool rings = event != nullptr && LaunchBell(stream, *event).ok();
-  // While nothing is open the thread sleeps without a limit; without a bell it has to look now.
-  if (first || !rings) Ring();
+  const bool launched = event != nullptr && LaunchWakeup(stream, *event).ok();
+  // While nothing is open the thread sleeps without a limit; without a host function it has to look
+  // now.
+  if (first || !launched) Wake();
 }
 
 Result<CuStream> DeviceWaiter::SideOf(CuStream stream) {
@@ -81,8 +82,8 @@ Result<CuStream> DeviceWaiter::SideOf(CuStream stream) {
   return side;
 }
 
-// A failure is none of the wait: the watchdog asks for the event.
-Status DeviceWaiter::LaunchBell(CuStream stream, const CudaEvent& event) {
+// A failure does not end the wait: the watchdog polls the event.
+Status DeviceWaiter::LaunchWakeup(CuStream stream, const CudaEvent& event) {
   Result<CuStream> side = SideOf(stream);
   if (!side.ok()) return side.status();
   const ScopedContext current(device_.get());
@@ -90,30 +91,30 @@ Status DeviceWaiter::LaunchBell(CuStream stream, const CudaEvent& event) {
   TFRING_RETURN_IF_ERROR(device_->Check(device_->cu().StreamWaitEvent(*side, event.get(), 0),
                                         "waiting on a second stream"));
   {
-    std::lock_guard<std::mutex> lock(bell_->mutex);
-    ++bell_->expected;
+    std::lock_guard<std::mutex> lock(wakeup_->mutex);
+    ++wakeup_->expected;
   }
   const Status launched = device_->Check(
-      device_->cu().LaunchHostFunc(*side, &OnDevice, bell_.get()), "launching a host function");
+      device_->cu().LaunchHostFunc(*side, &OnDevice, wakeup_.get()), "launching a host function");
   if (launched.ok()) return launched;
-  std::lock_guard<std::mutex> lock(bell_->mutex);
-  --bell_->expected;
+  std::lock_guard<std::mutex> lock(wakeup_->mutex);
+  --wakeup_->expected;
   return launched;
 }
 
-// On a thread of the driver, which must call no CUDA here.
-void DeviceWaiter::OnDevice(void* bell) {
-  Bell* const self = static_cast<Bell*>(bell);
+// On a thread of the driver, on which CUDA must not be called.
+void DeviceWaiter::OnDevice(void* wakeup) {
+  Wakeup* const self = static_cast<Wakeup*>(wakeup);
   std::lock_guard<std::mutex> lock(self->mutex);
   --self->expected;
-  self->rung = true;
+  self->set = true;
   self->changed.notify_one();
 }
 
-void DeviceWaiter::Ring() {
-  std::lock_guard<std::mutex> lock(bell_->mutex);
-  bell_->rung = true;
-  bell_->changed.notify_one();
+void DeviceWaiter::Wake() {
+  std::lock_guard<std::mutex> lock(wakeup_->mutex);
+  wakeup_->set = true;
+  wakeup_->changed.notify_one();
 }
 
 void DeviceWaiter::EndBy(TimePoint deadline, Status why) {
@@ -121,7 +122,7 @@ void DeviceWaiter::EndBy(TimePoint deadline, Status why) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!limit_) limit_.emplace(deadline, std::move(why));
   }
-  Ring();
+  Wake();
 }
 
 void DeviceWaiter::Sleep() {
@@ -130,14 +131,14 @@ void DeviceWaiter::Sleep() {
     std::lock_guard<std::mutex> lock(mutex_);
     open = open_ > 0;
   }
-  std::unique_lock<std::mutex> lock(bell_->mutex);
-  const auto rung = [this] { return bell_->rung; };
+  std::unique_lock<std::mutex> lock(wakeup_->mutex);
+  const auto set = [this] { return wakeup_->set; };
   if (open) {
-    bell_->changed.wait_for(lock, std::chrono::nanoseconds(kWatchdog), rung);
+    wakeup_->changed.wait_for(lock, std::chrono::nanoseconds(kWatchdog), set);
   } else {
-    bell_->changed.wait(lock, rung);
+    wakeup_->changed.wait(lock, set);
   }
-  bell_->rung = false;
+  wakeup_->set = false;
   wakeups_.fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -26,12 +26,11 @@ struct DeviceOutcome {
   bool in_use = false;
 };
 
-// Calls functions when work on streams of a device has been done, without a thread that waits for
-// the device. For each stream there is a second one, on the side, that waits for the same event and
-// then runs a host function, which wakes our thread; the stream with the work is not held up.
-// Because host functions do not run after a sticky error, and may be lost, the thread also asks
-// every 100 ms while something is open; otherwise it sleeps. After a sticky error all waits end
-// with it. Thread-safe. The destructor gives what is open 5 s, then ends it as after EndBy.
+// Calls functions when work on streams of a device is done; no thread blocks on the device. Each
+// stream has a side stream, which waits for the same event and then runs a host function that wakes
+// our thread, so the stream itself is not held up. Host functions do not run after a sticky error
+// and may be lost, so the thread also polls every 100 ms while a wait is open. A sticky error ends
+// all waits. Thread-safe. The destructor gives open waits 5 s, then ends them as EndBy does.
 class DeviceWaiter {
  public:
   using Then = std::function<void(const DeviceOutcome&)>;
@@ -42,10 +41,10 @@ class DeviceWaiter {
   DeviceWaiter(const DeviceWaiter&) = delete;
   DeviceWaiter& operator=(const DeviceWaiter&) = delete;
 
-  // Calls `then` once all that is on `stream` now has happened: exactly once, on the waiter's
-  // thread, also when this call fails. `then` must not block. Use each stream from one thread at a
-  // time. `keeps` is what the device uses: let go before `then`, or, if the device may still use it
-  // then, when it has finished, also when this waiter is gone by then.
+  // Calls `then` when the work now on `stream` is done: exactly once, on the waiter's thread, even
+  // if this call fails. `then` must not block. Use each stream from one thread at a time. `keeps`
+  // is memory that the device uses: released before `then`, or when the device has finished with
+  // it, even if that is after this waiter's end.
   void After(CuStream stream, Then then, std::shared_ptr<void> keeps = nullptr);
   // The same for an event that has just been recorded on `stream`.
   void After(CuStream stream, std::shared_ptr<CudaEvent> event, Then then);
@@ -72,18 +71,18 @@ class DeviceWaiter {
     Wait wait;
     DeviceOutcome outcome;
   };
-  // What host functions use. They may run when the waiter is gone.
-  struct Bell {
+  // Shared with the host functions, which may run after the waiter's end.
+  struct Wakeup {
     std::mutex mutex;  // guards the rest
     std::condition_variable changed;
-    bool rung = false;
-    int64_t expected = 0;  // host functions that were launched and have not run
+    bool set = false;
+    int64_t expected = 0;  // host functions launched that have not run
   };
 
   void Add(CuStream stream, Wait wait);
-  void Ring();
-  static void OnDevice(void* bell);
-  Status LaunchBell(CuStream stream, const CudaEvent& event);
+  void Wake();
+  static void OnDevice(void* wakeup);
+  Status LaunchWakeup(CuStream stream, const CudaEvent& event);
   Result<CuStream> SideOf(CuStream stream);
   void Loop();
   void Sleep();
@@ -91,7 +90,7 @@ class DeviceWaiter {
   bool Finished(const Wait& wait, DeviceOutcome* outcome);
 
   const std::shared_ptr<CudaDevice> device_;
-  const std::shared_ptr<Bell> bell_;
+  const std::shared_ptr<Wakeup> wakeup_;
   std::atomic<int64_t> wakeups_{0};
 
   std::mutex mutex_;  // guards the four below

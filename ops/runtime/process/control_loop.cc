@@ -245,7 +245,7 @@ void ControlLoop::Apply(EngineEffects effects) {
 // Has the program say what is wrong. Where it does not, the log has the warnings.
 void ControlLoop::Warn(std::vector<std::string> warnings, bool broken) {
   if (warnings.empty() && !broken) return;
-  if (bell_ != nullptr && bell_->Ring(warnings, MonotonicNow())) return;
+  if (warning_event_ != nullptr && warning_event_->Signal(warnings, MonotonicNow())) return;
   for (const std::string& warning : warnings) TFRING_LOG(kWarning) << warning;
 }
 

@@ -19,7 +19,7 @@
 #include "ops/runtime/process/run_table.h"
 #include "ops/runtime/process/tuning_log.h"
 #include "ops/runtime/process/value_reports.h"
-#include "ops/runtime/process/warning_bell.h"
+#include "ops/runtime/process/warning_event.h"
 #include "ops/runtime/protocol/engine/engine.h"
 #include "ops/runtime/recorder/recorder.h"
 
@@ -46,7 +46,7 @@ class ControlLoop {
   CompletionSink Sink();
   // Rung after each warning that Apply writes to the log, and when the generation breaks. Before
   // Run; may be null.
-  void SetBell(std::shared_ptr<WarningBell> bell) { bell_ = std::move(bell); }
+  void SetWarningEvent(std::shared_ptr<WarningEvent> event) { warning_event_ = std::move(event); }
   void SetBackend(std::unique_ptr<CollectiveBackend> backend) { backend_ = std::move(backend); }
 
   // Instead of Run, if its thread could not be started.
@@ -143,7 +143,7 @@ class ControlLoop {
   Completions* const completions_;
   const ErrorNotes* const notes_;
   Recorder* const recorder_;
-  std::shared_ptr<WarningBell> bell_;
+  std::shared_ptr<WarningEvent> warning_event_;
   const std::unique_ptr<ControlTransport> transport_;
   std::unique_ptr<CollectiveBackend> backend_;
 

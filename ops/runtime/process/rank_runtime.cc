@@ -82,7 +82,7 @@ struct RankRuntime::Core {
 
   const std::unique_ptr<Recorder> recorder;
   const bool keep_record;
-  const std::shared_ptr<WarningBell> bell = std::make_shared<WarningBell>();
+  const std::shared_ptr<WarningEvent> warning_event = std::make_shared<WarningEvent>();
   CallTable table;
   RunTable runs;
   LayoutTexts layouts;
@@ -111,7 +111,7 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::Start(RankRuntimeParts parts) 
   core->loop = std::make_unique<ControlLoop>(std::move(parts.engine), std::move(parts.control),
                                              &core->table, &core->runs, &core->completions,
                                              &core->notes, core->recorder.get());
-  core->loop->SetBell(core->bell);
+  core->loop->SetWarningEvent(core->warning_event);
   TFRING_RETURN_IF_ERROR(core->pool.Start(kPoolThreads));
   Status started = StartBackend(parts, &core->pool, core->loop.get());
   if (started.ok()) {
@@ -202,7 +202,7 @@ void RankRuntime::Shutdown(const std::string& error) {
   if (shut_down_) return;
   shut_down_ = true;
   if (!core_->EndBy(Core::Ender::kShutdown)) return;  // abandoned: it ends by itself
-  core_->bell->Close();
+  core_->warning_event->Close();
   TimePoint deadline = MonotonicNow() + kJoinLimit;
   core_->table.CloseAdmission(
       Cancelled("rank " + std::to_string(rank_) + " has shut down: call init() again first"));
@@ -229,7 +229,7 @@ bool RankRuntime::Abandon(const Status& why, const Status& later, std::function<
     core_->why_abandoned = why;
     core_->gone = std::move(gone);
   }
-  core_->bell->Close();
+  core_->warning_event->Close();
   core_->loop->Abandon(why);
   return ends_itself;
 }
@@ -279,7 +279,7 @@ void RankRuntime::NoteErrors(std::string note, std::string stall) {
   core_->notes.Set(std::move(note), std::move(stall));
 }
 
-std::shared_ptr<WarningBell> RankRuntime::bell() const { return core_->bell; }
+std::shared_ptr<WarningEvent> RankRuntime::warning_event() const { return core_->warning_event; }
 
 std::vector<Hop> RankRuntime::TakeHops(bool go_on) {
   return core_->recorder == nullptr ? std::vector<Hop>() : core_->recorder->hops().Take(go_on);

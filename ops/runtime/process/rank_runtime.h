@@ -16,7 +16,7 @@
 #include "ops/runtime/interfaces/device_stream.h"
 #include "ops/runtime/interfaces/hops.h"
 #include "ops/runtime/process/local_call.h"
-#include "ops/runtime/process/warning_bell.h"
+#include "ops/runtime/process/warning_event.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/runtime/recorder/record_layout.h"
 #include "ops/runtime/thread_pool/worker_thread.h"
@@ -104,7 +104,7 @@ class TFRING_EXPORT RankRuntime {
   // has lasted too long) end with `note`; before it those of stalls have `stall`. "": nothing.
   void NoteErrors(std::string note, std::string stall);
   // Rung when the runtime has warned or nothing runs any more, closed when Shutdown begins.
-  std::shared_ptr<WarningBell> bell() const;
+  std::shared_ptr<WarningEvent> warning_event() const;
 
   // "bytes_sent", "control_wakeups", "data_wakeups", "pool_wakeups" ("data": while a
   // collective ran), "plans", "collectives" (calls that were part of a plan), "tensors",

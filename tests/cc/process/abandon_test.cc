@@ -57,7 +57,7 @@ TEST(WaitingAndLaterCallsEndAndTheOthersNameTheRank) {
   job[1].Shutdown();  // does nothing
   EXPECT_EQ(gone.count, 1);
   std::vector<std::string> warnings;
-  EXPECT_TRUE(job[1].bell()->Wait(0, &warnings) == WarningBell::Heard::kEnd);
+  EXPECT_TRUE(job[1].warning_event()->Wait(0, &warnings) == WarningEvent::Outcome::kEnd);
 }
 
 // Runs nothing, and lets go of a collective that was aborted only when it is told to.

@@ -178,7 +178,7 @@ TEST(ALostPeerIsNamedEverywhere) {
   }
 }
 
-TEST(ALostPeerRingsTheBellAndItsErrorHasTheNote) {
+TEST(ALostPeerSignalsTheEventAndItsErrorHasTheNote) {
   Job job(2, Link::kTcp);
   RunOnce(&job, "works");
   job[0].NoteErrors("`look` says more.", "Nobody stalls.");
@@ -189,7 +189,8 @@ TEST(ALostPeerRingsTheBellAndItsErrorHasTheNote) {
   EXPECT_TRUE(status.code() == StatusCode::kUnavailable);
   EXPECT_CONTAINS(status.message(), ". `look` says more.");
   std::vector<std::string> warnings;
-  EXPECT_TRUE(job[0].bell()->Wait(60 * kSecond, &warnings) == WarningBell::Heard::kWarning);
+  EXPECT_TRUE(job[0].warning_event()->Wait(60 * kSecond, &warnings) ==
+              WarningEvent::Outcome::kWarning);
 }
 
 TEST(ADoneThatEnqueuesDuringShutdownEndsToo) {
