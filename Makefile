@@ -242,8 +242,9 @@ analyze: $(DEMO_READY) $(VENV)/.ready-lint ## clang's static analyzer on the run
 	  --checks='-*,clang-analyzer-core*,clang-analyzer-cplusplus*,-clang-analyzer-core.uninitialized.Assign'
 
 .PHONY: settings
-settings: $(DEMO_READY) ## Write what is made from tfring/runtime/settings: the runtime's Config, a part of the docs
+settings: $(DEMO_READY) ## Write what is made from settings and options: the runtime's Config, two pages of the docs
 	$(PY) tools/settings.py
+	$(PY) tools/commands.py
 
 format: $(VENV)/.ready-lint ## Reformat all sources
 	$(VENV)/bin/clang-format -i $(CXX_FILES)

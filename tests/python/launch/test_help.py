@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -29,6 +30,16 @@ def test_the_list_has_every_page_with_its_title(capsys):
     assert re.search(rf"^  values +{re.escape(title)}$", text, re.MULTILINE)
     assert "\nGet started:\n  installation " in text
     assert {path.stem for path in (ROOT / "docs").glob("*.md")} == set(pages())
+
+
+def test_the_page_of_commands_is_that_of_the_parsers():
+    spec = importlib.util.spec_from_file_location("commands_page", ROOT / "tools/commands.py")
+    maker = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(maker)
+    assert maker.PAGE.read_text("utf-8") == maker.page(), "run `make settings`"
+    assert "| `-np N`, `--num-proc N` | number of ranks to start |" in maker.page()
+    assert "--stall-check-warning-time-seconds" in maker.page()
+    assert "--log-hide-timestamp" not in maker.page()  # an internal setting
 
 
 def test_a_page_and_some_of_its_sections(capsys):
