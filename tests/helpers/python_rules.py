@@ -164,7 +164,7 @@ IMPORTS_BY_NAME = {
     "tfring/horovod/keras2_idioms.py",  # a second copy of a module of Keras
 }
 # Unpickling runs code that the sender chooses. Only objects of users are pickled, and only in these
-# files, where messages carry seals; what the library itself exchanges is JSON (allgather_json).
+# files, where messages carry MACs; what the library itself exchanges is JSON (allgather_json).
 PICKLING = {
     "tfring/collectives/objects.py",
     "tfring/launch/function.py",

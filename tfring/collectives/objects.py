@@ -2,7 +2,7 @@
 
 Objects are pickled, and unpickled by the ranks that receive them: as everywhere with pickle, the
 ranks of a job must trust each other. Nobody else has to be trusted: what comes is unpickled only if
-its seal proves that a rank of this job sent it here and now. What the library itself exchanges is
+its MAC proves that a rank of this job sent it here and now. What the library itself exchanges is
 JSON. Blocking, and outside of any graph.
 """
 
@@ -57,7 +57,7 @@ def broadcast_object(
     label = f"{name} in process set {set_id}"
     mine = rank() == root_rank if is_initialized() else False
     nothing = np.empty(0, dtype=np.uint8)
-    payload, failure = _sealed(cloudpickle.dumps, obj, label) if mine else (nothing, None)
+    payload, failure = _signed(cloudpickle.dumps, obj, label) if mine else (nothing, None)
     if failure is not None and isinstance(obj, dict):
         failure = _of_an_entry(obj, failure)
     with tf_errors():
@@ -69,7 +69,7 @@ def broadcast_object(
         received = _broadcast(payload, f"{name}.data", root_rank, set_id)
     if mine:
         return obj
-    return pickle.loads(generation.unseal(received.tobytes(), label, root_rank))
+    return pickle.loads(generation.verify(received.tobytes(), label, root_rank))
 
 
 def broadcast_object_fn(
@@ -138,9 +138,9 @@ def _python_number(value: Any) -> Any:
 
 
 def _allgather(encode: Callable[[Any], bytes], value: Any, name: str, set_id: int) -> list[bytes]:
-    """Returns every rank's encoded value, in rank order; the seals of all are right."""
+    """Returns every rank's encoded value, in rank order; the MACs of all are right."""
     label = f"{name} in process set {set_id}"
-    payload, failure = _sealed(encode, value, label)
+    payload, failure = _signed(encode, value, label)
     with tf_errors():
         header = np.array([[rank(), _FAILED if failure else payload.size]], dtype=np.int64)
         _native.note_call_site()
@@ -151,7 +151,7 @@ def _allgather(encode: Callable[[Any], bytes], value: Any, name: str, set_id: in
         data = _native.core.allgather(payload, name=f"{name}.data", process_set=set_id)
     ends = np.cumsum(sizes)
     return [
-        generation.unseal(data[end - n : end].tobytes(), label, sender)
+        generation.verify(data[end - n : end].tobytes(), label, sender)
         for sender, n, end in zip(ranks, sizes, ends, strict=True)
     ]
 
@@ -163,12 +163,12 @@ def _default_name(kind: str, set_id: int) -> str:
     return f"tfring.{kind}"
 
 
-def _sealed(encode: Callable[[Any], bytes], obj: Any, label: str) -> tuple[Any, Exception | None]:
-    """Returns the object's bytes with our seal; or none and the error that prevents it."""
+def _signed(encode: Callable[[Any], bytes], obj: Any, label: str) -> tuple[Any, Exception | None]:
+    """Returns the object's bytes with our MAC; or none and the error that prevents it."""
     try:
         data = encode(obj)
         if is_initialized():  # else the collective that follows raises
-            data = generation.seal(data, label, rank())
+            data = generation.sign(data, label, rank())
         return np.frombuffer(data, dtype=np.uint8), None
     except Exception as error:
         return np.empty(0, dtype=np.uint8), error

@@ -28,7 +28,7 @@ from tfring.job.handshake.keepalive import keep_alive
 from tfring.job.handshake.listener import bind
 from tfring.job.handshake.service import ServiceListener
 from tfring.job.security.errors import IntegrityError
-from tfring.job.security.seal import Channel
+from tfring.job.security.mac import Channel
 from tfring.job.security.secret import job_key
 from tfring.job.store import StoreError, TCPStore
 from tfring.runtime.exceptions import described

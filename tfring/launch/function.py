@@ -1,7 +1,7 @@
 """tfring.run: calls a Python function on N processes and returns what it returned, by rank.
 
 This process serves a store with the function, in which ranks put their results. Both sides prove to
-know a secret of this call before anything else is read, and every message carries a seal, because
+know a secret of this call before anything else is read, and every message carries a MAC, because
 what follows is pickled.
 """
 

@@ -4,7 +4,7 @@ A task connects to the program and proves to know the job's secret, which Spark 
 It says who it is (`Task`, as JSON). If the program takes it, it answers with `env`, the variables
 of the agent that the task is to start; else with `refused`, why not. What follows is what that
 agent and the program send each other, see tfring/launch/agents/protocol.py. All messages carry
-seals.
+MACs.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from tfring.job.handshake import connector
 from tfring.job.handshake.auth import Hello, Role
 from tfring.job.handshake.errors import BootstrapError
 from tfring.job.security.errors import IntegrityError
-from tfring.job.security.seal import Channel
+from tfring.job.security.mac import Channel
 from tfring.job.security.secret import job_key
 from tfring.launch.agents.protocol import agent_command
 from tfring.spark.meeting import GPUS, JOB_ID, MAX_BYTES, PYTHON, Meeting, Task

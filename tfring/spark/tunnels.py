@@ -15,7 +15,7 @@ from tfring.job.handshake.auth import Hello
 from tfring.job.handshake.handshakes import ADMITTED, Handshakes
 from tfring.job.handshake.listener import bind
 from tfring.job.security.errors import IntegrityError
-from tfring.job.security.seal import Channel
+from tfring.job.security.mac import Channel
 from tfring.job.security.secret import fresh_secret, job_key
 from tfring.launch.agents.host import LOST_CODE
 from tfring.launch.engines.shim import uses_shim

@@ -66,7 +66,7 @@ struct InitOptions {
   std::map<Rank, int> control_fds;     // rank 0: to everybody; others: to rank 0
   std::map<Rank, int> data_fds;        // to the connected data peers, the ring's at least
   std::map<Rank, int64_t> local_pids;  // process ids of the other ranks of this host
-  // The keys of the seals that we send on a control connection and of those that we receive.
+  // By rank, the MAC keys of a control connection: for sending and for receiving.
   std::map<Rank, std::pair<std::string, std::string>> control_keys;
   // Where not all are connected for data: see PeerAddresses. The descriptor is like the others.
   int data_listener = -1;

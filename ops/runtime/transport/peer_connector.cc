@@ -11,7 +11,7 @@
 
 #include "ops/runtime/base/clock.h"
 #include "ops/runtime/base/wire_io.h"
-#include "ops/runtime/transport/frame_seal.h"
+#include "ops/runtime/transport/frame_mac.h"
 #include "ops/runtime/transport/socket_util.h"
 
 namespace tfring {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "ops/runtime/base/clock.h"
-#include "ops/runtime/transport/frame_seal.h"
+#include "ops/runtime/transport/frame_mac.h"
 #include "ops/runtime/transport/socket_util.h"
 
 namespace tfring {

@@ -46,8 +46,8 @@ struct TcpControlTransport::Link {
   UniqueFd pidfd;
   uint64_t index = 0;
   FrameReader reader;
-  FrameSeal sent;
-  FrameSeal received;
+  FrameMac sent;
+  FrameMac received;
   std::string out;  // accepted by Send, not yet by the socket
   size_t out_sent = 0;
   std::string write_error;
@@ -90,12 +90,12 @@ Status TcpControlTransport::AddLink(Peer peer) {
   if (peer.rank < 0 || Find(peer.rank) != nullptr) {
     return InvalidArgument(who + ": no such rank, or given twice");
   }
-  const auto fits = [](const std::string& key) { return key.size() == kSealKeyBytes; };
-  const bool sealed = fits(peer.send_key) && fits(peer.receive_key);
-  if (!sealed && !(peer.send_key.empty() && peer.receive_key.empty())) {
+  const auto fits = [](const std::string& key) { return key.size() == kMacKeyBytes; };
+  const bool keyed = fits(peer.send_key) && fits(peer.receive_key);
+  if (!keyed && !(peer.send_key.empty() && peer.receive_key.empty())) {
     return InvalidArgument(who + ": its keys have " + std::to_string(peer.send_key.size()) +
                            " and " + std::to_string(peer.receive_key.size()) +
-                           " bytes; give two keys of " + std::to_string(kSealKeyBytes) +
+                           " bytes; give two keys of " + std::to_string(kMacKeyBytes) +
                            " bytes, or none");
   }
   Status prepared = PrepareSocket(peer.socket.get());
@@ -139,10 +139,10 @@ void TcpControlTransport::Send(Rank to, std::string frame) {
   std::lock_guard<std::mutex> lock(mutex_);
   Link* link = Find(to);
   if (link == nullptr || link->lost || !link->write_error.empty()) return;
-  if (frame.size() > kMaxStreamFrameBytes - kSealBytes) {
+  if (frame.size() > kMaxStreamFrameBytes - kMacBytes) {
     return FailWriting(link, "a control frame of " + std::to_string(frame.size()) +
                                  " bytes for it is over the limit of " +
-                                 std::to_string(kMaxStreamFrameBytes - kSealBytes));
+                                 std::to_string(kMaxStreamFrameBytes - kMacBytes));
   }
   const auto length = FrameHeader(frame.size() + link->sent.bytes());
   std::string header(length.data(), length.size());
@@ -222,7 +222,7 @@ TcpControlTransport::Reading TcpControlTransport::ReadOnce(Link* link,
   bool forged = false;
   const Status fed =
       link->reader.Feed({buffer_.data(), static_cast<size_t>(n)}, [&](std::string frame) {
-        forged = forged || !link->received.Open(&frame);
+        forged = forged || !link->received.Check(&frame);
         if (forged) return;
         events->push_back({ControlEvent::Kind::kFrame, link->rank, std::move(frame), ""});
       });

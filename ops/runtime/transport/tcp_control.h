@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ops/runtime/interfaces/control_transport.h"
-#include "ops/runtime/transport/frame_seal.h"
+#include "ops/runtime/transport/frame_mac.h"
 #include "ops/runtime/transport/framing.h"
 #include "ops/runtime/transport/unique_fd.h"
 
@@ -17,7 +17,7 @@ namespace tfring {
 
 // Control frames over connected stream sockets. One epoll waits for the sockets, for Wake and for
 // the end of peer processes on this host, because a forked child may hold a dead peer's socket
-// open. Every frame carries a seal where the peer has keys: a frame with a wrong one ends the
+// open. Every frame carries a MAC where the peer has keys: a frame with a wrong one ends the
 // connection. Threads as ControlTransport says; lives for one generation. Destroying it without
 // Close closes the connections at once.
 class TcpControlTransport final : public ControlTransport {
@@ -26,7 +26,7 @@ class TcpControlTransport final : public ControlTransport {
     Rank rank = kNoRank;
     UniqueFd socket;
     int64_t pid = 0;  // of a peer on this host; 0 where unknown
-    // Of the seals that we send and of those that the peer sends; both empty: none.
+    // MAC keys, for sending and for receiving; both empty: no MACs.
     std::string send_key;
     std::string receive_key;
   };

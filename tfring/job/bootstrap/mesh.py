@@ -18,7 +18,7 @@ from tfring.job.handshake.connector import connect
 from tfring.job.handshake.descriptors import raise_descriptor_limit
 from tfring.job.handshake.errors import BootstrapError, UnreachableError
 from tfring.job.handshake.listener import Listener
-from tfring.job.security.seal import Channel, ChannelKeys
+from tfring.job.security.mac import Channel, ChannelKeys
 from tfring.runtime.texts.ranks import ranks_text
 
 
@@ -33,7 +33,7 @@ class Connections:
     control_fds: dict[int, int] = dataclasses.field(default_factory=dict)
     # Descriptors of data connections, by peer.
     data_fds: dict[int, int] = dataclasses.field(default_factory=dict)
-    # By peer, the keys of the seals that we send and of those that we get.
+    # By peer, the keys of the MACs that we send and of those that we get.
     control_keys: dict[int, ChannelKeys] = dataclasses.field(default_factory=dict)
     # Where not all ranks are connected: what others connect to later.
     listener: socket.socket | None = None

@@ -10,7 +10,7 @@ Four messages of fixed size, so that there is nothing to parse before the proof:
 Each proof covers both nonces, so nobody can replay it, and the name of its side, so nobody can send
 it back to its maker. The connector proves first: a stranger that asks a listener learns nothing to
 try guesses on. The verdict tells the connector whether it was admitted. Both sides then have keys
-for the seals of later messages, which are not encrypted.
+for the MACs of later messages, which are not encrypted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import struct
 from dataclasses import dataclass
 
 from tfring.job.handshake.errors import AuthError, NotAdmittedError
-from tfring.job.security.seal import ChannelKeys, receive_exactly
+from tfring.job.security.mac import ChannelKeys, receive_exactly
 from tfring.job.security.secret import expand
 
 # The last two bytes number the protocol of the start; see also PROTOCOL.
@@ -93,7 +93,7 @@ def _proof(key: bytes, side: bytes, *parts: bytes) -> bytes:
 
 
 def _session(key: bytes, hello: bytes, challenge: bytes) -> tuple[bytes, bytes]:
-    """Returns the keys of the seals from the connector and of those from the listener."""
+    """Returns the keys of the MACs from the connector and of those from the listener."""
     session = _proof(key, b"session", hello, challenge)
     return expand(session, b"from connector"), expand(session, b"from listener")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tfring.job.handshake import auth
 from tfring.job.handshake.errors import AuthError, NotAdmittedError, UnreachableError
 from tfring.job.handshake.listener import resolve
-from tfring.job.security.seal import Channel
+from tfring.job.security.mac import Channel
 
 # Many short attempts, so that one lost SYN does not use up all the time.
 _CONNECT_SECONDS = 5.0

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from tfring.job.handshake import auth
 from tfring.job.handshake.errors import AuthError, BootstrapError
-from tfring.job.security.seal import Channel
+from tfring.job.security.mac import Channel
 
 _log = logging.getLogger("tfring")
 

@@ -17,7 +17,7 @@ from typing import Any
 from tfring.job.handshake import auth
 from tfring.job.handshake.errors import BootstrapError
 from tfring.job.handshake.handshakes import ADMITTED, Decision, Handshakes
-from tfring.job.security.seal import Channel
+from tfring.job.security.mac import Channel
 from tfring.runtime.settings.setting import ports_of
 
 # How long a name of this host may be looked up.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tfring.job.handshake import auth
 from tfring.job.handshake.handshakes import ADMITTED, Decision, Handshakes
-from tfring.job.security.seal import Channel
+from tfring.job.security.mac import Channel
 
 _log = logging.getLogger("tfring")
 

@@ -1,4 +1,4 @@
-"""Errors of secrets and of sealed messages."""
+"""Errors of secrets and of MACs."""
 
 from __future__ import annotations
 

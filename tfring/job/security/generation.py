@@ -1,7 +1,7 @@
 """Proves which rank an object comes from, in the present generation.
 
-Objects travel as the data of collectives, over connections without seals, and the receiver
-unpickles them. Each carries a seal over its sender's rank, the name of the collective and a number
+Objects travel as the data of collectives, over connections without MACs, and the receiver
+unpickles them. Each carries a MAC over its sender's rank, the name of the collective and a number
 that grows: nobody can make one up, change it, or send it a second time.
 """
 
@@ -13,11 +13,11 @@ import struct
 import threading
 
 from tfring.job.security.errors import IntegrityError
-from tfring.job.security.seal import SEAL_SIZE, seal_of
+from tfring.job.security.mac import MAC_SIZE, mac_of
 from tfring.job.security.secret import expand, fresh_secret
 
 _NUMBER = struct.Struct("<Q")
-OVERHEAD = _NUMBER.size + SEAL_SIZE
+OVERHEAD = _NUMBER.size + MAC_SIZE
 
 
 class _Generation:
@@ -52,29 +52,29 @@ def begin(key: bytes | None) -> None:
 
 
 def end() -> None:
-    """Ends the generation. Nothing can be sealed or opened until the next one begins."""
+    """Ends the generation. Nothing can be signed or verified until the next one begins."""
     global _current
     _current = None
 
 
-def seal(payload: bytes, name: str, sender: int) -> bytes:
-    """Returns a payload with its seal in front, `OVERHEAD` bytes longer."""
+def sign(payload: bytes, name: str, sender: int) -> bytes:
+    """Returns a payload with its MAC in front, `OVERHEAD` bytes longer."""
     generation = _generation()
     number = generation.next_number()
-    return _NUMBER.pack(number) + _seal(generation, number, name, sender, payload) + payload
+    return _NUMBER.pack(number) + _mac(generation, number, name, sender, payload) + payload
 
 
-def unseal(sealed: bytes, name: str, sender: int) -> bytes:
-    """Checks a seal and returns the payload.
+def verify(signed: bytes, name: str, sender: int) -> bytes:
+    """Checks a MAC and returns the payload.
 
     IntegrityError: it comes from somebody else, was changed, or was received before.
     """
     generation = _generation()
-    if len(sealed) >= OVERHEAD:
-        (number,) = _NUMBER.unpack_from(sealed)
-        payload = sealed[OVERHEAD:]
-        right = _seal(generation, number, name, sender, payload)
-        fine = hmac.compare_digest(sealed[_NUMBER.size : OVERHEAD], right)
+    if len(signed) >= OVERHEAD:
+        (number,) = _NUMBER.unpack_from(signed)
+        payload = signed[OVERHEAD:]
+        right = _mac(generation, number, name, sender, payload)
+        fine = hmac.compare_digest(signed[_NUMBER.size : OVERHEAD], right)
         if fine and generation.accept(name, sender, number):
             return payload
     raise IntegrityError(
@@ -83,12 +83,12 @@ def unseal(sealed: bytes, name: str, sender: int) -> bytes:
     )
 
 
-def _seal(generation: _Generation, number: int, name: str, sender: int, payload: bytes) -> bytes:
+def _mac(generation: _Generation, number: int, name: str, sender: int, payload: bytes) -> bytes:
     text = name.encode()
-    return seal_of(generation.key, number, struct.pack("<II", sender, len(text)), text, payload)
+    return mac_of(generation.key, number, struct.pack("<II", sender, len(text)), text, payload)
 
 
 def _generation() -> _Generation:
     if _current is None:
-        raise IntegrityError("tfring is not initialized: there is no key to seal objects with")
+        raise IntegrityError("tfring is not initialized: there is no key to sign objects with")
     return _current

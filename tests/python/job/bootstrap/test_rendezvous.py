@@ -92,7 +92,7 @@ def test_small_jobs_listen_only_while_they_connect(connect_all):
 def test_each_generation_has_its_own_keys_and_number(connect_all):
     """Neither a connection nor a frame of one can be taken for one of another."""
     settings = Settings(secret=SECRET, start_timeout=20)
-    seen: dict[str, set[object]] = {"key": set(), "nonce": set(), "seals": set()}
+    seen: dict[str, set[object]] = {"key": set(), "nonce": set(), "macs": set()}
     for _ in range(3):
         memberships, errors = connect_all(3, settings)
         assert not errors
@@ -102,8 +102,8 @@ def test_each_generation_has_its_own_keys_and_number(connect_all):
             seen[name].add(same)
         for membership in memberships.values():
             for keys in membership.control_keys.values():
-                assert keys.send not in seen["seals"]
-                seen["seals"].add(keys.send)
+                assert keys.send not in seen["macs"]
+                seen["macs"].add(keys.send)
 
 
 def test_ids_of_process_sets_go_on_where_any_rank_has_been():

@@ -14,7 +14,7 @@ from tfring.job.handshake.connector import connect
 from tfring.job.handshake.errors import AuthError, BootstrapError, NotAdmittedError
 from tfring.job.handshake.listener import Listener, bind
 from tfring.job.security.errors import SecretError
-from tfring.job.security.seal import receive_exactly
+from tfring.job.security.mac import receive_exactly
 from tfring.job.security.secret import derived_secret, expand, fresh_secret, job_key
 
 KEY = job_key("a" * 64, "job")

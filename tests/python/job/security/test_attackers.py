@@ -28,7 +28,7 @@ from tfring.job.handshake.errors import AuthError, BootstrapError
 from tfring.job.handshake.listener import Listener, bind
 from tfring.job.security import generation
 from tfring.job.security.errors import IntegrityError
-from tfring.job.security.seal import Channel, ChannelKeys
+from tfring.job.security.mac import Channel, ChannelKeys
 from tfring.job.security.secret import job_key
 from tfring.job.store import StoreError
 from tfring.launch import function, function_task
@@ -236,21 +236,21 @@ def test_channel_carries_messages_of_any_length():
 
 
 LIES = {
-    "another total": lambda sealed, _: sealed[:20] + struct.pack("<Q", 1 << 60) + sealed[28:],
-    "another length": lambda sealed, _: struct.pack("<I", 0xFFFFFFFF) + sealed[4:],
-    "a changed byte": lambda sealed, _: sealed[:-1] + bytes([sealed[-1] ^ 1]),
-    "a repeated message": lambda sealed, before: before,
-    "a message of the other direction": lambda sealed, _: reflected,
-    "no seal": lambda sealed, _: sealed[:4] + b"\x00" * 16 + sealed[20:],
+    "another total": lambda sent, _: sent[:20] + struct.pack("<Q", 1 << 60) + sent[28:],
+    "another length": lambda sent, _: struct.pack("<I", 0xFFFFFFFF) + sent[4:],
+    "a changed byte": lambda sent, _: sent[:-1] + bytes([sent[-1] ^ 1]),
+    "a repeated message": lambda sent, before: before,
+    "a message of the other direction": lambda sent, _: reflected,
+    "no MAC": lambda sent, _: sent[:4] + b"\x00" * 16 + sent[20:],
 }
-reflected = Channel(socket.socket(), ChannelKeys(b"b" * 32, b"a" * 32)).sealed(b"second")
+reflected = Channel(socket.socket(), ChannelKeys(b"b" * 32, b"a" * 32)).framed(b"second")
 
 
 @pytest.mark.parametrize("lie", LIES)
 def test_lies_on_a_channel(lie):
     """They are found out before anything is parsed, or memory taken for it."""
     a, b = channels()
-    first, second = a.sealed(b"first"), a.sealed(b"second")
+    first, second = a.framed(b"first"), a.framed(b"second")
     b_in = a.sock
     b_in.sendall(first)
     assert b.receive(100) == b"first"
@@ -334,18 +334,18 @@ def test_strangers_do_not_wear_out_the_server_of_a_function(monkeypatch):
 
 
 @pytest.fixture
-def sealing():
+def key():
     generation.begin(b"g" * 32)
     yield
     generation.end()
 
 
-@pytest.mark.usefixtures("sealing")
-def test_objects_are_unpickled_only_with_the_seal_of_their_sender():
+@pytest.mark.usefixtures("key")
+def test_objects_are_unpickled_only_with_the_mac_of_their_sender():
     evil = pickle.dumps(Evil())
-    fine = generation.seal(b"data", "name", 1)
-    assert generation.unseal(fine, "name", 1) == b"data"
-    later = generation.seal(b"data", "name", 1)
+    fine = generation.sign(b"data", "name", 1)
+    assert generation.verify(fine, "name", 1) == b"data"
+    later = generation.sign(b"data", "name", 1)
     for forged, name, sender in (
         (fine, "name", 1),  # a second time
         (later, "name", 2),  # in the place of another rank
@@ -357,12 +357,12 @@ def test_objects_are_unpickled_only_with_the_seal_of_their_sender():
         (b"", "name", 1),
     ):
         with pytest.raises(IntegrityError, match="It was not unpickled"):
-            generation.unseal(forged, name, sender)
-    assert generation.unseal(later, "name", 1) == b"data"
-    again = generation.seal(b"data", "name", 1)
+            generation.verify(forged, name, sender)
+    assert generation.verify(later, "name", 1) == b"data"
+    again = generation.sign(b"data", "name", 1)
     generation.begin(b"h" * 32)  # the next generation has another key
     with pytest.raises(IntegrityError):
-        generation.unseal(again, "name", 1)
+        generation.verify(again, "name", 1)
 
 
 @pytest.fixture
@@ -374,7 +374,7 @@ def patches(monkeypatch):
 
 
 def test_bytes_that_come_instead_of_an_object(patches):
-    """The data connections have no seals: there a relay can change everything."""
+    """The data connections have no MACs: there a relay can change everything."""
     evil = pickle.dumps(Evil())
     header = objects.np.array([[0, 24 + len(evil)]], dtype="int64")
     data = objects.np.frombuffer(bytes(24) + evil, dtype="uint8")

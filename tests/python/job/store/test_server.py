@@ -71,7 +71,7 @@ def test_a_slow_client_harms_nobody(tcp):
                 if not unsent:
                     asked += 1
                     what = (Op.GET, (b"large",)) if asked <= GETS else (Op.PING, (bytes(1 << 16),))
-                    unsent = slow.sealed(Request(what[0], asked, 1, what[1]).encode())
+                    unsent = slow.framed(Request(what[0], asked, 1, what[1]).encode())
                 unsent = unsent[slow.sock.send(unsent) :]
         except BlockingIOError:
             assert store.add("n", 1) == turn
@@ -134,16 +134,16 @@ def test_requests_that_make_no_sense(tcp):
         assert store.get(f"n{number % 3}") == b"%d" % number
 
 
-@pytest.mark.parametrize("where", ["length", "seal", "total"])
-def test_frames_that_the_client_did_not_seal(tcp, where):
+@pytest.mark.parametrize("where", ["length", "MAC", "total"])
+def test_frames_that_the_client_did_not_send(tcp, where):
     channel = opened(tcp.server.port)
-    frame = bytearray(channel.sealed(Request(Op.SET, 1, 1, (b"k", b"v", b"")).encode()))
+    frame = bytearray(channel.framed(Request(Op.SET, 1, 1, (b"k", b"v", b"")).encode()))
     if where == "length":
         frame[0:4] = struct.pack("<I", 1 << 30)
-    elif where == "seal":
+    elif where == "MAC":
         frame[-1] ^= 1
     else:
-        frame = bytearray(channel.sealed(bytes(40 << 20))[:28])
+        frame = bytearray(channel.framed(bytes(40 << 20))[:28])
     channel.sock.sendall(frame)
     assert is_dropped(channel.sock)
     assert not tcp.server.check(["k"])

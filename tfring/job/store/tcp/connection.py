@@ -16,7 +16,7 @@ from tfring.job.handshake.connector import connect_once
 from tfring.job.handshake.errors import AuthError, BootstrapError
 from tfring.job.handshake.keepalive import keep_alive
 from tfring.job.security.errors import IntegrityError
-from tfring.job.security.seal import Channel
+from tfring.job.security.mac import Channel
 from tfring.job.store.errors import (
     StoreAuthError,
     StoreConnectionError,
@@ -261,12 +261,12 @@ class Connection:
     def _send(self, channel: Channel, ready: memoryview, ping: bool) -> memoryview:
         """Sends what the socket takes; returns what is left of what was made ready."""
         if ping:
-            ready = memoryview(bytes(ready) + channel.sealed(Request(Op.PING, 0, 0).encode()))
+            ready = memoryview(bytes(ready) + channel.framed(Request(Op.PING, 0, 0).encode()))
         while True:
             if not ready:
                 data = bytearray()
                 while len(data) < _SEND_BYTES and (request := self._calls.next_request()):
-                    data += channel.sealed(request.encode())
+                    data += channel.framed(request.encode())
                 ready = memoryview(bytes(data))
             if not ready:
                 return ready

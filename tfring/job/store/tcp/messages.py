@@ -2,8 +2,8 @@
 
 A request has the operation, a number that grows with every request of a client, and the number of
 the oldest request whose answer the client still waits for; then its fields. An answer has its kind
-and the number of the request. A field is its length and its bytes. Every message is sealed and has
-its length in front (job/security/seal.py).
+and the number of the request. A field is its length and its bytes. Every message has a MAC and
+its length in front (job/security/mac.py).
 """
 
 from __future__ import annotations

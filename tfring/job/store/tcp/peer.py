@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from tfring.job.handshake.keepalive import keep_alive
-from tfring.job.security.seal import Channel
+from tfring.job.security.mac import Channel
 from tfring.job.store.table import Change, Limits
 from tfring.job.store.tcp.messages import Answer, Kind, Request, longest_message
 from tfring.job.store.tcp.session import Session
@@ -139,9 +139,9 @@ class Peer:
         """Makes bytes of some answers, and of changes when there are no more; whether any."""
         data = bytearray()
         while self._answers and len(data) < _SEND_BYTES:
-            data += self._channel.sealed(self._answers.popleft().encode())
+            data += self._channel.framed(self._answers.popleft().encode())
         for number, watch in self.watches.items():
             while len(data) < _SEND_BYTES and (answer := watch.take(number)) is not None:
-                data += self._channel.sealed(answer.encode())
+                data += self._channel.framed(answer.encode())
         self._ready = memoryview(bytes(data))
         return bool(data)

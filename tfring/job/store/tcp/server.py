@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tfring.job.handshake.auth import Role
 from tfring.job.handshake.service import ServiceListener
 from tfring.job.security.errors import IntegrityError
-from tfring.job.security.seal import Channel
+from tfring.job.security.mac import Channel
 from tfring.job.store.errors import StoreError, StoreLimitError
 from tfring.job.store.table import Change, Limits, Table
 from tfring.job.store.tcp.messages import CHANGING, Answer, Kind, Op, Request, number

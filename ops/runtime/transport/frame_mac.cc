@@ -1,4 +1,4 @@
-#include "ops/runtime/transport/frame_seal.h"
+#include "ops/runtime/transport/frame_mac.h"
 
 #include <algorithm>
 #include <cstring>
@@ -107,11 +107,11 @@ std::string Blake2b::Finish() {
   return output;
 }
 
-FrameSeal::FrameSeal(std::string_view key) : enabled_(!key.empty()), keyed_(key, kSealBytes) {
+FrameMac::FrameMac(std::string_view key) : enabled_(!key.empty()), keyed_(key, kMacBytes) {
   keyed_.HashFullBlock();
 }
 
-std::string FrameSeal::Next(std::string_view frame) {
+std::string FrameMac::Next(std::string_view frame) {
   if (!enabled_) return "";
   std::array<char, 8> number;
   WriteWord(number_++, number.data());
@@ -121,16 +121,16 @@ std::string FrameSeal::Next(std::string_view frame) {
   return mac.Finish();
 }
 
-bool FrameSeal::Open(std::string* sealed) {
+bool FrameMac::Check(std::string* frame) {
   if (!enabled_) return true;
-  if (sealed->size() < kSealBytes) return false;
-  const std::string right = Next(std::string_view(*sealed).substr(kSealBytes));
+  if (frame->size() < kMacBytes) return false;
+  const std::string right = Next(std::string_view(*frame).substr(kMacBytes));
   // In constant time, so that a guess cannot be made byte by byte.
   unsigned char differs = 0;
-  for (size_t i = 0; i < kSealBytes; ++i) {
-    differs = static_cast<unsigned char>(differs | (right[i] ^ (*sealed)[i]));
+  for (size_t i = 0; i < kMacBytes; ++i) {
+    differs = static_cast<unsigned char>(differs | (right[i] ^ (*frame)[i]));
   }
-  sealed->erase(0, kSealBytes);
+  frame->erase(0, kMacBytes);
   return differs == 0;
 }
 

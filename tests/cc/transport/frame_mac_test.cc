@@ -1,5 +1,5 @@
-// Seals on control frames: known values, and an attacker on the way between two ranks.
-#include "ops/runtime/transport/frame_seal.h"
+// MACs on control frames: known values, and an attacker on the way between two ranks.
+#include "ops/runtime/transport/frame_mac.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@
 #include "tests/cc/test.h"
 #include "tests/cc/transport/fixture.h"
 
-namespace tfring::frame_seal_test {
+namespace tfring::frame_mac_test {
 namespace {
 
 using Kind = ControlEvent::Kind;
@@ -45,7 +45,7 @@ TEST(HashOfTheStandard) {
 }
 
 // hashlib.blake2b(bytes(8) + data, key=bytes(range(32)), digest_size=16) of Python.
-TEST(SealsArePythons) {
+TEST(MacsArePythons) {
   const std::vector<std::pair<size_t, std::string>> known = {
       {0, "a93a3b99d2c6ddb6177797d4335c4a42"},    {1, "2b2925fafd5806b7145c34cdcb026137"},
       {120, "ce15c0dd165636dbe80df948cd016d60"},  {128, "b84a9e533092481156a69626687cd1c7"},
@@ -53,21 +53,21 @@ TEST(SealsArePythons) {
       {1000, "c5992afaea0987259f3cfeb334094ea2"},
   };
   for (const auto& [size, expected] : known) {
-    FrameSeal seal(Counting(32));
-    EXPECT_EQ(Hex(seal.Next(Counting(size))), expected);
-    EXPECT_TRUE(Hex(seal.Next(Counting(size))) != expected);  // the second frame of the stream
+    FrameMac mac(Counting(32));
+    EXPECT_EQ(Hex(mac.Next(Counting(size))), expected);
+    EXPECT_TRUE(Hex(mac.Next(Counting(size))) != expected);  // the second frame of the stream
   }
 }
 
-std::unique_ptr<TcpControlTransport> Sealed(Rank peer, int fd, std::string send,
-                                            std::string receive) {
+std::unique_ptr<TcpControlTransport> WithMacs(Rank peer, int fd, std::string send,
+                                              std::string receive) {
   std::vector<TcpControlTransport::Peer> peers;
   peers.push_back({peer, UniqueFd(fd), 0, std::move(send), std::move(receive)});
   return std::move(*TcpControlTransport::Create(std::move(peers)));
 }
 
 TEST(AKeyOfAnotherSizeIsRefused) {
-  const std::string key(kSealKeyBytes, 'k');
+  const std::string key(kMacKeyBytes, 'k');
   const auto create = [](const std::string& send, const std::string& receive) {
     std::vector<TcpControlTransport::Peer> peers;
     auto [a, b] = ConnectedSockets(Link::kUnix);
@@ -78,7 +78,7 @@ TEST(AKeyOfAnotherSizeIsRefused) {
   EXPECT_EQ(create(key, key).ToString(), "Ok");
   EXPECT_EQ(create("", "").ToString(), "Ok");
   for (const std::string& bad : {std::string("k"), key + "k", std::string(200, 'k'),
-                                 std::string()}) {  // the last: seals in one direction only
+                                 std::string()}) {  // the last: MACs in one direction only
     for (const Status& status : {create(bad, key), create(key, bad)}) {
       EXPECT_TRUE(status.code() == StatusCode::kInvalidArgument);
       EXPECT_CONTAINS(status.message(), "control connection to rank 3: its keys have");
@@ -105,12 +105,12 @@ std::vector<ControlEvent> ThroughARelay(
   const std::string key(32, 'k');
   auto [a, near] = ConnectedSockets(Link::kTcp);
   auto [far, b] = ConnectedSockets(Link::kTcp);
-  auto sender = Sealed(1, a, key, std::string(32, 'o'));
-  auto receiver = Sealed(0, b, std::string(32, 'o'), key);
+  auto sender = WithMacs(1, a, key, std::string(32, 'o'));
+  auto receiver = WithMacs(0, b, std::string(32, 'o'), key);
   std::vector<std::string> frames;
   for (const std::string text : {"first", "other", "third"}) {
     sender->Send(1, text);
-    frames.push_back(ReadBytes(near, kFrameHeaderBytes + kSealBytes + text.size()));
+    frames.push_back(ReadBytes(near, kFrameHeaderBytes + kMacBytes + text.size()));
   }
   const std::string bytes = change(frames);
   EXPECT_EQ(send(far, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
@@ -155,9 +155,9 @@ TEST(ARelayCannotChangeAnything) {
 // A frame of one direction is no frame of the other.
 TEST(ARelayCannotReflect) {
   auto [a, near] = ConnectedSockets(Link::kTcp);
-  auto rank = Sealed(1, a, std::string(32, 's'), std::string(32, 'r'));
+  auto rank = WithMacs(1, a, std::string(32, 's'), std::string(32, 'r'));
   rank->Send(1, "hello");
-  const std::string bytes = ReadBytes(near, kFrameHeaderBytes + kSealBytes + 5);
+  const std::string bytes = ReadBytes(near, kFrameHeaderBytes + kMacBytes + 5);
   EXPECT_EQ(send(near, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
   auto seen = Collect(rank.get(), 1);
   ASSERT_EQ(seen.size(), size_t{1});
@@ -166,4 +166,4 @@ TEST(ARelayCannotReflect) {
 }
 
 }  // namespace
-}  // namespace tfring::frame_seal_test
+}  // namespace tfring::frame_mac_test

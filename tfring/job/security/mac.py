@@ -1,6 +1,6 @@
-"""Seals: short proofs that a message was sent by a rank of the job, at this place in its stream.
+"""MACs: short proofs that a message was sent by a rank of the job, at this place in its stream.
 
-A seal is BLAKE2b with a key, which the runtime computes too (ops/runtime/transport/frame_seal.h),
+A MAC is BLAKE2b with a key, which the runtime computes too (ops/runtime/transport/frame_mac.h),
 over the number of the message and its bytes. Nothing is encrypted.
 """
 
@@ -15,23 +15,23 @@ from typing import NamedTuple
 
 from tfring.job.security.errors import IntegrityError
 
-SEAL_SIZE = 16
+MAC_SIZE = 16
 _LENGTH = struct.Struct("<I")
 _TOTAL = struct.Struct("<Q")
 _NUMBER = struct.Struct("<Q")
-# The first piece with a wrong length or seal is refused, so a lie costs at most this many bytes.
+# The first piece with a wrong length or MAC is refused, so a lie costs at most this many bytes.
 _PIECE_BYTES = 1 << 20
 
 # Yields how many bytes it needs next, gets them, and returns what they are.
 Parts = Generator[int, bytes, bytes]
 
 
-def seal_of(key: bytes, number: int, *parts: bytes | memoryview) -> bytes:
-    """Returns the seal of a message with this number in its stream: 16 bytes.
+def mac_of(key: bytes, number: int, *parts: bytes | memoryview) -> bytes:
+    """Returns the MAC of a message with this number in its stream: 16 bytes.
 
     The key has 32 bytes, which only sender and receiver know.
     """
-    mac = hashlib.blake2b(_NUMBER.pack(number), key=key, digest_size=SEAL_SIZE)
+    mac = hashlib.blake2b(_NUMBER.pack(number), key=key, digest_size=MAC_SIZE)
     for part in parts:
         mac.update(part)
     return mac.digest()
@@ -45,9 +45,9 @@ class ChannelKeys(NamedTuple):
 
 
 class Channel:
-    """Messages with seals over a connected socket, which belongs to the caller.
+    """Messages with MACs over a connected socket, which belongs to the caller.
 
-    A message is cut into pieces of at most 1 MiB, each with its length in front and its seal: what
+    A message is cut into pieces of at most 1 MiB, each with its length in front and its MAC: what
     was not sent by the other end is noticed before it is parsed, or memory is taken for it. Not
     thread-safe, but one thread may send while another receives.
     """
@@ -65,16 +65,16 @@ class Channel:
         Raises:
             OSError: The connection is lost, or its timeout has passed.
         """
-        self.sock.sendall(self.sealed(data))
+        self.sock.sendall(self.framed(data))
 
-    def sealed(self, data: bytes) -> bytes:
+    def framed(self, data: bytes) -> bytes:
         """Returns the bytes of the next message, which the caller has to send."""
         view = memoryview(data)
         pieces = [_TOTAL.pack(len(data))]
         pieces += [bytes(view[i : i + _PIECE_BYTES]) for i in range(0, len(data), _PIECE_BYTES)]
         out = []
         for piece in pieces:
-            out += [_LENGTH.pack(len(piece)), seal_of(self.keys.send, self._sent, piece), piece]
+            out += [_LENGTH.pack(len(piece)), mac_of(self.keys.send, self._sent, piece), piece]
             self._sent += 1
         return b"".join(out)
 
@@ -111,12 +111,12 @@ class Channel:
         return b"".join(pieces)
 
     def _piece(self, size: int) -> Parts:
-        head = yield _LENGTH.size + SEAL_SIZE
+        head = yield _LENGTH.size + MAC_SIZE
         (length,) = _LENGTH.unpack_from(head)
         if length != size:
             raise IntegrityError(_changed(self._received))
         piece = yield size
-        expected = seal_of(self.keys.receive, self._received, piece)
+        expected = mac_of(self.keys.receive, self._received, piece)
         if not hmac.compare_digest(head[_LENGTH.size :], expected):
             raise IntegrityError(_changed(self._received))
         self._received += 1
