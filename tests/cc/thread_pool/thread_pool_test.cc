@@ -20,13 +20,13 @@ namespace {
 
 // A queue of functions as a task. `inside` is not guarded by anything but the pool: under the
 // thread sanitizer that shows whether one turn happens before the next.
-struct Tasks {
-  Tasks(ThreadPool* pool, ThreadPool::Adds adds)
+struct Functions {
+  Functions(ThreadPool* pool, ThreadPool::Adds adds)
       : pool(pool), task(pool->Open(adds, [this](TimePoint) { return Next(); })) {}
-  bool Post(std::function<void()> task) {
+  bool Post(std::function<void()> function) {
     {
       std::lock_guard<std::mutex> lock(mutex);
-      queue.push_back(std::move(task));
+      queue.push_back(std::move(function));
     }
     return pool->Add(task);
   }
@@ -37,18 +37,18 @@ struct Tasks {
     ran_all.get_future().get();
   }
   bool Next() {
-    std::function<void()> task;
+    std::function<void()> next;
     bool more = false;
     {
       std::lock_guard<std::mutex> lock(mutex);
       if (queue.empty()) return false;
-      task = std::move(queue.front());
+      next = std::move(queue.front());
       queue.erase(queue.begin());
       more = !queue.empty();
     }
     ++inside;
     EXPECT_EQ(inside, 1);
-    task();
+    next();
     --inside;
     ++ran;
     return more;
@@ -65,8 +65,8 @@ struct Tasks {
 TEST(AllIsDoneOnceInOrderAndOneAtATime) {
   for (uint32_t seed = 0; seed < 30; ++seed) {
     ThreadPool pool;
-    Tasks dones(&pool, ThreadPool::Adds::kAnyTime);
-    Tasks moves(&pool, ThreadPool::Adds::kLast);
+    Functions dones(&pool, ThreadPool::Adds::kAnyTime);
+    Functions moves(&pool, ThreadPool::Adds::kLast);
     ASSERT_TRUE(pool.Start(2).ok());
     constexpr int kPosters = 3;
     constexpr int kEach = 200;
@@ -102,8 +102,8 @@ TEST(AllIsDoneOnceInOrderAndOneAtATime) {
 // Until the threads of the pool sleep, one of them may be faster.
 TEST(ACallerRunsWhatItHasAdded) {
   ThreadPool pool;
-  Tasks dones(&pool, ThreadPool::Adds::kAnyTime);
-  Tasks moves(&pool, ThreadPool::Adds::kLast);
+  Functions dones(&pool, ThreadPool::Adds::kAnyTime);
+  Functions moves(&pool, ThreadPool::Adds::kLast);
   ASSERT_TRUE(pool.Start(2).ok());
   dones.Settle();
   moves.Settle();
@@ -137,7 +137,7 @@ TEST(ACallerRunsWhatItHasAdded) {
 TEST(ASecondCallerRunsOnAThreadDoesNothing) {
   ThreadPool pool;
   const std::thread::id self = std::this_thread::get_id();
-  Tasks moves(&pool, ThreadPool::Adds::kLast);
+  Functions moves(&pool, ThreadPool::Adds::kLast);
   ASSERT_TRUE(pool.Start(2).ok());
   {
     ThreadPool::CallerRuns caller(&pool);
@@ -204,8 +204,8 @@ TEST(ACallerAddsUpAsThePoolDoes) {
 // ended.
 TEST(WhoMovesIsWhoRunsDone) {
   ThreadPool pool;
-  Tasks dones(&pool, ThreadPool::Adds::kAnyTime);
-  Tasks moves(&pool, ThreadPool::Adds::kLast);
+  Functions dones(&pool, ThreadPool::Adds::kAnyTime);
+  Functions moves(&pool, ThreadPool::Adds::kLast);
   ASSERT_TRUE(pool.Start(2).ok());
   bool left_alone = false;
   // Again if the other thread was just looking for work.
@@ -230,8 +230,8 @@ TEST(WhoMovesIsWhoRunsDone) {
 
 TEST(ADoneMayWaitForACollective) {
   ThreadPool pool;
-  Tasks dones(&pool, ThreadPool::Adds::kAnyTime);
-  Tasks moves(&pool, ThreadPool::Adds::kLast);
+  Functions dones(&pool, ThreadPool::Adds::kAnyTime);
+  Functions moves(&pool, ThreadPool::Adds::kLast);
   ASSERT_TRUE(pool.Start(2).ok());
   dones.Post([&] {
     std::promise<void> moved;
@@ -243,8 +243,8 @@ TEST(ADoneMayWaitForACollective) {
 
 TEST(ADoneThatLastsHoldsUpNoCollective) {
   ThreadPool pool;
-  Tasks dones(&pool, ThreadPool::Adds::kAnyTime);
-  Tasks moves(&pool, ThreadPool::Adds::kLast);
+  Functions dones(&pool, ThreadPool::Adds::kAnyTime);
+  Functions moves(&pool, ThreadPool::Adds::kLast);
   ASSERT_TRUE(pool.Start(2).ok());
   std::promise<void> let_go;
   std::promise<void> began;
@@ -276,7 +276,7 @@ TEST(ADoneThatLastsHoldsUpNoCollective) {
 
 // Posts `outer` as a `done` for a caller to run, again until the caller was faster than the
 // threads of the pool.
-void RunOnACaller(ThreadPool* pool, Tasks* dones, const std::function<void()>& outer) {
+void RunOnACaller(ThreadPool* pool, Functions* dones, const std::function<void()>& outer) {
   const std::thread::id self = std::this_thread::get_id();
   bool on_caller = false;
   for (int attempt = 0; attempt < 5000 && !on_caller; ++attempt) {
@@ -296,8 +296,8 @@ void RunOnACaller(ThreadPool* pool, Tasks* dones, const std::function<void()>& o
 
 TEST(ADoneOnACallerMayWaitForACollective) {
   ThreadPool pool;
-  Tasks dones(&pool, ThreadPool::Adds::kAnyTime);
-  Tasks moves(&pool, ThreadPool::Adds::kLast);
+  Functions dones(&pool, ThreadPool::Adds::kAnyTime);
+  Functions moves(&pool, ThreadPool::Adds::kLast);
   ASSERT_TRUE(pool.Start(2).ok());
   RunOnACaller(&pool, &dones, [&] {
     std::promise<void> moved;
@@ -310,8 +310,8 @@ TEST(ADoneOnACallerMayWaitForACollective) {
 // One that was there before the `done` began.
 TEST(ADoneOnACallerThatLastsHoldsUpNoCollective) {
   ThreadPool pool;
-  Tasks dones(&pool, ThreadPool::Adds::kAnyTime);
-  Tasks moves(&pool, ThreadPool::Adds::kLast);
+  Functions dones(&pool, ThreadPool::Adds::kAnyTime);
+  Functions moves(&pool, ThreadPool::Adds::kLast);
   ASSERT_TRUE(pool.Start(2).ok());
   const std::thread::id self = std::this_thread::get_id();
   bool on_caller = false;
@@ -336,8 +336,8 @@ TEST(ADoneOnACallerThatLastsHoldsUpNoCollective) {
 // When its time is over it leaves to the pool what it has not begun.
 TEST(ACallerBeginsNothingAfterItsTime) {
   ThreadPool pool;
-  Tasks dones(&pool, ThreadPool::Adds::kAnyTime);
-  Tasks moves(&pool, ThreadPool::Adds::kLast);
+  Functions dones(&pool, ThreadPool::Adds::kAnyTime);
+  Functions moves(&pool, ThreadPool::Adds::kLast);
   ASSERT_TRUE(pool.Start(2).ok());
   const std::thread::id self = std::this_thread::get_id();
   bool moved_here = false;
