@@ -32,7 +32,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 CXX_FILES = $$(git ls-files 'ops/*.cc' 'ops/*.h' 'tests/cc/*.cc' 'tests/cc/*.h' \
-	'tests/doubles/*.cc' 'tests/doubles/*.h' \
+	'tests/fakes/*.cc' 'tests/fakes/*.h' \
 	'tools/gpu_check/*.cc' 'tools/gpu_check/*.h' 'tools/wheels/*.cc' 'ops/*.cu')
 PY_FILES := tfring tests benchmarks examples packages tools setup.py
 
@@ -158,25 +158,25 @@ soak: test-build ## Tests that run for long, hours in all: stores, elastic jobs 
 	"$(BUILD)/ops/sim/membership/tfring_membership_sim" --seeds=10000
 	$(PY) -m pytest -q -m soak tests/python
 
-.PHONY: gpu-build gpu-double test-gpu gpu-check gpu-check-build test-ray test-spark
-gpu-build: test-build ## Compile the doubles of the CUDA driver and of NCCL
-	@tools/build.sh "$(BUILD)" tfring_libraries tfring_doubles tfring_gpu_check -- -DTFRING_BUILD_TESTS=ON
+.PHONY: gpu-build gpu-fake test-gpu gpu-check gpu-check-build test-ray test-spark
+gpu-build: test-build ## Compile the fakes of the CUDA driver and of NCCL
+	@tools/build.sh "$(BUILD)" tfring_libraries tfring_fakes tfring_gpu_check -- -DTFRING_BUILD_TESTS=ON
 
-gpu-double: gpu-build ## Download TensorFlow's GPU wheel (600 MB) to run it on a fake CUDA driver
-	$(PY) tests/helpers/gpu_double.py
+gpu-fake: gpu-build ## Download TensorFlow's GPU wheel (600 MB) to run it on a fake CUDA driver
+	$(PY) tests/helpers/gpu_fake.py
 
 test-gpu: gpu-build ## TensorFlow's GPU wheel on a fake CUDA driver; skipped if it cannot be downloaded
-	$(PY) tests/helpers/gpu_double.py || echo "tests/gpu will be skipped"
+	$(PY) tests/helpers/gpu_fake.py || echo "tests/gpu will be skipped"
 	$(PY) -m pytest -q --durations=15 tests/gpu
 
 # With kernels compiled for all GPUs, as in wheels; a build from source has PTX, which the driver compiles.
 gpu-check-build: test-build $(VENV)/.ready-wheels
-	@tools/build.sh "$(BUILD)" tfring_libraries tfring_doubles tfring_gpu_check -- \
+	@tools/build.sh "$(BUILD)" tfring_libraries tfring_fakes tfring_gpu_check -- \
 	  -DTFRING_BUILD_TESTS=ON -DTFRING_PACK_BINARIES=ON
 
 # Where the built files were carried to there is no environment, and nothing is built.
 CARRIED := $(if $(wildcard $(PY)),,$(wildcard $(BUILD)/tools/gpu_check/tfring_gpu_check))
-gpu-check: $(if $(CARRIED),,gpu-check-build) ## tfring on a GPU, step by step; on the doubles with GPU_CHECK_DOUBLE=1. JSON in build/
+gpu-check: $(if $(CARRIED),,gpu-check-build) ## tfring on a GPU, step by step; on the fakes with GPU_CHECK_FAKE=1. JSON in build/
 	$(if $(CARRIED),$(PYTHON),$(PY)) tools/gpu_check.py --build "$(BUILD)" \
 	  --output "$(BUILD)/gpu_check.jsonl" $(GPU_CHECK_ARGS)
 

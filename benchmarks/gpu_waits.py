@@ -1,13 +1,13 @@
-"""What waits for what on a GPU: on the doubles, two ranks.
+"""What waits for what on a GPU: on the fakes, two ranks.
 
     python -m benchmarks.gpu_waits --json out.json
 
 Where every operation of the GPU takes 20 ms: how long an eager allreduce keeps the program, and how
 long a step of four buckets takes beside one of a single bucket. Where every operation of rank 0's
 GPU takes 2 ms and rank 1 is 50 ms late in each step: how long a step takes that XLA has compiled,
-beside the same step without the exchange. On the doubles of the CUDA driver and NCCL
-(tests/doubles) an operation takes exactly that time, so the ratios say what waits for what; nothing
-here is a figure of a GPU's speed. It needs TensorFlow's GPU wheel: `make gpu-double`.
+beside the same step without the exchange. On the fakes of the CUDA driver and NCCL
+(tests/fakes) an operation takes exactly that time, so the ratios say what waits for what; nothing
+here is a figure of a GPU's speed. It needs TensorFlow's GPU wheel: `make gpu-fake`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DELAY_US = 20_000
 IN_JOB = "TFRING_TEST_GPU_WAITS"
 LIMIT_EAGER_MS = 2.0
-# Each bucket is one kernel of the NCCL double, and kernels of one stream follow one another.
+# Each bucket is one kernel of the fake NCCL, and kernels of one stream follow one another.
 LIMIT_FOUR_BUCKETS = 4.2
 # The step with a late peer, over its own computing or the wait and the exchange, whichever is more.
 LIMIT_LATE_PEER = 1.1
@@ -161,14 +161,14 @@ def main() -> int:
     if os.environ.get(IN_JOB):
         return job(arguments.json)
     sys.path.insert(0, str(ROOT / "tests" / "helpers"))
-    import gpu_double
+    import gpu_fake
 
-    env = gpu_double.environment(delay_us=DELAY_US)
+    env = gpu_fake.environment(delay_us=DELAY_US)
     env.update(
         {
             IN_JOB: "1",
             "TFRING_GPU_OPERATIONS": "nccl",
-            "TFRING_NCCL_LIBRARY": str(gpu_double.doubles() / "libnccl.so.2"),
+            "TFRING_NCCL_LIBRARY": str(gpu_fake.fakes() / "libnccl.so.2"),
         }
     )
     own_gpu = 'export FAKE_CUDA_UUID=$((OMPI_COMM_WORLD_RANK + 1)); exec "$@"'

@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 readonly build=$1 python=$2
-# Not the simulators, nor the doubles of NCCL and of the CUDA driver.
+# Not the simulators, nor the fakes of NCCL and of the CUDA driver.
 folders='base|thread_pool|transport|backend_(arena|reduction|schedule|algorithms|cpu)|membership|process'
 readonly tests=${TFRING_ARM64_TESTS:-"^($folders|protocol|recorder)_"}
 # They have cases that need what qemu does not do: MADV_DONTFORK, TCP_INFO, RLIMIT_AS, and a SIGABRT of

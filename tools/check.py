@@ -82,9 +82,9 @@ def cc_tests(changed: Iterable[str]) -> set[str]:
             chosen |= {"sim_", "membership_"}
         elif parts[:2] == ("ops", "gpu"):
             chosen.add("gpu_")
-        elif parts[:2] in (("ops", "runtime"), ("tests", "cc"), ("tests", "doubles")):
+        elif parts[:2] in (("ops", "runtime"), ("tests", "cc"), ("tests", "fakes")):
             tests = ROOT / "tests/cc" / parts[2]
-            own = parts[1] != "doubles" and any(tests.glob("**/*_test.cc"))
+            own = parts[1] != "fakes" and any(tests.glob("**/*_test.cc"))
             chosen.add(f"{parts[2]}_" if own else "")
     return chosen
 

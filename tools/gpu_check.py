@@ -4,8 +4,8 @@ A line of JSON per step goes to standard output and to the file that is named, a
 ends it. A step that fails, or that had to be killed, is a line, too, and the others go on. The
 steps come in the order of what they tell: slot 1 needs no TensorFlow, slot 2 is `tfring doctor` and
 one job of two ranks with TensorFlow, which starts again after a step that failed. No step gets more
-time than is left of the budget; `--resume` goes on in another call. With GPU_CHECK_DOUBLE=1 (or
---double): on the doubles of the driver and of NCCL, which shows that the steps work, and nothing
+time than is left of the budget; `--resume` goes on in another call. With GPU_CHECK_FAKE=1 (or
+--fake): on the fakes of the driver and of NCCL, which shows that the steps work, and nothing
 about a GPU.
 """
 
@@ -34,7 +34,7 @@ JAX_PAIR = ROOT / "tools" / "gpu_check" / "jax" / "pair.py"
 TF_STEPS = ROOT / "tools" / "gpu_check" / "tf" / "steps.py"
 sys.path += [str(HELPERS), str(ROOT / "tools" / "gpu_check"), str(ROOT)]
 
-import gpu_double  # noqa: E402
+import gpu_fake  # noqa: E402
 import words  # noqa: E402
 
 from tfring.runtime.gpu.nccl import nccl_of_package  # noqa: E402
@@ -101,10 +101,10 @@ ONE_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4", "NCCL_NVLS_E
 # Streams of two ranks in one context must not share a queue, nor wait for a kernel to be loaded.
 THREADS = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
 # One GPU and the first NCCL that takes two ranks on it.
-DOUBLES = {"FAKE_CUDA_DEVICES": "1", "TFRING_FAKE_NCCL": "version=23007"}
+FAKES = {"FAKE_CUDA_DEVICES": "1", "TFRING_FAKE_NCCL": "version=23007"}
 FIRST_TO_SHARE = (2, 30)
 # Variables of the tests: tfring would warn that it does not know them.
-NOT_OF_TFRING = ("TFRING_DOUBLES_DIR", "TFRING_GPU_WHEEL_SITE")
+NOT_OF_TFRING = ("TFRING_FAKES_DIR", "TFRING_GPU_WHEEL_SITE")
 
 
 class Budget:
@@ -138,14 +138,14 @@ class Checks:
     """What all steps use; results are kept, because some steps depend on others."""
 
     def __init__(self, options: argparse.Namespace, budget: Budget, emit: Emit) -> None:
-        self.double = options.double or os.environ.get("GPU_CHECK_DOUBLE") == "1"
-        self.on = "double" if self.double else "GPU"
+        self.fake = options.fake or os.environ.get("GPU_CHECK_FAKE") == "1"
+        self.on = "double" if self.fake else "GPU"
         self.python: str = options.python
         self.build: Path = options.build.resolve()
         self.program = str(self.build / "tools/gpu_check/tfring_gpu_check")
-        doubles = self.build / "doubles"
-        self.driver = str(doubles / "libcuda.so.1") if self.double else options.driver
-        self.nccl = str(doubles / "libnccl.so.2") if self.double else options.nccl
+        fakes = self.build / "fakes"
+        self.driver = str(fakes / "libcuda.so.1") if self.fake else options.driver
+        self.nccl = str(fakes / "libnccl.so.2") if self.fake else options.nccl
         self.budget = budget
         self.emit = emit
         self.cap: float = options.limit
@@ -194,34 +194,34 @@ class Checks:
         uses_nccl = step.mode in ("nccl", "early") and step.name != "tf_import"
         if (uses_nccl or step.name == "jax_pair") and not apart:
             return "two ranks on one GPU need NCCL 2.30 or newer"
-        if step.name == "jax_pair" and self.double:
-            return "JAX needs more of CUDA than there are doubles of"
+        if step.name == "jax_pair" and self.fake:
+            return "JAX needs more of CUDA than there are fakes of"
         if step.name == "tf_speed_nccl" and self.gpus < 2:
             return "two processes take turns on one GPU"
-        if step.name == "tf_equivalence" and self.double:
-            return "TensorFlow's own kernels compute nothing on the double"
+        if step.name == "tf_equivalence" and self.fake:
+            return "TensorFlow's own kernels compute nothing on the fake"
         if step.name == "compute_sanitizer":
-            if self.double:
+            if self.fake:
                 return "it looks at what runs on a GPU"
             if _sanitizer() is None:
                 return "there is no compute-sanitizer in PATH or /usr/local/cuda/bin"
-        if step.mode and self.double:
+        if step.mode and self.fake:
             try:
-                gpu_double.check()
-            except gpu_double.UnavailableError as error:
+                gpu_fake.check()
+            except gpu_fake.UnavailableError as error:
                 return str(error)
         return ""
 
     def _shared(self) -> dict[str, str]:
         """What two ranks need where there is one GPU."""
         env = ONE_GPU if self.gpus == 1 else {}
-        played = DOUBLES if self.double else {}
+        played = FAKES if self.fake else {}
         return env | {key: os.environ.get(key, value) for key, value in played.items()}
 
     def _program(self, step: Step, limit: float, *before: str, under: str = "") -> Line:
         env = {**os.environ, **self._shared(), **(THREADS if step.threads else {})}
         arguments = [f"--driver={self.driver}", f"--nccl={self._nccl()}"]
-        arguments += ["--doubles"] if self.double else []
+        arguments += ["--fakes"] if self.fake else []
         return _json_of([*before, self.program, *arguments, under or step.name], limit, env)
 
     def _nccl(self) -> str:
@@ -302,9 +302,9 @@ class Checks:
 
     def _tensorflow_environment(self) -> dict[str, str]:
         """TensorFlow with GPUs, tfring and the tests' helpers; no name of another launcher."""
-        if self.double:
-            os.environ.setdefault("TFRING_DOUBLES_DIR", str(self.build / "doubles"))
-            env = gpu_double.environment()
+        if self.fake:
+            os.environ.setdefault("TFRING_FAKES_DIR", str(self.build / "fakes"))
+            env = gpu_fake.environment()
         else:
             path = _path(self._site(), ROOT, HELPERS, os.environ.get("PYTHONPATH"))
             env = {**os.environ, "PYTHONPATH": path}
@@ -324,7 +324,7 @@ class Checks:
         )
         if not named and (installed or self.python != sys.executable):
             return None
-        site = gpu_double.site()
+        site = gpu_fake.site()
         return site if (site / "tensorflow").is_dir() else None
 
 
@@ -445,7 +445,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="CMake's folder")
     parser.add_argument("--output", type=Path, help="a file for the lines")
     parser.add_argument("--resume", action="store_true", help="go on after the lines in --output")
-    parser.add_argument("--double", action="store_true", help="run on the doubles")
+    parser.add_argument("--fake", action="store_true", help="run on the fakes")
     parser.add_argument("--driver", default="libcuda.so.1", help="the CUDA driver")
     parser.add_argument("--nccl", default="", help="libnccl.so.2; default: as the runtime finds it")
     parser.add_argument("--python", default=sys.executable, help="has TensorFlow with GPUs")

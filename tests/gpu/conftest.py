@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gpu_double
+import gpu_fake
 import pytest
 
 
@@ -10,6 +10,6 @@ import pytest
 def gpu_wheel() -> None:
     """Skips the tests where the wheel cannot be had."""
     try:
-        gpu_double.check()
-    except gpu_double.UnavailableError as error:
+        gpu_fake.check()
+    except gpu_fake.UnavailableError as error:
         pytest.skip(str(error))

@@ -1,4 +1,4 @@
-"""Steps of `make gpu-check` that need TensorFlow, on the double."""
+"""Steps of `make gpu-check` that need TensorFlow, on the fake."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import os
 import subprocess
 import sys
 
-import gpu_double
+import gpu_fake
 
-TOOL = gpu_double.ROOT / "tools" / "gpu_check.py"
+TOOL = gpu_fake.ROOT / "tools" / "gpu_check.py"
 STEPS = ("facts", "tf_import", "tf_xla_pair", "tf_done_early")
 
 
 def test_steps_with_tensorflow() -> None:
-    build = gpu_double.doubles().parent
+    build = gpu_fake.fakes().parent
     result = subprocess.run(
-        [sys.executable, str(TOOL), "--double", "--build", str(build), *STEPS],
-        env={**os.environ, "PYTHONPATH": f"{gpu_double.ROOT}:{os.environ['PYTHONPATH']}"},
+        [sys.executable, str(TOOL), "--fake", "--build", str(build), *STEPS],
+        env={**os.environ, "PYTHONPATH": f"{gpu_fake.ROOT}:{os.environ['PYTHONPATH']}"},
         capture_output=True,
         text=True,
         timeout=400,

@@ -1,7 +1,7 @@
-"""tests/parallel/gpu under mpirun on the doubles of the CUDA driver and NCCL.
+"""tests/parallel/gpu under mpirun on the fakes of the CUDA driver and NCCL.
 
 Each rank has a GPU of its own. With GPU_OPERATIONS=nccl a collective that NCCL can run copies
-nothing between GPU and host, and the double of the driver counts it.
+nothing between GPU and host, and the fake driver counts it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gpu_double
+import gpu_fake
 import pytest
 
 # Every rank's GPU has another UUID, as on a machine where each rank has its own.
@@ -22,9 +22,9 @@ TIMEOUT = 600
 
 
 def job_environment(operations: str, **settings: int) -> dict[str, str]:
-    """What the ranks of a job on the doubles need; `settings` are those of the driver's."""
-    env = gpu_double.environment(**settings)
-    library = gpu_double.doubles() / NCCL
+    """What the ranks of a job on the fakes need; `settings` are those of the driver's."""
+    env = gpu_fake.environment(**settings)
+    library = gpu_fake.fakes() / NCCL
     if not Path(library).is_file():
         pytest.skip(f"no {library}: run `make gpu-build`")
     # tests/parallel hides GPUs unless something is set.
@@ -38,12 +38,12 @@ def run_job(
 ) -> None:
     """Runs pytest on files of tests/parallel/gpu as one job of several ranks."""
     env = job_environment(operations, **settings)
-    launch = [str(gpu_double.ROOT / "tools" / "mpi_run.sh"), str(ranks)]
+    launch = [str(gpu_fake.ROOT / "tools" / "mpi_run.sh"), str(ranks)]
     launch += ["bash", "-c", OWN_GPU, "_"] if own_gpu else []
     test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no"]
     result = subprocess.run(
         [*launch, *test, *arguments],
-        cwd=gpu_double.ROOT,
+        cwd=gpu_fake.ROOT,
         env=env,
         capture_output=True,
         text=True,
@@ -89,7 +89,7 @@ def test_ranks_with_two_gpus_and_ranks_that_share_one(own_gpu: bool) -> None:
 def test_all_survivors_name_the_rank_that_was_killed(tmp_path: Path, hangs: bool) -> None:
     """While they wait for it in a kernel of NCCL, and in one call after the other.
 
-    Also where NCCL hangs in its abort: its double would abort the process if static destructors ran
+    Also where NCCL hangs in its abort: its fake would abort the process if static destructors ran
     beside that.
     """
     env = job_environment("nccl")

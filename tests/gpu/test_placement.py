@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import gpu_double
+import gpu_fake
 import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -17,7 +17,7 @@ GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
     """What the program prints; it starts once, because TensorFlow's start is most of its time."""
-    output = gpu_double.run(PROGRAMS / "placement.py", seed=7, delay_us=2000)
+    output = gpu_fake.run(PROGRAMS / "placement.py", seed=7, delay_us=2000)
     result: dict[str, Any] = json.loads(output.splitlines()[-1])
     return result
 

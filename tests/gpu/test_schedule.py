@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import gpu_double
+import gpu_fake
 import pytest
 
 PROGRAM = Path(__file__).parent / "programs" / "schedule.py"
@@ -20,7 +20,7 @@ CASES = [(64, 8), (1024, 8), (64, 3), (1024, 3)]  # batch, buckets
 @pytest.fixture(scope="module")
 def orders() -> dict[tuple[int, int], list[str]]:
     """What the program prints; it starts once, because TensorFlow's start is most of its time."""
-    output = gpu_double.run(PROGRAM, json.dumps(CASES))
+    output = gpu_fake.run(PROGRAM, json.dumps(CASES))
     return dict(zip(CASES, json.loads(output.splitlines()[-1]), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""The fake CUDA driver, for programs that run on it: see tests/doubles/cuda/fake_cuda.h."""
+"""The fake CUDA driver, for programs that run on it: see tests/fakes/cuda/fake_cuda.h."""
 
 from __future__ import annotations
 

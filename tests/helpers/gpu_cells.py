@@ -1,6 +1,6 @@
 """Cells of the table of collectives (matrix_cells.py) with tensors in GPU memory.
 
-On the double of the driver TensorFlow's own kernels compute nothing on a GPU. There, tensors are
+On the fake driver TensorFlow's own kernels compute nothing on a GPU. There, tensors are
 made on the CPU and copied, and only those gradients are compared that consist of collectives alone.
 """
 

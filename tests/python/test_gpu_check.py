@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import gpu_double
+import gpu_fake
 import pytest
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "gpu_check.py"
@@ -306,18 +306,18 @@ print("tensorflow" in maps)
 
 
 @pytest.mark.slow
-def test_the_steps_of_slot_1_run_from_their_parts_on_the_doubles_though_some_hang(
+def test_the_steps_of_slot_1_run_from_their_parts_on_the_fakes_though_some_hang(
     tmp_path: Path,
 ) -> None:
-    build = gpu_double.doubles().parent
+    build = gpu_fake.fakes().parent
     if not (build / "tools/gpu_check/tfring_gpu_check").is_file():
         pytest.skip("the program is not built: run `make gpu-build`")
     parts = tmp_path / "parts"
     env = {**os.environ, "BUILD": str(build)}
-    pack = [str(FOLDER / "pack.sh"), str(parts), "--double"]
+    pack = [str(FOLDER / "pack.sh"), str(parts), "--fake"]
     subprocess.run(pack, env=env, capture_output=True, check=True)
     env = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    env |= {"GPU_CHECK_HOME": str(tmp_path / "home"), "GPU_CHECK_DOUBLE": "1"}
+    env |= {"GPU_CHECK_HOME": str(tmp_path / "home"), "GPU_CHECK_FAKE": "1"}
     env |= {"TFRING_FAKE_NCCL": "version=23007,hang_kernel=50"}
     command = [str(parts / "run-part"), str(parts / "first.00"), "--budget", "60", "--limit", "10"]
     ran = subprocess.run(

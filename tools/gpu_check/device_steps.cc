@@ -12,12 +12,12 @@ namespace tfring::gpu_check {
 namespace {
 
 std::unique_ptr<PackKernels> KernelsOf(Gpu* gpu, const Options& options) {
-  // The double takes any image: it finds kernels by their names.
-  static const unsigned char text[] = "an image for the driver's double";
+  // The fake takes any image: it finds kernels by their names.
+  static const unsigned char text[] = "an image for the fake driver";
   const std::vector<PackImage> any = {{0, text, sizeof(text)}};
   auto pinned = std::make_shared<PinnedMemory>(gpu->device(), 16 << 20);
-  auto kernels = std::make_unique<PackKernels>(gpu->device(), pinned,
-                                               options.doubles ? any : BuiltPackImages());
+  auto kernels =
+      std::make_unique<PackKernels>(gpu->device(), pinned, options.fakes ? any : BuiltPackImages());
   Require(kernels->status());
   return kernels;
 }
@@ -127,8 +127,8 @@ void PackBits(const Options& options, Report* report) {
 void PackSpeed(const Options& options, Report* report) {
   Gpu gpu(options, 0);
   const auto kernels = KernelsOf(&gpu, options);
-  const int64_t total = options.doubles ? 1 << 20 : 256 << 20;
-  const int times = options.doubles ? 2 : 20;
+  const int64_t total = options.fakes ? 1 << 20 : 256 << 20;
+  const int times = options.fakes ? 2 : 20;
   char* src = gpu.Allocate(total);
   char* dst = gpu.Allocate(total);
   gpu.Upload(src, std::vector<char>(static_cast<size_t>(total)));

@@ -60,8 +60,7 @@ int Gpu::Count(const Options& options) {
 
 Gpu::Gpu(const Options& options, int ordinal)
     : more_(LoadMore(options)),
-      doubles_spin_(
-          dlsym(dlopen(options.driver.c_str(), RTLD_NOW | RTLD_LOCAL), "FakeCudaEnqueue")) {
+      fakes_spin_(dlsym(dlopen(options.driver.c_str(), RTLD_NOW | RTLD_LOCAL), "FakeCudaEnqueue")) {
   const auto driver = Require(CudaDriver::Load(options.driver));
   const CudaFunctions& cu = driver->cu();
   CuDevice device = 0;
@@ -109,11 +108,10 @@ void Gpu::Wait() {
 }
 
 void Gpu::Spin(double seconds) {
-  if (doubles_spin_ != nullptr) {
+  if (fakes_spin_ != nullptr) {
     using Enqueue = int (*)(CuStream, void (*)(void*), void*);
-    const int result =
-        reinterpret_cast<Enqueue>(doubles_spin_)(stream_, Sleep, new double(seconds));
-    Require(result == 0, "the double takes no kernel");
+    const int result = reinterpret_cast<Enqueue>(fakes_spin_)(stream_, Sleep, new double(seconds));
+    Require(result == 0, "the fake takes no kernel");
     return;
   }
   if (spin_ == nullptr) {

@@ -17,15 +17,15 @@ namespace tfring::gpu_check {
 struct Options {
   std::string driver = "libcuda.so.1";
   std::string nccl;           // empty: found as the runtime finds it
-  bool doubles = false;       // the driver and NCCL are doubles, which compute on the processor
-  int64_t largest_bytes = 0;  // of a tensor; 0: what suits a GPU or the doubles
+  bool fakes = false;         // the driver and NCCL are fakes, which compute on the processor
+  int64_t largest_bytes = 0;  // of a tensor; 0: what suits a GPU or the fakes
   double limit = 20.0;        // seconds that a step with Phases takes at most
 };
 
 // The largest tensor.
 inline int64_t LargestBytes(const Options& options) {
   if (options.largest_bytes > 0) return options.largest_bytes;
-  return options.doubles ? 1 << 18 : 1 << 30;
+  return options.fakes ? 1 << 18 : 1 << 30;
 }
 
 // Functions of the driver that the runtime does not use, and the checks do.
@@ -70,7 +70,7 @@ class Gpu {
   const MoreCudaFunctions more_;
   std::shared_ptr<CudaDevice> device_;
   CuStream stream_ = nullptr;
-  void* const doubles_spin_;   // how the driver's double puts a kernel on a stream, else null
+  void* const fakes_spin_;     // how the fake driver puts a kernel on a stream, else null
   CuFunction spin_ = nullptr;  // loaded at its first use
 };
 

@@ -40,7 +40,7 @@ class Waits {
  public:
   Waits(const Options& options, Report* report)
       : gpu_(options, 0),
-        times_(options.doubles ? 20 : 500),
+        times_(options.fakes ? 20 : 500),
         memory_(reinterpret_cast<CuDevicePtr>(gpu_.Allocate(kBytes))),
         side_(Require(gpu_.device()->MakeStream())),
         report_(report) {

@@ -1,4 +1,4 @@
-// tfring_gpu_check STEP [--driver=FILE] [--nccl=FILE] [--doubles] [--largest=BYTES]
+// tfring_gpu_check STEP [--driver=FILE] [--nccl=FILE] [--fakes] [--largest=BYTES]
 // [--limit=SECONDS]: runs one step without TensorFlow and prints one line of JSON.
 // tools/gpu_check.py runs them all, each with its own time limit.
 
@@ -50,8 +50,8 @@ int Main(int argc, char** argv) {
       options.driver = argument.substr(std::strlen("--driver="));
     } else if (argument.rfind("--nccl=", 0) == 0) {
       options.nccl = argument.substr(std::strlen("--nccl="));
-    } else if (argument == "--doubles") {
-      options.doubles = true;
+    } else if (argument == "--fakes") {
+      options.fakes = true;
     } else if (argument.rfind("--largest=", 0) == 0) {
       options.largest_bytes = std::stoll(argument.substr(std::strlen("--largest=")));
     } else if (argument.rfind("--limit=", 0) == 0) {
@@ -63,7 +63,7 @@ int Main(int argc, char** argv) {
   for (const Step& step : kSteps) {
     if (wanted == step.name) return RunStep(step, options);
   }
-  std::cerr << "usage: tfring_gpu_check STEP [--driver=FILE] [--nccl=FILE] [--doubles] "
+  std::cerr << "usage: tfring_gpu_check STEP [--driver=FILE] [--nccl=FILE] [--fakes] "
                "[--largest=BYTES] [--limit=SECONDS]; steps:";
   for (const Step& step : kSteps) std::cerr << " " << step.name;
   std::cerr << "\n";

@@ -25,7 +25,7 @@ std::vector<int64_t> Sizes(const Options& options) {
 }
 
 int TimesOf(const Options& options, int64_t bytes) {
-  if (options.doubles) return 2;
+  if (options.fakes) return 2;
   return bytes < 1 << 24 ? 200 : 10;
 }
 
@@ -92,11 +92,11 @@ void Threads(const Options& options, Report* report) {
 
 void Launch(const Options& options, Report* report) {
   const TwoSockets sockets;
-  const int times = options.doubles ? 2 : 500;
+  const int times = options.fakes ? 2 : 500;
   OnThreads(sockets.checks, [&](Rank self) {
     const int socket = sockets.checks.ends[self];
     const auto time = [&](const std::string& name, const Timed& timed) {
-      for (int64_t bytes : {int64_t{1} << 12, int64_t{1} << (options.doubles ? 16 : 20)}) {
+      for (int64_t bytes : {int64_t{1} << 12, int64_t{1} << (options.fakes ? 16 : 20)}) {
         const CallTimes found = timed(bytes / 4, times);
         if (self != 0) continue;
         report->Add(name + "_host_us_" + std::to_string(bytes), found.launched * 1e6);

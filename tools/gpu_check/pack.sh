@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# pack.sh OUT [--nccl FILE] [--site FOLDER] [--architecture 90] [--double]: puts what `make gpu-check`
+# pack.sh OUT [--nccl FILE] [--site FOLDER] [--architecture 90] [--fake]: puts what `make gpu-check`
 # needs on a machine without network into OUT, in parts of at most 48 MiB, with their checksums and
 # the script run-part, which that machine runs. docs/gpu_results.md says how to make FILE and FOLDER.
 #
 #   --nccl          libnccl.so.2 to take along
 #   --site          a folder with TensorFlow for GPUs and tfring, for the Python of that machine
 #   --architecture  of that machine's GPU: kernels for others stay here
-#   --double        also the doubles of the driver and NCCL, to try it all without a GPU
+#   --fake        also the fakes of the driver and NCCL, to try it all without a GPU
 set -euo pipefail
 readonly out=$(mkdir -p "$1" && cd "$1" && pwd)
 shift
-nccl='' site='' architecture=90 double=''
+nccl='' site='' architecture=90 fake=''
 while (($#)); do
   case $1 in
     --nccl) nccl=$(realpath "$2"); shift ;;
     --site) site=$(realpath "$2"); shift ;;
     --architecture) architecture=$2; shift ;;
-    --double) double=yes ;;
+    --fake) fake=yes ;;
     *) echo "pack.sh: unknown option $1" >&2; exit 2 ;;
   esac
   shift
@@ -46,10 +46,10 @@ if [[ -f $build/$here/libtfring_jax.so ]]; then
   cp "$build/$here/libtfring_jax.so" tfring/_lib/libtfring_{runtime,cuda}.so \
     "$work/first/tree/build/$here/"
 fi
-git ls-files -z tools/gpu_check.py "$here/*.py" 'tests/helpers/*.py' tests/doubles/stub_libraries.py \
+git ls-files -z tools/gpu_check.py "$here/*.py" 'tests/helpers/*.py' tests/fakes/stub_libraries.py \
   'tfring/*.py' 'tfring/*.pyi' | tar -c --null -T - | tar -x -C "$work/first/tree"
-if [[ $double ]]; then
-  cp -r "$build/doubles" "$work/first/tree/build/doubles"
+if [[ $fake ]]; then
+  cp -r "$build/fakes" "$work/first/tree/build/fakes"
 fi
 if [[ $nccl ]]; then
   cp "$nccl" "$work/first/libnccl.so.2"

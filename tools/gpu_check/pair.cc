@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kKindsBytes = 64 << 20;
 
 bool HasKernels(const Options& options, const Gpu& gpu) {
-  return options.doubles ||
+  return options.fakes ||
          ChoosePackImage(BuiltPackImages(), gpu.device()->compute_capability()) != nullptr;
 }
 
@@ -98,13 +98,13 @@ GpuRank::GpuRank(const Options& options, Rank self, int size, int gpu, int socke
       memory_bytes_(std::max(LargestBytes(options) + 64, kKindsBytes)),
       memory_(gpu_.Allocate(memory_bytes_)),
       order_(socket, [this](Completion completion) { Ended(std::move(completion)); }) {
-  static const unsigned char text[] = "an image for the driver's double";
+  static const unsigned char text[] = "an image for the fake driver";
   NcclOptions made;
   made.self = self;
   made.config.gpu_operations = GpuOperations::kNccl;
   made.config.nccl_library = options.nccl;
   made.host = &order_;
-  if (options.doubles) made.pack_images = {{0, text, sizeof(text)}};
+  if (options.fakes) made.pack_images = {{0, text, sizeof(text)}};
   backend_ = std::make_unique<NcclBackend>(
       std::move(made), [this](Completion completion) { Ended(std::move(completion)); });
 }

@@ -28,7 +28,7 @@ class OverlapRank {
   OverlapRank(const Options& options, Rank self, const TwoSockets& sockets, Phases* phases)
       : self_(self),
         count_(LargestBytes(options) / 8),
-        spin_(options.doubles ? 0.002 : 0.01),
+        spin_(options.fakes ? 0.002 : 0.01),
         socket_(sockets.checks.ends[self]),
         phases_(phases),
         rank_(options, self, 2, GpuOf(self, options), sockets.runtime.ends[self]) {}
@@ -135,8 +135,8 @@ void Overlap(const Options& options, Report* report) {
 
 void AbortQueued(const Options& options, Report* report) {
   const TwoSockets sockets;
-  const double before_abort = options.doubles ? 0.1 : 2.0;
-  const double queued = options.doubles ? 4.0 : 6.0;  // the runtime's abort gives up after 3 s
+  const double before_abort = options.fakes ? 0.1 : 2.0;
+  const double queued = options.fakes ? 4.0 : 6.0;  // the runtime's abort gives up after 3 s
   OnProcesses(sockets, [&](Rank self) {
     const int socket = sockets.checks.ends[self];
     {

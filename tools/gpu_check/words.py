@@ -110,7 +110,7 @@ def _all_fields(line: Line) -> str:
     return "; ".join([*where, *found])
 
 
-# By step, what a line says on a GPU, and on the double, where no time means anything.
+# By step, what a line says on a GPU, and on the fake, where no time means anything.
 IN_WORDS: dict[str, tuple[Callable[[Line], str], Callable[[Line], str] | None]] = {
     "facts": (_facts, _facts),
     "doctor": (*[lambda line: "; ".join(line["lines"]) + "; nothing is wrong"] * 2,),
@@ -137,10 +137,10 @@ def words_of(line: Line) -> str:
         return f"{line['skipped']}"
     if not line["ok"]:
         return f"{line.get('error', 'no reason is known')}"
-    on_gpu, on_double = IN_WORDS.get(line["step"], (_all_fields, _all_fields))
+    on_gpu, on_fake = IN_WORDS.get(line["step"], (_all_fields, _all_fields))
     if line["on"] == "GPU":
         return on_gpu(line)
-    return on_double(line) if on_double else "ran; no time of the double is a figure of speed"
+    return on_fake(line) if on_fake else "ran; no time of the fake is a figure of speed"
 
 
 def table(lines: list[Line], unstarted: list[str], advice: str) -> str:

@@ -149,7 +149,7 @@ def test_waiting_collectives_block_no_thread_of_tensorflow(rank: int, several: i
 
 @pytest.mark.skipif(
     os.environ.get("TFRING_GPU_OPERATIONS") != "nccl" or "FAKE_CUDA_UUID" not in os.environ,
-    reason="holds the streams of the double of the CUDA driver",
+    reason="holds the streams of the fake CUDA driver",
 )
 def test_an_eager_call_returns_before_the_gpu_has_run(several: int) -> None:
     """While the streams start nothing; the result is right all the same."""

@@ -1,4 +1,4 @@
-"""Training with gradients in GPU memory. On the double TensorFlow's own kernels compute nothing
+"""Training with gradients in GPU memory. On the fake TensorFlow's own kernels compute nothing
 there, so this is about where tensors go and not about what is learnt."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GPUS = tf.config.list_physical_devices("GPU")
 pytestmark = pytest.mark.skipif(not GPUS, reason="TensorFlow sees no GPU; see tests/gpu")
 NCCL = os.environ.get("TFRING_GPU_OPERATIONS") == "nccl"
 DETERMINISTIC = os.environ.get("TFRING_DETERMINISTIC") == "1"
-ON_DOUBLE = "FAKE_CUDA_UUID" in os.environ
+ON_FAKE = "FAKE_CUDA_UUID" in os.environ
 
 
 def copies() -> int:
@@ -29,13 +29,13 @@ def copies() -> int:
 
 
 def nccl_calls() -> int:
-    """How often this rank has called the double of NCCL."""
+    """How often this rank has called the fake NCCL."""
     library = ctypes.CDLL(os.environ["TFRING_NCCL_LIBRARY"])
     library.FakeNcclCount.restype = ctypes.c_long
     return int(library.FakeNcclCount(b"kernels"))
 
 
-@pytest.mark.skipif(not ON_DOUBLE, reason="counts what the double of the driver counts")
+@pytest.mark.skipif(not ON_FAKE, reason="counts what the fake driver counts")
 def test_a_reduction_copies_nothing_to_the_host_with_nccl(several: int) -> None:
     with tf.device("CPU:0"):
         host = tf.ones([1000])
@@ -75,11 +75,11 @@ def test_deterministic_sums_are_calls_of_nccl_of_their_own(several: int) -> None
         results = step(x)
     hvd.barrier()
     assert (nccl_calls() - calls, copies() - moved) == (30, 0)
-    # The double's ring sums up the second third of a call in an order that gives 1.
+    # The fake's ring sums up the second third of a call in an order that gives 1.
     assert [float(result[0]) for result in results] == [0.0] * 6
 
 
-@pytest.mark.skipif(not (ON_DOUBLE and NCCL), reason="counts what the double of the driver counts")
+@pytest.mark.skipif(not (ON_FAKE and NCCL), reason="counts what the fake driver counts")
 def test_after_the_first_steps_nothing_is_copied_from_the_gpu(several: int) -> None:
     """What a rank says in the reduction goes there, in one copy."""
     ones = np.ones(100, "float32")
@@ -109,7 +109,7 @@ def test_fit_reduces_gradients_in_place(several: int, monkeypatch: pytest.Monkey
     monkeypatch.setenv("TFRING_CHECK_START", "0")
     layers = [keras.layers.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)]
     model = keras.Sequential(layers)
-    # The double leaves the new optimizer's count of steps as it finds the memory.
+    # The fake leaves the new optimizer's count of steps as it finds the memory.
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), resumed=True)
     model.compile(optimizer=optimizer, loss="mse", jit_compile=False)
     x, y = np.ones((64, 8), "float32"), np.ones((64, 1), "float32")
@@ -139,7 +139,7 @@ def test_complex_gradients_are_accumulated(size: int, dtype: str) -> None:
     bodies = [definition.node, *(function.node_def for function in definition.library.function)]
     adds = [node for nodes in bodies for node in nodes if node.op == "AssignAddVariableOp"]
     assert not [node.name for node in adds if tf.as_dtype(node.attr["dtype"].type).is_complex]
-    if not ON_DOUBLE:  # its kernels of TensorFlow compute nothing, and count no passes
+    if not ON_FAKE:  # its kernels of TensorFlow compute nothing, and count no passes
         step()
         np.testing.assert_allclose(step(), values * (size + 1), rtol=1e-6)
 
@@ -163,5 +163,5 @@ def test_the_scale_of_weights_stays_on_the_gpu(
     kept = [v for v in graph.variables if v.name.startswith("weights_of_ranks")]
     assert [v.device.endswith("GPU:0") for v in kept] == [True]
     got = step(tf.constant(hvd.rank() + 1.0))
-    if not ON_DOUBLE:  # its kernels of TensorFlow compute nothing
+    if not ON_FAKE:  # its kernels of TensorFlow compute nothing
         np.testing.assert_allclose(got, [2.0, 4.0], rtol=1e-6)

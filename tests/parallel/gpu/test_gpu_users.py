@@ -17,7 +17,7 @@ from tfring.runtime._native import core
 GPUS = tf.config.list_physical_devices("GPU")
 pytestmark = pytest.mark.skipif(not GPUS, reason="TensorFlow sees no GPU; see tests/gpu")
 
-# All processes on the double have the same GPU, unless they are given one each.
+# All processes on the fake have the same GPU, unless they are given one each.
 SHARED = "FAKE_CUDA_MEMORY_MIB" in os.environ and "FAKE_CUDA_UUID" not in os.environ
 
 

@@ -1,6 +1,6 @@
 """Collectives in functions that XLA compiles for the GPU: values, places, order, errors, training.
 
-On the double the kernels of XLA compute nothing, so tensors come from the host, through functions
+On the fake the kernels of XLA compute nothing, so tensors come from the host, through functions
 that only pass them on.
 """
 
@@ -30,7 +30,7 @@ from tfring.training.reducer import GradientReducer
 GPUS = tf.config.list_physical_devices("GPU")
 pytestmark = pytest.mark.skipif(not GPUS, reason="TensorFlow sees no GPU; see tests/gpu")
 NCCL = os.environ.get("TFRING_GPU_OPERATIONS") == "nccl"
-ON_DOUBLE = "FAKE_CUDA_UUID" in os.environ
+ON_FAKE = "FAKE_CUDA_UUID" in os.environ
 
 
 def on_gpu(array: Any) -> Any:
@@ -45,8 +45,8 @@ def compiled(function: Any) -> Any:
 
 
 def counted(name: str) -> int:
-    """What the double of the driver counts."""
-    return fake_cuda.count(name) if ON_DOUBLE else 0
+    """What the fake driver counts."""
+    return fake_cuda.count(name) if ON_FAKE else 0
 
 
 def copies() -> int:
@@ -105,7 +105,7 @@ def reduced_in_buckets(count: int, name: str) -> Any:
     return step
 
 
-@pytest.mark.skipif(not ON_DOUBLE, reason="counts what the double of the driver counts")
+@pytest.mark.skipif(not ON_FAKE, reason="counts what the fake driver counts")
 def test_buckets_are_begun_before_the_first_is_waited_for(rank: int, size: int) -> None:
     step = reduced_in_buckets(4, "gpu.xla.pairs")
     xs = [on_gpu(np.full(100 * (i + 1), rank + i, "float32")) for i in range(4)]
@@ -124,7 +124,7 @@ def test_buckets_are_begun_before_the_first_is_waited_for(rank: int, size: int) 
     assert calls == ["start"] * 4 + ["done"] * 4
 
 
-@pytest.mark.skipif(not (NCCL and ON_DOUBLE), reason="holds the streams of the driver's double")
+@pytest.mark.skipif(not (NCCL and ON_FAKE), reason="holds the streams of the fake driver")
 def test_the_host_does_not_wait_for_the_gpu(several: int) -> None:
     """While the streams start nothing, two steps are put on them; the results are right."""
     step = reduced_in_buckets(2, "gpu.xla.held")
@@ -154,7 +154,7 @@ def places_of_waits(log: str) -> tuple[list[int], int]:
     return places, kernels
 
 
-@pytest.mark.skipif(not ON_DOUBLE, reason="reads the log of the driver's double")
+@pytest.mark.skipif(not ON_FAKE, reason="reads the log of the fake driver")
 def test_the_backward_pass_runs_beside_the_collectives(several: int, capfd: Any) -> None:
     """XLA's stream waits for a bucket where its weights are updated, not where it was started."""
     layers, width, buckets = 24, 64, 3
@@ -200,7 +200,7 @@ def test_an_error_is_that_of_the_collective(rank: int, several: int) -> None:
         np.testing.assert_array_equal(result.numpy(), np.full(3, several))
 
 
-@pytest.mark.skipif(not ON_DOUBLE, reason="reads the log of the driver's double")
+@pytest.mark.skipif(not ON_FAKE, reason="reads the log of the fake driver")
 def test_what_was_started_is_waited_for_when_something_else_fails(several: int, capfd: Any) -> None:
     """The size of a process set that is gone, between a start and its done.
 
@@ -311,7 +311,7 @@ def test_fit_with_the_default_jit_compile(several: int) -> None:
     """Which is True on a GPU. Gradients do not leave it, but in the staged way."""
     layers = [keras.layers.Input((8,)), keras.layers.Dense(16384), keras.layers.Dense(1)]
     model = keras.Sequential(layers)
-    # The double leaves the new optimizer's count of steps as it finds the memory.
+    # The fake leaves the new optimizer's count of steps as it finds the memory.
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), resumed=True)
     model.compile(optimizer=optimizer, loss="mse")
     x, y = np.ones((64, 8), "float32"), np.ones((64, 1), "float32")
@@ -323,13 +323,13 @@ def test_fit_with_the_default_jit_compile(several: int) -> None:
     assert model.jit_compile
     steps, gradients = 4, model.trainable_variables
     assert core.counters()["tensors"] - before >= steps * len(gradients)
-    if ON_DOUBLE:
+    if ON_FAKE:
         sent = steps * sum(4 * int(np.prod(v.shape)) for v in gradients)
         assert made < sent / 10 if NCCL else made >= sent
 
 
 def test_passes_are_counted_where_xla_finds_the_number(several: int) -> None:
-    """On the double XLA has no constants, so there the function is only traced."""
+    """On the fake XLA has no constants, so there the function is only traced."""
     variable = tf.Variable(np.ones(3, "float32"))
     helper = LocalGradientAggregationHelper(2, name="gpu.xla.passes")
 
@@ -340,6 +340,6 @@ def test_passes_are_counted_where_xla_finds_the_number(several: int) -> None:
     x = on_gpu(np.full(3, 2, "float32"))
     step.get_concrete_function(x)
     assert all(v.device.endswith("GPU:0") for v in helper.variables)
-    if not ON_DOUBLE:
+    if not ON_FAKE:
         step(x)
         np.testing.assert_allclose(step(x).numpy(), np.full(3, 4, "float32"))

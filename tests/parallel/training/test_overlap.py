@@ -1,6 +1,6 @@
 """What overlap.pin changes in graphs: no value, and no graph gets a circle, which XLA would refuse.
 
-It works where there is a GPU. Here it is made to work on CPUs, because the double of a GPU computes
+It works where there is a GPU. Here it is made to work on CPUs, because a fake GPU computes
 nothing.
 """
 

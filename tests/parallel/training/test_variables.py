@@ -2,7 +2,7 @@
 
 TensorFlow keeps variables of int32, bool and string in host memory, also those of a GPU, and a
 compiled function takes none that is on another device. So the dtypes are looked at here, on any
-machine, and tests/gpu runs this file where there is a GPU's double.
+machine, and tests/gpu runs this file where there is a fake GPU.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def model_of(*middle: Any) -> Any:
 def train(model: Any, optimizer: Any) -> None:
     """Traces a step without XLA, then trains with it.
 
-    What is not compiled does not run: conditions go astray on the double of a GPU, which computes
+    What is not compiled does not run: conditions go astray on a fake GPU, which computes
     nothing.
     """
     data = [np.ones((4 * ROWS, width), "float32") for width in (FEATURES, 1)]
@@ -76,7 +76,7 @@ def train(model: Any, optimizer: Any) -> None:
 
 def fit(*middle: Any, inner: Callable[[], Any] = lambda: SGD(0.1), **options: Any) -> None:
     given = {name: make() for name, make in options.items()}
-    # The double leaves the count of steps as it finds the memory.
+    # The fake leaves the count of steps as it finds the memory.
     optimizer = hvd.DistributedOptimizer(inner(), resumed=True, **given)
     train(model_of(*(make() for make in middle)), optimizer)
 
@@ -160,7 +160,7 @@ CASES: dict[str, tuple[Callable[[], Any], set[str]]] = {
 
 @pytest.fixture(autouse=True)
 def as_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the double of a GPU one rank runs this, which would compute no weights."""
+    """On a fake GPU one rank runs this, which would compute no weights."""
     monkeypatch.setattr(topology, "always_alone", lambda: False)
 
 

@@ -3,7 +3,7 @@
 Two ranks sum buckets in a function that JAX compiles. The custom calls are those of tfring, a start
 and a done per bucket; LIBRARY (handlers.cc) has them without TensorFlow. Prints a line of JSON.
 
-With GPU_CHECK_DOUBLE=1 DRIVER and NCCL are the doubles, and JAX's kernels compute nothing.
+With GPU_CHECK_FAKE=1 DRIVER and NCCL are the fakes, and JAX's kernels compute nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 # The numbers of ops/runtime/base/types.h.
 ALLREDUCE, FLOAT32, SUM = 0, 11, 1
-COMPUTES = os.environ.get("GPU_CHECK_DOUBLE") != "1"
+COMPUTES = os.environ.get("GPU_CHECK_FAKE") != "1"
 BUCKETS = 4
 STEPS = 3
 

@@ -1,4 +1,4 @@
-"""Steps that time collectives of tensors on GPU:0. Figures of the double mean nothing."""
+"""Steps that time collectives of tensors on GPU:0. Figures of the fake mean nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import tensorflow as tf
 import tfring
 
 ROUNDS = 3 if fake_cuda.is_driver() else 50
-# Bytes of a tensor; the double's processor adds up what a GPU would.
+# Bytes of a tensor; the fake's processor adds up what a GPU would.
 SIZES = (
     [1 << 12, 1 << 16] if fake_cuda.is_driver() else [1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28]
 )

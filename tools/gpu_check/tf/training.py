@@ -19,13 +19,13 @@ from tfring.training.options import ReduceOptions
 from tfring.training.reducer import GradientReducer
 
 STEPS = 6
-COMPUTES = not fake_cuda.is_driver()  # on the double TensorFlow's own kernels do nothing
+COMPUTES = not fake_cuda.is_driver()  # on the fake TensorFlow's own kernels do nothing
 TOLERANCE = 1e-4  # GPUs add in another order than one process does
 
 
 def _trained(**compile_arguments: Any) -> Any:
     """A model after two fits of a few steps."""
-    # The double leaves a new optimizer's count of steps as it finds the memory.
+    # The fake leaves a new optimizer's count of steps as it finds the memory.
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), resumed=not COMPUTES)
     model = keras_cases.build_model(1 + hvd.rank())
     model.compile(optimizer=optimizer, loss=keras_cases.loss(), **compile_arguments)

@@ -7,7 +7,7 @@
 
 #include "ops/gpu/cuda/device.h"
 #include "ops/gpu/cuda/stream.h"
-#include "tests/doubles/cuda/fake_cuda.h"
+#include "tests/fakes/cuda/fake_cuda.h"
 
 namespace tfring::testing {
 

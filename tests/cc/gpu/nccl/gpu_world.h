@@ -15,7 +15,7 @@
 #include "tests/cc/gpu/cuda/fake_gpu.h"
 #include "tests/cc/gpu/nccl/jobs.h"
 #include "tests/cc/transport/in_process.h"
-#include "tests/doubles/nccl/fake_nccl.h"
+#include "tests/fakes/nccl/fake_nccl.h"
 
 namespace tfring::testing {
 

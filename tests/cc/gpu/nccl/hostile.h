@@ -14,7 +14,7 @@
 
 namespace tfring::testing {
 
-// Both doubles as at the beginning, with streams that are late.
+// Both fakes as at the beginning, with streams that are late.
 inline void BeginHostile(long seed, long delay_us) {
   Fake().Reset();
   ResetNccl();

@@ -13,9 +13,7 @@
 namespace tfring::testing::nccl_abort_test {
 namespace {
 
-std::string Variant(const std::string& name) {
-  return TFRING_DOUBLES_DIR "/libnccl_" + name + ".so";
-}
+std::string Variant(const std::string& name) { return TFRING_FAKES_DIR "/libnccl_" + name + ".so"; }
 
 struct Phase {
   const char* name;
@@ -125,7 +123,7 @@ TEST(AbortOfWhatIsIdle) {
 }
 
 std::vector<std::string> BrokenLibraries() {
-  return {TFRING_DOUBLES_DIR "/no_such_file.so",
+  return {TFRING_FAKES_DIR "/no_such_file.so",
           Variant("no_library"),
           Variant("too_old"),
           Variant("version_fails"),

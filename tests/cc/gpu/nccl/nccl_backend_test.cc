@@ -1,4 +1,4 @@
-// Every collective on NCCL between ranks of one process, on the doubles of the driver and of NCCL.
+// Every collective on NCCL between ranks of one process, on the fakes of the driver and of NCCL.
 #include "ops/gpu/nccl/nccl_backend.h"
 
 #include <string>

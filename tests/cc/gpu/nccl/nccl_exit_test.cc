@@ -11,7 +11,7 @@
 namespace tfring::testing::nccl_exit_test {
 namespace {
 
-// The double of NCCL aborts the process if static destructors run while an abort hangs in it.
+// The fake NCCL aborts the process if static destructors run while an abort hangs in it.
 TEST(AProcessExitsWhileNcclHangs) {
   const ChildEnd end = InChild([] {
     alarm(60);

@@ -213,7 +213,7 @@ TEST(ACollectiveThatNoMemoryIsLeftForEnds) {
   End();
 }
 
-// The kernels of a collective that was given up may still be on the device. The double aborts.
+// The kernels of a collective that was given up may still be on the device. The fake aborts.
 TEST(KernelsStayLoadedUntilTheDeviceIsThrough) {
   Begin();
   auto world = std::make_unique<GpuWorld>(1);

@@ -114,7 +114,7 @@ void Begin() {
 
 GpuWorld::Change Library(const std::string& file, GpuOperations operations) {
   return [=](NcclOptions* options) {
-    if (options->self == 1) options->config.nccl_library = TFRING_DOUBLES_DIR + ("/" + file);
+    if (options->self == 1) options->config.nccl_library = TFRING_FAKES_DIR + ("/" + file);
     options->config.gpu_operations = operations;
     options->load_limit = 300 * kMillisecond;
     options->id_limit = 300 * kMillisecond;

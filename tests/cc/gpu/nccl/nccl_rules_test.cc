@@ -112,7 +112,7 @@ CudaDevices Devices() {
   return CudaDevices(FakeDriver(), [](CollectiveKind, DataType, ReduceOp) { return true; });
 }
 
-// The driver's double ends the process if a kernel uses memory that was freed.
+// The fake driver ends the process if a kernel uses memory that was freed.
 TEST(TheCallsMemoryIsHeldUntilTheDeviceIsThrough) {
   BeginHostile(11, 3000);
   CudaDevices devices = Devices();
@@ -188,7 +188,7 @@ TEST(MemoryThatWasNotLaunchedIsFreedWhenTheLibraryReturns) {
     GpuWorld world(2, [](NcclOptions* options) {
       options->abort_limit = 100 * kMillisecond;
       options->id_limit = 3 * kSecond;
-      options->config.nccl_library = TFRING_DOUBLES_DIR "/libnccl_id_hangs.so";
+      options->config.nccl_library = TFRING_FAKES_DIR "/libnccl_id_hangs.so";
     });
     std::vector<HeldCall> calls;
     for (Rank r = 0; r < 2; ++r) calls.emplace_back(&world, &devices, r, 1, 2, &freed);

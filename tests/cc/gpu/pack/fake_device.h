@@ -10,7 +10,7 @@
 #include "ops/gpu/cuda/driver.h"
 #include "ops/gpu/cuda/pinned_memory.h"
 #include "ops/gpu/pack/pack_kernels.h"
-#include "tests/doubles/cuda/fake_cuda.h"
+#include "tests/fakes/cuda/fake_cuda.h"
 
 namespace tfring::testing {
 

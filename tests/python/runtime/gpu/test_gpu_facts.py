@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gpu_double
+import gpu_fake
 import pytest
 
 from tfring.horovod import build_flags
@@ -207,9 +207,9 @@ def test_the_doctor_says_what_xla_lacks(tmp_path, monkeypatch):
     assert "XLA finds no ptxas and no libdevice. Install nvidia-cuda-nvcc-cu12" in problem
 
 
-def report_on_the_double(tools: dict[str, str], **runtime: str) -> tuple[dict[str, str], list[str]]:
+def report_on_the_fake(tools: dict[str, str], **runtime: str) -> tuple[dict[str, str], list[str]]:
     """In a process of its own: the fake driver reads its settings once."""
-    fake = gpu_double.doubles() / gpu_double.DRIVER
+    fake = gpu_fake.fakes() / gpu_fake.DRIVER
     if not fake.is_file():
         pytest.skip(f"no {fake}: run `make test-build`")
     code = "import json, sys; from tfring.runtime.gpu.report import gpu_report; " + (
@@ -226,7 +226,7 @@ def report_on_the_double(tools: dict[str, str], **runtime: str) -> tuple[dict[st
 
 def test_the_doctor_describes_gpus_and_what_carries_their_tensors(tmp_path):
     usable = str(nccl_of_version(tmp_path / "libnccl.so.2", 22707))
-    lines, problems = report_on_the_double(toolkit(tmp_path), NCCL_LIBRARY=usable)
+    lines, problems = report_on_the_fake(toolkit(tmp_path), NCCL_LIBRARY=usable)
     assert re.search(r"sm_90, GPU-[0-9a-f-]{36}; direct access to GPUs: 1;", lines["GPU 0"])
     assert re.search(r"sm_90, GPU-[0-9a-f-]{36}; direct access to GPUs: 0;", lines["GPU 1"])
     assert lines["NCCL"].startswith("2.27.7 in ")
@@ -237,10 +237,10 @@ def test_the_doctor_describes_gpus_and_what_carries_their_tensors(tmp_path):
 def test_the_doctor_says_what_becomes_of_tensors_without_nccl(tmp_path):
     missing = str(tmp_path / "missing.so")
     tools = toolkit(tmp_path)
-    lines, problems = report_on_the_double(tools, NCCL_LIBRARY=missing)
+    lines, problems = report_on_the_fake(tools, NCCL_LIBRARY=missing)
     assert missing in lines["NCCL"]
     assert (lines["tensors on GPUs"], problems) == ("copied through the host", [])
-    lines, (problem,) = report_on_the_double(tools, NCCL_LIBRARY=missing, GPU_OPERATIONS="nccl")
+    lines, (problem,) = report_on_the_fake(tools, NCCL_LIBRARY=missing, GPU_OPERATIONS="nccl")
     assert lines["tensors on GPUs"] == "an error, without NCCL"
     assert problem.count(missing) == 1 and "pip install nvidia-nccl-cu12" in problem
 
@@ -251,7 +251,7 @@ def test_the_doctor_says_that_the_code_for_gpus_cannot_be_loaded(tmp_path, conte
         (tmp_path / "libtfring_cuda.so").write_bytes(content)
     usable = str(nccl_of_version(tmp_path / "libnccl.so.2", 22707))
     tools = {**toolkit(tmp_path), "TFRING_X_LIB_DIR": str(tmp_path)}
-    lines, (problem,) = report_on_the_double(tools, NCCL_LIBRARY=usable)
+    lines, (problem,) = report_on_the_fake(tools, NCCL_LIBRARY=usable)
     assert lines["tensors on GPUs"].startswith(f"an error: {tmp_path}/libtfring_cuda.so")
     assert "collectives of tensors in GPU memory fail: install a tfring" in problem
 

@@ -1,4 +1,4 @@
-"""What NVML says of the processes on GPUs, with a double in its place."""
+"""What NVML says of the processes on GPUs, with a fake in its place."""
 
 from __future__ import annotations
 
