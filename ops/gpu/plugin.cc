@@ -27,23 +27,23 @@ class GpuDevices final : public Devices {
   Result<std::shared_ptr<DeviceStream>> Wrap(void* stream) override {
     return devices_.Wrap(stream);
   }
-  Result<std::unique_ptr<CollectiveBackend>> MakeBackend(HostOrder* host,
+  Result<std::unique_ptr<CollectiveBackend>> MakeBackend(CpuOrder* order,
                                                          CompletionSink sink) override {
     NcclOptions options;
     options.self = options_.self;
     options.host_name = options_.host_name;
     options.config = options_.config;
-    options.host = host;
+    options.cpu_order = order;
     return std::unique_ptr<CollectiveBackend>(
         std::make_unique<NcclBackend>(std::move(options), std::move(sink)));
   }
-  Result<std::unique_ptr<DeviceStaging>> MakeStaging(DeviceStaging::Host host,
+  Result<std::unique_ptr<DeviceStaging>> MakeStaging(DeviceStaging::CpuQueue cpu,
                                                      CompletionSink sink) override {
     StagingOptions options;
     options.patience = options_.config.heartbeat_timeout;
     try {
       return std::unique_ptr<DeviceStaging>(
-          std::make_unique<Staging>(std::move(host), std::move(sink), options));
+          std::make_unique<Staging>(std::move(cpu), std::move(sink), options));
     } catch (const std::system_error& error) {
       return Internal(std::string("cannot start the thread that copies from and to GPUs (") +
                       error.what() + ")");

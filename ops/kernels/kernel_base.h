@@ -74,7 +74,7 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
 
   const Request& request() const { return request_; }
 
-  // Whether the tensors are in the memory of a device that the host cannot read.
+  // Whether the tensors are in the memory of a device that the CPU cannot read.
   bool on_device() const { return on_device_; }
 
  private:

@@ -26,18 +26,18 @@ std::vector<GpuKernel>& GpuKernels() {
 }
 
 // The tensors of a collective are those of type T. All else is small, and read or written by the
-// host: the channel, splits, ranks.
+// CPU: the channel, splits, ranks.
 bool IsTensor(const tf::OpDef::ArgDef& argument) { return argument.type_attr() == "T"; }
 
 // With `types`, T is one of these.
-void Register(const GpuKernel& kernel, const tf::OpDef& op, bool tensors_on_host,
+void Register(const GpuKernel& kernel, const tf::OpDef& op, bool tensors_on_cpu,
               const std::vector<tf::DataType>& types) {
   tf::KernelDefBuilder builder(kernel.op);
   builder.Device(tf::DEVICE_GPU);
   if (!types.empty()) builder.TypeConstraint("T", types);
   for (const auto* arguments : {&op.input_arg(), &op.output_arg()}) {
     for (const tf::OpDef::ArgDef& argument : *arguments) {
-      if (tensors_on_host || !IsTensor(argument)) builder.HostMemory(argument.name().c_str());
+      if (tensors_on_cpu || !IsTensor(argument)) builder.HostMemory(argument.name().c_str());
     }
   }
   tf::kernel_factory::OpKernelRegistrar(builder.Build(), kernel.op, kernel.make);
@@ -69,7 +69,7 @@ void RegisterAll() {
       continue;
     }
     Register(kernel, *op, false, types);
-    // TensorFlow keeps tensors of int32, which mostly are shapes and indices, on the host.
+    // TensorFlow keeps tensors of int32, which mostly are shapes and indices, on the CPU.
     Register(kernel, *op, true, {tf::DT_INT32});
   }
 }

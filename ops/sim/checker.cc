@@ -15,7 +15,7 @@ std::string Content(const PlanRun& run) {
   const Plan& plan = run.plan;
   std::ostringstream out;
   out << CollectiveKindName(plan.kind)
-      << (plan.path == DataPath::kDevice ? " on devices" : " on the host") << " set "
+      << (plan.path == DataPath::kDevice ? " on devices" : " on the CPU") << " set "
       << plan.process_set << " of " << RanksString(run.members) << " " << DataTypeName(plan.dtype)
       << " " << ReduceOpName(plan.op) << " " << plan.prescale << " " << plan.postscale << " root "
       << plan.root << " peer " << plan.peer << " without " << RanksString(plan.absent)
@@ -199,8 +199,8 @@ void Checker::CheckPath(const std::string& who, const PlanRun& run, const Reques
                         SeenPlan* seen) {
   const bool on_device = run.plan.path == DataPath::kDevice;
   if (request.path != DataPath::kDevice) seen->for_host.insert(request.name);
-  if (run.entry == PlanEntry::kEntered && request.path != DataPath::kHost) {
-    Fail(who + "'" + request.name + "' is in a lock, but not in host memory");
+  if (run.entry == PlanEntry::kEntered && request.path != DataPath::kCpu) {
+    Fail(who + "'" + request.name + "' is in a lock, but not in CPU memory");
   }
   const bool possible =
       run.uses_backend() && run.plan.absent.empty() && seen->for_host.count(request.name) == 0;
@@ -208,7 +208,7 @@ void Checker::CheckPath(const std::string& who, const PlanRun& run, const Reques
     Fail(who + "'" + request.name + "' runs on devices, which not all asked for");
   }
   if (!on_device && possible && seen->runs == seen->members) {
-    Fail(who + "'" + request.name + "' runs on the host, but all asked for devices");
+    Fail(who + "'" + request.name + "' runs on the CPU, but all asked for devices");
   }
 }
 

@@ -61,7 +61,7 @@ class DataPlane {
   // A plan that a member has submitted and not all have ended.
   struct RunningPlan {
     std::vector<Rank> members;
-    DataPath path = DataPath::kHost;
+    DataPath path = DataPath::kCpu;
     Duration cost = 0;
     std::set<Rank> begun;
     std::set<Rank> ended;

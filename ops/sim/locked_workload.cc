@@ -28,7 +28,7 @@ class LockedWorkload {
     workload_.fault_within = 40 * kMillisecond;
     workload_.fault_within_steps = 300;
     for (Rank rank = 0; rank < ranks_; ++rank) waits_.push_back(random_.Percent(20));
-    paths_.assign(static_cast<size_t>(ranks_), DataPath::kHost);
+    paths_.assign(static_cast<size_t>(ranks_), DataPath::kCpu);
     for (int64_t count = random_.Between(1, 4); count > 0; --count) step_.push_back(NewOp());
     present_.resize(static_cast<size_t>(ranks_));
     phases_.resize(static_cast<size_t>(ranks_));
@@ -49,7 +49,7 @@ class LockedWorkload {
     workload_.fault_within_steps = workload_.fault_within / kMillisecond;
     for (Rank rank = 0; rank < ranks_; ++rank) waits_.push_back(random_.Percent(20));
     const std::vector<DataPath> paths(static_cast<size_t>(ranks_),
-                                      random_.Percent(10) ? DataPath::kDevice : DataPath::kHost);
+                                      random_.Percent(10) ? DataPath::kDevice : DataPath::kCpu);
     paths_ = random_.Percent(10) ? RandomPaths(ranks_, &random_) : paths;
     for (int64_t count = random_.Between(1, 8); count > 0; --count) step_.push_back(NewOp());
     failures_ = random_.Percent(60) ? 0 : random_.Between(1, 3);
@@ -131,7 +131,7 @@ class LockedWorkload {
 
   void AddCalls(const RandomOp& op, Flaw flaw) {
     for (auto& [rank, call] : calls_.Calls(op, op.participants, flaw)) {
-      if (steady_) call.request.path = DataPath::kHost;
+      if (steady_) call.request.path = DataPath::kCpu;
       call.unlock = random_.Below(calls_per_unlock_) == 0;
       phases_[rank].push_back(std::move(call));
       if (waits_[rank]) Flush(rank);

@@ -209,7 +209,7 @@ std::vector<DataPath> RandomPaths(int ranks, Random* random) {
   std::vector<DataPath> paths;
   for (int rank = 0; rank < ranks; ++rank) {
     const bool staged = choice == 1 || (choice == 2 && rank % 2 == 0);
-    const DataPath other = staged ? DataPath::kStaged : DataPath::kHost;
+    const DataPath other = staged ? DataPath::kStaged : DataPath::kCpu;
     paths.push_back(random->Percent(on_device) ? DataPath::kDevice : other);
   }
   return paths;
@@ -218,7 +218,7 @@ std::vector<DataPath> RandomPaths(int ranks, Random* random) {
 DataPath RandomPath(const std::vector<DataPath>& paths, Rank rank, Random* random) {
   const DataPath usual = paths[static_cast<size_t>(rank)];
   if (!random->Percent(2)) return usual;
-  if (usual != DataPath::kHost) return DataPath::kHost;
+  if (usual != DataPath::kCpu) return DataPath::kCpu;
   return rank % 2 == 0 ? DataPath::kStaged : DataPath::kDevice;
 }
 

@@ -4,7 +4,7 @@
 namespace tfring {
 
 // Give XLA the functions for programs on CPUs and on NVIDIA GPUs. False if XLA does not take them.
-bool RegisterHostHandlers();
+bool RegisterCpuHandlers();
 bool RegisterDeviceHandlers();
 
 }  // namespace tfring

@@ -4,7 +4,7 @@
 namespace {
 
 // When the library is loaded: XLA looks for a function when it compiles.
-const bool registered = tfring::RegisterHostHandlers() && tfring::RegisterDeviceHandlers();
+const bool registered = tfring::RegisterCpuHandlers() && tfring::RegisterDeviceHandlers();
 
 }  // namespace
 

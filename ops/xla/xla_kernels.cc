@@ -1,5 +1,5 @@
 // How XLA compiles the collectives used in training (jit_compile=True): each op becomes one custom
-// call, which runs a function of host_handlers.cc or device_handlers.cc. This is the only file that
+// call, which runs a function of cpu_handlers.cc or device_handlers.cc. This is the only file that
 // includes headers of the compiler.
 //
 // The chain. XLA runs custom calls one after another, calls wait for their collectives, and XLA

@@ -36,7 +36,7 @@ bool ReceiveAll(int socket, void* data, size_t bytes) {
   return recv(socket, data, bytes, MSG_WAITALL) == static_cast<ssize_t>(bytes);
 }
 
-class SocketOrder::Place final : public HostPlace {
+class SocketOrder::Place final : public CpuPlace {
  public:
   explicit Place(SocketOrder* order) : order_(order) {}
 
@@ -63,7 +63,7 @@ SocketOrder::~SocketOrder() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-std::unique_ptr<HostPlace> SocketOrder::Reserve() { return std::make_unique<Place>(this); }
+std::unique_ptr<CpuPlace> SocketOrder::Reserve() { return std::make_unique<Place>(this); }
 
 void SocketOrder::Exchange(const Collective& collective,
                            const std::function<void(Completion)>& ended) {
@@ -103,7 +103,7 @@ GpuRank::GpuRank(const Options& options, Rank self, int size, int gpu, int socke
   made.self = self;
   made.config.gpu_operations = GpuOperations::kNccl;
   made.config.nccl_library = options.nccl;
-  made.host = &order_;
+  made.cpu_order = &order_;
   if (options.fakes) made.pack_images = {{0, text, sizeof(text)}};
   backend_ = std::make_unique<NcclBackend>(
       std::move(made), [this](Completion completion) { Ended(std::move(completion)); });

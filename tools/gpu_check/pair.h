@@ -10,7 +10,7 @@
 
 #include "ops/gpu/cuda/stream.h"
 #include "ops/gpu/nccl/nccl_backend.h"
-#include "ops/runtime/interfaces/host_order.h"
+#include "ops/runtime/interfaces/cpu_order.h"
 #include "tests/cc/gpu/nccl/jobs.h"
 #include "tools/gpu_check/gpu.h"
 
@@ -22,13 +22,13 @@ bool ReceiveAll(int socket, void* data, size_t bytes);
 
 // Carries the meeting before a communicator over one socket between two ranks, or to nobody, where
 // the runtime has its CPU backend. What would be staged ends with an error.
-class SocketOrder final : public HostOrder {
+class SocketOrder final : public CpuOrder {
  public:
   // `socket` -1: this rank is alone.
   SocketOrder(int socket, CompletionSink sink) : socket_(socket), sink_(std::move(sink)) {}
   ~SocketOrder() override;
 
-  std::unique_ptr<HostPlace> Reserve() override;
+  std::unique_ptr<CpuPlace> Reserve() override;
 
  private:
   class Place;

@@ -78,7 +78,7 @@ Result<std::shared_ptr<const CudaDriver>> CudaDriver::Load(const std::string& li
     const char* why = dlerror();
     return Unavailable("the CUDA driver " + library + " cannot be loaded (" +
                        (why == nullptr ? "no reason given" : why) +
-                       "): install the NVIDIA driver, or keep the tensors in host memory");
+                       "): install the NVIDIA driver, or keep the tensors in CPU memory");
   }
   std::shared_ptr<CudaDriver> driver(new CudaDriver());
   const std::string missing = FindAll(handle, &driver->functions_);

@@ -52,7 +52,7 @@ Result<void*> PinnedMemory::Allocate(size_t size) {
   MakeRoom(size);
   const ScopedContext current(device_.get());
   TFRING_RETURN_IF_ERROR(current.status());
-  const std::string doing = "allocating " + std::to_string(size) + " bytes of pinned host memory";
+  const std::string doing = "allocating " + std::to_string(size) + " bytes of pinned CPU memory";
   void* block = nullptr;
   CuResult result = device_->cu().MemHostAlloc(&block, size, 0);
   if (result == kCudaOutOfMemory && MakeRoom(static_cast<size_t>(limit_))) {

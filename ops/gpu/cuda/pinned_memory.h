@@ -11,7 +11,7 @@
 
 namespace tfring {
 
-// Host memory that a device can copy from and to while host threads do something else: blocks of
+// CPU memory that a device can copy from and to while host threads do something else: blocks of
 // rounded sizes, which are used again and freed at the end. Blocks keep the pool, so it may go
 // first. Thread-safe; Take calls the driver.
 class PinnedMemory : public std::enable_shared_from_this<PinnedMemory> {

@@ -46,7 +46,7 @@ Status CudaStream::LetWait(CuStream ours) const {
 }
 
 Status CudaStream::WaitForResults() {
-  if (results_ == nullptr) return OkStatus();  // the call is not early, or ran on the host
+  if (results_ == nullptr) return OkStatus();  // the call is not early, or ran on the CPU
   const ScopedContext current(device_.get());
   TFRING_RETURN_IF_ERROR(current.status());
   return device_->Check(device_->cu().StreamWaitEvent(framework_, results_->get(), 0),
@@ -86,7 +86,7 @@ Result<std::shared_ptr<DeviceStream>> CudaDevices::Wrap(void* stream) {
       Log(LogLevel::kWarning, "this rank has tensors on " + device->uuid() +
                                   ", and had earlier ones on " + own_->uuid() +
                                   ": collectives of tensors that are not on the first GPU go "
-                                  "through host memory; keep a rank to one GPU");
+                                  "through CPU memory; keep a rank to one GPU");
     }
   }
   const DeviceRule rule = device == own_ ? rule_ : DeviceRule();

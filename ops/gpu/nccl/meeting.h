@@ -13,7 +13,7 @@
 
 namespace tfring {
 
-// What every member tells the others over the host backend before they make a communicator, and
+// What every member tells the others over the CPU backend before they make a communicator, and
 // again after. Sent as it lies in memory: all ranks run the same build.
 struct MeetingRecord {
   int32_t version = 0;     // of NCCL; 0: it cannot be used here

@@ -15,7 +15,7 @@ namespace tfring {
 // destructor waits some seconds at most: threads that hang in NCCL are left alone.
 class NcclBackend final : public CollectiveBackend {
  public:
-  // The sink also gets what the host order stages.
+  // The sink also gets what the CPU order stages.
   NcclBackend(NcclOptions options, CompletionSink sink);
   ~NcclBackend() override;
 

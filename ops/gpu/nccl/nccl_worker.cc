@@ -58,18 +58,18 @@ void NcclWorker::Submit(Collective collective) {
     group = std::make_shared<Group>();
     group->members = collective.members;
     if (collective.members.size() > 1) {
-      item.meeting = options_.host->Reserve();
-      item.confirmation = options_.host->Reserve();
+      item.meeting = options_.cpu_order->Reserve();
+      item.confirmation = options_.cpu_order->Reserve();
     }
   }
   item.group = group;
   const Group::State state = group->state.load(std::memory_order_acquire);
   if (state == Group::State::kNccl) {
     Result<NcclProgram> program = MakeNcclProgram(collective, group->result.abilities);
-    if (!program.ok()) return options_.host->Reserve()->Stage(std::move(collective));
+    if (!program.ok()) return options_.cpu_order->Reserve()->Stage(std::move(collective));
     item.program = std::move(*program);
   } else if (state == Group::State::kOpen || !group->result.insists) {
-    item.staging = options_.host->Reserve();
+    item.staging = options_.cpu_order->Reserve();
   }
   table_.Add(collective);
   item.collective = std::move(collective);
@@ -164,10 +164,10 @@ void NcclWorker::Loop() {
   changed_.notify_all();
 }
 
-// The other members may run there what this rank does not: what follows on its host would be taken
-// for that. The abort that comes with every failure ends the host's collectives.
+// The other members may run there what this rank does not: what follows on its CPU backend would be
+// taken for that. The abort that comes with every failure ends the CPU backend's collectives.
 void NcclWorker::KeepPlaces(Item* item) {
-  for (std::unique_ptr<HostPlace>* place : {&item->meeting, &item->confirmation, &item->staging}) {
+  for (std::unique_ptr<CpuPlace>* place : {&item->meeting, &item->confirmation, &item->staging}) {
     if (*place != nullptr) kept_places_.push_back(std::move(*place));
   }
 }
@@ -198,14 +198,14 @@ void NcclWorker::Handle(Item* item) {
   if (status.ok()) status = Prepare(item->collective);
   Group* const group = item->group.get();
   if (status.ok() && group->state == Group::State::kOpen) status = Meet(item);
-  if (status.ok() && group->state == Group::State::kHost) return EndWithout(item);
+  if (status.ok() && group->state == Group::State::kCpu) return EndWithout(item);
   if (status.ok() && !item->program) {
     Result<NcclProgram> program = MakeNcclProgram(item->collective, group->result.abilities);
     if (!program.ok()) return EndWithout(item);
     item->program = std::move(*program);
   }
   if (status.ok()) {
-    // It is not staged, so the host's collectives need not wait for what NCCL takes now.
+    // It is not staged, so the CPU backend's collectives need not wait for what NCCL takes now.
     item->meeting.reset();
     item->confirmation.reset();
     item->staging.reset();
@@ -227,7 +227,7 @@ void NcclWorker::EndWithout(Item* item) {
     completion.status =
         Unimplemented(RanksText(item->group->members) + " cannot use NCCL, and " +
                       "TFRING_GPU_OPERATIONS=nccl allows nothing else: " + result.reason +
-                      ". TFRING_GPU_OPERATIONS=auto would copy tensors through host memory");
+                      ". TFRING_GPU_OPERATIONS=auto would copy tensors through CPU memory");
     return table_.End(sequence, std::move(completion));
   }
   if (table_.Release(sequence)) item->staging->Stage(std::move(item->collective));

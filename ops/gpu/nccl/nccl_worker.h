@@ -21,7 +21,7 @@
 #include "ops/gpu/nccl/nccl_program.h"
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/interfaces/collective_backend.h"
-#include "ops/runtime/interfaces/host_order.h"
+#include "ops/runtime/interfaces/cpu_order.h"
 
 namespace tfring {
 
@@ -30,7 +30,7 @@ struct NcclOptions {
   Rank self = 0;
   std::string host_name;  // of this rank, for messages; may be empty
   Config config;
-  HostOrder* host = nullptr;  // outlives the backend
+  CpuOrder* cpu_order = nullptr;  // outlives the backend
   std::vector<PackImage> pack_images = BuiltPackImages();
   Duration load_limit = kNcclLoadLimit;
   Duration id_limit = 10 * kSecond;      // for a unique id
@@ -45,7 +45,7 @@ struct NcclOptions {
 // list meet, makes their communicator, and enqueues programs. While something is in flight it asks
 // every 100 ms whether NCCL or the device noticed an error. Where a process set was removed it
 // destroys the communicator of its members. At the first failure another thread aborts the
-// communicators. No call waits for the host's collectives, except for meetings, which
+// communicators. No call waits for the CPU backend's collectives, except for meetings, which
 // have lower sequence numbers than what waits for them.
 class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
  public:
@@ -65,7 +65,7 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
  private:
   // Collectives of one list of members.
   struct Group {
-    enum class State : uint8_t { kOpen, kNccl, kHost };
+    enum class State : uint8_t { kOpen, kNccl, kCpu };
     std::vector<Rank> members;
     MeetingResult result;  // written by the launch thread before `state`
     std::atomic<State> state{State::kOpen};
@@ -77,9 +77,9 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
     bool disbands = false;  // no collective: the group is at its end
     std::optional<NcclProgram> program;
     // Of the first collective of the members: before and after they make a communicator.
-    std::unique_ptr<HostPlace> meeting;
-    std::unique_ptr<HostPlace> confirmation;
-    std::unique_ptr<HostPlace> staging;  // submitted before it was known what runs it
+    std::unique_ptr<CpuPlace> meeting;
+    std::unique_ptr<CpuPlace> confirmation;
+    std::unique_ptr<CpuPlace> staging;  // submitted before it was known what runs it
   };
 
   void Push(Item item);
@@ -92,7 +92,7 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
   Status Prepare(const Collective& collective);
   Status Meet(Item* item);
   Result<MeetingResult> MeetOthers(Item* item);
-  Result<MeetingResult> Exchange(HostPlace* place, const MeetingRecord& own, const Item& item);
+  Result<MeetingResult> Exchange(CpuPlace* place, const MeetingRecord& own, const Item& item);
   Status LoadAndTry();
   MeetingRecord OwnRecord(bool with_id);
   void Settle(Group* group, MeetingResult result);
@@ -120,9 +120,9 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
 
   // Launch thread only.
   std::shared_ptr<const NcclLibrary> library_;
-  Status no_library_;                                    // why there is none
-  std::shared_ptr<NcclLauncher> launcher_;               // lives on with what it launched
-  std::vector<std::unique_ptr<HostPlace>> kept_places_;  // after a failure
+  Status no_library_;                                   // why there is none
+  std::shared_ptr<NcclLauncher> launcher_;              // lives on with what it launched
+  std::vector<std::unique_ptr<CpuPlace>> kept_places_;  // after a failure
 
   mutable std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;

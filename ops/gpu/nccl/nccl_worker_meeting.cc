@@ -106,7 +106,7 @@ MeetingRecord NcclWorker::OwnRecord(bool with_id) {
   return record;
 }
 
-// What an exchange uses, until its host collective has ended.
+// What an exchange uses, until its collective on the CPU has ended.
 struct Meeting {
   MeetingRecord own;
   std::vector<MeetingRecord> all;
@@ -116,7 +116,7 @@ struct Meeting {
 };
 
 // Gives all members the records of all; what they conclude.
-Result<MeetingResult> NcclWorker::Exchange(HostPlace* place, const MeetingRecord& own,
+Result<MeetingResult> NcclWorker::Exchange(CpuPlace* place, const MeetingRecord& own,
                                            const Item& item) {
   const std::vector<Rank>& members = item.group->members;
   if (place == nullptr) return Internal("the members did not meet");
@@ -187,11 +187,11 @@ void NcclWorker::Settle(Group* group, MeetingResult result) {
     const bool first = group->members.front() == options_.self;
     Log(first ? LogLevel::kWarning : LogLevel::kDebug,
         RanksText(group->members) +
-            " copy tensors through host memory, without NCCL: " + result.reason);
+            " copy tensors through CPU memory, without NCCL: " + result.reason);
   }
   group->result = std::move(result);
   const bool uses = group->result.uses_nccl;
-  group->state.store(uses ? Group::State::kNccl : Group::State::kHost, std::memory_order_release);
+  group->state.store(uses ? Group::State::kNccl : Group::State::kCpu, std::memory_order_release);
 }
 
 // Makes the communicator, or notes in the record why there is none. Not ok if this rank has failed.

@@ -40,8 +40,8 @@ Status Staging::Lane::Start() {
   return OkStatus();
 }
 
-Staging::Staging(Host host, CompletionSink sink, const StagingOptions& options)
-    : host_(std::move(host)),
+Staging::Staging(CpuQueue cpu, CompletionSink sink, const StagingOptions& options)
+    : cpu_(std::move(cpu)),
       sink_(std::move(sink)),
       options_(options),
       progress_(options.patience),
@@ -72,8 +72,8 @@ void Staging::Submit(uint64_t place, Collective collective) {
   });
 }
 
-// Staging thread. The one with the lowest place waits for nobody: the host runs them in that order,
-// so the memory of all others comes back after it. After an abort none takes memory.
+// Staging thread. The one with the lowest place waits for nobody: the CPU backend runs them in that
+// order, so the memory of all others comes back after it. After an abort none takes memory.
 void Staging::StartWaiting() {
   const bool stopped = !aborted().ok();
   int64_t in_use = 0;
@@ -89,7 +89,7 @@ void Staging::StartWaiting() {
   }
 }
 
-// Any thread. The job's host memory has been given back.
+// Any thread. The job's CPU memory has been given back.
 void Staging::Forget(const JobPtr& job) {
   Post([this, place = job->place] {
     started_.erase(place);
@@ -115,7 +115,7 @@ void Staging::Begin(const JobPtr& job) {
   if (job->status.ok()) {
     Try(job, [&] { return CopyIn(job, &used); });
   }
-  AfterAll(job, used, &Lane::in, &Staging::OnHost);
+  AfterAll(job, used, &Lane::in, &Staging::OnCpu);
 }
 
 void Staging::Try(const JobPtr& job, const std::function<Status()>& copy) {
@@ -137,7 +137,7 @@ Status Staging::CopyIn(const JobPtr& job, std::vector<Lane*>* used) {
                   memory.status().message() + "; use smaller tensors or buckets");
   }
   job->memory = std::move(*memory);
-  char* const host = static_cast<char*>(job->memory.get());
+  char* const bytes = static_cast<char*>(job->memory.get());
   size_t waited = SIZE_MAX;
   for (const StagedCopy& copy : job->layout.in) {
     Result<Lane*> lane = LaneOf(*job, copy.call);
@@ -151,31 +151,31 @@ Status Staging::CopyIn(const JobPtr& job, std::vector<Lane*>* used) {
     const ScopedContext current(&device);
     TFRING_RETURN_IF_ERROR(current.status());
     TFRING_RETURN_IF_ERROR(
-        device.Check(device.cu().MemcpyDtoHAsync(host + copy.at, Address(copy.device),
+        device.Check(device.cu().MemcpyDtoHAsync(bytes + copy.at, Address(copy.device),
                                                  static_cast<size_t>(copy.bytes), (*lane)->in),
                      "copying from the GPU"));
   }
   return OkStatus();
 }
 
-// The inputs are in host memory, or have failed to get there. On a waiter's thread or the staging
+// The inputs are in CPU memory, or have failed to get there. On a waiter's thread or the staging
 // thread.
-void Staging::OnHost(const JobPtr& job) {
+void Staging::OnCpu(const JobPtr& job) {
   progress_.Step();
   if (job->status.ok()) job->status = aborted();
   Explain(job.get());
   if (!job->status.ok()) {
     // First, or what comes after it would run where the other ranks run this.
-    host_.fail(job->status);
-    host_.give_up(job->place);
+    cpu_.fail(job->status);
+    cpu_.give_up(job->place);
     return End(job);
   }
-  MoveToHost(job->layout, static_cast<char*>(job->memory.get()), &job->collective);
-  host_.run(job->place, std::move(job->collective),
-            [this, job](Completion completion) { OnRun(job, std::move(completion)); });
+  MoveToCpu(job->layout, static_cast<char*>(job->memory.get()), &job->collective);
+  cpu_.run(job->place, std::move(job->collective),
+           [this, job](Completion completion) { OnRun(job, std::move(completion)); });
 }
 
-// On a thread of the host backend.
+// On a thread of the CPU backend.
 void Staging::OnRun(const JobPtr& job, Completion completion) {
   progress_.Step();
   if (!completion.status.ok() || job->layout.out.empty()) {
@@ -200,7 +200,7 @@ void Staging::Finish(const JobPtr& job) {
 }
 
 Status Staging::CopyOut(const JobPtr& job, std::vector<Lane*>* used) {
-  const char* const host = static_cast<const char*>(job->memory.get());
+  const char* const bytes = static_cast<const char*>(job->memory.get());
   const std::vector<StagedCopy>& copies = job->layout.out;
   for (size_t i = 0; i < copies.size(); ++i) {
     const StagedCopy& copy = copies[i];
@@ -216,7 +216,7 @@ Status Staging::CopyOut(const JobPtr& job, std::vector<Lane*>* used) {
       const ScopedContext current(&device);
       TFRING_RETURN_IF_ERROR(current.status());
       TFRING_RETURN_IF_ERROR(
-          device.Check(device.cu().MemcpyHtoDAsync(Address(copy.device), host + copy.at,
+          device.Check(device.cu().MemcpyHtoDAsync(Address(copy.device), bytes + copy.at,
                                                    static_cast<size_t>(copy.bytes), (*lane)->out),
                        "copying to the GPU"));
     }

@@ -17,7 +17,7 @@
 #include "ops/gpu/cuda/device_progress.h"
 #include "ops/gpu/cuda/device_waiter.h"
 #include "ops/gpu/cuda/pinned_memory.h"
-#include "ops/gpu/staging/host_copy.h"
+#include "ops/gpu/staging/cpu_copy.h"
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/interfaces/collective_backend.h"
 #include "ops/runtime/interfaces/devices.h"
@@ -25,18 +25,18 @@
 namespace tfring {
 
 struct StagingOptions {
-  // Bytes of host memory in use at once; a collective that needs more runs when it is the first.
+  // Bytes of CPU memory in use at once; a collective that needs more runs when it is the first.
   int64_t most_bytes = int64_t{1} << 30;
   Duration patience = Config().heartbeat_timeout;  // see DeviceProgress
 };
 
-// Copies the inputs to pinned memory, has the host backend run the collective there, copies the
+// Copies the inputs to pinned memory, has the CPU backend run the collective there, copies the
 // outputs back. Its thread puts copies on streams of our own, one for each direction, and never
 // waits for a device; a DeviceWaiter tells when copies have been done.
 class Staging final : public DeviceStaging {
  public:
   // Starts the thread; throws std::system_error if there is none.
-  Staging(Host host, CompletionSink sink, const StagingOptions& options = {});
+  Staging(CpuQueue cpu, CompletionSink sink, const StagingOptions& options = {});
   ~Staging() override;
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
@@ -53,7 +53,7 @@ class Staging final : public DeviceStaging {
     Status Start();
 
     const std::shared_ptr<CudaDevice> device;
-    CuStream in = nullptr;   // from the device to the host
+    CuStream in = nullptr;   // from the device to the CPU
     CuStream out = nullptr;  // back
     const std::shared_ptr<PinnedMemory> pinned;
     DeviceWaiter waiter;
@@ -68,7 +68,7 @@ class Staging final : public DeviceStaging {
     std::string who;  // "rank 1: allreduce of 'x'"
     std::vector<DeviceCall> calls;
     StagingLayout layout;
-    std::shared_ptr<void> memory;       // on the host
+    std::shared_ptr<void> memory;       // on the CPU
     std::vector<BadValues> bad_values;  // for the first completion
     std::mutex mutex;                   // guards the two below
     Status status;                      // what has gone wrong so far
@@ -80,7 +80,7 @@ class Staging final : public DeviceStaging {
   void StartWaiting();
   void Forget(const JobPtr& job);
   void Begin(const JobPtr& job);
-  void OnHost(const JobPtr& job);
+  void OnCpu(const JobPtr& job);
   void OnRun(const JobPtr& job, Completion completion);
   void Finish(const JobPtr& job);
   void End(const JobPtr& job);
@@ -97,14 +97,14 @@ class Staging final : public DeviceStaging {
   Status aborted() const;
   void Explain(Job* job) const;
 
-  const Host host_;
+  const CpuQueue cpu_;
   const CompletionSink sink_;
   const StagingOptions options_;
   DeviceProgress progress_;
   std::atomic<int64_t> wakeups_{0};
 
   // Staging thread only.
-  std::map<uint64_t, JobPtr> waiting_;   // for host memory, by place
+  std::map<uint64_t, JobPtr> waiting_;   // for CPU memory, by place
   std::map<uint64_t, int64_t> started_;  // bytes by place
 
   mutable std::mutex mutex_;  // guards the five below

@@ -18,7 +18,7 @@
 
 namespace tfring {
 
-// Runs collectives of host memory over a DataTransport: for each one it selects an algorithm, has
+// Runs collectives of CPU memory over a DataTransport: for each one it selects an algorithm, has
 // it make this rank's schedule and runs the schedule; many within a host go through the arenas of
 // its ranks instead. Owns the transport, which only the thread that runs a collective uses. Threads
 // and lifetime as CollectiveBackend says. The destructor ends what is left and then closes the

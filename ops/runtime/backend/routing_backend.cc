@@ -13,7 +13,7 @@ struct RoutingBackend::Link {
 };
 
 // A place that the device backend has reserved. Without effect once the owner is destroyed.
-class RoutingBackend::Place final : public HostPlace {
+class RoutingBackend::Place final : public CpuPlace {
  public:
   explicit Place(RoutingBackend* owner) : link_(owner->link_), number_(owner->places_.Take()) {}
   ~Place() override {
@@ -45,19 +45,19 @@ class RoutingBackend::Place final : public HostPlace {
   uint64_t number_;  // 0: used
 };
 
-RoutingBackend::RoutingBackend(const MakeHost& make_host, MakeStaging make_staging,
+RoutingBackend::RoutingBackend(const MakeCpu& make_cpu, MakeStaging make_staging,
                                MakeDevice make_device, CompletionSink sink)
     : make_staging_(std::move(make_staging)),
       make_device_(std::move(make_device)),
       sink_(std::move(sink)),
       link_(std::make_shared<Link>(this)),
       places_(sink_),
-      host_(make_host(
+      cpu_(make_cpu(
           [this](Completion completion) { places_.OnCompletion(std::move(completion)); })) {
-  places_.SetBackend(host_.get());
+  places_.SetBackend(cpu_.get());
 }
 
-// In this order: the device backend uses places, and what is staged ends when the host backend has
+// In this order: the device backend uses places, and what is staged ends when the CPU backend has
 // ended it and its copies are through.
 RoutingBackend::~RoutingBackend() {
   Abort(Cancelled("the backend was closed"));
@@ -76,12 +76,12 @@ RoutingBackend::~RoutingBackend() {
     link_->owner = nullptr;
   }
   places_.SetBackend(nullptr);
-  host_.reset();
+  cpu_.reset();
   staging_.reset();
 }
 
 void RoutingBackend::Submit(Collective collective) {
-  if (collective.device_calls.empty() && collective.path == DataPath::kHost) {
+  if (collective.device_calls.empty() && collective.path == DataPath::kCpu) {
     return places_.Submit(std::move(collective));
   }
   if (collective.path == DataPath::kDevice && make_device_) {
@@ -108,7 +108,7 @@ void RoutingBackend::Abort(Status why) {
     staging = staging_.get();
     device = device_.get();
   }
-  host_->Abort(why);
+  cpu_->Abort(why);
   places_.Open();
   if (staging != nullptr) staging->Abort(why);
   if (device != nullptr) device->Abort(why);
@@ -119,7 +119,7 @@ void RoutingBackend::FailFromStaging(Status why) {
   if (!closing_) Abort(std::move(why));
 }
 
-std::unique_ptr<HostPlace> RoutingBackend::Reserve() { return std::make_unique<Place>(this); }
+std::unique_ptr<CpuPlace> RoutingBackend::Reserve() { return std::make_unique<Place>(this); }
 
 void RoutingBackend::Stage(uint64_t place, Collective collective) {
   const Result<DeviceStaging*> staging = Staging();
@@ -139,13 +139,13 @@ void RoutingBackend::Report(uint64_t sequence, const Status& why) {
 Result<DeviceStaging*> RoutingBackend::Staging() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (staging_ != nullptr) return staging_.get();
-  DeviceStaging::Host host;
-  host.run = [this](uint64_t place, Collective collective, HostPlaces::Ended ended) {
+  DeviceStaging::CpuQueue cpu;
+  cpu.run = [this](uint64_t place, Collective collective, CpuPlaces::Ended ended) {
     places_.Run(place, std::move(collective), std::move(ended));
   };
-  host.give_up = [this](uint64_t place) { places_.GiveUp(place); };
-  host.fail = [this](Status why) { FailFromStaging(std::move(why)); };
-  Result<std::unique_ptr<DeviceStaging>> made = make_staging_(std::move(host), sink_);
+  cpu.give_up = [this](uint64_t place) { places_.GiveUp(place); };
+  cpu.fail = [this](Status why) { FailFromStaging(std::move(why)); };
+  Result<std::unique_ptr<DeviceStaging>> made = make_staging_(std::move(cpu), sink_);
   if (!made.ok()) return made.status();
   staging_ = std::move(*made);
   if (!aborted_.ok()) staging_->Abort(aborted_);
@@ -169,18 +169,18 @@ CollectiveBackend* RoutingBackend::device() const {
 
 int64_t RoutingBackend::bytes_sent() const {
   const CollectiveBackend* const other = device();
-  return host_->bytes_sent() + (other == nullptr ? 0 : other->bytes_sent());
+  return cpu_->bytes_sent() + (other == nullptr ? 0 : other->bytes_sent());
 }
 
 int64_t RoutingBackend::progress() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return host_->progress() + (staging_ == nullptr ? 0 : staging_->progress()) +
+  return cpu_->progress() + (staging_ == nullptr ? 0 : staging_->progress()) +
          (device_ == nullptr ? 0 : device_->progress());
 }
 
 int64_t RoutingBackend::wakeups() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return host_->wakeups() + (staging_ == nullptr ? 0 : staging_->wakeups()) +
+  return cpu_->wakeups() + (staging_ == nullptr ? 0 : staging_->wakeups()) +
          (device_ == nullptr ? 0 : device_->wakeups());
 }
 

@@ -5,34 +5,34 @@
 #include <memory>
 #include <mutex>
 
-#include "ops/runtime/backend/host_places.h"
+#include "ops/runtime/backend/cpu_places.h"
 #include "ops/runtime/interfaces/collective_backend.h"
+#include "ops/runtime/interfaces/cpu_order.h"
 #include "ops/runtime/interfaces/devices.h"
-#include "ops/runtime/interfaces/host_order.h"
 
 namespace tfring {
 
-// Sends each collective where its tensors are: those in host memory to the host backend, those with
+// Sends each collective where its tensors are: those in CPU memory to the CPU backend, those with
 // tensors in device memory to the device backend if their path is kDevice, else through
-// DeviceStaging to the host backend. Without a device backend all are staged. Both are made with
+// DeviceStaging to the CPU backend. Without a device backend all are staged. Both are made with
 // the first collective that needs them, so a process without a GPU has neither, nor their threads.
 // Threads and lifetime as CollectiveBackend says; Submit is for one thread.
-class RoutingBackend final : public CollectiveBackend, private HostOrder {
+class RoutingBackend final : public CollectiveBackend, private CpuOrder {
  public:
-  using MakeHost = std::function<std::unique_ptr<CollectiveBackend>(CompletionSink)>;
+  using MakeCpu = std::function<std::unique_ptr<CollectiveBackend>(CompletionSink)>;
   // These two are called on the thread of Submit, or on one that a place was given to; must not
   // block. MakeDevice may be empty.
-  using MakeStaging =
-      std::function<Result<std::unique_ptr<DeviceStaging>>(DeviceStaging::Host, CompletionSink)>;
+  using MakeStaging = std::function<Result<std::unique_ptr<DeviceStaging>>(DeviceStaging::CpuQueue,
+                                                                           CompletionSink)>;
   using MakeDevice =
-      std::function<Result<std::unique_ptr<CollectiveBackend>>(HostOrder*, CompletionSink)>;
+      std::function<Result<std::unique_ptr<CollectiveBackend>>(CpuOrder*, CompletionSink)>;
 
-  // Throws what `make_host` throws.
-  RoutingBackend(const MakeHost& make_host, MakeStaging make_staging, MakeDevice make_device,
+  // Throws what `make_cpu` throws.
+  RoutingBackend(const MakeCpu& make_cpu, MakeStaging make_staging, MakeDevice make_device,
                  CompletionSink sink);
   ~RoutingBackend() override;
 
-  const char* name() const override { return host_->name(); }
+  const char* name() const override { return cpu_->name(); }
   void Submit(Collective collective) override;
   void Disband(const std::vector<Rank>& members) override;
   void Abort(Status why) override;
@@ -44,7 +44,7 @@ class RoutingBackend final : public CollectiveBackend, private HostOrder {
   class Place;
   struct Link;
 
-  std::unique_ptr<HostPlace> Reserve() override;
+  std::unique_ptr<CpuPlace> Reserve() override;
   void Stage(uint64_t place, Collective collective);
   Result<DeviceStaging*> Staging();
   Result<CollectiveBackend*> Device();
@@ -56,8 +56,8 @@ class RoutingBackend final : public CollectiveBackend, private HostOrder {
   const MakeDevice make_device_;
   const CompletionSink sink_;
   const std::shared_ptr<Link> link_;
-  HostPlaces places_;
-  std::unique_ptr<CollectiveBackend> host_;
+  CpuPlaces places_;
+  std::unique_ptr<CollectiveBackend> cpu_;
 
   std::mutex fail_mutex_;  // held by FailFromStaging; guards closing_
   bool closing_ = false;

@@ -3,11 +3,11 @@
 
 namespace tfring {
 
-// What carries tensors in GPU memory: NCCL where all ranks can use it, else the host; NCCL or an
-// error; always the host.
+// What carries tensors in GPU memory: NCCL where all ranks can use it, else the CPU; NCCL or an
+// error; always the CPU.
 enum class GpuOperations { kAuto, kNccl, kHost };
 
-// What carries tensors in host memory: shared memory within a host where that is possible, and TCP;
+// What carries tensors in CPU memory: shared memory within a host where that is possible, and TCP;
 // the same, and an error where shared memory is not possible; TCP alone; shared memory within a
 // host where that is possible, and MPI.
 enum class CpuOperations { kAuto, kShm, kTcp, kMpi };

@@ -8,7 +8,7 @@ namespace tfring {
 
 // One tensor of a collective on this rank. `input` and `output` may be the same address (a
 // forwarded buffer); they never overlap otherwise. The memory stays valid until the completion. It
-// is host memory unless a DeviceCall says otherwise.
+// is CPU memory unless a DeviceCall says otherwise.
 struct TensorBuffer {
   const void* input = nullptr;
   void* output = nullptr;

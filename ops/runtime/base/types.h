@@ -57,9 +57,9 @@ enum class ReduceOp : uint8_t {
 };
 inline constexpr int kNumReduceOps = 6;
 
-// Where a collective runs: on tensors in host memory, or on devices without a copy to the host. Of
-// a request also kStaged: its tensors are in device memory and have to be copied to the host.
-enum class DataPath : uint8_t { kHost = 0, kDevice = 1, kStaged = 2 };
+// Where a collective runs: on tensors in CPU memory, or on devices without a copy to the CPU. Of
+// a request also kStaged: its tensors are in device memory and have to be copied to the CPU.
+enum class DataPath : uint8_t { kCpu = 0, kDevice = 1, kStaged = 2 };
 inline constexpr int kNumDataPaths = 3;
 
 TFRING_EXPORT int64_t DataTypeSize(DataType dtype);

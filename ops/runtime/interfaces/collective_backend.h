@@ -39,8 +39,8 @@ struct DeviceCall {
 // What a backend runs: a Plan together with this rank's buffers.
 struct Collective {
   uint64_t sequence = 0;
-  DataPath path = DataPath::kHost;  // kDevice: all buffers of all members are in device memory
-  std::string what;                 // for messages: "allreduce of 'x' and 3 more"
+  DataPath path = DataPath::kCpu;  // kDevice: all buffers of all members are in device memory
+  std::string what;                // for messages: "allreduce of 'x' and 3 more"
   CollectiveKind kind = CollectiveKind::kBarrier;
   DataType dtype = DataType::kUint8;
   ReduceOp op = ReduceOp::kSum;
@@ -52,7 +52,7 @@ struct Collective {
   // Reduce: output is null on all ranks but the root; gather: 0 bytes there. Scatter: input is used
   // on the root only. Send/recv: the source has no output, the other no input.
   std::vector<TensorBuffer> buffers;
-  std::vector<DeviceCall> device_calls;  // by `first`; buffers of none of them are in host memory
+  std::vector<DeviceCall> device_calls;  // by `first`; buffers of none of them are in CPU memory
   // block_bytes[t][m], of buffer t. Allgather, gather: what member m contributes. Reducescatter,
   // scatter: what member m gets. Alltoall: what this rank gets from member m. All are consecutive,
   // in order of the members.
@@ -68,7 +68,7 @@ struct Collective {
   // ahead of it in the same order on all.
   bool prepares = false;
   int64_t piece_bytes = 0;         // into which long messages are cut; 0: as the settings say
-  PlanMarks* marks = nullptr;      // not null: where a backend of the host notes how far it is
+  PlanMarks* marks = nullptr;      // not null: where the CPU backend notes how far it is
   HopSink* hops = nullptr;         // the same for messages between ranks
   TrafficSink* traffic = nullptr;  // and for their bytes
 };

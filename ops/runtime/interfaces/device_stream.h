@@ -19,7 +19,7 @@ class DeviceStream {
   virtual ~DeviceStream() = default;
 
   // Whether this rank can run the collective between devices. If not, or if another rank cannot, it
-  // is staged: copied to the host, run there and copied back.
+  // is staged: copied to the CPU, run there and copied back.
   virtual bool RunsOnDevice(CollectiveKind kind, DataType dtype, ReduceOp op) const = 0;
 
   // From here on the memory of the call may be used after all that is on the stream now. To be

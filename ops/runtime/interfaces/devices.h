@@ -11,19 +11,19 @@
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
 #include "ops/runtime/interfaces/collective_backend.h"
+#include "ops/runtime/interfaces/cpu_order.h"
 #include "ops/runtime/interfaces/device_stream.h"
-#include "ops/runtime/interfaces/host_order.h"
 
 namespace tfring {
 
-// Runs collectives with tensors in device memory through host memory. Thread-safe. The destructor
-// requires Abort, or that nothing is in flight, and that the host backend has ended all that it was
+// Runs collectives with tensors in device memory through CPU memory. Thread-safe. The destructor
+// requires Abort, or that nothing is in flight, and that the CPU backend has ended all that it was
 // given.
 class DeviceStaging {
  public:
-  // The order of the host backend. `run` and `give_up` use a place that Submit was given; `fail`
+  // The order of the CPU backend. `run` and `give_up` use a place that Submit was given; `fail`
   // aborts everything, because other ranks wait for the data of a collective that failed here.
-  struct Host {
+  struct CpuQueue {
     std::function<void(uint64_t place, Collective, std::function<void(Completion)> ended)> run;
     std::function<void(uint64_t place)> give_up;
     std::function<void(Status)> fail;
@@ -57,12 +57,12 @@ class Devices {
   // As ProcessRuntime::WrapStream.
   virtual Result<std::shared_ptr<DeviceStream>> Wrap(void* stream) = 0;
 
-  // For the path kDevice. `host` outlives the backend.
-  virtual Result<std::unique_ptr<CollectiveBackend>> MakeBackend(HostOrder* host,
+  // For the path kDevice. `order` outlives the backend.
+  virtual Result<std::unique_ptr<CollectiveBackend>> MakeBackend(CpuOrder* order,
                                                                  CompletionSink sink) = 0;
 
   // Internal if the system refuses it a thread.
-  virtual Result<std::unique_ptr<DeviceStaging>> MakeStaging(DeviceStaging::Host host,
+  virtual Result<std::unique_ptr<DeviceStaging>> MakeStaging(DeviceStaging::CpuQueue cpu,
                                                              CompletionSink sink) = 0;
 };
 

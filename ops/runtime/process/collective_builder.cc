@@ -25,7 +25,7 @@ int PositionOf(const PlanRun& run, Rank rank) {
 Result<std::shared_ptr<void>> AllocateScratch(const LocalCall& call, int64_t bytes) {
   if (call.stream != nullptr) return call.stream->AllocateScratch(bytes);
   char* memory = new (std::nothrow) char[static_cast<size_t>(bytes)];
-  if (memory == nullptr) return ResourceExhausted("no scratch memory on the host");
+  if (memory == nullptr) return ResourceExhausted("no scratch memory on the CPU");
   return std::shared_ptr<void>(memory, [](void* p) { delete[] static_cast<char*>(p); });
 }
 

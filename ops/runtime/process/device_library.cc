@@ -39,17 +39,17 @@ class Lazy final : public Devices {
     if (!loaded.ok()) return loaded.status();
     return (*loaded)->Wrap(stream);
   }
-  Result<std::unique_ptr<CollectiveBackend>> MakeBackend(HostOrder* host,
+  Result<std::unique_ptr<CollectiveBackend>> MakeBackend(CpuOrder* order,
                                                          CompletionSink sink) override {
     const Result<Devices*> loaded = Loaded();
     if (!loaded.ok()) return loaded.status();
-    return (*loaded)->MakeBackend(host, std::move(sink));
+    return (*loaded)->MakeBackend(order, std::move(sink));
   }
-  Result<std::unique_ptr<DeviceStaging>> MakeStaging(DeviceStaging::Host host,
+  Result<std::unique_ptr<DeviceStaging>> MakeStaging(DeviceStaging::CpuQueue cpu,
                                                      CompletionSink sink) override {
     const Result<Devices*> loaded = Loaded();
     if (!loaded.ok()) return loaded.status();
-    return (*loaded)->MakeStaging(std::move(host), std::move(sink));
+    return (*loaded)->MakeStaging(std::move(cpu), std::move(sink));
   }
 
  private:

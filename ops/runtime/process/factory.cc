@@ -124,22 +124,20 @@ Result<std::unique_ptr<DataTransport>> MakeData(const Topology& topology, Connec
                                    deadline, self);
 }
 
-// The parts for tensors in device memory, around those for host memory.
+// The parts for tensors in device memory, around those for CPU memory.
 void AddDevices(const Config& config, Rank self, const std::vector<std::string>& hosts,
                 RankRuntimeParts* parts) {
   const std::shared_ptr<Devices> devices =
       LazyDevices({self, hosts.empty() ? "" : hosts[self], config});
   parts->wrap_stream = [devices](void* stream) { return devices->Wrap(stream); };
-  parts->make_backend = [make_host = std::move(parts->make_backend), devices](CompletionSink sink,
-                                                                              ThreadPool* pool) {
-    const auto with_pool = [&](CompletionSink of_host) {
-      return make_host(std::move(of_host), pool);
+  parts->make_backend = [make_cpu = std::move(parts->make_backend), devices](CompletionSink sink,
+                                                                             ThreadPool* pool) {
+    const auto with_pool = [&](CompletionSink of_cpu) { return make_cpu(std::move(of_cpu), pool); };
+    const auto make_staging = [devices](DeviceStaging::CpuQueue cpu, CompletionSink of_staging) {
+      return devices->MakeStaging(std::move(cpu), std::move(of_staging));
     };
-    const auto make_staging = [devices](DeviceStaging::Host host, CompletionSink of_staging) {
-      return devices->MakeStaging(std::move(host), std::move(of_staging));
-    };
-    const auto make_device = [devices](HostOrder* host, CompletionSink of_device) {
-      return devices->MakeBackend(host, std::move(of_device));
+    const auto make_device = [devices](CpuOrder* order, CompletionSink of_device) {
+      return devices->MakeBackend(order, std::move(of_device));
     };
     return std::make_unique<RoutingBackend>(with_pool, make_staging, make_device, std::move(sink));
   };

@@ -25,7 +25,7 @@ namespace tfring {
 // in an eager call. See ProcessRuntime::FailRun. An eager op that TensorFlow runs as a graph of its
 // own has a number, too.
 //
-// `stream`: the tensors are in device memory and belong to it; null: they are in host memory. Its
+// `stream`: the tensors are in device memory and belong to it; null: they are in CPU memory. Its
 // RunsOnDevice gives the path of the Request, whatever that had before. With `early`, `done` is
 // called with OK as soon as the device has all of the collective, if it runs there; the
 // caller calls the stream's WaitForResults before it uses the results. A failure after that ends

@@ -44,7 +44,7 @@ Status StartBackend(const RankRuntimeParts& parts, ThreadPool* pool, ControlLoop
 }
 
 DataPath PathOf(const Request& request, const LocalCall& call) {
-  if (call.stream == nullptr || !request.refusal.empty()) return DataPath::kHost;
+  if (call.stream == nullptr || !request.refusal.empty()) return DataPath::kCpu;
   return call.stream->RunsOnDevice(request.kind, request.dtype, request.op) ? DataPath::kDevice
                                                                             : DataPath::kStaged;
 }
@@ -255,7 +255,7 @@ Result<std::vector<Rank>> RankRuntime::Members(ProcessSetId id) const {
 
 Result<std::shared_ptr<DeviceStream>> RankRuntime::WrapStream(void* stream) const {
   if (core_->wrap_stream) return core_->wrap_stream(stream);
-  return Unavailable("this runtime uses host memory only");
+  return Unavailable("this runtime uses CPU memory only");
 }
 
 void RankRuntime::MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds) {

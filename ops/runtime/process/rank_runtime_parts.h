@@ -23,7 +23,7 @@ struct RankRuntimeParts {
   std::function<std::unique_ptr<CollectiveBackend>(CompletionSink, ThreadPool*)> make_backend;
   std::unique_ptr<Recorder> recorder;  // null: nothing is recorded
   bool keep_record = false;            // also after an end without an error
-  // What RankRuntime::WrapStream returns; empty where only host memory is used.
+  // What RankRuntime::WrapStream returns; empty where only CPU memory is used.
   std::function<Result<std::shared_ptr<DeviceStream>>(void* stream)> wrap_stream;
 };
 

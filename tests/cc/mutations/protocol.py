@@ -169,14 +169,14 @@ MUTATIONS = (
         "--seeds=150",
         Edit("runtime/protocol/engine/engine_lock.cc", "kept.early", "false"),
     ),
-    # What a rank copies from its device to the host is locked.
+    # What a rank copies from its device to the CPU is locked.
     _lock(
         "of_what_is_staged",
         "cannot be locked",
         "--seeds=300",
         Edit(
             "runtime/protocol/negotiation/sequencer_lock.cc",
-            "agreement->request.path == DataPath::kHost",
+            "agreement->request.path == DataPath::kCpu",
             "agreement->request.path != DataPath::kDevice",
         ),
     ),

@@ -185,7 +185,7 @@ TEST(ACollectiveSaysWhichBuffersAreOfADevice) {
   device.call.call.keeps = std::make_shared<int>(1);
   host.run.plan.items.push_back({"y", 0, {}});
   host.run.plan.items.push_back({"z", 0, {}});
-  for (DataPath path : {DataPath::kHost, DataPath::kDevice}) {
+  for (DataPath path : {DataPath::kCpu, DataPath::kDevice}) {
     host.run.plan.path = path;
     auto built = BuildCollective(host.run, 1, {&host.call, &device.call, &host.call});
     ASSERT_TRUE(built.ok());

@@ -30,14 +30,14 @@ void WithNccl(RankRuntimeParts* parts) {
   parts->wrap_stream = [devices](void* stream) { return devices->Wrap(stream); };
   parts->make_backend = [make = std::move(parts->make_backend), rank = parts->engine.rank](
                             CompletionSink sink, ThreadPool* pool) {
-    const auto make_host = [&](CompletionSink inner) { return make(std::move(inner), pool); };
-    const auto make_nccl = [rank](HostOrder* host,
+    const auto make_cpu = [&](CompletionSink inner) { return make(std::move(inner), pool); };
+    const auto make_nccl = [rank](CpuOrder* order,
                                   CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
       NcclOptions options = testing::FakeOptions(rank);
-      options.host = host;
+      options.cpu_order = order;
       return std::make_unique<NcclBackend>(std::move(options), std::move(sink));
     };
-    return std::make_unique<RoutingBackend>(make_host, StagingOf(), make_nccl, std::move(sink));
+    return std::make_unique<RoutingBackend>(make_cpu, StagingOf(), make_nccl, std::move(sink));
   };
 }
 
@@ -47,8 +47,8 @@ void WithDevices(RankRuntimeParts* parts) {
   parts->wrap_stream = [devices](void* stream) { return devices->Wrap(stream); };
   parts->make_backend = [make = std::move(parts->make_backend)](CompletionSink sink,
                                                                 ThreadPool* pool) {
-    const auto make_host = [&](CompletionSink inner) { return make(std::move(inner), pool); };
-    return std::make_unique<RoutingBackend>(make_host, StagingOf(), nullptr, std::move(sink));
+    const auto make_cpu = [&](CompletionSink inner) { return make(std::move(inner), pool); };
+    return std::make_unique<RoutingBackend>(make_cpu, StagingOf(), nullptr, std::move(sink));
   };
 }
 
@@ -206,7 +206,7 @@ TEST(RanksOfOneHostThatCannotUseNcclGoThroughSharedMemory) {
   }
 }
 
-TEST(CallsOnAGpuAndOnTheHostAreFusedIntoOnePlan) {
+TEST(CallsOnAGpuAndOnTheCpuAreFusedIntoOnePlan) {
   Fake().Reset();
   Ranks ranks(2);
   Job job(2, Link::kInProcess, Config(), kNoRank, WithDevices);
@@ -241,7 +241,7 @@ TEST(CallsOnAGpuAndOnTheHostAreFusedIntoOnePlan) {
   }
 }
 
-// What repeats would be locked if it were in host memory. Rank 0 has begun a call when rank 1
+// What repeats would be locked if it were in CPU memory. Rank 0 has begun a call when rank 1
 // joins.
 TEST(ARankJoinsWhileAnotherGoesOnWithACallThatRepeats) {
   Config config;

@@ -199,7 +199,7 @@ TEST(OneRankWithoutADeviceSendsAllToTheHost) {
   on_host->Start(job.ranks[1].get());
   for (Rank rank : {0, 1}) {
     const Collective collective = job.scripts[rank]->Next();
-    EXPECT_TRUE(collective.path == DataPath::kHost);
+    EXPECT_TRUE(collective.path == DataPath::kCpu);
     EXPECT_EQ(collective.device_calls.size(), rank == 0 ? 1u : 0u);
     job.scripts[rank]->End(collective.sequence);
   }

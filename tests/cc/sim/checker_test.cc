@@ -288,7 +288,7 @@ std::vector<std::string> FailuresOf(DataPath plan, DataPath first, DataPath seco
 }
 
 TEST(AWrongPathIsDetected) {
-  constexpr DataPath host = DataPath::kHost;
+  constexpr DataPath host = DataPath::kCpu;
   constexpr DataPath device = DataPath::kDevice;
   EXPECT_TRUE(FailuresOf(host, device, host, host).empty());
   EXPECT_TRUE(FailuresOf(device, device, device, device).empty());

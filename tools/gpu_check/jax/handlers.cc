@@ -43,7 +43,7 @@ const XLA_FFI_Api* GetXlaFfiApi() {
 
 // The handler of a custom call, null if there is none.
 EXPORTED void* tfring_handler(const char* target, const char* platform) {
-  static const bool registered = tfring::RegisterHostHandlers() && tfring::RegisterDeviceHandlers();
+  static const bool registered = tfring::RegisterCpuHandlers() && tfring::RegisterDeviceHandlers();
   const auto found = tfring::handlers.find({target, platform});
   return registered && found != tfring::handlers.end() ? reinterpret_cast<void*>(found->second)
                                                        : nullptr;

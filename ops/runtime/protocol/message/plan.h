@@ -40,8 +40,8 @@ struct Plan {
   Rank root = 0;        // see KindTraits::has_root: world rank
   Rank peer = kNoRank;  // send/recv: the receiver
   // kDevice: every member's tensors are in device memory, and every member can run it there. Ranks
-  // with tensors in device memory stage a plan of kHost.
-  DataPath path = DataPath::kHost;
+  // with tensors in device memory stage a plan of kCpu.
+  DataPath path = DataPath::kCpu;
   std::vector<Rank> absent;  // members that have joined and take no part; ascending
   Status error;              // not ok: nothing runs, the calls of the items end with this
   // With an error: a step fails with it, here or on another rank, so the attempt is over.

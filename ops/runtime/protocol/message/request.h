@@ -32,7 +32,7 @@ struct Request {
   std::string layout;
   // kDevice: the tensors are in device memory and this rank can run the collective there. kStaged:
   // it cannot.
-  DataPath path = DataPath::kHost;
+  DataPath path = DataPath::kCpu;
   bool group = false;    // planned alone when group fusion is disabled
   bool resent = false;   // in full, as rank 0 did not know the cache id; not compared
   bool unnamed = false;  // an eager call under a default name: matched by its order alone

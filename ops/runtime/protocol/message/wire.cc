@@ -125,7 +125,7 @@ uint8_t ReadFlags(uint8_t known, WireReader* in) {
 }
 
 uint8_t PathFlag(DataPath path) {
-  if (path == DataPath::kHost) return 0;
+  if (path == DataPath::kCpu) return 0;
   return path == DataPath::kDevice ? kAsksForDevice : kIsStaged;
 }
 
@@ -134,7 +134,7 @@ DataPath ReadPath(uint8_t flags, WireReader* in) {
   const bool staged = (flags & kIsStaged) != 0;
   if (on_device && staged) in->Fail();
   if (on_device) return DataPath::kDevice;
-  return staged ? DataPath::kStaged : DataPath::kHost;
+  return staged ? DataPath::kStaged : DataPath::kCpu;
 }
 
 void WriteRequest(const Request& request, WireWriter* out) {
@@ -253,7 +253,7 @@ Plan ReadPlan(WireReader* in) {
   plan.root = in->Signed32();
   plan.peer = ReadPeer(flags, in);
   ReadScales(flags, &plan.prescale, &plan.postscale, in);
-  plan.path = (flags & kRunsOnDevice) != 0 ? DataPath::kDevice : DataPath::kHost;
+  plan.path = (flags & kRunsOnDevice) != 0 ? DataPath::kDevice : DataPath::kCpu;
   plan.ends_attempt = (flags & kEndsAttempt) != 0;
   if (plan.ends_attempt && (flags & kHasError) == 0) in->Fail();
   if (flags & kHasError) {

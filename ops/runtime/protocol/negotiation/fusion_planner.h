@@ -27,7 +27,7 @@ class FusionPlanner {
   // `handle` names the request to the caller. What all members agreed on decides, and `path`, which
   // is that of the plan.
   void Add(uint64_t handle, const Request& request, const std::vector<Rank>& absent = {},
-           DataPath path = DataPath::kHost);
+           DataPath path = DataPath::kCpu);
 
   bool empty() const { return batches_.empty(); }
 

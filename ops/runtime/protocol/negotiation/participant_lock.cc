@@ -44,7 +44,7 @@ Status Participant::CheckLock(const LockMessage& lock) const {
       const KnownIds::Known* known = known_.Find(id);
       if (known == nullptr || known->request.process_set != kGlobalProcessSet ||
           known->request.kind != CollectiveKind::kAllreduce ||
-          known->request.path != DataPath::kHost || !ids.insert(id).second) {
+          known->request.path != DataPath::kCpu || !ids.insert(id).second) {
         return Internal(LockName(lock.id) + " has cache id " + std::to_string(id) +
                         ", which is unknown, twice in a batch, or cannot be locked");
       }

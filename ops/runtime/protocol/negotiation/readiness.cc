@@ -71,9 +71,9 @@ std::vector<DataPath> PendingTensor::DifferentPaths() const {
 }
 
 DataPath PendingTensor::CommonPath() const {
-  if (ready < members.size() || !Traits(AnyRequest().kind).uses_backend) return DataPath::kHost;
+  if (ready < members.size() || !Traits(AnyRequest().kind).uses_backend) return DataPath::kCpu;
   for (size_t i = 0; i < members.size(); ++i) {
-    if (PathOf(i) != DataPath::kDevice) return DataPath::kHost;
+    if (PathOf(i) != DataPath::kDevice) return DataPath::kCpu;
   }
   return DataPath::kDevice;
 }

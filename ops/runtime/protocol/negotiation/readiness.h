@@ -77,7 +77,7 @@ struct PendingTensor {
   // All requests have come and agree. Set from then on:
   bool complete = false;
   std::vector<Rank> absent;                // those that had joined, and sent no request
-  DataPath path = DataPath::kHost;         // of the plan
+  DataPath path = DataPath::kCpu;          // of the plan
   std::vector<int64_t> negotiated_values;  // unless there is a CommonAgreement
 
   size_t bytes() const;  // what it takes, about

@@ -9,7 +9,7 @@ namespace tfring {
 void Sequencer::NotePlan(const Plan& plan) {
   if (!locks_) return;
   bool fits = plan.process_set == kGlobalProcessSet && plan.kind == CollectiveKind::kAllreduce &&
-              plan.path == DataPath::kHost && plan.error.ok() && plan.absent.empty() &&
+              plan.path == DataPath::kCpu && plan.error.ok() && plan.absent.empty() &&
               plan.evicted.empty();
   LockedBatch ids;
   bool has_bytes = false;
@@ -18,7 +18,7 @@ void Sequencer::NotePlan(const Plan& plan) {
     // Named, it is new to some rank. What is staged for a device is not recalled: it would be
     // copied back, and its results are used at its launch.
     fits = fits && item.name.empty() && agreement != nullptr && agreement->paths.empty() &&
-           agreement->request.path == DataPath::kHost;
+           agreement->request.path == DataPath::kCpu;
     if (!fits) break;
     has_bytes |= TotalBytes(agreement->request) > 0;
     ids.push_back(item.cache_id);

@@ -192,7 +192,7 @@ TEST(PinnedMemoryThatRunsOutIsTriedAgainWithoutWhatIsUnused) {
   Fake().Inject("out_of_memory", 1);
   const Status status = pool->Take(5000).status();
   EXPECT_EQ(static_cast<int>(status.code()), static_cast<int>(StatusCode::kResourceExhausted));
-  EXPECT_CONTAINS(status.message(), "allocating 8192 bytes of pinned host memory failed");
+  EXPECT_CONTAINS(status.message(), "allocating 8192 bytes of pinned CPU memory failed");
 }
 
 }  // namespace

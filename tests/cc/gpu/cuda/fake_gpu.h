@@ -29,11 +29,11 @@ class Framework {
   CuContext context() const { return context_; }
   CuStream stream() const { return stream_; }
 
-  // Memory in which the host cannot read or write. `fill` is written to it by the stream.
+  // Memory in which the CPU cannot read or write. `fill` is written to it by the stream.
   CuDevicePtr Allocate(const std::vector<char>& fill);
   void Free(CuDevicePtr memory);
 
-  // Copies on the stream, from device memory to host memory that the result owns; to be read after
+  // Copies on the stream, from device memory to CPU memory that the result owns; to be read after
   // Wait.
   std::shared_ptr<std::vector<char>> Fetch(CuDevicePtr memory, size_t bytes);
   // Until the stream has done all that it was given.

@@ -53,18 +53,18 @@ GpuWorld::GpuWorld(int size, const Change& change, std::vector<int> gpus)
   for (Rank rank = 0; rank < size; ++rank) {
     OneRank one;
     one.framework = std::make_unique<Framework>(gpus.empty() ? rank : gpus[rank]);
-    auto make_host = [this, rank, size](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
+    auto make_cpu = [this, rank, size](CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
       return std::make_unique<CpuBackend>(rank, SmallConfig(), streams_.Endpoint(rank), sink);
     };
-    auto make_device = [rank, change](HostOrder* host,
+    auto make_device = [rank, change](CpuOrder* order,
                                       CompletionSink sink) -> std::unique_ptr<CollectiveBackend> {
       NcclOptions options = FakeOptions(rank);
       if (change) change(&options);
-      options.host = host;
+      options.cpu_order = order;
       return std::make_unique<NcclBackend>(std::move(options), std::move(sink));
     };
     one.backend = std::make_unique<RoutingBackend>(
-        make_host, StagingOf(), make_device, [this, rank](Completion completion) {
+        make_cpu, StagingOf(), make_device, [this, rank](Completion completion) {
           std::lock_guard<std::mutex> lock(mutex_);
           completions_[{rank, completion.sequence}].push_back(completion);
           changed_.notify_all();

@@ -27,7 +27,7 @@ long CountNccl(const char* what);
 // Options for rank `self` with the fake driver, the fake NCCL, pack kernels and short limits.
 NcclOptions FakeOptions(Rank self);
 
-// Ranks of one process, each with a GPU of the fake driver, a host backend, staging and an
+// Ranks of one process, each with a GPU of the fake driver, a CPU backend, staging and an
 // NcclBackend. Use from one thread. The destructor is a shutdown of all ranks.
 class GpuWorld {
  public:

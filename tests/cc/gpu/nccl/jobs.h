@@ -33,7 +33,7 @@ struct JobMemory {
   std::vector<std::vector<char>> outputs;
 };
 
-// The collective of the member at `self` on host memory, which `memory` keeps; outputs hold 0x55.
+// The collective of the member at `self` on CPU memory, which `memory` keeps; outputs hold 0x55.
 Collective MakeJob(const Job& job, const std::vector<Rank>& members, int self, uint64_t sequence,
                    JobMemory* memory);
 

@@ -146,11 +146,11 @@ TEST(AnErrorOfACallEndsEverythingOnce) {
   End();
 }
 
-// The others are still in what this rank failed to do: the next collective of its host would be
-// taken for that.
-TEST(AfterAFailureTheHostRunsNothingInItsPlace) {
+// The others are still in what this rank failed to do: the next collective of its CPU backend would
+// be taken for that.
+TEST(AfterAFailureTheCpuRunsNothingInItsPlace) {
   Begin();
-  std::vector<HostMemory> memory(2);
+  std::vector<CpuMemory> memory(2);
   {
     GpuWorld world(3);
     const std::vector<Rank> pair = {0, 2};
@@ -180,11 +180,11 @@ TEST(AfterAFailureTheHostRunsNothingInItsPlace) {
   End();
 }
 
-// A host order that has no memory for anything.
-class NoMemory final : public HostOrder {
+// A CPU order that has no memory for anything.
+class NoMemory final : public CpuOrder {
  public:
-  std::unique_ptr<HostPlace> Reserve() override {
-    class Place final : public HostPlace {
+  std::unique_ptr<CpuPlace> Reserve() override {
+    class Place final : public CpuPlace {
       void Run(Collective, std::function<void(Completion)>) override { throw std::bad_alloc(); }
       void Stage(Collective) override { throw std::bad_alloc(); }
     };
@@ -197,9 +197,9 @@ TEST(ACollectiveThatNoMemoryIsLeftForEnds) {
   {
     Framework framework(0);
     CudaDevices devices(FakeDriver(), DeviceRule());
-    NoMemory host;
+    NoMemory order;
     NcclOptions options = FakeOptions(0);
-    options.host = &host;
+    options.cpu_order = &order;
     std::promise<Completion> ended;
     NcclBackend backend(options, [&ended](Completion completion) { ended.set_value(completion); });
     JobMemory memory;

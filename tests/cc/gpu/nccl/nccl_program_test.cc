@@ -1,4 +1,4 @@
-// Programs run by an interpreter on host memory: all members make the same calls, and the results
+// Programs run by an interpreter on CPU memory: all members make the same calls, and the results
 // are those of the CPU backend.
 #include "ops/gpu/nccl/nccl_program.h"
 

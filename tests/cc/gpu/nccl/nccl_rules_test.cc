@@ -82,10 +82,10 @@ struct HeldCall {
       one.in_place = true;
       return one;
     }();
-    JobMemory host;
-    Collective collective = MakeJob(job, FirstRanks(size), rank, sequence, &host);
+    JobMemory buffers;
+    Collective collective = MakeJob(job, FirstRanks(size), rank, sequence, &buffers);
     collective.path = DataPath::kDevice;
-    data = framework.Allocate(host.inputs[0]);
+    data = framework.Allocate(buffers.inputs[0]);
     collective.buffers[0].input = reinterpret_cast<void*>(data);
     collective.buffers[0].output = reinterpret_cast<void*>(data);
     auto memory = std::make_shared<Memory>(&framework, data, freed);

@@ -48,7 +48,7 @@ class SeedRun {
     const std::vector<Planned> plan = Plan(size, fault == Fault::kNone);
     {
       GpuWorld world(size, [](NcclOptions* options) { options->abort_limit = kSecond; });
-      // With streams that do not start yet, the host is ahead of the device as far as it may be.
+      // With streams that do not start yet, the CPU is ahead of the device as far as it may be.
       const bool hold = fault == Fault::kSticky || Below(2) == 0;
       if (hold) Fake().Set("hold", 1);
       if (!hold) Inject(fault, size);

@@ -27,7 +27,7 @@ class FakeDevice {
 
   // Device memory, for good; `offset` bytes past a multiple of 256.
   char* Allocate(int64_t bytes, int64_t offset = 0);
-  // Where the host sees device memory.
+  // Where the CPU sees device memory.
   template <typename T = char>
   T* View(void* address, int64_t bytes) {
     return static_cast<T*>(

@@ -157,7 +157,7 @@ Part MakePart(const Spec& spec, int self, uint64_t sequence) {
   return part;
 }
 
-void HostMemory::Attach(Part* part, bool in_place) {
+void CpuMemory::Attach(Part* part, bool in_place) {
   inputs = part->inputs;
   for (size_t t = 0; t < inputs.size(); ++t) {
     TensorBuffer& buffer = part->collective.buffers[t];
@@ -169,7 +169,7 @@ void HostMemory::Attach(Part* part, bool in_place) {
   }
 }
 
-std::vector<std::vector<char>> HostMemory::Results(const Collective& collective) const {
+std::vector<std::vector<char>> CpuMemory::Results(const Collective& collective) const {
   std::vector<std::vector<char>> results;
   for (const TensorBuffer& buffer : collective.buffers) {
     const char* const from = static_cast<const char*>(buffer.output);
@@ -189,12 +189,12 @@ StagedWorld::StagedWorld(int size, const Config& config, const StagingOptions& s
       completions_[{rank, completion.sequence}].push_back(completion);
       changed_.notify_all();
     };
-    auto make_host = [&](CompletionSink inner) -> std::unique_ptr<CollectiveBackend> {
+    auto make_cpu = [&](CompletionSink inner) -> std::unique_ptr<CollectiveBackend> {
       if (size == 1) return std::make_unique<LocalBackend>(config, std::move(inner));
       return std::make_unique<CpuBackend>(rank, config, streams_.Endpoint(rank), std::move(inner));
     };
     backends_.push_back(
-        std::make_unique<RoutingBackend>(make_host, StagingOf(staging), nullptr, sink));
+        std::make_unique<RoutingBackend>(make_cpu, StagingOf(staging), nullptr, sink));
   }
 }
 
@@ -236,7 +236,7 @@ DevicePart::DevicePart(StagedWorld* world, Rank rank, Part part, bool in_place,
     : world_(world),
       rank_(rank),
       early_(early && std::find(on_device.begin(), on_device.end(), false) == on_device.end()) {
-  host_.Attach(&part, in_place);
+  cpu_.Attach(&part, in_place);
   collective_ = std::move(part.collective);
   const size_t tensors = collective_.buffers.size();
   Framework& gpu = world->gpu(rank);
@@ -247,10 +247,10 @@ DevicePart::DevicePart(StagedWorld* world, Rank rank, Part part, bool in_place,
     TensorBuffer& buffer = collective_.buffers[t];
     const bool shared = buffer.output != nullptr && buffer.output == buffer.input;
     auto stream = world->Stream(rank);
-    inputs_[t] = gpu.Allocate(host_.inputs[t]);
+    inputs_[t] = gpu.Allocate(cpu_.inputs[t]);
     // The inputs are there before the outputs have memory.
     EXPECT_TRUE(stream->MarkReady().ok());
-    if (!shared) outputs_[t] = gpu.Allocate(host_.outputs[t]);
+    if (!shared) outputs_[t] = gpu.Allocate(cpu_.outputs[t]);
     EXPECT_TRUE(stream->MarkReady().ok());
     buffer.input = reinterpret_cast<void*>(inputs_[t]);
     if (buffer.output != nullptr) {

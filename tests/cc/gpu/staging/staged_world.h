@@ -42,8 +42,8 @@ struct Part {
 };
 Part MakePart(const Spec& spec, int self, uint64_t sequence);
 
-// Host memory for a part, and its results.
-struct HostMemory {
+// CPU memory for a part, and its results.
+struct CpuMemory {
   void Attach(Part* part, bool in_place);
   std::vector<std::vector<char>> inputs, outputs;
   std::vector<std::vector<char>> Results(const Collective& collective) const;
@@ -107,8 +107,8 @@ class DevicePart {
   const Rank rank_;
   const bool early_;
   Collective collective_;
-  HostMemory host_;
-  std::vector<CuDevicePtr> inputs_, outputs_;  // 0: on the host
+  CpuMemory cpu_;
+  std::vector<CuDevicePtr> inputs_, outputs_;  // 0: on the CPU
   std::vector<std::shared_ptr<std::vector<char>>> read_;
 };
 

@@ -66,7 +66,7 @@ TEST(AFailureOnOneRankDoesNotLeaveTheOthersInTheMiddle) {
   auto first = OnGpu(&world, 0, Allreduce(2), 0);
   auto second = OnGpu(&world, 1, Allreduce(2), 0);
   world.gpu(1).Wait();
-  Fake().Inject("sticky", 1);  // the copy to the host
+  Fake().Inject("sticky", 1);  // the copy to the CPU
   second->Submit();
   ExpectInternal(world.Wait(1, 0), "CUDA_ERROR_ILLEGAL_ADDRESS");
   // What follows in the order fails, too: it would be taken for the one that failed.
@@ -222,7 +222,7 @@ TEST(NothingWakesWhenNothingIsStaged) {
 }
 
 // Pinned memory that was handed out and not given back, of 16 collectives that all wait.
-TEST(HostMemoryInUseIsBounded) {
+TEST(CpuMemoryInUseIsBounded) {
   Fake().Reset();
   StagingOptions options;
   options.most_bytes = 4 * kElements * static_cast<int64_t>(sizeof(float));
@@ -261,8 +261,8 @@ TEST(TheLowestPlaceDoesNotWaitForMemory) {
   std::map<uint64_t, std::function<void()>> runs;  // by place
   std::mutex mutex;                                // guards runs
   std::promise<void> all;
-  Staging::Host host;
-  host.run = [&](uint64_t place, Collective collective, std::function<void(Completion)> ended) {
+  Staging::CpuQueue cpu;
+  cpu.run = [&](uint64_t place, Collective collective, std::function<void(Completion)> ended) {
     std::lock_guard<std::mutex> lock(mutex);
     runs[place] = [sequence = collective.sequence, ended = std::move(ended)] {
       Completion completion;
@@ -272,15 +272,15 @@ TEST(TheLowestPlaceDoesNotWaitForMemory) {
     if (place != 1) return;
     for (auto& [number, end] : runs) end();
   };
-  host.give_up = [](uint64_t) {};
-  host.fail = [](Status) {};
+  cpu.give_up = [](uint64_t) {};
+  cpu.fail = [](Status) {};
   std::atomic<int> ended{0};
   const auto sink = [&](Completion completion) {
     if (completion.stage == CompletionStage::kEnded && ++ended == 2) all.set_value();
   };
   StagingOptions options;
   options.most_bytes = 1;
-  Staging staging(host, sink, options);
+  Staging staging(cpu, sink, options);
   auto first = OnGpu(&world, 0, Allreduce(1), 1);
   auto second = OnGpu(&world, 0, Allreduce(1), 2);
   staging.Submit(2, second->collective());

@@ -11,9 +11,9 @@ namespace tfring::testing {
 
 // What a RoutingBackend is given to make its staging.
 inline RoutingBackend::MakeStaging StagingOf(const StagingOptions& options = {}) {
-  return [options](DeviceStaging::Host host, CompletionSink sink) {
+  return [options](DeviceStaging::CpuQueue cpu, CompletionSink sink) {
     return Result<std::unique_ptr<DeviceStaging>>(
-        std::make_unique<Staging>(std::move(host), std::move(sink), options));
+        std::make_unique<Staging>(std::move(cpu), std::move(sink), options));
   };
 }
 

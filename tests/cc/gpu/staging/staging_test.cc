@@ -1,5 +1,5 @@
-// Collectives with tensors in device memory, staged through the host, compared with the same ones
-// in host memory. The fake GPU runs late, punishes what is read or freed too early and counts
+// Collectives with tensors in device memory, staged through CPU memory, compared with the same ones
+// in CPU memory. The fake GPU runs late, punishes what is read or freed too early and counts
 // copies.
 #include "ops/gpu/staging/staging.h"
 
@@ -18,11 +18,11 @@ namespace {
 // [spec][rank] results of the CPU backend.
 using AllResults = std::vector<std::vector<std::vector<std::vector<char>>>>;
 
-AllResults OnTheHost(const std::vector<Spec>& specs, int size) {
+AllResults OnTheCpu(const std::vector<Spec>& specs, int size) {
   StagedWorld world(size);
   AllResults results(specs.size());
   for (size_t s = 0; s < specs.size(); ++s) {
-    std::vector<HostMemory> memory(size);
+    std::vector<CpuMemory> memory(size);
     std::vector<Part> parts;
     for (Rank rank = 0; rank < size; ++rank) {
       parts.push_back(MakePart(specs[s], rank, s));
@@ -54,13 +54,13 @@ Placement RandomPlacement(size_t tensors, std::mt19937* random) {
   return placement;
 }
 
-// All specs at once on every rank, so that what is on the host and what is staged mix in the order.
+// All specs at once on every rank, so that what is on the CPU and what is staged mix in the order.
 void CompareAll(int size, unsigned seed, int collectives) {
   std::mt19937 random(seed);
   std::vector<Spec> specs;
   for (int i = 0; i < collectives; ++i) specs.push_back(RandomSpec(size, &random));
   Fake().Reset();
-  const AllResults expected = OnTheHost(specs, size);
+  const AllResults expected = OnTheCpu(specs, size);
   Fake().Set("seed", static_cast<long>(seed) + 1);
   Fake().Set("delay_us", 100);
   StagedWorld world(size);
@@ -99,7 +99,7 @@ void CompareAll(int size, unsigned seed, int collectives) {
   EXPECT_EQ(Fake().Count("pageable_copies"), 0L);
 }
 
-TEST(EveryKindHasTheValuesOfTheHost) {
+TEST(EveryKindHasTheValuesOfTheCpu) {
   for (int size = 1; size <= 4; ++size) {
     for (unsigned seed = 0; seed < 6; ++seed) CompareAll(size, seed * 10 + size, 40);
   }
@@ -114,7 +114,7 @@ void RunWithFault(unsigned seed) {
   std::vector<Spec> specs;
   for (int i = 0; i < 12; ++i) specs.push_back(RandomSpec(kSize, &random));
   Fake().Reset();
-  const AllResults expected = OnTheHost(specs, kSize);
+  const AllResults expected = OnTheCpu(specs, kSize);
   StagedWorld world(kSize);
   world.on_completion = [&](Rank rank, const Completion& completion) {
     if (completion.status.ok()) return;

@@ -319,7 +319,7 @@ TEST(ABatchWhoseCallsComeApartEndsTheLockAndIsCutInTheNext) {
   EXPECT_TRUE(!world.doubled);
 }
 
-// What one rank copies from its device to the host is not locked, whatever the others do.
+// What one rank copies from its device to the CPU is not locked, whatever the others do.
 TEST(NothingIsLockedThatARankStages) {
   for (const Rank staging : {0, 1}) {
     Engines world(2, Locking());

@@ -32,7 +32,7 @@ TEST(FusionTakesLikeRequestsUpToTheThreshold) {
 
 // How many batches two requests make.
 size_t Batches(const Config& config, const Request& a, const Request& b,
-               DataPath path = DataPath::kHost) {
+               DataPath path = DataPath::kCpu) {
   FusionPlanner planner(config);
   planner.Add(1, a, {}, path);
   planner.Add(2, b, {}, path);

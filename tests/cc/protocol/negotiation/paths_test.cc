@@ -6,11 +6,11 @@
 #include "tests/cc/protocol/negotiation/cluster.h"
 #include "tests/cc/test.h"
 
-// Whether a plan runs between devices or on the host: rank 0 decides, by what every member asked.
+// Whether a plan runs between devices or on the CPU: rank 0 decides, by what every member asked.
 namespace tfring::testing::paths_test {
 namespace {
 
-constexpr DataPath kHost = DataPath::kHost;
+constexpr DataPath kCpu = DataPath::kCpu;
 constexpr DataPath kDevice = DataPath::kDevice;
 constexpr DataPath kStaged = DataPath::kStaged;
 
@@ -44,14 +44,19 @@ void ExpectRounds(const Request& request, const std::vector<Round>& rounds) {
 // One rank that needs the host sends all there; which one, and whether the others came as a cache
 // id or in full, makes no difference.
 TEST(OnDevicesOnlyIfEveryMemberAsksForIt) {
-  const std::vector<Round> rounds = {
-      {{kDevice, kDevice, kDevice}, kDevice}, {{kDevice, kDevice, kDevice}, kDevice},
-      {{kDevice, kHost, kDevice}, kHost},     {{kDevice, kHost, kDevice}, kHost},
-      {{kHost, kDevice, kDevice}, kHost},     {{kHost, kDevice, kDevice}, kHost},
-      {{kDevice, kDevice, kDevice}, kDevice}, {{kDevice, kDevice, kHost}, kHost},
-      {{kHost, kHost, kHost}, kHost},         {{kHost, kHost, kHost}, kHost},
-      {{kDevice, kStaged, kDevice}, kHost},   {{kStaged, kStaged, kStaged}, kHost},
-      {{kDevice, kDevice, kDevice}, kDevice}};
+  const std::vector<Round> rounds = {{{kDevice, kDevice, kDevice}, kDevice},
+                                     {{kDevice, kDevice, kDevice}, kDevice},
+                                     {{kDevice, kCpu, kDevice}, kCpu},
+                                     {{kDevice, kCpu, kDevice}, kCpu},
+                                     {{kCpu, kDevice, kDevice}, kCpu},
+                                     {{kCpu, kDevice, kDevice}, kCpu},
+                                     {{kDevice, kDevice, kDevice}, kDevice},
+                                     {{kDevice, kDevice, kCpu}, kCpu},
+                                     {{kCpu, kCpu, kCpu}, kCpu},
+                                     {{kCpu, kCpu, kCpu}, kCpu},
+                                     {{kDevice, kStaged, kDevice}, kCpu},
+                                     {{kStaged, kStaged, kStaged}, kCpu},
+                                     {{kDevice, kDevice, kDevice}, kDevice}};
   ExpectRounds(Allreduce("x"), rounds);
   ExpectRounds(Allgather("x", {2, 3}), rounds);
   ExpectRounds(Of(CollectiveKind::kAlltoall, {3}), rounds);
@@ -61,7 +66,7 @@ TEST(OnDevicesOnlyIfEveryMemberAsksForIt) {
 // Paths that differ by rank are remembered by rank: steady mixed jobs send ids.
 TEST(DifferentPathsAreCached) {
   Cluster cluster(3, Config());
-  const std::vector<DataPath> asked = {kDevice, kHost, kDevice};
+  const std::vector<DataPath> asked = {kDevice, kCpu, kDevice};
   for (int step = 0; step < 4; ++step) {
     for (Rank rank : {0, 1, 2}) cluster.Submit(rank, On(asked[rank], Allreduce("x")));
     cluster.Run();
@@ -83,9 +88,9 @@ TEST(DifferentPathsAreCached) {
 TEST(AnAgreementKnowsThePathOfEachMember) {
   Agreement agreement{1, On(kDevice, Allreduce("x")), {}, {}};
   EXPECT_TRUE(agreement.RequestOf(2).path == kDevice);
-  agreement.paths = {kDevice, kDevice, kHost};
+  agreement.paths = {kDevice, kDevice, kCpu};
   EXPECT_TRUE(agreement.RequestOf(1).path == kDevice);
-  EXPECT_TRUE(agreement.RequestOf(2).path == kHost);
+  EXPECT_TRUE(agreement.RequestOf(2).path == kCpu);
 }
 
 TEST(WithoutARankThatJoinedItIsTheHost) {
@@ -98,7 +103,7 @@ TEST(WithoutARankThatJoinedItIsTheHost) {
   for (Rank rank : {0, 2}) cluster.Submit(rank, On(kDevice, Allreduce("x")));
   cluster.Run();
   for (Rank rank : {0, 2}) {
-    EXPECT_TRUE(cluster.Only(rank).path == kHost);
+    EXPECT_TRUE(cluster.Only(rank).path == kCpu);
     EXPECT_TRUE(cluster.Only(rank).absent == (std::vector<Rank>{1}));
   }
   cluster.ClearLogs();
@@ -112,7 +117,7 @@ TEST(WithoutARankThatJoinedItIsTheHost) {
 }
 
 TEST(ASendAsksItsTwoEndsOnly) {
-  for (DataPath receiver : {kHost, kDevice}) {
+  for (DataPath receiver : {kCpu, kDevice}) {
     Cluster cluster(3, Config());
     cluster.Submit(2, On(kDevice, Send(2, 0)));
     cluster.Submit(0, On(receiver, Send(2, 0)));
@@ -127,7 +132,7 @@ TEST(WhatMovesNoDataHasNoDevice) {
   Cluster cluster(2, Config());
   for (Rank rank : {0, 1}) cluster.Submit(rank, On(kDevice, Join()));
   cluster.Run();
-  for (Rank rank : {0, 1}) EXPECT_TRUE(cluster.Only(rank).path == kHost);
+  for (Rank rank : {0, 1}) EXPECT_TRUE(cluster.Only(rank).path == kCpu);
   EXPECT_EQ(cluster.fatal.ToString(), "Ok");
 }
 
@@ -141,8 +146,8 @@ TEST(PathsAreFusedApart) {
   cluster.ClearLogs();
   for (Rank rank : {0, 1}) {
     cluster.Submit(rank, On(kDevice, Allreduce("d1")));
-    cluster.Submit(rank, On(kHost, Allreduce("h1")));
-    cluster.Submit(rank, On(rank == 0 ? kDevice : kHost, Allreduce("h2")));
+    cluster.Submit(rank, On(kCpu, Allreduce("h1")));
+    cluster.Submit(rank, On(rank == 0 ? kDevice : kCpu, Allreduce("h2")));
     cluster.Submit(rank, On(kDevice, Allreduce("d2")));
   }
   cluster.Run();
@@ -159,9 +164,9 @@ TEST(PathsAreFusedApart) {
   EXPECT_EQ(cluster.fatal.ToString(), "Ok");
 }
 
-// The backend would read host memory as device memory.
+// The backend would read CPU memory as device memory.
 TEST(ADevicePlanThatThisRankDidNotAskForIsFatal) {
-  for (DataPath asked : {kHost, kDevice, kStaged}) {
+  for (DataPath asked : {kCpu, kDevice, kStaged}) {
     for (const std::vector<Rank>& absent : {std::vector<Rank>{}, {2}}) {
       ProcessSets sets(3);
       Negotiator negotiator(1, 3, Config(), &sets);

@@ -1,12 +1,12 @@
-// The order of what goes to the host backend, with places that are used later.
-#include "ops/runtime/backend/host_places.h"
+// The order of what goes to the CPU backend, with places that are used later.
+#include "ops/runtime/backend/cpu_places.h"
 
 #include <string>
 #include <vector>
 
 #include "tests/cc/test.h"
 
-namespace tfring::testing::host_places_test {
+namespace tfring::testing::cpu_places_test {
 namespace {
 
 // Notes what it is given; ends it when it is told to, in order.
@@ -31,7 +31,7 @@ struct Fixture {
   Fixture() : places([this](Completion completion) { sunk.push_back(completion.sequence); }) {
     places.SetBackend(&backend);
   }
-  HostPlaces::Ended Note() {
+  CpuPlaces::Ended Note() {
     return [this](Completion completion) { noted.push_back(completion); };
   }
   void EndNext() {
@@ -43,7 +43,7 @@ struct Fixture {
   std::vector<uint64_t> sunk;
   std::vector<Completion> noted;
   size_t ended = 0;
-  HostPlaces places;
+  CpuPlaces places;
 };
 
 using Numbers = std::vector<uint64_t>;
@@ -119,4 +119,4 @@ TEST(WithoutABackendWhatRunsEndsAtOnce) {
 }
 
 }  // namespace
-}  // namespace tfring::testing::host_places_test
+}  // namespace tfring::testing::cpu_places_test

@@ -1,5 +1,5 @@
-#ifndef TFRING_OPS_RUNTIME_BACKEND_HOST_PLACES_H_
-#define TFRING_OPS_RUNTIME_BACKEND_HOST_PLACES_H_
+#ifndef TFRING_OPS_RUNTIME_BACKEND_CPU_PLACES_H_
+#define TFRING_OPS_RUNTIME_BACKEND_CPU_PLACES_H_
 
 #include <cstdint>
 #include <deque>
@@ -10,16 +10,16 @@
 
 namespace tfring {
 
-// The order in which collectives go to the host backend. A place may be taken before it is known
-// what runs there: what comes after it waits here, on no thread. As the host backend ends
+// The order in which collectives go to the CPU backend. A place may be taken before it is known
+// what runs there: what comes after it waits here, on no thread. As the CPU backend ends
 // collectives in the order of Submit, a completion belongs to the oldest one. Thread-safe; outlives
-// the host backend.
-class HostPlaces {
+// the CPU backend.
+class CpuPlaces {
  public:
   using Ended = std::function<void(Completion)>;
 
   // `sink` gets the completions of what Submit was given.
-  explicit HostPlaces(CompletionSink sink) : sink_(std::move(sink)) {}
+  explicit CpuPlaces(CompletionSink sink) : sink_(std::move(sink)) {}
 
   // Before all else. Null when it has been destroyed: from then on everything ends at once.
   void SetBackend(CollectiveBackend* backend);
@@ -29,14 +29,14 @@ class HostPlaces {
 
   // Takes the next place and keeps it until Run or GiveUp.
   uint64_t Take();
-  // `ended` is called once, on a thread of the host backend or on this one.
+  // `ended` is called once, on a thread of the CPU backend or on this one.
   void Run(uint64_t place, Collective collective, Ended ended);
   void GiveUp(uint64_t place);
 
-  // The host backend was aborted: nothing waits for a place any more.
+  // The CPU backend was aborted: nothing waits for a place any more.
   void Open();
 
-  // What the host backend reports to.
+  // What the CPU backend reports to.
   void OnCompletion(Completion completion);
 
  private:
@@ -62,4 +62,4 @@ class HostPlaces {
 
 }  // namespace tfring
 
-#endif  // TFRING_OPS_RUNTIME_BACKEND_HOST_PLACES_H_
+#endif  // TFRING_OPS_RUNTIME_BACKEND_CPU_PLACES_H_

@@ -55,17 +55,17 @@ ffi::Error Collective(ffi::Dictionary attributes, ffi::RemainingArgs arguments,
 }
 
 // Runs each time the program does, so that the program holds no rank or size as a constant.
-ffi::Error ReadHostField(int64_t field, int64_t process_set,
-                         ffi::Result<ffi::BufferR0<ffi::S32>> value) {
+ffi::Error ReadCpuField(int64_t field, int64_t process_set,
+                        ffi::Result<ffi::BufferR0<ffi::S32>> value) {
   const Result<int32_t> number =
       ReadTopology(static_cast<TopologyField>(field), static_cast<ProcessSetId>(process_set));
   if (number.ok()) *value->typed_data() = *number;
   return ToFfi(number.status());
 }
 
-XLA_FFI_DEFINE_HANDLER(host_collective_handler, Collective,
+XLA_FFI_DEFINE_HANDLER(cpu_collective_handler, Collective,
                        ffi::Ffi::Bind().Attrs().RemainingArgs().RemainingRets());
-XLA_FFI_DEFINE_HANDLER(host_topology_handler, ReadHostField,
+XLA_FFI_DEFINE_HANDLER(cpu_topology_handler, ReadCpuField,
                        ffi::Ffi::Bind()
                            .Attr<int64_t>(xla_names::kField)
                            .Attr<int64_t>(xla_names::kProcessSet)
@@ -73,9 +73,9 @@ XLA_FFI_DEFINE_HANDLER(host_topology_handler, ReadHostField,
 
 }  // namespace
 
-bool RegisterHostHandlers() {
-  return RegisterHandler(xla_names::kCollective, "Host", host_collective_handler) &&
-         RegisterHandler(xla_names::kTopology, "Host", host_topology_handler);
+bool RegisterCpuHandlers() {
+  return RegisterHandler(xla_names::kCollective, "Host", cpu_collective_handler) &&
+         RegisterHandler(xla_names::kTopology, "Host", cpu_topology_handler);
 }
 
 }  // namespace tfring

@@ -1,4 +1,4 @@
-#include "ops/runtime/backend/host_places.h"
+#include "ops/runtime/backend/cpu_places.h"
 
 #include <utility>
 
@@ -6,12 +6,12 @@
 
 namespace tfring {
 
-void HostPlaces::SetBackend(CollectiveBackend* backend) {
+void CpuPlaces::SetBackend(CollectiveBackend* backend) {
   std::lock_guard<std::mutex> lock(mutex_);
   backend_ = backend;
 }
 
-void HostPlaces::Submit(Collective collective) {
+void CpuPlaces::Submit(Collective collective) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (waiting_.empty() || open_) {
     submitted_.emplace_back();
@@ -21,13 +21,13 @@ void HostPlaces::Submit(Collective collective) {
   waiting_.push_back({0, State::kReady, std::move(collective), {}});
 }
 
-uint64_t HostPlaces::Take() {
+uint64_t CpuPlaces::Take() {
   std::lock_guard<std::mutex> lock(mutex_);
   waiting_.push_back({++last_, State::kTaken, {}, {}});
   return last_;
 }
 
-void HostPlaces::Run(uint64_t place, Collective collective, Ended ended) {
+void CpuPlaces::Run(uint64_t place, Collective collective, Ended ended) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     Place* const taken = Find(place);
@@ -44,19 +44,19 @@ void HostPlaces::Run(uint64_t place, Collective collective, Ended ended) {
   ended(std::move(closed));
 }
 
-void HostPlaces::GiveUp(uint64_t place) {
+void CpuPlaces::GiveUp(uint64_t place) {
   std::lock_guard<std::mutex> lock(mutex_);
   Find(place)->state = State::kGivenUp;
   Advance();
 }
 
-void HostPlaces::Open() {
+void CpuPlaces::Open() {
   std::lock_guard<std::mutex> lock(mutex_);
   open_ = true;
   Advance();
 }
 
-void HostPlaces::OnCompletion(Completion completion) {
+void CpuPlaces::OnCompletion(Completion completion) {
   Ended ended;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -71,7 +71,7 @@ void HostPlaces::OnCompletion(Completion completion) {
   }
 }
 
-HostPlaces::Place* HostPlaces::Find(uint64_t number) {
+CpuPlaces::Place* CpuPlaces::Find(uint64_t number) {
   for (Place& place : waiting_) {
     if (place.number == number && place.state == State::kTaken) return &place;
   }
@@ -80,7 +80,7 @@ HostPlaces::Place* HostPlaces::Find(uint64_t number) {
 }
 
 // Hands over what may run now.
-void HostPlaces::Advance() {
+void CpuPlaces::Advance() {
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     if (it->state == State::kTaken) {
       if (!open_) return;
@@ -92,7 +92,7 @@ void HostPlaces::Advance() {
   }
 }
 
-void HostPlaces::Start(Place* place) {
+void CpuPlaces::Start(Place* place) {
   if (place->state != State::kReady || backend_ == nullptr) return;
   submitted_.push_back(std::move(place->ended));
   backend_->Submit(std::move(place->collective));

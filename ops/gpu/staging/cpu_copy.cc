@@ -1,4 +1,4 @@
-#include "ops/gpu/staging/host_copy.h"
+#include "ops/gpu/staging/cpu_copy.h"
 
 #include <algorithm>
 
@@ -7,8 +7,8 @@ namespace {
 
 constexpr int64_t kNowhere = -1;
 
-// Gives out addresses in the host memory, from its beginning.
-class HostSpace {
+// Gives out addresses in the CPU memory, from its beginning.
+class CpuSpace {
  public:
   int64_t Take(int64_t bytes) {
     const int64_t at = used_;
@@ -26,7 +26,7 @@ class HostSpace {
 
 StagingLayout LayOut(const Collective& collective) {
   StagingLayout layout;
-  HostSpace space;
+  CpuSpace space;
   const KindTraits& traits = Traits(collective.kind);
   const bool root = collective.self == collective.root;
   const bool reads = Includes(traits.input, root);
@@ -58,14 +58,14 @@ StagingLayout LayOut(const Collective& collective) {
   return layout;
 }
 
-void MoveToHost(const StagingLayout& layout, char* memory, Collective* collective) {
+void MoveToCpu(const StagingLayout& layout, char* memory, Collective* collective) {
   for (const StagedBuffer& staged : layout.buffers) {
     TensorBuffer& buffer = collective->buffers[staged.buffer];
     buffer.input = staged.input == kNowhere ? nullptr : memory + staged.input;
     buffer.output = staged.output == kNowhere ? nullptr : memory + staged.output;
   }
   collective->device_calls.clear();
-  collective->path = DataPath::kHost;
+  collective->path = DataPath::kCpu;
 }
 
 }  // namespace tfring
