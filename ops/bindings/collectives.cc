@@ -13,7 +13,7 @@
 
 #include "ops/bindings/handle.h"
 #include "ops/runtime/base/types.h"
-#include "ops/runtime/process/call_site.h"
+#include "ops/runtime/process/call_notes.h"
 #include "ops/runtime/process/process_runtime.h"
 
 namespace tfring {

@@ -18,8 +18,8 @@
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/log.h"
 #include "ops/runtime/base/types.h"
+#include "ops/runtime/process/call_notes.h"
 #include "ops/runtime/process/device_library.h"
-#include "ops/runtime/process/layout_texts.h"
 #include "ops/runtime/process/process_runtime.h"
 #include "ops/runtime/process/value_reports.h"
 

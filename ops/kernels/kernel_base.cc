@@ -10,7 +10,7 @@
 #include "ops/kernels/step_runs.h"
 #include "ops/kernels/tensorflow_compat.h"
 #include "ops/runtime/base/export.h"
-#include "ops/runtime/process/call_site.h"
+#include "ops/runtime/process/call_notes.h"
 
 namespace tfring {
 namespace {

@@ -61,7 +61,7 @@ absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
 // own, because TensorFlow runs stateful ops that have none one after another in program order:
 // nothing would overlap, and ranks that trace their ops in different orders would deadlock.
 // TfringChannel gives that resource, under XLA TfringChain (see tfring/ops/channels.py).
-// The call site is for messages; eager ops have none (see process/call_site.h). `in_graph` says
+// The call site is for messages; eager ops have none (see process/call_notes.h). `in_graph` says
 // that a step fails with the op; the kernel cannot know, because TensorFlow runs an eager op as a
 // graph. `early`: on a GPU the op is done when the device's stream waits for the results, not when
 // they are there. Distributed communication, because TensorFlow replaces the UnavailableError of

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "ops/runtime/base/clock.h"
-#include "ops/runtime/base/deadline.h"
 #include "ops/runtime/base/text.h"
 
 namespace tfring {

@@ -1,6 +1,7 @@
 #ifndef TFRING_OPS_RUNTIME_BASE_TYPES_H_
 #define TFRING_OPS_RUNTIME_BASE_TYPES_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -25,6 +26,33 @@ inline constexpr TimePoint kNever = INT64_MAX;
 inline constexpr Duration kMicrosecond = 1'000;
 inline constexpr Duration kMillisecond = 1'000'000;
 inline constexpr Duration kSecond = 1'000'000'000;
+
+// kNever where the sum does not fit.
+inline TimePoint After(TimePoint start, Duration wait) {
+  return start > kNever - wait ? kNever : start + wait;
+}
+
+// When ranks asked for a tensor: the first, the last but one (0 if only one rank had to ask) and
+// the last, after which it was complete. Without a lock, when rank 0 got the requests; in a lock,
+// where nobody asks, when the ranks entered the batch.
+struct AskTimes {
+  TimePoint first = 0;
+  TimePoint second_last = 0;
+  TimePoint last = 0;
+  Rank last_rank = kNoRank;
+
+  // Of different ranks, in any order.
+  void Add(Rank rank, TimePoint time) {
+    if (last_rank == kNoRank || time < first) first = time;
+    if (last_rank != kNoRank && time < last) {
+      second_last = std::max(second_last, time);
+      return;
+    }
+    second_last = last;
+    last = time;
+    last_rank = rank;
+  }
+};
 
 // Sent as one byte. May be renumbered: all ranks run the same build.
 enum class DataType : uint8_t {

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "ops/runtime/base/ask_times.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/tensor_buffer.h"
 #include "ops/runtime/base/types.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "ops/runtime/base/deadline.h"
 #include "ops/runtime/base/text.h"
 
 namespace tfring::membership {

@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "ops/runtime/base/deadline.h"
 #include "ops/runtime/membership/coordinator.h"
 
 namespace tfring::membership {

@@ -5,7 +5,6 @@
 #include <map>
 #include <utility>
 
-#include "ops/runtime/base/deadline.h"
 #include "ops/runtime/base/text.h"
 #include "ops/runtime/membership/coordinator.h"
 #include "ops/runtime/membership/worker.h"

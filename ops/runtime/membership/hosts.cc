@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "ops/runtime/base/deadline.h"
-
 namespace tfring::membership {
 
 bool Hosts::Has(const Place& place) const {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "ops/runtime/base/deadline.h"
 #include "ops/runtime/base/text.h"
 
 namespace tfring::membership {

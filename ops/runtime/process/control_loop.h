@@ -14,16 +14,32 @@
 #include "ops/runtime/process/call_table.h"
 #include "ops/runtime/process/completions.h"
 #include "ops/runtime/process/error_notes.h"
-#include "ops/runtime/process/frame_counts.h"
 #include "ops/runtime/process/lock_reports.h"
 #include "ops/runtime/process/run_table.h"
 #include "ops/runtime/process/tuning_log.h"
 #include "ops/runtime/process/value_reports.h"
 #include "ops/runtime/process/warning_event.h"
 #include "ops/runtime/protocol/engine/engine.h"
+#include "ops/runtime/protocol/message/wire.h"
 #include "ops/runtime/recorder/recorder.h"
 
 namespace tfring {
+
+// Counts the control frames of one direction. Heartbeats are counted apart: they follow the clock,
+// the other frames what the program does. Thread-safe.
+class FrameCounts {
+ public:
+  void Add(const std::string& frame) {
+    const bool beats = !frame.empty() && static_cast<FrameType>(frame[0]) == FrameType::kHeartbeat;
+    (beats ? heartbeats_ : frames_).fetch_add(1, std::memory_order_relaxed);
+  }
+  int64_t frames() const { return frames_.load(std::memory_order_relaxed); }
+  int64_t heartbeats() const { return heartbeats_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int64_t> frames_{0};
+  std::atomic<int64_t> heartbeats_{0};
+};
 
 // Connects the engine, which only decides, with the world: a loop that gathers events from the call
 // table, the control transport and the backend, calls Engine::Step, and carries out its effects:

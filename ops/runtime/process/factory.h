@@ -2,12 +2,14 @@
 #define TFRING_OPS_RUNTIME_PROCESS_FACTORY_H_
 
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/process/process_runtime.h"
+#include "ops/runtime/process/rank_runtime.h"
 #include "ops/runtime/process/rank_runtime_parts.h"
 #include "ops/runtime/transport/mpi_library.h"
 #include "ops/runtime/transport/peer_connector.h"
@@ -35,6 +37,11 @@ Connections TakeConnections(InitOptions* options);
 // does not answer within `limit`.
 Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::string> hosts,
                                      Connections connections, const Config& config, Duration limit);
+
+// Starts the runtime of a new generation with the log, record, transports and backend that the
+// settings ask for. Uses up `options`. InvalidArgument for settings or connections that make no
+// sense; Unavailable names a peer that was lost meanwhile.
+Result<std::shared_ptr<RankRuntime>> StartRuntime(InitOptions* options, Connections connections);
 
 }  // namespace tfring
 

@@ -17,7 +17,6 @@
 #include "ops/runtime/base/signals.h"
 #include "ops/runtime/process/completions.h"
 #include "ops/runtime/process/factory.h"
-#include "ops/runtime/process/start_runtime.h"
 #include "ops/runtime/transport/fork_guard.h"
 
 namespace tfring {

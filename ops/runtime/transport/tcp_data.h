@@ -12,7 +12,7 @@
 
 #include "ops/runtime/interfaces/data_transport.h"
 #include "ops/runtime/transport/peer_connector.h"
-#include "ops/runtime/transport/round_trip.h"
+#include "ops/runtime/transport/socket_util.h"
 #include "ops/runtime/transport/unique_fd.h"
 
 namespace tfring {

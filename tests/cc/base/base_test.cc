@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "ops/runtime/base/config.h"
-#include "ops/runtime/base/deadline.h"
 #include "ops/runtime/base/half.h"
 #include "ops/runtime/base/signals.h"
 #include "ops/runtime/base/status.h"

@@ -9,7 +9,6 @@
 #include "ops/runtime/backend/arena/arena_exchange.h"
 #include "ops/runtime/backend/arena/arena_group.h"
 #include "ops/runtime/backend/schedule/lane_header.h"
-#include "ops/runtime/base/ask_times.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/interfaces/collective_backend.h"
 #include "ops/runtime/interfaces/host_memory.h"

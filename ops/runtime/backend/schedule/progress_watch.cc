@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "ops/runtime/base/deadline.h"
-
 namespace tfring {
 namespace {
 

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "ops/runtime/base/ask_times.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
 #include "ops/runtime/protocol/message/request.h"

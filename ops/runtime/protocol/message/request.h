@@ -27,7 +27,7 @@ struct Request {
   Rank root = 0;             // see KindTraits::has_root: world rank
   Rank peer = kNoRank;       // send/recv only: the receiver's world rank
   uint64_t layout_hash = 0;  // of the bucket layout, where Python cut buckets; else 0
-  // What the hash stands for, for messages: see LayoutTexts in process/layout_texts.h. Only in the
+  // What the hash stands for, for messages: see LayoutTexts in process/call_notes.h. Only in the
   // first request of a rank with this hash, and not compared.
   std::string layout;
   // kDevice: the tensors are in device memory and this rank can run the collective there. kStaged:

@@ -4,7 +4,6 @@
 #include <set>
 #include <utility>
 
-#include "ops/runtime/base/deadline.h"
 #include "ops/runtime/base/text.h"
 
 namespace tfring {

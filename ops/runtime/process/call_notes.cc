@@ -1,10 +1,12 @@
-#include "ops/runtime/process/layout_texts.h"
+#include "ops/runtime/process/call_notes.h"
 
 #include <unordered_map>
 #include <utility>
 
 namespace tfring {
 namespace {
+
+thread_local CallSite current_site;
 
 struct LayoutRegistry {
   std::mutex mutex;  // guards texts
@@ -18,6 +20,15 @@ LayoutRegistry& TheLayouts() {
 }
 
 }  // namespace
+
+void SetCallSite(CallSite site) { current_site = std::move(site); }
+
+void AddCallSite(Request* request) {
+  CallSite site = std::exchange(current_site, {});
+  if (!request->call_site.empty()) return;
+  request->call_site = std::move(site.line);
+  request->unnamed = site.unnamed;
+}
 
 void DescribeLayout(uint64_t hash, std::string text) {
   if (text.size() > kMaxLayoutBytes) return;
