@@ -103,7 +103,6 @@ def with_late_peer() -> dict[str, float]:
     import tensorflow as tf
 
     import tfring as hvd
-    from tfring.training.local_variables import LocalVariables
     from tfring.training.options import ReduceOptions
     from tfring.training.reducer import GradientReducer
 
@@ -113,7 +112,7 @@ def with_late_peer() -> dict[str, float]:
     with tf.device("GPU:0"):
         weights = [tf.Variable(host) for _ in range(LAYERS)]
         x = tf.identity(small)
-    reducer = GradientReducer(ReduceOptions(op=hvd.Sum, groups=BUCKETS), LocalVariables())
+    reducer = GradientReducer(ReduceOptions(op=hvd.Sum, groups=BUCKETS))
 
     def gradients() -> list[tf.Tensor]:
         with tf.GradientTape() as tape:

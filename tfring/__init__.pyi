@@ -44,7 +44,7 @@ from tfring.horovod.util import check_extension as check_extension
 from tfring.keras import callbacks as callbacks
 from tfring.keras.callbacks.fit_callbacks import fit_callbacks as fit_callbacks
 from tfring.keras.evaluation import evaluate as evaluate
-from tfring.keras.horovod_tensorflow import DistributedOptimizer as DistributedOptimizer
+from tfring.keras.optimizer import DistributedOptimizer as DistributedOptimizer
 from tfring.keras.preprocessing import adapt as adapt
 from tfring.keras.seeds import set_seed as set_seed
 from tfring.keras.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization

@@ -101,6 +101,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     },
     "tf_keras": {"horovod", "keras"},
     "torch": {"bench"},
+    "typing_extensions": {"keras", "training"},
     "yaml": {"launch"},
 }
 # Importing mpi4py starts MPI: only a function does that, where a job is known to want it.

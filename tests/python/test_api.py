@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -107,21 +107,6 @@ def test_the_numbers_of_the_operations_are_horovods() -> None:
 
 
 PARAMETERS = {
-    ("tfring", "DistributedGradientTape"): """gradtape device_dense device_sparse compression
-        sparse_as_dense op gradient_predivide_factor num_groups groups process_set
-        scale_local_gradients""",
-    ("tfring", "DistributedOptimizer"): """optimizer name use_locking device_dense device_sparse
-        compression sparse_as_dense backward_passes_per_step op gradient_predivide_factor
-        average_aggregated_gradients num_groups groups process_set scale_local_gradients""",
-    ("tfring.keras", "DistributedOptimizer"): """optimizer name device_dense device_sparse
-        compression sparse_as_dense gradient_predivide_factor op backward_passes_per_step
-        average_aggregated_gradients num_groups groups process_set scale_local_gradients""",
-    ("tfring", "PartialDistributedGradientTape"): """gradtape device_dense device_sparse compression
-        sparse_as_dense op gradient_predivide_factor num_groups groups process_set local_layers
-        scale_local_gradients""",
-    ("tfring.keras", "PartialDistributedOptimizer"): """optimizer name device_dense device_sparse
-        compression sparse_as_dense gradient_predivide_factor op backward_passes_per_step
-        average_aggregated_gradients groups process_set local_layers scale_local_gradients""",
     ("tfring", "broadcast_object"): "obj root_rank session name process_set",
     ("tfring", "allgather_object"): "obj session name process_set",
     ("tfring.keras", "load_model"): """filepath custom_optimizers custom_objects compression
@@ -141,51 +126,63 @@ def test_parameters_are_horovods(module: str, name: str) -> None:
     assert parameters == PARAMETERS[module, name].split()
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("tfring", "DistributedOptimizer"),
-        ("tfring.keras", "DistributedOptimizer"),
-        ("tfring.keras", "PartialDistributedOptimizer"),
-    ],
-)
-def test_no_parameter_of_an_optimizer_is_dropped(
-    module: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tfring.keras import horovod_tensorflow, optimizer
-    from tfring.training.options import ReduceOptions
+def test_options_of_tapes_and_optimizers_are_keywords() -> None:
+    import tensorflow as tf
 
-    def reduce_options(*args: Any, **kwargs: Any) -> Any:
-        return inspect.signature(ReduceOptions).bind(*args, **kwargs).arguments
+    import tfring
+    import tfring.keras
 
-    for place in (horovod_tensorflow, optimizer):
-        monkeypatch.setattr(place, "ReduceOptions", reduce_options)
-        monkeypatch.setattr(place, "LocalVariables", lambda *layers, **rest: (layers, rest))
-        monkeypatch.setattr(place, "resolve_groups", lambda number, groups: (number, groups))
-    monkeypatch.setattr(optimizer, "wrap", lambda *given: given)
-    function = getattr(importlib.import_module(module), name)
-    parameters = set(inspect.signature(function).parameters) - {"use_locking"}
-    given = {parameter: object() for parameter in parameters}
-    wrapped, options, resumed = function(**given)
-    layers = (given["local_layers"],) if "local_layers" in given else ()
-    scale, process_set = given["scale_local_gradients"], given["process_set"]
-    assert wrapped is given["optimizer"] and resumed is given["resumed"]
-    assert options.local == (layers, {"scale": scale, "process_set": process_set})
-    assert options.reduction.pop("groups") == (given.get("num_groups", 0), given["groups"])
-    assert options.reduction == {key: given[key] for key in options.reduction}
-    assert (options.name, options.passes) == (given["name"], given["backward_passes_per_step"])
-    assert options.average is given["average_aggregated_gradients"]
-    assert parameters == {
-        "optimizer",
-        "name",
-        "groups",
-        "scale_local_gradients",
-        "backward_passes_per_step",
-        "resumed",
-        "average_aggregated_gradients",
-        *options.reduction,
-        *(parameters & {"num_groups", "local_layers"}),
+    assert tfring.DistributedOptimizer is tfring.keras.DistributedOptimizer
+    for wrap, given in (
+        (tfring.DistributedOptimizer, tf.keras.optimizers.SGD()),
+        (tfring.DistributedGradientTape, tf.GradientTape()),
+    ):
+        with pytest.raises(TypeError, match="positional argument"):
+            wrap(given, "name")
+        with pytest.raises(TypeError, match=r"has no option 'compresion'. Its options are after"):
+            wrap(given, compresion=None)
+    with pytest.raises(TypeError, match="has no option 'name'"):
+        tfring.DistributedGradientTape(tf.GradientTape(), name="tape")
+
+
+def test_the_types_of_options_name_each_option_once() -> None:
+    from tfring.training.options import OptimizerOptions, ReduceOptions
+
+    fields = {field.name for field in dataclasses.fields(ReduceOptions)}
+    assert {*OptimizerOptions.__annotations__} == fields | {"num_groups"}
+
+
+def test_each_option_of_an_optimizer_reaches_the_reducer() -> None:
+    import tensorflow as tf
+
+    import tfring
+    from tfring.training.options import OptimizerOptions, ReduceOptions
+
+    layer = tf.keras.layers.Dense(1)
+    hook = lambda gradients, variables: gradients  # noqa: E731
+    given = {
+        "op": tfring.Average,
+        "compression": tfring.Compression.fp16,
+        "sparse_as_dense": "auto",
+        "gradient_predivide_factor": 2.0,
+        "groups": 3,
+        "process_set": tfring.global_process_set,
+        "device_dense": "CPU:0",
+        "device_sparse": "CPU:1",
+        "before_reduce": hook,
+        "after_reduce": hook,
+        "weight_by": 2.0,
+        "local_layers": [layer],
+        "scale_local_gradients": False,
+        "name": "model",
+        "backward_passes_per_step": 2,
+        "average_aggregated_gradients": True,
     }
+    options = tfring.DistributedOptimizer(tf.keras.optimizers.SGD(), **given)._tfring_hook.options
+    assert {name: getattr(options, name) for name in given} == given
+    assert {*given} == {*OptimizerOptions.__annotations__} - {"num_groups", "use_locking"}
+    assert ReduceOptions.read("f", {"num_groups": 4}, OptimizerOptions).groups == 4
+    assert ReduceOptions.read("f", {"use_locking": True}, OptimizerOptions).use_locking
 
 
 def test_keras_optimizers_have_no_locks() -> None:

@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from tfring.horovod import tf_keras_idioms
+from tfring.horovod.orders import as_in_horovod
 from tfring.ops.early import register_where_loaded
 from tfring.runtime import keras_version
 from tfring.runtime.program_warnings import warn_program
@@ -272,7 +273,9 @@ class _Loader(importlib.abc.InspectLoader):
         names = vars(module)
         get: Callable[[str], Any] = no_name
         if target is not None:
-            get, names["__dir__"], public = reexport(target, instead=_OTHERWISE.get(target))
+            get, names["__dir__"], public = reexport(
+                target, instead=_OTHERWISE.get(target), change=as_in_horovod
+            )
             # A name that is a refused module below would make `from ... import *` fail.
             names["__all__"] = [n for n in public if f"{name}.{n}" not in _INSTEAD]
         names["__getattr__"] = with_modules_below(module.__name__, get)

@@ -43,7 +43,7 @@ from tfring.training import double_reduction, gate, saved_options, weights
 from tfring.training.accumulation import LocalGradientAggregationHelper
 from tfring.training.early_reduction import EarlyReduction
 from tfring.training.local_variables import variable_key
-from tfring.training.options import OptimizerOptions, ReduceOptions
+from tfring.training.options import ReduceOptions
 from tfring.training.ordinals import Ordinals
 from tfring.training.reducer import GradientReducer
 from tfring.training.reduction_record import reductions
@@ -115,7 +115,7 @@ class OptimizerHook:
         """
         self.optimizer = optimizer
         self.key = object()  # identifies this hook where hooks are numbered
-        self.process_set = reducer.options.process_set
+        self.process_set = reducer.options.members
         self._reducer = reducer
         self._make_name = make_name
         self._accumulation = accumulation or Accumulation()
@@ -174,10 +174,13 @@ class OptimizerHook:
         if own is not None:
             own(self.optimizer, folder)
         passes = self._accumulation
-        options = OptimizerOptions(
-            self.options, self._reducer.local, passes=passes.passes, average=passes.average
+        options = dataclasses.replace(
+            self.options,
+            backward_passes_per_step=passes.passes,
+            average_aggregated_gradients=passes.average,
         )
-        saved_options.write(folder, options, getattr(self.optimizer, "_trainable_variables", []))
+        variables = getattr(self.optimizer, "_trainable_variables", [])
+        saved_options.write(folder, options, self._reducer.local, variables)
 
     def local_among(self, variables: Sequence[Any]) -> list[Any]:
         """Returns those of `variables` whose gradients stay this rank's own."""

@@ -1,8 +1,4 @@
-"""`import horovod.keras as hvd`: tfring.keras with the defaults of Horovod's oldest Keras module.
-
-allreduce averages unless `average` is False, and DistributedOptimizer takes fewer parameters by
-position than tfring.keras.DistributedOptimizer does.
-"""
+"""`import horovod.keras as hvd`: tfring.keras with an allreduce that averages by default."""
 
 from __future__ import annotations
 
@@ -14,27 +10,6 @@ from tfring.ops import reduce_ops
 from tfring.runtime.public_names import reexport
 
 __getattr__, __dir__, __all__ = reexport("tfring.keras")
-
-
-def DistributedOptimizer(
-    optimizer: Any,
-    name: str | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    gradient_predivide_factor: float = 1.0,
-    op: int = reduce_ops.Average,
-    num_groups: int = 0,
-    groups: Any = None,
-    *,
-    weight_by: Any = None,
-    **more: Any,
-) -> Any:
-    """As tfring.keras.DistributedOptimizer, with horovod.keras' order of parameters."""
-    given = dict(locals())
-    del given["more"]
-    return tfring.keras.DistributedOptimizer(**given, **more)
 
 
 def allreduce(

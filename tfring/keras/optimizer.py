@@ -1,53 +1,29 @@
-"""DistributedOptimizer for Keras 3; it hands optimizers of Keras 2 to tfring.keras2."""
+"""DistributedOptimizer, for the optimizers of Keras 3, Keras 2 and TensorFlow 1."""
 
 from __future__ import annotations
 
 import gc
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
-from tfring.collectives.compression import Compression
 from tfring.keras import accumulation, detect, loss_scale, loss_weights, validation_split
 from tfring.keras.hook import OptimizerHook, find_hook, innermost, steps_taken
 from tfring.keras.keras2 import optimizer as keras2_optimizer
-from tfring.ops import reduce_ops
-from tfring.runtime import process_sets
-from tfring.training.local_variables import LocalVariables
-from tfring.training.options import (
-    LOSS,
-    GradientTransform,
-    OptimizerOptions,
-    ReduceOptions,
-    resolve_groups,
-)
+from tfring.training import tf1_optimizer
+from tfring.training.options import LOSS, OptimizerOptions, ReduceOptions
 from tfring.training.ordinals import Ordinals
 from tfring.training.reducer import GradientReducer
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _optimizers = Ordinals()
 
 
 def DistributedOptimizer(
-    optimizer: Any,
-    name: str | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: Any = False,
-    gradient_predivide_factor: float = 1.0,
-    op: int = reduce_ops.Average,
-    backward_passes_per_step: int = 1,
-    average_aggregated_gradients: bool = False,
-    num_groups: int = 0,
-    groups: Any = None,
-    process_set: Any = process_sets.global_process_set,
-    scale_local_gradients: bool = True,
-    *,
-    before_reduce: GradientTransform | None = None,
-    after_reduce: GradientTransform | None = None,
-    weight_by: Any = LOSS,
-    resumed: bool = False,
+    optimizer: Any, *, resumed: bool = False, **options: Unpack[OptimizerOptions]
 ) -> Any:
     """Makes `optimizer` reduce gradients over the ranks before it applies them.
 
@@ -59,119 +35,74 @@ def DistributedOptimizer(
     divided by in Keras' own `train_step`; elsewhere ranks count alike, as with None.
 
     Args:
-        optimizer: a keras.optimizers.Optimizer; of a LossScaleOptimizer the inner one is changed.
-        name: a part of the collectives' names, the same on every rank; a number by default.
-        device_dense: device for dense reductions, "" for TensorFlow's choice.
-        device_sparse: device for sparse reductions, likewise.
-        compression: Compression.none, fp16 or bf16, or a tfring.Compressor of your own.
-        sparse_as_dense: make tf.IndexedSlices dense; "auto" chooses what moves fewer bytes.
-        gradient_predivide_factor: with Average, divides by this before the sum, by the rest after.
-        op: Average, Sum, Adasum, Min, Max or Product; tf.IndexedSlices need Average or Sum.
-        backward_passes_per_step: so many passes are accumulated locally before one reduction.
-        average_aggregated_gradients: use the mean over these passes instead of their sum.
-        num_groups: cut the gradients into this many groups instead of by size.
-        groups: a number, as num_groups, or lists of variables to reduce together.
-        process_set: the ranks to reduce over. On other ranks gradients stay local.
-        scale_local_gradients: divide gradients of local variables by the number of these ranks.
-        before_reduce: f(gradients, variables) -> gradients; is called before the reduction.
-        after_reduce: likewise, called after it and before the optimizer clips.
-        weight_by: "loss", None, a number, variable or function of (x, y, sample_weight).
+        optimizer: a Keras optimizer (of a LossScaleOptimizer the inner one is changed), or a
+            tf.compat.v1.train.Optimizer, which then reduces in `compute_gradients`.
         resumed: the optimizer has taken steps, and no tf.function of yours that was traced then
             will run again; models trace their training step anew.
+        **options: all by keyword, and all but a few also of DistributedGradientTape:
+
+            op: Average (the default), Sum, Adasum, Min, Max or Product. Gradients that are
+                tf.IndexedSlices and stay sparse need Average or Sum.
+            compression: Compression.none, fp16 or bf16, or a tfring.Compressor of your own.
+            sparse_as_dense: make tf.IndexedSlices dense before reducing. With "auto" the ranks
+                choose in each step what moves fewer bytes; the result stays tf.IndexedSlices.
+            gradient_predivide_factor: with Average, divides by this before the sum and by the rest
+                of the number of ranks after it.
+            groups: lists of variables to reduce together, or the number of groups to cut the
+                gradients into. By default they are cut by size.
+            num_groups: the number of groups; Horovod's name.
+            process_set: the ranks to reduce over. On other ranks gradients stay local.
+            device_dense: device for dense reductions, "" for TensorFlow's choice.
+            device_sparse: device for sparse reductions, "" for TensorFlow's choice.
+            before_reduce: f(gradients, variables) -> gradients; called before the reduction and
+                before compression, with what this rank is about to reduce. All ranks must return
+                gradients of the same kind.
+            after_reduce: the same, called with the reduced gradients, before the optimizer clips.
+            weight_by: "loss" (the default), None, a number, variable or function of
+                (x, y, sample_weight).
+            local_layers: a Keras layer or tf.Module, or several. Their trainable weights are this
+                rank's own: gradients stay local, and callbacks do not broadcast or compare them.
+                They may be built later.
+            scale_local_gradients: divide local gradients by the number of ranks, so that one
+                learning rate suits them and the averaged ones. True by default.
+
+            For optimizers only:
+
+            name: a part of the collectives' names, the same on every rank. By default the
+                optimizer's number among the wrapped ones, in the order in which they are first
+                used.
+            backward_passes_per_step: the number of passes that are accumulated on this rank
+                before one reduction and update.
+            average_aggregated_gradients: use the mean over these passes instead of their sum.
+                Keras' own gradient_accumulation_steps always uses the mean.
+            use_locking: lock variables during updates; optimizers of TensorFlow 1 only.
 
     Returns:
         `optimizer`, with a method register_local_var(var) for a variable not to be reduced.
 
     Raises:
         ValueError: it is wrapped or has taken steps already, or options contradict each other.
-        TypeError: not a Keras 3 optimizer, or an option has a wrong type.
+        TypeError: this is no optimizer, there is no such option, or it has a wrong type.
+        NotImplementedError: use_locking=True for an optimizer of Keras.
     """
-    reduction = ReduceOptions(
-        op=op,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        groups=resolve_groups(num_groups, groups),
-        process_set=process_set,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        before_reduce=before_reduce,
-        after_reduce=after_reduce,
-        weight_by=weight_by,
-    )
-    local = LocalVariables(scale=scale_local_gradients, process_set=process_set)
-    options = OptimizerOptions(
-        reduction,
-        local,
-        name,
-        passes=backward_passes_per_step,
-        average=average_aggregated_gradients,
-    )
-    return wrap(optimizer, options, resumed)
+    given = {"weight_by": LOSS, **options}
+    read = ReduceOptions.read("DistributedOptimizer", given, OptimizerOptions)
+    return wrap(optimizer, read, resumed)
 
 
-def PartialDistributedOptimizer(
-    optimizer: Any,
-    name: str | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: Any = False,
-    gradient_predivide_factor: float = 1.0,
-    op: int = reduce_ops.Average,
-    backward_passes_per_step: int = 1,
-    average_aggregated_gradients: bool = False,
-    groups: Any = None,
-    process_set: Any = process_sets.global_process_set,
-    local_layers: Any = None,
-    scale_local_gradients: bool = True,
-    *,
-    before_reduce: GradientTransform | None = None,
-    after_reduce: GradientTransform | None = None,
-    weight_by: Any = LOSS,
-    resumed: bool = False,
-) -> Any:
-    """Makes `optimizer` reduce gradients over the ranks, but not those of some layers.
-
-    The parameters are those of DistributedOptimizer, and `local_layers`: a Keras layer, or several,
-    whose trainable weights are this rank's own. They may be built later. Callbacks that broadcast
-    or compare weights leave them out.
-
-    Returns:
-        `optimizer`.
-
-    Raises:
-        ValueError: as for DistributedOptimizer.
-        TypeError: something in `local_layers` has no weights, or as for DistributedOptimizer.
-    """
-    reduction = ReduceOptions(
-        op=op,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        groups=resolve_groups(0, groups),
-        process_set=process_set,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        before_reduce=before_reduce,
-        after_reduce=after_reduce,
-        weight_by=weight_by,
-    )
-    local = LocalVariables(local_layers, scale=scale_local_gradients, process_set=process_set)
-    options = OptimizerOptions(
-        reduction,
-        local,
-        name,
-        passes=backward_passes_per_step,
-        average=average_aggregated_gradients,
-    )
-    return wrap(optimizer, options, resumed)
+PartialDistributedOptimizer = DistributedOptimizer
+"""Horovod's name for an optimizer with `local_layers`."""
 
 
-def wrap(optimizer: Any, options: OptimizerOptions, resumed: bool) -> Any:
+def wrap(optimizer: Any, options: ReduceOptions, resumed: bool) -> Any:
     """Does the work of DistributedOptimizer; returns `optimizer`."""
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        _refuse_weight(options, "one of TensorFlow 1")
+        return tf1_optimizer.wrap(optimizer, options)
+    if options.use_locking:
+        raise NotImplementedError("use_locking=True: Keras optimizers have no locks; omit it")
     if detect.is_optimizer(optimizer):
-        refuse_weight(options, "an optimizer of Keras 2")
+        _refuse_weight(options, "an optimizer of Keras 2")
         return keras2_optimizer.wrap(optimizer, options, resumed)
     _check_optimizer(optimizer)
     inner = innermost(optimizer)
@@ -179,17 +110,18 @@ def wrap(optimizer: Any, options: OptimizerOptions, resumed: bool) -> Any:
         _refuse_used(inner)
     else:
         _trace_again(optimizer)
-    accumulated = accumulation.of(inner, options.passes, options.average)
+    accumulated = accumulation.of(
+        inner, options.backward_passes_per_step, options.average_aggregated_gradients
+    )
 
     def make_name(hook: OptimizerHook) -> str:
         if options.name is not None:
             return f"tfring.optimizer.{options.name}"
         # By process set: its members may use optimizers that the other ranks do not have.
-        group = options.reduction.members
+        group = options.members
         return f"tfring.optimizer.{_optimizers.number(hook.key, group)}"
 
-    reducer = GradientReducer(options.reduction, options.local)
-    hook = OptimizerHook(inner, reducer, make_name, accumulated)
+    hook = OptimizerHook(inner, GradientReducer(options), make_name, accumulated)
     hook.attach()
     if optimizer is not inner:
         object.__setattr__(optimizer, "register_local_var", hook.register_local_var)
@@ -199,9 +131,9 @@ def wrap(optimizer: Any, options: OptimizerOptions, resumed: bool) -> Any:
     return optimizer
 
 
-def refuse_weight(options: OptimizerOptions, what: str) -> None:
+def _refuse_weight(options: ReduceOptions, what: str) -> None:
     """Raises NotImplementedError for a weight_by of which an optimizer would know nothing."""
-    given = options.reduction.weight_by
+    given = options.weight_by
     if given is not None and not isinstance(given, str):
         raise NotImplementedError(
             f"weight_by={given!r} needs an optimizer of Keras 3, and this is {what}.\n"

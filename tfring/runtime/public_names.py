@@ -8,9 +8,7 @@ package loads neither TensorFlow nor the compiled runtime.
 from __future__ import annotations
 
 import ast
-import functools
 import importlib
-import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -87,24 +85,11 @@ def lazy_names(
     return names, load, lambda: sorted({*vars(sys.modules[package]), *names})
 
 
-# What averages otherwise than Horovod where ranks differ: Horovod's ranks count alike.
-_AVERAGE = ("DistributedOptimizer", "PartialDistributedOptimizer", "load_model")
-
-
-@functools.cache
-def _alike(function: Any) -> Any:
-    if "weight_by" not in inspect.signature(function).parameters:
-        return function  # Keras 2, where ranks always count alike
-
-    @functools.wraps(function)
-    def with_plain_mean(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **{"weight_by": None, **kwargs})
-
-    return with_plain_mean
-
-
 def reexport(
-    target: str, only: list[str] | None = None, instead: Mapping[str, str] | None = None
+    target: str,
+    only: list[str] | None = None,
+    instead: Mapping[str, str] | None = None,
+    change: Callable[[str, str, Any], Any] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Returns `__getattr__`, `__dir__` and `__all__` of a module with the names of another.
 
@@ -112,6 +97,7 @@ def reexport(
         target: the module of tfring that has the names, and lists the public ones in `__all__`.
         only: those names; None is all.
         instead: names that come from another module, and which.
+        change: called as change(target, name, value); returns what the new module has.
     """
     module = importlib.import_module(target)
     public = [n for n in module.__all__ if not n.startswith("_")]
@@ -123,7 +109,7 @@ def reexport(
         if instead is not None and name in instead:
             return getattr(importlib.import_module(instead[name]), name)
         value = getattr(module, name)
-        return _alike(value) if name in _AVERAGE else value
+        return value if change is None else change(target, name, value)
 
     return get, lambda: sorted({*names, *(dir(module) if only is None else ())}), names
 

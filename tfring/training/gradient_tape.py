@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tfring.collectives.compression import Compression
-from tfring.ops import backward, names, reduce_ops
+from tfring.ops import backward, names
 from tfring.runtime import process_sets
 from tfring.training import double_reduction, weights
-from tfring.training.local_variables import LocalVariables
-from tfring.training.options import GradientTransform, ReduceOptions, resolve_groups
+from tfring.training.options import ReduceOptions, TapeOptions
 from tfring.training.reducer import GradientReducer
 from tfring.training.reduction_record import reductions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def _name_of(members: Any) -> str:
@@ -37,79 +38,35 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
 
     Args:
         gradtape: the tf.GradientTape to wrap.
-        device_dense: device for dense reductions, "" for TensorFlow's choice.
-        device_sparse: device for sparse reductions, likewise.
-        compression: what is done to gradients on the wire: Compression.none, fp16 or bf16, or a
-            tfring.Compressor of your own.
-        sparse_as_dense: turn tf.IndexedSlices into dense tensors before reducing; or "auto": the
-            ranks choose in every step what moves fewer bytes, and the result stays
-            tf.IndexedSlices.
-        op: Average, Sum, Adasum, Min, Max or Product. tf.IndexedSlices that are not made dense need
-            Average or Sum.
-        gradient_predivide_factor: with Average, divides by this before the sum and by the rest of
-            the number of ranks after it.
-        num_groups: cut the gradients into this many groups instead of by size.
-        groups: a number, as num_groups, or lists of variables to reduce together.
-        process_set: the ranks to reduce over. On other ranks gradients stay local.
-        scale_local_gradients: divide the gradients of local sources by the size of the process set,
-            so that one learning rate suits them and the averaged ones.
-        before_reduce: called as hook(gradients, variables) before the reduction and before
-            compression, with lists of what this rank is about to reduce; returns as many gradients.
-            It is traced with the step; all ranks must return gradients of the same kind.
-        after_reduce: called likewise with the reduced gradients.
-        weight_by: what this rank's loss was divided by, for example its number of rows or of valid
-            tokens: a number or a scalar tensor. With Average the result is then the gradient of the
-            mean over all ranks' rows or tokens, `sum(weight * gradient) / sum(weight)`. A rank with
-            0 counts as nothing, even if its gradient is NaN. All ranks give it, or none.
+        **options: tfring.keras.DistributedOptimizer describes them: compression, device_dense,
+            device_sparse, gradient_predivide_factor, groups, num_groups, op, process_set,
+            sparse_as_dense, before_reduce, after_reduce, local_layers, scale_local_gradients.
+            And `weight_by`: what this rank's loss was divided by, for example its number of rows
+            or of valid tokens, as a number or scalar tensor. With Average the result is then the
+            gradient of the mean over all ranks' rows or tokens, `sum(weight * gradient) /
+            sum(weight)`. A rank with weight 0 counts as nothing, even if its gradient is NaN. Give
+            it on all ranks, or on none.
 
     Raises:
         ValueError: `gradtape` is wrapped already, options contradict each other, or the process set
             is not registered.
-        TypeError: an argument has a wrong type.
+        TypeError: there is no such option, or an argument has a wrong type.
     """
 
-    def __init__(
-        self,
-        gradtape: Any,
-        device_dense: str = "",
-        device_sparse: str = "",
-        compression: Any = Compression.none,
-        sparse_as_dense: Any = False,
-        op: int = reduce_ops.Average,
-        gradient_predivide_factor: float = 1.0,
-        num_groups: int = 0,
-        groups: Any = None,
-        process_set: Any = process_sets.global_process_set,
-        scale_local_gradients: bool = True,
-        *,
-        before_reduce: GradientTransform | None = None,
-        after_reduce: GradientTransform | None = None,
-        weight_by: Any = None,
-    ) -> None:
+    def __init__(self, gradtape: Any, **options: Unpack[TapeOptions]) -> None:
         if isinstance(gradtape, DistributedGradientTape):
             raise ValueError("this tape is a DistributedGradientTape already; wrap it once")
         if not isinstance(gradtape, tf.GradientTape):
             raise TypeError(f"need a tf.GradientTape to wrap, not {type(gradtape).__name__}")
+        weight_by = options.get("weight_by")
         if isinstance(weight_by, str) or callable(weight_by):
             raise TypeError(
                 f"weight_by must be a number or a tensor, not {weight_by!r}: a tape knows no batch"
             )
         self._wrapped = gradtape
-        options = ReduceOptions(
-            op=op,
-            compression=compression,
-            sparse_as_dense=sparse_as_dense,
-            gradient_predivide_factor=gradient_predivide_factor,
-            groups=resolve_groups(num_groups, groups),
-            process_set=process_set,
-            device_dense=device_dense,
-            device_sparse=device_sparse,
-            before_reduce=before_reduce,
-            after_reduce=after_reduce,
-            weight_by=weight_by,
+        self._reducer = GradientReducer(
+            ReduceOptions.read("DistributedGradientTape", options, TapeOptions)
         )
-        local = LocalVariables(scale=scale_local_gradients, process_set=process_set)
-        self._reducer = GradientReducer(options, local)
 
     def register_local_source(self, source: Any) -> None:
         """Makes the gradient of a variable, or of a tensor, stay this rank's own.
@@ -246,51 +203,5 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         return getattr(self._wrapped, name)
 
 
-def PartialDistributedGradientTape(
-    gradtape: Any,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: Any = False,
-    op: int = reduce_ops.Average,
-    gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0,
-    groups: Any = None,
-    process_set: Any = process_sets.global_process_set,
-    local_layers: Any = None,
-    scale_local_gradients: bool = True,
-    *,
-    before_reduce: GradientTransform | None = None,
-    after_reduce: GradientTransform | None = None,
-    weight_by: Any = None,
-) -> DistributedGradientTape:
-    """Wraps a tape and leaves the gradients of some layers local.
-
-    The parameters are those of DistributedGradientTape, and `local_layers`: a Keras layer or
-    tf.Module, or several, whose trainable weights are this rank's own. They may be built later.
-
-    Returns:
-        A DistributedGradientTape.
-
-    Raises:
-        ValueError: as for DistributedGradientTape.
-        TypeError: something in `local_layers` has no weights, or as for DistributedGradientTape.
-    """
-    tape = DistributedGradientTape(
-        gradtape,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        num_groups,
-        groups,
-        process_set,
-        before_reduce=before_reduce,
-        after_reduce=after_reduce,
-        weight_by=weight_by,
-    )
-    local = LocalVariables(local_layers, scale=scale_local_gradients, process_set=process_set)
-    tape._reducer.local = local
-    return tape
+PartialDistributedGradientTape = DistributedGradientTape
+"""Horovod's name for a tape with `local_layers`."""

@@ -1,17 +1,16 @@
-"""What a user can ask for when wrapping a tape or an optimizer, and what is refused."""
+"""The options of tapes and optimizers: their names and types, defaults and checks."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict
 
 import tensorflow as tf
 
 from tfring.collectives.compression import Compression
 from tfring.ops import reduce_ops
 from tfring.runtime import process_sets
-from tfring.training.local_variables import LocalVariables
 
 GradientTransform = Callable[[list[Any], list[Any]], Sequence[Any]]
 """Takes gradients and their variables, returns as many gradients."""
@@ -20,12 +19,40 @@ LOSS = "loss"
 """For weight_by: what the losses of `compile` divide by."""
 
 
+class TapeOptions(TypedDict, total=False):
+    """The keywords of DistributedGradientTape; DistributedOptimizer describes them."""
+
+    op: int
+    compression: Any
+    sparse_as_dense: Any
+    gradient_predivide_factor: float
+    num_groups: int
+    groups: Any
+    process_set: Any
+    device_dense: str
+    device_sparse: str
+    before_reduce: GradientTransform | None
+    after_reduce: GradientTransform | None
+    weight_by: Any
+    local_layers: Any
+    scale_local_gradients: bool
+
+
+class OptimizerOptions(TapeOptions, total=False):
+    """The keywords of DistributedOptimizer."""
+
+    name: str | None
+    backward_passes_per_step: int
+    average_aggregated_gradients: bool
+    use_locking: bool
+
+
 @dataclasses.dataclass(frozen=True)
 class ReduceOptions:
-    """How gradients are reduced; checked when it is made, constant afterwards.
+    """The values of all options; checked when it is made, constant afterwards.
 
-    DistributedGradientTape describes the parameters of the same names. `groups` is a number, lists
-    of variables, or None for a cut by size; None for `process_set` is the set of all ranks.
+    `groups` is a number, lists of variables, or None for a cut by size. `process_set=None` is the
+    set of all ranks.
     """
 
     op: int = reduce_ops.Average
@@ -39,6 +66,37 @@ class ReduceOptions:
     before_reduce: GradientTransform | None = None
     after_reduce: GradientTransform | None = None
     weight_by: Any = None
+    local_layers: Any = None
+    scale_local_gradients: bool = True
+    name: str | None = None
+    backward_passes_per_step: int = 1
+    average_aggregated_gradients: bool = False
+    use_locking: bool = False
+
+    @classmethod
+    def read(cls, function: str, given: Mapping[str, Any], known: type) -> ReduceOptions:
+        """Makes options from the keywords of a call.
+
+        Args:
+            function: the name of what was called, for errors.
+            given: the keywords.
+            known: TapeOptions or OptimizerOptions: the keywords that the function takes.
+
+        Raises:
+            TypeError: an unknown keyword, or a value of a wrong type.
+            ValueError: a value is out of range, or options contradict each other.
+        """
+        for name in given:
+            if name not in known.__annotations__:
+                options = ", ".join(sorted(known.__annotations__))
+                raise TypeError(f"{function} has no option {name!r}. Its options are {options}.")
+        values = dict(given)
+        number, groups = values.pop("num_groups", 0), values.pop("groups", None)
+        if number and groups is not None:
+            raise ValueError("give num_groups or groups, not both")
+        if number < 0:
+            raise ValueError(f"num_groups must not be negative, not {number}")
+        return cls(groups=number or groups or None, **values)
 
     def __post_init__(self) -> None:
         name = reduce_ops.name_of(self.op)
@@ -107,37 +165,6 @@ class ReduceOptions:
         """Whether hooks or compression must get the gradients without a loss scale."""
         hooked = self.before_reduce is not None or self.after_reduce is not None
         return hooked or self.compression is not Compression.none
-
-
-@dataclasses.dataclass(frozen=True)
-class OptimizerOptions:
-    """What a user can ask for when wrapping an optimizer.
-
-    Attributes:
-        reduction: how gradients are reduced.
-        local: the variables whose gradients stay this rank's own.
-        name: a part of the collectives' names, the same on every rank. None for the optimizer's
-            number among the wrapped ones, in the order in which they are first used.
-        passes: how many backward passes are accumulated on this rank before one reduction and
-            update (backward_passes_per_step).
-        average: use the mean over these passes instead of their sum. (Keras' own
-            gradient_accumulation_steps always uses the mean.)
-    """
-
-    reduction: ReduceOptions
-    local: LocalVariables
-    name: str | None = None
-    passes: int = 1
-    average: bool = False
-
-
-def resolve_groups(num_groups: int, groups: Any) -> Any:
-    """Joins Horovod's two ways of asking for groups into one; ValueError for both at once."""
-    if num_groups and groups is not None:
-        raise ValueError("give num_groups or groups, not both")
-    if num_groups < 0:
-        raise ValueError(f"num_groups must not be negative, not {num_groups}")
-    return num_groups or groups or None
 
 
 def call_hook(

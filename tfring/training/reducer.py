@@ -60,15 +60,14 @@ class GradientReducer:
     a retrace builds the same operations under the same names. Belongs to one tape or optimizer.
     """
 
-    def __init__(self, options: ReduceOptions, local: LocalVariables | None = None) -> None:
-        """Prepares a reducer.
-
-        Args:
-            options: what is done to the gradients.
-            local: variables whose gradients stay this rank's own.
-        """
+    def __init__(self, options: ReduceOptions) -> None:
+        """Prepares a reducer; `local` has the variables whose gradients stay this rank's own."""
         self.options = options
-        self.local = LocalVariables() if local is None else local
+        self.local = LocalVariables(
+            options.local_layers,
+            scale=options.scale_local_gradients,
+            process_set=options.process_set,
+        )
         unreduced.expect()
 
     def exact(self, op: int) -> GradientReducer:

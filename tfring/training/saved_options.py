@@ -39,17 +39,19 @@ _INSTEAD = {
 }
 
 
-def write(folder: str, options: OptimizerOptions, variables: Sequence[Any]) -> None:
+def write(
+    folder: str, options: ReduceOptions, local: LocalVariables, variables: Sequence[Any]
+) -> None:
     """Writes a file into `folder`, unless all options are the defaults.
 
     Args:
         folder: where Keras keeps the optimizer's files of the archive that it writes.
         options: those of an optimizer.
+        local: the optimizer's local variables.
         variables: those that the optimizer was built for, in its order; [] before it is built.
     """
-    defaults = OptimizerOptions(ReduceOptions(weight_by=LOSS), LocalVariables())
-    of_defaults = _values(defaults, [])
-    kept = {k: v for k, v in _values(options, variables).items() if v != of_defaults[k]}
+    defaults = _values(ReduceOptions(weight_by=LOSS), LocalVariables(), [])
+    kept = {k: v for k, v in _values(options, local, variables).items() if v != defaults[k]}
     if kept:
         with tf.io.gfile.GFile(os.path.join(folder, FILE), "w") as file:
             file.write(json.dumps(kept))
@@ -70,13 +72,12 @@ def read(filepath: Any) -> dict[str, Any]:
     return {}
 
 
-def of_file(filepath: Any, given: Mapping[str, Any], variables: Sequence[Any]) -> OptimizerOptions:
+def of_file(filepath: Any, given: Mapping[str, Any], variables: Sequence[Any]) -> ReduceOptions:
     """Returns the options for an optimizer that was loaded from a file.
 
     Args:
         filepath: of the saved model.
-        given: arguments of PartialDistributedOptimizer, which win; those that are SAVED are not
-            given.
+        given: options of DistributedOptimizer, which win; those that are SAVED are not given.
         variables: those that the loaded optimizer was built for, in its order.
 
     Raises:
@@ -87,22 +88,15 @@ def of_file(filepath: Any, given: Mapping[str, Any], variables: Sequence[Any]) -
     for name, value in read(filepath).items():
         if name not in asked:
             asked[name] = _argument(name, value, variables)
-    process_set = asked.get("process_set")
-    scale = asked.pop("scale_local_gradients", True)
-    return OptimizerOptions(
-        local=LocalVariables(asked.pop("local_layers", None), scale=scale, process_set=process_set),
-        name=asked.pop("name", None),
-        passes=asked.pop("backward_passes_per_step", 1),
-        average=asked.pop("average_aggregated_gradients", False),
-        reduction=ReduceOptions(**{"weight_by": LOSS, **asked}),
-    )
+    return ReduceOptions.read("load_model", {"weight_by": LOSS, **asked}, OptimizerOptions)
 
 
-def _values(options: OptimizerOptions, variables: Sequence[Any]) -> dict[str, Any]:
-    """Returns all options that are kept, by the names of parameters, as JSON can hold them."""
-    reduction, local = options.reduction, options.local
+def _values(
+    options: ReduceOptions, local: LocalVariables, variables: Sequence[Any]
+) -> dict[str, Any]:
+    """Returns all options that are kept, as JSON can hold them."""
     positions = {variable_key(v): i for i, v in enumerate(variables)}
-    groups: Any = reduction.groups
+    groups: Any = options.groups
     if groups is not None and not isinstance(groups, int):
         groups = [[positions.get(variable_key(v)) for v in group] for group in groups]
         if any(None in group for group in groups):
@@ -110,24 +104,24 @@ def _values(options: OptimizerOptions, variables: Sequence[Any]) -> dict[str, An
     layers: Any = sorted(local.positions(variables))
     if local and not layers:
         layers = {"lost": "layers without weights"}
-    weight = reduction.weight_by
+    weight = options.weight_by
     if isinstance(weight, (int, float, np.number)):
         weight = float(weight)
-    compression = [name for name, c in _COMPRESSIONS.items() if c is reduction.compression]
+    compression = [name for name, c in _COMPRESSIONS.items() if c is options.compression]
     return {
-        "op": reduce_ops.name_of(reduction.op),
-        "compression": compression[0] if compression else _lost(reduction.compression),
-        "sparse_as_dense": reduction.sparse_as_dense,
-        "gradient_predivide_factor": float(reduction.gradient_predivide_factor),
+        "op": reduce_ops.name_of(options.op),
+        "compression": compression[0] if compression else _lost(options.compression),
+        "sparse_as_dense": options.sparse_as_dense,
+        "gradient_predivide_factor": float(options.gradient_predivide_factor),
         "groups": groups,
-        "process_set": reduction.members.ranks if _is_part(reduction.process_set) else None,
-        "before_reduce": reduction.before_reduce and _lost(reduction.before_reduce),
-        "after_reduce": reduction.after_reduce and _lost(reduction.after_reduce),
+        "process_set": options.members.ranks if _is_part(options.process_set) else None,
+        "before_reduce": options.before_reduce and _lost(options.before_reduce),
+        "after_reduce": options.after_reduce and _lost(options.after_reduce),
         "weight_by": weight if isinstance(weight, (str, float, type(None))) else _lost(weight),
-        "backward_passes_per_step": options.passes,
-        "average_aggregated_gradients": options.average,
+        "backward_passes_per_step": options.backward_passes_per_step,
+        "average_aggregated_gradients": options.average_aggregated_gradients,
         "local_layers": layers,
-        "scale_local_gradients": local.scale,
+        "scale_local_gradients": options.scale_local_gradients,
     }
 
 
@@ -141,7 +135,7 @@ def _lost(value: Any) -> dict[str, str]:
 
 
 def _argument(name: str, value: Any, variables: Sequence[Any]) -> Any:
-    """Returns the argument of PartialDistributedOptimizer that a saved option stands for."""
+    """Returns the option of DistributedOptimizer that a saved option stands for."""
     if isinstance(value, dict):
         again = f"Write load_model(path, {name}={value['lost']}), or give another {name}."
         raise _error(name, value["lost"], _INSTEAD.get(name, again))

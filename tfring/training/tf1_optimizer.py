@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfring.training import double_reduction
 from tfring.training.accumulation import LocalGradientAggregationHelper
-from tfring.training.options import OptimizerOptions
+from tfring.training.options import ReduceOptions
 from tfring.training.ordinals import Ordinals
 from tfring.training.reducer import GradientReducer
 
@@ -22,13 +22,12 @@ _ATTRIBUTE = "_tfring_hook"
 _optimizers = Ordinals()
 
 
-def wrap(optimizer: Any, options: OptimizerOptions, *, use_locking: bool) -> Any:
+def wrap(optimizer: Any, options: ReduceOptions) -> Any:
     """Makes a tf.compat.v1.train.Optimizer reduce gradients; returns it.
 
     Args:
         optimizer: the optimizer.
-        options: how to reduce.
-        use_locking: lock variables while they are updated.
+        options: how to reduce; with `use_locking` variables are locked while they are updated.
 
     Raises:
         ValueError: it is wrapped already, or backward_passes_per_step is not positive.
@@ -39,12 +38,12 @@ def wrap(optimizer: Any, options: OptimizerOptions, *, use_locking: bool) -> Any
             "wrap it once"
         )
     hook = _TF1OptimizerHook(optimizer, options)
-    if use_locking:
+    if options.use_locking:
         optimizer._use_locking = True
     setattr(optimizer, _ATTRIBUTE, hook)
     optimizer.compute_gradients = hook.compute_gradients
     optimizer.apply_gradients = hook.apply_gradients
-    optimizer.register_local_var = options.local.register
+    optimizer.register_local_var = hook.register_local_var
     return optimizer
 
 
@@ -54,18 +53,21 @@ class _TF1OptimizerHook:
     Used by the thread that builds the graph or, in eager mode, runs the steps.
     """
 
-    def __init__(self, optimizer: Any, options: OptimizerOptions) -> None:
+    def __init__(self, optimizer: Any, options: ReduceOptions) -> None:
         self._given_name = options.name
         self._key = object()  # identifies this hook among those that are numbered
         self._optimizer_name = optimizer.get_name()
         self._compute = optimizer.compute_gradients
         self._apply = optimizer.apply_gradients
-        self._reducer = GradientReducer(options.reduction, options.local)
+        self._reducer = GradientReducer(options)
+        self.register_local_var = self._reducer.local.register
         self._computed_in_eager = False
         helper = LocalGradientAggregationHelper(
-            options.passes, self._reduce, average_aggregated_gradients=options.average
+            options.backward_passes_per_step,
+            self._reduce,
+            average_aggregated_gradients=options.average_aggregated_gradients,
         )
-        self._helper = helper if options.passes > 1 else None
+        self._helper = helper if options.backward_passes_per_step > 1 else None
 
     def _reduce(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         return self._reducer.reduce(gradients, variables, name=self._name())

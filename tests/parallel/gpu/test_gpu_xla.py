@@ -23,7 +23,6 @@ import tfring.keras as hvd
 from tfring.ops import builders
 from tfring.runtime._native import core
 from tfring.training.accumulation import LocalGradientAggregationHelper
-from tfring.training.local_variables import LocalVariables
 from tfring.training.options import ReduceOptions
 from tfring.training.reducer import GradientReducer
 
@@ -96,7 +95,7 @@ def test_compiled_for_the_cpu_on_a_machine_with_a_gpu(size: int) -> None:
 
 def reduced_in_buckets(count: int, name: str) -> Any:
     """A compiled function that reduces tensors as gradients, each in a bucket of its own."""
-    reducer = GradientReducer(ReduceOptions(op=hvd.Sum, groups=count), LocalVariables())
+    reducer = GradientReducer(ReduceOptions(op=hvd.Sum, groups=count))
 
     @compiled
     def step(*xs: Any) -> Any:
@@ -160,7 +159,7 @@ def test_the_backward_pass_runs_beside_the_collectives(several: int, capfd: Any)
     layers, width, buckets = 24, 64, 3
     with tf.device("GPU:0"):
         weights = [tf.Variable(np.ones((width, width), "float32")) for _ in range(layers)]
-    reducer = GradientReducer(ReduceOptions(op=hvd.Sum, groups=buckets), LocalVariables())
+    reducer = GradientReducer(ReduceOptions(op=hvd.Sum, groups=buckets))
 
     @compiled
     def step(x: Any) -> None:
@@ -238,7 +237,7 @@ def test_two_threads_with_a_program_each(rank: int, several: int) -> None:
     """
     alone = [tfring.add_process_set([number]) for number in range(several)][rank]
     counts = {"ok": 3, "bad": 4 + rank}
-    reducer = GradientReducer(ReduceOptions(op=hvd.Sum, groups=2), LocalVariables())
+    reducer = GradientReducer(ReduceOptions(op=hvd.Sum, groups=2))
 
     def program(name: str) -> Any:
         def step(x: Any) -> Any:

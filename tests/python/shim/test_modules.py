@@ -112,3 +112,42 @@ def test_ranks_count_alike_under_the_shim() -> None:
         "keras": "[None, None]",
         "None": "['loss', 'loss']",
     }, done.stderr
+
+
+def test_options_come_by_position_in_each_modules_order() -> None:
+    script = """
+        import importlib, keras, tensorflow as tf, tfring
+
+        tfring.init()
+        fp16, Sum = tfring.Compression.fp16, tfring.Sum
+        orders = {
+            "tensorflow": ("a", False, "", "CPU:1", fp16, True, 2, Sum),
+            "tensorflow.keras": ("a", "", "CPU:1", fp16, True, 1.0, Sum, 2),
+            "keras": ("a", "", "CPU:1", fp16, True, 1.0, Sum, 0, 3),
+        }
+        for module, given in orders.items():
+            hvd = importlib.import_module(f"horovod.{module}")
+            o = hvd.DistributedOptimizer(keras.optimizers.SGD(), *given)._tfring_hook.options
+            found = [o.name, o.device_sparse, o.compression is fp16]
+            found += [o.sparse_as_dense, o.op == Sum, o.backward_passes_per_step, o.groups]
+            print(f"FOUND {module}: {found}")
+        tape = hvd.DistributedGradientTape(tf.GradientTape(), "", "", tfring.Compression.bf16)
+        print("FOUND tape:", tape._reducer.options.compression is tfring.Compression.bf16)
+        layer = keras.layers.Dense(1)
+        tape = hvd.PartialDistributedGradientTape(gradtape=tf.GradientTape(), local_layers=[layer])
+        print("FOUND partial:", tape._reducer.options.local_layers == [layer])
+        try:
+            hvd.DistributedOptimizer(keras.optimizers.SGD(), *["x"] * 10)
+        except TypeError as error:
+            print("FOUND error:", error)
+    """
+    done = tools.run_python("-c", _with_shim(script))
+    found = dict(re.findall(r"^FOUND (\S+): (.*)$", done.stdout, re.MULTILINE))
+    assert found == {
+        "tensorflow": "['a', 'CPU:1', True, True, True, 2, None]",
+        "tensorflow.keras": "['a', 'CPU:1', True, True, True, 2, None]",
+        "keras": "['a', 'CPU:1', True, True, True, 1, 3]",
+        "tape": "True",
+        "partial": "True",
+        "error": "DistributedOptimizer takes at most 10 positional arguments, not 11",
+    }, done.stderr

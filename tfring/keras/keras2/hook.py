@@ -33,7 +33,6 @@ from tfring.training import double_reduction, gate, saved_options
 from tfring.training.accumulation import LocalGradientAggregationHelper
 from tfring.training.early_reduction import EarlyReduction
 from tfring.training.local_variables import variable_key
-from tfring.training.options import OptimizerOptions
 from tfring.training.ordinals import Ordinals
 from tfring.training.reducer import GradientReducer
 from tfring.training.reduction_record import reductions
@@ -51,28 +50,28 @@ class Keras2Hook:
     finite_here_only = False  # all ranks look for inf and nan in the same gradients
 
     def __init__(
-        self, optimizer: Any, options: OptimizerOptions, make_name: Callable[[Keras2Hook], str]
+        self, optimizer: Any, reducer: GradientReducer, make_name: Callable[[Keras2Hook], str]
     ) -> None:
         """Prepares the hook; `attach` puts it in place.
 
         Args:
             optimizer: the innermost optimizer.
-            options: how to reduce and to accumulate.
+            reducer: reduces lists of gradients; its options say how they are accumulated.
             make_name: returns what the names of this hook's collectives start with, the same on
                 every rank; called when the name is needed.
         """
         self.optimizer = optimizer
         self.key = object()  # identifies this hook where hooks are numbered
-        self.process_set = options.reduction.process_set
-        self._options = options
+        self.process_set = reducer.options.members
+        self._options = reducer.options
         self._make_name = make_name
-        self._reducer = GradientReducer(options.reduction, options.local)
+        self._reducer = reducer
         self._helpers: dict[tuple[Any, ...], LocalGradientAggregationHelper] = {}
         self._wrapped_at = reductions.now()
         self._lists_of_variables = Ordinals()
         self._copies = Ordinals()
         self._calls: list[bool] = []  # of apply_gradients, under way: are the gradients reduced
-        self._early = EarlyReduction(options.reduction, options.local)
+        self._early = EarlyReduction(reducer.options, reducer.local)
         self._traced = False
 
     def attach(self) -> None:
@@ -99,7 +98,7 @@ class Keras2Hook:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Keras2Hook:
         """Is called while the optimizer is copied; the methods of the copy belong to the result."""
-        copied = Keras2Hook(copy.deepcopy(self.optimizer, memo), self._options, self._name_copy)
+        copied = Keras2Hook(copy.deepcopy(self.optimizer, memo), self._reducer, self._name_copy)
         memo[id(self)] = copied
         return copied
 
@@ -119,7 +118,7 @@ class Keras2Hook:
     @property
     def passes(self) -> int:
         """In how many passes the gradients of an update are accumulated; 1: they are not."""
-        return self._options.passes
+        return self._options.backward_passes_per_step
 
     @property
     def accumulates(self) -> bool:
@@ -146,7 +145,7 @@ class Keras2Hook:
     def save_assets(self, folder: str) -> None:
         """Is called by Keras, which saves a model; keeps the options in a file beside it."""
         variables = getattr(self.optimizer, "_trainable_variables", [])
-        saved_options.write(folder, self._options, variables)
+        saved_options.write(folder, self._options, self._reducer.local, variables)
 
     def local_among(self, variables: Sequence[Any]) -> list[Any]:
         """Returns those of `variables` whose gradients stay this rank's own."""
@@ -272,14 +271,14 @@ class Keras2Hook:
     def _helper(self, variables: list[Any]) -> LocalGradientAggregationHelper:
         key = tuple(variable_key(v) for v in variables)
         if key not in self._helpers:
-            average = self._options.average
+            average = self._options.average_aggregated_gradients
 
             def reduce(gradients: list[Any], live: list[Any]) -> list[Any]:
                 name = self._call_name(variables)
                 return self._reducer.reduce(gradients, live, name=name)
 
             self._helpers[key] = LocalGradientAggregationHelper(
-                self._options.passes, reduce, average_aggregated_gradients=average
+                self.passes, reduce, average_aggregated_gradients=average
             )
         return self._helpers[key]
 

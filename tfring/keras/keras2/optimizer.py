@@ -7,13 +7,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfring.keras.keras2.hook import ATTRIBUTE, Keras2Hook
-from tfring.training.options import OptimizerOptions
+from tfring.training.options import ReduceOptions
 from tfring.training.ordinals import Ordinals
+from tfring.training.reducer import GradientReducer
 
 _optimizers = Ordinals()
 
 
-def wrap(optimizer: Any, options: OptimizerOptions, resumed: bool) -> Any:
+def wrap(optimizer: Any, options: ReduceOptions, resumed: bool) -> Any:
     """Makes an optimizer of Keras 2 reduce gradients over the ranks; returns it.
 
     Args:
@@ -27,8 +28,9 @@ def wrap(optimizer: Any, options: OptimizerOptions, resumed: bool) -> Any:
     """
     inner = getattr(optimizer, "inner_optimizer", None) or optimizer
     kind = type(inner).__name__
-    if options.passes < 1:
-        raise ValueError(f"backward_passes_per_step must be at least 1, not {options.passes}")
+    passes = options.backward_passes_per_step
+    if passes < 1:
+        raise ValueError(f"backward_passes_per_step must be at least 1, not {passes}")
     hook = getattr(inner, ATTRIBUTE, None)
     if isinstance(hook, Keras2Hook) and hook.optimizer is inner:
         raise ValueError(f"this {kind} is wrapped by DistributedOptimizer already; wrap it once")
@@ -44,10 +46,10 @@ def wrap(optimizer: Any, options: OptimizerOptions, resumed: bool) -> Any:
         if options.name is not None:
             return f"tfring.keras2_optimizer.{options.name}"
         # By process set: its members may use optimizers that the other ranks do not have.
-        group = options.reduction.members
+        group = options.members
         return f"tfring.keras2_optimizer.{_optimizers.number(hook.key, group)}"
 
-    hook = Keras2Hook(inner, options, make_name)
+    hook = Keras2Hook(inner, GradientReducer(options), make_name)
     hook.attach()
     if optimizer is not inner:
         object.__setattr__(optimizer, "register_local_var", hook.register_local_var)

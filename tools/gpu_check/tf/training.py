@@ -14,7 +14,6 @@ import tensorflow as tf
 
 import tfring.keras as hvd
 from tfring.ops import library
-from tfring.training.local_variables import LocalVariables
 from tfring.training.options import ReduceOptions
 from tfring.training.reducer import GradientReducer
 
@@ -61,7 +60,7 @@ def tf_keras_default() -> dict[str, Any]:
 def tf_xla_pair() -> dict[str, Any]:
     """Buckets in a function that XLA compiles: all are started before the first is waited for."""
     count = 4
-    reducer = GradientReducer(ReduceOptions(op=hvd.Sum, groups=count), LocalVariables())
+    reducer = GradientReducer(ReduceOptions(op=hvd.Sum, groups=count))
 
     @tf.function(jit_compile=True)
     def step(*xs: Any) -> Any:
