@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tfring.collectives import allreduce
-from tfring.keras import optimizer as wrapping
+from tfring.keras import gradient_hook
 from tfring.runtime import topology
 from tfring.training.ordinals import Ordinals
 
@@ -67,7 +67,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     monkeypatch.setattr(topology, "is_initialized", lambda: True)
     monkeypatch.setattr(topology, "size", lambda: 1)
     monkeypatch.setattr(topology, "always_alone", lambda: False)
-    monkeypatch.setattr(wrapping, "_optimizers", Ordinals())
+    monkeypatch.setattr(gradient_hook, "_optimizers", Ordinals())
     yield recorder
     keras.mixed_precision.set_global_policy("float32")
 

@@ -24,7 +24,7 @@ from zoo_optimizers import OPTIMIZERS
 
 import tfring.keras as hvd
 from tfring.keras.facts import Keras2Callback
-from tfring.keras.hook import innermost
+from tfring.keras.gradient_hook import innermost
 
 SAMPLES, FEATURES = 8, 6
 ONLY_ADAM = ("Adam",)

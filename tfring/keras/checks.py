@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfring.collectives import objects
 from tfring.keras import detect, facts
-from tfring.keras.hook import find_hook, innermost
+from tfring.keras.gradient_hook import find_hook, innermost
 from tfring.keras.model_optimizers import optimizers_of, reachable
 from tfring.ops import library
 from tfring.runtime import topology

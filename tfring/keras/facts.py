@@ -13,7 +13,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfring.keras import detect
-from tfring.keras.keras2.hook import Keras2Hook, build
 from tfring.training.local_variables import variable_key
 
 # Lists of an optimizer: of all its variables, and of those that it trains.
@@ -33,11 +32,6 @@ class Keras2Callback:
 
     def _implements_predict_batch_hooks(self) -> bool:
         return False
-
-
-def is_hook(value: Any) -> bool:
-    """Returns whether a value is the hook of a Keras 2 optimizer."""
-    return isinstance(value, Keras2Hook)
 
 
 def is_variable(value: Any) -> bool:
@@ -91,11 +85,12 @@ def variables_of(optimizer: Any) -> list[Any]:
 
 def build_for(optimizer: Any, variables: Iterable[Any]) -> None:
     """Makes the state of an optimizer of either Keras for these variables."""
-    inner = getattr(optimizer, "inner_optimizer", None)
     if detect.is_optimizer(optimizer):
-        build(optimizer if inner is None else inner, list(variables))
-    else:
-        optimizer.build(list(variables))
+        optimizer = getattr(optimizer, "inner_optimizer", None) or optimizer
+        if detect.is_legacy(optimizer):
+            optimizer._create_all_weights(list(variables))
+            return
+    optimizer.build(list(variables))
 
 
 def weights_of(model: Any, *, trainable: bool = False) -> list[Any]:

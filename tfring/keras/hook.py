@@ -29,51 +29,21 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfring.keras import facts, loss_weights
-from tfring.keras.accumulation import Accumulation
+from tfring.keras.gradient_hook import GradientHook, key_of
 from tfring.ops import backward, reduce_ops
 from tfring.runtime import process_sets, topology
 from tfring.runtime.keras_version import replaceable
-from tfring.training import double_reduction, gate, saved_options, weights
+from tfring.training import gate, weights
 from tfring.training.accumulation import LocalGradientAggregationHelper
-from tfring.training.early_reduction import EarlyReduction
-from tfring.training.local_variables import variable_key
 from tfring.training.options import ReduceOptions
-from tfring.training.ordinals import Ordinals
-from tfring.training.reducer import GradientReducer
-from tfring.training.reduction_record import reductions
 
-_ATTRIBUTE = "_tfring_hook"
 _WHAT = "tfring.keras.DistributedOptimizer"
-
-
-def innermost(optimizer: Any) -> Any:
-    """Returns the optimizer inside any LossScaleOptimizer."""
-    while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
-        optimizer = inner
-    return optimizer
-
-
-def find_hook(optimizer: Any) -> Any:
-    """Returns the hook of an optimizer of either Keras, or of one inside it, or None.
-
-    A custom optimizer may hold the one that is wrapped in any attribute (Lookahead, averages).
-    """
-    waiting, seen = [innermost(optimizer)], set()
-    for inner in waiting:
-        hook: Any = getattr(inner, _ATTRIBUTE, None)
-        # An attribute that was copied along with __dict__ still belongs to the original optimizer.
-        if isinstance(hook, OptimizerHook) or facts.is_hook(hook):
-            return hook if hook.optimizer is inner else None
-        seen.add(id(inner))
-        held = [value for value in vars(inner).values() if hasattr(value, "apply_gradients")]
-        waiting += [innermost(each) for each in held if id(innermost(each)) not in seen]
-    return None
 
 
 def steps_taken(optimizer: Any) -> int:
@@ -90,101 +60,33 @@ class _Call:
     reduced: bool
 
 
-class OptimizerHook:
-    """Reduces the gradients that pass through one optimizer.
+class OptimizerHook(GradientHook):
+    """Reduces the gradients that pass through one optimizer of Keras 3."""
 
-    Used by the thread that traces or runs the training step. The hook and its optimizer refer to
-    each other and are freed together.
-    """
+    prefix = "tfring.optimizer"
 
     def __init__(
-        self,
-        optimizer: Any,
-        reducer: GradientReducer,
-        make_name: Callable[[OptimizerHook], str],
-        accumulation: Accumulation | None = None,
+        self, optimizer: Any, options: ReduceOptions, original: GradientHook | None = None
     ) -> None:
-        """Prepares the hook; `attach` puts it in place.
-
-        Args:
-            optimizer: the innermost optimizer.
-            reducer: reduces lists of gradients.
-            make_name: returns what the names of this hook's collectives start with, the same on
-                every rank; called when the name is needed.
-            accumulation: how gradients are accumulated, if they are.
-        """
-        self.optimizer = optimizer
-        self.key = object()  # identifies this hook where hooks are numbered
-        self.process_set = reducer.options.members
-        self._reducer = reducer
-        self._make_name = make_name
-        self._accumulation = accumulation or Accumulation()
-        self._helpers: dict[tuple[Any, ...], LocalGradientAggregationHelper] = {}
-        self._wrapped_at = reductions.now()
-        self._lists_of_variables = Ordinals()
+        super().__init__(optimizer, options, original)
         self._pass_weights: dict[tuple[Any, ...], weights.PassWeights] = {}
-        self._copies = Ordinals()
-        self._calls: list[_Call] = []
         self._outer_reduced = False
-        self._early = EarlyReduction(reducer.options, reducer.local)
-        self._traced = False  # whether `apply` was called while a function was traced
         self._apply = replaceable(optimizer, "apply", _WHAT)
         self._clip_gradients = replaceable(optimizer, "_clip_gradients", _WHAT)
         self._update_step = replaceable(optimizer, "_backend_update_step", _WHAT)
         self._scale_loss = replaceable(optimizer, "scale_loss", _WHAT)
 
     def attach(self) -> None:
-        """Puts the hook in place; not by setattr, with which Keras would track and save it."""
-        methods: dict[str, Any] = {
-            _ATTRIBUTE: self,
-            "apply": self.apply,
-            "_clip_gradients": self.clip_gradients,
-            "_backend_update_step": self.update_step,
-            "__deepcopy__": self.copy_optimizer,
-            "register_local_var": self.register_local_var,
-            "save_assets": self.save_assets,
-            "scale_loss": lambda loss: self.announced(self._scale_loss(loss)),
-        }
-        if self.accumulates:
-            methods["_agg_helper"] = self
-        for name, value in methods.items():
-            object.__setattr__(self.optimizer, name, value)
-
-    def register_local_var(self, var: Any) -> None:
-        """Makes the gradient of a variable stay this rank's own.
-
-        Args:
-            var: keras.Variable or tf.Variable.
-
-        Raises:
-            RuntimeError: a training step has been traced, which reduces this gradient.
-        """
-        if self._traced:
-            name = getattr(var, "path", getattr(var, "name", var))
-            raise RuntimeError(
-                f"register_local_var({name!r}): a training step was traced with optimizer "
-                f"{self.optimizer.name!r} already and would go on reducing this gradient: register "
-                "local variables before the first training step, or wrap another optimizer"
-            )
-        self._reducer.local.register(var)
-
-    def save_assets(self, folder: str) -> None:
-        """Is called by Keras, which saves a model; keeps the options in a file beside it."""
-        own = getattr(type(self.optimizer), "save_assets", None)
-        if own is not None:
-            own(self.optimizer, folder)
-        passes = self._accumulation
-        options = dataclasses.replace(
-            self.options,
-            backward_passes_per_step=passes.passes,
-            average_aggregated_gradients=passes.average,
+        """Puts the hook in place."""
+        self._put(
+            {
+                "apply": self.apply,
+                "_clip_gradients": self.clip_gradients,
+                "_backend_update_step": self.update_step,
+                "__deepcopy__": self.copy_optimizer,
+                "scale_loss": lambda loss: self.announced(self._scale_loss(loss)),
+            }
         )
-        variables = getattr(self.optimizer, "_trainable_variables", [])
-        saved_options.write(folder, options, self._reducer.local, variables)
-
-    def local_among(self, variables: Sequence[Any]) -> list[Any]:
-        """Returns those of `variables` whose gradients stay this rank's own."""
-        return [variables[i] for i in sorted(self._reducer.local.positions(variables))]
 
     def copy_optimizer(self, memo: dict[int, Any]) -> Any:
         """Is called by `copy.deepcopy(optimizer)`; the copy reduces, too."""
@@ -193,24 +95,8 @@ class OptimizerHook:
             copied = copy.deepcopy(self.optimizer, memo)
         finally:
             object.__setattr__(self.optimizer, "__deepcopy__", self.copy_optimizer)
-        OptimizerHook(copied, self._reducer, self._name_copy, self._accumulation).attach()
+        OptimizerHook(copied, self.options, self).attach()
         return copied
-
-    def _name_copy(self, copied: OptimizerHook) -> str:
-        return f"{self.name}.copy{self._copies.number(copied.key) + 1}"
-
-    @property
-    def name(self) -> str:
-        """What the collectives' names start with.
-
-        Made up when first needed: a rank may have wrapped or copied optimizers that it never uses.
-        """
-        return self._make_name(self)
-
-    @property
-    def options(self) -> ReduceOptions:
-        """How gradients are reduced."""
-        return self._reducer.options
 
     @property
     def counter(self) -> Any:
@@ -218,18 +104,14 @@ class OptimizerHook:
         steps = self.optimizer.gradient_accumulation_steps
         if steps:
             return tf.convert_to_tensor(_passes_of(self.optimizer)) % steps
-        helper = next(iter(self._helpers.values()), None)
-        return next(iter(helper.variables if helper else ()), tf.constant(0, tf.int64))
+        return super().counter
 
     @property
     def passes(self) -> int:
         """In how many passes the gradients of an update are accumulated; 1: they are not."""
-        return int(self.optimizer.gradient_accumulation_steps or self._accumulation.passes)
-
-    @property
-    def accumulates(self) -> bool:
-        """Whether `apply` accumulates gradients and updates in the last of several passes only."""
-        return self.passes > 1
+        return int(
+            self.optimizer.gradient_accumulation_steps or self.options.backward_passes_per_step
+        )
 
     @property
     def finite_here_only(self) -> bool:
@@ -251,7 +133,7 @@ class OptimizerHook:
         if not variables:
             return self._apply(grads, trainable_variables)
         self._traced = self._traced or not tf.executing_eagerly()
-        if self._accumulation.passes > 1:
+        if self.options.backward_passes_per_step > 1:
             return self._apply_in_last_pass(grads, variables)
         if self._outer_reduced:
             reduced, done = grads, True
@@ -283,7 +165,7 @@ class OptimizerHook:
         with tf.init_scope():  # an update in a branch could not make its state
             if not self.optimizer.built:
                 self.optimizer.build(variables)
-        key = _key_of(variables)
+        key = key_of(variables)
         grads, passes = self._weigh_pass(grads, variables)
         helper = self._helpers.get(key)
         if helper is None:
@@ -293,7 +175,11 @@ class OptimizerHook:
                 name = self._call_name(variables)
                 return self._reducer.reduce(gradients, live, name=name, weight=weight)
 
-            helper = self._helpers.setdefault(key, self._accumulation.helper(reduce))
+            helper = self._helpers[key] = LocalGradientAggregationHelper(
+                self.options.backward_passes_per_step,
+                reduce,
+                average_aggregated_gradients=self.options.average_aggregated_gradients,
+            )
         reduced = helper.compute_gradients(grads, variables)
         live = [i for i, gradient in enumerate(reduced) if gradient is not None]
 
@@ -420,16 +306,8 @@ class OptimizerHook:
 
     def accumulated(self) -> list[Any]:
         """Returns the variables in which tfring itself accumulates gradients."""
-        holders: list[Any] = [*self._helpers.values(), *self._pass_weights.values()]
-        return [v for holder in holders for v in holder.variables]
-
-    def meet_after_early_stop(self) -> None:
-        """Meets the other ranks in what their next training step calls first.
-
-        Raises:
-            tf.errors.FailedPreconditionError: a rank is in a training step; it fails, too.
-        """
-        self._reducer.meet(f"{self.name}.0", "training was stopped within the epoch")
+        passes = [v for each in self._pass_weights.values() for v in each.variables]
+        return [*super().accumulated(), *passes]
 
     @contextlib.contextmanager
     def outer_reduced(self) -> Iterator[None]:
@@ -510,7 +388,7 @@ class OptimizerHook:
         weight = self._weight(grads, variables, self._call_name(variables), is_pass=True)
         if weight is None:
             return grads, None
-        passes = self._pass_weights.setdefault(_key_of(variables), weights.PassWeights())
+        passes = self._pass_weights.setdefault(key_of(variables), weights.PassWeights())
         return passes.add(grads, weight), passes
 
     def _reduce_overwrites(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
@@ -527,18 +405,6 @@ class OptimizerHook:
             result[i] = gradient
         return result
 
-    def _call_name(self, variables: Sequence[Any], early: bool = False) -> str:
-        """Returns the name for a list of variables: `apply` may be called with several lists.
-
-        They are numbered in the order of their first use. (The positions that Keras gives to
-        variables will not do: it has none yet on a rank whose optimizer is not built.)
-        """
-        return f"{self.name}.{self._lists_of_variables.number((early, *_key_of(variables)))}"
-
-    def _refuse_reduced(self, grads: Sequence[Any], variables: Sequence[Any]) -> None:
-        members = self._reducer.options.members
-        double_reduction.refuse_reduced(grads, variables, members, self._wrapped_at)
-
     def _check_reduced(self, call: _Call) -> None:
         """Raises RuntimeError if an update was made with what was accumulated on this rank."""
         if call.reduced or not call.live:
@@ -553,23 +419,11 @@ class OptimizerHook:
             "be reduced over the ranks: use it without gradient_accumulation_steps"
         )
 
-    @contextlib.contextmanager
-    def _call(self, call: _Call) -> Iterator[_Call]:
-        self._calls.append(call)
-        try:
-            yield call
-        finally:
-            self._calls.pop()
-
 
 def _passes_of(optimizer: Any) -> Any:
     # Before Keras 3.5 `iterations` is that count; from then on it counts updates.
     counter = getattr(optimizer, "_iterations", None)
     return optimizer.iterations if counter is None else counter
-
-
-def _key_of(variables: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(variable_key(v) for v in variables)
 
 
 def _overwrites(variable: Any) -> bool:

@@ -24,7 +24,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfring.keras.hook import find_hook
+from tfring.keras.gradient_hook import find_hook
 from tfring.runtime.keras_version import replaceable
 from tfring.training import gate
 

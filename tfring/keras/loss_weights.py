@@ -22,6 +22,7 @@ import tensorflow as tf
 from keras.src.losses import loss as _losses
 from keras.src.trainers import compile_utils as _compile_utils
 
+from tfring.keras.gradient_hook import find_hook
 from tfring.ops import backward, reduce_ops
 from tfring.runtime import topology
 from tfring.runtime.keras_version import replaceable
@@ -154,35 +155,31 @@ def current(hook: Any) -> TrainStep | None:
     return step if step is not None and step.hook is hook else None
 
 
-def install(find_hook: Callable[[Any], Any]) -> None:
-    """Replaces the functions; a second call changes nothing.
-
-    Args:
-        find_hook: returns the hook of an optimizer.
-    """
-
-    @functools.wraps(_original_step)
-    def train_step(self: Any, data: Any) -> Any:
-        hook = None if self.optimizer is None else find_hook(self.optimizer)
-        if hook is None:
-            with unreduced.taking_gradients():
-                return _original_step(self, data)
-        if hook.options.weight_by is None:
-            return _original_step(self, data)
-        step = TrainStep(hook, data)
-        before, _steps.now = _steps.now, step
-        try:
-            # A tape within the forward pass does not take gradients of the loss.
-            with backward.counted(lambda: hook.count() if step.has_loss else None):
-                result = _original_step(self, data)
-            step.warn(self, hook.options)
-            return result
-        finally:
-            _steps.now = before
-
-    _trainer.train_step = train_step
+def install() -> None:
+    """Replaces the functions; a second call changes nothing."""
+    _trainer.train_step = _train_step
     _losses.reduce_weighted_values = _reduce
     _CompileLoss.__call__ = _compiled
+
+
+@functools.wraps(_original_step)
+def _train_step(self: Any, data: Any) -> Any:
+    hook = None if self.optimizer is None else find_hook(self.optimizer)
+    if hook is None:
+        with unreduced.taking_gradients():
+            return _original_step(self, data)
+    if hook.options.weight_by is None:
+        return _original_step(self, data)
+    step = TrainStep(hook, data)
+    before, _steps.now = _steps.now, step
+    try:
+        # A tape within the forward pass does not take gradients of the loss.
+        with backward.counted(lambda: hook.count() if step.has_loss else None):
+            result = _original_step(self, data)
+        step.warn(self, hook.options)
+        return result
+    finally:
+        _steps.now = before
 
 
 @functools.wraps(_original_reduce)

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfring.keras import detect
-from tfring.keras.hook import innermost
+from tfring.keras.gradient_hook import innermost
 
 _LONGEST = 1000  # elements of a container that is looked into; what is longer holds data
 _PLAIN = {type(None), bool, int, float, str, bytes, types.FunctionType, types.MethodType}

@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from tfring.keras import accumulation, detect, loss_scale, loss_weights, validation_split
-from tfring.keras.hook import OptimizerHook, find_hook, innermost, steps_taken
-from tfring.keras.keras2 import optimizer as keras2_optimizer
+from tfring.keras import detect, facts, loss_scale, loss_weights, validation_split
+from tfring.keras.gradient_hook import find_hook, innermost
+from tfring.keras.hook import OptimizerHook, steps_taken
+from tfring.keras.keras2.hook import Keras2Hook
 from tfring.training import tf1_optimizer
 from tfring.training.options import LOSS, OptimizerOptions, ReduceOptions
-from tfring.training.ordinals import Ordinals
-from tfring.training.reducer import GradientReducer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-_optimizers = Ordinals()
 
 
 def DistributedOptimizer(
@@ -101,33 +98,26 @@ def wrap(optimizer: Any, options: ReduceOptions, resumed: bool) -> Any:
         return tf1_optimizer.wrap(optimizer, options)
     if options.use_locking:
         raise NotImplementedError("use_locking=True: Keras optimizers have no locks; omit it")
-    if detect.is_optimizer(optimizer):
+    keras2 = detect.is_optimizer(optimizer)
+    if keras2:
         _refuse_weight(options, "an optimizer of Keras 2")
-        return keras2_optimizer.wrap(optimizer, options, resumed)
-    _check_optimizer(optimizer)
+    else:
+        _refuse_other_kinds(optimizer)
     inner = innermost(optimizer)
+    _refuse_wrapped(optimizer, inner)
     if not resumed:
         _refuse_used(inner)
-    else:
+    elif not keras2:
         _trace_again(optimizer)
-    accumulated = accumulation.of(
-        inner, options.backward_passes_per_step, options.average_aggregated_gradients
-    )
-
-    def make_name(hook: OptimizerHook) -> str:
-        if options.name is not None:
-            return f"tfring.optimizer.{options.name}"
-        # By process set: its members may use optimizers that the other ranks do not have.
-        group = options.members
-        return f"tfring.optimizer.{_optimizers.number(hook.key, group)}"
-
-    hook = OptimizerHook(inner, GradientReducer(options), make_name, accumulated)
+    _check_passes(inner, options.backward_passes_per_step)
+    hook = Keras2Hook(inner, options) if keras2 else OptimizerHook(inner, options)
     hook.attach()
     if optimizer is not inner:
         object.__setattr__(optimizer, "register_local_var", hook.register_local_var)
-    loss_scale.install()
-    loss_weights.install(find_hook)
-    validation_split.install()
+    if not keras2:
+        loss_scale.install()
+        loss_weights.install()
+        validation_split.install()
     return optimizer
 
 
@@ -144,15 +134,17 @@ def _refuse_weight(options: ReduceOptions, what: str) -> None:
 def _refuse_used(optimizer: Any) -> None:
     """Raises ValueError if steps were taken: what was traced before would go on not reducing.
 
-    A loaded optimizer looks the same, so whoever loads one has to say so.
+    A loaded optimizer looks the same, so the caller has to say that it was loaded.
     """
-    steps = steps_taken(optimizer) if tf.executing_eagerly() else 0
+    # A legacy optimizer of Keras 2 makes its counter when it is first used.
+    new = detect.is_optimizer(optimizer) and getattr(optimizer, "_iterations", None) is None
+    steps = steps_taken(optimizer) if tf.executing_eagerly() and not new else 0
     if steps > 0:
         raise ValueError(
-            f"optimizer {optimizer.name!r} has taken {steps} steps already, and a step that was "
-            "traced before would go on without reducing gradients.\nWrap it before its first step. "
-            "Pass resumed=True if it was loaded (load_model does), or if you compile the model "
-            "again and make your tf.functions anew."
+            f"optimizer {facts.name_of(optimizer)!r} has taken {steps} steps already, and a step "
+            "that was traced before would go on without reducing gradients.\nWrap it before its "
+            "first step. Pass resumed=True if it was loaded (load_model does), or if you compile "
+            "the model again and make your tf.functions anew."
         )
 
 
@@ -168,7 +160,26 @@ def _trace_again(optimizer: Any) -> None:
                 each.train_function = None
 
 
-def _check_optimizer(optimizer: Any) -> None:
+def _check_passes(inner: Any, passes: int) -> None:
+    """Checks backward_passes_per_step.
+
+    Keras' own gradient_accumulation_steps takes the mean of the passes. A saved model would have
+    it, and would mean something else than the sum of the passes.
+    """
+    if passes < 1:
+        raise ValueError(f"backward_passes_per_step must be at least 1, not {passes}")
+    if passes == 1:
+        return
+    if steps := getattr(inner, "gradient_accumulation_steps", None):
+        raise ValueError(
+            f"optimizer {inner.name!r} has gradient_accumulation_steps={steps} already.\nLeave out "
+            f"backward_passes_per_step={passes}."
+        )
+    if hasattr(inner, "optimizers"):
+        raise NotImplementedError("backward_passes_per_step cannot be used with a MultiOptimizer")
+
+
+def _refuse_other_kinds(optimizer: Any) -> None:
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
             "tfring works with Keras' TensorFlow backend, and this is "
@@ -179,14 +190,17 @@ def _check_optimizer(optimizer: Any) -> None:
             "DistributedOptimizer needs a Keras optimizer object, keras.optimizers.SGD(...), "
             f"not {optimizer!r} of type {type(optimizer).__module__}.{type(optimizer).__name__}"
         )
-    hook, inner = find_hook(optimizer), innermost(optimizer)
+
+
+def _refuse_wrapped(optimizer: Any, inner: Any) -> None:
+    hook, name = find_hook(optimizer), facts.name_of(optimizer)
     if hook is not None and hook.optimizer is inner:
         raise ValueError(
-            f"optimizer {optimizer.name!r} is wrapped by DistributedOptimizer already; wrap it once"
+            f"optimizer {name!r} is wrapped by DistributedOptimizer already; wrap it once"
         )
     if hook is not None:
         raise ValueError(
-            f"optimizer {optimizer.name!r} holds {hook.optimizer.name!r}, which is wrapped by "
+            f"optimizer {name!r} holds {facts.name_of(hook.optimizer)!r}, which is wrapped by "
             "DistributedOptimizer already, so gradients would be reduced twice.\n"
             "Wrap the outermost optimizer alone."
         )

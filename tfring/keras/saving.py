@@ -10,9 +10,9 @@ import h5py
 import keras
 import numpy as np
 
-from tfring.keras import sync_batch_norm
-from tfring.keras.hook import innermost
+from tfring.keras.gradient_hook import innermost
 from tfring.keras.optimizer import wrap
+from tfring.keras.sync_batch_norm import SyncBatchNormalization
 from tfring.training import saved_options
 from tfring.training.saved_options import SAVED
 
@@ -60,19 +60,29 @@ def load_model(
             "legacy_opts=True: Keras 3 has no legacy optimizers; the model gets Keras 3's own",
             stacklevel=2,
         )
-    layer = sync_batch_norm.SyncBatchNormalization
-    objects: dict[str, Any] = {layer.__name__: layer}
-    objects.update({optimizer.__name__: optimizer for optimizer in custom_optimizers or ()})
-    objects.update(custom_objects or {})
+    classes = (SyncBatchNormalization, *(custom_optimizers or ()))
     model = keras.saving.load_model(
-        filepath, custom_objects=objects, compile=compile, safe_mode=safe_mode
+        filepath,
+        custom_objects=objects_of(classes, custom_objects),
+        compile=compile,
+        safe_mode=safe_mode,
     )
     if getattr(model, "optimizer", None) is not None:
         _restore_optimizer(model, filepath)
         options.update(compression=compression, weight_by=weight_by)
-        variables = getattr(innermost(model.optimizer), "_trainable_variables", [])
-        wrap(model.optimizer, saved_options.of_file(filepath, options, variables), resumed=True)
+        wrap_loaded(model, filepath, options)
     return model
+
+
+def objects_of(classes: Iterable[type], more: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns the custom objects with which Keras finds these classes, and more objects by name."""
+    return {**{each.__name__: each for each in classes}, **(more or {})}
+
+
+def wrap_loaded(model: Any, filepath: Any, options: dict[str, Any]) -> None:
+    """Wraps the optimizer of a model with the options of its file, or those given in place."""
+    trained = getattr(innermost(model.optimizer), "_trainable_variables", [])
+    wrap(model.optimizer, saved_options.of_file(filepath, options, trained), resumed=True)
 
 
 def _restore_optimizer(model: Any, filepath: Any) -> None:

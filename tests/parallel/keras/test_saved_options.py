@@ -23,7 +23,7 @@ from keras_cases import (
 from tiers import slow
 
 import tfring.keras as hvd
-from tfring.keras.hook import find_hook
+from tfring.keras.gradient_hook import find_hook
 
 pytestmark = pytest.mark.usefixtures("eager_functions")
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras_recorder import Recorder, X, Y, build_model, fit, recording
 
 from tfring.collectives.compression import Compression
-from tfring.keras.hook import find_hook
+from tfring.keras.gradient_hook import find_hook
 from tfring.keras.optimizer import DistributedOptimizer
 from tfring.ops import reduce_ops
 from tfring.runtime import process_sets, topology

@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 from keras_recorder import Recorder, X, Y, fit, recording
 
-from tfring.keras.hook import find_hook
+from tfring.keras.gradient_hook import find_hook
 from tfring.keras.optimizer import DistributedOptimizer
 from tfring.ops import topology_ops
 

@@ -12,7 +12,7 @@ from tfring.collectives.variables import broadcast_variables, describe_variables
 from tfring.keras import checks, facts, preprocessing
 from tfring.keras.callbacks import fits, state
 from tfring.keras.callbacks.base import LocalVariablesCallback
-from tfring.keras.hook import find_hook, innermost
+from tfring.keras.gradient_hook import find_hook, innermost
 from tfring.keras.model_optimizers import optimizers_of
 from tfring.runtime import topology
 from tfring.training import first_steps

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfring.collectives.step import step
 from tfring.keras.callbacks.guard import train_together
 from tfring.keras.checks import has_own_train_step
-from tfring.keras.hook import find_hook
+from tfring.keras.gradient_hook import find_hook
 from tfring.keras.model_optimizers import optimizers_of
 from tfring.runtime import process_sets, topology
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tfring.keras import facts
 from tfring.keras.callbacks import state
-from tfring.keras.hook import find_hook
+from tfring.keras.gradient_hook import find_hook
 from tfring.keras.model_optimizers import optimizers_of
 from tfring.observe.recorder.marks import EQUAL, ROUNDED
 from tfring.runtime import _native, process_sets, topology

@@ -9,7 +9,7 @@ import keras
 
 from tfring.keras import detect, facts
 from tfring.keras.callbacks.base import DistributedCallback, find_join
-from tfring.keras.hook import innermost
+from tfring.keras.gradient_hook import innermost
 from tfring.runtime import topology
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from tfring.keras import detect, facts
-from tfring.keras.hook import find_hook, innermost
+from tfring.keras.gradient_hook import find_hook, innermost
 from tfring.keras.model_optimizers import optimizers_of, reachable
 from tfring.training.local_variables import variable_key
 from tfring.training.reduction_record import reductions

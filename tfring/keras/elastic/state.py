@@ -26,7 +26,7 @@ from tfring.elastic.tensorflow_state import TensorFlowKerasState
 from tfring.keras import detect, facts
 from tfring.keras.callbacks import state as shared
 from tfring.keras.checks import has_own_train_step
-from tfring.keras.hook import find_hook, innermost
+from tfring.keras.gradient_hook import find_hook, innermost
 from tfring.keras.model_optimizers import optimizers_of, remembered
 from tfring.training import gate
 

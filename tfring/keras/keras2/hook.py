@@ -19,72 +19,31 @@ made from its configuration is plain again, which the callbacks refuse. A deepco
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import sys
-from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 import tensorflow as tf
 
-from tfring.keras import detect
-from tfring.training import double_reduction, gate, saved_options
+from tfring.keras import detect, facts
+from tfring.keras.gradient_hook import GradientHook, key_of
+from tfring.training import double_reduction, gate
 from tfring.training.accumulation import LocalGradientAggregationHelper
-from tfring.training.early_reduction import EarlyReduction
-from tfring.training.local_variables import variable_key
-from tfring.training.ordinals import Ordinals
-from tfring.training.reducer import GradientReducer
-from tfring.training.reduction_record import reductions
-
-ATTRIBUTE = "_tfring_hook"
 
 
-class Keras2Hook:
-    """Reduces the gradients that pass through one Keras 2 optimizer.
+class Keras2Hook(GradientHook):
+    """Reduces the gradients that pass through one optimizer of Keras 2."""
 
-    Used by the thread that traces or runs the training step. The hook and its optimizer refer to
-    each other and are freed together.
-    """
-
+    prefix = "tfring.keras2_optimizer"
     finite_here_only = False  # all ranks look for inf and nan in the same gradients
 
-    def __init__(
-        self, optimizer: Any, reducer: GradientReducer, make_name: Callable[[Keras2Hook], str]
-    ) -> None:
-        """Prepares the hook; `attach` puts it in place.
-
-        Args:
-            optimizer: the innermost optimizer.
-            reducer: reduces lists of gradients; its options say how they are accumulated.
-            make_name: returns what the names of this hook's collectives start with, the same on
-                every rank; called when the name is needed.
-        """
-        self.optimizer = optimizer
-        self.key = object()  # identifies this hook where hooks are numbered
-        self.process_set = reducer.options.members
-        self._options = reducer.options
-        self._make_name = make_name
-        self._reducer = reducer
-        self._helpers: dict[tuple[Any, ...], LocalGradientAggregationHelper] = {}
-        self._wrapped_at = reductions.now()
-        self._lists_of_variables = Ordinals()
-        self._copies = Ordinals()
-        self._calls: list[bool] = []  # of apply_gradients, under way: are the gradients reduced
-        self._early = EarlyReduction(reducer.options, reducer.local)
-        self._traced = False
-
     def attach(self) -> None:
-        """Puts the hook in place; not by setattr, with which Keras would track it."""
+        """Puts the hook in place."""
         methods: dict[str, Any] = {
-            ATTRIBUTE: self,
             "aggregate_gradients": self.aggregate_gradients,
             "_aggregate_gradients": self.aggregate_gradients,
-            "register_local_var": self.register_local_var,
-            "save_assets": self.save_assets,
         }
-        if self.accumulates:
-            methods["_agg_helper"] = self
         if detect.is_legacy(self.optimizer):
             methods["apply_gradients"] = self.apply_legacy
             methods["_distributed_apply"] = self.distributed_apply
@@ -93,75 +52,13 @@ class Keras2Hook:
         else:
             methods["apply_gradients"] = self.apply_new
             methods["_internal_apply_gradients"] = self.internal_apply_gradients
-        for name, value in methods.items():
-            object.__setattr__(self.optimizer, name, value)
+        self._put(methods)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Keras2Hook:
         """Is called while the optimizer is copied; the methods of the copy belong to the result."""
-        copied = Keras2Hook(copy.deepcopy(self.optimizer, memo), self._reducer, self._name_copy)
+        copied = Keras2Hook(copy.deepcopy(self.optimizer, memo), self.options, self)
         memo[id(self)] = copied
         return copied
-
-    def _name_copy(self, copied: Keras2Hook) -> str:
-        return f"{self.name}.copy{self._copies.number(copied.key) + 1}"
-
-    @property
-    def name(self) -> str:
-        """What the collectives' names start with; made up when first needed."""
-        return self._make_name(self)
-
-    @property
-    def counter(self) -> Any:
-        """The number of accumulated passes; Horovod's optimizers have it in `_agg_helper`."""
-        return next(iter(self.accumulated()), tf.constant(0, tf.int64))
-
-    @property
-    def passes(self) -> int:
-        """In how many passes the gradients of an update are accumulated; 1: they are not."""
-        return self._options.backward_passes_per_step
-
-    @property
-    def accumulates(self) -> bool:
-        """Whether an update is made in the last of several passes only."""
-        return self.passes > 1
-
-    def register_local_var(self, var: Any) -> None:
-        """Makes the gradient of a variable stay this rank's own.
-
-        Args:
-            var: a tf.Variable.
-
-        Raises:
-            RuntimeError: a training step has been traced, which reduces this gradient.
-        """
-        if self._traced:
-            raise RuntimeError(
-                f"register_local_var({getattr(var, 'name', var)!r}): a training step was traced "
-                f"with this {type(self.optimizer).__name__} already and would go on reducing this "
-                "gradient: register local variables before the first training step"
-            )
-        self._reducer.local.register(var)
-
-    def save_assets(self, folder: str) -> None:
-        """Is called by Keras, which saves a model; keeps the options in a file beside it."""
-        variables = getattr(self.optimizer, "_trainable_variables", [])
-        saved_options.write(folder, self._options, self._reducer.local, variables)
-
-    def local_among(self, variables: Sequence[Any]) -> list[Any]:
-        """Returns those of `variables` whose gradients stay this rank's own."""
-        return [variables[i] for i in sorted(self._reducer.local.positions(variables))]
-
-    def accumulated(self) -> list[Any]:
-        """Returns the variables in which tfring itself accumulates gradients."""
-        return [v for helper in self._helpers.values() for v in helper.variables]
-
-    def meet_after_early_stop(self) -> None:
-        """Meets the other ranks in what their next training step calls first.
-
-        Raises:
-            tf.errors.FailedPreconditionError: a rank is in a training step; it fails, too.
-        """
-        self._reducer.meet(f"{self.name}.0", "training was stopped within the epoch")
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def aggregate_gradients(self, grads_and_vars: Any) -> list[tuple[Any, Any]]:
@@ -245,7 +142,7 @@ class Keras2Hook:
             aggregated = self._given_reduced(pairs)
         elif self.accumulates:
             return self._apply_in_last_pass(pairs, name)
-        with self._call(reduced=aggregated):
+        with self._call(aggregated):
             return self._apply_plainly(pairs, name, aggregated)
 
     def _apply_plainly(self, pairs: Any, name: str | None, aggregated: bool) -> Any:
@@ -259,26 +156,26 @@ class Keras2Hook:
         gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
         self._refuse_reduced(gradients, variables)
         with tf.init_scope():  # what an update in a branch could not make
-            build(optimizer, variables)
+            facts.build_for(optimizer, variables)
         reduced = self._helper(variables).compute_gradients(gradients, variables)
 
         def update() -> Any:
-            with self._call(reduced=True):
+            with self._call(True):
                 return self._apply_plainly(zip(reduced, variables, strict=True), name, True)
 
         return self._helper(variables).apply_gradients(update)
 
     def _helper(self, variables: list[Any]) -> LocalGradientAggregationHelper:
-        key = tuple(variable_key(v) for v in variables)
+        key = key_of(variables)
         if key not in self._helpers:
-            average = self._options.average_aggregated_gradients
+            average = self.options.average_aggregated_gradients
 
             def reduce(gradients: list[Any], live: list[Any]) -> list[Any]:
                 name = self._call_name(variables)
                 return self._reducer.reduce(gradients, live, name=name)
 
             self._helpers[key] = LocalGradientAggregationHelper(
-                self.passes, reduce, average_aggregated_gradients=average
+                self.options.backward_passes_per_step, reduce, average_aggregated_gradients=average
             )
         return self._helpers[key]
 
@@ -306,15 +203,6 @@ class Keras2Hook:
         name = self._call_name(variables, early)
         reduced = self._reducer.reduce(gradients, variables, name=name, loss_scaled=loss_scaled)
         return list(zip(reduced, variables, strict=True))
-
-    def _call_name(self, variables: Sequence[Any], early: bool = False) -> str:
-        # What is reduced early may be reduced again in the same step, by another collective.
-        key = (early, *(variable_key(v) for v in variables))
-        return f"{self.name}.{self._lists_of_variables.number(key)}"
-
-    def _refuse_reduced(self, gradients: list[Any], variables: list[Any]) -> None:
-        members = self._reducer.options.members
-        double_reduction.refuse_reduced(gradients, variables, members, self._wrapped_at)
 
     def _given_reduced(self, pairs: list[Any]) -> bool:
         """Returns whether gradients that are said to be aggregated are those that were reduced.
@@ -351,14 +239,6 @@ class Keras2Hook:
                 "optimizer.apply_gradients(...) or optimizer.minimize(...) of the wrapped object"
             )
 
-    @contextlib.contextmanager
-    def _call(self, *, reduced: bool) -> Iterator[None]:
-        self._calls.append(reduced)
-        try:
-            yield
-        finally:
-            self._calls.pop()
-
 
 def _keras_calls() -> bool:
     """Returns whether it is Keras that calls tfring, and not the program."""
@@ -370,11 +250,3 @@ def _keras_calls() -> bool:
 
 def _package_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
-
-
-def build(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Makes the state of an optimizer of Keras 2, unless it has it already."""
-    if detect.is_legacy(optimizer):
-        optimizer._create_all_weights(list(variables))
-    else:
-        optimizer.build(list(variables))

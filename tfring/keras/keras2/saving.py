@@ -7,9 +7,8 @@ from typing import Any
 
 import tf_keras
 
-from tfring.keras.keras2.optimizer import wrap
 from tfring.keras.keras2.sync_batch_norm import SyncBatchNormalization
-from tfring.training import saved_options
+from tfring.keras.saving import objects_of, wrap_loaded
 from tfring.training.saved_options import SAVED
 
 
@@ -24,11 +23,9 @@ def load_model(
     compile: bool = True,
     **options: Any,
 ) -> Any:
-    """Loads a model of Keras 2 and wraps its optimizer, which keeps its state.
+    """Loads a model of Keras 2 and wraps its optimizer, as load_model does for Keras 3.
 
-    A saved model contains the plain optimizer, even if it was wrapped when the model was saved.
-    A .keras file has the options of DistributedOptimizer beside the model, but `name` and devices;
-    an HDF5 file or SavedModel has none.
+    A .keras file has the options of DistributedOptimizer; an HDF5 file or SavedModel has none.
 
     Args:
         filepath: a .keras or .h5 file, or the folder of a SavedModel.
@@ -40,22 +37,17 @@ def load_model(
         compile: load the optimizer, the loss and the metrics, too, if the file has them.
         **options: others of PartialDistributedOptimizer, in place of those of the file.
 
-    Returns:
-        The model; compiled, with a distributed optimizer, if it was compiled when it was saved.
-
     Raises:
         ValueError: an option cannot be made again from the file: give that option.
     """
     del legacy_opts
-    objects: dict[str, Any] = {SyncBatchNormalization.__name__: SyncBatchNormalization}
-    objects.update({optimizer.__name__: optimizer for optimizer in custom_optimizers or ()})
-    objects.update(custom_objects or {})
+    classes = (SyncBatchNormalization, *(custom_optimizers or ()))
     model = tf_keras.models.load_model(
-        filepath, custom_objects=objects, compile=compile, safe_mode=safe_mode
+        filepath,
+        custom_objects=objects_of(classes, custom_objects),
+        compile=compile,
+        safe_mode=safe_mode,
     )
     if compile and getattr(model, "optimizer", None) is not None:
-        options["compression"] = compression
-        inner = getattr(model.optimizer, "inner_optimizer", None) or model.optimizer
-        variables = getattr(inner, "_trainable_variables", [])
-        wrap(model.optimizer, saved_options.of_file(filepath, options, variables), resumed=True)
+        wrap_loaded(model, filepath, {**options, "compression": compression})
     return model

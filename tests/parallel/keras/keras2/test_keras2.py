@@ -15,7 +15,7 @@ from tiers import slow
 
 import tfring
 import tfring.keras as hvd
-from tfring.keras.hook import find_hook
+from tfring.keras.gradient_hook import find_hook
 
 tfk = pytest.importorskip("tf_keras")
 

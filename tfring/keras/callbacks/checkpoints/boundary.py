@@ -10,7 +10,8 @@ import numpy as np
 
 from tfring.keras import facts
 from tfring.keras.callbacks.checkpoints.agreement import highest
-from tfring.keras.hook import find_hook, steps_taken
+from tfring.keras.gradient_hook import find_hook
+from tfring.keras.hook import steps_taken
 from tfring.keras.model_optimizers import optimizers_of, parts_of, remembered
 from tfring.runtime import topology
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tfring.keras.hook import find_hook
+from tfring.keras.gradient_hook import find_hook
 from tfring.keras.model_optimizers import optimizers_of
 from tfring.training import weights
 
