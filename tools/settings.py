@@ -26,7 +26,6 @@ _COLUMNS = 100
 
 def header() -> str:
     """Returns the C++ header with the struct Config and with its fields by name."""
-    piece = SETTINGS["PIECE_BYTES"]
     fields = "\n".join(line for setting in RUNTIME for line in _field(setting))
     visits = "\n".join(f"  {_visit(setting)}" for setting in RUNTIME)
     return f"""\
@@ -44,15 +43,11 @@ def header() -> str:
 
 namespace tfring {{
 
-// Bounds of Config::piece_bytes, also where rank 0 changes it.
-inline constexpr int64_t kMinPieceBytes = {int(piece.low)};
-inline constexpr int64_t kMaxPieceBytes = {int(piece.high)};
-
 // Every setting of the runtime, with its default. A value type, constant after init.
 struct Config {{
 {fields}
 
-  // The names of the settings that were set. The autotuner leaves these alone.
+  // The names of the settings that were set.
   std::vector<std::string> fixed = {{}};
 }};
 

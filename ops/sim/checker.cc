@@ -18,8 +18,7 @@ std::string Content(const PlanRun& run) {
       << (plan.path == DataPath::kDevice ? " on devices" : " on the CPU") << " set "
       << plan.process_set << " of " << RanksString(run.members) << " " << DataTypeName(plan.dtype)
       << " " << ReduceOpName(plan.op) << " " << plan.prescale << " " << plan.postscale << " root "
-      << plan.root << " peer " << plan.peer << " without " << RanksString(plan.absent)
-      << " in pieces of " << run.piece_bytes << ":";
+      << plan.root << " peer " << plan.peer << " without " << RanksString(plan.absent) << ":";
   // Each member of an alltoall gets other values: see WrongRows.
   const bool same_values = plan.kind != CollectiveKind::kAlltoall;
   for (const PlanItem& item : plan.items) {

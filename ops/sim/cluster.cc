@@ -11,8 +11,6 @@ namespace {
 constexpr Duration kDeathLimit = kSecond;
 // No run takes longer than a heartbeat timeout and some seconds.
 constexpr TimePoint kHorizon = 300 * kSecond;
-// The most plans in flight that the autotuner tries.
-constexpr int64_t kMostInFlight = 8;
 
 Workload CheckedWorkload(const SimOptions& options, Random random, Checker* checker) {
   Result<Workload> workload = MakeWorkload(options.workload, options.ranks, random);
@@ -271,8 +269,7 @@ void Cluster::CheckNode(Rank rank) {
   if (node.engine->next_deadline() <= clock_.Now()) {
     checker_.Fail(who + "the deadline is not after the step");
   }
-  const int64_t most = workload_.config.autotune ? kMostInFlight : 0;
-  const auto limit = static_cast<size_t>(std::max(workload_.config.max_plans_in_flight, most));
+  const auto limit = static_cast<size_t>(workload_.config.max_plans_in_flight);
   if (rank == 0 && node.unlaunched.size() > limit) {
     checker_.Fail(who + std::to_string(node.unlaunched.size()) + " plans in flight");
   }

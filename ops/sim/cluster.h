@@ -40,7 +40,6 @@ enum class Sabotage {
   kShiftUnlock,   // one rank learns of a wrong end of a lock
   kBlameOther,    // one rank learns that a lock ended because of another rank than it did
   kSkipVoid,      // one rank does not say that it does not enter a batch
-  kTuneLate,      // one rank learns one frame late into which pieces plans are cut
   kEndAtLaunch,   // one plan counts as ended when a device has its work
 };
 
@@ -57,11 +56,10 @@ struct SimReport {
   std::vector<std::string> failures;
   int64_t plans = 0;
   int64_t results = 0;
-  int64_t aborted = 0;   // of these
-  int64_t locked = 0;    // batches of locks, counted on each rank
-  int64_t recalled = 0;  // of these
-  int64_t tuned = 0;     // changes by the autotuner that all ranks have to follow
-  int64_t locks = 0;     // that rank 0 has made
+  int64_t aborted = 0;                           // of these
+  int64_t locked = 0;                            // batches of locks, counted on each rank
+  int64_t recalled = 0;                          // of these
+  int64_t locks = 0;                             // that rank 0 has made
   std::array<int64_t, kUnlockCauses> unlocks{};  // by cause, those that rank 0 has seen the end of
   int64_t launched = 0;                          // plans on devices, counted on each rank
   int64_t early = 0;                             // results that came with them
@@ -134,8 +132,7 @@ class Cluster {
   // join that was cancelled, the rest of their script does not fit that of the others.
   bool UsersLeaveOnCancel() const {
     return (options_.workload == "random" || options_.workload == "withdrawals" ||
-            options_.workload == "locked" || options_.workload == "tuned" ||
-            options_.workload == "steady") &&
+            options_.workload == "locked" || options_.workload == "steady") &&
            (options_.fault == Fault::kGoodbye || options_.fault == Fault::kResize);
   }
 
@@ -181,7 +178,6 @@ class Cluster {
   bool closing_ = false;  // all ranks shut down now
   bool sabotaged_ = false;
   std::vector<PlanRun> held_plans_;                        // by Sabotage::kSwapPlans
-  std::string held_frame_;                                 // by Sabotage::kTuneLate
   std::pair<Rank, uint64_t> ended_at_launch_{kNoRank, 0};  // by Sabotage::kEndAtLaunch
 };
 

@@ -57,21 +57,9 @@ void Cluster::SabotageLock(Rank rank, Rank to, std::string* frame) {
   AddNonce(options_.seed | 1, frame);
 }
 
-// For Sabotage::kTuneLate the last rank learns of new pieces after the next plans.
 void Cluster::SendFrame(Rank rank, Rank to, std::string frame) {
   SabotageLock(rank, to, &frame);
-  const bool last = to == options_.ranks - 1;
-  const auto type = static_cast<FrameType>(frame[0]);
-  report_.tuned += type == FrameType::kPieces && to == 1;
-  if (options_.sabotage == Sabotage::kTuneLate && last && type == FrameType::kPieces &&
-      !sabotaged_ && held_frame_.empty()) {
-    held_frame_ = std::move(frame);
-    return;
-  }
   network_.Send(rank, to, std::move(frame));
-  if (!last || type != FrameType::kPlans || held_frame_.empty()) return;
-  sabotaged_ = true;
-  network_.Send(rank, to, std::exchange(held_frame_, {}));
 }
 
 // A call may be cancelled because of the rank that left only if it needs this rank, unless a plan

@@ -187,8 +187,6 @@ const char* SabotageName(Sabotage sabotage) {
       return "blame-other";
     case Sabotage::kSkipVoid:
       return "skip-void";
-    case Sabotage::kTuneLate:
-      return "tune-late";
     case Sabotage::kEndAtLaunch:
       return "end-at-launch";
   }

@@ -20,12 +20,12 @@ struct Arguments {
 constexpr char kUsage[] =
     "usage: tfring_sim [--ranks=3] [--seed=1] [--seeds=1] [--verbose]\n"
     "                  [--workload=global|triangle|subsets|mismatch|random|withdrawals|\n"
-    "                              locked|steady|tuned]\n"
+    "                              locked|steady]\n"
     "                  [--fault=none|death|hang|goodbye|resize]\n"
     "                  "
     "[--sabotage=none|swap-plans|alter-plan|drop-result|repeat-result|lose-frame|\n"
     "                              ignore-void|enter-late|alter-lock|shift-unlock|blame-other|\n"
-    "                              skip-void|tune-late|end-at-launch]\n"
+    "                              skip-void|end-at-launch]\n"
     "                  [--no-order-check]\n"
     "Runs the engines of all ranks in one process on a virtual clock and a random network, and\n"
     "checks that all ranks run the same plans in one order, that every call ends exactly once, "
@@ -127,7 +127,6 @@ int Main(int argc, char** argv) {
     }
     total.locked += report.locked;
     total.recalled += report.recalled;
-    total.tuned += report.tuned;
     total.early += report.early;
     total.broken_groups += report.broken_groups;
     total.events += report.events;
@@ -151,10 +150,9 @@ int Main(int argc, char** argv) {
             << " with a fault (" << in_lock << " in a lock), " << total.plans << " plans, "
             << total.results << " results (" << total.aborted << " aborted, " << total.early
             << " early), " << total.launched << " launches, " << total.locks << " locks with "
-            << total.locked << " batches (" << total.recalled << " recalled), " << total.tuned
-            << " changes of pieces, " << total.broken_groups << " broken groups, " << total.events
-            << " events, at most " << total.max_frames << " frames under way, " << took.count()
-            << " s\n"
+            << total.locked << " batches (" << total.recalled << " recalled), "
+            << total.broken_groups << " broken groups, " << total.events << " events, at most "
+            << total.max_frames << " frames under way, " << took.count() << " s\n"
             << "locks ended:" << UnlocksText(total) << "\n"
             << "busiest: rank " << total.busiest.rank << " with " << LoadText(total.busiest)
             << "\n";

@@ -193,13 +193,6 @@ Config RandomConfig(Random* random) {
   if (!random->Percent(20)) config.stall_warning = 0;
   Random more(*random);  // without a draw: runs stay what they were
   config.lock_schedule = more.Percent(50);
-  config.autotune = more.Percent(10);
-  for (const char* name : {"FUSION_THRESHOLD", "MAX_PLANS_IN_FLIGHT", "PIECE_BYTES"}) {
-    if (more.Percent(40)) config.fixed.emplace_back(name);
-  }
-  config.autotune_warmup_samples = more.Between(0, 2);
-  config.autotune_steps_per_sample = 1;
-  config.autotune_samples = 1;
   return config;
 }
 
@@ -239,17 +232,12 @@ std::vector<Rank> SomeRanks(int ranks, Random* random) {
 Result<Workload> MakeWorkload(const std::string& name, int ranks, Random random) {
   if (name == "withdrawals" && ranks >= 1) return MakeWithdrawalWorkload(ranks, random);
   if (name == "locked" && ranks >= 1) return MakeLockedWorkload(ranks, random);
-  if (name == "tuned" && ranks >= 1) {
-    Workload workload = MakeLockedWorkload(ranks, random);
-    workload.config.autotune = true;
-    return workload;
-  }
   if (name == "steady" && ranks >= 1) return MakeSteadyWorkload(ranks, random);
   if (name == "random" && ranks >= 1) return MakeRandomWorkload(ranks, random);
   if (name != "global" && name != "triangle" && name != "subsets" && name != "mismatch") {
     return InvalidArgument("workload '" + name +
                            "' is unknown: use global, triangle, subsets, mismatch, random, "
-                           "withdrawals, locked, steady or tuned");
+                           "withdrawals, locked or steady");
   }
   if (ranks < 1 || (name == "triangle" && ranks != 3)) {
     return InvalidArgument("workload '" + name + "' is not for " + std::to_string(ranks) +

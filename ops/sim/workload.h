@@ -76,7 +76,7 @@ std::vector<Rank> SomeRanks(int ranks, Random* random);  // at least one; ascend
 // overlapping sets; mismatch: like subsets, and some calls disagree in one property; random: every
 // kind of collective, see random_workload.h; withdrawals: steps that fail, see
 // withdrawal_workload.h; locked: steps that repeat and then do not; steady: steps that repeat, see
-// locked_workload.h; tuned: as locked, with the autotuner.
+// locked_workload.h.
 // InvalidArgument for another name or a size that does not suit it.
 Result<Workload> MakeWorkload(const std::string& name, int ranks, Random random);
 

@@ -12,10 +12,6 @@
 
 namespace tfring {
 
-// Bounds of Config::piece_bytes, also where rank 0 changes it.
-inline constexpr int64_t kMinPieceBytes = 64;
-inline constexpr int64_t kMaxPieceBytes = 1099511627776;
-
 // Every setting of the runtime, with its default. A value type, constant after init.
 struct Config {
   // tfring fuses tensors into collectives of at most this many bytes. 0: no fusion.
@@ -86,17 +82,6 @@ struct Config {
   std::string nccl_library = "";
   // Path or name of the CUDA driver.
   std::string cuda_driver = "libcuda.so.1";
-  // In the first steps, rank 0 tries values of FUSION_THRESHOLD, MAX_PLANS_IN_FLIGHT and
-  // PIECE_BYTES that are not set, and keeps the best (tfring help configuration).
-  bool autotune = false;
-  // Rank 0 writes a line of CSV for each trial to this file.
-  std::string autotune_log = "";
-  // Samples before the first trial, which do not count.
-  int64_t autotune_warmup_samples = 3;
-  // Training steps in a sample.
-  int64_t autotune_steps_per_sample = 10;
-  // Samples in a trial, whose median counts.
-  int64_t autotune_samples = 5;
   // The lowest level that is logged, also as 0 to 4 (tfring help logs).
   int64_t log_level = 2;
   // json: one object a line.
@@ -106,7 +91,7 @@ struct Config {
   // A text, numbers aside, is logged this many times a minute and then counted. 0: no limit.
   int64_t log_repeats = 20;
 
-  // The names of the settings that were set. The autotuner leaves these alone.
+  // The names of the settings that were set.
   std::vector<std::string> fixed = {};
 };
 
@@ -141,11 +126,6 @@ void VisitSettings(Config* config, const Visit& visit) {
   visit("GPU_OPERATIONS", &config->gpu_operations, std::vector<GpuOperations>{GpuOperations::kAuto, GpuOperations::kNccl, GpuOperations::kHost});
   visit("NCCL_LIBRARY", &config->nccl_library);
   visit("CUDA_DRIVER", &config->cuda_driver);
-  visit("AUTOTUNE", &config->autotune);
-  visit("AUTOTUNE_LOG", &config->autotune_log);
-  visit("AUTOTUNE_WARMUP_SAMPLES", &config->autotune_warmup_samples);
-  visit("AUTOTUNE_STEPS_PER_SAMPLE", &config->autotune_steps_per_sample);
-  visit("AUTOTUNE_SAMPLES", &config->autotune_samples);
   visit("LOG_LEVEL", &config->log_level, std::vector<int64_t>{0, 1, 2, 3, 4});
   visit("LOG_FORMAT", &config->log_json, std::vector<bool>{false, true});
   visit("LOG_HIDE_TIME", &config->log_hide_time);

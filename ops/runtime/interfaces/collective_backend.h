@@ -66,7 +66,6 @@ struct Collective {
   // What the members have to know before they can run the plan, whose sequence it has, too: goes
   // ahead of it in the same order on all.
   bool prepares = false;
-  int64_t piece_bytes = 0;         // into which long messages are cut; 0: as the settings say
   PlanMarks* marks = nullptr;      // not null: where the CPU backend notes how far it is
   HopSink* hops = nullptr;         // the same for messages between ranks
   TrafficSink* traffic = nullptr;  // and for their bytes

@@ -128,7 +128,6 @@ Result<Collective> BuildCollective(const PlanRun& run, Rank self,
   out.self = PositionOf(run, self);
   out.locked = run.entry != PlanEntry::kPlanned;
   out.is_void = run.entry == PlanEntry::kVoid;
-  out.piece_bytes = run.piece_bytes;
   if (out.is_void) return out;
   if (Traits(plan.kind).has_root()) out.root = PositionOf(run, plan.root);
   TFRING_CHECK(calls.size() == plan.items.size()) << "plan " << plan.sequence;

@@ -35,7 +35,6 @@ ControlLoop::ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport
                          const ErrorNotes* notes, Recorder* recorder)
     : rank_(options.rank),
       value_reports_(options.rank, options.config.check_values, recorder),
-      tuning_log_(options.config),
       engine_(std::move(options)),
       table_(table),
       runs_(runs),
@@ -239,7 +238,6 @@ void ControlLoop::Apply(EngineEffects effects) {
   }
   completions_->Push(std::move(finished));
   Warn(std::move(effects.warnings), effects.abort.has_value());
-  tuning_log_.Add(effects.tuned);
 }
 
 // Has the program say what is wrong. Where it does not, the log has the warnings.

@@ -16,7 +16,6 @@
 #include "ops/runtime/process/error_notes.h"
 #include "ops/runtime/process/lock_reports.h"
 #include "ops/runtime/process/run_table.h"
-#include "ops/runtime/process/tuning_log.h"
 #include "ops/runtime/process/value_reports.h"
 #include "ops/runtime/process/warning_event.h"
 #include "ops/runtime/protocol/engine/engine.h"
@@ -145,7 +144,6 @@ class ControlLoop {
 
   const Rank rank_;
   ValueReports value_reports_;
-  TuningLog tuning_log_;
   // Held by whoever takes a step, from the look at the queues until its effects are carried out:
   // guards the engine and the order in which plans reach the backend. Only the control thread waits
   // for it.

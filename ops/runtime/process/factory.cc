@@ -145,13 +145,12 @@ void AddDevices(const Config& config, Rank self, const std::vector<std::string>&
   };
 }
 
-// `all`: allreduces of all ranks go through the arenas of one host, which are not cut into pieces,
-// and whose headers are the entry to a batch of a lock. Elsewhere that is a collective of its own
-// before each batch, so there are locks only where they are asked for.
+// `all`: allreduces of all ranks go through the arenas of one host, whose headers are the entry to
+// a batch of a lock. Elsewhere that is a collective of its own before each batch, so there are
+// locks only where they are asked for.
 void UseArenas(bool all, Config* config) {
   const std::vector<std::string>& set = config->fixed;
   if (std::count(set.begin(), set.end(), "LOCK_SCHEDULE") == 0) config->lock_schedule = all;
-  if (all) config->fixed.push_back("PIECE_BYTES");
 }
 
 // The name of this rank's host; "" where the caller has not said it.
@@ -220,7 +219,6 @@ Result<RankRuntimeParts> ChooseParts(const Topology& topology, std::vector<std::
   if (!control.ok()) return control.status();
   parts.control = std::move(*control);
   if (topology.size == 1) {
-    parts.engine.config.autotune = false;  // no data moves
     parts.make_backend = [config](CompletionSink sink,
                                   ThreadPool* pool) -> std::unique_ptr<CollectiveBackend> {
       return std::make_unique<LocalBackend>(config, std::move(sink), pool);

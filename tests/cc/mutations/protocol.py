@@ -15,7 +15,7 @@ def _job(name: str, file: str, right: str, wrong: str, seeds: int, finds: str) -
 
 
 def _lock(name: str, finds: str, arguments: str, *edits: Edit) -> Mutation:
-    """A mistake in locks or the autotuner, which the simulator has to find."""
+    """A mistake in locks, which the simulator has to find."""
     return Mutation(f"lock_{name}", LOCKED.but(finds, *arguments.split()), edits)
 
 
@@ -226,41 +226,5 @@ MUTATIONS = (
         "FAILED",
         "--workload=steady --seeds=500 --fault=goodbye",
         Edit("runtime/protocol/engine/engine_lock.cc", "type != FrameType::kGoodbye", "true"),
-    ),
-    # Rank 0 does not follow its own change of the pieces.
-    _lock(
-        "tuning_leaves_rank_0_out",
-        "differs from what another member runs",
-        "--workload=tuned --seeds=100",
-        Edit(
-            "runtime/protocol/negotiation/negotiator.cc", "piece_bytes_ = *tuning.piece_bytes;", ";"
-        ),
-        Edit(
-            "runtime/protocol/negotiation/negotiator.cc",
-            "frame.piece_bytes = piece_bytes_;",
-            "frame.piece_bytes = *tuning.piece_bytes;",
-        ),
-    ),
-    # New pieces come before the plans that were numbered with the old ones.
-    _lock(
-        "tuning_before_its_plans",
-        "differs from what another member runs",
-        "--workload=tuned --seeds=100",
-        Edit(
-            "runtime/protocol/negotiation/negotiator.cc",
-            "out_.frames.emplace_back(rank, bytes);",
-            "out_.frames.emplace(out_.frames.begin(), rank, bytes);",
-        ),
-    ),
-    # The search goes on in a lock.
-    _lock(
-        "tuning_in_a_lock",
-        "FAILED",
-        "--workload=tuned --seeds=400",
-        Edit(
-            "runtime/protocol/negotiation/sequencer_lock.cc",
-            "tuner_.active() || !(tuner_.values() == tuned_)",
-            "false",
-        ),
     ),
 )

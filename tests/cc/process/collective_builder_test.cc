@@ -48,13 +48,6 @@ struct Case {
   Dims announced;
 };
 
-TEST(ThePieceSizeOfARunReachesTheBackend) {
-  Case reduce(CollectiveKind::kAllreduce, {{2}}, {});
-  EXPECT_EQ(reduce.Build()->piece_bytes, 0);
-  reduce.run.piece_bytes = 4096;
-  EXPECT_EQ(reduce.Build()->piece_bytes, 4096);
-}
-
 TEST(AllgatherAndGatherJoinRows) {
   Case all(CollectiveKind::kAllgather, {{2, 3}, {0}}, {1, 2, 3, 5, 0, 0});
   auto built = all.Build();

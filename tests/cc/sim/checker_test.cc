@@ -201,36 +201,6 @@ TEST(FaultsOfStepsThatRepeatHappenWithinLocks) {
   }
 }
 
-TEST(TuningReallyChangesPiecesAndLocksFollow) {
-  SimOptions options;
-  options.ranks = 3;
-  options.workload = "tuned";
-  SimReport total;
-  for (options.seed = 1; options.seed <= 200; ++options.seed) {
-    const SimReport report = Cluster(options).Run();
-    EXPECT_TRUE(report.failures.empty());
-    total.tuned += report.tuned;
-    total.locks += report.locks;
-  }
-  EXPECT_TRUE(total.tuned > 100 && total.locks > 10);
-}
-
-// Some seeds never change the pieces while plans follow that the last rank runs.
-TEST(APieceSizeThatComesLateIsDetected) {
-  int sabotaged = 0;
-  int found = 0;
-  for (uint64_t seed = 1; seed <= 100; ++seed) {
-    SimOptions options = Sabotaged(Sabotage::kTuneLate, seed);
-    options.workload = "tuned";
-    const SimReport report = Cluster(options).Run();
-    sabotaged += report.sabotaged;
-    found += AnyContains(report.failures, "differs from what another member runs");
-    EXPECT_TRUE(report.failures.empty() || report.sabotaged);
-  }
-  EXPECT_TRUE(sabotaged > 20);
-  EXPECT_TRUE(10 * found >= 8 * sabotaged);
-}
-
 // Some seeds never have a lock, or none that ends at the wrong moment; and a mistake may come too
 // late to do harm.
 void ExpectLockShowsAs(Sabotage sabotage, const std::string& what) {

@@ -74,7 +74,7 @@ def test_a_file_as_horovodruns(tmp_path):
         "TFRING_FUSION_THRESHOLD": str(32 << 20),
         "TFRING_CACHE_CAPACITY": "2048",
         "TFRING_HIERARCHICAL_ALLREDUCE": "1",
-        "TFRING_AUTOTUNE": "0",
+        "HOROVOD_AUTOTUNE": "0",
         "TFRING_TIMELINE": os.path.abspath("job.json"),
         "TFRING_STALL_CHECK_TIME_SECONDS": "120",
         "TFRING_STALL_SHUTDOWN_TIME_SECONDS": "240",

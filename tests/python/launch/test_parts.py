@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import socket
 
 import pytest
@@ -20,6 +19,7 @@ from tfring.launch.hosts.placement import (
 from tfring.launch.options.resolve import job_options
 from tfring.launch.output.merger import PARTIAL_SECONDS, TAKEOVER_SECONDS, OutputMerger
 from tfring.runtime.settings.environment import read_settings
+from tfring.runtime.settings.horovod import warnings_of
 from tfring.runtime.ssh import SshOptions
 
 
@@ -111,26 +111,18 @@ def test_horovodruns_options_become_settings():
     }
 
 
-def test_horovodruns_options_for_autotuning():
-    options = parse(
-        "-np",
-        "2",
-        "--autotune",
-        "--autotune-log-file",
-        "log.csv",
-        "--autotune-warmup-samples",
-        "1",
-        "--autotune-steps-per-sample",
-        "5",
-        "python",
-        "t.py",
-    )
+def test_horovodruns_options_for_its_autotuner_set_variables_without_effect():
+    words = ("--autotune-log-file", "log.csv", "--autotune-bayes-opt-max-samples", "9")
+    options = parse("-np", "2", "--autotune", *words, "python", "t.py")
     assert options.variables == {
-        "TFRING_AUTOTUNE": "1",
-        "TFRING_AUTOTUNE_LOG": os.path.abspath("log.csv"),
-        "TFRING_AUTOTUNE_WARMUP_SAMPLES": "1",
-        "TFRING_AUTOTUNE_STEPS_PER_SAMPLE": "5",
+        "HOROVOD_AUTOTUNE": "1",
+        "HOROVOD_AUTOTUNE_LOG": "log.csv",
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "9",
     }
+    (warning,) = warnings_of(options.variables)
+    assert "HOROVOD_AUTOTUNE_LOG have no effect: tfring does not tune itself" in warning
+    off = parse("-np", "2", "--no-autotune", "python", "t.py")
+    assert not warnings_of(off.variables)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +130,6 @@ def test_horovodruns_options_for_autotuning():
     [
         (["--mpi"], "mpirun"),
         (["--cycle-time-ms", "1"], "no cycle time"),
-        (["--autotune-bayes-opt-max-samples", "9"], "fixed list"),
         (["--thread-affinity", "1"], "no counterpart"),
     ],
 )

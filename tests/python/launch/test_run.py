@@ -272,4 +272,5 @@ def test_closed_output_ends_the_job(tmp_path):
 
 def test_help_names_the_options():
     shown = run("--help").stdout
-    assert "--autotune" in shown and "--thread-affinity" not in shown
+    assert "--fusion-threshold-mb" in shown and "--autotune" not in shown
+    assert "--thread-affinity" not in shown

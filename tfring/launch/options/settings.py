@@ -27,10 +27,6 @@ _REFUSED = {
         "--cycle-time-ms",
     ),
     "tfring run caches nothing about hosts: leave it out": ("--disable-cache",),
-    "the autotuner tries a fixed list of values: leave it out": (
-        "--autotune-bayes-opt-max-samples",
-        "--autotune-gaussian-process-noise",
-    ),
     "has no counterpart in tfring: leave it out": (
         "--hierarchical-allgather",
         "--no-hierarchical-allgather",
@@ -61,6 +57,16 @@ _REFUSED = {
 # Options of horovodrun that are accepted and have no effect: MPI is never used, and there are no
 # cycles.
 _NO_EFFECT = ("--gloo", "--timeline-mark-cycles", "--no-timeline-mark-cycles")
+
+# Options of horovodrun's autotuner. They set Horovod's variables, so `init` says that these have no
+# effect.
+_AUTOTUNER = {
+    "--autotune-log-file": "HOROVOD_AUTOTUNE_LOG",
+    "--autotune-warmup-samples": "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
+    "--autotune-steps-per-sample": "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
+    "--autotune-bayes-opt-max-samples": "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+    "--autotune-gaussian-process-noise": "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
+}
 
 
 class _Refused(argparse.Action):
@@ -110,6 +116,12 @@ def add_settings(parser: argparse.ArgumentParser, without: Container[Kind] = ())
     hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     for name in _NO_EFFECT:
         parser.add_argument(name, action="store_true", **hidden)
+    for name, switch in (("--autotune", "1"), ("--no-autotune", "0")):
+        parser.add_argument(
+            name, action=_Set, dest="HOROVOD_AUTOTUNE", nargs=0, const=switch, **hidden
+        )
+    for name, variable in _AUTOTUNER.items():
+        parser.add_argument(name, action=_Set, dest=variable, **hidden)
     for why, names in _REFUSED.items():
         for name in names:
             parser.add_argument(name, action=_Refused, const=why, nargs="*", **hidden)

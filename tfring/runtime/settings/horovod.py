@@ -9,9 +9,12 @@ from tfring.runtime.settings.table import SETTINGS
 # Read where it counts, by tfring.spark.
 _READ_BY_SPARK = "HOROVOD_SPARK_START_TIMEOUT"
 
+_NO_AUTOTUNER = "tfring does not tune itself: tfring help configuration has its settings"
+
 # Why the others have none. A key that ends in _ stands for all variables that begin with it.
 _WITHOUT_EFFECT = {
-    "HOROVOD_AUTOTUNE_": "the autotuner tries a fixed list of values: tfring help configuration",
+    "HOROVOD_AUTOTUNE": _NO_AUTOTUNER,
+    "HOROVOD_AUTOTUNE_": _NO_AUTOTUNER,
     "HOROVOD_ELASTIC": "the launcher tells its ranks that the job is elastic",
     "HOROVOD_ELASTIC_": "use the options of `tfring run`",
     "HOROVOD_CYCLE_TIME": "there is no cycle time: tensors leave when they are ready",

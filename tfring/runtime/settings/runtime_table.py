@@ -270,50 +270,6 @@ TRANSPORTS = Group(
     ),
 )
 
-AUTOTUNING = Group(
-    "Autotuning",
-    (
-        flag(
-            "AUTOTUNE",
-            "In the first steps, rank 0 tries values of `FUSION_THRESHOLD`, "
-            "`MAX_PLANS_IN_FLIGHT` and `PIECE_BYTES` that are not set, and keeps the best "
-            "([below](#autotuning)).",
-            False,
-            horovod="HOROVOD_AUTOTUNE",
-            option=Option(
-                ("--autotune",), off=("--no-autotune",), help="Try settings in the first steps."
-            ),
-        ),
-        path(
-            "AUTOTUNE_LOG",
-            "Rank 0 writes a line of CSV for each trial to this file.",
-            "",
-            horovod="HOROVOD_AUTOTUNE_LOG",
-            option=Option(("--autotune-log-file",), metavar="FILE"),
-        ),
-        count(
-            "AUTOTUNE_WARMUP_SAMPLES",
-            "Samples before the first trial, which do not count.",
-            3,
-            high=1 << 20,
-            horovod="HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
-            option=Option(("--autotune-warmup-samples",), metavar="N"),
-        ),
-        count(
-            "AUTOTUNE_STEPS_PER_SAMPLE",
-            "Training steps in a sample.",
-            10,
-            low=1,
-            high=1 << 20,
-            horovod="HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
-            option=Option(("--autotune-steps-per-sample",), metavar="N"),
-        ),
-        count(
-            "AUTOTUNE_SAMPLES", "Samples in a trial, whose median counts.", 5, low=1, high=1 << 10
-        ),
-    ),
-)
-
 LOGS = Group(
     "Logs",
     (

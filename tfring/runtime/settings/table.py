@@ -10,7 +10,6 @@ from __future__ import annotations
 from tfring.runtime.settings.python_table import CHECKS, OURS, RECORDS, START
 from tfring.runtime.settings.runtime_table import (
     ALGORITHMS,
-    AUTOTUNING,
     LIVENESS,
     LOGS,
     SCHEDULING,
@@ -23,7 +22,6 @@ GROUPS = (
     LIVENESS,
     ALGORITHMS,
     TRANSPORTS,
-    AUTOTUNING,
     START,
     CHECKS,
     LOGS,

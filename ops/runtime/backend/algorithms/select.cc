@@ -86,8 +86,7 @@ Schedule SelectAmong(const Collective& collective, int self, int root, const Blo
                      const Config& config, const HostLayout& layout) {
   const size_t members = collective.members.size();
   const int size = static_cast<int>(members);
-  const int64_t piece_bytes = std::max<int64_t>(
-      collective.piece_bytes > 0 ? collective.piece_bytes : config.piece_bytes, 1);
+  const int64_t piece_bytes = std::max<int64_t>(config.piece_bytes, 1);
   const int64_t element = DataTypeSize(collective.dtype);
   const int64_t input_bytes = InputBytes(collective.buffers);
   const DataType wire = WireOf(collective, config, layout);

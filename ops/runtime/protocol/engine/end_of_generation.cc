@@ -22,7 +22,7 @@ constexpr char kEnded[] = " ended with an exception: ";
 
 bool IsNegotiation(FrameType type) {
   return type == FrameType::kRequests || type == FrameType::kPlans || type == FrameType::kResend ||
-         type == FrameType::kWithdraw || (type >= FrameType::kLock && type <= FrameType::kPieces);
+         type == FrameType::kWithdraw || (type >= FrameType::kLock && type <= FrameType::kUnlock);
 }
 
 }  // namespace

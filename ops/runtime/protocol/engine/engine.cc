@@ -236,7 +236,6 @@ void Engine::Impl::DrainNegotiator() {
   if (output.cancels && !goodbyes_.empty()) PassGoodbyesOn();
   for (auto& [to, frame] : output.frames) Send(to, std::move(frame));
   for (std::string& warning : output.warnings) effects_.warnings.push_back(std::move(warning));
-  for (TuningRecord& record : output.tuned) effects_.tuned.push_back(record);
   for (LockNews& news : output.locks) effects_.locks.push_back(std::move(news));
   for (AttemptEnd& end : output.left) effects_.left.push_back(std::move(end));
   for (auto& [id, error] : output.refused) AddResults({id}, error);

@@ -17,7 +17,6 @@
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/runtime/protocol/negotiation/attempts.h"
 #include "ops/runtime/protocol/negotiation/process_sets.h"
-#include "ops/runtime/protocol/tuning/autotuner.h"
 
 namespace tfring {
 
@@ -81,8 +80,7 @@ struct EngineEffects {
   std::vector<AttemptEnd> left;
   std::vector<std::pair<CallId, Status>> results;  // each call appears exactly once, ever
   std::vector<std::string> warnings;
-  std::vector<TuningRecord> tuned;  // what the autotuner of rank 0 has tried, for its log
-  std::vector<LockNews> locks;      // that have begun or ended, in this order
+  std::vector<LockNews> locks;  // that have begun or ended, in this order
   bool finished = false;  // after a shutdown: nothing is in flight, and nobody needs this rank
   bool stays = false;     // after a shutdown: rank 0 plans on for others, for a limited time
   // The next plan waits for one that runs. Else nothing follows from a completion without an error

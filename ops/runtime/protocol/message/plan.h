@@ -72,7 +72,6 @@ struct PlanRun {
   std::vector<Rank> members;
   std::vector<CallId> calls;  // calls[i] is this rank's call of plan.items[i]; none if kVoid
   PlanEntry entry = PlanEntry::kPlanned;
-  int64_t piece_bytes = 0;  // into which its data is cut; 0: as TFRING_X_PIECE_BYTES says
   // Whose process set this plan removes, if no other set has exactly these ranks.
   std::vector<Rank> disbanded;
 

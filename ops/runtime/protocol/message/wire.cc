@@ -330,9 +330,6 @@ std::string EncodeFrame(const Frame& frame) {
     case FrameType::kFrozen:
     case FrameType::kUnlock:
       WriteLockMessage(frame.type, frame.lock, &out);
-      break;
-    case FrameType::kPieces:
-      out.Signed(frame.piece_bytes);
   }
   return out.Take();
 }
@@ -370,10 +367,6 @@ Result<Frame> DecodeFrame(std::string_view bytes) {
     case FrameType::kFrozen:
     case FrameType::kUnlock:
       frame.lock = ReadLockMessage(frame.type, &in);
-      break;
-    case FrameType::kPieces:
-      frame.piece_bytes = in.Signed();
-      if (frame.piece_bytes < kMinPieceBytes || frame.piece_bytes > kMaxPieceBytes) in.Fail();
       break;
     default:
       in.Fail();

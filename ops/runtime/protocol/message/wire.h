@@ -29,9 +29,8 @@ enum class FrameType : uint8_t {
   kStop = 10,      // sequencer to all: enter no more batches of the lock
   kFrozen = 11,    // rank to sequencer: I enter no more batches; requests follow again
   kUnlock = 12,    // sequencer to all: the lock is over; which batches run and which do not
-  kPieces = 13,    // sequencer to all: into pieces of this size the plans that follow are cut
 };
-inline constexpr uint8_t kMaxFrameType = 13;
+inline constexpr uint8_t kMaxFrameType = 12;
 
 // Any control frame; the fields that its type does not use stay empty.
 struct Frame {
@@ -43,7 +42,6 @@ struct Frame {
   std::vector<Departure> departures;             // kGoodbye
   ProcessSetId process_set = kGlobalProcessSet;  // kWithdraw
   LockMessage lock;                              // kLock, kStop, kFrozen, kUnlock
-  int64_t piece_bytes = 0;                       // kPieces: see Config
   Status status;  // kAbort, kFault; kWithdraw: why my step failed, ok if the attempt was over
 };
 

@@ -21,9 +21,6 @@ class FusionPlanner {
  public:
   explicit FusionPlanner(const Config& config);
 
-  // Counts for what is added from here on.
-  void SetThreshold(int64_t bytes) { threshold_ = bytes; }
-
   // `handle` names the request to the caller. What all members agreed on decides, and `path`, which
   // is that of the plan.
   void Add(uint64_t handle, const Request& request, const std::vector<Rank>& absent = {},
@@ -45,9 +42,9 @@ class FusionPlanner {
   };
   bool Alone(const Request& request, DataPath path) const;
 
-  int64_t threshold_;
-  bool groups_alone_;
-  bool deterministic_;
+  const int64_t threshold_;
+  const bool groups_alone_;
+  const bool deterministic_;
   std::list<Batch> batches_;
   std::map<FusionKey, Batch*> open_;  // the last batch of each key, while it can grow
 };

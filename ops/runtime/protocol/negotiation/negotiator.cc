@@ -169,12 +169,6 @@ void Negotiator::OnFrame(Rank from, std::string_view frame, TimePoint now) {
     case FrameType::kFrozen:
     case FrameType::kUnlock:
       return OnLockFrame(from, decoded->type, decoded->lock);
-    case FrameType::kPieces:
-      if (participant_.lock() != nullptr) {
-        return FailPeer(from, Internal("it changes the size of pieces in a lock"));
-      }
-      piece_bytes_ = decoded->piece_bytes;
-      return;
     default:
       FailPeer(from, Internal("a frame of type " + std::to_string(static_cast<int>(decoded->type)) +
                               " is not part of the negotiation"));
@@ -188,11 +182,6 @@ void Negotiator::ReceivePlan(Rank from, Plan plan) {
   const Status status = participant_.OnPlan(&run);
   if (!status.ok()) return FailPeer(from, status);
   TakeEntered();
-  AddRun(std::move(run));
-}
-
-void Negotiator::AddRun(PlanRun run) {
-  run.piece_bytes = piece_bytes_;
   out_.runs.push_back(std::move(run));
 }
 
@@ -248,19 +237,6 @@ void Negotiator::SendRequests() {
   }
 }
 
-// The values that the autotuner has changed: all ranks learn of new pieces between the same plans.
-void Negotiator::SendTuning() {
-  Sequencer::Tuning tuning = sequencer_->TakeTuning();
-  for (TuningRecord& record : tuning.records) out_.tuned.push_back(record);
-  if (!tuning.piece_bytes) return;
-  piece_bytes_ = *tuning.piece_bytes;
-  Frame frame;
-  frame.type = FrameType::kPieces;
-  frame.piece_bytes = piece_bytes_;
-  const std::string bytes = EncodeFrame(frame);
-  for (Rank rank = 1; rank < size_; ++rank) out_.frames.emplace_back(rank, bytes);
-}
-
 void Negotiator::SendPlans() {
   Sequencer::Outgoing outgoing = sequencer_->Take();
   const auto own = outgoing.resend.find(kSequencerRank);
@@ -298,7 +274,6 @@ void Negotiator::SendPlans() {
   }
   if (outgoing.lock) StartLock(*outgoing.lock);
   PassOwnRequests();  // that rank 0 has left an attempt, which is over already: no plan follows
-  SendTuning();
 }
 
 TimePoint Negotiator::next_deadline() const {

@@ -21,7 +21,6 @@
 #include "ops/runtime/protocol/negotiation/attempts.h"
 #include "ops/runtime/protocol/negotiation/participant.h"
 #include "ops/runtime/protocol/negotiation/process_sets.h"
-#include "ops/runtime/protocol/tuning/autotuner.h"
 
 namespace tfring {
 
@@ -42,7 +41,6 @@ class Negotiator {
     std::vector<PlanRun> runs;
     std::vector<std::pair<CallId, Status>> refused;  // calls of attempts that are over
     std::vector<std::string> warnings;               // stalls, for the log
-    std::vector<TuningRecord> tuned;                 // rank 0 only
     std::vector<LockNews> locks;                     // that have begun or ended
     bool cancels = false;  // a frame ends calls because a rank that they need has left
     Status fatal;          // not ok: a peer broke the protocol, or the stall limit passed
@@ -128,8 +126,6 @@ class Negotiator {
   void ReceivePlan(Rank from, Plan plan);
   void SendRequests();
   void SendPlans();
-  void SendTuning();
-  void AddRun(PlanRun run);
   // negotiator_lock.cc
   void OnLockFrame(Rank from, FrameType type, const LockMessage& message);
   void OnFrozen(Rank from, const LockMessage& message);
@@ -148,9 +144,8 @@ class Negotiator {
   LockTimer lock_timer_;
   std::optional<std::vector<uint64_t>> recalled_;
   Output out_;
-  int64_t piece_bytes_ = 0;  // of plans that are taken from here on; see PlanRun
-  TimePoint now_ = 0;        // the latest seen
-  bool dead_ = false;        // there was a fatal status: nothing is sent or received any more
+  TimePoint now_ = 0;  // the latest seen
+  bool dead_ = false;  // there was a fatal status: nothing is sent or received any more
 };
 
 }  // namespace tfring

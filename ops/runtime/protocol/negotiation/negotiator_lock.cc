@@ -73,7 +73,7 @@ void Negotiator::StopLock(UnlockReason reason, TimePoint now) {
 }
 
 void Negotiator::TakeEntered() {
-  for (PlanRun& run : participant_.TakeEntered()) AddRun(std::move(run));
+  for (PlanRun& run : participant_.TakeEntered()) out_.runs.push_back(std::move(run));
 }
 
 }  // namespace tfring

@@ -25,8 +25,7 @@ constexpr size_t kMaxLayouts = 64;
 
 Sequencer::Sequencer(const Config& config, ProcessSets process_sets)
     : sets_(std::move(process_sets)),
-      tuner_(config),
-      tuned_(tuner_.values()),
+      max_plans_in_flight_(static_cast<size_t>(std::max<int64_t>(1, config.max_plans_in_flight))),
       stall_shutdown_(config.stall_shutdown),
       check_call_sites_(config.call_site_check),
       max_pending_bytes_(static_cast<size_t>(config.max_pending_bytes)),
@@ -204,7 +203,7 @@ void Sequencer::TryComplete(PendingTensor* pending, TimePoint now) {
   if (!possible.ok()) return EndDisagreement(pending, std::move(possible));
   if (pending->ready + absent.size() == pending->members.size()) {
     pending->absent = std::move(absent);
-    return ValidateAndQueue(pending, now);
+    return ValidateAndQueue(pending);
   }
   // A join that waits for ranks that still work is no stall.
   if (pending->watched || pending->AnyRequest().kind == CollectiveKind::kJoin) return;
@@ -212,16 +211,12 @@ void Sequencer::TryComplete(PendingTensor* pending, TimePoint now) {
   pending->watched = true;
 }
 
-void Sequencer::ValidateAndQueue(PendingTensor* pending, TimePoint now) {
+void Sequencer::ValidateAndQueue(PendingTensor* pending) {
   StopStallWatch(pending);
   Status agreed = Validate(pending);
   if (!agreed.ok()) return EndDisagreement(pending, std::move(agreed));
   pending->complete = true;
   pending->path = pending->CommonPath();
-  if (tuner_.active()) {
-    const Request& request = pending->AnyRequest();
-    tuner_.OnTensor(pending->process_set, pending->name, TotalBytes(request), now);
-  }
   // Until this tensor is planned, its name must not start another one on the same ranks; they do
   // not send it again before they have the plan. Other members may: those that are no end of a
   // send/recv, and absent ranks that come back.

@@ -25,7 +25,6 @@
 #include "ops/runtime/protocol/negotiation/response_cache.h"
 #include "ops/runtime/protocol/negotiation/stall_inspector.h"
 #include "ops/runtime/protocol/negotiation/validation.h"
-#include "ops/runtime/protocol/tuning/autotuner.h"
 
 namespace tfring {
 
@@ -59,11 +58,6 @@ class Sequencer {
     std::optional<LockMessage> lock;               // behind the plans, to all ranks
   };
 
-  struct Tuning {
-    std::optional<int64_t> piece_bytes;  // of all plans from here on, where it has changed
-    std::vector<TuningRecord> records;
-  };
-
   Sequencer(const Config& config, ProcessSets process_sets);
 
   // Internal if no correct rank sends this. Ids are handled before requests.
@@ -93,9 +87,6 @@ class Sequencer {
   // be sent now. None while there is a lock.
   Outgoing Take();
 
-  // What the autotuner has decided counts from here on. To be asked after Take.
-  Tuning TakeTuning();
-
   // Complete tensors wait for a plan of rank 0 to end. To be asked after Take.
   bool holds_back() const { return !throttled_.empty(); }
 
@@ -116,7 +107,7 @@ class Sequencer {
   Status CheckRoomFor(Rank from, const Request& request);
   void CompleteWithout(Rank joined, TimePoint now);
   void TryComplete(PendingTensor* pending, TimePoint now);
-  void ValidateAndQueue(PendingTensor* pending, TimePoint now);
+  void ValidateAndQueue(PendingTensor* pending);
   Status Validate(PendingTensor* pending) const;
   void RejectRequest(Rank from, const Request& request, Status error, bool ends_attempt = false);
   std::vector<Rank> DepartedOf(const std::vector<Rank>& members) const;
@@ -153,8 +144,7 @@ class Sequencer {
   std::vector<StallWait> IncompleteWaits() const;
 
   ProcessSets sets_;  // as of the last plan that was made
-  Autotuner tuner_;
-  TunedValues tuned_;  // its values that count
+  const size_t max_plans_in_flight_;
   const Duration stall_shutdown_;
   const bool check_call_sites_;
   const size_t max_pending_bytes_;

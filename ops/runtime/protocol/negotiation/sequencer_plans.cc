@@ -11,16 +11,6 @@
 // change when it takes the plan, has the same state at the same point of the sequence.
 namespace tfring {
 
-Sequencer::Tuning Sequencer::TakeTuning() {
-  Tuning tuning;
-  tuning.records = tuner_.TakeRecords();
-  const TunedValues before = std::exchange(tuned_, tuner_.values());
-  throttled_.SetThreshold(tuned_.fusion_threshold_bytes);
-  unthrottled_.SetThreshold(tuned_.fusion_threshold_bytes);
-  if (tuned_.piece_bytes != before.piece_bytes) tuning.piece_bytes = tuned_.piece_bytes;
-  return tuning;
-}
-
 Sequencer::Outgoing Sequencer::Take() {
   Outgoing out;
   if (lock_) return out;
@@ -34,8 +24,7 @@ Sequencer::Outgoing Sequencer::Take() {
     }
     while (MakePlan(&unthrottled_, &out)) {
     }
-    const auto limit = static_cast<size_t>(std::max<int64_t>(1, tuned_.max_plans_in_flight));
-    while (in_flight_.size() < limit && MakePlan(&throttled_, &out)) {
+    while (in_flight_.size() < max_plans_in_flight_ && MakePlan(&throttled_, &out)) {
     }
   } while (!errors_.empty());
   out.lock = MakeLock();

@@ -139,10 +139,6 @@ std::vector<Frame> OtherFrames() {
   frame.type = FrameType::kFrozen;
   frame.lock.reason = {UnlockCause::kApart, "y", {1, 300}};
   frames.push_back(frame);
-  Frame pieces;
-  pieces.type = FrameType::kPieces;
-  pieces.piece_bytes = 1 << 16;
-  frames.push_back(pieces);
   return frames;
 }
 

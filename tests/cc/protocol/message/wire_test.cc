@@ -117,10 +117,6 @@ std::vector<Frame> AllFrames() {
   frame.lock.rank = 70000;
   frame.lock.reason = {UnlockCause::kOtherCall, "metric \xe2\x82\xac"};
   frames.push_back(frame);
-  frame = Frame();
-  frame.type = FrameType::kPieces;
-  frame.piece_bytes = 1 << 20;
-  frames.push_back(frame);
   return frames;
 }
 
@@ -155,17 +151,6 @@ TEST(ALockThatMakesNoSenseIsRefused) {
   frame.type = FrameType::kUnlock;
   frame.lock.reason.cause = UnlockCause::kJoin;
   EXPECT_TRUE(!DecodeFrame(EncodeFrame(frame)).ok());
-}
-
-TEST(PiecesOfAnImpossibleSizeAreRefused) {
-  Frame frame;
-  frame.type = FrameType::kPieces;
-  for (int64_t bytes : {int64_t{0}, int64_t{-1}, kMinPieceBytes - 1, kMaxPieceBytes + 1}) {
-    frame.piece_bytes = bytes;
-    EXPECT_TRUE(!DecodeFrame(EncodeFrame(frame)).ok());
-  }
-  frame.piece_bytes = kMinPieceBytes;
-  EXPECT_TRUE(DecodeFrame(EncodeFrame(frame)).ok());
 }
 
 TEST(AFrozenRankSaysWhichCallsCameEarly) {
@@ -221,7 +206,6 @@ TEST(EveryFrameTypeComesBack) {
     EXPECT_TRUE(back->cache_ids == frame.cache_ids);
     EXPECT_EQ(back->rank, frame.rank);
     EXPECT_TRUE(back->lock == frame.lock);
-    EXPECT_EQ(back->piece_bytes, frame.piece_bytes);
     ASSERT_EQ(back->departures.size(), frame.departures.size());
     for (size_t i = 0; i < frame.departures.size(); ++i) {
       EXPECT_EQ(back->departures[i].rank, frame.departures[i].rank);

@@ -74,14 +74,6 @@ TEST(FramesFromTheWrongSide) {
   ExpectFatal(1, 0, EncodeFrame(Frame()), "not part of the negotiation");
 }
 
-TEST(PiecesFromTheWrongRank) {
-  Frame frame;
-  frame.type = FrameType::kPieces;
-  frame.piece_bytes = 1 << 16;
-  ExpectFatal(1, 2, EncodeFrame(frame), "does not go from rank 2 to rank 1");
-  ExpectFatal(0, 1, EncodeFrame(frame), "does not go from rank 1 to rank 0");
-}
-
 TEST(ImpossibleRequests) {
   ExpectFatal(0, 2, Requests({Allreduce("x", {4}, 1)}), "no member of process set 1");
   ExpectFatal(0, 1, Requests({Allreduce("x"), Allreduce("x")}), "asked twice for tensor 'x'");

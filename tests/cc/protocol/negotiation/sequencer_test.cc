@@ -24,30 +24,6 @@ TEST(ARefusalReachesAllWithRankAndReason) {
   EXPECT_EQ(cluster.fatal.ToString(), "Ok");
 }
 
-// Two tensors fit into the threshold that the search begins with, and not into the next, of 1 MiB.
-TEST(WhatTheAutotunerTriesCountsForThePlansThatFollow) {
-  Config config;
-  config.autotune = true;
-  config.autotune_warmup_samples = 0;
-  config.autotune_steps_per_sample = 1;
-  config.autotune_samples = 1;
-  config.fixed = {"MAX_PLANS_IN_FLIGHT", "PIECE_BYTES"};
-  Cluster cluster(2, config);
-  const std::vector<int64_t> large = {200'000};  // float32
-  std::vector<size_t> plans;
-  for (int round = 0; round < 4; ++round) {
-    cluster.ClearLogs();
-    cluster.now += kSecond;
-    for (const char* name : {"a", "b"}) {
-      for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce(name, large));
-    }
-    cluster.Run();
-    plans.push_back(cluster.log(1).size());
-  }
-  EXPECT_TRUE((plans == std::vector<size_t>{1, 1, 2, 2}));
-  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
-}
-
 TEST(ASendIsAgreedBetweenTwo) {
   Cluster cluster(3, Config());
   Request send = Send(2, 0, {3});

@@ -44,7 +44,6 @@ def test_settings_of_horovods_without_effect_say_so_once():
     environ = {
         "HOROVOD_AUTOTUNE": "1",
         "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "20",
-        "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "0.8",
         "HOROVOD_ELASTIC": "1",
         "HOROVOD_CYCLE_TIME": "5",
         "HOROVOD_HIERARCHICAL_ALLREDUCE": "1",
@@ -64,26 +63,12 @@ def test_settings_of_horovods_without_effect_say_so_once():
     warnings = list(settings.without_effect)
     begins = [warning.partition(" no effect")[0] for warning in warnings]
     assert begins == [
-        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES, HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE have",
+        "HOROVOD_AUTOTUNE, HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES have",
         "HOROVOD_CYCLE_TIME has",
         "HOROVOD_ELASTIC has",
         "HOROVOD_HIERARCHICAL_ALLGATHER has",
         "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX has",
     ]
-
-
-def test_horovods_names_for_autotuning():
-    environ = {
-        "HOROVOD_AUTOTUNE": "1",
-        "HOROVOD_AUTOTUNE_LOG": "log.csv",
-        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "2",
-        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "4",
-    }
-    settings = read_settings(environ)
-    assert settings.runtime == {
-        name.removeprefix("HOROVOD_"): value for name, value in environ.items()
-    }
-    assert not settings.without_effect
 
 
 def test_timeline():
