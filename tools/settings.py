@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tfring.runtime.settings.setting import Kind, Setting  # noqa: E402
-from tfring.runtime.settings.table import GROUPS, RUNTIME, SETTINGS  # noqa: E402
+from tfring.runtime.settings.table import GROUPS, RUNTIME  # noqa: E402
 
 HEADER = ROOT / "ops/runtime/base/config_table.h"
 PAGE = ROOT / "docs/configuration.md"

@@ -19,32 +19,22 @@ constexpr Duration kAbandonedCloseLimit = kSecond / 4;
 // How often the control thread looks at what waits while other threads take the steps of a lock.
 constexpr Duration kLookInterval = kSecond / 10;
 
-// "0: 0-3; 1: 0, 2", as tfring/observe/recorder/process_sets.py reads it.
-std::string SetsText(const ProcessSets& sets) {
-  std::string text;
-  for (const auto& [id, ranks] : sets.all()) {
-    text += (text.empty() ? "" : "; ") + std::to_string(id) + ": " + RanksString(ranks);
-  }
-  return text;
-}
-
 }  // namespace
 
 ControlLoop::ControlLoop(EngineOptions options, std::unique_ptr<ControlTransport> transport,
                          CallTable* table, RunTable* runs, Completions* completions,
                          const ErrorNotes* notes, Recorder* recorder)
     : rank_(options.rank),
+      reports_(options.rank, recorder),
       value_reports_(options.rank, options.config.check_values, recorder),
       engine_(std::move(options)),
       table_(table),
       runs_(runs),
       completions_(completions),
       notes_(notes),
-      recorder_(recorder),
       transport_(std::move(transport)),
       sets_(std::make_shared<const ProcessSets>(engine_.process_sets())),
-      health_(std::make_shared<const GenerationHealth>()),
-      locks_(rank_, recorder) {}
+      health_(std::make_shared<const GenerationHealth>()) {}
 
 ControlLoop::~ControlLoop() = default;
 
@@ -57,23 +47,12 @@ void ControlLoop::OnCompletion(Completion completion) {
   const bool succeeded = Succeeded(completion);
   const bool launched = completion.stage == CompletionStage::kLaunched;
   const TimePoint now = MonotonicNow();
-  if (Recorder* recorder = Recording(recorder_)) {
-    if (launched) {
-      recorder->PlanLaunched(sequence, now);
-    } else {
-      recorder->PlanEnded(sequence, completion.status.code(), now);
-    }
-  }
+  reports_.PlanEnded(completion, now);
   if (!completion.bad_values.empty()) ReportValues(completion);
   if (rank_ == 0 && succeeded) table_->NoteAsked(sequence, completion.entered);
-  bool leaving = false;
-  {
-    // Before any `done` can run: it may submit the same name again, and the engine has to see this
-    // completion first.
-    std::lock_guard<std::mutex> lock(inbox_mutex_);
-    inbox_.completions.push_back(std::move(completion));
-    leaving = leaving_;
-  }
+  // Before any `done` can run: it may submit the same name again, and the engine has to see this
+  // completion first.
+  const bool leaving = inbox_.Add(std::move(completion));
   if (launched) {
     completions_->Push(table_->TakeLaunched(sequence, now));
   } else {
@@ -92,37 +71,17 @@ void ControlLoop::ReportValues(const Completion& completion) {
 }
 
 void ControlLoop::RequestShutdown(const std::string& error) {
-  {
-    std::lock_guard<std::mutex> lock(inbox_mutex_);
-    inbox_.shutdown = true;
-    inbox_.error = error;
-    leaving_ = true;
-  }
+  inbox_.RequestShutdown(error);
   WakeIfAsleep();
 }
 
 void ControlLoop::Abandon(const Status& why) {
-  {
-    std::lock_guard<std::mutex> lock(inbox_mutex_);
-    if (inbox_.abandon.ok()) inbox_.abandon = why;
-  }
+  inbox_.Abandon(why);
   WakeIfAsleep();
-}
-
-Status ControlLoop::AbandonedFor() const {
-  std::lock_guard<std::mutex> lock(inbox_mutex_);
-  return inbox_.abandon;
 }
 
 void ControlLoop::WakeIfAsleep() {
   if (asleep_.exchange(false)) transport_->Wake();
-}
-
-bool ControlLoop::InboxCanWait() const {
-  std::lock_guard<std::mutex> lock(inbox_mutex_);
-  if (inbox_.shutdown || !inbox_.abandon.ok()) return false;
-  if (awaits_end_ || leaving_) return inbox_.completions.empty();
-  return std::all_of(inbox_.completions.begin(), inbox_.completions.end(), Succeeded);
 }
 
 void ControlLoop::NotifySubmission() {
@@ -155,7 +114,8 @@ void ControlLoop::Sleep(std::vector<ControlEvent>* events) {
     deadline = SleepsUntil();
     asleep_.store(true);
   }
-  const bool nothing = !table_->HasSubmissions() && !runs_->HasWithdrawals() && InboxCanWait();
+  const bool nothing =
+      !table_->HasSubmissions() && !runs_->HasWithdrawals() && inbox_.CanWait(awaits_end_);
   if (!nothing) asleep_.store(false);
   transport_->Wait(nothing ? deadline : 0, events);
   asleep_.store(false);
@@ -169,10 +129,7 @@ EngineEvents ControlLoop::Gather(std::vector<ControlEvent> control) {
   // calls of an attempt after the withdrawal from the one before.
   table_->Drain(&events.submissions);
   runs_->Drain(&events.withdrawals);
-  std::lock_guard<std::mutex> lock(inbox_mutex_);
-  events.completions.swap(inbox_.completions);
-  events.shutdown = std::exchange(inbox_.shutdown, false);
-  events.error = std::exchange(inbox_.error, "");
+  inbox_.Drain(&events);
   return events;
 }
 
@@ -182,19 +139,11 @@ void ControlLoop::TakeStep(std::vector<ControlEvent> control) {
   }
   const TimePoint now = MonotonicNow();
   EngineEffects effects = engine_.Step(now, Gather(std::move(control)));
-  if (Recorder* recorder = Recording(recorder_)) {
-    recorder->Awake(now);
-    // Not where a plan ends: backends report that with locks held which bytes_sent may need. A
-    // rank whose plan was the last one is at its next heartbeat here.
-    recorder->Sent(backend_->bytes_sent(), engine_.cache_hits());
-  }
-  if (recorder_ != nullptr) Record(effects);
+  reports_.Step(effects, now, *backend_, engine_);
   finished_ = effects.finished;
   stays_ = effects.stays;
   awaits_end_ = effects.awaits_end;
   locked_ = engine_.lock() != 0;
-  for (const LockNews& news : effects.locks) locks_.Report(news);
-  locks_.Rounds(engine_.lock_rounds());
   Apply(std::move(effects));
 }
 
@@ -204,7 +153,7 @@ void ControlLoop::Run() {
     Status abandoned;
     {
       std::lock_guard<std::mutex> lock(step_mutex_);
-      abandoned = AbandonedFor();
+      abandoned = inbox_.abandoned();
       if (abandoned.ok()) TakeStep(std::exchange(control, {}));
       over_ = finished_ || !abandoned.ok();
     }
@@ -237,45 +186,7 @@ void ControlLoop::Apply(EngineEffects effects) {
     if (call) finished.push_back(std::move(*call));
   }
   completions_->Push(std::move(finished));
-  Warn(std::move(effects.warnings), effects.abort.has_value());
-}
-
-// Has the program say what is wrong. Where it does not, the log has the warnings.
-void ControlLoop::Warn(std::vector<std::string> warnings, bool broken) {
-  if (warnings.empty() && !broken) return;
-  if (warning_event_ != nullptr && warning_event_->Signal(warnings, MonotonicNow())) return;
-  for (const std::string& warning : warnings) TFRING_LOG(kWarning) << warning;
-}
-
-void ControlLoop::Record(const EngineEffects& effects) {
-  for (const std::string& warning : effects.warnings) {
-    recorder_->Event(EventType::kWarning, StatusCode::kOk, 0, warning);
-  }
-  for (const AttemptEnd& end : effects.left) {
-    recorder_->Event(EventType::kStepFailed, StatusCode::kAborted, end.process_set,
-                     end.error.message());
-  }
-  if (effects.process_sets != nullptr) {
-    recorder_->Event(EventType::kProcessSets, StatusCode::kOk,
-                     static_cast<int64_t>(effects.process_sets->all().size()),
-                     SetsText(*effects.process_sets));
-  }
-  for (const auto& [id, status] : effects.results) {
-    if (status.ok()) continue;
-    recorder_->Event(EventType::kCallFailed, status.code(), static_cast<int64_t>(id),
-                     status.message());
-    break;
-  }
-  if (!effects.abort) return;
-  recorder_->Event(EventType::kAbort, effects.abort->code(), 0, effects.abort->message());
-  recorder_->State(RankState::kFailed);
-}
-
-PlanMarks* ControlLoop::RecordPlan(const PlanRun& run, const std::vector<TensorBuffer>& buffers,
-                                   TimePoint now) {
-  Recorder* const recorder = Recording(recorder_);
-  if (recorder == nullptr) return nullptr;
-  return recorder->PlanQueued(run, buffers.size(), InputBytes(buffers), now);
+  reports_.Warn(std::move(effects.warnings), effects.abort.has_value());
 }
 
 void ControlLoop::StartPlan(const PlanRun& run) {
@@ -298,9 +209,7 @@ void ControlLoop::StartPlan(const PlanRun& run) {
   }
   Count(collective->buffers, calls.size());
   if (run.entry == PlanEntry::kEntered) collective->entered = now;
-  collective->marks = RecordPlan(run, collective->buffers, now);
-  if (recorder_ != nullptr) collective->hops = recorder_->hops().sink();
-  collective->traffic = Recording(recorder_);
+  reports_.PlanQueued(run, now, &*collective);
   backend_->Submit(std::move(*collective));
 }
 
@@ -353,7 +262,7 @@ void ControlLoop::DropBackend(const Status& why) {
     std::lock_guard<std::mutex> lock(counts_mutex_);
     counts_.data_wakeups = backend_->wakeups();
     counts_.bytes_sent = backend_->bytes_sent();
-    if (recorder_ != nullptr) recorder_->Sent(counts_.bytes_sent, counts_.cache_hits);
+    reports_.Sent(counts_.bytes_sent, counts_.cache_hits);
     backend = std::move(backend_);
   }
   backend.reset();  // joins its threads and closes the data streams

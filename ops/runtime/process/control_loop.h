@@ -14,10 +14,10 @@
 #include "ops/runtime/process/call_table.h"
 #include "ops/runtime/process/completions.h"
 #include "ops/runtime/process/error_notes.h"
-#include "ops/runtime/process/lock_reports.h"
+#include "ops/runtime/process/inbox.h"
+#include "ops/runtime/process/loop_reports.h"
 #include "ops/runtime/process/run_table.h"
 #include "ops/runtime/process/value_reports.h"
-#include "ops/runtime/process/warning_event.h"
 #include "ops/runtime/protocol/engine/engine.h"
 #include "ops/runtime/protocol/message/wire.h"
 #include "ops/runtime/recorder/recorder.h"
@@ -59,9 +59,10 @@ class ControlLoop {
 
   // Where the backend reports to. The backend is given before Run.
   CompletionSink Sink();
-  // Rung after each warning that Apply writes to the log, and when the generation breaks. Before
-  // Run; may be null.
-  void SetWarningEvent(std::shared_ptr<WarningEvent> event) { warning_event_ = std::move(event); }
+  // Before Run; may be null. See LoopReports.
+  void SetWarningEvent(std::shared_ptr<WarningEvent> event) {
+    reports_.SetWarningEvent(std::move(event));
+  }
   void SetBackend(std::unique_ptr<CollectiveBackend> backend) { backend_ = std::move(backend); }
 
   // Instead of Run, if its thread could not be started.
@@ -112,37 +113,25 @@ class ControlLoop {
   };
   Counts counts() const;
   // As LockReports::Counts. Any thread.
-  std::map<std::string, int64_t> lock_counts() const { return locks_.Counts(); }
+  std::map<std::string, int64_t> lock_counts() const { return reports_.locks().Counts(); }
 
  private:
-  struct Inbox {
-    std::vector<Completion> completions;
-    bool shutdown = false;
-    std::string error;
-    Status abandon;  // not ok: Abandon was called; stays
-  };
-
   void OnCompletion(Completion completion);
   void ReportValues(const Completion& completion);
   void WakeIfAsleep();
-  bool InboxCanWait() const;    // until there is a step for another reason
-  Status AbandonedFor() const;  // ok if it was not
   void Sleep(std::vector<ControlEvent>* events);
   // These have step_mutex_.
   TimePoint SleepsUntil();
   void TakeStep(std::vector<ControlEvent> control);
   EngineEvents Gather(std::vector<ControlEvent> control);
   void Apply(EngineEffects effects);
-  void Warn(std::vector<std::string> warnings, bool broken);
-  void Record(const EngineEffects& effects);
   void StartPlan(const PlanRun& run);
-  PlanMarks* RecordPlan(const PlanRun& run, const std::vector<TensorBuffer>& buffers,
-                        TimePoint now);
   void Count(const std::vector<TensorBuffer>& buffers, size_t calls);
   void Leave();
   void Abandoned(const Status& why);
 
   const Rank rank_;
+  LoopReports reports_;
   ValueReports value_reports_;
   // Held by whoever takes a step, from the look at the queues until its effects are carried out:
   // guards the engine and the order in which plans reach the backend. Only the control thread waits
@@ -156,8 +145,6 @@ class ControlLoop {
   RunTable* const runs_;
   Completions* const completions_;
   const ErrorNotes* const notes_;
-  Recorder* const recorder_;
-  std::shared_ptr<WarningEvent> warning_event_;
   const std::unique_ptr<ControlTransport> transport_;
   std::unique_ptr<CollectiveBackend> backend_;
 
@@ -174,16 +161,13 @@ class ControlLoop {
   std::shared_ptr<const ProcessSets> sets_;
   std::shared_ptr<const GenerationHealth> health_;
 
-  mutable std::mutex inbox_mutex_;  // guards inbox_ and leaving_
   Inbox inbox_;
-  bool leaving_ = false;  // RequestShutdown was called; stays
 
   mutable std::mutex counts_mutex_;  // guards counts_ and the end of backend_
   Counts counts_;
 
   FrameCounts sent_;
   FrameCounts received_;
-  LockReports locks_;
 };
 
 }  // namespace tfring

@@ -1,0 +1,88 @@
+#include "ops/runtime/process/loop_reports.h"
+
+#include <utility>
+
+#include "ops/runtime/base/clock.h"
+#include "ops/runtime/base/log.h"
+
+namespace tfring {
+namespace {
+
+// "0: 0-3; 1: 0, 2", as tfring/observe/recorder/process_sets.py reads it.
+std::string SetsText(const ProcessSets& sets) {
+  std::string text;
+  for (const auto& [id, ranks] : sets.all()) {
+    text += (text.empty() ? "" : "; ") + std::to_string(id) + ": " + RanksString(ranks);
+  }
+  return text;
+}
+
+}  // namespace
+
+void LoopReports::Step(const EngineEffects& effects, TimePoint now,
+                       const CollectiveBackend& backend, const Engine& engine) {
+  if (Recorder* recorder = Recording(recorder_)) {
+    recorder->Awake(now);
+    // Not where a plan ends: backends report that with locks held which bytes_sent may need. A
+    // rank whose plan was the last one is at its next heartbeat here.
+    recorder->Sent(backend.bytes_sent(), engine.cache_hits());
+  }
+  if (recorder_ != nullptr) Record(effects);
+  for (const LockNews& news : effects.locks) locks_.Report(news);
+  locks_.Rounds(engine.lock_rounds());
+}
+
+void LoopReports::Warn(std::vector<std::string> warnings, bool broken) {
+  if (warnings.empty() && !broken) return;
+  if (warning_event_ != nullptr && warning_event_->Signal(warnings, MonotonicNow())) return;
+  for (const std::string& warning : warnings) TFRING_LOG(kWarning) << warning;
+}
+
+void LoopReports::Record(const EngineEffects& effects) {
+  for (const std::string& warning : effects.warnings) {
+    recorder_->Event(EventType::kWarning, StatusCode::kOk, 0, warning);
+  }
+  for (const AttemptEnd& end : effects.left) {
+    recorder_->Event(EventType::kStepFailed, StatusCode::kAborted, end.process_set,
+                     end.error.message());
+  }
+  if (effects.process_sets != nullptr) {
+    recorder_->Event(EventType::kProcessSets, StatusCode::kOk,
+                     static_cast<int64_t>(effects.process_sets->all().size()),
+                     SetsText(*effects.process_sets));
+  }
+  for (const auto& [id, status] : effects.results) {
+    if (status.ok()) continue;
+    recorder_->Event(EventType::kCallFailed, status.code(), static_cast<int64_t>(id),
+                     status.message());
+    break;
+  }
+  if (!effects.abort) return;
+  recorder_->Event(EventType::kAbort, effects.abort->code(), 0, effects.abort->message());
+  recorder_->State(RankState::kFailed);
+}
+
+void LoopReports::PlanQueued(const PlanRun& run, TimePoint now, Collective* collective) {
+  if (recorder_ != nullptr) collective->hops = recorder_->hops().sink();
+  Recorder* const recorder = Recording(recorder_);
+  collective->traffic = recorder;
+  if (recorder == nullptr) return;
+  const std::vector<TensorBuffer>& buffers = collective->buffers;
+  collective->marks = recorder->PlanQueued(run, buffers.size(), InputBytes(buffers), now);
+}
+
+void LoopReports::PlanEnded(const Completion& completion, TimePoint now) {
+  Recorder* const recorder = Recording(recorder_);
+  if (recorder == nullptr) return;
+  if (completion.stage == CompletionStage::kLaunched) {
+    recorder->PlanLaunched(completion.sequence, now);
+  } else {
+    recorder->PlanEnded(completion.sequence, completion.status.code(), now);
+  }
+}
+
+void LoopReports::Sent(int64_t bytes_sent, int64_t cache_hits) {
+  if (recorder_ != nullptr) recorder_->Sent(bytes_sent, cache_hits);
+}
+
+}  // namespace tfring

@@ -1,0 +1,53 @@
+#ifndef TFRING_OPS_RUNTIME_PROCESS_LOOP_REPORTS_H_
+#define TFRING_OPS_RUNTIME_PROCESS_LOOP_REPORTS_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/runtime/base/tensor_buffer.h"
+#include "ops/runtime/base/types.h"
+#include "ops/runtime/interfaces/collective_backend.h"
+#include "ops/runtime/process/lock_reports.h"
+#include "ops/runtime/process/warning_event.h"
+#include "ops/runtime/protocol/engine/engine.h"
+#include "ops/runtime/recorder/recorder.h"
+
+namespace tfring {
+
+// What the control loop tells the record, the log and the program. All but `locks().Counts` and
+// PlanEnded are for the thread that takes a step.
+class LoopReports {
+ public:
+  // `recorder` may be null.
+  LoopReports(Rank rank, Recorder* recorder) : recorder_(recorder), locks_(rank, recorder) {}
+
+  // Signalled for warnings, and when the generation breaks. May be null.
+  void SetWarningEvent(std::shared_ptr<WarningEvent> event) { warning_event_ = std::move(event); }
+
+  // After a step that began at `now`.
+  void Step(const EngineEffects& effects, TimePoint now, const CollectiveBackend& backend,
+            const Engine& engine);
+  // Gives the warnings to the program, or to the log if no thread of the program takes them.
+  void Warn(std::vector<std::string> warnings, bool broken);
+
+  // Adds to the collective where its progress is recorded.
+  void PlanQueued(const PlanRun& run, TimePoint now, Collective* collective);
+  void PlanEnded(const Completion& completion, TimePoint now);
+  // At the end of the backend.
+  void Sent(int64_t bytes_sent, int64_t cache_hits);
+
+  const LockReports& locks() const { return locks_; }
+
+ private:
+  void Record(const EngineEffects& effects);
+
+  Recorder* const recorder_;
+  LockReports locks_;
+  std::shared_ptr<WarningEvent> warning_event_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_PROCESS_LOOP_REPORTS_H_
