@@ -55,7 +55,7 @@ def test_the_first_save_of_a_loop_may_wait_for_the_storage(
             told.set()
         return highest(numbers, name)
 
-    monkeypatch.setattr("tfring.keras.callbacks.checkpoints.patience.highest", counted)
+    monkeypatch.setattr("tfring.keras.callbacks.checkpoints.agreement.highest", counted)
     with Checkpointer(folder) as checkpoints:
         checkpoints._files.folder = Slow(str(folder))
         assert hvd.save_checkpoint(checkpoints, made(1), step=1)

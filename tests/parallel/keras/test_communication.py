@@ -1,4 +1,4 @@
-"""CommunicationMetrics: what steps spent in communication, in logs and event files."""
+"""CommunicationMetricsCallback: what steps spent in communication, in logs and event files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check(history: dict[str, list[float]], model: Any, epochs: int) -> None:
 
 def test_logs_and_event_files_have_every_epoch(tmp_path: Path) -> None:
     model = compiled(keras.optimizers.SGD(0.1))
-    communication = callbacks.CommunicationMetrics(log_dir=tmp_path)
+    communication = callbacks.CommunicationMetricsCallback(log_dir=tmp_path)
     history = fit(model, communication, epochs=2).history
     check(history, model, 2)
     files = written(tmp_path / f"rank-{hvd.rank()}")
@@ -51,14 +51,14 @@ def test_logs_and_event_files_have_every_epoch(tmp_path: Path) -> None:
 
 def test_event_files_after_some_batches(tmp_path: Path) -> None:
     model = compiled(keras.optimizers.SGD(0.1))
-    communication = callbacks.CommunicationMetrics(tmp_path, update_freq=2)
+    communication = callbacks.CommunicationMetricsCallback(tmp_path, update_freq=2)
     history = fit(model, communication, steps=3, epochs=2).history
     check(history, model, 2)
     files = written(tmp_path / f"rank-{hvd.rank()}")
     assert {step: files["comm_bytes"][step] for step in (2, 4, 6)} == files["comm_bytes"]
     assert set(files["comm_bytes"].values()) == {gradient_bytes(model)}
     with pytest.raises(ValueError, match="update_freq"):
-        callbacks.CommunicationMetrics(update_freq=0)
+        callbacks.CommunicationMetricsCallback(update_freq=0)
 
 
 def test_a_folder_that_cannot_be_written_does_not_end_training(
@@ -66,7 +66,7 @@ def test_a_folder_that_cannot_be_written_does_not_end_training(
 ) -> None:
     (tmp_path / "file").touch()
     model = compiled(keras.optimizers.SGD(0.1))
-    communication = callbacks.CommunicationMetrics(log_dir=tmp_path / "file", update_freq=1)
+    communication = callbacks.CommunicationMetricsCallback(log_dir=tmp_path / "file", update_freq=1)
     check(fit(model, communication, epochs=2).history, model, 2)
     assert caplog.text.count("writes no event files any more") == 1
 
@@ -74,7 +74,7 @@ def test_a_folder_that_cannot_be_written_does_not_end_training(
 def test_without_a_record_values_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own, "_own", None)
     model = compiled(keras.optimizers.SGD(0.1))
-    history = fit(model, callbacks.CommunicationMetrics()).history
+    history = fit(model, callbacks.CommunicationMetricsCallback()).history
     assert all(math.isnan(history[name][0]) for name in NAMES)
 
 
@@ -85,6 +85,6 @@ def test_models_of_keras_2_have_them_too() -> None:
     optimizer = hvd.DistributedOptimizer(tf_keras.optimizers.SGD(0.1))
     model.compile(optimizer, loss=tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     x, y = my_data(2)
-    used = [callbacks.CommunicationMetrics()]
+    used = [callbacks.CommunicationMetricsCallback()]
     history = model.fit(x, y, batch_size=len(x) // 2, verbose=0, callbacks=used).history
     check(history, model, 1)

@@ -172,10 +172,8 @@ def test_the_consistency_check_names_variable_and_rank(several: int, every: int,
     bias = model.layers[1].bias
     corrupt = Corrupt(bias, rank=several - 1, step=3)
     check = callbacks.ConsistencyCheckCallback(every=every)
-    since = r".*were equal after step 2 of epoch 1" if every == 2 else ""
-    match = (
-        rf"{when} epoch 1: variable {bias.path} \(number 3\) of rank {several - 1} is not{since}"
-    )
+    since = r" \(they were equal after step 2 of epoch 1\)" if every == 2 else ""
+    match = rf"{when} epoch 1{since}: {bias.path} \(number 3, .*\) of rank {several - 1} is not"
     with pytest.raises(RuntimeError, match=match):
         fit(model, broadcast(), corrupt, check, steps=5)
 
@@ -190,7 +188,7 @@ def test_what_the_consistency_check_leaves_out(several: int) -> None:
     corrupt = Corrupt(model.optimizer._learning_rate, rank=0, step=1)  # after the last step
     fit(model, broadcast(), corrupt, callbacks.ConsistencyCheckCallback(), steps=2)
     strict = callbacks.ConsistencyCheckCallback(optimizer_state=True)
-    with pytest.raises(RuntimeError, match=r"learning_rate \(number"):
+    with pytest.raises(RuntimeError, match=r"learning_rate \(number.*local_variables="):
         fit(model, broadcast(), corrupt, strict, steps=2)
 
 
@@ -199,7 +197,7 @@ def test_unlike_models_are_an_error_on_every_rank(several: int) -> None:
     model = build_model(1, *([keras.layers.Dense(16)] if hvd.rank() == 0 else []))
     check = callbacks.ConsistencyCheckCallback()
     check.set_model(model)
-    with pytest.raises(RuntimeError, match=r"\(6, 4"):
+    with pytest.raises(RuntimeError, match=r"numbers are 6 on rank 0, 4 on rank 1"):
         check.check("now")
     with pytest.raises(ValueError, match="every >= 1"):
         callbacks.ConsistencyCheckCallback(every=0)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_cases import FEATURES, compiled, written
 
 import tfring.keras as hvd
-from tfring.keras.callbacks.observing import board, progress
+from tfring.keras.callbacks.observing import event_files, progress
 from tfring.observe.recorder.own import own_path
 from tfring.observe.recorder.reader import read_header
 
@@ -130,8 +130,8 @@ def test_tensorboard_gets_the_times_of_all_ranks_without_being_asked(tmp_path: P
 
 
 def test_a_callback_that_is_only_called_tensorboard_is_left_alone() -> None:
-    assert board.board_of([type("TensorBoard", (), {})()]) is None
-    assert board.board_of([type("TensorBoard", (), {"log_dir": None})()]) is None
+    assert event_files.event_files_of([type("TensorBoard", (), {})()]) is None
+    assert event_files.event_files_of([type("TensorBoard", (), {"log_dir": None})()]) is None
 
 
 def test_a_timeline_shows_fit_input_and_callbacks_of_all_ranks(tmp_path: Path) -> None:

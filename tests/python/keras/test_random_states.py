@@ -10,8 +10,11 @@ pytest.importorskip("tensorflow")
 
 import keras
 
-from tfring.keras.callbacks.checkpoints.random_states import random_states, set_random_states
-from tfring.keras.callbacks.checkpoints.rank_state import RankState
+from tfring.keras.callbacks.checkpoints.rank_state import (
+    RankState,
+    random_states,
+    set_random_states,
+)
 from tfring.runtime import topology
 
 

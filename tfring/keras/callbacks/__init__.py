@@ -15,7 +15,7 @@ from tfring.keras.callbacks.learning_rate import (
     LearningRateWarmupCallback,
 )
 from tfring.keras.callbacks.metrics import MetricAverageCallback
-from tfring.keras.callbacks.observing.communication import CommunicationMetrics
+from tfring.keras.callbacks.observing.communication import CommunicationMetricsCallback
 from tfring.keras.callbacks.observing.stragglers import StragglerCallback
 from tfring.runtime.public_names import missing
 
@@ -24,7 +24,7 @@ __all__ = [
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
     "CheckpointCallback",
-    "CommunicationMetrics",
+    "CommunicationMetricsCallback",
     "ConsistencyCheckCallback",
     "JoinCallback",
     "LearningRateScheduleCallback",

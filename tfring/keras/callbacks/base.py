@@ -9,13 +9,12 @@ import keras
 
 from tfring.keras import checks
 from tfring.keras.callbacks import state
-from tfring.keras.callbacks.fits import Fit, fit_of
+from tfring.keras.callbacks.fits import Fit, find_join, fit_of
 from tfring.keras.facts import Keras2Callback
 from tfring.training import first_steps
 from tfring.training.reduction_record import reductions
 
-# By model: the JoinCallback of its fit, and the last epoch whose metrics have been averaged.
-_joins: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+# By model: the last epoch whose metrics have been averaged.
 _averaged: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
@@ -32,13 +31,12 @@ class DistributedCallback(Keras2Callback, keras.callbacks.Callback):  # type: ig
         self._fit: Fit | None = None
 
     def set_model(self, model: Any) -> None:
-        """As in keras.callbacks.Callback."""
         super().set_model(model)
         self._fit = None
         checks.before_train_function(model)
 
     def set_params(self, params: Any) -> None:
-        """As in keras.callbacks.Callback; called before any on_train_begin."""
+        """Called before any on_train_begin."""
         super().set_params(params)
         if self.model is not None:
             self._fit = fit_of(self.model, params)
@@ -51,35 +49,29 @@ class DistributedCallback(Keras2Callback, keras.callbacks.Callback):  # type: ig
         return self._fit
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         reductions.forget_tapes()
         if not self.fit.reduced_by_user:
             checks.at_train_begin(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
-        self.fit.begin_epoch(self.model, epoch, joins=find_join(self.model) is not None)
+        self.fit.begin_epoch(self.model, epoch)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self.fit.progress.begin_batch()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
-        self.fit.end_batch(self.model, batch, logs, joins=find_join(self.model) is not None)
+        self.fit.end_batch(self.model, batch, logs)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback; within `fit`, of the validation after an epoch."""
+        """Within `fit`, of the validation after an epoch."""
         self.fit.progress.end_epoch(self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self.fit.look_at_loss(logs)
-        self.fit.end_epoch(self.model, joins=find_join(self.model) is not None)
+        self.fit.end_epoch(self.model)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
-        self.fit.end(self.model, joins=find_join(self.model) is not None)
+        self.fit.end(self.model)
 
 
 class LocalVariablesCallback(DistributedCallback):
@@ -104,25 +96,10 @@ class LocalVariablesCallback(DistributedCallback):
         return state.local_variables(self.model, self._local)
 
     def set_params(self, params: Any) -> None:
-        """As in keras.callbacks.Callback."""
         super().set_params(params)
         first_steps.leave_out(self._local)
         if self._fit is not None:
             self._fit.local += self._local
-
-
-def register_join(model: Any, callback: Any) -> None:
-    """Makes `callback` the JoinCallback of the model's fit; None for the end of it."""
-    if callback is None:
-        _joins.pop(model, None)
-    else:
-        _joins[model] = weakref.ref(callback)
-
-
-def find_join(model: Any) -> Any:
-    """Returns the JoinCallback of the model's fit, or None."""
-    reference = _joins.get(model)
-    return None if reference is None else reference()
 
 
 def wait_for_all(model: Any) -> None:

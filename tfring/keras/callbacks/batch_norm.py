@@ -29,16 +29,14 @@ class BatchNormAverageCallback(LocalVariablesCallback):
         self._due = False
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_epoch_begin(epoch, logs)
         self._due = True
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback: before the validation at the end of an epoch."""
+        """Before the validation at the end of an epoch."""
         self._average()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_epoch_end(epoch, logs)
         self._average()
 

@@ -73,13 +73,11 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
         self._pending = False
 
     def set_params(self, params: Any) -> None:
-        """As in keras.callbacks.Callback."""
         super().set_params(params)
         if self._fit is not None:
             self._fit.reduced_by_user |= self.reduced_by_user
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_train_begin(logs)
         self._pending = True
         preprocessing.make_equal(self.model, self.root_rank)
@@ -172,7 +170,6 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
                 )
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_train_batch_end(batch, logs)
         if self._pending:
             self._pending = False

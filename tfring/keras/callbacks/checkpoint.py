@@ -68,7 +68,6 @@ class BestModelCheckpoint(Keras2Callback, keras.callbacks.ModelCheckpoint):  # t
             )
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         if topology.rank() != 0:
             return
         if self.monitor_op is None:  # Keras makes it at the end of the first epoch only
@@ -76,7 +75,6 @@ class BestModelCheckpoint(Keras2Callback, keras.callbacks.ModelCheckpoint):  # t
         super().on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         if topology.rank() != 0:
             return
         decides_now = self.save_freq == "epoch" and topology.size() > 1

@@ -113,6 +113,5 @@ class _Warmup(LearningRateWarmupCallback):
         super().__init__(initial_lr=0.0, warmup_epochs=epochs)
 
     def set_model(self, model: Any) -> None:
-        """As in keras.callbacks.Callback."""
         super().set_model(model)
         self.initial_lr = facts.rate_of(model.optimizer)

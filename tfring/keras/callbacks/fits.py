@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import FrameType
 from typing import Any
 
 from tfring.collectives import objects
@@ -19,8 +17,9 @@ from tfring.keras.callbacks.early_stop import (
     meet_after_epoch,
 )
 from tfring.keras.callbacks.guard import DivergenceGuard, train_together
-from tfring.keras.callbacks.observing.board import board_of
+from tfring.keras.callbacks.observing.event_files import MOST_RANKS, event_files_of
 from tfring.keras.callbacks.observing.progress import Progress
+from tfring.keras.callbacks.running_fit import fit_variables
 from tfring.keras.callbacks.watch import ReductionWatch
 from tfring.keras.model_optimizers import optimizers_of, parts_of, remembered
 from tfring.runtime import topology
@@ -28,57 +27,73 @@ from tfring.training.comparison.record import record
 
 _log = logging.getLogger("tfring")
 _fits: weakref.WeakKeyDictionary[Any, Fit] = weakref.WeakKeyDictionary()  # by model
+_joins: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()  # likewise
+
+# Of a learning rate: different kinds of processors may round a schedule's cosine differently.
+_ROUNDING = 1e-5
+
+_EQUAL_STEPS = (
+    "they would wait for each other. Give every rank equally many batches, by equal shards of the "
+    "data or by steps_per_epoch=, or put a JoinCallback among the callbacks"
+)
+_EQUAL_RATES = (
+    "their weights would go apart. A callback that changes the rate by a metric "
+    "(ReduceLROnPlateau) must come after MetricAverageCallback, and every rank needs the same "
+    "callbacks in the same order"
+)
+_END_TOGETHER = (
+    "the others would wait for ranks that are gone. Give fit the same epochs= on every rank. A "
+    "callback that ends training by a metric (EarlyStopping) must come after "
+    "MetricAverageCallback, and one that sets stop_training (TerminateOnNaN does, by this rank's "
+    "loss) must do so on all ranks after the same batch"
+)
+_BEGIN_TOGETHER = (
+    "the others' epochs would be paired with these. Give fit the same initial_epoch on every rank "
+    "(hvd.broadcast_object(epoch, 0)), and BackupAndRestore to all ranks or to none, each with a "
+    "folder of its own"
+)
 
 
 class Fit:
     """One call of `fit` on this rank.
 
-    At the beginning of every epoch, and at the end of training, all ranks exchange which epoch they
-    begin, their learning rates, their numbers of steps and a hash of their weights. Ranks that
-    differ would wait for each other for ever, or go apart without a word; so they get an error. The
-    first of the callbacks that is called does it for all. Used by the thread that calls `fit`.
+    At the beginning of every epoch, and at the end of training, all ranks exchange their epoch,
+    learning rates, numbers of steps and a hash of their weights. Ranks that differ would wait for
+    each other for ever, or their weights would go apart unnoticed, so all get an error. The first
+    callback that is called does it for all. The thread that calls `fit` uses it.
 
     Attributes:
-        local: variables that callbacks were told to be this rank's own.
-        reduced_by_user: whether the user has said that gradients are no business of tfring.
+        local: variables that are this rank's own, as callbacks were told.
+        reduced_by_user: whether the user reduces gradients without tfring.
         made_equal_later: whether the ranks get equal weights and states after the first batch only.
         passes: of the data that is trained on, if `shard` or `shard_batches` has made it.
         progress: what it writes into the record.
     """
 
     def __init__(self, model: Any, params: Any) -> None:
-        """Begins a record; the model is not kept, its callbacks are.
-
-        Args:
-            model: the model that is trained.
-            params: what Keras gives to all callbacks of one `fit`.
-        """
+        """Begins a record of a model, which is not kept, with the `params` of its callbacks."""
         self.params = params
         self.local: list[Any] = []
         self.reduced_by_user = False
         self.made_equal_later = False
-        given = _arguments(model)
-        self.passes = _passes(model, given)
-        self._board = board_of(given.get("callbacks")) if topology.rank() == 0 else None
+        given = fit_variables(model)
+        stream = given.get("steps_per_epoch") is not None
+        self.passes = passes.of(given.get("x"), stream=stream, within=not detect.is_model(model))
+        first = topology.rank() == 0
+        self._event_files = event_files_of(given.get("callbacks")) if first else None
         self.progress = Progress(params)
         self._watch = ReductionWatch(model)
         self._guard = DivergenceGuard()
         self._epoch: int | None = None
-        self._batches = 0
+        self._batches = 0  # of this epoch
         self._batch_seen = False
-        self._look = True  # at what the next batch changes
         self._left = False
         self._meets = False  # at the end of this epoch, because a rank does not know its steps
         self._ended = False
         self._nan = False  # the loss has been
 
-    def begin_epoch(self, model: Any, epoch: int, *, joins: bool) -> None:
+    def begin_epoch(self, model: Any, epoch: int) -> None:
         """Compares epoch, learning rates and steps of all ranks; a collective.
-
-        Args:
-            model: the model that is trained.
-            epoch: counted from 0.
-            joins: whether ranks may have different numbers of steps.
 
         Raises:
             RuntimeError: the ranks differ; on every rank.
@@ -89,45 +104,42 @@ class Fit:
             self._watch.start(model, self.local)
         if not record.begun:
             _record(model)
-        self._meet(model, epoch, joins)
+        self._meet(model, epoch)
         if self.passes is not None:
             self.passes.begin_epoch(epoch, first=self._epoch is None)
         self._epoch, self._batches = epoch, 0
         self.progress.begin_epoch(epoch)
 
-    def end_batch(
-        self, model: Any, batch: int, logs: Mapping[str, Any] | None = None, *, joins: bool
-    ) -> None:
-        """Counts a batch; looks at what the first one changed, a collective.
+    def end_batch(self, model: Any, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Counts a batch, for the first callback that says so; looks at what the first one changed.
 
-        Looks again after the second one if the first has made the weights, and ranks may not have
-        different numbers of batches.
+        A collective after the first batches.
         """
-        first = batch + 1 > self._batches  # of several callbacks that say so
-        if first:
-            self.progress.end_batch(model, batch + 1 - self._batches, logs)
-        if first and record.active and _record(model):
+        done = batch + 1 - self._batches
+        if done <= 0:
+            return
+        self.progress.end_batch(model, done, logs)
+        if record.active and _record(model):
             model.stop_training = True
-        if first and self.passes is not None:
-            self.passes.commit(batch + 1 - self._batches)
+        if self.passes is not None:
+            self.passes.commit(done)
         self._batches = batch + 1
-        if first:
-            self.look_at_loss(logs)
+        self.look_at_loss(logs)
         if not self._batch_seen and not self.reduced_by_user and topology.size() > 1:
             checks.warn_of_untracked(model, self.local)
         self._batch_seen = True
-        if first and self._look and not self.reduced_by_user:
-            when = f"after batch {self._batches}"
-            self._look = self._watch.check(model, self.local, when) and not joins
+        if not self.reduced_by_user:
+            again = find_join(model) is None
+            self._watch.after_batch(model, self.local, self._batches, again=again)
 
-    def end_epoch(self, model: Any, *, joins: bool) -> None:
-        """Ends the pass through the data; then as `stop_together`, unless ranks may differ."""
+    def end_epoch(self, model: Any) -> None:
+        """Ends the pass through the data, and the epoch after the same batch on all ranks."""
         self.progress.end_epoch(model)
         if self.passes is not None:
             self.passes.end_epoch()
-        self.stop_together(model, joins=joins)
+        self.stop_together(model)
 
-    def stop_together(self, model: Any, *, joins: bool = False) -> None:
+    def stop_together(self, model: Any) -> None:
         """Makes sure that ranks end the epoch after the same batch (see early_stop).
 
         Raises:
@@ -142,6 +154,7 @@ class Fit:
             return
         if steps is None or self._batches >= steps or not model.stop_training:
             return
+        joins = find_join(model) is not None
         if joins or self._left or self.reduced_by_user or topology.size() == 1:
             return
         self._left = True
@@ -162,28 +175,28 @@ class Fit:
             )
 
     def made_equal(self, model: Any) -> None:
-        """Is called when all ranks have been given the same weights."""
+        """Notes that all ranks have been given the same weights."""
         self.made_equal_later = False
         if not self.reduced_by_user:
             self._watch.start(model, self.local)
 
-    def end(self, model: Any, *, joins: bool) -> None:
-        """Is called at the end of training; like begin_epoch."""
+    def end(self, model: Any) -> None:
+        """Ends training, on all ranks; compares as begin_epoch does."""
         if not self._ended:
             self._ended = True
-            self._meet(model, None, joins)
+            self._meet(model, None)
             self._guard.end()
-            if self._board is not None:
-                self._board.close()
+            if self._event_files is not None:
+                self._event_files.close()
 
-    def _meet(self, model: Any, epoch: int | None, joins: bool) -> None:
+    def _meet(self, model: Any, epoch: int | None) -> None:
         if topology.size() > 1:
             with remembered(model):
-                self._compare(model, epoch, joins)
+                self._compare(model, epoch)
 
-    def _compare(self, model: Any, epoch: int | None, joins: bool) -> None:
+    def _compare(self, model: Any, epoch: int | None) -> None:
         together = not self.reduced_by_user and train_together(model)
-        alike = together and not joins
+        alike = together and find_join(model) is None
         rated = together and epoch is not None and not self.made_equal_later
         compares = self._batch_seen and not self.reduced_by_user
         begins = self._epoch is None and epoch is not None
@@ -198,8 +211,10 @@ class Fit:
             "times": self.progress.times,
         }
         everywhere = objects.allgather_json(mine, name="tfring.fit")
-        if self._board is not None and self._epoch is not None:
-            self._board.write(self._epoch, [each["times"] for each in everywhere])
+        if self._event_files is not None and self._epoch is not None:
+            for rank, each in enumerate(everywhere[:MOST_RANKS]):
+                times = {f"tfring/{name}_seconds": s for name, s in each["times"].items()}
+                self._event_files.write(rank, times, self._epoch)
         _refuse_other_epochs([each["epoch"] for each in everywhere])
         before = f"after epoch {self._epoch + 1}" if self._epoch is not None else "at the beginning"
         _refuse_unequal("steps per epoch", [each["steps"] for each in everywhere], _EQUAL_STEPS)
@@ -226,6 +241,20 @@ def fit_of(model: Any, params: Any) -> Fit:
     return fit
 
 
+def register_join(model: Any, callback: Any) -> None:
+    """Makes `callback` the JoinCallback of the model's fit; None for the end of it."""
+    if callback is None:
+        _joins.pop(model, None)
+    else:
+        _joins[model] = weakref.ref(callback)
+
+
+def find_join(model: Any) -> Any:
+    """Returns the JoinCallback of the model's fit, or None."""
+    reference = _joins.get(model)
+    return None if reference is None else reference()
+
+
 def refuse(what: str, values: Sequence[Any], advice: str, show: Callable[[Any], str] = str) -> None:
     """Raises RuntimeError if the values that the ranks have are not all equal.
 
@@ -242,28 +271,8 @@ def refuse(what: str, values: Sequence[Any], advice: str, show: Callable[[Any], 
         )
 
 
-def fit_frame(model: Any, frame: FrameType | None) -> FrameType | None:
-    """Returns the frame of the model's `fit`, if it is this one or among its callers."""
-    while frame is not None:
-        if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is model:
-            return frame
-        frame = frame.f_back
-    return None
-
-
-def _arguments(model: Any) -> Mapping[str, Any]:
-    """Returns what the model's `fit`, which has called us, was given."""
-    frame = fit_frame(model, inspect.currentframe())
-    return {} if frame is None else frame.f_locals
-
-
-def _passes(model: Any, given: Mapping[str, Any]) -> passes.Passes | None:
-    stream = given.get("steps_per_epoch") is not None
-    return passes.of(given.get("x"), stream=stream, within=not detect.is_model(model))
-
-
 def _refuse_unequal(what: str, values: Sequence[Any], advice: str, tolerance: float = 0.0) -> None:
-    """As `refuse`, for numbers; a rank that does not know its number (None) may be right."""
+    """Does what `refuse` does for numbers; a rank that does not know its number (None) is right."""
     known = [value for value in values if value is not None]
     if any(not math.isclose(value, known[0], rel_tol=tolerance) for value in known):
         refuse(what, values, advice, _shown)
@@ -283,31 +292,6 @@ def _refuse_other_epochs(epochs: Sequence[int | None]) -> None:
         _END_TOGETHER if ended else _BEGIN_TOGETHER,
         lambda epoch: "has ended" if epoch is None else f"begins epoch {epoch + 1}",
     )
-
-
-# Of a learning rate: processors of different kinds may round a schedule's cosine differently.
-_ROUNDING = 1e-5
-
-_EQUAL_STEPS = (
-    "they would wait for each other. Give every rank equally many batches, by equal shards of the "
-    "data or by steps_per_epoch=, or put a JoinCallback among the callbacks"
-)
-_EQUAL_RATES = (
-    "their weights would go apart. A callback that changes the rate by a metric "
-    "(ReduceLROnPlateau) must come after MetricAverageCallback, and every rank needs the same "
-    "callbacks in the same order"
-)
-_END_TOGETHER = (
-    "the others would wait for ranks that are gone. Give fit the same epochs= on every rank. A "
-    "callback that ends training by a metric (EarlyStopping) must come after "
-    "MetricAverageCallback, and one that sets stop_training (TerminateOnNaN does, by this rank's "
-    "loss) must do so on all ranks after the same batch"
-)
-_BEGIN_TOGETHER = (
-    "the others' epochs would be paired with these. Give fit the same initial_epoch on every rank "
-    "(hvd.broadcast_object(epoch, 0)), and BackupAndRestore to all ranks or to none, each with a "
-    "folder of its own"
-)
 
 
 def _rates(model: Any) -> dict[str, float]:

@@ -8,12 +8,14 @@ import numpy as np
 
 from tfring.collectives import sync
 from tfring.collectives.variables import broadcast_variables
-from tfring.keras.callbacks import base, state
+from tfring.keras.callbacks import state
+from tfring.keras.callbacks.base import LocalVariablesCallback
+from tfring.keras.callbacks.fits import register_join
 from tfring.runtime import _native, topology
 from tfring.runtime.exceptions import tf_errors
 
 
-class JoinCallback(base.LocalVariablesCallback):
+class JoinCallback(LocalVariablesCallback):
     """Makes a rank that has used up its batches wait for the others at the end of the epoch.
 
     Meanwhile the others go on; their averages of gradients are over the ranks that still train.
@@ -42,30 +44,25 @@ class JoinCallback(base.LocalVariablesCallback):
         self._most_steps: tuple[int | None] | None = None
 
     def set_model(self, model: Any) -> None:
-        """As in keras.callbacks.Callback."""
         super().set_model(model)
         self._training, self._most_steps = False, None
         if model is not None:
-            base.register_join(model, self)
+            register_join(model, self)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_epoch_begin(epoch, logs)
         self._training = True
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self.join_once()  # validation comes before on_epoch_end
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_epoch_end(epoch, logs)
         self.join_once()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_train_end(logs)
-        base.register_join(self.model, None)
+        register_join(self.model, None)
 
     def join_once(self) -> None:
         """Waits until all ranks have used up their batches; does so once per epoch."""

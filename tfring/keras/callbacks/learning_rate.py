@@ -8,7 +8,8 @@ from typing import Any
 import keras
 
 from tfring.keras import detect, facts
-from tfring.keras.callbacks.base import DistributedCallback, find_join
+from tfring.keras.callbacks.base import DistributedCallback
+from tfring.keras.callbacks.fits import find_join
 from tfring.keras.gradient_hook import innermost
 from tfring.runtime import topology
 
@@ -59,7 +60,6 @@ class LearningRateScheduleCallback(DistributedCallback):
         self._factor = 1.0 if callable(multiplier) else float(multiplier)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_train_begin(logs)
         optimizer = innermost(self.model.optimizer)
         if detect.is_optimizer(optimizer):
@@ -81,12 +81,10 @@ class LearningRateScheduleCallback(DistributedCallback):
                 )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_epoch_begin(epoch, logs)
         self.current_epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         if self.current_epoch < self.start_epoch:
             return
         if self.end_epoch is not None and self.current_epoch >= self.end_epoch:
@@ -97,7 +95,6 @@ class LearningRateScheduleCallback(DistributedCallback):
             self._adjust(self.current_epoch)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_epoch_end(epoch, logs)
         if logs is not None:
             logs["lr"] = facts.number(self.model.optimizer.learning_rate)
@@ -159,7 +156,6 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         return (epoch * (size - 1) / self.warmup_epochs + 1) / size
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_epoch_end(epoch, logs)
         if self.verbose > 0 and epoch == self.warmup_epochs - 1 and topology.rank() == 0:
             lr = facts.number(self.model.optimizer.learning_rate)

@@ -40,25 +40,20 @@ class MetricAverageCallback(DistributedCallback):
         self._validated = States()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_epoch_begin(epoch, logs)
         self._batches, self._trained, self._validated = 0, None, States()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_train_batch_end(batch, logs)
         self._batches = batch + 1
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self._trained = self._states()  # validation begins anew
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self._validated = self._states()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_epoch_end(epoch, logs)
         wait_for_all(self.model)
         if logs is None:

@@ -39,6 +39,7 @@ class ReductionWatch:
         self._since = reductions.now()
         self._hashes: dict[Any, int] = {}  # by variable, when the ranks last compared it
         self._settled: set[Any] = set()  # variables whose gradients all ranks have reduced
+        self._look = True  # at what the next batch changes
         self._wanted = topology.size() > 1 and checks.may_skip_reduction(model)
 
     def start(self, model: Any, local: Sequence[Any]) -> None:
@@ -47,6 +48,14 @@ class ReductionWatch:
             self._settled |= checks.settled(model)
             unsettled = self._unsettled(model, local)
             self._hashes = {key: hashes.hash_of(v) for key, v in unsettled.items()}
+
+    def after_batch(self, model: Any, local: Sequence[Any], batch: int, *, again: bool) -> None:
+        """Checks after the first batch, and once more if that has made weights and `again` is true.
+
+        A collective.
+        """
+        if self._look:
+            self._look = self.check(model, local, f"after batch {batch}") and again
 
     def check(self, model: Any, local: Sequence[Any], when: str) -> bool:
         """Compares; a collective.

@@ -38,7 +38,7 @@ class Writers(DistributedCallback):
         self._callbacks = list(callbacks)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback; a collective.
+        """A collective.
 
         Raises:
             RuntimeError: two ranks have a BackupAndRestore in the same folder; on every rank.

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from tfring.keras import detect
-from tfring.keras.callbacks.checkpoints import running_fit
+from tfring.keras.callbacks import running_fit
 from tfring.keras.facts import Keras2Callback
 
 
@@ -26,11 +26,9 @@ class _StateCallback(Keras2Callback, keras.callbacks.Callback):  # type: ignore[
         self._goes_on = False  # whether the next epoch is the one that `fit` goes on with
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self._goes_on = True
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self._offset = getattr(self.state, "batch", 0) if self._goes_on else 0
         self._goes_on = False
 
@@ -68,14 +66,12 @@ class CommitStateCallback(_StateCallback):
         self._seen = 0  # batches of this epoch
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_train_begin(logs)
         self.batches_remaining = self.batches_per_commit
         if hasattr(self.state, "commits_each_batch"):
             self.state.commits_each_batch(self.batches_per_commit == 1)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_epoch_begin(epoch, logs)
         self._seen = 0
 
@@ -93,7 +89,7 @@ class CommitStateCallback(_StateCallback):
             self.commit()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback; raises what on_train_batch_end does."""
+        """Raises what on_train_batch_end does."""
         self.commit()
 
     def commit(self) -> None:
@@ -128,7 +124,6 @@ class UpdateBatchStateCallback(_StateCallback):
         self._end_of_epoch = _EndOfEpoch()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_epoch_begin(epoch, logs)
         steps = (self.params or {}).get("steps")
         self._offset = running_fit.shorten_epoch(self.model, steps, self._offset)
@@ -143,14 +138,12 @@ class UpdateBatchStateCallback(_StateCallback):
             raise StopIteration
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self.state.batch = self._offset + batch + 1
         # Keras 2 would take StopIteration for the end of all data.
         if detect.is_model(self.model) and self._cut_short(batch + 1):
             self.model.stop_training = self.model.stop_training or self._end_of_epoch
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self.state.batch = 0
         if self.model.stop_training is self._end_of_epoch:
             self.model.stop_training = False
@@ -177,13 +170,10 @@ class UpdateEpochStateCallback(_StateCallback):
         self._first: int | None = None  # the number that Keras gives its first epoch
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self._before, self._first = self.state.epoch, None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self._first = epoch if self._first is None else self._first
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self.state.epoch = self._before + epoch - (self._first or 0) + 1

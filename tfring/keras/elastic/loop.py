@@ -44,7 +44,6 @@ class CommitSteps(CursorCallback):
         state.commits_each_batch(batches_per_commit == 1)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self._since = 0
 
     def keep_metrics(self, metrics: EpochMetrics | None) -> None:
@@ -52,7 +51,6 @@ class CommitSteps(CursorCallback):
         self._metrics = metrics
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_epoch_begin(epoch, logs)
         if self._metrics is not None and self._metrics.give_back(self.model):
             self._metrics = None
@@ -68,7 +66,6 @@ class CommitSteps(CursorCallback):
         super().on_train_batch_begin(batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         done = batch + 1 - self._batches
         super().on_train_batch_end(batch, logs)
         if self._metrics is not None:
@@ -82,7 +79,6 @@ class CommitSteps(CursorCallback):
             self._state.commit_here()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         if not logs and logs is not None:  # all batches were trained before a failure
             results = self.model.get_metrics_result()
             logs.update({name: np.asarray(value).tolist() for name, value in results.items()})
@@ -100,7 +96,6 @@ class Validate(keras.callbacks.Callback):  # type: ignore[misc]
         self._data, self._batch_size, self._users = data, batch_size, users
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         x, y, weights = self._data, None, None
         batch_size = None
         if isinstance(self._data, (tuple, list)):
@@ -137,7 +132,7 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
         self._logs: Mapping[str, Any] | None = None  # of that epoch
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback; commits, because the user's are called only once."""
+        """Commits, because the user's are called only once."""
         self._state.commit_here()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -153,7 +148,7 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
             self._let_change(may_save=not self._state.data.cursor.pass_is_done)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback; raises what on_train_batch_end does."""
+        """Raises what on_train_batch_end does."""
         state = self._state
         self._agree()
         state.epochs = state.epochs.added(epoch, logs or {})

@@ -31,7 +31,6 @@ class UserCallbacks(keras.callbacks.Callback):  # type: ignore[misc]
         self._offset = 0  # batches of this epoch that were trained before
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         if self.all is not None:
             return
         self.all = keras.callbacks.CallbackList(
@@ -41,7 +40,6 @@ class UserCallbacks(keras.callbacks.Callback):  # type: ignore[misc]
         self._tell_begun()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self._offset = self._state.batch
         if epoch > self._begun:
             self._begun = epoch
@@ -51,11 +49,9 @@ class UserCallbacks(keras.callbacks.Callback):  # type: ignore[misc]
                 before.apply_rates(self.model)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self.all.on_train_batch_begin(self._offset + batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self.all.on_train_batch_end(self._offset + batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from tfring.keras import detect, facts
-from tfring.keras.callbacks.base import LocalVariablesCallback, find_join, wait_for_all
-from tfring.keras.callbacks.checkpoints import running_fit
+from tfring.keras.callbacks import running_fit
+from tfring.keras.callbacks.base import LocalVariablesCallback, wait_for_all
 from tfring.keras.callbacks.checkpoints.agreement import Agreement
 from tfring.keras.callbacks.checkpoints.boundary import UpdateBoundary
 from tfring.keras.callbacks.checkpoints.epoch_metrics import EpochMetrics
@@ -20,7 +20,7 @@ from tfring.keras.callbacks.checkpoints.training_checkpoints import TrainingChec
 from tfring.keras.callbacks.checkpoints.training_state import TrainingPosition
 from tfring.keras.callbacks.checkpoints.unseen_state import stateful_ops
 from tfring.keras.callbacks.decisions import Decisions
-from tfring.keras.callbacks.fits import fit_frame
+from tfring.keras.callbacks.fits import find_join
 from tfring.keras.checks import refuse_to_resume
 from tfring.runtime import topology
 from tfring.runtime.settings.environment import read_settings
@@ -121,7 +121,7 @@ class CheckpointCallback(LocalVariablesCallback):
         self._termination.requested = True
 
     def set_model(self, model: Any) -> None:
-        """As in keras.callbacks.Callback; makes this the last callback of the list.
+        """Makes this the last callback of the list.
 
         Callbacks that Keras adds are behind those of the user, and users add some behind the
         result of fit_callbacks. What a checkpoint holds has to be what all of them have left.
@@ -157,7 +157,6 @@ class CheckpointCallback(LocalVariablesCallback):
             self._termination.watch()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_epoch_begin(epoch, logs)
         first = self.position is not None and epoch == self.position.epoch
         trained = self._skipped if first else 0
@@ -209,7 +208,7 @@ class CheckpointCallback(LocalVariablesCallback):
         self._settle(self._epoch, self._batch, final=self._cut)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback; raises what on_train_batch_end does."""
+        """Raises what on_train_batch_end does."""
         super().on_epoch_end(epoch, logs)
         if self.stopped or self._cut:  # within the epoch
             return
@@ -223,7 +222,7 @@ class CheckpointCallback(LocalVariablesCallback):
         self._settle(epoch + 1, 0, final=last or joins)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback; waits for the storage.
+        """Waits for the storage.
 
         Raises:
             RuntimeError: a checkpoint could not be written; on every rank.
@@ -292,7 +291,9 @@ class CheckpointCallback(LocalVariablesCallback):
 
     def _warn_of_unseen_state(self) -> None:
         """Names what the data draws from a state that no checkpoint has."""
-        ops = stateful_ops(running_fit.data_of(self.model)) if topology.rank() == 0 else []
+        if topology.rank() != 0:
+            return
+        ops = stateful_ops(running_fit.fit_variables(self.model).get("x"))
         if ops:
             warnings.warn(
                 f"the dataset has ops with a state of their own, which no checkpoint has: "
@@ -360,4 +361,4 @@ class CheckpointCallback(LocalVariablesCallback):
 
     def _fits(self, frame: FrameType | None) -> bool:
         """Whether the model's `fit` is among the callers of a frame."""
-        return fit_frame(self.model, frame) is not None
+        return running_fit.fit_frame(self.model, frame) is not None

@@ -10,7 +10,7 @@ from typing import Any
 
 from tfring.checkpoint import Checkpointer
 from tfring.collectives import objects
-from tfring.keras.callbacks.checkpoints.patience import while_others_wait
+from tfring.keras.callbacks.checkpoints.agreement import while_others_wait
 from tfring.runtime import topology
 from tfring.runtime.exceptions import described
 

@@ -1,18 +1,14 @@
-"""CommunicationMetrics: how much of a step is communication, in Keras' logs and for TensorBoard."""
+"""CommunicationMetricsCallback: how much of a step is communication."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import os
-from collections.abc import Iterator
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from tfring.keras.callbacks.observing.board import write_scalar
+from tfring.keras.callbacks.observing.event_files import EventFiles
 from tfring.keras.facts import Keras2Callback
 from tfring.observe.metrics.follower import News, RecordFollower
 from tfring.observe.recorder.own import own_path
@@ -30,7 +26,7 @@ NAMES = (
 )
 
 
-class CommunicationMetrics(Keras2Callback, keras.callbacks.Callback):  # type: ignore[misc]
+class CommunicationMetricsCallback(Keras2Callback, keras.callbacks.Callback):  # type: ignore[misc]
     """Adds to an epoch's logs what its steps spent in communication on this rank.
 
     - `comm_seconds`: per step, the time with at least one bucket of gradients under way.
@@ -63,39 +59,33 @@ class CommunicationMetrics(Keras2Callback, keras.callbacks.Callback):  # type: i
         super().__init__()
         if update_freq != "epoch" and (not isinstance(update_freq, int) or update_freq < 1):
             raise ValueError(
-                f"CommunicationMetrics: update_freq={update_freq!r}: it is 'epoch' or a number of "
-                "batches"
+                f"CommunicationMetricsCallback: update_freq={update_freq!r} is neither 'epoch' nor "
+                "a number of batches"
             )
         self._log_dir = log_dir
         self._every = 0 if update_freq == "epoch" or log_dir is None else int(update_freq)
         self._follower: RecordFollower | None = None
-        self._writer: Any = None
+        self._files: EventFiles | None = None
         self._batches = self._earlier = 0  # of this fit: until now, and in epochs before this one
         self._epoch, self._part = _Sums(), _Sums()  # since its begin, and since the last writing
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         path = own_path()
         self._follower = None if path is None else RecordFollower(path)
         if path is None:
             _log.warning(
-                "CommunicationMetrics has nothing to read: tfring is not initialized, or keeps no "
-                "record (TFRING_RECORD)"
+                "CommunicationMetricsCallback has nothing to read: tfring is not initialized, or "
+                "keeps no record (TFRING_RECORD)"
             )
-        if self._log_dir is not None:
-            folder = os.path.join(os.fspath(self._log_dir), f"rank-{topology.rank()}")
-            with self._without_harm():
-                self._writer = tf.summary.create_file_writer(folder)
+        self._files = None if self._log_dir is None else EventFiles(self._log_dir)
         self._batches = 0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self._earlier = self._batches
         self._look()  # what was before the epoch
         self._epoch, self._part = _Sums(), _Sums()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         # One execution of the train function may be several batches.
         before, self._batches = self._batches, self._earlier + batch + 1
         if self._every and self._batches // self._every > before // self._every:
@@ -104,7 +94,6 @@ class CommunicationMetrics(Keras2Callback, keras.callbacks.Callback):  # type: i
             self._part = _Sums()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self._look()
         means = self._epoch.means()
         if logs is not None:
@@ -113,12 +102,9 @@ class CommunicationMetrics(Keras2Callback, keras.callbacks.Callback):  # type: i
             self._write(means, epoch)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self._follower = None
-        if self._writer is not None:
-            with self._without_harm():
-                self._writer.close()
-            self._writer = None
+        if self._files is not None:
+            self._files.close()
 
     def _look(self) -> None:
         """Adds the steps that are over: between two batches all that have begun are."""
@@ -127,29 +113,15 @@ class CommunicationMetrics(Keras2Callback, keras.callbacks.Callback):  # type: i
         try:
             news = self._follower.look(all_are_over=True)
         except (OSError, ValueError) as error:
-            _log.warning("CommunicationMetrics cannot read the record any more: %s", error)
+            _log.warning("CommunicationMetricsCallback cannot read the record any more: %s", error)
             self._follower = None
             return
         self._epoch.add(news)
         self._part.add(news)
 
     def _write(self, means: dict[str, float], step: int) -> None:
-        if self._writer is None:
-            return
-        with self._without_harm(), self._writer.as_default():
-            for name, mean in means.items():
-                if not math.isnan(mean):
-                    write_scalar(name, mean, step)
-            self._writer.flush()
-
-    @contextlib.contextmanager
-    def _without_harm(self) -> Iterator[None]:
-        """Writes no more event files where that fails: a full disk does not end training."""
-        try:
-            yield
-        except (OSError, tf.errors.OpError) as error:
-            self._writer = None
-            _log.warning("CommunicationMetrics writes no event files any more: %s", error)
+        if self._files is not None:
+            self._files.write(topology.rank(), means, step)
 
 
 class _Sums:

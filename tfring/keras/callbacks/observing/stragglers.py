@@ -54,7 +54,6 @@ class StragglerCallback(DistributedCallback):
         self._waited = 0.0  # for input, until the last look; nanoseconds
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_train_begin(logs)
         calls = open_own()
         self._own = None if calls is None else OwnSteps(calls)
@@ -65,13 +64,11 @@ class StragglerCallback(DistributedCallback):
             )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_epoch_begin(epoch, logs)
         self._steps = 0
         self._waited = self.fit.progress.input_nanoseconds()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         super().on_train_batch_end(batch, logs)
         before, self._steps = self._steps, batch + 1
         if self._steps // self.every > before // self.every:

@@ -1,29 +1,39 @@
-"""What a callback cannot ask Keras for: the other callbacks of its `fit`, and the data."""
+"""What a callback cannot ask Keras for: the arguments of its `fit`, and the other callbacks."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
+from types import FrameType
 from typing import Any
 
-from tfring.keras.callbacks.fits import fit_frame
-
-# The variable of `fit`, in Keras 3 and Keras 2, and what it has the steps of an epoch in.
+# The variable of `fit`, in Keras 3 and Keras 2, and its attribute with the steps of an epoch.
 _COUNTED = {"epoch_iterator": "steps_per_epoch", "data_handler": "_inferred_steps"}
 _SHORTENED = "_tfring_shortened"
 
 
-def data_of(model: Any) -> Any:
-    """Returns what the `fit` of a model that calls this trains with; None if nobody knows."""
+def fit_frame(model: Any, frame: FrameType | None) -> FrameType | None:
+    """Returns the frame of the model's `fit`, if it is this one or among its callers."""
+    while frame is not None:
+        if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is model:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def fit_variables(model: Any) -> Mapping[str, Any]:
+    """Returns the arguments and variables of the model's `fit` that calls this; {} if none does."""
     frame = fit_frame(model, inspect.currentframe())
-    return None if frame is None else frame.f_locals.get("x")
+    return {} if frame is None else frame.f_locals
 
 
 def shorten_epoch(model: Any, steps: int | None, trained: int) -> int:
-    """Takes what was trained before off the epoch that begins, where Keras counts its steps.
+    """Subtracts batches that were trained before from the epoch that begins.
 
-    It does with steps_per_epoch, and Keras 2 always. It would take a StopIteration for the end of
+    Call it as each epoch begins. It changes something only where Keras counts the steps: with
+    steps_per_epoch, and in Keras 2 always. There Keras would take a StopIteration for the end of
     the data: it would begin endless data anew and make all later epochs as short as this one, or
-    end `fit` (Keras 2). Call it as each epoch begins.
+    end `fit` (Keras 2).
 
     Args:
         model: the model whose `fit` calls this.
@@ -33,8 +43,7 @@ def shorten_epoch(model: Any, steps: int | None, trained: int) -> int:
     Returns:
         How many of them count: at least one step is left, if there were more steps before.
     """
-    frame = fit_frame(model, inspect.currentframe())
-    known = {} if frame is None else frame.f_locals
+    known = fit_variables(model)
     for name, attribute in _COUNTED.items():
         counts = known.get(name)
         if not steps or not getattr(counts, attribute, None):
