@@ -139,22 +139,22 @@ def slots_of(optimizer: Any, variables: Iterable[Any]) -> list[tuple[str, Any, A
 
 
 def velocities_of(optimizer: Any) -> list[Any]:
-    """Returns the velocities of SGD or RMSprop of Keras 2 that have the learning rate in them."""
-    if type(optimizer).__name__ not in ("SGD", "RMSprop"):
+    """Returns the velocities of SGD or RMSprop that have the learning rate in them."""
+    if not {"SGD", "RMSprop"}.intersection(kind.__name__ for kind in type(optimizer).__mro__):
         return []
-    if detect.is_legacy(optimizer):
+    if detect.is_optimizer(optimizer) and detect.is_legacy(optimizer):
         slots = optimizer._slots.values()
         return [by_name["momentum"] for by_name in slots if "momentum" in by_name]
-    lists = (getattr(optimizer, name, ()) for name in ("momentums", "_momentums"))
-    return [velocity for values in lists for velocity in values]
+    lists = (getattr(optimizer, name, None) or () for name in ("momentums", "_momentums"))
+    return [velocity for values in lists for velocity in values if velocity is not None]
 
 
 def has_settable_rate(optimizer: Any) -> bool:
-    """Returns whether a Keras 2 optimizer was made with a number for learning_rate."""
-    if detect.is_legacy(optimizer):
+    """Returns whether an optimizer of either Keras was made with a number for learning_rate."""
+    if detect.is_optimizer(optimizer) and detect.is_legacy(optimizer):
         rate = optimizer._hyper["learning_rate"]
         return isinstance(rate, tf.Variable) or not callable(rate)
-    return isinstance(optimizer._learning_rate, tf.Variable)
+    return is_variable(getattr(optimizer, "_learning_rate", None))
 
 
 def rate_of(optimizer: Any) -> float:

@@ -318,15 +318,11 @@ class OptimizerHook(GradientHook):
         finally:
             self._outer_reduced = before
 
-    def variables_or_known(self, trainable_variables: Any) -> list[Any]:
-        """Returns the variables given to `apply`, or those the optimizer was built with."""
-        if trainable_variables is not None:
-            return list(trainable_variables)
-        return list(self.optimizer._trainable_variables)
-
     def _variables_of(self, grads: list[Any], trainable_variables: Any) -> list[Any]:
         """Returns [] if Keras' own `apply` has nothing to do or will refuse the call."""
-        variables = self.variables_or_known(trainable_variables)
+        if trainable_variables is None:
+            trainable_variables = self.optimizer._trainable_variables
+        variables = list(trainable_variables)
         if not grads or len(grads) != len(variables):
             return []
         if self.optimizer.built:

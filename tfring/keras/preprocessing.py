@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfring.collectives import objects
+from tfring.keras.agreement import exchange
 from tfring.keras.model_optimizers import reachable
 from tfring.ops import arguments
 from tfring.runtime import topology
@@ -53,23 +54,15 @@ def adapt(layer: Any, data: Any, **kwargs: Any) -> None:
             "hvd.adapt takes Normalization, Discretization, StringLookup, IntegerLookup and "
             f"TextVectorization of Keras 3, not {type(layer).__name__}"
         )
-    mine: dict[str, Any] = {"failed": None}
-    failure = None
+    found, failure = None, None
     try:
         with _not_finalized(layer):
             layer.adapt(data, **kwargs)
-        mine["found"] = _found(learning, data, kwargs.get("steps"))
+        found = _found(learning, data, kwargs.get("steps"))
     except Exception as error:
         failure = error
-        mine["failed"] = f"{type(error).__name__}: {error}"
-    everywhere = objects.allgather_json(mine, name="tfring.adapt")
-    for rank, each in enumerate(everywhere):
-        if each["failed"]:
-            raise RuntimeError(
-                f"rank {topology.rank()}: layer {layer.name!r} cannot be adapted on rank {rank}: "
-                f"{each['failed']}"
-            ) from failure
-    _merge(learning, [each["found"] for each in everywhere])
+    what = f"cannot adapt layer {layer.name!r}"
+    _merge(learning, exchange(found, failure, "tfring.adapt", what))
     layer.finalize_state()
 
 

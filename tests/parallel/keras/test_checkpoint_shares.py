@@ -17,8 +17,8 @@ from keras_cases import compiled, my_data
 import tfring.keras as hvd
 from tfring.checkpoint import Checkpointer
 from tfring.checkpoint.folders import LocalFolder
+from tfring.keras.agreement import highest
 from tfring.keras.callbacks import CheckpointCallback
-from tfring.keras.callbacks.checkpoints.agreement import highest
 
 pytestmark = pytest.mark.usefixtures("eager_functions")
 
@@ -55,7 +55,7 @@ def test_the_first_save_of_a_loop_may_wait_for_the_storage(
             told.set()
         return highest(numbers, name)
 
-    monkeypatch.setattr("tfring.keras.callbacks.checkpoints.agreement.highest", counted)
+    monkeypatch.setattr("tfring.keras.agreement.highest", counted)
     with Checkpointer(folder) as checkpoints:
         checkpoints._files.folder = Slow(str(folder))
         assert hvd.save_checkpoint(checkpoints, made(1), step=1)

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from tfring.keras.callbacks.checkpoints.agreement import while_others_wait
+from tfring.keras.agreement import while_others_wait
 from tfring.runtime import _native
 
 

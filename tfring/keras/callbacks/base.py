@@ -1,4 +1,4 @@
-"""What the callbacks share: the check that gradients are reduced, and facts about a model's fit."""
+"""The base classes of callbacks, and facts about a model's fit."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _averaged: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class DistributedCallback(Keras2Callback, keras.callbacks.Callback):  # type: ignore[misc]
-    """The base class of all callbacks that run collectives; compares what the ranks do.
+    """The base class of all callbacks that run collectives.
 
     Checks that gradients are reduced, and that the ranks begin the same epochs (see fits.Fit). A
-    subclass that overrides a method calls that of this class first. Used by the thread that calls
-    `fit`, and for one `fit` at a time.
+    subclass that overrides a method calls that of this class first. The thread that calls `fit`
+    uses it, for one `fit` at a time.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class DistributedCallback(Keras2Callback, keras.callbacks.Callback):  # type: ig
         checks.before_train_function(model)
 
     def set_params(self, params: Any) -> None:
-        """Called before any on_train_begin."""
+        """Keeps the Fit; Keras calls this before any on_train_begin."""
         super().set_params(params)
         if self.model is not None:
             self._fit = fit_of(self.model, params)
@@ -63,7 +63,7 @@ class DistributedCallback(Keras2Callback, keras.callbacks.Callback):  # type: ig
         self.fit.end_batch(self.model, batch, logs)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Within `fit`, of the validation after an epoch."""
+        """Ends the epoch: within `fit`, validation comes next."""
         self.fit.progress.end_epoch(self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -75,14 +75,14 @@ class DistributedCallback(Keras2Callback, keras.callbacks.Callback):  # type: ig
 
 
 class LocalVariablesCallback(DistributedCallback):
-    """The base class of callbacks that leave out variables that are this rank's own."""
+    """The base class of callbacks that leave out this rank's own variables."""
 
     def __init__(self, local_variables: Any = None) -> None:
         """Sets what to leave out.
 
         Args:
-            local_variables: a variable of the model, several, or None. Those that the model's
-                optimizers know as local (register_local_var, local_layers) are left out anyhow.
+            local_variables: a variable of the model, several, or None. Local variables that the
+                model's optimizers know (register_local_var, local_layers) are always left out.
         """
         super().__init__()
         self._local = state.as_list(local_variables)
@@ -106,7 +106,7 @@ def wait_for_all(model: Any) -> None:
     """Waits until all ranks have finished their epoch, if the model's fit has a JoinCallback.
 
     Every callback calls this before a collective at the end of an epoch: ranks may have different
-    numbers of batches, and the JoinCallback may be anywhere in the list of callbacks.
+    numbers of batches, and the JoinCallback may be anywhere in the list.
     """
     join = find_join(model)
     if join is not None:

@@ -19,12 +19,12 @@ class BatchNormAverageCallback(LocalVariablesCallback):
     """Averages the moving statistics of BatchNormalization layers over the ranks after each epoch.
 
     Each rank moves them by its own batches, so without this a saved model has those of one rank.
-    The variance of one process is larger by that of the ranks' means; SyncBatchNormalization has
-    that, too. Put this callback before those that save or average metrics.
+    The variance of one process is larger, by that of the ranks' means; SyncBatchNormalization
+    includes it. Put this callback before those that save or average metrics.
     """
 
     def __init__(self, local_variables: Any = None) -> None:
-        """Sets what to leave out, as for other callbacks: variables that are this rank's own."""
+        """Sets which variables are this rank's own and left out."""
         super().__init__(local_variables)
         self._due = False
 
@@ -33,7 +33,7 @@ class BatchNormAverageCallback(LocalVariablesCallback):
         self._due = True
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Before the validation at the end of an epoch."""
+        """Averages before the validation at the end of an epoch."""
         self._average()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

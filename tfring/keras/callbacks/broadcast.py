@@ -35,16 +35,17 @@ _SAME_NAMES = (
 
 
 class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
-    """Gives every rank the weights and the state of the optimizers of one rank, in every `fit`.
+    """Gives every rank the weights and optimizer states of one rank, in every `fit`.
 
-    Broadcasts twice. Before the first batch, what exists by then, so that all ranks take their
-    first step from the same weights and the same state; an optimizer that another rank has built,
-    because it has loaded it, is built first. After the first batch, when every optimizer has its
-    state, all of it again; this is where Horovod broadcasts. Preprocessing layers get what those of
-    that rank have learnt: vocabularies, boundaries, statistics. All optimizers of the model take
-    part, those in its attributes and sub-models, too. Random seeds of layers stay each rank's own.
+    Before the first batch it broadcasts what exists by then, so that all ranks take their first
+    step from the same weights and state. If another rank has loaded and so built an optimizer, it
+    is built here first. After the first batch every optimizer has its state, and all of it is
+    broadcast again, as in Horovod. Preprocessing layers get what those of that rank have learnt.
+    All optimizers of the model take part, also those in its attributes and sub-models. Random seeds
+    of layers stay each rank's own.
+
     Before the first batch it also refuses ranks that differ in steps_per_execution or in the
-    classes or names of their optimizers, which would make them wait for each other.
+    classes or names of their optimizers: they would wait for each other.
     """
 
     def __init__(
@@ -60,11 +61,11 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
         Args:
             root_rank: the rank whose values all get.
             device: TensorFlow device for the broadcast, "" for TensorFlow's choice.
-            local_variables: variables that are this rank's own and stay as they are, besides those
-                that the optimizers know as local (register_local_var, local_layers).
-            reduced_by_user: the model may be trained without reducing gradients, for example
-                because a callback of yours averages the weights after each epoch. Then no callback
-                of tfring checks optimizers, steps and learning rates.
+            local_variables: this rank's own variables, which stay as they are, besides those that
+                the optimizers know as local (register_local_var, local_layers).
+            reduced_by_user: the model may train without reducing gradients, for example because a
+                callback of yours averages the weights after each epoch. Then no callback of tfring
+                checks optimizers, steps and learning rates.
         """
         super().__init__(local_variables)
         self.root_rank = root_rank
@@ -112,7 +113,7 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
         self._broadcast([*weights, *slots] if _all_equal(others) else weights)
 
     def _settable_rates(self) -> dict[str, float]:
-        """Returns the learning rates that the broadcast sets; of a schedule it sets none."""
+        """Returns the learning rates that the broadcast sets; it sets none of a schedule."""
         parts = {path: innermost(each) for path, each in optimizers_of(self.model).items()}
         return {
             path: facts.rate_of(part)
@@ -137,7 +138,7 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
         return {path: hook.name for path, hook in hooks.items() if hook is not None}
 
     def _refuse_different_ranks(self, everywhere: list[dict[str, Any]]) -> None:
-        """Raises RuntimeError on all ranks if some would wait for what others never run."""
+        """Raises RuntimeError on all ranks if some would wait for calls that others never make."""
         fits.refuse(
             "steps_per_execution",
             [each["executions"] for each in everywhere],
@@ -152,7 +153,7 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
             fits.refuse(f"the name of {path}", names, _SAME_NAMES)
 
     def _warn_of_rates(self, everywhere: list[dict[str, float]]) -> None:
-        """Says which learning rates are lost, because all ranks get that of the root."""
+        """Names the learning rates that are lost, because all ranks get that of the root."""
         for path, used in everywhere[self.root_rank].items():
             asked = [rates.get(path, used) for rates in everywhere]
             others = [rank for rank, rate in enumerate(asked) if not math.isclose(rate, used)]

@@ -55,11 +55,7 @@ class BestModelCheckpoint(Keras2Callback, keras.callbacks.ModelCheckpoint):  # t
             self.filepath = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback.
-
-        Raises:
-            ValueError: there is no filepath.
-        """
+        """Raises ValueError if there is no filepath."""
         super().on_train_begin(logs)
         if self.filepath is None:
             raise ValueError(

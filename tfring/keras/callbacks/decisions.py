@@ -1,4 +1,4 @@
-"""What callbacks decide at the end of an epoch: whether training stops, and its learning rates."""
+"""What callbacks decide at the end of an epoch: whether training stops, and the learning rates."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Decisions:
 
     @classmethod
     def of(cls, model: Any) -> Decisions:
-        """Returns what holds for a model now."""
+        """Returns the present decisions for a model."""
         rates = (map(facts.rate_of, parts) for parts in _parts(model))
         return cls(bool(model.stop_training), tuple(map(tuple, rates)))
 
     def apply(self, model: Any) -> None:
-        """Makes them hold for a model."""
+        """Applies them to a model."""
         model.stop_training = self.stop
         self.apply_rates(model)
 

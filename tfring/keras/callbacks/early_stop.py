@@ -1,4 +1,4 @@
-"""What a rank does that ends an epoch before others: these train on and must not wait."""
+"""What a rank does that ends an epoch before others: they train on and must not wait."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tfring.runtime import process_sets, topology
 
 
 class StoppedEarly(Exception):
-    """On this rank training was stopped within an epoch; other ranks are told so."""
+    """Training was stopped within an epoch on this rank; other ranks are told so."""
 
 
 def knows_next_collective(model: Any) -> bool:
-    """Returns whether Keras' own train_step reduces in every batch, by the model's optimizer.
+    """Returns whether the model's optimizer reduces in every batch, in Keras' own train_step.
 
-    What a step of the user's calls first is not known, and with accumulation there may be no next
+    The first collective of a user's own step is unknown, and with accumulation there may be no next
     reduction.
     """
     hook = _hook_of(model)
@@ -30,11 +30,11 @@ def knows_next_collective(model: Any) -> bool:
 
 
 def leave_epoch(model: Any, batches: int, steps: int, advice: str) -> None:
-    """Is called on a rank that stops; the training steps of ranks that train on fail.
+    """Ends the training steps of the ranks that train on with an error, when this rank stops.
 
-    Where the next collective is known this rank meets the others in it, and fails as well if one of
-    them trains on. Else this rank fails its step: that ends the others' step too, and nothing if
-    they stop after the same batch.
+    If the next collective is known, this rank meets the others in it, and fails as well if one of
+    them trains on. Else this rank fails its step, which also ends the others' step. It has no
+    effect if they stop after the same batch.
 
     Args:
         model: the model that is trained.
@@ -53,7 +53,7 @@ def leave_epoch(model: Any, batches: int, steps: int, advice: str) -> None:
 
 
 def meet_after_epoch(model: Any, what: str, advice: str) -> None:
-    """Meets the other ranks in what their next training step would call first; a collective.
+    """Meets the other ranks in the first collective of their next training step.
 
     Args:
         model: a model whose next collective is known.

@@ -32,27 +32,25 @@ def fit_callbacks(
 
     1. All ranks get the weights and the optimizer's state of rank 0.
     2. With `warmup`: the learning rate rises.
-    3. Metrics become those of the data of all ranks, as hvd.evaluate has them, and the statistics
-       of BatchNormalization their mean.
+    3. Metrics become those of the data of all ranks, as in hvd.evaluate. The statistics of
+    BatchNormalization become their mean.
     4. Yours: all ranks see the same metrics, so EarlyStopping or ReduceLROnPlateau decide alike.
     5. With `log_dir`: rank 0 writes for TensorBoard.
-    6. With `checkpoint`: a CheckpointCallback, which goes on from the newest checkpoint, saves, and
-       at SIGTERM ends training after a checkpoint.
-
-    What Keras' callbacks remember (the patience of EarlyStopping) is in the checkpoint, and what
-    others return of `state_dict()`; see `tfring help checkpoints`.
+    6. With `checkpoint`: a CheckpointCallback, which resumes from the newest checkpoint, saves, and
+    at SIGTERM ends training after a checkpoint. It keeps the state of Keras' callbacks (the
+    patience of EarlyStopping) and of those with `state_dict()`; see `tfring help checkpoints`.
 
     Args:
         callbacks: yours, the same on every rank. Where several ranks would write one file
-            (ModelCheckpoint, CSVLogger, TensorBoard), only the first of them does; others that
+            (ModelCheckpoint, CSVLogger, TensorBoard), only the first of them does. Others that
             write files belong on rank 0 only (`*([Mine(path)] if hvd.rank() == 0 else [])`).
         log_dir: folder for TensorBoard's event files. With it the call is a collective.
         checkpoint: a Checkpointer, or the path or URL of its folder. The model has to be built, and
-            the same in every run. A CheckpointCallback of yours can do more.
-        every_epochs: of the CheckpointCallback, as the next three.
-        every_steps: saves after every so many steps of training; None for never.
+            the same in every run. CheckpointCallback has more options.
+        every_epochs: saves at the end of every n-th epoch; None for never.
+        every_steps: saves after every n-th step of training; None for never.
         every_seconds: saves when so many seconds have passed on rank 0; None for never.
-        restore: whether `fit` goes on from the newest checkpoint; "required": it must.
+        restore: whether `fit` resumes from the newest checkpoint; "required": it must.
         warmup: number of epochs over which the learning rate rises to the one that the optimizer
             has when `fit` begins, from that divided by the number of ranks.
 

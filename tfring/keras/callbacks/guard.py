@@ -1,4 +1,4 @@
-"""DivergenceGuard: weights that have gone apart are noticed at the end of the epoch."""
+"""DivergenceGuard: notices weights that differ between the ranks, at the end of the epoch."""
 
 from __future__ import annotations
 
@@ -31,15 +31,13 @@ class DivergenceGuard:
     that gradients train, and of others (state.moving_weights), which layers may learn from their
     batches. Only if hashes differ are variables compared one by one.
 
-    Other weights that differ are one warning. Of trained ones, a difference that can come from
-    rounding is a warning. It grows as long as training goes on, slowly, because all ranks apply the
-    same gradients; so what counts is by how much it grew since the last comparison. More is an
-    error on all ranks.
-    TFRING_DIVERGENCE_GUARD=0 switches the guard off.
+    Other weights that differ cause one warning. A difference of trained weights that can come from
+    rounding is a warning, too. It grows slowly while training goes on, because all ranks apply the
+    same gradients. So the guard looks at its growth since the last comparison: faster growth is an
+    error on all ranks. TFRING_DIVERGENCE_GUARD=0 switches the guard off.
     """
 
     def __init__(self) -> None:
-        """Reads the setting."""
         self._wanted = read_settings(os.environ).divergence_guard
         self._largest = 0.0  # difference at the last comparison
         self._warned_at = 0.0
@@ -49,11 +47,7 @@ class DivergenceGuard:
     def hashes(self, model: Any, local: Sequence[Any]) -> list[int] | None:
         """Returns the two hashes of this rank's weights, or None if there is nothing to compare.
 
-        The second is 0 after the warning.
-
-        Args:
-            model: the model that is trained.
-            local: variables that are this rank's own.
+        The second is 0 after the warning. `local` are this rank's own variables.
         """
         if not self._wanted or not train_together(model):
             return None
@@ -63,11 +57,11 @@ class DivergenceGuard:
     def compare(
         self, model: Any, local: Sequence[Any], hashes: Sequence[list[int] | None], when: str
     ) -> None:
-        """Looks for the first variable that differs, if hashes do; a collective then.
+        """Finds the first variable that differs, if hashes do; a collective then.
 
         Args:
             model: the model that is trained.
-            local: variables that are this rank's own.
+            local: this rank's own variables.
             hashes: what `hashes` returned on each rank.
             when: for the message.
 
@@ -100,12 +94,12 @@ class DivergenceGuard:
                 warnings.warn(f"{text} {_MAY_BE_ROUNDING}", stacklevel=2)
 
     def end(self) -> None:
-        """Has rank 0 note in its record what the last comparison of a training has shown."""
+        """Notes in the record of rank 0 what the last comparison of a training has shown."""
         if self._equal is not None and topology.rank() == 0:
             _native.core.mark(EQUAL if self._equal else ROUNDED)
 
     def _warn_of_moving(self, weights: Sequence[Any], when: str) -> bool:
-        """Warns on rank 0 unless it is rounding; returns whether they are compared again."""
+        """Warns on rank 0 if it is more than rounding; returns whether to compare them again."""
         found = first_difference(weights)
         if found.largest <= ROUNDING:
             return True
@@ -146,7 +140,7 @@ def _moving(model: Any, local: Sequence[Any]) -> list[Any]:
 
 
 def train_together(model: Any) -> bool:
-    """Returns whether no optimizer or tape reduces the model's gradients in a process set."""
+    """Returns whether all optimizers and tapes reduce the model's gradients over all ranks."""
     if reductions.any_in_process_set(facts.weights_of(model, trainable=True)):
         return False
     hooks = [find_hook(optimizer) for optimizer in optimizers_of(model).values()]

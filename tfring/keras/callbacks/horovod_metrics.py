@@ -6,7 +6,7 @@ from tfring.keras.callbacks import metrics
 
 
 class MetricAverageCallback(metrics.MetricAverageCallback):
-    """As tfring.keras.callbacks.MetricAverageCallback, with exact=False by default."""
+    """The callback of tfring.keras.callbacks, with exact=False by default."""
 
     def __init__(self, device: str = "", *, exact: bool = False) -> None:
         super().__init__(device, exact=exact)

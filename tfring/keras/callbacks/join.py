@@ -18,22 +18,22 @@ from tfring.runtime.exceptions import tf_errors
 class JoinCallback(LocalVariablesCallback):
     """Makes a rank that has used up its batches wait for the others at the end of the epoch.
 
-    Meanwhile the others go on; their averages of gradients are over the ranks that still train.
-    When all are through, they get the weights and the optimizer's state of the rank that trained
-    longest, and so begin the next epoch alike. Gradients that were accumulated by then stay with
-    their rank for the next update. The waiting happens before validation, and before collectives of
-    tfring's other callbacks, wherever this one is in the list. It must come before callbacks of the
-    user's that run collectives. Every rank needs at least one batch, and the same number of epochs.
+    Meanwhile the others go on; they average gradients over the ranks that still train. When all
+    have finished, they get the weights and the optimizer's state of the rank that trained longest,
+    and begin the next epoch alike. Accumulated gradients stay with their rank for the next update.
+    The waiting happens before validation, and before collectives of tfring's other callbacks,
+    wherever this one is in the list. Put it before your own callbacks that run collectives. Every
+    rank needs at least one batch, and the same number of epochs.
 
     Attributes:
-        last_rank: The rank whose weights all ranks got at the end of the last epoch, or None.
+        last_rank: the rank whose weights all ranks got at the end of the last epoch, or None.
     """
 
     def __init__(self, local_variables: Any = None, device: str = "") -> None:
         """Sets what this rank keeps.
 
         Args:
-            local_variables: variables that are this rank's own and are not overwritten, like those
+            local_variables: this rank's own variables, which are not overwritten, besides those
                 that the optimizer knows as local (register_local_var, local_layers).
             device: TensorFlow device for the broadcast, "" for TensorFlow's choice.
         """
@@ -65,7 +65,7 @@ class JoinCallback(LocalVariablesCallback):
         register_join(self.model, None)
 
     def join_once(self) -> None:
-        """Waits until all ranks have used up their batches; does so once per epoch."""
+        """Waits until all ranks have used up their batches; once per epoch."""
         if not self._training:
             return
         self._training = False

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import keras
-
-from tfring.keras import detect, facts
+from tfring.keras import facts
 from tfring.keras.callbacks.base import DistributedCallback
 from tfring.keras.callbacks.fits import find_join
 from tfring.keras.gradient_hook import innermost
@@ -62,11 +60,7 @@ class LearningRateScheduleCallback(DistributedCallback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_begin(logs)
         optimizer = innermost(self.model.optimizer)
-        if detect.is_optimizer(optimizer):
-            settable = facts.has_settable_rate(optimizer)
-        else:
-            settable = facts.is_variable(getattr(optimizer, "_learning_rate", None))
-        if not settable:
+        if not facts.has_settable_rate(optimizer):
             raise TypeError(
                 f"optimizer {facts.name_of(optimizer)!r} was made with a learning rate schedule; "
                 f"{type(self).__name__} needs one with a number for learning_rate"
@@ -108,14 +102,16 @@ class LearningRateScheduleCallback(DistributedCallback):
         new = self.initial_lr * self.multiplier(epoch)
         optimizer.learning_rate = new
         if self.momentum_correction and old > 0 and new != old:
-            _scale_velocity(optimizer, new / old)
+            # As if the momentum were scaled for one step. It is a constant in the traced step.
+            for velocity in facts.velocities_of(optimizer):
+                velocity.assign(velocity * (new / old))
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """Raises the learning rate from initial_lr / size to initial_lr over the first epochs.
 
-    It starts with the learning rate of one process and ends with that multiplied by the number of
-    ranks. `initial_lr` is the learning rate at the end, which the optimizer was made with.
+    So it starts with the learning rate of one process. `initial_lr` is the rate at the end, with
+    which the optimizer was made.
     """
 
     def __init__(
@@ -160,20 +156,3 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         if self.verbose > 0 and epoch == self.warmup_epochs - 1 and topology.rank() == 0:
             lr = facts.number(self.model.optimizer.learning_rate)
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {lr:g}.")
-
-
-def _scale_velocity(optimizer: Any, factor: float) -> None:
-    """Multiplies the velocity by `factor`.
-
-    It has the effect of a momentum scaled for one step. The momentum itself is a constant in the
-    traced step, so that changing it between steps would do nothing.
-    """
-    if detect.is_optimizer(optimizer):
-        for velocity in facts.velocities_of(optimizer):
-            velocity.assign(velocity * factor)
-        return
-    for name in ("momentums", "_momentums"):  # SGD, RMSprop: velocities with the rate in them
-        if isinstance(optimizer, (keras.optimizers.SGD, keras.optimizers.RMSprop)):
-            for velocity in getattr(optimizer, name, None) or ():
-                if velocity is not None:
-                    velocity.assign(velocity * factor)

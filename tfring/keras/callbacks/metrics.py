@@ -16,8 +16,8 @@ _VALIDATION = "val_"
 class MetricAverageCallback(DistributedCallback):
     """Replaces the epoch's metrics by those of the data of all ranks.
 
-    Put it before callbacks that act on metrics (ReduceLROnPlateau, EarlyStopping, checkpoints), so
-    that all ranks decide alike, by what one process would see.
+    Put it before callbacks that act on metrics (ReduceLROnPlateau, EarlyStopping, checkpoints).
+    Then all ranks decide alike, by the metrics that one process would see.
     """
 
     def __init__(self, device: str = "", *, exact: bool = True) -> None:
@@ -26,11 +26,11 @@ class MetricAverageCallback(DistributedCallback):
         Args:
             device: accepted for Horovod's sake: the metrics are computed on the CPU.
             exact: add up the states of metrics over the ranks, at the end of training and of
-                validation in each epoch, as `hvd.evaluate` does: losses, AUC, Precision, F1, counts
+                validation in each epoch, as `hvd.evaluate` does. Losses, AUC, Precision, F1, counts
                 and masked means are those of one process with all data. So are metrics of your own
                 whose update_state only adds to their states (assign_add). Other values in the logs
-                are means, weighted by the number of samples, or by that of batches where Keras has
-                counted no samples. False: all values are plain means over the ranks, as Horovod's.
+                are means, weighted by the number of samples, or of batches where Keras has counted
+                no samples. False: all values are plain means over the ranks, as in Horovod.
         """
         super().__init__()
         self.device = device

@@ -1,4 +1,4 @@
-"""Which variables of a model and its optimizers the ranks have in common."""
+"""Which variables of a model and its optimizers all ranks have in common."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COPY_WEIGHTS = ("ScheduleFreeAdamW",)
 
 
 def as_list(variables: Any) -> list[Any]:
-    """Returns the variables that a callback was given: None, one of them, or several."""
+    """Returns the variables that a callback was given as a list: None, one of them, or several."""
     if variables is None:
         return []
     if facts.is_variable(variables):
@@ -52,7 +52,7 @@ def batch_norms(model: Any) -> list[Any]:
 def moving_weights(model: Any, local: Iterable[Any] = ()) -> list[Any]:
     """Returns the weights that no gradient trains, without the local ones.
 
-    The statistics of BatchNormalization are left out, too: they are each rank's own.
+    It leaves out the statistics of BatchNormalization, which are each rank's own.
     """
     statistics = [weight for layer in batch_norms(model) for weight in layer.weights]
     weights = shared_weights(model, [*local, *statistics])
@@ -60,13 +60,10 @@ def moving_weights(model: Any, local: Iterable[Any] = ()) -> list[Any]:
 
 
 def shared_state(model: Any, local: Iterable[Any] = (), *, accumulators: bool = True) -> list[Any]:
-    """Returns the variables of the model's optimizers without those that belong to local ones.
+    """Returns the variables of the model's optimizers, except those for local variables.
 
-    Args:
-        model: a compiled model.
-        local: variables of the model that are this rank's own.
-        accumulators: whether to include the gradients accumulated so far; during training they are
-            this rank's part of an update to come.
+    Without `accumulators` it leaves out accumulated gradients: during training they are this rank's
+    part of an update to come.
     """
     local = list(local)
     chosen: dict[int, Any] = {}
@@ -99,13 +96,10 @@ def built_with(model: Any) -> dict[str, list[int] | None]:
 def build_before_tracing(model: Any) -> None:
     """Builds an optimizer of Keras whose model trains by Keras' own step, if the model is built.
 
-    Keras builds it while it traces the first step. Because that makes variables, TensorFlow then
-    traces the step once more, which takes as long. An optimizer that copies the weights when it is
-    built is left alone, and so is one of the user's, which may do so: they may not be those of the
+    Keras builds it while it traces the first step. That makes variables, so TensorFlow traces the
+    step once more, which takes as long. An optimizer that copies the weights when it is built is
+    left alone, and so is one of the user's, which may do so: the weights may not be those of the
     root yet.
-
-    Args:
-        model: a compiled model.
     """
     optimizer = model.optimizer
     if optimizer is None or detect.is_model(model) or not model.built or optimizer.built:
@@ -121,11 +115,8 @@ def build_before_tracing(model: Any) -> None:
 def build_alike(model: Any, described: Sequence[Mapping[str, Any]]) -> None:
     """Builds the optimizers that are built on other ranks only, with the same weights.
 
-    So all ranks have the same state to exchange. What no rank has built is left as it is.
-
-    Args:
-        model: a model with the same weights on all ranks.
-        described: what `built_with` returned on the ranks, the most important rank first.
+    So all ranks have the same state to exchange. `described` is what `built_with` returned on the
+    ranks, the most important rank first.
     """
     weights = facts.weights_of(model)
     for path, optimizer in optimizers_of(model).items():

@@ -1,4 +1,4 @@
-"""ReductionWatch: a weight whose gradient is not reduced is noticed before ranks go apart."""
+"""ReductionWatch: notices weights whose gradients are not reduced, before the ranks go apart."""
 
 from __future__ import annotations
 
@@ -21,21 +21,16 @@ _UNKNOWN = None  # the hash of a variable that did not exist yet
 class ReductionWatch:
     """Watches the weights of a model with a train_step of its own during one `fit`.
 
-    Also those of a model whose optimizer holds the one that is wrapped. Such a step may reduce
-    gradients by a tape, by an optimizer that is wrapped, or by itself, each for some of the
-    weights; so no optimizer or tape can be refused by its looks. After the first batch (once more
-    after the second if the first has made weights) and then between epochs, the ranks tell each
-    other of every weight whose gradient was not seen to be reduced during this `fit` (the step may
-    have been traced before) a hash of its value. Weights that were equal before and are not any
-    more were trained by each rank on its own.
+    It also watches a model whose optimizer holds the wrapped one. Such a step may reduce gradients
+    by a tape, by a wrapped optimizer, or by itself, each for some of the weights. So no optimizer
+    or tape can be refused by its looks. After the first batch (once more after the second if the
+    first has made weights) and then between epochs, the ranks exchange a hash of every weight whose
+    gradient was not seen to be reduced during this `fit` (the step may have been traced before). If
+    weights were equal before and differ now, each rank has trained them on its own.
     """
 
     def __init__(self, model: Any) -> None:
-        """Prepares the watch, before the train function is traced.
-
-        Args:
-            model: a keras.Model; not kept.
-        """
+        """Prepares the watch, before the train function is traced; does not keep the model."""
         self._since = reductions.now()
         self._hashes: dict[Any, int] = {}  # by variable, when the ranks last compared it
         self._settled: set[Any] = set()  # variables whose gradients all ranks have reduced
@@ -58,15 +53,7 @@ class ReductionWatch:
             self._look = self.check(model, local, f"after batch {batch}") and again
 
     def check(self, model: Any, local: Sequence[Any], when: str) -> bool:
-        """Compares; a collective.
-
-        Args:
-            model: the model that is trained.
-            local: variables that are this rank's own.
-            when: for the message.
-
-        Returns:
-            Whether a weight is new on some rank, so that the next check says more.
+        """Compares; a collective. Returns whether a weight is new on some rank: check again then.
 
         Raises:
             RuntimeError: a weight has changed and differs between ranks, and its gradient was not
@@ -97,7 +84,7 @@ class ReductionWatch:
         return any(before is _UNKNOWN for each in everywhere for before, _, _ in each)
 
     def _unsettled(self, model: Any, local: Sequence[Any]) -> dict[Any, Any]:
-        """Returns what is trained and not known to be reduced, in the same order on all ranks."""
+        """Returns the trained weights not known to be reduced, in the same order on all ranks."""
         trained = facts.weights_of(model, trainable=True)
         for optimizer in optimizers_of(model).values():
             trained = [*trained, *(getattr(optimizer, "_trainable_variables", None) or ())]

@@ -1,4 +1,4 @@
-"""Writers: of several ranks that would write one file, the first does."""
+"""Writers: of several ranks that would write one file, only the first does."""
 
 from __future__ import annotations
 
@@ -26,19 +26,18 @@ _BACKUP = keras.callbacks.BackupAndRestore  # which reads, too, and so has to be
 class Writers(DistributedCallback):
     """Keeps all ranks but the first from writing the files that the first one writes.
 
-    All ranks have the same weights and metrics, so one file says it all; two ranks that write it at
-    once destroy it. Files of other names are left alone, and so are subclasses with an on_epoch_end
-    or the like of their own: it may do what all ranks have to do. Comes before the callbacks that
-    it is given.
+    All ranks have the same weights and metrics, so one file is enough; two ranks that write it at
+    once destroy it. Files of other names are left alone. So are subclasses with an on_epoch_end or
+    the like of their own, which may be needed on all ranks. Put it before the callbacks that it is
+    given.
     """
 
     def __init__(self, callbacks: Sequence[Any]) -> None:
-        """Takes the callbacks of this rank, which may be none."""
         super().__init__()
         self._callbacks = list(callbacks)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """A collective.
+        """Finds the files; a collective.
 
         Raises:
             RuntimeError: two ranks have a BackupAndRestore in the same folder; on every rank.
@@ -91,7 +90,7 @@ def _silence(callback: Any) -> None:
 
 
 def _wake(callback: Any) -> None:
-    """Takes back what _silence has done."""
+    """Undoes `_silence`."""
     for name in [name for name, value in vars(callback).items() if value is _nothing]:
         delattr(callback, name)
 

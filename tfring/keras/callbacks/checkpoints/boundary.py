@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tfring.keras import facts
-from tfring.keras.callbacks.checkpoints.agreement import highest
+from tfring.keras.agreement import highest
 from tfring.keras.gradient_hook import find_hook
 from tfring.keras.hook import steps_taken
 from tfring.keras.model_optimizers import optimizers_of, parts_of, remembered

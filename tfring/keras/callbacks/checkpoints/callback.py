@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from tfring.keras import detect, facts
+from tfring.keras.agreement import Agreement
 from tfring.keras.callbacks import running_fit
 from tfring.keras.callbacks.base import LocalVariablesCallback, wait_for_all
-from tfring.keras.callbacks.checkpoints.agreement import Agreement
 from tfring.keras.callbacks.checkpoints.boundary import UpdateBoundary
 from tfring.keras.callbacks.checkpoints.epoch_metrics import EpochMetrics
 from tfring.keras.callbacks.checkpoints.training_checkpoints import TrainingCheckpoints

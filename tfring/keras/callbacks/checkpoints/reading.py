@@ -15,10 +15,9 @@ from tfring.checkpoint import (
 )
 from tfring.checkpoint.shares import balanced
 from tfring.collectives.variables import broadcast_variables
-from tfring.keras.callbacks.checkpoints.agreement import while_others_wait
+from tfring.keras.agreement import exchange, while_others_wait
 from tfring.keras.callbacks.checkpoints.contents import TRAINING, Contents
 from tfring.keras.callbacks.checkpoints.memory import Memory
-from tfring.keras.callbacks.checkpoints.sharing import exchange
 from tfring.runtime import topology
 from tfring.runtime.exceptions import described
 

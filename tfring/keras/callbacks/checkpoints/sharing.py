@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfring.checkpoint import Checkpointer
-from tfring.collectives import objects
-from tfring.keras.callbacks.checkpoints.agreement import while_others_wait
+from tfring.keras.agreement import exchange, while_others_wait
 from tfring.runtime import topology
-from tfring.runtime.exceptions import described
 
 _log = logging.getLogger("tfring")
 _WRITERS = "tfring.checkpoint.writers"
@@ -33,35 +31,6 @@ class Writers:
     sign: str
     rank: int
     size: int
-
-
-def exchange(
-    value: Any, failure: Exception | None, name: str, what: str, advice: str = ""
-) -> list[Any]:
-    """Exchanges values of JSON; a collective.
-
-    Args:
-        value: of this rank.
-        failure: what this rank has failed with, if it has.
-        name: of the collective.
-        what: what could not be done, for the error.
-        advice: what to do then.
-
-    Returns:
-        The values of all ranks.
-
-    Raises:
-        RuntimeError: a rank has failed; on every rank.
-    """
-    mine = {"value": value, "failed": failure and described(failure)}
-    everywhere: list[dict[str, Any]] = objects.allgather_json(mine, name=name)
-    for rank, each in enumerate(everywhere):
-        if each["failed"]:
-            raise RuntimeError(
-                f"rank {topology.rank()}: rank {rank} {what}: {each['failed']}"
-                + (f". {advice}" if advice else "")
-            ) from failure
-    return [each["value"] for each in everywhere]
 
 
 def known_sign(checkpoints: Checkpointer) -> str | None:

@@ -11,8 +11,8 @@ from typing import Any
 
 from tfring.checkpoint.manifest import checkpoint_name
 from tfring.keras import facts
+from tfring.keras.agreement import highest
 from tfring.keras.callbacks.checkpoints import training_state
-from tfring.keras.callbacks.checkpoints.agreement import highest
 from tfring.keras.callbacks.checkpoints.training_state import TrainingPosition
 from tfring.runtime import topology
 

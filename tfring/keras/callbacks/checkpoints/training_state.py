@@ -17,20 +17,15 @@ from tfring.checkpoint import Checkpointer, CheckpointTimeoutError
 from tfring.checkpoint.manifest import as_json
 from tfring.checkpoint.shares import Share, balanced
 from tfring.collectives import objects
+from tfring.keras.agreement import exchange, while_others_wait
 from tfring.keras.callbacks.checkpoints import boundary
-from tfring.keras.callbacks.checkpoints.agreement import while_others_wait
 from tfring.keras.callbacks.checkpoints.contents import TRAINING, Contents
 from tfring.keras.callbacks.checkpoints.epoch_metrics import EpochMetrics
 from tfring.keras.callbacks.checkpoints.memory import Memory, has_ended
 from tfring.keras.callbacks.checkpoints.rank_state import RankState
 from tfring.keras.callbacks.checkpoints.reading import RANK, Reading
 from tfring.keras.callbacks.checkpoints.scales import begin_with_scales, scales_of
-from tfring.keras.callbacks.checkpoints.sharing import (
-    able_writers,
-    exchange,
-    known_sign,
-    replace,
-)
+from tfring.keras.callbacks.checkpoints.sharing import able_writers, known_sign, replace
 from tfring.ops import arguments
 from tfring.runtime import _native, topology
 from tfring.runtime.exceptions import tf_errors

@@ -1,4 +1,6 @@
-"""What `fit` writes of itself into the record: epoch, step, loss, samples, input and callbacks."""
+"""What `fit` writes about itself into the record: epoch, step, loss, samples, input and
+callbacks.
+"""
 
 from __future__ import annotations
 
@@ -33,22 +35,17 @@ class _Totals:
 class Progress:
     """Notes how far one call of `fit` is, for `tfring top`, the report, metrics and TensorBoard.
 
-    Waiting for input is what TensorFlow counts in GetNext of tf.data iterators, through which Keras
+    TensorFlow counts the waiting for input, in GetNext of tf.data iterators, through which Keras
     gets all data. The time of callbacks is that between two batches: from the first of tfring's
     callbacks after one batch to the last of them before the next. Callbacks of an epoch, and
-    validation, count for neither.
+    validation, count as neither.
 
     Attributes:
-        times: Seconds per step of the epoch that has ended: "step", "input", "callbacks",
-            "exchange" and, of that, "waiting"; the last two as far as the record has them.
+        times: seconds per step of the epoch that has ended: "step", "input", "callbacks",
+            "exchange" and, as part of it, "waiting"; the last two only if the record has them.
     """
 
     def __init__(self, params: Mapping[str, Any] | None) -> None:
-        """Begins.
-
-        Args:
-            params: What Keras gives to all callbacks of one `fit`.
-        """
         params = params or {}
         self._epochs = int(params.get("epochs") or 0)
         self._steps = int(params.get("steps") or 0)
@@ -66,7 +63,7 @@ class Progress:
         self.times: dict[str, float] = {}
 
     def begin_epoch(self, epoch: int) -> None:
-        """Is called when an epoch begins, counted from 0."""
+        """Begins an epoch, counted from 0."""
         if self._epoch is None and self._steps:
             self._last_step = _Totals.steps + (self._epochs - epoch) * self._steps
         if self._epoch is not None and (noted := session.phases()) is not None:
@@ -80,17 +77,11 @@ class Progress:
         self._batch_began = self._before[0]
 
     def begin_batch(self) -> None:
-        """Is called before a batch by each of tfring's callbacks; the last one counts."""
+        """Notes when a batch begins; of tfring's callbacks, the last one that calls it counts."""
         self._batch_began = time.monotonic_ns()
 
     def end_batch(self, model: Any, batches: int, logs: Mapping[str, Any] | None) -> None:
-        """Is called once after each execution of the training function.
-
-        Args:
-            model: What is trained.
-            batches: How many it has trained on.
-            logs: Of Keras.
-        """
+        """Notes `batches` trained batches, once after each execution of the training function."""
         before, self._ended = self._ended, time.monotonic_ns()
         if before is not None:
             _Totals.callbacks += self._batch_began - before
@@ -105,7 +96,7 @@ class Progress:
         self._note(model)
 
     def end_epoch(self, model: Any) -> None:
-        """Is called after the last batch of an epoch, before validation; again does no harm."""
+        """Notes the end after the last batch, before validation; a second call changes nothing."""
         if math.isfinite(self._counted):
             self._note(model)
             self._counted = math.inf
@@ -115,7 +106,7 @@ class Progress:
                 noted.note(phases.EPOCH, self._epoch + 1, self._before[0], self._epoch_ended)
 
     def input_nanoseconds(self) -> float:
-        """Returns what all fits of this process have waited for input so far; NaN: not known."""
+        """Returns how long all fits of this process have waited for input; NaN: not known."""
         before, self._counter = self._counter, library.input_microseconds()
         if before is None or self._counter is None:
             return math.nan

@@ -25,18 +25,17 @@ _COLUMNS = 6
 class StragglerCallback(DistributedCallback):
     """Logs on rank 0 which rank has become slow, and in what.
 
-    Every `every` steps the ranks exchange how long each of them has worked by itself in each step,
-    without waiting for others, as their records have it, and for how long tf.data kept them
-    waiting. Rank 0 compares each rank with what it was before and with the others. What counts is a
-    change that lasts (tfring/observe/report/changes.py): steps may be as uneven as they like.
-    Needs the same `every` on all ranks.
+    Every `every` steps the ranks exchange, from their records, how long each of them has worked by
+    itself in each step, and how long tf.data kept it waiting. Rank 0 compares each rank with its
+    own past and with the others. Only a change that lasts counts
+    (tfring/observe/report/changes.py): steps may be uneven. Needs the same `every` on all ranks.
     """
 
     def __init__(self, every: int = 10) -> None:
         """Sets how often to look.
 
         Args:
-            every: Steps between two looks; each takes a fraction of a millisecond, on rank 0 one
+            every: steps between two looks. Each takes a fraction of a millisecond, on rank 0 one
                 for twenty ranks, and a collective of 48 bytes per step and rank.
 
         Raises:
@@ -115,20 +114,16 @@ class OwnSteps:
     """The steps of this rank, each handed out once."""
 
     def __init__(self, calls: OwnCalls) -> None:
-        """Begins with what is in the record from now on.
-
-        Args:
-            calls: Of this process.
-        """
+        """Begins with calls of this process that are recorded from now on."""
         self._calls = calls
         self._after = int(max(calls.newer_than(0)["number"], default=0))
         self._series: Series | None = None
         self._last = 0
 
     def take(self) -> Array:
-        """Returns a row for each step that has ended since the last time, with _COLUMNS.
+        """Returns a row, with _COLUMNS, for each step that has ended since the last call.
 
-        For each round, where there are several optimizers (tfring/observe/recorder/rounds.py).
+        With several optimizers it is one for each round (tfring/observe/recorder/rounds.py).
         """
         calls = self._calls.newer_than(self._after)
         rounds = rounds_of(steps_of(calls))

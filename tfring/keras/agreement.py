@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from tfring.collectives import objects
 from tfring.ops import reduce_ops
-from tfring.runtime import _native
-from tfring.runtime.exceptions import tf_errors
+from tfring.runtime import _native, topology
+from tfring.runtime.exceptions import described, tf_errors
 
 # The ranks ask each other about so often, in seconds, so that the price does not matter and a stop
 # still comes soon; and at least every so many steps.
@@ -61,6 +62,35 @@ class Agreement:
         self._distance = max(1, steps)
         self._asked_at, self._asked_step = now, step
         return [bool(wish) for wish in agreed[:-1]]
+
+
+def exchange(
+    value: Any, failure: Exception | None, name: str, what: str, advice: str = ""
+) -> list[Any]:
+    """Exchanges values of JSON; a collective.
+
+    Args:
+        value: of this rank.
+        failure: what this rank has failed with, if it has.
+        name: of the collective.
+        what: what could not be done, for the error.
+        advice: what to do then.
+
+    Returns:
+        The values of all ranks.
+
+    Raises:
+        RuntimeError: a rank has failed; on every rank.
+    """
+    mine = {"value": value, "failed": failure and described(failure)}
+    everywhere: list[dict[str, Any]] = objects.allgather_json(mine, name=name)
+    for rank, each in enumerate(everywhere):
+        if each["failed"]:
+            raise RuntimeError(
+                f"rank {topology.rank()}: rank {rank} {what}: {each['failed']}"
+                + (f". {advice}" if advice else "")
+            ) from failure
+    return [each["value"] for each in everywhere]
 
 
 def highest(numbers: Sequence[float], name: str) -> list[float]:
