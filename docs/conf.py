@@ -44,7 +44,10 @@ MODULES = {
     "tfring.keras": "`import tfring.keras as hvd`: what a Keras script needs. Names that are the "
     "same as in `tfring` have their page there.",
     "tfring.store": "Keys and values that processes share while they form a job.",
-    "tfring.keras.callbacks": "`hvd.callbacks`: for `model.fit`.",
+    "tfring.keras.callbacks": "`hvd.callbacks`: for `model.fit`. Every callback of tfring is here, "
+    "and its name ends in `Callback`, except for names of Horovod (`BestModelCheckpoint`). What "
+    "does the work of a function of Keras for all ranks has the name of that function: "
+    "`hvd.evaluate`, `hvd.load_model`, `hvd.set_random_seed`.",
     "tfring.elastic": "`hvd.elastic` of `import tfring as hvd`: training that goes on when ranks "
     "are lost or join.",
     "tfring.keras.elastic": "`hvd.elastic` of `import tfring.keras as hvd`. Names that are the "

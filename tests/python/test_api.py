@@ -28,7 +28,7 @@ HOROVOD_NAMES = {
     "tfring.keras.callbacks": """
     BroadcastGlobalVariablesCallback MetricAverageCallback LearningRateScheduleCallback
     LearningRateWarmupCallback BestModelCheckpoint ConsistencyCheckCallback JoinCallback
-    StragglerCallback CommunicationMetricsCallback BatchNormAverageCallback
+    CursorCallback StragglerCallback CommunicationMetricsCallback BatchNormAverageCallback
 """,
 }
 

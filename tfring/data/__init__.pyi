@@ -1,6 +1,5 @@
 """The public names, each from where it is defined; __init__.py reads them from this file."""
 
-from tfring.data.cursor_callback import CursorCallback as CursorCallback
 from tfring.data.data_cursor import DataCursor as DataCursor
 from tfring.data.data_loader import AsyncDataLoaderMixin as AsyncDataLoaderMixin
 from tfring.data.data_loader import BaseDataLoader as BaseDataLoader

@@ -443,7 +443,7 @@ def rows_counted_by_an_elastic_dataset():
     rows = hvd.data.ElasticDataset(lambda i: (X[i], Y[i]), len(X), policy)
     model = net(1)
     model.compile(wrapped(), "mse")
-    callbacks = [*hvd.fit_callbacks(), hvd.data.CursorCallback(rows)]
+    callbacks = [*hvd.fit_callbacks(), hvd.callbacks.CursorCallback(rows)]
     model.fit(rows, shuffle=False, verbose=0, callbacks=callbacks)
     return model.get_weights()
 

@@ -54,7 +54,7 @@ def fit(model: Any, data: Any, epochs: int, *callbacks: Any, initial_epoch: int 
         initial_epoch=initial_epoch,
         shuffle=False,
         verbose=0,
-        callbacks=[*hvd.fit_callbacks(), hvd.data.CursorCallback(data), *callbacks],
+        callbacks=[*hvd.fit_callbacks(), hvd.callbacks.CursorCallback(data), *callbacks],
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from tfring import data as tfring_data
+from tfring.keras.callbacks import CursorCallback
 from tfring.data.cursor import Cursor
 
 SAMPLES, BATCH = 26, 4
@@ -79,7 +80,7 @@ def stop_after(batches: int, how: str = "raise") -> Any:
 @pytest.mark.parametrize("commits", [False, True])
 def test_fit_goes_through_all_epochs(workers: int, commits: bool) -> None:
     data, model = dataset(workers=workers), Seen()
-    callbacks = [tfring_data.CursorCallback(data)] if commits else []
+    callbacks = [CursorCallback(data)] if commits else []
     for epochs in (2, 1):  # the second call of fit goes on after the first
         model.fit(data, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)
     assert model.flat() == orders(0, 1, 2)
@@ -95,7 +96,7 @@ def test_fit_goes_on_within_an_epoch(
 ) -> None:
     data, model = dataset(workers=workers), Seen(steps_per_execution)
     fit = {"shuffle": False, "verbose": 0}
-    before = tfring_data.CursorCallback(data)
+    before = CursorCallback(data)
     with contextlib.suppress(Interrupted):
         model.fit(data, epochs=2, callbacks=[before, stop_after(4, how)], **fit)
     state = data.state_dict()
@@ -105,7 +106,7 @@ def test_fit_goes_on_within_an_epoch(
     for goes_on in (data, resumed):  # the same process, and another one
         model.samples = model.samples[:4]
         log.clear()
-        callbacks = [tfring_data.CursorCallback(goes_on)]
+        callbacks = [CursorCallback(goes_on)]
         model.fit(goes_on, initial_epoch=0, epochs=3, callbacks=callbacks, **fit)
         assert model.flat() == orders(0, 1, 2)
         assert "epoch 1 goes on after 16 of 26 samples, with the last 3 of its 7" in log.text
@@ -141,7 +142,7 @@ def test_keras_order_of_batches_is_refused() -> None:
 
 def test_steps_per_epoch_shorter_than_an_epoch() -> None:
     data, model = dataset(), Seen()
-    callbacks = [tfring_data.CursorCallback(data)]
+    callbacks = [CursorCallback(data)]
     fit = {"shuffle": False, "verbose": 0, "callbacks": callbacks}
     model.fit(data, epochs=2, steps_per_epoch=3, **fit)
     assert model.flat() == orders(0)[:24] and data.state_dict()["consumed"] == 24
@@ -263,7 +264,7 @@ def test_the_learning_rate_of_scaled() -> None:
     note = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: rates.append(float(model.optimizer.learning_rate))
     )
-    fit = {"shuffle": False, "verbose": 0, "callbacks": [tfring_data.CursorCallback(data), note]}
+    fit = {"shuffle": False, "verbose": 0, "callbacks": [CursorCallback(data), note]}
     model.fit(data, epochs=1, **fit)
     np.testing.assert_allclose(rates, [0.1, 0.2, 0.3, 0.3, 0.3], rtol=1e-6)
     data.resize(0, 2)

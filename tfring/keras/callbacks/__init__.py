@@ -9,6 +9,7 @@ from tfring.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from tfring.keras.callbacks.checkpoint import BestModelCheckpoint
 from tfring.keras.callbacks.checkpoints.callback import CheckpointCallback
 from tfring.keras.callbacks.consistency import ConsistencyCheckCallback
+from tfring.keras.callbacks.cursor import CursorCallback
 from tfring.keras.callbacks.join import JoinCallback
 from tfring.keras.callbacks.learning_rate import (
     LearningRateScheduleCallback,
@@ -26,6 +27,7 @@ __all__ = [
     "CheckpointCallback",
     "CommunicationMetricsCallback",
     "ConsistencyCheckCallback",
+    "CursorCallback",
     "JoinCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from tfring.collectives import objects
-from tfring.data.cursor_callback import CursorCallback
+from tfring.keras.callbacks.cursor import CursorCallback
 from tfring.elastic import process as processes
 from tfring.elastic.errors import HostsUpdatedInterrupt
 from tfring.elastic.messages import NO_UPDATE, REMOVED, strongest

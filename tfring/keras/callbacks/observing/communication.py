@@ -69,10 +69,8 @@ class CommunicationMetricsCallback(Keras2Callback, keras.callbacks.Callback):  #
         self._follower: RecordFollower | None = None
         self._files: EventFiles | None = None
         self._batches = self._earlier = 0  # of this fit: until now, and in epochs before this one
-        self._epoch, self._part = (
-            np.zeros(_SUMS),
-            np.zeros(_SUMS),
-        )  # since its begin, and since the last writing
+        self._epoch = np.zeros(_SUMS)  # since its beginning
+        self._part = np.zeros(_SUMS)  # since event files were last written
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         path = own_path()

@@ -1,6 +1,4 @@
-"""What `fit` writes about itself into the record: epoch, step, loss, samples, input and
-callbacks.
-"""
+"""What `fit` writes into the record: epoch, step, loss, samples, waiting for input, callbacks."""
 
 from __future__ import annotations
 
