@@ -46,7 +46,7 @@ from tfring.keras.callbacks.fit_callbacks import fit_callbacks as fit_callbacks
 from tfring.keras.evaluation import evaluate as evaluate
 from tfring.keras.optimizer import DistributedOptimizer as DistributedOptimizer
 from tfring.keras.preprocessing import adapt as adapt
-from tfring.keras.seeds import set_seed as set_seed
+from tfring.keras.seeds import set_random_seed as set_random_seed
 from tfring.keras.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization
 from tfring.launch.function import run as run
 from tfring.observe.timeline.session import start_timeline as start_timeline

@@ -13,7 +13,7 @@ import tfring.keras as hvd
 from tfring import DistributedGradientTape
 
 hvd.init()
-hvd.set_seed(3)
+hvd.set_random_seed(3)
 WHAT = sys.argv[1]
 X = np.random.default_rng(hvd.rank()).normal(size=(16, 4)).astype(np.float32)
 Y = X.sum(axis=1, keepdims=True)

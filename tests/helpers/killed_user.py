@@ -77,7 +77,7 @@ def noted(target: Any, output: Any) -> Any:
 
 def model() -> Any:
     """Makes the model, alike in each life."""
-    hvd.set_seed(42)
+    hvd.set_random_seed(42)
     keras.mixed_precision.set_global_policy("mixed_float16")
     made = keras.Sequential(
         [

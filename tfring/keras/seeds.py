@@ -1,4 +1,4 @@
-"""set_seed: the same initial weights on all ranks, other random numbers for dropout on each."""
+"""set_random_seed: equal initial weights on all ranks, different dropout on each."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tfring.runtime import topology
 _LARGEST = 10**9  # of the seeds that Keras draws
 
 
-def set_seed(seed: int) -> None:
-    """Makes a program draw the same numbers in every run, and says which ranks have in common.
+def set_random_seed(seed: int) -> None:
+    """Makes a program draw the same random numbers in every run.
 
     Equal on all ranks: the initial weights of layers, and `random`, `numpy.random`, `tf.random`,
     tf.data's shuffles. Each rank's own: what Keras 3 draws while it trains, by `keras.random` and
@@ -24,17 +24,17 @@ def set_seed(seed: int) -> None:
     layer that is given a seed keeps it. If a step of yours draws by `tf.random`, call
     `tf.random.set_seed(seed + hvd.rank())` when the data and the model are made.
 
-    Call it after `init` and before the model is made, on every rank. Runs with another number of
-    ranks begin with the same weights.
+    Call it on every rank after `init` and before the model is made. Runs with a different number
+    of ranks begin with the same weights.
 
     Args:
         seed: the same on all ranks, at least 0.
 
     Raises:
-        ValueError: the seed is no whole number.
+        ValueError: the seed is not a whole number.
         tf.errors.FailedPreconditionError: tfring is not initialized.
     """
-    arguments.require_init("set_seed")
+    arguments.require_init("set_random_seed")
     keras.utils.set_random_seed(seed)
     _make_generators_differ()
 

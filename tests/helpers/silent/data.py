@@ -16,7 +16,7 @@ SAME = ("same (batch|sample|data)|equal", r"hvd\.shard")
 
 @wrong(*SAME, quick=True)
 def all_of_the_data_on_every_rank():
-    hvd.set_seed(42)
+    hvd.set_random_seed(42)
     model = net(1)
     model.compile(wrapped(), "mse")
     fit(model, X, Y, batch_size=12, shuffle=True)

@@ -28,7 +28,7 @@ from .table import right
 def readme():
     numbers = np.random.default_rng(1)
     x, y = numbers.random((64, 8)), numbers.integers(10, size=64)
-    hvd.set_seed(42)
+    hvd.set_random_seed(42)
     model = keras.Sequential([keras.Input((8,)), LAYERS.Dense(10)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01 * hvd.size())), loss)
@@ -108,7 +108,7 @@ class Wasserstein(keras.Model):
 
 @right(quick=True)
 def wasserstein_gan():
-    hvd.set_seed(1)
+    hvd.set_random_seed(1)
     model = Wasserstein()
     model.compile()
     model.fit(hvd.shard(X, 6), epochs=2, verbose=0, callbacks=hvd.fit_callbacks())
@@ -160,7 +160,7 @@ def pretrained_on_rank_0():
 
 @right()
 def dropout_and_augmentation():
-    hvd.set_seed(1)
+    hvd.set_random_seed(1)
     first, last = net(1).layers
     noise = LAYERS.GaussianNoise(0.1)
     model = keras.Sequential([keras.Input((4,)), noise, first, LAYERS.Dropout(0.5), last])
@@ -438,7 +438,7 @@ def a_search_trains_several_models():
 
 @right()
 def rows_counted_by_an_elastic_dataset():
-    hvd.set_seed(1)
+    hvd.set_random_seed(1)
     policy = hvd.data.fixed_global(GLOBAL_BATCH)
     rows = hvd.data.ElasticDataset(lambda i: (X[i], Y[i]), len(X), policy)
     model = net(1)

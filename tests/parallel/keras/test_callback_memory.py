@@ -118,7 +118,7 @@ Life = Callable[[Any, Path | None, list[Any]], Any]
 
 def remembered(life: Life, folder: Path | None, best: Path, crash: int | None = None) -> Any:
     """One life of a job; returns what its callbacks know at its end, and the weights."""
-    hvd.set_seed(3)
+    hvd.set_random_seed(3)
     model = compiled(keras.optimizers.SGD(0.1, momentum=0.9), 1)
     stop = keras.callbacks.EarlyStopping("val_loss", patience=5, restore_best_weights=True)
     plateau = keras.callbacks.ReduceLROnPlateau("val_loss", patience=4, factor=0.1)
@@ -361,7 +361,7 @@ def by_tfring() -> Any:
 
 def trained(model: Any, folder: Path | None = None, **more: Any) -> tuple[Any, int]:
     """Trains on the same batches in each epoch; returns what was trained, and in how many steps."""
-    hvd.set_seed(3)
+    hvd.set_random_seed(3)
     data = Batches()
     callbacks, saving = [Decays(), data.advance], None
     if folder is not None:

@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def made(seed: int) -> Any:
-    hvd.set_seed(seed)  # other dropout on each rank
+    hvd.set_random_seed(seed)  # other dropout on each rank
     return compiled(keras.optimizers.Adam(0.05), seed, middle=[keras.layers.Dropout(0.5)])
 
 

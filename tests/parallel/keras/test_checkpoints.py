@@ -91,7 +91,7 @@ def crash() -> None:
 
 
 def made(seed: int) -> Any:
-    hvd.set_seed(seed)  # other dropout on each rank
+    hvd.set_random_seed(seed)  # other dropout on each rank
     return compiled(keras.optimizers.Adam(0.05), seed, middle=[keras.layers.Dropout(0.5)])
 
 
@@ -256,7 +256,7 @@ def test_checkpoints_by_time_and_by_epoch(folder: Path) -> None:
 
 def test_a_loop_of_ones_own(folder: Path) -> None:
     """Optimizer and model that know nothing of each other, with other numbers in their names."""
-    hvd.set_seed(2)
+    hvd.set_random_seed(2)
 
     def parts(seed: int) -> tuple[Any, Any]:
         model, optimizer = build_model(seed), keras.optimizers.SGD(0.1, momentum=0.9)

@@ -1,4 +1,4 @@
-"""set_seed: what ranks have in common and what is each one's own; the same in every run."""
+"""set_random_seed: what ranks have in common and what is each one's own; the same in every run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def weights_of(model: Any) -> Any:
 
 def program(seed: int) -> dict[str, Any]:
     """What a program draws, in the order in which a training script would."""
-    hvd.set_seed(seed)
+    hvd.set_random_seed(seed)
     model = build()
     ones = tf.ones((4, 64))
     return {
@@ -70,7 +70,7 @@ def test_weights_are_common_and_dropout_is_each_ranks_own(seed: int) -> None:
 
 
 def test_dropout_differs_after_the_broadcast_and_weights_do_not() -> None:
-    hvd.set_seed(3)
+    hvd.set_random_seed(3)
     layers = [keras.layers.Input((64,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
     model = keras.Sequential(layers)
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
@@ -83,4 +83,4 @@ def test_dropout_differs_after_the_broadcast_and_weights_do_not() -> None:
 
 def test_a_wrong_seed_is_refused() -> None:
     with pytest.raises(ValueError, match="integer"):
-        hvd.set_seed("42")  # type: ignore[arg-type]
+        hvd.set_random_seed("42")  # type: ignore[arg-type]

@@ -14,8 +14,8 @@ import pytest
 import tensorflow as tf
 
 from tfring import data as tfring_data
-from tfring.keras.callbacks import CursorCallback
 from tfring.data.cursor import Cursor
+from tfring.keras.callbacks import CursorCallback
 
 SAMPLES, BATCH = 26, 4
 X = np.arange(SAMPLES, dtype=np.float32)[:, None]

@@ -14,7 +14,7 @@ PROGRAM = """
     import tfring.keras as hvd
 
     hvd.init()
-    hvd.set_seed(1)
+    hvd.set_random_seed(1)
     x = np.random.normal(size=(96, 4)).astype("float32")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="d")])
     rate = 0.1 * (hvd.size() if "scaled" in sys.argv else 1)
@@ -60,7 +60,7 @@ BATCH_NORM = """
     import tfring.keras as hvd
 
     hvd.init()
-    hvd.set_seed(1)
+    hvd.set_random_seed(1)
     x = np.random.normal(size=(96, 4)).astype("float32")
     norm = (keras.layers if "plain" in sys.argv else hvd).{layer}
     model = keras.Sequential(

@@ -32,7 +32,7 @@ TRAINING = """
     import tfring.keras as hvd
 
     hvd.init()
-    hvd.set_seed(3)
+    hvd.set_random_seed(3)
     draw = np.random.default_rng(1)
     x = draw.normal(size=(256, 8)).astype("float32")
     y = (x.sum(axis=1) > 0).astype("int32")

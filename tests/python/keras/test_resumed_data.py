@@ -24,7 +24,7 @@ PROGRAM = f"""
 
     folder, life, stop = sys.argv[1], sys.argv[2], int(sys.argv[3])
     hvd.init()
-    hvd.set_seed(1)
+    hvd.set_random_seed(1)
     steps = []
 
     class Recorded(keras.Sequential):

@@ -10,12 +10,12 @@ import keras
 import numpy as np
 
 from tfring.collectives import objects
-from tfring.keras.callbacks.cursor import CursorCallback
 from tfring.elastic import process as processes
 from tfring.elastic.errors import HostsUpdatedInterrupt
 from tfring.elastic.messages import NO_UPDATE, REMOVED, strongest
 from tfring.keras.callbacks.checkpoints.boundary import UpdateBoundary
 from tfring.keras.callbacks.checkpoints.epoch_metrics import EpochMetrics
+from tfring.keras.callbacks.cursor import CursorCallback
 from tfring.keras.callbacks.decisions import Decisions
 from tfring.keras.elastic.checkpoints import FitCheckpoints
 from tfring.keras.elastic.fit_state import FitState

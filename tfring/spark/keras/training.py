@@ -64,7 +64,7 @@ def train(plan: Plan) -> Trained | None:
     if numbers["use_gpu"]:
         _pin_gpu()
     if numbers["random_seed"] is not None:
-        hvd.set_seed(numbers["random_seed"])
+        hvd.set_random_seed(numbers["random_seed"])
     objects, custom = unpacked(plan.objects)
     model = model_of(plan.model, custom)
     options = {"backward_passes_per_step": numbers["backward_passes_per_step"]}

@@ -116,7 +116,7 @@ def _text(
         "the gradients, the batches, the learning rate or the dropout differ: every step needs the "
         "same samples (batch_size // hvd.size() per rank, or hvd.shard), and the same rate"
         if step
-        else "the initial weights differ: call hvd.set_seed(42) before the model is made"
+        else "the initial weights differ: call hvd.set_random_seed(42) before the model is made"
     )
     return (
         f"{when} {name}{element} is {values[0]:.7g} with {names[0]} and {values[1]:.7g} with "
