@@ -21,14 +21,13 @@ def candidates(size: int) -> dict[str, Callable[[], object]]:
     import tensorflow as tf
 
     import tfring as hvd
+    from benchmarks.peers.mpi import mpi_call
     from tfring.bench.cases import collective_case
-    from tfring.bench.peers.mpi import mpi_call
 
     tensor = tf.random.normal([size // 4], seed=hvd.rank())
-    case = collective_case("allreduce", size, "float32")
-    calls = case.build()
+    calls = collective_case("allreduce", size, "float32").build()
     return {
-        "open_mpi": mpi_call(case.spec, None),
+        "open_mpi": mpi_call({"kind": "allreduce", "bytes": size, "dtype": "float32"}, None),
         "eager": lambda: hvd.allreduce(tensor, op=hvd.Sum, name=f"eager.{size}"),
         "with": calls["call"],
         "without": calls["bare"],

@@ -39,7 +39,7 @@ class Wanted:
         limit: The number.
         of: What the number counts: ms of the net time, or the net time over that of copying, or the
             whole time over that of the bare function.
-        counts: Elements (float32) of each tensor; none for steps.
+        counts: Elements (float32) of each tensor.
     """
 
     group: str
@@ -48,11 +48,12 @@ class Wanted:
     way: str
     limit: float
     of: str
-    counts: tuple[int, ...] = ()
+    counts: tuple[int, ...]
 
 
 def wanted(arguments: argparse.Namespace) -> Iterator[Wanted]:
     """Yields the rows, the same on all ranks."""
+    from tfring.bench import models
     from tfring.bench.cases import collective_case, set_case, step_case
 
     least = 0.15 if arguments.threads else 0.03
@@ -77,7 +78,8 @@ def wanted(arguments: argparse.Namespace) -> Iterator[Wanted]:
         yield Wanted("sets", f"{case.label}, {way}", case, way, limit, of, counts)
     for kind, limit in (("mlp", 1.10), ("cnn", 1.02)):
         case = step_case(kind)
-        yield Wanted("steps", case.label, case, "step", limit, "bare")
+        counts = tuple(models.counts(kind))
+        yield Wanted("steps", case.label, case, "step", limit, "bare", counts)
 
 
 def deep_copies(counts: Sequence[int]) -> Any:
@@ -97,8 +99,8 @@ def measure(comm: Any, row: Wanted, scale: float) -> dict[str, Any]:
     sync = common.MpiSync(comm)
     calls = row.case.build()
     if "copy" not in calls:
-        calls["copy"] = copying([4 * count for count in row.case.spec["counts"]])
-    if row.counts:
+        calls["copy"] = copying([4 * count for count in row.counts])
+    if row.group != "steps":
         calls["other"] = deep_copies(row.counts)
     names = [name for name in (row.way, "bare", "other", "copy") if name in calls]
     turns = {name: timed(sync.barrier, calls[name]) for name in names}
@@ -109,7 +111,7 @@ def measure(comm: Any, row: Wanted, scale: float) -> dict[str, Any]:
     whole, bare = common.median(took[row.way]), common.median(took["bare"])
     net = common.median_difference(took[row.way], took["bare"])
     copy = common.median(took["copy"])
-    other = common.median_difference(took["other"], took["bare"]) if row.counts else None
+    other = common.median_difference(took["other"], took["bare"]) if "other" in calls else None
     number = {"ms": net, "copy": net / copy if copy else None, "bare": whole / bare}[row.of]
     return {
         "what": row.what,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,13 +11,13 @@ from benchmarks import common
 
 def candidates(shapes: Sequence[tuple[int, ...]], name: str) -> dict[str, Callable[[], object]]:
     """Raw MPI; a tf.function without allreduce, with a grouped one, and with separate ones."""
+    from benchmarks.peers.mpi import mpi_call
     from tfring.bench.cases import set_case
-    from tfring.bench.peers.mpi import mpi_call
 
-    case = set_case(name, shapes)
-    calls = case.build()
+    calls = set_case(name, shapes).build()
+    spec = {"kind": "set", "counts": [math.prod(s) for s in shapes], "dtype": "float32"}
     ways = {way: calls[way] for way in ("grouped", "separate")}
-    return {"open_mpi": mpi_call(case.spec, None), "without": calls["bare"], **ways}
+    return {"open_mpi": mpi_call(spec, None), "without": calls["bare"], **ways}
 
 
 def rows(times: dict[str, list[float]]) -> list[dict[str, Any]]:

@@ -31,15 +31,15 @@ def alone_ms(comm: Any, step: Callable[[], object], repeats: int) -> float:
 
 
 def measure(comm: Any, kind: str, repeats: int) -> dict[str, Any]:
+    from benchmarks.peers.mpi import mpi_call
     from tfring.bench import models
-    from tfring.bench.cases import step_case
-    from tfring.bench.peers.mpi import mpi_call
 
+    spec = {"kind": "step", "counts": models.counts(kind), "dtype": "float32"}
     local = models.training_step(kind, distributed=False)
     ways = {
         "local": local,
         "tfring": models.training_step(kind, distributed=True),
-        "open_mpi": mpi_call(step_case(kind).spec, models.training_step(kind, distributed=False)),
+        "open_mpi": mpi_call(spec, models.training_step(kind, distributed=False)),
     }
     before = common.side_by_side(comm, ways, repeats)
     alone = alone_ms(comm, local, repeats)

@@ -11,6 +11,9 @@ for name in allreduce_by_size resnet50_set small_tensors training_step; do
   echo "== $name, $ranks ranks"
   tools/mpi_run.sh "$ranks" python -m "benchmarks.$name" --json "$out/$name.json" || failed+=("$name")
 done
+echo "== peers, $ranks ranks"
+tools/mpi_run.sh "$ranks" python -m benchmarks.peers --max-bytes 4M --json "$out/peers.json" ||
+  failed+=(peers)
 echo "== idle_cost, $ranks ranks, then one"
 tools/mpi_run.sh "$ranks" python -m benchmarks.idle_cost --json "$out/idle_cost.json" ||
   failed+=(idle_cost)

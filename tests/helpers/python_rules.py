@@ -61,9 +61,9 @@ THIRD_PARTY: dict[str, set[str]] = {
     "fsspec": {"checkpoint", "spark"},
     "h5py": {"keras"},
     "keras": {"bench", "data", "demo", "horovod", "keras", "spark"},
-    "matplotlib": {"bench", "observe"},
+    "matplotlib": {"observe"},
     "ml_dtypes": {"checkpoint"},
-    "mpi4py": {"bench", "job"},
+    "mpi4py": {"job"},
     "numpy": {
         "bench",
         "checkpoint",
@@ -84,7 +84,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pynvml": {"runtime"},
     "pyspark": {"spark"},
     "ray": {"ray"},
-    "rich": {"bench", "launch", "observe"},
+    "rich": {"launch", "observe"},
     "tensorboard": {"keras"},
     "tensorflow": {
         "bench",
@@ -100,7 +100,6 @@ THIRD_PARTY: dict[str, set[str]] = {
         "training",
     },
     "tf_keras": {"horovod", "keras"},
-    "torch": {"bench"},
     "typing_extensions": {"keras", "training"},
     "yaml": {"launch"},
 }
@@ -159,7 +158,6 @@ IMPORTS_BY_NAME = {
     "tfring/launch/installed.py",
     "tfring/runtime/gpu/nccl.py",
     "tfring/runtime/gpu/toolkit.py",
-    "tfring/bench/peers/available.py",
     "tfring/bench/result.py",
     "tfring/runtime/keras_version.py",  # versions
     "tfring/horovod/keras2_idioms.py",  # a second copy of a module of Keras

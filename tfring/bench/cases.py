@@ -48,7 +48,6 @@ class Case:
     Attributes:
         section: The table that its rows are in.
         label: What it is, for people.
-        spec: The same for processes of peers, as JSON.
         bytes: How many.
         tensors: How many.
         ways: Candidates that become a row each.
@@ -60,7 +59,6 @@ class Case:
 
     section: str
     label: str
-    spec: dict[str, Any]
     bytes: int
     tensors: int
     build: Callable[[], dict[str, Call]]
@@ -69,12 +67,11 @@ class Case:
     rounds: int = _LONGEST_ROUNDS
     calls: int = 1
 
-    def rows(self, times: dict[str, Array], peers: Sequence[str]) -> list[Row]:
+    def rows(self, times: dict[str, Array]) -> list[Row]:
         """Returns the rows.
 
         Args:
             times: Of each candidate by round and call, in milliseconds.
-            peers: The candidates that belong to peers.
         """
         return [
             measured_row(
@@ -83,7 +80,6 @@ class Case:
                 self.bytes,
                 self.tensors,
                 times={**times, CALL: times[way]},
-                peers=peers,
                 bus=self.bus,
             )
             for way in self.ways
@@ -127,7 +123,6 @@ def collective_case(collective: str, wanted: int, dtype: str) -> Case:
     return Case(
         section=f"{collective} {dtype}",
         label=f"{collective} of {size_text(shape.bytes)}",
-        spec={"kind": collective, "bytes": wanted, "dtype": dtype, "ranks": size()},
         bytes=shape.bytes,
         tensors=1,
         build=build,
@@ -160,7 +155,6 @@ def set_case(section: str, shapes: Sequence[Sequence[int]], dtype: str = "float3
         dtype: Of the tensors.
     """
     counts = [int(np.prod(shape)) for shape in shapes]
-    spec = {"kind": "set", "counts": counts, "dtype": dtype, "ranks": size()}
     item = tf.as_dtype(dtype).size
     total = sum(counts) * item
 
@@ -190,7 +184,6 @@ def set_case(section: str, shapes: Sequence[Sequence[int]], dtype: str = "float3
     return Case(
         section=f"{section} {dtype}",
         label=f"{len(counts)} gradients, {section}",
-        spec=spec,
         bytes=total,
         tensors=len(counts),
         build=build,
@@ -202,8 +195,7 @@ def set_case(section: str, shapes: Sequence[Sequence[int]], dtype: str = "float3
 
 def step_case(kind: str) -> Case:
     """Returns a training step: with averaged gradients, with all ranks computing, and alone."""
-    shapes = [variable.shape for variable in models.build(kind).trainable_variables]
-    counts = [int(np.prod(shape)) for shape in shapes]
+    counts = models.counts(kind)
 
     def build() -> dict[str, Call]:
         local = models.training_step(kind, distributed=False)
@@ -212,7 +204,6 @@ def step_case(kind: str) -> Case:
     return Case(
         section=f"step {kind}",
         label=f"training step of the {kind}",
-        spec={"kind": "step", "model": kind, "counts": counts, "dtype": "float32"},
         bytes=4 * sum(counts),
         tensors=len(counts),
         build=build,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -59,14 +60,25 @@ def build(kind: str) -> Any:
     return keras.Sequential([keras.Input((28, 28, 1)), *body, layers.Dense(10)])
 
 
-def training_step(kind: str, distributed: bool, strategy: Any = None) -> Callable[[], object]:
+def counts(kind: str) -> list[int]:
+    """Returns how many numbers each gradient of a model of `build` has."""
+    return [math.prod(variable.shape) for variable in build(kind).trainable_variables]
+
+
+def training_step(kind: str, distributed: bool) -> Callable[[], object]:
     """Returns a compiled SGD step on a fixed random batch.
 
     Args:
         kind: The model.
         distributed: Whether tfring averages gradients over the ranks.
-        strategy: The tf.distribute.Strategy that averages them instead; the model is in its scope.
     """
+    step, batch = step_and_batch(kind, distributed)
+    made = tf.function(step)
+    return lambda: made(*batch)
+
+
+def step_and_batch(kind: str, distributed: bool) -> tuple[Callable[..., Any], tuple[Any, Any]]:
+    """Returns the function of `training_step`, and what it is called with."""
     import keras
 
     model = build(kind)
@@ -86,8 +98,4 @@ def training_step(kind: str, distributed: bool, strategy: Any = None) -> Callabl
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
-    def by_strategy(images: Any, labels: Any) -> Any:
-        return strategy.run(step, args=(images, labels))
-
-    made = tf.function(step if strategy is None else by_strategy)
-    return lambda: made(images, labels)
+    return step, (images, labels)

@@ -10,9 +10,7 @@ from dataclasses import asdict, dataclass
 
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64")
 STEPS = ("mlp", "cnn")
-PEERS = ("mpi", "gloo", "mwms")
-ALL_PEERS = "all"
-# What is sent over the busiest link, as a part of the bytes, with n ranks: as nccl-tests has it.
+# Which part of the bytes crosses the busiest link with n ranks, as nccl-tests counts it.
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "allreduce": lambda n: 2 * (n - 1) / n,
     "allgather": lambda n: (n - 1) / n,
@@ -40,8 +38,8 @@ class BenchOptions:
     dtype: str = "float32"
     models: tuple[str, ...] = ()  # of keras.applications
     steps: tuple[str, ...] = ()
-    against: tuple[str, ...] = ()  # of PEERS, or ALL_PEERS: those that can be measured
     time_limit: float = 60.0  # seconds; 0: none
+    json: str | None = None  # the file that rank 0 writes
 
     def sizes(self) -> list[int]:
         """Returns the numbers of bytes, ascending."""
@@ -59,7 +57,7 @@ class BenchOptions:
     def from_json(text: str) -> BenchOptions:
         """Reads what `to_json` returned."""
         values = json.loads(text)
-        lists = ("collectives", "models", "steps", "against")
+        lists = ("collectives", "models", "steps")
         return BenchOptions(**{**values, **{name: tuple(values[name]) for name in lists}})
 
 
@@ -76,18 +74,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--max-bytes", default="64M", metavar="SIZE", help="largest size (default %(default)s)")
     add(
-        "--factor", type=int, default=4, metavar="N", help="between two sizes (default %(default)s)"
+        "--factor",
+        type=int,
+        default=4,
+        metavar="N",
+        help="ratio of one size to the next (default %(default)s)",
     )
     add("--dtype", choices=DTYPES, default="float32", help="of the tensors (default %(default)s)")
     add("--model", metavar="NAME,...", help="gradients of models of keras.applications: ResNet50")
     add("--step", metavar="NAME,...", help=f"training steps of small models: {', '.join(STEPS)}")
-    add(
-        "--against",
-        default="",
-        metavar="NAME,...",
-        help="also measure, in turns: mpi (raw MPI through mpi4py, under mpirun), gloo (PyTorch), "
-        "mwms (MultiWorkerMirroredStrategy); all: those that are installed",
-    )
     add(
         "--time-limit",
         type=float,
@@ -95,6 +90,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="about how long to measure (default %(default)g); 0: as long as it takes",
     )
+    add("--json", metavar="FILE", help="rank 0 writes the result, with all samples, for --compare")
 
 
 def bench_options(given: argparse.Namespace) -> BenchOptions:
@@ -119,9 +115,6 @@ def bench_options(given: argparse.Namespace) -> BenchOptions:
         raise ValueError(f"--factor {given.factor}: it has to be 2 or more")
     if given.time_limit < 0:
         raise ValueError(f"--time-limit {given.time_limit:g}: it has to be 0 or more")
-    against = _names("--against", given.against, PEERS)
-    if given.against == ALL_PEERS:
-        against = (ALL_PEERS,)
     return BenchOptions(
         collectives=collectives,
         min_bytes=smallest,
@@ -130,8 +123,8 @@ def bench_options(given: argparse.Namespace) -> BenchOptions:
         dtype=given.dtype,
         models=models,
         steps=steps,
-        against=against,
         time_limit=given.time_limit,
+        json=given.json,
     )
 
 

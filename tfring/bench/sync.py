@@ -19,7 +19,7 @@ from tfring.runtime.topology import local_size, rank, size
 def shared_file() -> int | None:
     """Returns the file of a SharedBarrier of all ranks; all ranks call it.
 
-    It has no name any more, so it is gone when the processes are.
+    The file has no name any more, so it is gone when the processes are.
 
     Returns:
         Its descriptor; None: the ranks are on several hosts.
@@ -41,14 +41,11 @@ def shared_file() -> int | None:
 
 
 class RankSync:
-    """The ranks of this job: on one host with a SharedBarrier, else with tfring's barrier.
+    """The ranks of this job: on one host with a SharedBarrier, else with tfring's barrier."""
 
-    Args:
-        fd: What `shared_file` has returned.
-    """
-
-    def __init__(self, fd: int | None) -> None:
-        self._shared = None if fd is None else SharedBarrier(fd, 0, rank(), size())
+    def __init__(self) -> None:
+        fd = shared_file()
+        self._shared = None if fd is None else SharedBarrier(fd, rank(), size())
 
     def barrier(self) -> None:
         """Waits until all ranks are here."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tfring.bench.result import Result, Row
 from tfring.runtime.texts.words import counted
@@ -62,23 +62,17 @@ def title(result: Result) -> str:
     )
 
 
-def heading(row: Row, peers: Sequence[str]) -> list[str]:
-    """Returns the lines above the first row of a section.
-
-    Args:
-        row: Of the section.
-        peers: Those of the run; a peer that cannot do a row has a dash in it.
-    """
+def heading(row: Row) -> list[str]:
+    """Returns the lines above the first row of a section."""
     first = {"call": "bytes", "step": ""}.get(row.way, f"{row.tensors} tensors")
-    names = [name for name, _ in _columns(row)] + list(peers)
+    names = [name for name, _ in _columns(row)]
     return [row.section, f"{first:>{_LABEL}}" + "".join(f"{name:>{_WIDTH}}" for name in names)]
 
 
-def line(row: Row, peers: Sequence[str]) -> str:
+def line(row: Row) -> str:
     """Returns the line of a row."""
     label = str(row.bytes) if row.way == "call" else row.way
     cells = [text(row) for _, text in _columns(row)]
-    cells += [number(row.peers_ms.get(name)) for name in peers]
     return f"{label:>{_LABEL}}" + "".join(f"{cell:>{_WIDTH}}" for cell in cells)
 
 

@@ -1,41 +1,34 @@
-"""The program of each rank of ``tfring bench``: measures; rank 0 tells what it has found.
+"""The program of each rank of ``tfring bench``. Rank 0 prints the table and writes the file.
 
-It gets one argument, JSON: the options, and "files", which rank 0 writes; without those it prints
-events for the process that has started it, each in a line that begins with MARK.
+Its one argument is `BenchOptions` as JSON.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import math
 import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import closing
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 from tfring.bench.cases import Case, cases
-from tfring.bench.display import MARK, Display, Files
 from tfring.bench.options import BenchOptions
-from tfring.bench.peers.available import chosen_peers
-from tfring.bench.peers.children import PeerError
-from tfring.bench.peers.team import Team
-from tfring.bench.result import ALONE, BARE, Result, machine, versions
-from tfring.bench.sync import RankSync, shared_file
-from tfring.bench.timing import alternate, timed, timed_alone
+from tfring.bench.result import ALONE, Result, Row, machine, versions
+from tfring.bench.sync import RankSync
+from tfring.bench.table import LEGEND, heading, line, title
+from tfring.bench.timing import Turn, alternate, timed, timed_alone
+from tfring.bench.verdict import verdict
 from tfring.collectives.objects import allgather_json
 from tfring.runtime.topology import local_rank, local_size, rank, size
-from tfring.world import init, mpi_enabled
+from tfring.world import init
 
-Emit = Callable[[dict[str, Any]], None]
-# Exit codes: a peer has failed; an option is impossible; Ctrl-C.
-_FAILED, _WRONG, _INTERRUPTED = 1, 2, 130
+# Exit codes: an option is impossible; Ctrl-C.
+_WRONG, _INTERRUPTED = 2, 130
 
 
 def set_threads() -> int:
@@ -51,60 +44,61 @@ def set_threads() -> int:
 
 
 class Measurement:
-    """One run on this rank; all ranks do the same.
+    """One run on this rank; all ranks do the same."""
 
-    Args:
-        options: What to measure.
-        emit: Gets events; on rank 0 only it is told anything.
-    """
-
-    def __init__(self, options: BenchOptions, emit: Emit) -> None:
+    def __init__(self, options: BenchOptions) -> None:
         self._options = options
-        self._emit: Emit = emit if rank() == 0 else lambda event: None
-        self._barrier = shared_file()
-        self._sync = RankSync(self._barrier)
-        self._threads = set_threads()
+        self._sync = RankSync()
+        self._section = ""
         self._began = time.monotonic()
-        self._said: set[str] = set()
+        threads = set_threads()
+        hosts = sum(place == 0 for place in allgather_json(local_rank(), "tfring.bench.hosts"))
+        self._result = Result(
+            ranks=size(),
+            hosts=hosts,
+            began=time.time(),
+            options=asdict(options),
+            machine={**machine(), "threads": threads},
+            versions=versions(),
+        )
 
     def run(self) -> None:
         """Measures all cases.
 
         Raises:
             ValueError: An option is impossible; on all ranks alike.
-            PeerError: A process of a peer has failed.
         """
-        peers, left_out = chosen_peers(self._options.against, mpi_enabled())
+        self._check_file()
         todo = list(cases(self._options))
-        self._emit(self._begin(peers, len(todo)))
-        for why in left_out:
-            self._note(f"not measured: {why}")
-        with closing(Team(peers, self._sync, self._barrier, self._threads)) as team:
-            self._began = time.monotonic()
-            for number, case in enumerate(todo):
-                seconds = self._share(len(todo) - number)
-                if seconds <= 0 and number:
-                    self._note(
-                        f"the time limit of {self._options.time_limit:g} s was reached before "
-                        f"{case.label}; raise --time-limit to measure that and "
-                        f"{len(todo) - number - 1} more"
-                    )
-                    break
-                self._emit({"event": "case", "label": case.label})
-                self._measure(case, team, seconds)
-        self._emit({"event": "end"})
+        _print(f"{title(self._result)}\n{LEGEND}")
+        self._began = time.monotonic()
+        for number, case in enumerate(todo):
+            left = len(todo) - number
+            seconds = self._share(left)
+            if seconds <= 0 and number:
+                self._note(
+                    f"the time limit of {self._options.time_limit:g} s was reached before "
+                    f"{case.label}; raise --time-limit to measure that and {left - 1} more"
+                )
+                break
+            for row in measure(self._sync, case, seconds):
+                self._show(row)
+        self._result.complete = True
+        self._write()
+        _print("\n".join(["", *verdict(self._result)]).rstrip())
 
-    def _begin(self, peers: list[str], count: int) -> dict[str, Any]:
-        hosts = sum(place == 0 for place in allgather_json(local_rank(), "tfring.bench.hosts"))
-        result = Result(
-            ranks=size(),
-            hosts=hosts,
-            began=time.time(),
-            options=asdict(self._options),
-            machine={**machine(), "threads": self._threads},
-            versions=versions(),
-        )
-        return {"event": "begin", "result": asdict(result), "peers": peers, "cases": count}
+    def _write(self) -> None:
+        """Writes the file, after each row: a run that is broken off leaves what it has."""
+        if rank() == 0 and self._options.json is not None:
+            self._result.write(self._options.json)
+
+    def _check_file(self) -> None:
+        """Refuses a file that cannot be written, before anything is measured."""
+        name = self._options.json
+        folder = Path(name or ".").absolute().parent
+        refused = name is not None and rank() == 0 and not os.access(folder, os.W_OK)
+        if allgather_json(refused, "tfring.bench.file")[0]:
+            raise ValueError(f"rank 0 cannot write --json {name}: {folder} is no writable folder")
 
     def _share(self, left: int) -> float:
         """Returns how many seconds the next of the cases that are left may take."""
@@ -113,66 +107,53 @@ class Measurement:
         spent = self._sync.slowest(np.array([time.monotonic() - self._began]))[0]
         return (self._options.time_limit - float(spent)) / left
 
-    def _measure(self, case: Case, team: Team, seconds: float) -> None:
-        calls = case.build()
-        turns = {
-            name: timed_alone(self._sync, rank() == 0, call)
-            if name == ALONE
-            else timed(self._sync.barrier, call)
-            for name, call in calls.items()
-        }
-        theirs, left_out = team.prepare(case.spec, calls[BARE])
-        for why in left_out:
-            self._note(f"{case.section} without {why}")
-        times = alternate(
-            self._sync, {**turns, **theirs}, case.rounds, calls=case.calls, seconds=seconds
-        )
-        for row in case.rows(times, list(theirs)):
-            self._emit({"event": "row", "row": asdict(row)})
-        del calls, turns
-        gc.collect()  # what this case had takes no memory from the next one
+    def _show(self, row: Row) -> None:
+        self._result.rows.append(row)
+        if row.section != self._section:
+            self._section = row.section
+            _print("\n".join(["", *heading(row)]))
+        _print(line(row))
+        self._write()
 
     def _note(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self._emit({"event": "note", "text": text})
+        self._result.notes.append(text)
+        if rank() == 0:
+            print(f"tfring bench: {text}", file=sys.stderr, flush=True)
+
+
+def measure(sync: RankSync, case: Case, seconds: float) -> list[Row]:
+    """Measures one case for about so many seconds; all ranks call it and get the same rows."""
+    calls = case.build()
+    turns: dict[str, Turn] = {
+        name: timed_alone(sync, rank() == 0, call) if name == ALONE else timed(sync.barrier, call)
+        for name, call in calls.items()
+    }
+    rows = case.rows(alternate(sync, turns, case.rounds, calls=case.calls, seconds=seconds))
+    del calls, turns
+    gc.collect()  # what this case had takes no memory from the next one
+    return rows
 
 
 def main() -> int:
     """Runs the program; returns the exit code."""
-    given = json.loads(sys.argv[1])
-    options = BenchOptions.from_json(given["options"])
+    options = BenchOptions.from_json(sys.argv[1])
     tf.config.set_visible_devices([], "GPU")
     init()
-    if given["files"] is None:
-        return _measure(options, _print_event)
-    with Display(Files(**given["files"])) as display:
-        try:
-            code = _measure(options, display.handle)
-        finally:
-            display.write()  # only rank 0's has anything
-    if display.error:
-        print(f"tfring bench: {display.error}", file=sys.stderr)
-    return code
-
-
-def _measure(options: BenchOptions, emit: Emit) -> int:
     try:
-        Measurement(options, emit).run()
+        Measurement(options).run()
     except ValueError as error:  # the same on all ranks
         if rank() == 0:
-            emit({"event": "error", "text": str(error)})
+            print(f"tfring bench: {error}", file=sys.stderr, flush=True)
         return _WRONG
     except KeyboardInterrupt:
-        return _INTERRUPTED  # whoever did that needs no stack
-    except PeerError as error:  # of one rank; the others end because this one does
-        print(f"tfring bench: {error}", file=sys.stderr, flush=True)
-        return _FAILED
+        return _INTERRUPTED  # who pressed it needs no traceback
     return 0
 
 
-def _print_event(event: dict[str, Any]) -> None:
-    print(f"{MARK}{json.dumps(event)}", flush=True)
+def _print(text: str) -> None:
+    """Prints lines of the table on rank 0."""
+    if rank() == 0:
+        print(text, flush=True)
 
 
 if __name__ == "__main__":

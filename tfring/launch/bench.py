@@ -1,33 +1,25 @@
-"""``tfring bench``: starts ranks that measure, or is one of them, or compares two results."""
+"""``tfring bench``: starts ranks that measure, or becomes one of them, or compares two results."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import sys
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 from tfring.bench.compare import changes, failed, lines, warnings
-from tfring.bench.display import MARK, Display, Files
-from tfring.bench.options import BenchOptions, bench_options
 from tfring.bench.options import add_options as add_measured
-from tfring.bench.peers.available import chosen_peers
-from tfring.bench.plot import require_matplotlib
+from tfring.bench.options import bench_options
 from tfring.bench.result import read_result
 from tfring.job.environments import find_identity
-from tfring.job.environments.identity import Identity, IdentityError, Rendezvous
-from tfring.launch.hosts.errors import UsageError
+from tfring.job.environments.identity import IdentityError, Rendezvous
 from tfring.launch.job import JobRunner
 from tfring.launch.options.option import add_options as add_fields
 from tfring.launch.options.option import given, read_options
 from tfring.launch.options.resolve import job_options
 from tfring.launch.options.run_options import RunOptions
-from tfring.launch.output.merger import OutputMerger, Stream
+from tfring.launch.output.merger import OutputMerger
 from tfring.launch.output.terminal import Terminal
 from tfring.observe.explain.launched import RunRecords
 
@@ -51,8 +43,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_fields(parser, RunOptions, only=_PLACES)
     add_measured(parser)
     add = parser.add_argument
-    add("--json", metavar="FILE", help="write the result, with all samples, for --compare")
-    add("--plot", metavar="FILE", help="draw it: a file that ends in .png, .svg or .pdf")
     add("--compare", nargs=2, metavar="FILE", help="compare two results; measure nothing")
     add(
         "--fail-above",
@@ -67,119 +57,42 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         ValueError: An option is impossible; the message is for the user.
-        OSError: A file cannot be read or written.
+        OSError: A file cannot be read.
     """
     if options.compare:
         return _compare(options.compare, options.fail_above)
     if options.fail_above is not None:
         raise ValueError("--fail-above goes with --compare a.json b.json")
-    what = bench_options(options)
+    command = (sys.executable, "-m", _PROGRAM, bench_options(options).to_json())
+    asked = read_options(RunOptions, options)
     try:
         here = find_identity(os.environ)
     except IdentityError as error:
         raise ValueError(str(error)) from None
-    files = _files(options) if here.rank == 0 else Files()
-    chosen_peers(what.against, here.rendezvous is Rendezvous.MPI)
     if here.rendezvous is Rendezvous.NONE:
-        return _start(options, what, files)
-    return _become_rank(options, what, files, here)
-
-
-def _files(options: argparse.Namespace) -> Files:
-    """Returns the files to write, checked before anything is measured."""
-    if options.plot is not None:
-        require_matplotlib()
-        if not options.plot.endswith((".png", ".svg", ".pdf")):
-            raise ValueError(f"--plot {options.plot}: it has to end in .png, .svg or .pdf")
-    for name in filter(None, (options.json, options.plot)):
-        folder = Path(name).absolute().parent
-        if not os.access(folder, os.W_OK):
-            raise ValueError(f"{name} cannot be written: {folder} is no folder that we may write")
-    return Files(options.json, options.plot)
-
-
-def _become_rank(
-    options: argparse.Namespace, what: BenchOptions, files: Files, here: Identity
-) -> int:
-    """Goes on as the rank that this process is. Does not return."""
-    named = given(read_options(RunOptions, options), *_PLACES)
-    if named:
+        return _start(asked, command)
+    if named := given(asked, *_PLACES):
         raise ValueError(
             f"{', '.join(named)}: this process is rank {here.rank} of {here.size} already, started "
             f"by {here.source}: leave that out, or run tfring bench by itself"
         )
     sys.stdout.flush()
-    os.execv(sys.executable, _command(what, files))
+    os.execv(sys.executable, command)
 
 
-def _command(what: BenchOptions, files: Files | None) -> list[str]:
-    given = {
-        "options": what.to_json(),
-        "files": None if files is None else dataclasses.asdict(files),
-    }
-    return [sys.executable, "-m", _PROGRAM, json.dumps(given)]
-
-
-def _start(options: argparse.Namespace, what: BenchOptions, files: Files) -> int:
-    """Starts the ranks and shows what they find."""
-    asked = read_options(RunOptions, options)
+def _start(asked: RunOptions, command: tuple[str, ...]) -> int:
+    """Starts the ranks, and waits until they have measured."""
     nowhere = asked.num_proc is None and not asked.known_hosts
     job = job_options(
         dataclasses.replace(
             asked,
             num_proc=LOCAL_RANKS if nowhere else asked.num_proc,
             x=(("TF_CPP_MIN_LOG_LEVEL", "2"), *asked.x),
-            command=tuple(_command(what, None)),
+            command=command,
         )
     )
     with Terminal() as terminal, RunRecords({**os.environ, **job.environment}) as records:
-        with Display(files) as display:
-            merger = _EventMerger(terminal, display.handle)
-            try:
-                code = JobRunner(job, merger, records).run()
-            finally:
-                display.write()
-        if display.error:
-            raise UsageError(display.error)
-        return code
-
-
-class _EventMerger(OutputMerger):
-    """Merges the output of the ranks, less the lines with which rank 0 tells what it has found."""
-
-    def __init__(self, terminal: Terminal, handle: Callable[[dict[str, Any]], None]) -> None:
-        super().__init__(terminal.stdout, terminal.stderr)
-        self._handle = handle
-        self._rest = b""
-        self._told_error = False
-
-    def feed(self, stream: Stream, data: bytes, now: float) -> None:
-        """Takes output of a rank."""
-        if (stream.rank, stream.name) != (0, "stdout"):
-            super().feed(stream, data, now)
-            return
-        *complete, self._rest = (self._rest + data).split(b"\n")
-        for line in complete:
-            if line.startswith(MARK.encode()):
-                self._event(json.loads(line[len(MARK) :]))
-            else:
-                super().feed(stream, line + b"\n", now)
-
-    def finish(self, stream: Stream) -> None:
-        """Takes note that a stream of a rank has ended."""
-        if (stream.rank, stream.name) == (0, "stdout") and self._rest:
-            rest, self._rest = self._rest, b""
-            super().feed(stream, rest, time.monotonic())
-        super().finish(stream)
-
-    def _event(self, event: dict[str, Any]) -> None:
-        self._told_error |= event["event"] == "error"
-        self._handle(event)
-
-    def note(self, text: str) -> None:
-        """Writes a message of the launcher, unless rank 0 has said what was wrong."""
-        if not self._told_error:
-            super().note(text)
+        return JobRunner(job, OutputMerger(terminal.stdout, terminal.stderr), records).run()
 
 
 def _compare(paths: Sequence[str], limit: float | None) -> int:

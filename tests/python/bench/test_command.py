@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from launcher_tools import environment
 
-from tfring.bench.display import Display, Files
+from tfring.bench import table
 from tfring.bench.options import BenchOptions
 from tfring.bench.result import Result, Row, measured_row, read_result
 from tfring.bench.verdict import verdict
@@ -42,7 +40,6 @@ def row(section: str, way: str, count: int, net: float, seed: int = 1, rounds: i
         busbw_gbs=count / net / 1e6 if net > 0.1 else None,
         copy_ms=None if way == "step" else 1.0,
         alone_ms=0.75 if way == "step" else None,
-        peers_ms={"gloo": 7.5} if way == "call" else {},
         samples_ms={"call": call.tolist(), "bare": bare.tolist(), "copy": [1.0] * rounds},
     )
 
@@ -61,25 +58,12 @@ def made_result(slow: float = 1.0, seed: int = 1) -> Result:
     return Result(2, 1, 1.7e9, {}, machine, made, True, ["a note"], rows)
 
 
-def events(result: Result) -> list[dict[str, Any]]:
-    values = result.as_json()
-    rows = [{"event": "row", "row": each} for each in values.pop("rows")]
-    begin = {**values, "notes": [], "complete": False}
-    del begin["format"]
-    return [
-        {"event": "begin", "result": begin, "peers": ["gloo"], "cases": len(rows)},
-        *(each for one in rows for each in ({"event": "case", "label": "next"}, one)),
-        {"event": "note", "text": "a note"},
-        {"event": "end"},
-    ]
-
-
 def test_rows_are_made_of_rounds() -> None:
     bare = np.linspace(1, 1.2, 10)[:, None] + np.zeros((1, 5))
     call = bare + 2
     call[3, 2] = 50  # one call of one round
-    times = {"call": call, "bare": bare, "copy": bare, "gloo": 3 * bare, "other": bare}
-    made = measured_row("s", "call", 1 << 20, 1, times=times, peers=["gloo", "mpi"], bus=1.5)
+    times = {"call": call, "bare": bare, "copy": bare, "other": bare}
+    made = measured_row("s", "call", 1 << 20, 1, times=times, bus=1.5)
     assert (made.rounds, made.calls) == (10, 50)
     assert made.net_ms == pytest.approx(2) and made.net_low_ms == pytest.approx(2)
     assert made.median_ms == pytest.approx(3.1, abs=0.02) and made.bare_ms == pytest.approx(1.1)
@@ -87,8 +71,7 @@ def test_rows_are_made_of_rounds() -> None:
     assert made.algbw_gbs == pytest.approx(1.048576 / 2) and made.busbw_gbs == pytest.approx(
         1.5 * 1.048576 / 2
     )
-    assert made.peers_ms == {"gloo": pytest.approx(3.3)}
-    assert set(made.samples_ms) == {"call", "bare", "copy", "gloo"}
+    assert set(made.samples_ms) == {"call", "bare", "copy"}
     assert made.net_over_copy == pytest.approx(2 / 1.1)
     assert made.over_bare == pytest.approx(3.1 / 1.1, abs=0.02)
 
@@ -97,11 +80,11 @@ def test_what_cannot_be_told_from_nothing_has_no_bandwidth() -> None:
     random = np.random.default_rng(5)
     bare = random.normal(1, 0.1, (40, 1))
     call = bare + random.normal(0.001, 0.1, (40, 1))
-    made = measured_row("s", "call", 4, 1, times={"call": call, "bare": bare}, peers=[], bus=1.0)
+    made = measured_row("s", "call", 4, 1, times={"call": call, "bare": bare}, bus=1.0)
     assert made.net_low_ms is not None and made.net_low_ms < 0
     assert (made.algbw_gbs, made.busbw_gbs, made.net_over_copy) == (None, None, None)
     few = {"call": call[:2] + 5, "bare": bare[:2]}
-    made = measured_row("s", "call", 4, 1, times=few, peers=[], bus=1.0)
+    made = measured_row("s", "call", 4, 1, times=few, bus=1.0)
     assert (made.net_low_ms, made.net_high_ms, made.algbw_gbs) == (None, None, None)
 
 
@@ -116,9 +99,6 @@ def test_what_cannot_be_told_from_nothing_has_no_bandwidth() -> None:
         ("--time-limit -1", "--time-limit -1: it has to be 0 or more"),
         ("--model resnet-50", "--model resnet-50: it has to be a name of keras.applications"),
         ("--step lstm", "--step lstm: there are mlp, cnn, and all"),
-        ("--against nccl", "--against nccl: there are mpi, gloo, mwms, and all"),
-        ("--plot a.txt", "--plot a.txt: it has to end in .png, .svg or .pdf"),
-        ("--json /nowhere/a.json", "/nowhere/a.json cannot be written: /nowhere is no folder"),
         ("--fail-above 1.1", "--fail-above goes with --compare a.json b.json"),
     ],
 )
@@ -127,20 +107,6 @@ def test_impossible_options_are_refused(words: str, message: str, capsys: Any) -
     error = capsys.readouterr().err
     assert error.startswith("tfring bench: ")
     assert message in error
-
-
-def test_a_peer_that_is_missing_is_named(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert main(["bench", "--against", "gloo"]) == 2
-    assert "--against: gloo needs PyTorch: pip install torch" in capsys.readouterr().err
-    assert main(["bench", "--against", "mpi"]) == 2
-    assert "--against: mpi needs mpi4py: pip install 'tfring[mpi]'" in capsys.readouterr().err
-
-
-def test_raw_mpi_needs_a_job_of_mpi(capsys: Any) -> None:
-    pytest.importorskip("mpi4py")
-    assert main(["bench", "--against", "mpi"]) == 2
-    assert "mpirun -np 2 tfring bench --against mpi" in capsys.readouterr().err
 
 
 def test_a_rank_starts_no_ranks(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +119,7 @@ def test_a_rank_starts_no_ranks(capsys: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_options_reach_the_ranks_as_they_are() -> None:
-    options = BenchOptions(("allgather",), 8, 100, 3, "int32", ("A", "B"), ("mlp",), ("gloo",), 1.5)
+    options = BenchOptions(("allgather",), 8, 100, 3, "int32", ("A", "B"), ("mlp",), 1.5, "a.json")
     assert BenchOptions.from_json(options.to_json()) == options
     assert options.sizes() == [8, 24, 72, 100]
     assert BenchOptions(min_bytes=4, max_bytes=4).sizes() == [4]
@@ -177,125 +143,28 @@ def test_the_verdict_says_what_the_numbers_mean_for_training() -> None:
     assert verdict(replace(result, rows=[])) == []
 
 
-def test_the_table_and_the_file(tmp_path: Path, capsys: Any) -> None:
+def test_the_table_and_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     result = made_result()
-    with Display(Files(json=str(path))) as display:
-        for event in events(result):
-            display.handle(event)
-        display.write()
-    text = capsys.readouterr()
-    assert text.err == "tfring bench: a note\n"
-    lines = text.out.splitlines()
-    assert lines[0] == "tfring 0.1.0: 2 ranks on 1 host, Some CPU, 2 cores, TensorFlow 2.21.0"
-    head = ["bytes", "rounds", "median", "p95", "net", "algbw", "busbw", "copy", "net/copy", "gloo"]
-    assert [line.split() for line in lines if line.split()[:1] == ["bytes"]] == [head]
-    cells = {line.split()[0]: line.split()[1:] for line in lines if line.strip()}
-    assert cells["1048576"] == ["30", "13", "14", "12", "0.087", "0.087", "1", "12", "7.5"]
-    assert cells["2097152"] == [
-        "30",
-        "1.05",
-        "2.05",
-        "0.05",
-        "-",
-        "-",
-        "1",
-        "-",
-        "7.5",
-    ]  # lost in the noise
-    assert cells["grouped"] == ["30", "124", "125", "123", "0.829", "0.829", "1", "123", "-"]
-    assert cells["step"] == ["30", "1.5", "2.5", "1", "0.5", "1.5", "0.75", "-"]
-    assert lines[-3:] == verdict(result)
+    made = "tfring 0.1.0: 2 ranks on 1 host, Some CPU, 2 cores, TensorFlow 2.21.0"
+    assert table.title(result) == made
+    head = ["bytes", "rounds", "median", "p95", "net", "algbw", "busbw", "copy", "net/copy"]
+    assert table.heading(result.rows[0])[0] == "allreduce float32"
+    assert table.heading(result.rows[0])[1].split() == head
+    cells = [table.line(each).split() for each in result.rows]
+    assert cells[1] == ["1048576", "30", "13", "14", "12", "0.087", "0.087", "1", "12"]
+    lost_in_the_noise = ["2097152", "30", "1.05", "2.05", "0.05", "-", "-", "1", "-"]
+    assert cells[2] == lost_in_the_noise
+    assert cells[3] == ["grouped", "30", "124", "125", "123", "0.829", "0.829", "1", "123"]
+    assert cells[4] == ["step", "30", "1.5", "2.5", "1", "0.5", "1.5", "0.75"]
+    result.write(str(path))
     found = read_result(str(path))
     assert found.complete and found.notes == ["a note"]
     assert [each.label for each in found.rows] == [each.label for each in result.rows]
     for ours, theirs in zip(result.rows, found.rows, strict=True):
-        assert theirs.net_ms == ours.net_ms and theirs.peers_ms == ours.peers_ms
+        assert theirs.net_ms == ours.net_ms
         assert theirs.samples_ms["call"] == pytest.approx(ours.samples_ms["call"], rel=1e-5)
     assert json.loads(path.read_text())["rows"][1]["net_over_copy"] == 12
-
-
-def test_a_run_that_was_broken_off_leaves_what_it_has(tmp_path: Path, capsys: Any) -> None:
-    path = tmp_path / "a.json"
-    with Display(Files(json=str(path))) as display:
-        display.handle(events(made_result())[0])
-        display.write()
-        assert not path.exists()
-        for event in events(made_result())[1:5]:
-            display.handle(event)
-        display.write()
-    found = read_result(str(path))
-    assert (len(found.rows), found.complete) == (2, False)
-    capsys.readouterr()
-
-
-def test_the_picture(tmp_path: Path, capsys: Any) -> None:
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "a.png"
-    with Display(Files(plot=str(path))) as display:
-        for event in events(made_result()):
-            display.handle(event)
-        display.write()
-    assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
-    capsys.readouterr()
-
-
-RANKS = """
-import json, os, sys
-from tfring.bench.display import MARK
-
-if os.environ["TFRING_X_RANK"] == "0":
-    print("said by rank 0")
-    for event in json.loads(os.environ["EVENTS"]):
-        print(MARK + json.dumps(event), flush=True)
-    print("its last words", end="")
-sys.exit(int(os.environ["CODE"]))
-"""
-
-
-def ranks_that_say(
-    said: list[dict[str, Any]], code: int, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Puts a program that only tells events in the place of that which measures."""
-    (folder / "said_ranks.py").write_text(RANKS)
-    monkeypatch.setattr("tfring.launch.bench._PROGRAM", "said_ranks")
-    for name, value in environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ['PYTHONPATH']}")
-    monkeypatch.setenv("EVENTS", json.dumps(said))
-    monkeypatch.setenv("CODE", str(code))
-
-
-def test_what_rank_0_tells_becomes_the_table_and_the_file(
-    tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ranks_that_say(events(made_result()), 0, tmp_path, monkeypatch)
-    path = tmp_path / "a.json"
-    assert main(["bench", "-np", "2", "--json", str(path)]) == 0
-    text = capfd.readouterr()
-    assert len([line for line in text.out.splitlines() if line.split()[:1] == ["1048576"]]) == 1
-    assert "\nsaid by rank 0" in text.out and "\x1e" not in text.out
-    assert "\nits last words" in text.out
-    assert len(read_result(str(path)).rows) == 5
-
-
-def test_what_rank_0_finds_wrong_is_said_once(
-    tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ranks_that_say([{"event": "error", "text": "no such model"}], 2, tmp_path, monkeypatch)
-    assert main(["bench", "-np", "2"]) == 2
-    assert capfd.readouterr().err == "tfring bench: no such model\n"
-
-
-def test_ranks_that_fail_leave_what_was_measured(
-    tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ranks_that_say(events(made_result())[:3], 5, tmp_path, monkeypatch)
-    path = tmp_path / "a.json"
-    assert main(["bench", "-np", "1", "--json", str(path)]) == 5
-    assert "exit code 5" in capfd.readouterr().err
-    found = read_result(str(path))
-    assert (len(found.rows), found.complete) == (1, False)
 
 
 def compare(folder: Path, first: Result, second: Result, *more: str) -> int:

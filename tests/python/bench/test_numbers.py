@@ -117,16 +117,15 @@ def test_nobody_leaves_a_barrier_before_all_are_there() -> None:
     with tempfile.TemporaryFile() as file:
         os.ftruncate(file.fileno(), file_size(count))
 
-        def work(place: int, group: int) -> None:
-            barrier = SharedBarrier(file.fileno(), group, place, count)
+        def work(place: int) -> None:
+            barrier = SharedBarrier(file.fileno(), place, count)
             for turn in range(1, rounds + 1):
-                if group == 0:
-                    arrived[place] = turn
+                arrived[place] = turn
                 barrier.wait()
-                if group == 0 and min(arrived) < turn:
+                if min(arrived) < turn:
                     early.append(f"{place} left turn {turn}: {arrived}")
 
-        threads = [threading.Thread(target=work, args=(i % 3, i // 3)) for i in range(2 * count)]
+        threads = [threading.Thread(target=work, args=(place,)) for place in range(count)]
         for thread in threads:
             thread.start()
         for thread in threads:

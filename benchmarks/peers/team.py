@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfring.bench.peers.children import Child
-from tfring.bench.peers.mpi import mpi_call
-from tfring.bench.peers.task import Place
+from benchmarks.peers.children import Child
+from benchmarks.peers.mpi import mpi_call
+from benchmarks.peers.task import Place
+from tfring.bench.sync import shared_file
 from tfring.bench.timing import Sync, Turn, timed
 from tfring.collectives.objects import allgather_json
 from tfring.job.bootstrap.hosts import LOOPBACK, interface_addresses
@@ -22,22 +23,21 @@ class Team:
     Args:
         names: Of the peers.
         sync: The ranks.
-        barrier: The file of a SharedBarrier; None: the ranks are on several hosts.
-        threads: How many threads of a process may compute.
 
     Raises:
         PeerError: A process of one has failed.
     """
 
-    def __init__(self, names: Sequence[str], sync: Sync, barrier: int | None, threads: int) -> None:
+    def __init__(self, names: Sequence[str], sync: Sync) -> None:
         self._sync = sync
         self._mpi = "mpi" in names
         self._children: dict[str, Child] = {}
-        interface, host = ("lo", LOOPBACK) if barrier is not None else _own_address()
-        for group, name in enumerate((name for name in names if name != "mpi"), start=1):
-            place = Place(rank(), size(), host, interface, threads, -1, barrier, group)
+        for name in (name for name in names if name != "mpi"):
+            barrier = shared_file()
+            interface, host = ("lo", LOOPBACK) if barrier is not None else _own_address()
+            place = Place(rank(), size(), host, interface, 1, -1, barrier)
             child = self._children[name] = Child(name, place)
-            addresses = allgather_json(child.address(), f"tfring.bench.{name}")
+            addresses = allgather_json(child.address(), f"benchmarks.peers.{name}")
             child.join([str(address) for address in addresses])
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class Team:
             reasons[name] = child.prepare(spec)
             turns[name] = child.turn()
         left_out = {}
-        for there in allgather_json(reasons, "tfring.bench.peers"):
+        for there in allgather_json(reasons, "benchmarks.peers"):
             left_out.update({name: why for name, why in there.items() if why is not None})
         kept = {name: turn for name, turn in turns.items() if name not in left_out}
         return kept, [f"{name}: {why}" for name, why in left_out.items()]

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from tfring.bench.peers.task import Place
+from benchmarks.peers.task import Place
 from tfring.bench.timing import Turn
 
 _ANSWER_SECONDS = 120.0
@@ -38,7 +38,7 @@ class Child:
         place = dataclasses.replace(place, answers=theirs)
         given = json.dumps(dataclasses.asdict(place))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", f"tfring.bench.peers.{name}", given],
+            [sys.executable, "-m", f"benchmarks.peers.{name}", given],
             stdin=subprocess.PIPE,
             stdout=self._said,
             stderr=self._said,

@@ -41,7 +41,6 @@ class Place:
         threads: How many threads may compute.
         answers: The descriptor for answers.
         barrier: That of a SharedBarrier, if all are on one host.
-        group: Of the SharedBarrier.
     """
 
     rank: int
@@ -51,7 +50,6 @@ class Place:
     threads: int
     answers: int
     barrier: int | None
-    group: int
 
 
 class Peer(Protocol):
@@ -88,7 +86,7 @@ def serve(make: Callable[[Place], Peer]) -> None:
         _say(answers, {"ok": None})
         wait = peer.barrier
         if place.barrier is not None:
-            wait = SharedBarrier(place.barrier, place.group, place.rank, place.size).wait
+            wait = SharedBarrier(place.barrier, place.rank, place.size).wait
         _answer(peer, wait, answers)
     os._exit(0)  # ends without a word to the others, which end, too
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tfring.bench.peers.task import Call, Place, serve
+from benchmarks.peers.task import Call, Place, serve
 from tfring.bench.shapes import shape_of
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from benchmarks.peers.task import Call, Place, serve
 from tfring.bench import models
-from tfring.bench.peers.task import Call, Place, serve
 from tfring.bench.shapes import shape_of
 
 
@@ -82,7 +82,13 @@ class MultiWorker:
     def _step(self, kind: str) -> Call:
         """Returns a step of the same model, whose gradients the strategy averages."""
         with self._strategy.scope():
-            return models.training_step(kind, distributed=False, strategy=self._strategy)
+            step, batch = models.step_and_batch(kind, distributed=False)
+
+        def by_strategy(images: Any, labels: Any) -> Any:
+            return self._strategy.run(step, args=(images, labels))
+
+        function = tf.function(by_strategy)
+        return lambda: function(*batch)
 
 
 def _replica() -> Any:

@@ -1,0 +1,1 @@
+"""Collectives of PyTorch's gloo, MultiWorkerMirroredStrategy and raw MPI, beside tfring's."""

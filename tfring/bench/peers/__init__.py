@@ -1,1 +1,0 @@
-"""What else could be used in tfring's place, measured beside it."""
