@@ -20,7 +20,7 @@ from tfring.elastic import process as elastic
 from tfring.elastic.errors import Dismissed
 from tfring.job.bootstrap import mpi_data, mpi_exchange
 from tfring.job.bootstrap.cancel import Cancel
-from tfring.job.bootstrap.connect import Membership, connect_job
+from tfring.job.bootstrap.connect import JoinedJob, connect_job
 from tfring.job.bootstrap.inter_op_threads import ensure_inter_op_threads
 from tfring.job.environments import Given, Identity, Rendezvous, find_identity
 from tfring.job.environments.elastic import ElasticWorker, take_worker
@@ -133,13 +133,13 @@ def _init_static(given: Given, job: Any, wanted: list[Any], store: Store | None)
     if identity.rank == 0:  # all ranks of a job have them
         _warn(settings.unknown)
     last_set = int(_native.core.last_process_set())
-    membership = connect_job(identity, settings, os.environ, job, len(wanted), store, last_set)
-    if membership.rank == 0:
+    joined = connect_job(identity, settings, os.environ, job, len(wanted), store, last_set)
+    if joined.rank == 0:
         _warn(settings.without_effect)
-    with contextlib.closing(membership):
-        _start(membership, settings)
+    with contextlib.closing(joined):
+        _start(joined, settings)
     topology.set_launched_alone(identity.size == 1 and given == Given(None, False, None, None))
-    if membership.process_sets == 0:
+    if joined.process_sets == 0:
         return
     try:
         registry.register_at_init(wanted)
@@ -184,12 +184,12 @@ def _begin_generation(identity: Identity, store: Store, cancel: Cancel) -> None:
     with _lock:
         settings = elastic.with_heartbeats(_read_settings(elastic.CONNECT_SECONDS))
         last_set = int(_native.core.last_process_set())
-        membership = connect_job(identity, settings, os.environ, None, 0, store, last_set, cancel)
-        descriptors = [*membership.control_fds.values(), *membership.data_fds.values()]
+        joined = connect_job(identity, settings, os.environ, None, 0, store, last_set, cancel)
+        descriptors = [*joined.control_fds.values(), *joined.data_fds.values()]
         try:
-            with contextlib.closing(membership), cancel.cuts(descriptors):
+            with contextlib.closing(joined), cancel.cuts(descriptors):
                 break_when_unanswered(descriptors)
-                _start(membership, settings)
+                _start(joined, settings)
                 topology.set_waiting(False)
         except _native.core.CoreError as error:
             raise BootstrapError(f"the runtime could not start: {error}") from error
@@ -211,59 +211,59 @@ def _warn(texts: Sequence[str]) -> None:
         _log.warning("%s", text)
 
 
-def _start(membership: Membership, settings: Settings) -> None:
+def _start(joined: JoinedJob, settings: Settings) -> None:
     record = None
     if settings.record:
         record = record_options(
-            membership.job,
-            membership.rank,
-            membership.size,
+            joined.job,
+            joined.rank,
+            joined.size,
             given=settings.record_dir,
-            first_of_host=membership.local_rank == 0,
+            first_of_host=joined.local_rank == 0,
             # The ranks of an elastic job wait for each other, and training waits for them.
             wait=elastic.started() is None,
         )
-    if membership.local_rank == 0 and (why := missing_gpu(membership.runtime)):
+    if joined.local_rank == 0 and (why := missing_gpu(joined.runtime)):
         _log.warning(
             "TFRING_GPU_OPERATIONS=nccl, but rank %d has no GPU (%s): tensors are reduced on the "
             "CPU.\nLeave that variable out, or look at what `tfring doctor` says of GPUs.",
-            membership.rank,
+            joined.rank,
             why,
         )
-    use_interface(membership.interface)
-    fix_sums(membership.runtime)
-    config = with_nccl(membership.runtime)
+    use_interface(joined.interface)
+    fix_sums(joined.runtime)
+    config = with_nccl(joined.runtime)
     options = _native.core.InitOptions()
     options.start_timeout_seconds = settings.start_timeout
     options.record.enabled = record is not None
     if record is not None:
         options.record.path, options.record.keep = record.get("path", ""), "keep" in record
         options.record.job, options.record.boot = record["job"], record["boot"]
-    membership.hand_over(options)
+    joined.hand_over(options)
     try:
         _native.core.init(options, native_values(config))
     except _native.core.CoreError:
-        membership.free_group()
+        joined.free_group()
         raise
     _state.pid = os.getpid()
     path = (record or {}).get("path")
     process = elastic.started()
     topology.announce(keep=process is not None)
-    _state.homogeneous = membership.homogeneous
-    _state.by_mpi = membership.by_mpi
-    generation.begin(membership.key)
-    registry.begin_generation(membership.mpi_group)
+    _state.homogeneous = joined.homogeneous
+    _state.by_mpi = joined.by_mpi
+    generation.begin(joined.key)
+    registry.begin_generation(joined.mpi_group)
     if not _state.at_exit_registered:
         atexit.register(end_of_program)
         _state.at_exit_registered = True
     # A process of an elastic job may be alone now, and TensorFlow asks once, when it starts.
-    if membership.size > 1 if process is None else process.record is None:
+    if joined.size > 1 if process is None else process.record is None:
         ensure_inter_op_threads()
-    if membership.size > 1:
+    if joined.size > 1:
         interrupts.watch()
         exits.watch()
-    local, hosts = topology.local_rank(), membership.hosts
-    OBSERVERS.begin(Here(membership.rank, membership.size, local, hosts, path, settings))
+    local, hosts = topology.local_rank(), joined.hosts
+    OBSERVERS.begin(Here(joined.rank, joined.size, local, hosts, path, settings))
 
 
 def _refuse_in_forked_child() -> None:

@@ -125,7 +125,6 @@ WITHOUT_TENSORFLOW = (
     "tfring/elastic/loop.py",
     "tfring/elastic/process.py",
     "tfring/elastic/service.py",
-    "tfring/launch/engines/",
     "tfring/ray/",
     "tfring/spark/",
     "tfring/data/__init__.py",

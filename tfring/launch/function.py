@@ -24,7 +24,7 @@ from tfring.job.store.tcp.server import StoreServer
 from tfring.launch import cell_sources
 from tfring.launch.agents.addresses import open_rendezvous
 from tfring.launch.agents.host import AGENT_TIMEOUT_SECONDS, SSH_LATER_SECONDS
-from tfring.launch.engines.outcomes import is_consequence
+from tfring.launch.engines import is_consequence
 from tfring.launch.hosts.names import refuse_unknown
 from tfring.launch.hosts.placement import (
     Slot,

@@ -19,10 +19,9 @@ from tfring.launch.hosts.placement import address_of, crowded, is_local
 from tfring.launch.job import JobRunner
 from tfring.launch.options.config_file import with_file
 from tfring.launch.options.job_options import JobOptions
-from tfring.launch.options.misplaced import misplaced
 from tfring.launch.options.option import add_options as add_fields
 from tfring.launch.options.option import read_options
-from tfring.launch.options.resolve import job_options, unused_hosts
+from tfring.launch.options.resolve import job_options, misplaced, unused_hosts
 from tfring.launch.options.run_options import RunOptions
 from tfring.launch.options.settings import add_settings
 from tfring.launch.output.merger import OutputMerger

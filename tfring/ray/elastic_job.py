@@ -28,9 +28,7 @@ from tfring.launch.elastic.orders import (
     Restart,
     StartWorker,
 )
-from tfring.launch.engines.outcomes import is_consequence
-from tfring.launch.engines.shim import uses_shim
-from tfring.launch.engines.variables import elastic_variables
+from tfring.launch.engines import is_consequence, uses_shim
 from tfring.ray.forming import fresh_job
 from tfring.ray.nodes import Discovered
 from tfring.ray.outcomes import cause_of, text_of
@@ -195,15 +193,7 @@ class ElasticJob:
             "scheduling_strategy": NodeAffinitySchedulingStrategy(node.node_id, soft=False),
         }
         actor = ray.remote(Worker).options(**options).remote(f"worker {order.worker}")
-        variables = elastic_variables(
-            worker=order.worker,
-            host=order.host,
-            slot=order.slot,
-            first=order.first,
-            size=order.size,
-            rank=order.rank,
-            store=run.store,
-        )
+        variables = {**order.variables(), "TFRING_X_ELASTIC_STORE": run.store}
         actor.prepare.remote({**variables, **self._variables}, uses_shim())
         if self._sent is not None:
             actor.use_queue.remote(self._sent)

@@ -10,8 +10,7 @@ import ray
 
 from tfring.job.security.secret import fresh_secret
 from tfring.launch.agents.addresses import open_rendezvous
-from tfring.launch.engines.shim import use_shim
-from tfring.launch.engines.variables import Where, job_variables, rank_variables
+from tfring.launch.engines import Where, job_variables, rank_variables, use_shim
 
 
 def here() -> Where:

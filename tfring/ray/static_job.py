@@ -9,8 +9,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorHandleNotFoundError, RayError
 
-from tfring.launch.engines.shim import uses_shim
-from tfring.launch.engines.variables import Where
+from tfring.launch.engines import Where, uses_shim
 from tfring.ray.forming import fresh_job, other_node, ranks_of_job
 from tfring.ray.outcomes import RanksFailed, cause_of, gather
 from tfring.ray.placement import Placement, Shape

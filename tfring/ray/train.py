@@ -21,8 +21,7 @@ from ray.exceptions import RayError
 from ray.train.backend import Backend, BackendConfig
 
 from tfring import world
-from tfring.launch.engines.shim import uses_shim
-from tfring.launch.engines.variables import Where
+from tfring.launch.engines import Where, uses_shim
 from tfring.ray.forming import fresh_job, here, listen, other_node, prepare, ranks_of_job
 from tfring.ray.settings import TIMEOUT_SECONDS
 

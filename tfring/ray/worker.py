@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tfring import world
-from tfring.launch.engines.variables import Where, with_own_first
+from tfring.launch.engines import Where, with_own_first
 from tfring.ray import ray_logger
 from tfring.ray.data import Shards, use_shards
 from tfring.ray.forming import here, listen, prepare

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from tfring.job.handshake.listener import bind
-from tfring.launch.engines.variables import interfaces
+from tfring.launch.engines import interfaces
 from tfring.launch.function import FunctionServer
 from tfring.launch.hosts.placement import Slot
 from tfring.launch.options.environment import sent_variables

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
-from tfring.launch.engines.variables import Where, gpus_of_node, places
+from tfring.launch.engines import Where, gpus_of_node, places
 from tfring.launch.function import pickled_call
 from tfring.launch.hosts.placement import Slot
 from tfring.launch.job import JobRunner
@@ -119,5 +120,5 @@ def _run(call: bytes, num_proc: int | None, wishes: Wishes) -> list[Any]:
 def _slots(tunnels: _StaticTunnels, tasks: list[Task]) -> list[Slot]:
     """Returns the ranks of the job, and tells the tasks of whose GPUs they see."""
     tunnels.workers = [Where(task.address, task.address, task.gpus) for task in tasks]
-    placed = enumerate(zip(tasks, places(tunnels.workers), strict=True))
-    return [Slot(rank, task.name, *place) for rank, (task, place) in placed]
+    placed = zip(tasks, places(tunnels.workers), strict=True)
+    return [dataclasses.replace(slot, host=task.name) for task, slot in placed]

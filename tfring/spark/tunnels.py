@@ -18,7 +18,7 @@ from tfring.job.security.errors import IntegrityError
 from tfring.job.security.mac import Channel
 from tfring.job.security.secret import fresh_secret, job_key
 from tfring.launch.agents.host import LOST_CODE
-from tfring.launch.engines.shim import uses_shim
+from tfring.launch.engines import uses_shim
 from tfring.spark.meeting import JOB_ID, MAX_BYTES, Meeting, Task
 
 _CHUNK = 1 << 16

@@ -1,6 +1,7 @@
 """Which variables workers get; no cluster is needed."""
 
-from tfring.launch.engines.variables import Where, elastic_variables, rank_variables, with_own_first
+from tfring.launch.elastic.orders import StartWorker
+from tfring.launch.engines import Where, rank_variables, with_own_first
 from tfring.ray.settings import Resources
 
 
@@ -35,6 +36,6 @@ def test_slots_of_a_node():
 
 
 def test_a_later_worker_of_an_elastic_job():
-    found = elastic_variables(worker=9, host="n", slot=1, first=False, size=3, rank=2, store="h:1")
+    found = StartWorker(9, "n", 1, first=False, size=3, rank=2).variables()
     assert found["TFRING_X_ELASTIC_FIRST"] == "0"
     assert (found["HOROVOD_RANK"], found["HOROVOD_SIZE"]) == ("2", "3")

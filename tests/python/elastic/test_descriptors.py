@@ -15,7 +15,7 @@ from own_store import OwnStore
 
 from tfring import world
 from tfring.job.bootstrap.cancel import Cancel
-from tfring.job.bootstrap.connect import Membership
+from tfring.job.bootstrap.connect import JoinedJob
 from tfring.job.environments import Identity, Rendezvous
 
 TOO_MANY = OSError(errno.EMFILE, "Too many open files")
@@ -27,10 +27,10 @@ def connection() -> tuple[socket.socket, socket.socket]:
         return made, server.accept()[0]
 
 
-def membership() -> tuple[Membership, socket.socket, socket.socket]:
+def membership() -> tuple[JoinedJob, socket.socket, socket.socket]:
     """Rank 1 of 2, and the ends of its connections that rank 0 has."""
     (control, control_0), (data, data_0) = connection(), connection()
-    made = Membership(
+    made = JoinedJob(
         rank=1,
         size=2,
         local_rank=1,

@@ -10,7 +10,7 @@ import pytest
 from launcher_tools import fake_ssh, run, write_script
 from run_options import refused, run_options
 
-from tfring.launch.agents.binding import read_places, share_of
+from tfring.launch.agents.local_rank import read_places, share_of
 from tfring.launch.cli import main, parser_of
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.options.config_file import with_file, words_of_file

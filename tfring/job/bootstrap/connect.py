@@ -19,13 +19,11 @@ from tfring.job.bootstrap.job import FormedJob, form_job
 from tfring.job.bootstrap.mpi_data import MpiData
 from tfring.job.bootstrap.mpi_exchange import MpiExchange
 from tfring.job.bootstrap.records import (
+    JobFacts,
     Record,
-    agreed_settings,
     exchange_records,
-    job_name,
+    facts_of,
     own_address,
-    own_interface,
-    topology_of,
 )
 from tfring.job.environments import Identity, Rendezvous
 from tfring.job.handshake.descriptors import raise_descriptor_limit
@@ -41,44 +39,14 @@ _log = logging.getLogger("tfring")
 
 
 @dataclasses.dataclass(kw_only=True)
-class Membership(mesh.Connections):
-    """One rank's membership in a job: its topology and connections, as the runtime needs them.
+class JoinedJob(mesh.Connections, JobFacts):
+    """A job as one of its ranks has joined it: what the runtime needs to begin."""
 
-    Attributes:
-        rank, size, local_rank, local_size, cross_rank, cross_size: As Horovod defines them.
-        homogeneous: Whether each host has the same number of ranks.
-        hosts: The name of each rank's host.
-        local_pids: Process ids of the other ranks of this host, by rank.
-        runtime: The settings of the runtime that all ranks use, by name.
-        by_mpi: Whether the ranks met over MPI.
-        mpi_group: The group of the ranks, which the caller frees; None without MPI.
-        process_sets: The largest number of process sets that any rank gave to init.
-        last_process_set: The highest id that a process set has had on any rank.
-        key: The generation's key; None in a job of one rank.
-        job: The job's id, where a launcher or the user has given it one, and a number that no other
-            generation has, in hexadecimal; not secret.
-        mpi_data: What the runtime gets where MPI carries the data; else None.
-        interface: The network interface at which other hosts reach this rank; "" on a single host.
-    """
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
-    homogeneous: bool
-    hosts: list[str]
-    local_pids: dict[int, int]
-    runtime: dict[str, str]
-    by_mpi: bool
-    mpi_group: Any = None
-    process_sets: int = 0
-    last_process_set: int = 0
+    by_mpi: bool  # whether the ranks met over MPI
+    mpi_group: Any = None  # the group of the ranks, which the caller frees; None without MPI
+    # The generation's key; None in a job of one rank.
     key: bytes | None = dataclasses.field(default=None, repr=False)
-    job: str = ""
-    mpi_data: MpiData | None = None
-    interface: str = ""
+    mpi_data: MpiData | None = None  # what the runtime gets where MPI carries the data
 
     @property
     def nonce(self) -> int:
@@ -116,7 +84,7 @@ def connect_job(
     store: Store | None = None,
     last_process_set: int = 0,
     cancel: Cancel | None = None,
-) -> Membership:
+) -> JoinedJob:
     """Connects all ranks of the job to each other; every rank calls it.
 
     `comm` is as for init, but no list of communicators. `store` stays the caller's. Who sets
@@ -147,19 +115,22 @@ def connect_job(
         key = hmac.new(job.secret.encode(), records[0].nonce.encode(), hashlib.sha256).digest()
         key = expand(key, b"generation")
         over_mpi = _prepare_mpi(job, records)
-        connections = _connect(
-            job.exchange, records, job.identity.rank, settings, key, deadline, cancel
-        )
+        rank = job.identity.rank
+        connections = _connect(job.exchange, records, rank, settings, key, deadline, cancel)
     except BaseException:
         if job.mpi_group is not None:
             free_group(job.mpi_group)
         raise
     finally:
         job.exchange.close()
-    return dataclasses.replace(
-        _membership(job, records, connections, key),
+    facts = facts_of(records, rank, settings)
+    return JoinedJob(
+        **vars(connections),
+        **vars(facts),
+        by_mpi=job.identity.rendezvous is Rendezvous.MPI,
+        mpi_group=job.mpi_group,
+        key=key if facts.size > 1 else None,
         mpi_data=over_mpi,
-        interface=own_interface(records, job.identity.rank, settings),
     )
 
 
@@ -174,28 +145,6 @@ def _warn_of_open_key(carrier: str) -> None:
     )
 
 
-def _membership(
-    job: FormedJob, records: list[Record], connections: mesh.Connections, key: bytes
-) -> Membership:
-    rank = job.identity.rank
-    neighbours = [r for r in records if r.host_id == records[rank].host_id and r.rank != rank]
-    return Membership(
-        **vars(connections),
-        rank=rank,
-        size=len(records),
-        **dataclasses.asdict(topology_of(records, rank)),
-        hosts=[r.host for r in records],
-        local_pids={r.rank: r.pid for r in neighbours},
-        runtime=agreed_settings(records, rank),
-        by_mpi=job.identity.rendezvous is Rendezvous.MPI,
-        mpi_group=job.mpi_group,
-        process_sets=max(r.process_sets for r in records),
-        last_process_set=max(r.last_process_set for r in records),
-        key=key if len(records) > 1 else None,
-        job=job_name(records[0]),
-    )
-
-
 def _prepare_mpi(job: FormedJob, records: list[Record]) -> MpiData | None:
     """Returns what the runtime needs for data over MPI; None where the job does without."""
     if len(records) == 1 or not mpi_data.wanted(records[0].settings):
@@ -207,11 +156,11 @@ def _prepare_mpi(job: FormedJob, records: list[Record]) -> MpiData | None:
         found.append(mpi_data.find(job.exchange, source, _native.library_dir()))
 
     # A rank that cannot use MPI ends this before any is in a collective of MPI without it.
-    _run_on_all_ranks(job.exchange, job.identity.rank, find)
+    _run_on_all_ranks(job.exchange, find)
     return mpi_data.open_communicator(*found[0])
 
 
-def _run_on_all_ranks(exchange: Exchange, rank: int, step: Callable[[], Any]) -> list[Any]:
+def _run_on_all_ranks(exchange: Exchange, step: Callable[[], Any]) -> list[Any]:
     """Runs a step on every rank and returns the results of all; a failure of one fails all.
 
     Raises:
@@ -283,8 +232,8 @@ def _connect(
         )
 
     try:
-        endpoints = [(str(a), int(p)) for a, p in _run_on_all_ranks(exchange, rank, listen)]
-        _run_on_all_ranks(exchange, rank, connect_all)
+        endpoints = [(str(a), int(p)) for a, p in _run_on_all_ranks(exchange, listen)]
+        _run_on_all_ranks(exchange, connect_all)
         assert listener is not None and connections is not None
         if len(connections.data_fds) < size - 1:
             connections.listener = listener.listening_socket()

@@ -191,7 +191,7 @@ def _optional(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class Topology:
     """A rank's position among the ranks of its host and across hosts."""
 
@@ -199,7 +199,42 @@ class Topology:
     local_size: int
     cross_rank: int
     cross_size: int
-    homogeneous: bool
+    homogeneous: bool  # whether each host has the same number of ranks
+
+
+@dataclass(kw_only=True)
+class JobFacts(Topology):
+    """What one rank learns from the records of all."""
+
+    rank: int
+    size: int
+    hosts: list[str]  # the name of each rank's host
+    local_pids: dict[int, int]  # process ids of the other ranks of this host, by rank
+    runtime: dict[str, str]  # the settings of the runtime that all ranks use, by name
+    process_sets: int = 0  # the largest number of process sets that any rank gave to init
+    last_process_set: int = 0  # the highest id that a process set has had on any rank
+    # The job's id, where a launcher or the user has given it one, and a number that no other
+    # generation has, in hexadecimal; not secret.
+    job: str = ""
+    # The network interface at which other hosts reach this rank; "" on a single host.
+    interface: str = ""
+
+
+def facts_of(records: list[Record], rank: int, settings: Settings) -> JobFacts:
+    """Returns what the records of all ranks mean for one of them."""
+    neighbours = [r for r in records if r.host_id == records[rank].host_id and r.rank != rank]
+    return JobFacts(
+        **vars(topology_of(records, rank)),
+        rank=rank,
+        size=len(records),
+        hosts=[r.host for r in records],
+        local_pids={r.rank: r.pid for r in neighbours},
+        runtime=_agreed_settings(records, rank),
+        process_sets=max(r.process_sets for r in records),
+        last_process_set=max(r.last_process_set for r in records),
+        job=job_name(records[0]),
+        interface=_own_interface(records, rank, settings),
+    )
 
 
 def topology_of(records: list[Record], rank: int) -> Topology:
@@ -237,7 +272,7 @@ def job_name(first: Record) -> str:
     return f"{given}-{number}" if given else number
 
 
-def agreed_settings(records: list[Record], rank: int) -> dict[str, str]:
+def _agreed_settings(records: list[Record], rank: int) -> dict[str, str]:
     """Returns rank 0's settings, which all ranks use so that they choose the same algorithms."""
     mine, first = records[rank].settings, records[0].settings
     for name, value in mine.items():
@@ -253,7 +288,7 @@ def agreed_settings(records: list[Record], rank: int) -> dict[str, str]:
     return agreed | {n: v for n, v in mine.items() if SETTINGS[n].per_rank}
 
 
-def own_interface(records: list[Record], rank: int, settings: Settings) -> str:
+def _own_interface(records: list[Record], rank: int, settings: Settings) -> str:
     """Returns the interface with the address of `own_address`; "" on a single host."""
     mine = records[rank]
     if all(r.host_id == mine.host_id for r in records):

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tfring.launch.agents.leftovers import kill_marked
+from tfring.launch.agents.processes import kill_marked
 from tfring.launch.agents.protocol import FRAME, GREETING, KEEPALIVE_SECONDS, agent_command
 from tfring.launch.agents.shells import RemoteShell, Tunnel, Tunnels
 

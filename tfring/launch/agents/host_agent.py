@@ -12,10 +12,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import selectors
 import signal
 import socket
 import subprocess
+import sys
 import time
 from typing import IO, Any
 
@@ -23,11 +25,9 @@ from tfring.job.environments.elastic import make_memory, memory_variables
 from tfring.job.handshake.descriptors import raise_descriptor_limit
 from tfring.launch.agents import protocol
 from tfring.launch.agents.addresses import open_rendezvous
-from tfring.launch.agents.guardian import fork_agent
-from tfring.launch.agents.kernel import take_orphans
 from tfring.launch.agents.last_words import finish_report
-from tfring.launch.agents.leftovers import kill_orphans
 from tfring.launch.agents.local_rank import LocalRank
+from tfring.launch.agents.processes import kill_orphans, take_orphans
 from tfring.launch.agents.protocol import FRAME, GREETING, KEEPALIVE_SECONDS
 
 _CHUNK = 1 << 16
@@ -36,6 +36,7 @@ _MOST_WAITING = 1 << 20
 # The agent waits this long for the end of what a rank has left, which the kernel may hold up.
 _CLEAR_SECONDS = 5.0
 _POLL_SECONDS = 0.05
+_GUARDIAN_SECONDS = 0.02
 
 
 class HostAgent:
@@ -293,10 +294,37 @@ class HostAgent:
         self._send(b"x", rank, json.dumps(facts).encode())
 
 
+def _fork_agent(parent: int) -> int:
+    """Forks; returns the guardian's process in the child, which is to be the agent.
+
+    The parent is the guardian. When the agent has ended, it kills what is left below it, and ends.
+    If its own parent ends first (0: it has none on this host), the guardian ends at once, upon
+    which the agent ends its ranks.
+    """
+    guardian = os.getpid()
+    agent = os.fork()
+    if agent == 0:
+        return guardian
+    take_orphans()
+    wake = protocol.set_up_signals(parent)
+    while True:
+        if parent and os.getppid() != parent:
+            sys.exit(0)
+        done, status = os.waitpid(agent, os.WNOHANG)
+        if done:
+            break
+        select.select([wake], [], [])
+        os.read(wake, 4096)
+    while kill_orphans(()):
+        time.sleep(_GUARDIAN_SECONDS)
+    code = os.waitstatus_to_exitcode(status)
+    sys.exit(code if code >= 0 else 128 - code)
+
+
 def main(parent: int, guarded: int) -> None:
     """Works for one launcher; see protocol.agent_command for the arguments."""
     raise_descriptor_limit()
     if guarded:
-        parent = fork_agent(parent)
+        parent = _fork_agent(parent)
     take_orphans()
     HostAgent(parent).run()

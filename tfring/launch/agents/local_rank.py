@@ -1,4 +1,4 @@
-"""A rank as the agent of its host starts and sees it."""
+"""A rank as the agent of its host starts and sees it, and which cores it gets."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
-from tfring.launch.agents.binding import bound
-from tfring.launch.agents.kernel import end_with_parent, take_orphans
 from tfring.launch.agents.out_of_memory import OutOfMemoryWatch
+from tfring.launch.agents.processes import end_with_parent, take_orphans
+
+_CPUS = Path("/sys/devices/system/cpu")
 
 
 class LocalRank:
@@ -39,7 +41,7 @@ class LocalRank:
             # agent's when the rank has ended: so the agent knows whose it is.
             take_orphans()
 
-        with bound(job) as cores:
+        with _bound(job) as cores:
             self._process = subprocess.Popen(
                 job["argv"],
                 env={**os.environ, **job["env"]},
@@ -82,3 +84,54 @@ class LocalRank:
         oom = self._memory.verdict() if by_others else ""
         self.facts.update(code=self.code, oom=oom, kernel_log=self._memory.log_read)
         return True
+
+
+def read_places(kind: str, cpus: Iterable[int], root: Path = _CPUS) -> list[list[int]]:
+    """Returns the cores or sockets among some processors, each as its processors.
+
+    `kind` is ``core``, whose processors are its hardware threads, or ``socket``.
+    """
+    places: dict[tuple[str, str], list[int]] = {}
+    for cpu in sorted(cpus):
+        topology = root / f"cpu{cpu}" / "topology"
+        try:
+            socket = (topology / "physical_package_id").read_text().strip()
+            core = (topology / "core_id").read_text().strip() if kind == "core" else ""
+        except OSError:  # a system that does not say: each processor by itself, in one socket
+            socket, core = "", str(cpu) if kind == "core" else ""
+        places.setdefault((socket, core), []).append(cpu)
+    return list(places.values())
+
+
+def share_of(places: list[list[int]], local_rank: int, local_size: int) -> list[int]:
+    """Returns the processors of one rank of a host.
+
+    Ranks get blocks of neighbouring places, of the same size or one more; where there are fewer
+    places than ranks, neighbouring ranks share one.
+    """
+    first = local_rank * len(places) // local_size
+    end = max(first + 1, (local_rank + 1) * len(places) // local_size)
+    return sorted(cpu for place in places[first:end] for cpu in place)
+
+
+@contextlib.contextmanager
+def _bound(job: Mapping[str, object]) -> Iterator[list[int]]:
+    """Binds this process while it starts a rank; yields the rank's processors.
+
+    The job says `bind_to` ("none", "core" or "socket"), `local_rank` and `local_size`.
+
+    Raises:
+        OSError: The system refuses.
+    """
+    own = sorted(os.sched_getaffinity(0))
+    kind = str(job.get("bind_to", "none"))
+    if kind == "none":
+        yield own
+        return
+    places = read_places(kind, own)
+    mine = share_of(places, int(str(job["local_rank"])), int(str(job["local_size"])))
+    os.sched_setaffinity(0, mine)
+    try:
+        yield mine
+    finally:
+        os.sched_setaffinity(0, own)

@@ -27,7 +27,7 @@ import struct
 import sys
 from pathlib import Path
 
-from tfring.launch.agents.kernel import end_with_parent
+from tfring.launch.agents.processes import end_with_parent
 
 GREETING = b"tfring-host-agent 3\n"
 FRAME = struct.Struct(">cII")

@@ -22,11 +22,12 @@ from tfring.launch.elastic.orders import (
     Restart,
     StartWorker,
 )
-from tfring.launch.elastic.worker import Worker, worker_variables
+from tfring.launch.elastic.worker import Worker
 from tfring.launch.escalation import Escalation
 from tfring.launch.exit_codes import DISMISSED
 from tfring.launch.hosts.errors import UsageError
 from tfring.launch.hosts.placement import Slot
+from tfring.launch.options.environment import host_variables, job_variables
 from tfring.launch.options.job_options import JobOptions
 from tfring.launch.output.merger import OutputMerger
 from tfring.launch.reports.text import unshown
@@ -149,7 +150,9 @@ class ElasticJobRunner(Supervisor):
         try:
             host = self._connections.host(self._head.connection(order.host))
             variables = {
-                **worker_variables(self._options, order, os.environ, remote=not host.local),
+                **job_variables(self._options, os.environ, remote=not host.local),
+                **host_variables(self._options, order.host),
+                **order.variables(),
                 **self._head.variables(order),
             }
         except UsageError as error:

@@ -27,6 +27,25 @@ class StartWorker:
     rank: int  # which one it is likely to be
     restarts: int = 0  # how often all workers have started again
 
+    def variables(self) -> dict[str, str]:
+        """Returns the worker's variables, but for those that say where its coordinator is.
+
+        HOROVOD_RANK and the like are what Horovod's launcher sets for scripts that read them before
+        `init`: what the rank is likely to be. The truth comes with the generation.
+        """
+        return {
+            "TFRING_X_ELASTIC_WORKER": str(self.worker),
+            "TFRING_X_ELASTIC_HOST": self.host,
+            "TFRING_X_ELASTIC_SLOT": str(self.slot),
+            "TFRING_X_ELASTIC_FIRST": str(int(self.first)),
+            "TFRING_X_RESTART_COUNT": str(self.restarts),
+            "HOROVOD_ELASTIC": "1",
+            "HOROVOD_HOSTNAME": self.host,
+            "HOROVOD_RANK": str(self.rank),
+            "HOROVOD_SIZE": str(self.size),
+            "HOROVOD_LOCAL_RANK": str(self.slot),
+        }
+
 
 @dataclass(frozen=True)
 class KillWorker:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tfring.launch.agents.rank import RankProcess
 from tfring.launch.elastic.orders import StartWorker
 from tfring.launch.escalation import Escalation
 from tfring.launch.exit_codes import DISMISSED
-from tfring.launch.options.environment import host_variables, job_variables
-from tfring.launch.options.job_options import JobOptions
 from tfring.launch.reports.text import MOST_CAUSE, error_of
 
 
@@ -48,31 +45,3 @@ class Worker:
         text = self.process.tail.decode(errors="replace")
         lines = (line[:MOST_CAUSE] for line in reversed(text.splitlines()) if line.strip())
         return next(lines, "" if self.process.ended_by_launcher else "no error output")
-
-
-def worker_variables(
-    options: JobOptions,
-    start: StartWorker,
-    environ: Mapping[str, str],
-    *,
-    remote: bool,
-) -> dict[str, str]:
-    """Returns the variables of a worker, but for those that say where its coordinator is.
-
-    HOROVOD_RANK and the like are what Horovod's launcher sets for scripts that read them before
-    `init`: what the rank is likely to be. The truth comes with the generation.
-    """
-    return {
-        **job_variables(options, environ, remote=remote),
-        **host_variables(options, start.host),
-        "TFRING_X_ELASTIC_WORKER": str(start.worker),
-        "TFRING_X_ELASTIC_HOST": start.host,
-        "TFRING_X_ELASTIC_SLOT": str(start.slot),
-        "TFRING_X_ELASTIC_FIRST": str(int(start.first)),
-        "HOROVOD_ELASTIC": "1",
-        "HOROVOD_HOSTNAME": start.host,
-        "TFRING_X_RESTART_COUNT": str(start.restarts),
-        "HOROVOD_RANK": str(start.rank),
-        "HOROVOD_SIZE": str(start.size),
-        "HOROVOD_LOCAL_RANK": str(start.slot),
-    }

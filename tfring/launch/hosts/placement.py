@@ -31,6 +31,18 @@ class Slot:
     cross_rank: int
     cross_size: int
 
+    def variables(self, prefix: str, size: int) -> dict[str, str]:
+        """Returns its numbers as variables, in a job of `size` ranks."""
+        numbers = {
+            "RANK": self.rank,
+            "SIZE": size,
+            "LOCAL_RANK": self.local_rank,
+            "LOCAL_SIZE": self.local_size,
+            "CROSS_RANK": self.cross_rank,
+            "CROSS_SIZE": self.cross_size,
+        }
+        return {f"{prefix}{name}": str(number) for name, number in numbers.items()}
+
 
 def parse_hosts(text: str) -> list[tuple[str, int]]:
     """Reads ``host:slots,host:slots``, or raises UsageError; without a number it is one slot."""

@@ -15,9 +15,29 @@ from tfring.launch.options.run_options import RunOptions
 
 _MAKES_ELASTIC = ("min_np", "max_np", "host_discovery_script", "spares")
 _HOW_IT_CHANGES = ("slots", "reset_limit", "blacklist_cooldown_range", "blacklist_hosts")
-_ONLY_ELASTIC = (*_HOW_IT_CHANGES, "elastic_timeout")
 _ONLY_NODES = ("nproc_per_node", "rdzv_endpoint", "coordinator", "rdzv_id")
-_NOT_NODES = ("num_proc", "hosts", *_MAKES_ELASTIC, *_HOW_IT_CHANGES, "compare")
+_NEEDS_NODES = "{} needs --nnodes, as --nnodes 1:4"
+# Which options each kind of job does not take, and what to do; {} is the option.
+_NOT_TAKEN: dict[str, dict[tuple[str, ...], str]] = {
+    "nodes": {
+        ("num_proc", "hosts", *_MAKES_ELASTIC, *_HOW_IT_CHANGES, "compare"): (
+            "with --nnodes each node is started by itself, with --nproc-per-node ranks: leave out "
+            "{}"
+        ),
+    },
+    "elastic": {
+        _ONLY_NODES: _NEEDS_NODES,
+        ("max_restarts",): "{}: in an elastic job --reset-limit says it, give that one",
+        ("compare",): "{} compares jobs whose ranks stay: leave out the elastic options",
+    },
+    "static": {
+        _ONLY_NODES: _NEEDS_NODES,
+        (*_HOW_IT_CHANGES, "elastic_timeout"): (
+            "{} is for elastic jobs: give --min-np, --max-np or --host-discovery-script, too, or "
+            "leave it out"
+        ),
+    },
+}
 
 
 def elastic_options(options: RunOptions) -> tuple[ElasticOptions | None, NodeOptions | None]:
@@ -28,26 +48,18 @@ def elastic_options(options: RunOptions) -> tuple[ElasticOptions | None, NodeOpt
     Raises:
         UsageError: They contradict each other, or one is missing.
     """
+    kind = "elastic" if given(options, *_MAKES_ELASTIC) else "static"
+    if options.nnodes is not None:
+        kind = "nodes"
+    for names, text in _NOT_TAKEN[kind].items():
+        for flag in given(options, *names):
+            raise UsageError(text.format(flag))
     if options.nnodes is not None:
         return _nodes(options, *options.nnodes)
-    for flag in given(options, *_ONLY_NODES):
-        raise UsageError(f"{flag} needs --nnodes, as --nnodes 1:4")
-    if given(options, *_MAKES_ELASTIC):
-        return _elastic(options), None
-    for flag in given(options, *_ONLY_ELASTIC):
-        raise UsageError(
-            f"{flag} is for elastic jobs: give --min-np, --max-np or --host-discovery-script, "
-            f"too, or leave {flag} out"
-        )
-    return None, None
+    return (_elastic(options) if kind == "elastic" else None), None
 
 
 def _nodes(options: RunOptions, least: int, most: int) -> tuple[ElasticOptions, NodeOptions]:
-    for flag in given(options, *_NOT_NODES):
-        raise UsageError(
-            "with --nnodes each node is started by itself, with --nproc-per-node ranks: leave out "
-            f"{flag}"
-        )
     apart = options.coordinator is not None
     if apart and options.rdzv_endpoint is not None:
         raise UsageError(
@@ -74,10 +86,6 @@ def _nodes(options: RunOptions, least: int, most: int) -> tuple[ElasticOptions, 
 
 
 def _elastic(options: RunOptions) -> ElasticOptions:
-    if options.max_restarts is not None:
-        raise UsageError("--max-restarts: in an elastic job --reset-limit says it, give that one")
-    if options.compare:
-        raise UsageError("--compare compares jobs whose ranks stay: leave out the elastic options")
     cooldown = options.blacklist_cooldown_range
     if cooldown is not None and cooldown[0] > cooldown[1]:
         raise UsageError(

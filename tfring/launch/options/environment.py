@@ -60,15 +60,7 @@ def chosen_variable(text: str) -> tuple[str, str]:
 
 def place_variables(options: JobOptions, slot: Slot) -> dict[str, str]:
     """Returns the variables by which a rank knows its place in the job."""
-    return {
-        **host_variables(options, slot.host),
-        "TFRING_X_RANK": str(slot.rank),
-        "TFRING_X_SIZE": str(options.size),
-        "TFRING_X_LOCAL_RANK": str(slot.local_rank),
-        "TFRING_X_LOCAL_SIZE": str(slot.local_size),
-        "TFRING_X_CROSS_RANK": str(slot.cross_rank),
-        "TFRING_X_CROSS_SIZE": str(slot.cross_size),
-    }
+    return {**host_variables(options, slot.host), **slot.variables("TFRING_X_", options.size)}
 
 
 def host_variables(options: JobOptions, host: str) -> dict[str, str]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shlex
 import shutil
+import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfring.job.bootstrap import mpi_data
 from tfring.job.environments import IdentityError
-from tfring.job.environments.kubernetes import find_pod
+from tfring.job.environments.kubernetes import Pod, find_pod
 from tfring.job.security.errors import SecretError
 from tfring.job.security.sources import given_secret
 from tfring.launch.agents.host import (
@@ -23,11 +25,10 @@ from tfring.launch.agents.host import (
 from tfring.launch.agents.shells import RemoteShell, SrunOptions
 from tfring.launch.hosts.allocations import SLURM, find_allocation
 from tfring.launch.hosts.errors import UsageError
-from tfring.launch.hosts.placement import assign_slots
+from tfring.launch.hosts.placement import Slot, assign_slots
 from tfring.launch.hosts.slurm_gpus import find_gpus
 from tfring.launch.options.elastic import elastic_options
-from tfring.launch.options.job_options import JobOptions
-from tfring.launch.options.pods import shared, slots_of
+from tfring.launch.options.job_options import JobOptions, Share
 from tfring.launch.options.run_options import RunOptions
 from tfring.runtime.settings.environment import read_settings
 from tfring.runtime.settings.setting import SettingError
@@ -36,6 +37,8 @@ from tfring.runtime.ssh import SshOptions
 # Settings that the launcher itself gives to all ranks.
 _OF_JOB = ("TFRING_START_TIMEOUT", "TFRING_INTERFACE")
 _STOP_TIMEOUT = "TFRING_STOP_TIMEOUT"
+# Options that say where the ranks are. Others may be the program's own, too, as --verbose.
+_PLACES = ("-np", "--num-proc", "-H", "--hosts", "-hostfile", "--hostfile", "--min-np", "--max-np")
 
 
 def job_options(options: RunOptions) -> JobOptions:
@@ -66,7 +69,7 @@ def _job_options(options: RunOptions) -> JobOptions:
             "--max-restarts: the ranks of other pods would not start again. Leave it out, "
             "Kubernetes starts pods again"
         )
-    slots = slots_of(pod) if pod is not None else []
+    slots = _slots_of(pod) if pod is not None else []
     if pod is None and elastic is None:
         slots = assign_slots(options.num_proc, options.known_hosts)
     silence = options.agent_timeout
@@ -99,8 +102,39 @@ def _job_options(options: RunOptions) -> JobOptions:
     if node is not None:  # all launchers of the job have one secret, and one id
         return dataclasses.replace(job, secret=given_secret(os.environ) or "", job_id=node.job_id)
     if pod is not None and pod.pods > 1:
-        return shared(job, pod, given_secret(os.environ), settings.job_id)
+        return _shared(job, pod, given_secret(os.environ), settings.job_id)
     return job
+
+
+def _slots_of(pod: Pod) -> list[Slot]:
+    """Returns the ranks of a pod."""
+    return [
+        Slot(
+            rank=pod.number * pod.slots + local,
+            host=socket.gethostname(),
+            local_rank=local,
+            local_size=pod.slots,
+            cross_rank=pod.number,
+            cross_size=pod.pods,
+        )
+        for local in range(pod.slots)
+    ]
+
+
+def _shared(job: JobOptions, pod: Pod, secret: str | None, job_id: str | None) -> JobOptions:
+    """Returns a job whose ranks in other pods know what those of this one do.
+
+    The secret is what all pods have been given; without one it raises UsageError. The id is what
+    the user calls the job, if anything.
+    """
+    if secret is None:
+        raise UsageError(
+            f"{pod.source} has {pod.pods} pods, and this one (number {pod.number}) has no secret "
+            "by which the others could know it: give all of them TFRING_SECRET from a Secret, as "
+            "`tfring help kubernetes` shows"
+        )
+    share = Share(pod.size, pod.address, pod.port)
+    return dataclasses.replace(job, share=share, secret=secret, job_id=job_id or pod.job_id)
 
 
 def _folder() -> str:
@@ -146,4 +180,31 @@ def unused_hosts(options: RunOptions, environ: Mapping[str, str]) -> str:
         f"tfring run: -np {options.num_proc} starts all ranks on this host. Without -np they would "
         f"be on the {len(allocation.hosts)} hosts of this {allocation.scheduler} job, "
         f"{allocation.slots} in all"
+    )
+
+
+def misplaced(words: Sequence[str], options: RunOptions) -> str:
+    """Returns which option stands behind the program, and what to write; "" if none does.
+
+    Where the options in front of the program say how many ranks there are, only those behind a
+    script count: other programs may start ranks themselves. Those behind `--` never count.
+
+    Args:
+        words: All words of the command line behind `tfring run`.
+        options: What has been read from them.
+    """
+    command = options.command
+    first = 0
+    if options.says_where:
+        first = next((i for i, word in enumerate(command) if word.endswith(".py")), len(command))
+    before = words[: len(words) - len(command)]
+    wanted = set(_PLACES).difference(before)  # what stands in front, too, is a program's own
+    at = next((i for i in range(first, len(command)) if command[i] in wanted), None)
+    if at is None or command[0] == "--":
+        return ""
+    moved = command[at : at + 2]
+    right = [*before, *moved, *command[:at], *command[at + 2 :]]
+    return (
+        f"{shlex.join(moved)} stands behind the program and went to it. Write: tfring run "
+        f"{shlex.join(right)}"
     )

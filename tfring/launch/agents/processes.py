@@ -1,17 +1,35 @@
-"""Finds and kills what ranks have left behind, in /proc."""
+"""Processes of ranks: what the Linux kernel does at the death of a parent, and what is left."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None)
+
 # Processes end within milliseconds after SIGKILL, but for those that the kernel holds up.
 _SECONDS = 5.0
 _PAUSE_SECONDS = 0.01
+
+
+def end_with_parent(parent: int, number: int) -> None:
+    """Has the kernel send this process a signal when its parent ends, or ended before."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)
+
+
+def take_orphans() -> None:
+    """Makes this process the parent of all processes below it whose own parents end."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def kill_orphans(keep: Collection[int]) -> bool:

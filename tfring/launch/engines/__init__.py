@@ -1,1 +1,0 @@
-"""What jobs on the engines of other projects share: Ray, Spark."""
