@@ -44,15 +44,12 @@ _MAX_NAME = 1000  # characters; zip files allow more, but people read names
 
 
 def copied(state: State, buffers: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Returns the state as arrays that nobody else changes.
+    """Returns the state, arrays, numbers or bytes by name, as arrays that nobody else changes.
 
-    Args:
-        state: arrays or what can be seen as one, numbers, or bytes, by name.
-        buffers: what this function has returned before, and nobody needs any more. Is emptied; what
-            fits is written over, because new memory costs several times what the copy does.
+    `buffers` is what this function returned before, and nobody needs any more. It is emptied: what
+    fits is written over, because new memory costs several times what the copy does.
 
-    Raises:
-        CheckpointError: a value or a name cannot be kept.
+    CheckpointError: a value or a name cannot be kept.
     """
     old = {} if buffers is None else buffers
     for name in old.keys() - state.keys():
@@ -66,15 +63,7 @@ def uncopied(state: State) -> dict[str, Any]:
 
 
 def write(stream: IO[bytes], state: Mapping[str, Any]) -> dict[str, Part]:
-    """Writes a file of arrays from its beginning to its end.
-
-    Args:
-        stream: a binary file; it need not be able to seek.
-        state: what `copied` returned.
-
-    Returns:
-        What was written, for the manifest.
-    """
+    """Writes a file of arrays, which need not be able to seek; returns its parts."""
     parts = {}
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for name, value in state.items():
@@ -93,14 +82,9 @@ def write(stream: IO[bytes], state: Mapping[str, Any]) -> dict[str, Part]:
 
 
 def read(stream: IO[bytes], parts: Mapping[str, Part]) -> Iterator[tuple[str, Any]]:
-    """Yields each part of a file of arrays with its name, checked.
+    """Yields each part of a file of arrays with its name, checked against the manifest's.
 
-    Args:
-        stream: a binary file that can seek.
-        parts: what the manifest says.
-
-    Raises:
-        InvalidCheckpointError: the file does not hold what the manifest says.
+    InvalidCheckpointError: the file does not hold what the manifest says.
     """
     try:
         most = stream.seek(0, io.SEEK_END)
@@ -173,8 +157,7 @@ def _dtype_name(dtype: Any) -> str:
 def dtype_of(part: Part) -> Any:
     """Returns the dtype of an array; that of bytes for a blob.
 
-    Raises:
-        InvalidCheckpointError: it is not known here.
+    InvalidCheckpointError: it is not known here.
     """
     name = "|u1" if part.dtype is None else part.dtype
     try:

@@ -187,11 +187,7 @@ class Checkpointer:
         return self._files.new_data(manifest.checkpoint_name(generation, step))
 
     def leave_sign(self) -> str:
-        """Makes a small file, by which another process can tell whether it sees this folder.
-
-        Raises:
-            OSError: the storage cannot be written to.
-        """
+        """Makes a small file, by which another process can tell whether it sees this folder."""
         return self._files.leave_sign()
 
     def sees(self, sign: str) -> bool:
@@ -221,10 +217,8 @@ class Checkpointer:
     def make_room(self) -> None:
         """Waits until nothing is being written, and gives up what is to be tried again.
 
-        Not if others write the share of this process.
-
-        Raises:
-            CheckpointTimeoutError: the storage does not answer in time.
+        Not if others write the share of this process. CheckpointTimeoutError: the storage is too
+        slow.
         """
         if not self._writer.replaced:
             self._writer.make_room(self._patience())
@@ -242,12 +236,9 @@ class Checkpointer:
         return self._writer.trouble
 
     def replace(self) -> bool:
-        """Says that others write the share of this process, which has trouble with its storage.
+        """Says that others write the share of this process; returns whether that is new.
 
         What it could not write is tried on. When the storage has taken that, there is no trouble.
-
-        Returns:
-            Whether that is new.
         """
         new = not self._writer.replaced
         self._writer.replace()
@@ -281,14 +272,11 @@ class Checkpointer:
         self._writer.fail(error)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Waits until everything that was saved is published.
-
-        Args:
-            timeout: seconds; None is the object's own.
+        """Waits until everything that was saved is published, `timeout` seconds or the object's.
 
         Raises:
-            CheckpointTimeoutError: the storage does not finish in time. It goes on trying.
-            CheckpointError, OSError: a checkpoint was given up; once.
+            CheckpointTimeoutError: The storage does not finish in time. It goes on trying.
+            CheckpointError, OSError: A checkpoint was given up; once.
         """
         self._writer.wait(self._patience() if timeout is None else timeout)
 
@@ -313,11 +301,7 @@ class Checkpointer:
         self.close()
 
     def all(self) -> list[CheckpointInfo]:
-        """Returns all checkpoints, the oldest first; their arrays are not read.
-
-        Raises:
-            OSError: the storage cannot be read.
-        """
+        """Returns all checkpoints, the oldest first; their arrays are not read."""
         return self._files.infos()
 
     def latest(self) -> CheckpointInfo | None:
@@ -344,12 +328,7 @@ class Checkpointer:
         return self._files.newest(use)
 
     def info(self, name: str) -> CheckpointInfo:
-        """Returns what the manifest of a checkpoint says.
-
-        Raises:
-            InvalidCheckpointError: it is missing, torn or changed, or lacks a share.
-            OSError: the storage cannot be read.
-        """
+        """Returns the manifest of a checkpoint; InvalidCheckpointError if it is damaged."""
         return self._files.use(manifest.manifest_file(name), lambda info: info)
 
     @property
@@ -394,12 +373,7 @@ class Checkpointer:
         return self._files.use(file, self._files.read)
 
     def parts(self, info: CheckpointInfo) -> dict[str, manifest.Part]:
-        """Returns what a checkpoint holds, by name, in all its shares.
-
-        Raises:
-            InvalidCheckpointError: a share is missing, torn or changed.
-            OSError: the storage cannot be read.
-        """
+        """Returns what a checkpoint holds, by name, in all its shares."""
         return {
             name: part for share in self._files.shares(info) for name, part in share.parts.items()
         }

@@ -25,15 +25,11 @@ def clean(
 ) -> None:
     """Removes what is not kept, and what killed writers have left.
 
-    Only what is older than the draft, and of an older generation or of the draft's owner, is
-    touched. A checkpoint of several shares is kept besides those that are counted until the next
-    one is there: other processes may not have written their shares yet, or not have read them back.
-
-    Args:
-        checkpoints: all of the folder.
-        draft: what this process publishes, or has published last; it writes nothing meanwhile.
-        retention: what is kept; None keeps all checkpoints.
-        verify: whether only those are removed that are older than one that can be read back.
+    It touches only files older than the draft, and of an older generation or of the draft's owner.
+    A checkpoint of several shares is kept besides those that are counted until the next one is
+    there: other processes may still write their shares, or read them back. Without `retention` all
+    checkpoints are kept. With `verify` only those are removed that are older than one that can be
+    read back.
     """
     files = checkpoints.folder.names()
     infos, unreadable = checkpoints.survey(files)

@@ -1,4 +1,4 @@
-"""Draft: what is to become a checkpoint, or a share of one."""
+"""What is to become a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,25 +12,15 @@ from tfring.checkpoint.shares import Share
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
-    """What is to become a checkpoint.
-
-    Attributes:
-        generation: which generation of the job writes it.
-        step: which training step it was taken after.
-        state: what `arrays.copied` returned.
-        metadata: values of JSON.
-        metrics: numbers by which the best checkpoints are kept.
-        share: which part of the checkpoint the state is.
-        may_publish: says whether it may still appear; None: it may.
-    """
+    """What is to become a checkpoint, or a share of one."""
 
     generation: int
     step: int
-    state: Mapping[str, Any]
-    metadata: Mapping[str, Any]
-    metrics: Mapping[str, float]
+    state: Mapping[str, Any]  # what `arrays.copied` returned
+    metadata: Mapping[str, Any]  # values of JSON
+    metrics: Mapping[str, float]  # by which the best checkpoints are kept
     share: Share
-    may_publish: Callable[[], bool] | None = None
+    may_publish: Callable[[], bool] | None = None  # whether it may still appear; None: it may
 
     @property
     def name(self) -> str:

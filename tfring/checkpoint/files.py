@@ -25,15 +25,10 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that has been read, and is as it was written.
-
-    Attributes:
-        info: generation, step and metadata.
-        state: arrays and blobs of bytes, by name.
-    """
+    """A checkpoint that has been read, and is as it was written."""
 
     info: CheckpointInfo
-    state: dict[str, Any]
+    state: dict[str, Any]  # arrays and blobs of bytes, by name
 
 
 class _WithheldError(Exception):
@@ -41,31 +36,20 @@ class _WithheldError(Exception):
 
 
 class CheckpointFiles:
-    """All checkpoints in one folder. Its attributes never change, so any thread may use it.
-
-    Attributes:
-        folder: where they are; it need not exist.
-        owner: in the names of all files of arrays that this object writes.
-    """
+    """All checkpoints in one folder. Its attributes never change, so any thread may use it."""
 
     def __init__(self, folder: Folder) -> None:
-        """Sets the folder."""
+        """Sets the folder, which need not exist."""
         self.folder = folder
-        self.owner = manifest.new_owner()
+        self.owner = manifest.new_owner()  # in the names of all files that this object writes
 
     def publish(self, draft: Draft, lease_check: Callable[[], bool] | None = None) -> bool:
         """Writes a share of a checkpoint: its arrays, then, after the last checks, its manifest.
 
-        Args:
-            draft: what to write.
-            lease_check: says whether this process may still publish.
+        Returns whether it is published; not if the draft's `may_publish` is against it.
+        `lease_check` says whether this process may still publish.
 
-        Returns:
-            Whether it is published; not if the draft's `may_publish` is against it.
-
-        Raises:
-            FencedError: it may not, or a newer generation has published.
-            OSError: the storage has failed.
+        FencedError: it may not, or a newer generation has published. OSError: the storage failed.
         """
         name, data = draft.name, draft.data
 
@@ -119,15 +103,7 @@ class CheckpointFiles:
         return manifest.new_data_file(name, self.owner)
 
     def reserve(self) -> int:
-        """Makes the file of a generation that no process has had; of several one gets each.
-
-        Returns:
-            The generation, higher than all that are reserved or have published.
-
-        Raises:
-            OSError: the storage cannot be read or written to.
-            CheckpointError: no number is left.
-        """
+        """Makes the file of a generation that no process has had, and returns that generation."""
         newest = self.newest_generation()
         number = -1 if newest is None else newest
         while True:
@@ -164,13 +140,10 @@ class CheckpointFiles:
             self.folder.remove(sign)
 
     def newest_generation(self, above: int = -1) -> int | None:
-        """Returns the highest generation that has published; None if there is no checkpoint.
+        """Returns the highest generation above one that has published; None if there is none.
 
         A manifest that can be read counts, also where its arrays are damaged, and one that the
         storage does not give back.
-
-        Args:
-            above: generations up to this one do not count.
         """
         files = {f: o for f in self.folder.names() if (o := manifest.order_of(f)) is not None}
         for file in sorted(files, key=lambda name: files[name], reverse=True):
@@ -190,8 +163,7 @@ class CheckpointFiles:
     def survey(self, files: Collection[str]) -> tuple[list[CheckpointInfo], list[str]]:
         """Returns the checkpoints, the oldest first, and the names of those that cannot be read.
 
-        Args:
-            files: what `folder.names()` has returned.
+        `files` is what `folder.names()` returned.
         """
         found, unreadable = [], []
         for file in files:
@@ -216,13 +188,9 @@ class CheckpointFiles:
     def info(self, file: str, names: Collection[str] | None = None) -> CheckpointInfo:
         """Returns what a manifest says, if the arrays have the size that it says.
 
-        Args:
-            file: name of the manifest.
-            names: what `folder.names()` has returned, if it was asked just now.
+        `names` is what `folder.names()` has just returned, if it was asked.
 
-        Raises:
-            InvalidCheckpointError: the checkpoint is torn, changed or incomplete.
-            OSError: the storage cannot be read.
+        InvalidCheckpointError: the checkpoint is torn, changed or incomplete.
         """
         info = self._share(file)
         present = set(self.folder.names() if names is None and info.shares > 1 else names or ())
@@ -235,11 +203,7 @@ class CheckpointFiles:
         return info
 
     def shares(self, info: CheckpointInfo) -> list[CheckpointInfo]:
-        """Returns what the manifests of all shares of a checkpoint say.
-
-        Raises:
-            InvalidCheckpointError: one of them is torn, changed or missing.
-        """
+        """Returns the manifests of all shares; InvalidCheckpointError if one is torn or missing."""
         found = [info, *(self._share(file) for file in info.manifests[1:])]
         for index, share in enumerate(found):
             data = manifest.share_data(info.data, index)
@@ -248,14 +212,9 @@ class CheckpointFiles:
         return found
 
     def read(self, info: CheckpointInfo, wanted: Container[str] | None = None) -> Checkpoint:
-        """Reads the arrays of a checkpoint.
+        """Reads the arrays of a checkpoint, all or the wanted ones.
 
-        Args:
-            info: which.
-            wanted: the names of the arrays that are read; None is all.
-
-        Raises:
-            InvalidCheckpointError: they are not what was written.
+        InvalidCheckpointError: they are not what was written.
         """
         state: dict[str, Any] = {}
         try:
@@ -272,14 +231,9 @@ class CheckpointFiles:
         return Checkpoint(info, state)
 
     def read_back(self, share: CheckpointInfo, stop: Callable[[], bool]) -> None:
-        """Reads all arrays of a share, and checks them.
+        """Reads and checks the arrays of a share, until `stop` says so after one of them.
 
-        Args:
-            share: what its manifest says.
-            stop: is asked after each array whether to leave it at that.
-
-        Raises:
-            InvalidCheckpointError: they are not what was written.
+        InvalidCheckpointError: they are not what was written.
         """
         with self.folder.open(share.data) as stream:
             for _ in arrays.read(stream, share.parts):
@@ -289,12 +243,7 @@ class CheckpointFiles:
     def verify(self, draft: Draft, stop: Callable[[], bool]) -> None:
         """Reads back what `publish` has written, where that costs little, or removes it.
 
-        Args:
-            draft: what was written.
-            stop: is asked before each array whether to leave it at that.
-
-        Raises:
-            OSError: it is not what was written: the storage has failed, and may not the next time.
+        OSError: it is not what was written: the storage has failed, and may not the next time.
         """
         if not self.folder.rereads:
             return
@@ -314,20 +263,14 @@ class CheckpointFiles:
         return retries.persistently(lambda: use(self.info(file, names)), what)
 
     def newest(self, use: Callable[[CheckpointInfo], _T]) -> _T | None:
-        """Uses the checkpoint with the highest (generation, step) that is valid.
+        """Returns what `use` returns for the newest valid checkpoint; None if there is none at all.
 
-        Logs a warning for each that is passed over because it is invalid or cannot be read.
+        It logs a warning for each that is invalid or cannot be read. `use` raises
+        InvalidCheckpointError for such a one; a mistake in its code is no reason to take an older
+        one.
 
-        Args:
-            use: reads it; InvalidCheckpointError if it is not what was written. What a mistake in
-                its code raises is no reason to take an older one.
-
-        Returns:
-            What `use` returns; None if there is no checkpoint at all.
-
-        Raises:
-            CheckpointError: there are checkpoints, and none is valid.
-            OSError: the folder cannot be read.
+        CheckpointError: there are checkpoints, and none is valid. OSError: the folder cannot be
+        read.
         """
         reasons: list[str] = []
         seen: dict[str, tuple[int, int]] | None = None

@@ -17,13 +17,9 @@ Gate = Callable[[], None]  # raises if the file must not appear
 
 
 class Folder(Protocol):
-    """What checkpoints need of a storage. Names are those of files in it: no paths.
+    """What checkpoints need of a storage. Names are those of files in it, not paths."""
 
-    Attributes:
-        rereads: whether reading a file again right after writing it costs little.
-    """
-
-    rereads: bool
+    rereads: bool  # whether reading a file again right after writing it costs little
 
     def names(self) -> list[str]:
         """Returns the names of all files; none if there is no folder."""
@@ -31,40 +27,26 @@ class Folder(Protocol):
     def open(self, name: str) -> IO[bytes]:
         """Opens a file for reading.
 
-        Raises:
-            FileNotFoundError: there is none.
-            InvalidCheckpointError: it is a folder, a pipe or the like.
+        FileNotFoundError: there is none. InvalidCheckpointError: it is a folder, a pipe or the
+        like.
         """
 
     def size(self, name: str) -> int:
         """Returns a file's size in bytes; FileNotFoundError if there is none."""
 
     def write(self, name: str, fill: Fill) -> None:
-        """Makes a file that outlives a loss of power, or raises.
-
-        Args:
-            name: of the file, which there is not yet.
-            fill: writes the content.
-        """
+        """Makes a new file, whose content `fill` writes, and which outlives a loss of power."""
 
     def create(self, name: str, content: bytes) -> bool:
-        """Makes a small file unless there is one of this name; of several processes one does.
+        """Makes a small file and returns True, unless there is one of this name.
 
-        Args:
-            name: of the file.
-            content: all of it; nobody else writes the same.
-
-        Returns:
-            Whether this call has made it.
+        Of several processes one does. Nobody else writes the same content.
         """
 
     def publish(self, name: str, content: bytes, gate: Gate) -> None:
         """Makes or replaces a small file, which is seen whole or not at all.
 
-        Args:
-            name: of the file.
-            content: all of it.
-            gate: is called right before the file appears.
+        `gate` is called right before the file appears.
         """
 
     def remove(self, name: str) -> None:
@@ -80,11 +62,7 @@ class LocalFolder:
     rereads = True
 
     def __init__(self, path: str) -> None:
-        """Sets which.
-
-        Args:
-            path: of the folder.
-        """
+        """Sets the path of the folder."""
         self._path = os.path.abspath(path)
 
     def __str__(self) -> str:
@@ -179,14 +157,9 @@ class RemoteFolder:
     rereads = False
 
     def __init__(self, url: str, **options: Any) -> None:
-        """Opens the storage.
+        """Opens the storage at a URL ("s3://bucket/folder"), with options of its driver.
 
-        Args:
-            url: as fsspec writes it, "s3://bucket/folder".
-            options: for the file system of fsspec: credentials, endpoint.
-
-        Raises:
-            ImportError: there is no fsspec, or none of its packages for this storage.
+        ImportError: there is no fsspec, or none of its packages for this storage.
         """
         try:
             import fsspec
@@ -270,7 +243,8 @@ def _plain(name: str) -> str:
 class _Flowing:
     """A file whose bytes begin their way to the disk while more are written.
 
-    Else the system may begin when all of it is in memory, and the disk stands still until then.
+    Otherwise the system may begin when all of it is in memory, and the disk stands still until
+    then.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -306,16 +280,12 @@ def _regular_file(path: str, flags: int) -> int:
 
 
 def folder_at(path: Any, **options: Any) -> Folder:
-    """Returns the folder of a path or of a URL.
-
-    Args:
-        path: a path of the file system, "file://...", or a URL that fsspec knows.
-        options: for the file system of fsspec.
+    """Returns the folder of a path, of "file://...", or of a URL that fsspec knows.
 
     Raises:
-        ImportError: the URL needs a package that is not installed.
-        TypeError: options, and a path of the file system, which has none.
-        ValueError: the path is empty.
+        ImportError: The URL needs a package that is not installed.
+        TypeError: Options for a path of the file system, which takes none.
+        ValueError: The path is empty.
     """
     place = os.fspath(path)
     if not place:

@@ -43,20 +43,13 @@ _DTYPE = re.compile(r"[<>|]?[A-Za-z]\w{0,30}(\[\w{1,10}\])?", re.ASCII)
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One array, or one blob of bytes, as the file of arrays must hold it.
+    """One array, or one blob of bytes, as the file of arrays must hold it."""
 
-    Attributes:
-        dtype: as numpy writes it ("<f4"), or the name of a dtype that numpy does not have
-            ("bfloat16"); None for a blob of bytes.
-        shape: of an array; () for a blob.
-        nbytes: size of the values in bytes.
-        crc32: of the part as it lies in the file, with the header of an array.
-    """
-
+    # As numpy writes it ("<f4"), or a name that numpy does not have ("bfloat16"); None for a blob.
     dtype: str | None
-    shape: tuple[int, ...]
-    nbytes: int
-    crc32: int
+    shape: tuple[int, ...]  # () for a blob
+    nbytes: int  # of the values
+    crc32: int  # of the part as it lies in the file, with the header of an array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,14 +166,9 @@ def owner_of(file: str) -> str | None:
 
 
 def as_json(value: Any, what: str) -> Any:
-    """Returns a value as it will be read back: lists for tuples, texts for keys.
+    """Returns a value as it is read back: lists for tuples, texts for keys.
 
-    Args:
-        value: anything that JSON can hold.
-        what: what it is, for the error.
-
-    Raises:
-        CheckpointError: JSON cannot hold it.
+    CheckpointError: JSON cannot hold it; the message names `what`.
     """
     try:
         return json.loads(json.dumps(value))
@@ -191,11 +179,7 @@ def as_json(value: Any, what: str) -> Any:
 
 
 def encode(info: CheckpointInfo) -> bytes:
-    """Returns the bytes of a manifest, with a checksum of itself.
-
-    Raises:
-        CheckpointError: it is too large to be read again.
-    """
+    """Returns a manifest with its checksum; CheckpointError if it is too large to be read again."""
     fields = as_json({"format": FORMAT, **dataclasses.asdict(info)}, "metadata")
     text = json.dumps({"blake2b": _digest(fields), "manifest": fields}, indent=1).encode()
     if len(text) > MOST_BYTES:
@@ -207,14 +191,9 @@ def encode(info: CheckpointInfo) -> bytes:
 
 
 def decode(stream: IO[bytes], file: str) -> CheckpointInfo:
-    """Returns the manifest in a file, whoever has written it: every field is checked.
+    """Returns the manifest in a file of a name; whoever wrote it, every field is checked.
 
-    Args:
-        stream: what is read.
-        file: its name, which must fit what it says.
-
-    Raises:
-        InvalidCheckpointError: it is torn or changed, or of another version of tfring.
+    InvalidCheckpointError: it is torn, changed, renamed, or of another version of tfring.
     """
     data = stream.read(MOST_BYTES + 1)
     if data is None or len(data) > MOST_BYTES:  # None: there is nothing yet, as in a pipe

@@ -25,13 +25,10 @@ class Publisher:
         lease_check: Callable[[], bool] | None,
         hurries: Callable[[], bool],
     ) -> None:
-        """Sets where to and how.
+        """Sets the folder and which of its checkpoints are kept.
 
-        Args:
-            files: all checkpoints of the folder.
-            retention: which of them are kept.
-            lease_check: says whether this process may still publish.
-            hurries: says whether this process is killed soon: nothing is read back or removed then.
+        `lease_check` says whether this process may still publish. `hurries` says whether it is
+        killed soon: nothing is read back or removed then.
         """
         self._files, self._retention = files, retention
         self._lease_check, self._hurries = lease_check, hurries
@@ -40,9 +37,8 @@ class Publisher:
     def publish(self, draft: Draft) -> None:
         """Writes a draft, reads it back, and removes what is not kept any more.
 
-        Raises:
-            FencedError: this process may not publish.
-            OSError: the storage has failed; trying again may help.
+        FencedError: this process may not publish. OSError: the storage failed; trying again may
+        help.
         """
         if self._begun != draft.generation:
             if draft.share.index == 0:

@@ -11,19 +11,12 @@ from tfring.checkpoint.manifest import CheckpointInfo
 
 @dataclasses.dataclass(frozen=True)
 class Retention:
-    """The last `last` checkpoints, and the best `best` by a metric.
+    """The last `last` checkpoints, and the best `best` by a metric."""
 
-    Attributes:
-        last: how many of the newest, at least 1.
-        best: how many of the best.
-        metric: the name of what the best are chosen by.
-        mode: "min" or "max": which values are good ones.
-    """
-
-    last: int = 3
+    last: int = 3  # at least 1
     best: int = 0
-    metric: str | None = None
-    mode: str = "min"
+    metric: str | None = None  # the name of what the best are chosen by
+    mode: str = "min"  # or "max": which values are good ones
 
     def __post_init__(self) -> None:
         if self.last < 1 or self.best < 0:
@@ -39,9 +32,8 @@ class Retention:
     def expired(self, found: Sequence[CheckpointInfo]) -> list[CheckpointInfo]:
         """Returns those that are not kept, in the order of `found`.
 
-        Args:
-            found: all checkpoints. Those without the metric, or with NaN, are none of the best; of
-                equal ones the newer is better.
+        A checkpoint without the metric, or with NaN, is none of the best; of equal ones the newer
+        is better.
         """
         newest_first = sorted(found, key=lambda info: info.order, reverse=True)
         kept = {info.order for info in newest_first[: self.last]}

@@ -36,15 +36,10 @@ def described(error: Exception) -> str:
 
 
 def persistently(call: Callable[[], T], what: str, patience: float = 0.0) -> T:
-    """Calls until the storage does not fail, 4 times or for as long as the patience lasts.
+    """Calls until the storage does not fail, 4 times or for `patience` seconds.
 
-    Args:
-        call: what is tried.
-        what: what it does, for the warnings: "to read x".
-        patience: seconds.
-
-    Raises:
-        Exception: what the last attempt failed with; at once if trying again cannot help.
+    `what` is for the warnings: "to read x". Raises the last error; at once if trying again cannot
+    help.
     """
     begin = time.monotonic()
     for failures in itertools.count(1):

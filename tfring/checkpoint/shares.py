@@ -9,28 +9,17 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """Which part of a checkpoint a process writes.
+    """Which part of a checkpoint a process writes."""
 
-    Attributes:
-        data: name of the file of arrays of share 0, from which those of the others are made.
-        index: which share, from 0. Share 0 has the manifest that names the checkpoint.
-        count: how many there are.
-    """
-
-    data: str
-    index: int
-    count: int
+    data: str  # the file of arrays of share 0, from which the names of the others are made
+    index: int  # from 0; share 0 has the manifest that names the checkpoint
+    count: int  # how many shares there are
 
 
 def balanced(sizes: Mapping[str, int], count: int) -> list[list[str]]:
-    """Divides arrays so that the largest share is as small as whole arrays let it be, or nearly.
+    """Returns the names of each of `count` shares, whose largest is nearly as small as it can be.
 
-    Args:
-        sizes: bytes by name, in the same order on all processes.
-        count: how many shares.
-
-    Returns:
-        The names of each share; a share may be empty.
+    `sizes` are bytes by name, in the same order on all processes. A share may be empty.
     """
     shares: list[list[str]] = [[] for _ in range(count)]
     loads = [(0, index) for index in range(count)]

@@ -18,17 +18,14 @@ class Writer:
     """Writes one draft at a time. None waits for its turn: memory holds one copy of the state.
 
     A draft that the storage refuses is tried again after a delay, until a newer one takes its
-    place. The thread starts with the first draft. It is a daemon: a storage that never answers does
-    not keep the process from ending.
+    place. The thread starts with the first draft. It is a daemon: a storage that never answers
+    does not keep the process from ending.
     """
 
     def __init__(self, write: Callable[[Draft], None], patience: float, where: str) -> None:
-        """Sets what is done; no thread runs yet.
+        """Sets what writes a draft, in this object's thread; no thread runs yet.
 
-        Args:
-            write: writes one draft; called by the thread of this object only.
-            patience: seconds for which the storage may fail before that is an error.
-            where: what drafts are written to, for messages.
+        The storage may fail for `patience` seconds before that is an error. `where` names it.
         """
         self._write = write
         self._patience, self._where = patience, where
@@ -52,11 +49,7 @@ class Writer:
             return self._attempting
 
     def submit(self, draft: Draft) -> None:
-        """Hands over a draft, after `make_room`; returns at once.
-
-        Raises:
-            ValueError: the writer is closed.
-        """
+        """Hands over a draft, after `make_room`; ValueError if the writer is closed."""
         with self._changed:
             if self._closed:
                 raise ValueError("this Checkpointer is closed: nothing can be saved any more")
@@ -72,8 +65,7 @@ class Writer:
     def make_room(self, timeout: float) -> None:
         """Waits until no draft is being written, and gives up one that is to be tried again.
 
-        Raises:
-            CheckpointTimeoutError: the attempt does not end in time.
+        CheckpointTimeoutError: the attempt does not end in time.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: not self._attempting, _bounded(timeout)):
@@ -117,15 +109,14 @@ class Writer:
             self._changed.notify_all()
 
     def fail(self, error: Exception) -> None:
-        """Keeps what is to be raised by `raise_error`, `wait` or `close`: not of the storage."""
+        """Keeps an error of others than the storage, for `raise_error`, `wait` or `close`."""
         with self._changed:
             self._error, self._trouble = error, ""
 
     def raise_error(self) -> None:
-        """Raises what a draft was given up for, once; or that a storage does not answer.
+        """Raises the error for which a draft was given up, once.
 
-        Raises:
-            CheckpointTimeoutError: a draft is being written for longer than the storage may fail.
+        CheckpointTimeoutError: a draft is being written for longer than the storage may fail.
         """
         with self._changed:
             self._raise_error()
@@ -133,19 +124,14 @@ class Writer:
                 raise CheckpointTimeoutError(self._unfinished(self._patience))
 
     def forget_error(self) -> None:
-        """Forgets what a draft was given up for: it was of a generation that is over."""
+        """Forgets the error of a generation that is over."""
         with self._changed:
             self._error = None
 
     def wait(self, timeout: float) -> None:
-        """Waits until the draft is written.
+        """Waits until the draft is written; raises the error for which one was given up, once.
 
-        Args:
-            timeout: seconds.
-
-        Raises:
-            CheckpointTimeoutError: it is not written in time.
-            Exception: what it, or an earlier one, was given up for, once.
+        CheckpointTimeoutError: it is not written within `timeout` seconds.
         """
         with self._changed:
             if not self._changed.wait_for(self._is_done, _bounded(timeout)):
