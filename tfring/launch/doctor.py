@@ -62,13 +62,11 @@ def run(options: argparse.Namespace) -> int:
 def main(
     hosts: Sequence[tuple[str, int]] = (), trial: Sequence[str] = (), *, as_json: bool = False
 ) -> int:
-    """Prints the findings; returns 1 if there is a problem, else 0.
+    """Prints the findings, as JSON on request; returns 1 if there is a problem, else 0.
 
-    Args:
-        hosts: Those between which it shows what allreduces cost, each with its number of ranks;
-            without any those of the job that this process belongs to.
-        trial: Options of `tfring run` that say where to train; (): nowhere.
-        as_json: Whether to print them as JSON.
+    It shows what allreduces between the hosts cost, each with its number of ranks; without any
+    between those of the job that this process belongs to. `trial` has options of `tfring run` that
+    say where to train; (): nowhere.
     """
     checks: dict[str, Callable[[Findings], None]] = {
         "Python": installed.python,

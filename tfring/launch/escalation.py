@@ -25,7 +25,7 @@ class Escalation:
     def terminate(self, when: float, grace: float = TERMINATE_SECONDS) -> None:
         """Begins with SIGTERM at a time (time.monotonic), unless something is due before that.
 
-        There are `grace` seconds from there to SIGKILL.
+        SIGKILL follows after `grace` seconds.
         """
         if not self._steps or self._steps[0][0] > when:
             self.kill(when + grace)
@@ -52,10 +52,7 @@ class Escalation:
     def work(
         self, now: float, running: Iterable[RankProcess], *, spares_agents: bool = False
     ) -> None:
-        """Does what is due.
-
-        With `spares_agents` the agents wait, because other processes of their hosts go on.
-        """
+        """Does what is due. With `spares_agents` other processes of the hosts go on."""
         while self._steps and now >= self._steps[0][0]:
             number = self._steps[0][1]
             if number <= 0 and spares_agents:

@@ -283,12 +283,9 @@ class FunctionServer:
         self._server.close()
 
     def results(self, ranks: int, code: int, why: str = "") -> list[Any]:
-        """Ends the server and returns the results by rank.
+        """Ends the server and returns the results by rank; `why` says why the job failed, if known.
 
-        `why` says why the job has failed, if that is known.
-
-        Raises:
-            RuntimeError: A rank failed, or ended without a result; its exception is the cause.
+        RuntimeError: a rank failed, or ended without a result; its exception is the cause.
         """
         outcomes = self._outcomes()
         failed = {rank: _failure(data) for rank, (fine, data) in outcomes.items() if not fine}
@@ -313,8 +310,7 @@ class FunctionServer:
         `workers` are the ids of the last generation, by rank; `why` says why the job has failed, if
         that is known.
 
-        Raises:
-            RuntimeError: The job failed; the exception of the last worker that failed is the cause.
+        RuntimeError: the job failed; the exception of the last worker that failed is the cause.
         """
         outcomes = self._outcomes()
         missing = [rank for rank, one in enumerate(workers) if not outcomes.get(one, (False,))[0]]
@@ -349,12 +345,7 @@ class _FunctionFailedError(RuntimeError):
 
 
 def _told(who: str, trace: str) -> str:
-    """Returns what has happened, where, and the traceback that a rank has sent.
-
-    Args:
-        who: The rank or ranks.
-        trace: The traceback.
-    """
+    """Returns which rank failed, how, and the traceback that it has sent."""
     error = read_error(trace if trace.startswith(HEADER) else f"{HEADER}\n{trace}")
     if error is None or os.environ.get("TFRING_TRACEBACK") == "full":
         return f"{who} failed:\n{trace}"

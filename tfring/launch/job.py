@@ -34,10 +34,10 @@ _RENDEZVOUS = b"tfring-rendezvous "
 class JobRunner(Supervisor):
     """A job whose ranks stay: the first one that fails ends all.
 
-    It starts an escalation: the others get time to print their own errors, then SIGTERM, then
-    SIGKILL, and at last the agents of their hosts are killed. After a failure, but not after a
-    signal, all ranks are started again, `max_restarts` times. A signal before they have been stops
-    the job in good order: no rank of it is at work.
+    The others get time to print their own errors, then SIGTERM, then SIGKILL, and at last the
+    agents of their hosts are killed. After a failure, but not after a signal, all ranks start
+    again, `max_restarts` times. A signal before they have stops the job in good order: no rank of
+    it is at work.
     """
 
     def __init__(self, options: JobOptions, merger: OutputMerger, records: RunRecords) -> None:

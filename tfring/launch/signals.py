@@ -24,8 +24,8 @@ _ONE_END_SECONDS = 5.0
 class SignalWatch:
     """Has signals to this process wake its main thread through a pipe instead of acting.
 
-    A signal that is ignored (nohup) stays ignored. In another thread than the main one nothing is
-    changed, and the pipe stays empty. Used in a `with` statement by one thread.
+    An ignored signal (nohup) stays ignored. In another thread than the main one nothing is changed,
+    and the pipe stays empty. Used in a `with` statement by one thread.
     """
 
     def __init__(self) -> None:
@@ -75,12 +75,10 @@ class SignalWatch:
 
 @contextlib.contextmanager
 def called_at_ends(call: Callable[[int], None]) -> Iterator[None]:
-    """Has a function called at a signal that ends the job, in the block; in the main thread only.
+    """Calls a function at a signal that ends the job, in the block; in the main thread only.
 
-    A signal that is ignored stays ignored.
-
-    Args:
-        call: Gets the number, between any two instructions of the block; may raise.
+    It gets the number, between any two instructions of the block, and may raise. An ignored signal
+    stays ignored.
     """
     here = threading.current_thread() is threading.main_thread()
     wanted = [n for n in ENDING if here and signal.getsignal(n) is not signal.SIG_IGN]

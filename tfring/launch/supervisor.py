@@ -37,7 +37,7 @@ from tfring.runtime.texts.errors import ProgramError, of_any_rank
 class StoppedWhileStartingError(BaseException):
     """The launcher got a signal that ends the job before all ranks were started.
 
-    Also anywhere in _prepare(), so it is no error that others might handle.
+    It may come anywhere in _prepare(), so it is no error that others might handle.
     """
 
 
@@ -48,8 +48,8 @@ class Supervisor(abc.ABC):
     signal to the launcher is passed on and leaves the processes time for a checkpoint; a second
     signal leaves none.
 
-    Used by one thread: the main thread, which handles signals, or any other, which leaves them
-    alone. If run() raises, the agents read end of file and end the processes that still run.
+    Used by one thread: the main thread, which handles signals, or another, which leaves them alone.
+    If run() raises, the agents read end of file and end the processes that still run.
     """
 
     # What messages call the processes.
@@ -84,11 +84,7 @@ class Supervisor(abc.ABC):
         return self._stopping
 
     def run(self) -> int:
-        """Runs the job; returns the exit code for the shell.
-
-        Raises:
-            UsageError: The job cannot be started as the options say.
-        """
+        """Runs the job; returns the exit code for the shell. UsageError: it cannot be started."""
         raise_descriptor_limit()
         why, code = "tfring run itself failed; its own error says why", 1
         try:
@@ -170,10 +166,7 @@ class Supervisor(abc.ABC):
     # What happens.
 
     def _wait(self, deadlines: Iterable[float | None]) -> None:
-        """Waits for output, a signal, anything else that is watched, or a deadline.
-
-        The deadlines are those of the job (time.monotonic), beside those of escalations.
-        """
+        """Waits for output, a signal, anything else that is watched, or a deadline of the job."""
         now = time.monotonic()
         steps = [due for escalation in self._escalations() for due in escalation.due()]
         times = (self._merger.tick(now), *self._held_until(now), *deadlines, *steps)
@@ -185,10 +178,7 @@ class Supervisor(abc.ABC):
         self._connections.tick()
 
     def _held_until(self, now: float) -> list[float]:
-        """Shows what was held back for long enough; returns when to look again.
-
-        Where the job ends, what is held belongs to that.
-        """
+        """Shows what was held back for long enough; returns when to look again."""
         held = [(n, p, p.held.due) for n, p in self._running.items() if p.held.due is not None]
         if self._leaves_no_time():
             return []
@@ -238,9 +228,9 @@ class Supervisor(abc.ABC):
             self._ended(process)
 
     def _settle(self, number: int, process: RankProcess) -> None:
-        """Shows what is held back of a process that has ended, but for what has ended it.
+        """Shows what is held back of a process that has ended, except the error that has ended it.
 
-        Who is killed may not have failed before; errors of ranks that are stopped mostly say so.
+        A killed process may not have failed before; a stopped rank's error mostly says just that.
         """
         assert process.code is not None
         error = error_of(process)
@@ -308,10 +298,9 @@ class Supervisor(abc.ABC):
     def _start_process(
         self, host: Host, slot: Slot, rank: int, variables: Mapping[str, str], **more: object
     ) -> RankProcess:
-        """Has a process started.
+        """Has a process started, under the number of its slot's rank.
 
-        The number of its slot's rank is that of the process; `rank` is the prefix of its output, -1
-        if it has none yet. For what else its agent needs see protocol.py.
+        `rank` is the prefix of its output, -1 if it has none yet. For `more` see protocol.py.
         """
         job = {
             "argv": self._options.argv,
@@ -330,10 +319,9 @@ class Supervisor(abc.ABC):
         return process
 
     def _note_errors(self, ended: Mapping[str, RankProcess]) -> None:
-        """Shows the errors of processes that were asked to end, but for those that say just that.
+        """Shows the errors of processes that were asked to end, by their names in messages.
 
-        Args:
-            ended: By what messages call them.
+        An error that says just that they were asked is left out.
         """
         told = set()
         for who, process in ended.items():

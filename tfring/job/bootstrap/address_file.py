@@ -35,9 +35,8 @@ def store_of(
 
     `owned` closes the store and removes the file.
 
-    Raises:
-        BootstrapError: The file cannot be written; or rank 0 did not write it in time, or could not
-            be reached.
+    BootstrapError: the file cannot be written; or rank 0 did not write it in time, or could not be
+    reached.
     """
     if rank != 0:
         store = _found(path, rank, patience)

@@ -87,8 +87,8 @@ def connect_job(
 ) -> JoinedJob:
     """Connects all ranks of the job to each other; every rank calls it.
 
-    `comm` is as for init, but no list of communicators. `store` stays the caller's. Who sets
-    `cancel` also ends the waits for the store.
+    `comm` is as for init, but no list of communicators. `store` stays the caller's. Setting
+    `cancel` from another thread also ends the waits for the store.
 
     Raises:
         BootstrapError: A rank did not take part or could not be reached; the message names it.
@@ -163,9 +163,7 @@ def _prepare_mpi(job: FormedJob, records: list[Record]) -> MpiData | None:
 def _run_on_all_ranks(exchange: Exchange, step: Callable[[], Any]) -> list[Any]:
     """Runs a step on every rank and returns the results of all; a failure of one fails all.
 
-    Raises:
-        BootstrapError: The step failed on another rank, which the message names. If it failed here,
-            its own error is raised.
+    The error is this rank's own; else a BootstrapError that names the rank that failed.
     """
     failure: Exception | None = None
     value: Any = None

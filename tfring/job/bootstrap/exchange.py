@@ -20,8 +20,7 @@ class Exchange(Protocol):
     def allgather(self, value: Any) -> list[Any]:
         """Gives every rank the values of all ranks, ordered by rank.
 
-        Raises:
-            BootstrapError: A rank did not take part in time, or failed.
+        BootstrapError: a rank did not take part in time, or failed.
         """
 
     def close(self) -> None:

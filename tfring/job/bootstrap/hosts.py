@@ -153,8 +153,7 @@ def split_port(text: str) -> tuple[str, int | None]:
 def chosen_interface(wanted: Sequence[str], addresses: list[InterfaceAddress]) -> InterfaceAddress:
     """Returns an address of the first of the wanted interfaces that is up.
 
-    Raises:
-        BootstrapError: None of them is up; the message names those that are.
+    BootstrapError: none of them is up; the message names those that are.
     """
     for name in wanted:
         for candidate in addresses:

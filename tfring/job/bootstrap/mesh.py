@@ -96,8 +96,7 @@ def ensure_descriptors(rank: int, size: int, mesh_limit: int, *, rendezvous: boo
     If the system allows it, also as many as it takes to be connected with all ranks. With
     `rendezvous` the ranks connect to rank 0 first, to find each other.
 
-    Raises:
-        BootstrapError: The hard limit does not suffice; the message says how many are needed.
+    BootstrapError: the hard limit does not suffice; the message says how many are needed.
     """
     hosts = [str(r) for r in range(size)]  # which ranks share one is not known yet
     data = len(data_peers(rank, hosts, mesh_limit))
@@ -130,13 +129,11 @@ def connect_all(
     """Makes all connections of this rank; all ranks call it at the same time.
 
     Each rank connects to the lower ranks and accepts the higher ones at the same time, so that no
-    rank waits for a chain of others.
+    rank waits for a chain of others. `hosts` are names, for messages; `host_ids` tell the hosts of
+    ranks apart.
 
-    `hosts` are names, for messages; `host_ids` tell the hosts of ranks apart.
-
-    Raises:
-        BootstrapError: A rank could not be reached or did not connect; the message names it. Or it
-            was cancelled.
+    BootstrapError: a rank could not be reached or did not connect; the message names it. Or it was
+    cancelled.
     """
     wanted = links(rank, host_ids, mesh_limit)
     above = {link for link in wanted if link[1] > rank}

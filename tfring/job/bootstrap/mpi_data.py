@@ -49,10 +49,7 @@ def plugins_in(folder: Path) -> list[str]:
 
 
 def find(exchange: Exchange, source: str, folder: Path) -> tuple[MpiExchange, Path]:
-    """Finds the plug-in for the MPI of this process; returns the exchange and the plug-in.
-
-    BootstrapError says why MPI cannot be used.
-    """
+    """Returns the exchange and the plug-in for the MPI of this process; BootstrapError if none."""
     if not isinstance(exchange, MpiExchange):
         raise BootstrapError(
             f"{_ASKED}, and the ranks did not meet over MPI but by {source}: start the job with "

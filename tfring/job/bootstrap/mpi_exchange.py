@@ -52,19 +52,11 @@ class MpiExchange:
         return self._comm.Get_group()
 
     def another(self) -> Any:
-        """Returns a new communicator of the processes; the caller owns it. All of them call it.
-
-        Raises:
-            BootstrapError: Not all ranks called it in time.
-        """
+        """Returns a new communicator of the processes; the caller owns it. All of them call it."""
         return duplicate(self._comm, self._deadline)
 
     def allgather(self, value: Any) -> list[Any]:
-        """Gives every rank the values of all ranks, ordered by rank.
-
-        Raises:
-            BootstrapError: Not all ranks called it in time.
-        """
+        """See `Exchange.allgather`."""
         mine = exchange.encode(value)
         lengths = array("i", [0] * self._comm.size)
         own_length = array("i", [len(mine)])
@@ -99,9 +91,8 @@ class MpiExchange:
 def wait(request: Any, deadline: float, comm: Any) -> None:
     """Polls a request until it is complete.
 
-    Raises:
-        BootstrapError: The time is up. The request cannot be cancelled and would block
-            MPI_Finalize, so tfring will not call that.
+    BootstrapError: the time is up. The request cannot be cancelled and would block MPI_Finalize, so
+    tfring will not call that.
     """
     global _finalize_mpi
     pause, started = _FIRST_PAUSE, time.monotonic()
@@ -141,8 +132,7 @@ def duplicate(comm: Any, deadline: float) -> Any:
 def communicator_of(world: Any, ranks: Sequence[int], deadline: float) -> Any:
     """Returns a communicator of some ranks of `world`, in the order given. Only they call it.
 
-    Raises:
-        BootstrapError: Not all of them called it in time.
+    BootstrapError: not all of them called it in time.
     """
     everybody = world.Get_group()
     group = everybody.Incl(list(ranks))
@@ -183,8 +173,7 @@ def _with_time_limit(call: Callable[[], None], deadline: float, rank: int, size:
 def load_mpi() -> Any:
     """Returns the module mpi4py.MPI, with MPI initialised.
 
-    Raises:
-        BootstrapError: It cannot be loaded, or MPI has been finalised.
+    BootstrapError: it cannot be loaded, or MPI has been finalised.
     """
     global _finalize_mpi
     first = "mpi4py.MPI" not in sys.modules

@@ -83,8 +83,7 @@ def _in_slurm(under_mpi: Identity, environ: Mapping[str, str]) -> Identity | Non
 def _over_tcp(under_mpi: Identity, environ: Mapping[str, str]) -> Identity:
     """Returns an identity that MPI's variables give, whose ranks meet at an address given.
 
-    Raises:
-        IdentityError: No address was given, or the number of ranks is not known.
+    IdentityError: no address was given, or the number of ranks is not known.
     """
     address = environ.get("TFRING_RENDEZVOUS_ADDR")
     if not address or not environ.get("TFRING_RENDEZVOUS_PORT") or under_mpi.size is None:

@@ -44,8 +44,7 @@ class _Taken:
 def detect(environ: Mapping[str, str]) -> ElasticWorker | None:
     """Returns what the launcher of an elastic job has set, or None.
 
-    Raises:
-        IdentityError: Variables are missing, or impossible.
+    IdentityError: variables are missing, or impossible.
     """
     if not environ.get(_WORKER):
         return None
@@ -67,11 +66,7 @@ def detect(environ: Mapping[str, str]) -> ElasticWorker | None:
 
 
 def make_memory() -> tuple[int, ...]:
-    """Returns descriptors of two new memory files, for all workers of this host.
-
-    Raises:
-        OSError: The kernel gives none.
-    """
+    """Returns descriptors of two new memory files, for all workers of this host."""
     return tuple(os.memfd_create(MEMORY_NAME) for _ in range(2))
 
 

@@ -27,9 +27,8 @@ class Given(NamedTuple):
     def identity(self, environ: Mapping[str, str]) -> Identity | None:
         """Returns the identity in the arguments; None if the environment decides.
 
-        Raises:
-            ValueError: The arguments contradict each other, or one is missing or impossible.
-            IdentityError: The variables for env:// are incomplete or impossible.
+        ValueError: the arguments contradict each other, or one is missing or impossible.
+        IdentityError: the variables for env:// are.
         """
         if self.store and self.init_method is not None:
             raise ValueError("init(store=..., init_method=...): only one of them")

@@ -52,11 +52,7 @@ class Identity:
 
 
 def plain_id(given: str) -> str:
-    """Returns the id of a job, which the user or an environment may have chosen, as a file's name.
-
-    Args:
-        given: What they have chosen.
-    """
+    """Returns the id of a job, which anybody may have chosen, as a file's name."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", given)[:_MOST_ID].strip("-.")
 
 
@@ -82,10 +78,7 @@ def read_rank_and_size(
 ) -> tuple[int, int]:
     """Reads the world rank and the number of ranks from the first two of several variables.
 
-    All of these have to be set together.
-
-    Raises:
-        IdentityError: One is missing, or the values are impossible.
+    All of these have to be set together. IdentityError: one is missing, or values are impossible.
     """
     require_all(environ, names, source)
     rank, size = read_int(environ, names[0]), read_int(environ, names[1], low=1)

@@ -76,10 +76,8 @@ class Pod(NamedTuple):
 def find_pod(environ: Mapping[str, str]) -> Pod | None:
     """Returns the pod that this process runs in; None outside of a job of several pods.
 
-    The index alone does not count: pods of any indexed Job have one.
-
-    Raises:
-        IdentityError: Variables are missing, or impossible.
+    The index alone does not count: pods of any indexed Job have one. IdentityError: variables are
+    missing, or impossible.
     """
     for names in (_JOB, _TRAINER):
         if not environ.get(names.pods):
@@ -108,8 +106,7 @@ def find_pod(environ: Mapping[str, str]) -> Pod | None:
 def detect(environ: Mapping[str, str]) -> Identity | None:
     """Returns the identity of the only rank of a pod, or None outside of such a job.
 
-    Raises:
-        IdentityError: Variables are missing, or impossible; or the pod is to have several ranks.
+    IdentityError: variables are missing, or impossible; or the pod is to have several ranks.
     """
     pod = find_pod(environ)
     if pod is None:

@@ -30,10 +30,8 @@ def connect(
     """Connects to a rank and runs the handshake; tries again until the deadline.
 
     Another program that listens there is no reason to give up: the rank may still come. If
-    `given_up` says so between two attempts, they end as at the deadline (time.monotonic()).
-
-    Returns:
-        The connection, its socket blocking with the remaining time as its timeout.
+    `given_up` says so between two attempts, they end as at the deadline (time.monotonic()). The
+    socket blocks, with the remaining time as its timeout.
 
     Raises:
         AuthError: Until the deadline only processes listened that do not know the secret.

@@ -32,13 +32,10 @@ class Listener(Handshakes):
     def accept(self, expected: set[Who], deadline: float) -> dict[Who, Channel]:
         """Waits until all expected connections are there, each of a role and a rank.
 
-        Returns:
-            The connections, their sockets non-blocking; fewer than expected if the deadline passed
-            or after interrupt().
+        Returns them, their sockets non-blocking; fewer if the deadline passed or after interrupt().
 
-        Raises:
-            BootstrapError: Two processes that know the secret say that they are the same rank; or
-                there are not enough descriptors for all connections.
+        BootstrapError: two processes that know the secret say that they are the same rank; or there
+        are not enough descriptors for all connections.
         """
         self._check_limit(len(expected))
         present: dict[Who, Channel] = {}
@@ -108,8 +105,7 @@ def bind(address: str, port: int, backlog: int) -> socket.socket:
 
     Address "" is all of this host. Port 0 is a free one, of TFRING_PORT_RANGE if that is set.
 
-    Raises:
-        OSError: The address is not of this host, or the port is taken.
+    OSError: the address is not of this host, or the port is taken.
     """
     for candidate in [port] if port else ports_to_try(os.environ):
         try:
@@ -168,12 +164,9 @@ def resolve(address: str, port: int, seconds: float) -> Found:
 
 
 def look_up(address: str, port: int, seconds: float) -> Found:
-    """Returns the addresses of a name in the order that the system prefers.
+    """Returns the addresses of a name in the order that the system prefers; OSError if it has none.
 
     It takes `seconds` at most: a name server may be silent for minutes.
-
-    Raises:
-        OSError: The name has no address, or not yet.
     """
     answer: list[Any] = []
 

@@ -37,10 +37,7 @@ def job_key(secret: str, job_id: str) -> bytes:
 
     Somebody who records a handshake can try secrets at leisure. A secret that may be a person's own
     words goes through scrypt first: each try then takes 0.1 s and 32 MiB. `job_id` tells jobs apart
-    that share a secret.
-
-    Raises:
-        SecretError: The secret is too short to be one.
+    that share a secret. SecretError: the secret is too short.
     """
     return expand(_stretched(secret), b"job\0" + job_id.encode())
 

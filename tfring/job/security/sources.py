@@ -50,8 +50,7 @@ def take_secret(environ: MutableMapping[str, str]) -> str | None:
 def given_secret(environ: Mapping[str, str]) -> str | None:
     """Returns TFRING_SECRET, also after take_secret(), or what is in TFRING_SECRET_FILE, or None.
 
-    Raises:
-        SecretError: The file cannot be read, or others can.
+    SecretError: the file cannot be read, or others can.
     """
     text = environ.get("TFRING_SECRET") or _taken
     file = environ.get("TFRING_SECRET_FILE")
@@ -71,10 +70,8 @@ def find_secret(identity: Identity, settings: Settings, *, several_hosts: bool) 
     """Finds the secret of a job whose ranks meet over TCP, on several hosts or one.
 
     In this order: the one that was given; on one host the user's own; munge under Slurm; with
-    TFRING_INSECURE one that others can compute.
-
-    Raises:
-        SecretError: There is none; the message says how to give one.
+    TFRING_INSECURE one that others can compute. SecretError: there is none; the message says how to
+    give one.
     """
     if settings.secret is not None:
         return JobSecret(settings.secret)
@@ -121,8 +118,7 @@ def _refusal(identity: Identity, several_hosts: bool) -> str:
 def read_secret_file(path: Path) -> str:
     """Returns the secret in a file that nobody else can read or change.
 
-    Raises:
-        SecretError: It cannot be read, is empty or too long, or others can read it or replace it.
+    SecretError: it cannot be read, is empty or too long, or others can read it or replace it.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -165,9 +161,8 @@ def secret_of_this_user() -> str:
     It lies in a folder of mode 0700. The first place that can be used counts: the user's folder of
     the system, the folder for temporary files, the user's home.
 
-    Raises:
-        SecretError: No place can be used, and in one somebody else has made the folder.
-        OSError: No place can be written.
+    SecretError: no place can be used, and in one somebody else has made the folder. OSError: no
+    place can be written.
     """
     troubles: list[OSError | SecretError] = []
     for place in _places():
@@ -194,9 +189,7 @@ def _places() -> Iterator[Path]:
 def _secret_in(folder: Path) -> str:
     """Returns the secret in a folder, which is made if it is not there.
 
-    Raises:
-        SecretError: Somebody else has made the folder or the file.
-        OSError: It cannot be written.
+    SecretError: somebody else has made the folder or the file. OSError: it cannot be written.
     """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)

@@ -14,12 +14,7 @@ class PrefixStore(Store):
     """
 
     def __init__(self, prefix: str, store: Store) -> None:
-        """Takes a store, which stays the caller's.
-
-        Args:
-            prefix: What all keys begin with, before a slash.
-            store: The TCPStore that has them, or a part of one.
-        """
+        """Takes a store, which stays the caller's, and what all keys begin with, before a slash."""
         super().__init__(store.timeout)
         self._store = store
         self._connection = store._connection

@@ -13,33 +13,21 @@ _LONGEST_NUMBER = 24
 
 
 class Limits(NamedTuple):
-    """How much a store takes.
+    """How much a store takes."""
 
-    Attributes:
-        key_bytes: Longest key, as UTF-8.
-        value_bytes: Longest value.
-        keys: Number of keys.
-        total_bytes: All keys and values together.
-    """
-
-    key_bytes: int = 1024
-    value_bytes: int = 16 << 20
-    keys: int = 100_000
-    total_bytes: int = 256 << 20
+    key_bytes: int = 1024  # longest key, as UTF-8
+    value_bytes: int = 16 << 20  # longest value
+    keys: int = 100_000  # number of keys
+    total_bytes: int = 256 << 20  # all keys and values together
 
 
 class Change(NamedTuple):
-    """A change of a key, as a watch returns it.
-
-    Attributes:
-        key: The key.
-        value: Its new value; None: it was deleted.
-        revision: Number of the change. Later changes of a store have higher numbers; a deletion
-            that a watch has missed has that of the newest change when it learned of it.
-    """
+    """A change of a key, as a watch returns it."""
 
     key: str
-    value: bytes | None
+    value: bytes | None  # its new value; None: it was deleted
+    # Number of the change. Later changes of a store have higher numbers; a deletion that a watch
+    # has missed has that of the newest change when it learned of it.
     revision: int
 
 

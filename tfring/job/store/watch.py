@@ -100,12 +100,7 @@ class Watch:
             return self._oldest()
 
     def take(self) -> Change | None:
-        """Returns the next change; None if there is none now.
-
-        Raises:
-            StoreWatchError: The watch or its store was closed.
-            StoreConnectionError: The store is gone.
-        """
+        """Returns the next change; None if there is none now; raises what `next` does."""
         with self._condition:
             if self._newest:
                 return self._oldest()

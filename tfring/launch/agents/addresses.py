@@ -14,12 +14,9 @@ _TRIES = 10  # to get a free port
 
 
 def own_address(interface: str | None, towards: str | None) -> str:
-    """Returns the address of this host at which other hosts reach it.
+    """Returns the address of this host at which other hosts reach it; OSError if there is none.
 
     `interface` may name several, eth0,eth1. `towards` is one of the other hosts, if there are any.
-
-    Raises:
-        OSError: There is no such interface, or no such host.
     """
     if interface:
         names = [name.strip() for name in interface.split(",")]
@@ -40,8 +37,8 @@ def open_rendezvous(
 ) -> socket.socket:
     """Returns a socket that is bound to the address at which other ranks can reach this host.
 
-    It does not listen yet: nobody would accept what comes before rank 0 calls init. The arguments
-    are those of `own_address`; `environ` may have TFRING_PORT_RANGE.
+    It does not listen yet: nobody would accept what comes before rank 0 calls init. For the
+    arguments see `own_address`; `environ` may have TFRING_PORT_RANGE.
 
     OSError: there is no such interface, no such host, or no free port.
     """

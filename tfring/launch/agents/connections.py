@@ -18,13 +18,13 @@ _POLL_SECONDS = 0.1
 
 
 class Connections:
-    """Opens, watches and closes the connections; a host that was lost gets a new one when needed.
+    """Opens, watches and closes the connections; a lost host gets a new one when it is needed.
 
     Used by one thread, which owns the selector: it calls prepare() before it waits, handle() for
     what has happened to a host, and tick() after that.
 
-    `shell`, `lease` and `grace` are for Host. `on_output` gets the host, the number of a process
-    there, ``stdout`` or ``stderr``, and data; `on_silent` a host that was given up.
+    `on_output` gets the host, the number of a process there, ``stdout`` or ``stderr``, and data;
+    `on_silent` a host that was given up.
     """
 
     def __init__(
@@ -49,8 +49,7 @@ class Connections:
     def host(self, name: str) -> Host:
         """Returns the connection to a host, made when it is first asked for, and after its loss.
 
-        Raises:
-            UsageError: ssh or the agent cannot be started.
+        UsageError: ssh or the agent cannot be started.
         """
         if name not in self._local:
             # Hosts of an engine are reached by it, also this one.

@@ -19,26 +19,16 @@ _MOST_LINE = 256
 
 
 class HeldOutput:
-    """The error output of one rank from the beginning of a traceback on.
-
-    Attributes:
-        due: When it has to be released (time.monotonic); None: nothing is held.
-        kept: What is held.
-    """
+    """The error output of one rank from the beginning of a traceback on."""
 
     def __init__(self) -> None:
-        self.due: float | None = None
-        self.kept = b""
+        self.due: float | None = None  # when to release it (time.monotonic); None: nothing is held
+        self.kept = b""  # what is held
         self._begun = 0.0  # when its traceback came
         self._shown = b"\n"  # the end of what was shown
 
     def take(self, data: bytes, now: float) -> bytes:
-        """Takes output; returns what is to be shown now.
-
-        Args:
-            data: As the rank wrote it.
-            now: The time.
-        """
+        """Takes output as the rank wrote it; returns what to show now."""
         begun = self.kept.startswith(_HEADER)
         self.kept += data
         if begun:
@@ -52,12 +42,7 @@ class HeldOutput:
         return shown
 
     def goes_on(self, data: bytes, now: float) -> bool:
-        """Tells whether output of the rank, on any stream, shows that it has gone on.
-
-        Args:
-            data: The output.
-            now: When it comes.
-        """
+        """Tells whether output of the rank, on any stream, shows that it has gone on."""
         if not self.kept.startswith(_HEADER) or now - self._begun < _GOES_ON_SECONDS:
             return False
         return not is_noise(data.decode(errors="replace"))

@@ -43,15 +43,13 @@ class Host:
     """One connection to the agent of one host. Its descriptors never block.
 
     The owner watches `process.stdout` and `process.stderr`, and `process.stdin` for writing while
-    wants_to_write(); it calls tick() at least once a second, and close() at the end, upon which
-    the ranks there end. Used by one thread.
+    wants_to_write(); it calls tick() at least once a second, and close() at the end, upon which the
+    ranks there end. Used by one thread.
 
-    Args:
-        name: The host as `shell` understands it.
-        shell: What starts the agent there, or reaches it; None if it is this host.
-        lease: Seconds without a sign of life after which each end takes the other for gone; 0: it
-            does so only when the connection ends. Of no effect on this host.
-        grace: Seconds that ranks get between SIGTERM and SIGKILL when this process is gone.
+    The `shell` starts the agent on the host `name`, or reaches it; None: it is this host. After
+    `lease` seconds without a sign of life each end takes the other for lost; 0: only when the
+    connection ends. Ranks get `grace` seconds between SIGTERM and SIGKILL when this process is
+    gone.
     """
 
     def __init__(
@@ -153,7 +151,7 @@ class Host:
     def read(self, fd: int) -> list[tuple[int, str, bytes]] | None:
         """Reads what has come from one of fds(); None at the end of the stream.
 
-        Returns rank, ``stdout`` or ``stderr``, and data of each piece.
+        Each piece has the rank, ``stdout`` or ``stderr``, and data.
         """
         try:
             data = os.read(fd, _CHUNK)
@@ -225,7 +223,7 @@ class Host:
     def close(self, *, goodbye: bool) -> None:
         """Ends the connection, upon which the ranks there end; wait() says when, on this host.
 
-        With `goodbye` this process has written all that it was to write.
+        With `goodbye` the agent has no exit report to finish.
         """
         if goodbye:
             self._send("bye", 0)

@@ -42,7 +42,7 @@ _GUARDIAN_SECONDS = 0.02
 class HostAgent:
     """Starts and ends ranks as the launcher says, and passes their output on. Used by one thread.
 
-    It ends when its parent does; 0: it has none on this host.
+    It ends when the process `parent` does; 0: it has none on this host.
     """
 
     def __init__(self, parent: int) -> None:
@@ -298,8 +298,8 @@ def _fork_agent(parent: int) -> int:
     """Forks; returns the guardian's process in the child, which is to be the agent.
 
     The parent is the guardian. When the agent has ended, it kills what is left below it, and ends.
-    If its own parent ends first (0: it has none on this host), the guardian ends at once, upon
-    which the agent ends its ranks.
+    If its own parent ends first (0: it has none on this host), the guardian ends at once, and the
+    agent then ends its ranks.
     """
     guardian = os.getpid()
     agent = os.fork()

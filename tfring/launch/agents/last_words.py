@@ -23,8 +23,8 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
 def finish_report(order: Mapping[str, Any], ended: Mapping[int, Mapping[str, Any]]) -> None:
     """Completes the report that the launcher wrote when the job began.
 
-    The order has the `path` of the file, and the `job_id` of the job whose report it has to be.
-    `ended` is what is known of the ranks of this host, by rank.
+    The order has the `path` of the file and the `job_id` that its report must have. `ended` is what
+    is known of the ranks of this host, by rank.
     """
     path = Path(order["path"])
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):

@@ -21,15 +21,7 @@ class LocalRank:
     """One rank that this process has started. Its output pipes never block.
 
     The job has `argv`, `env`, `cwd`, and how to bind it to cores. The rank inherits some
-    descriptors under the same numbers.
-
-    Attributes:
-        facts: What is known of it: see protocol.py.
-        code: How it ended, negative for a signal; None while it runs.
-        ended_at: When that was seen (time.monotonic).
-
-    Raises:
-        OSError: It cannot be started.
+    descriptors under the same numbers. OSError: it cannot be started.
     """
 
     def __init__(self, job: dict[str, Any], inherited: Sequence[int]) -> None:
@@ -55,9 +47,10 @@ class LocalRank:
                 pass_fds=inherited,
             )
         self.pid = self._process.pid
+        # What is known of it: see protocol.py.
         self.facts: dict[str, Any] = {"pid": self.pid, "cores": cores}
-        self.code: int | None = None
-        self.ended_at = 0.0
+        self.code: int | None = None  # how it ended, negative for a signal; None while it runs
+        self.ended_at = 0.0  # when that was seen (time.monotonic)
         self._killed = False  # by this agent
         self._memory = OutOfMemoryWatch(self.pid)
         for _, pipe in self.streams():
@@ -89,7 +82,7 @@ class LocalRank:
 def read_places(kind: str, cpus: Iterable[int], root: Path = _CPUS) -> list[list[int]]:
     """Returns the cores or sockets among some processors, each as its processors.
 
-    `kind` is ``core``, whose processors are its hardware threads, or ``socket``.
+    Those of a ``core`` are its hardware threads; the other kind is ``socket``.
     """
     places: dict[tuple[str, str], list[int]] = {}
     for cpu in sorted(cpus):
@@ -118,10 +111,8 @@ def share_of(places: list[list[int]], local_rank: int, local_size: int) -> list[
 def _bound(job: Mapping[str, object]) -> Iterator[list[int]]:
     """Binds this process while it starts a rank; yields the rank's processors.
 
-    The job says `bind_to` ("none", "core" or "socket"), `local_rank` and `local_size`.
-
-    Raises:
-        OSError: The system refuses.
+    The job says `bind_to` ("none", "core" or "socket"), `local_rank` and `local_size`. OSError: the
+    system refuses.
     """
     own = sorted(os.sched_getaffinity(0))
     kind = str(job.get("bind_to", "none"))

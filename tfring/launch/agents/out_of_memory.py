@@ -45,8 +45,8 @@ def counter_files(groups: str, root: Path = _CGROUPS) -> list[Path]:
 def killed_in_log(records: list[str], pid: int, since: float) -> int | None:
     """Returns how many bytes a process held that was killed because memory ran out.
 
-    The records are those of /dev/kmsg. `since` is when the process was started, in seconds since
-    the start of the system. 0: the log does not say how many. None: it has no such process.
+    The records are those of /dev/kmsg. The process was started `since` seconds after the start of
+    the system. 0: the log does not say how many. None: it has no such process.
     """
     held = None
     for record in records:
@@ -78,18 +78,14 @@ def _read_log() -> list[str]:
 
 
 class OutOfMemoryWatch:
-    """Remembers how often the kernel had ended a process of a control group when a rank started.
-
-    Attributes:
-        log_read: Whether verdict() could read the kernel's log.
-    """
+    """Remembers how often the kernel had ended a process of a control group when a rank started."""
 
     def __init__(self, pid: int, root: Path = _CGROUPS) -> None:
         self._pid = pid
         self._since = time.monotonic()
         self._file: Path | None = None
         self._before = 0
-        self.log_read = False
+        self.log_read = False  # whether verdict() could read the kernel's log
         with contextlib.suppress(OSError, ValueError):
             groups = Path(f"/proc/{pid}/cgroup").read_text()
             for file in counter_files(groups, root):

@@ -61,8 +61,8 @@ _ROOT = str(Path(__file__).absolute().parents[3])
 def agent_command(parent: int, *, guarded: bool) -> list[str]:
     """Returns the command line of the agent of a host.
 
-    The agent ends when `parent` does, a process on its host; 0: there is none. Without a guardian,
-    who starts the agent looks after what it leaves.
+    The agent ends when the process `parent` of its host does; 0: there is none. Without a guardian,
+    the process that starts the agent looks after what it leaves.
     """
     numbers = [str(parent), str(int(guarded))]
     return [sys.executable, "-I", "-S", "-c", _START, _ROOT, *numbers]
@@ -71,7 +71,7 @@ def agent_command(parent: int, *, guarded: bool) -> list[str]:
 def set_up_signals(parent: int) -> int:
     """Has the signals of an agent, and the end of its parent, wake it up instead of ending it.
 
-    Returns a descriptor that never blocks, from which the numbers of the signals are read.
+    Returns a descriptor that never blocks, from which to read the numbers of the signals.
     """
     wake, wake_write = os.pipe()
     for fd in (wake, wake_write):

@@ -66,10 +66,7 @@ class RankProcess:
             del kept[:-_TAIL_BYTES]
 
     def goes_on(self) -> None:
-        """Notes that the tracebacks so far have not ended it, unless it soon ends as Python does.
-
-        The end of a program that has failed may take a while and write more.
-        """
+        """Notes that tracebacks so far have not ended it, unless it soon ends as Python does."""
         self.outlived, self.last_words = bytes(self.last_words), bytearray()
 
     def error_output(self) -> bytes:

@@ -97,11 +97,7 @@ class Tunnels(Protocol):
     engine: str
 
     def open(self, host: str) -> Tunnel:
-        """Returns the connection to an agent; it is asked for once.
-
-        Raises:
-            OSError: There is none, or it has ended.
-        """
+        """Returns the connection to an agent, once; OSError if there is none, or it has ended."""
 
 
 @dataclass(frozen=True)

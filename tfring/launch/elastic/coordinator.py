@@ -68,8 +68,8 @@ def _nanoseconds(seconds: float) -> int:
 class Service:
     """The coordinator's service; it tells its wishes as orders, in any thread.
 
-    Until a worker has come to elastic.run, nobody can go on without a member that is lost: then all
-    workers end, and start again with a coordinator of their own, as those of torchrun do.
+    Until a worker has come to elastic.run, nobody can go on without a lost member: then all workers
+    end, and start again with a coordinator of their own, as those of torchrun do.
 
     The store stays the caller's. For `rebuild_seconds` it listens first, because there may have
     been a coordinator before this one; 0: there was none.

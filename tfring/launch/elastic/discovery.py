@@ -32,11 +32,9 @@ class DiscoveryError(ValueError):
 def parse_hosts_found(text: str, slots: int | None) -> Hosts:
     """Reads what a discovery script prints: a line ``host:slots`` or ``host`` for each host.
 
-    Returns the hosts in the order of the lines. `slots` is for lines that say none;
-    None: each line has to.
+    `slots` is for lines that say none; None: each line has to.
 
-    Raises:
-        DiscoveryError: A line has another form, or a host is named twice.
+    DiscoveryError: a line has another form, or a host is named twice.
     """
     found: Hosts = []
     names: set[str] = set()
@@ -64,7 +62,7 @@ def parse_hosts_found(text: str, slots: int | None) -> Hosts:
 
 
 class Discovered:
-    """The hosts that a script has named last. Hosts that stay keep their places: oldest first.
+    """The hosts that a script named last. Hosts that stay keep their places: oldest first.
 
     `slots` is for hosts for which the script says none.
     """
@@ -75,10 +73,10 @@ class Discovered:
         self._trouble = ""  # what was wrong the last time
 
     def take(self, code: int | None, out: str, err: str) -> tuple[bool, str]:
-        """Takes what a run of the script has given. Without a code it took too long, and was ended.
+        """Takes the result of a run of the script. No code: it took too long, and was ended.
 
-        Returns whether the hosts have changed, and what to tell the user, if anything. What is
-        wrong several times in a row is told once; the hosts then stay.
+        Returns whether the hosts have changed, and what to tell the user, if anything. The same
+        error in a row is told once; the hosts then stay.
         """
         try:
             if code is None:
@@ -105,10 +103,7 @@ class Discovered:
 
 
 class DiscoveryScript:
-    """Starts the process that runs the script, and takes what it says. Used by one thread.
-
-    `slots` is for hosts for which the script says none.
-    """
+    """Starts the process that runs the script, and takes what it says. Used by one thread."""
 
     def __init__(self, connections: Connections, command: str, slots: int | None) -> None:
         self._connections = connections
@@ -130,10 +125,8 @@ class DiscoveryScript:
     def step(self, now: float) -> tuple[bool, list[str]]:
         """Starts the process where it does not run, and looks at what it has said.
 
-        Returns whether the hosts have changed, and what to tell the user.
-
-        Raises:
-            UsageError: The agent cannot be started.
+        Returns whether the hosts have changed, and what to tell the user. UsageError: the agent
+        cannot be started.
         """
         host = self._host
         if host is not None and (host.ended or host.poll(NUMBER) is not None):

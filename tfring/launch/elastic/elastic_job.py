@@ -49,8 +49,8 @@ MakeHead = Callable[[Orders], Head]
 class ElasticJobRunner(Supervisor):
     """An elastic job: a worker that fails ends nothing, the coordinator hears of it.
 
-    The coordinator, which has a thread of its own, says what starts and ends. `make_head` makes
-    where its orders come from. The slots of the options are not used.
+    The coordinator has a thread of its own and says what starts and ends. `make_head` makes the
+    source of its orders. The slots of the options are not used.
     """
 
     noun = "workers"

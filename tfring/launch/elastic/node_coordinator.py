@@ -51,7 +51,7 @@ REBUILD_SECONDS = 5.0
 
 
 def until_answered(request: Callable[[float], object]) -> None:
-    """Makes a request that may happen twice; asks again where the store does not answer.
+    """Makes a request that may happen twice; asks again if the store does not answer.
 
     The request gets the seconds that it may take.
 
@@ -74,8 +74,8 @@ def until_answered(request: Callable[[float], object]) -> None:
 class Follower:
     """A thread that hands on what changes below some prefixes of a store.
 
-    For each prefix, what follows it gets the rest of a key and its value. `on_lost` gets why the
-    thread has ended, in it. `work` is called in the thread whenever it wakes, also by `wake`.
+    The function of a prefix gets the rest of a key and its value. `on_lost` gets why the thread has
+    ended, in it. `work` is called in the thread whenever it wakes, also by `wake`.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Follower:
 class NodeCoordinator:
     """The coordinator of all nodes, in the process that serves the store, which stays the caller's.
 
-    Its wishes go to the nodes through the store, to that of this process, too. Lines for people,
+    Its wishes go to all nodes through the store, to that of this process, too. Lines for people,
     and the end of the job, are also `heard` here. For `rebuild_seconds` see `Service`.
     """
 

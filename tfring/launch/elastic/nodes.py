@@ -63,10 +63,7 @@ def open_store(options: NodeOptions, timeout: float) -> tuple[TCPStore, bool]:
     endpoint may get its address later, as those of new pods do, and that may then be one of this
     host: so it is looked up again and again.
 
-    Returns the store, and whether this process serves it.
-
-    Raises:
-        UsageError: It cannot be reached.
+    Returns the store, and whether this process serves it. UsageError: it cannot be reached.
     """
     deadline, warned, not_here = time.monotonic() + timeout, False, ""
     try:

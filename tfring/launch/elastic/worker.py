@@ -31,9 +31,9 @@ class Worker:
     def cause(self) -> str:
         """Returns what ended its process, if that was a failure of the program; "" if unknown.
 
-        That is the exception; or, where it has not joined yet, its last line, as of `sys.exit`;
-        or that there is none, so that a program that always fails without a word is known.
-        What ssh says of a host that it does not reach, or has lost, is no failure of the program.
+        That is the exception; or, if it has not joined yet, its last line, as of `sys.exit`; or
+        that there is none, so that a program that always fails without a word is known. What ssh
+        says of a lost host is no failure of the program.
         """
         code = self.process.code
         if not code or code < 0 or code == DISMISSED or self.process.lost():

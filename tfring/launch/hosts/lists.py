@@ -31,10 +31,7 @@ def parse_entry(entry: str, shown: str) -> list[tuple[str, int]]:
 
     Such as ``me@node[01-04]:2`` or ``[fe80::1]:4``. Returns each host, with the user but without
     the brackets of an address, and its slots. This host has its own name, as its ranks call it, and
-    not ``localhost``. An error names what is `shown`.
-
-    Raises:
-        UsageError: The text has another form.
+    not ``localhost``. UsageError names what is `shown`.
     """
     match = _ENTRY.fullmatch(entry)
     if match is None or match["slots"] == "0":

@@ -13,15 +13,9 @@ _SSH_SECONDS = 10.0
 
 
 def refuse_unknown(hosts: Iterable[str]) -> None:
-    """Refuses hosts that ssh could not reach, because their names have no address here.
+    """Raises UsageError for a host that ssh could not reach, because its name has no address here.
 
-    A name of ssh's own settings is known if they say what it stands for.
-
-    Args:
-        hosts: As users write them, me@node1 or 10.0.0.1.
-
-    Raises:
-        UsageError: A name is unknown.
+    Hosts are as users write them, me@node1. ssh's own settings may say what a name stands for.
     """
     for host in hosts:
         if not is_local(host) and not _has_address(address_of(host)) and not _ssh_knows(host):

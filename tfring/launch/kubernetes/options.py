@@ -87,7 +87,7 @@ def _claim(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Request:
-    """The job that a manifest is for. Names and sizes are as Kubernetes takes them, which checks.
+    """The job that a manifest is for. Kubernetes checks names and sizes.
 
     Its shape, and what is run, come from options that `tfring run` has, too.
     """
@@ -185,11 +185,7 @@ def add_manifest_options(parser: argparse.ArgumentParser) -> None:
 
 
 def request_of(parsed: argparse.Namespace) -> Request:
-    """Returns what a manifest is asked for.
-
-    Raises:
-        UsageError: The options contradict each other, or one is missing.
-    """
+    """Returns what a manifest is asked for; UsageError if options contradict each other."""
     parsed = with_file(parsed)
     asked = read_options(RunOptions, parsed)
     if not parsed.image:

@@ -32,10 +32,8 @@ _NOT_HERE = {"config-file", "help", "check-build", "dry-run"}
 def with_file(parsed: argparse.Namespace) -> argparse.Namespace:
     """Returns options, with those of `--config-file` where the command line says nothing.
 
-    The command's parser has set `parser`, and the `words` that it has read.
-
-    Raises:
-        UsageError: As words_of_file.
+    The command's parser has set `parser`, and the `words` that it has read. UsageError: see
+    words_of_file.
     """
     if not parsed.config_file:
         return parsed

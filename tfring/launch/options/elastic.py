@@ -43,10 +43,8 @@ _NOT_TAKEN: dict[str, dict[tuple[str, ...], str]] = {
 def elastic_options(options: RunOptions) -> tuple[ElasticOptions | None, NodeOptions | None]:
     """Returns what the options say of an elastic job, and of its nodes if these start one by one.
 
-    None for an elastic job where there is none, and None for nodes where one launcher has all.
-
-    Raises:
-        UsageError: They contradict each other, or one is missing.
+    None for an elastic job if there is none, and None for nodes if one launcher has all.
+    UsageError: options contradict each other, or one is missing.
     """
     kind = "elastic" if given(options, *_MAKES_ELASTIC) else "static"
     if options.nnodes is not None:

@@ -44,9 +44,8 @@ _PLACES = ("-np", "--num-proc", "-H", "--hosts", "-hostfile", "--hostfile", "--m
 def job_options(options: RunOptions) -> JobOptions:
     """Returns the job that the options describe.
 
-    Raises:
-        UsageError: The options contradict each other, one is missing, or the environment asks for
-            what the job cannot do.
+    UsageError: they contradict each other, one is missing, or the environment asks for what the job
+    cannot do.
     """
     try:
         return _job_options(options)
@@ -124,8 +123,8 @@ def _slots_of(pod: Pod) -> list[Slot]:
 def _shared(job: JobOptions, pod: Pod, secret: str | None, job_id: str | None) -> JobOptions:
     """Returns a job whose ranks in other pods know what those of this one do.
 
-    The secret is what all pods have been given; without one it raises UsageError. The id is what
-    the user calls the job, if anything.
+    All pods were given the secret; without one it raises UsageError. The id is what the user calls
+    the job, if anything.
     """
     if secret is None:
         raise UsageError(
@@ -186,12 +185,9 @@ def unused_hosts(options: RunOptions, environ: Mapping[str, str]) -> str:
 def misplaced(words: Sequence[str], options: RunOptions) -> str:
     """Returns which option stands behind the program, and what to write; "" if none does.
 
-    Where the options in front of the program say how many ranks there are, only those behind a
-    script count: other programs may start ranks themselves. Those behind `--` never count.
-
-    Args:
-        words: All words of the command line behind `tfring run`.
-        options: What has been read from them.
+    The words are all behind `tfring run`. If the options in front of the program say how many ranks
+    there are, only those behind a script count: other programs may start ranks themselves. Those
+    behind `--` never count.
     """
     command = options.command
     first = 0

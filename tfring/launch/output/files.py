@@ -17,7 +17,7 @@ class RotatingFile:
 
     It belongs to this user, nobody else can read it, and what was there is overwritten. After
     `most_bytes` (0: never) a new file begins, at the end of a line if one ends in what is written
-    next. So many full files are kept.
+    next. `kept` full files stay.
     """
 
     def __init__(self, path: Path, most_bytes: int = 0, kept: int = KEPT_FILES) -> None:
@@ -31,11 +31,7 @@ class RotatingFile:
         return make_file(self._path)
 
     def write(self, data: bytes) -> None:
-        """Writes all of `data`.
-
-        Raises:
-            OSError: It could not; `written` says how much of `data` was.
-        """
+        """Writes all of `data`; else OSError, whose `written` says how much of it was."""
         begin = 0
         if self._most and self._size and self._size + len(data) > self._most:
             begin = data.find(b"\n") + 1
@@ -78,8 +74,7 @@ class RotatingFile:
 class RankFiles:
     """The files of all ranks, FOLDER/rank.N/stdout and stderr.
 
-    The number of ranks gives the width of the folders' names. For `most_mb` and `kept` see
-    RotatingFile.
+    The number of ranks gives the width of the folders' names. For the rest see RotatingFile.
     """
 
     def __init__(
@@ -97,8 +92,7 @@ class RankFiles:
     def add(self, rank: int, called: str = "") -> None:
         """Makes the files of a rank, in rank.N or a folder that is called otherwise.
 
-        Raises:
-            OSError: They cannot be made, or the folder belongs to another user.
+        OSError: they cannot be made, or the folder belongs to another user.
         """
         folder = self._folder / (called or f"rank.{rank:0{self._width}d}")
         make_folder(folder)

@@ -76,8 +76,7 @@ class _HeldLines:
     """Lines that wait for the same line of other ranks, in the order in which they are printed.
 
     A line joins a group only behind all groups that hold earlier lines of its stream, so the lines
-    of each stream stay in order. Between stdout and stderr of a rank there is no order to keep:
-    they come through two pipes.
+    of each stream stay in order. Between stdout and stderr of a rank there is no order to keep.
     """
 
     def __init__(self) -> None:
@@ -114,7 +113,7 @@ class OutputMerger:
 
     While one process alone writes, its lines are printed as they are. When a second one writes,
     each line begins with its rank, as in "1| text". A line that several ranks write within
-    MERGE_SECONDS is printed once, with all their ranks. What is no line yet, such as a prompt or a
+    MERGE_SECONDS is printed once, with all their ranks. An unfinished line, such as a prompt or a
     progress bar, does not wait, nor what stands before it. Lines that do not wait are handled
     together, as many as have come.
 
@@ -133,16 +132,12 @@ class OutputMerger:
         merge_lines: bool = True,
         ranks: Container[int] | None = None,
     ) -> None:
-        """Sets where the output goes.
+        """Sets where the output of ranks goes.
 
-        Args:
-            stdout: file for the ranks' standard output.
-            stderr: file for their error output; may be the same.
-            timestamps: print the time before every line.
-            tensorflow_info: print what TensorFlow logs with level INFO, and when it starts.
-            merge_lines: print a line that several ranks write at the same time once; if not, every
-                line has its rank, so that a program can read them.
-            ranks: whose output is printed; None: that of all.
+        `timestamps` prints the time before every line. `tensorflow_info` keeps what TensorFlow logs
+        with level INFO, and when it starts. Without `merge_lines` every line has its rank and is
+        printed for each, so that a program can read them. `ranks` are those whose output is
+        printed; None: all.
         """
         out = _Sink(stdout, colourful(stdout))
         err = out if _same_file(stdout, stderr) else _Sink(stderr, colourful(stderr))

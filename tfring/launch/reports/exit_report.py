@@ -38,10 +38,7 @@ class ExitReport:
         write_report(self._path, self._report(RUNNING, []))
 
     def restarted(self, restarts: int) -> None:
-        """Writes how often all ranks have started again: an agent may have to finish the report.
-
-        OSError: It cannot be written.
-        """
+        """Writes how often all ranks have started again: an agent may have to finish the report."""
         self._restarts = restarts
         self.begin()
 

@@ -62,10 +62,7 @@ class JobFiles:
             raise UsageError(f"{option}: a file cannot be made: {error}") from None
 
     def begin(self, host: Host | None) -> None:
-        """Says that the job begins.
-
-        The agent of this host finishes the exit report if this process is killed.
-        """
+        """Says that the job begins; the agent of this host finishes the report if we are killed."""
         self.event(
             "job_started",
             job_id=self._options.job_id,

@@ -29,17 +29,12 @@ _MARGIN = " " * len("tfring: ")
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why a job has failed.
+    """Why a job has failed."""
 
-    Attributes:
-        lines: What happened; where, and what to do; what became of the others.
-        rank: Whose traceback this is.
-        frames: The traceback; (): it has been shown, or there is none.
-    """
-
+    # What happened; where, and what to do; what became of the others.
     lines: tuple[str, ...]
-    rank: int = 0
-    frames: tuple[str, ...] = ()
+    rank: int = 0  # whose traceback this is
+    frames: tuple[str, ...] = ()  # the traceback; (): it has been shown, or there is none
 
     @property
     def why(self) -> str:
@@ -47,11 +42,7 @@ class Verdict:
         return " ".join(self.lines)
 
     def block(self, job: str) -> str:
-        """Returns the lines for the screen.
-
-        Args:
-            job: What people call the job by; "": nothing more is known of it.
-        """
+        """Returns the lines for the screen; `job` is what `tfring explain` knows it by, or ""."""
         lines = list(self.lines)
         if job:  # in a line with what became of the others
             last = [lines.pop()] if len(lines) > 1 else []
@@ -69,14 +60,10 @@ def verdict(
     found: Explanation | None,
     size: int,
 ) -> Verdict:
-    """Returns why a job has failed.
+    """Returns why a job of `size` ranks has failed, of which `first` failed first.
 
-    Args:
-        processes: Its ranks of this launcher, which have ended.
-        first: Which has failed first.
-        records: What the ranks have written down.
-        found: What follows from that; None: nothing.
-        size: How many ranks the job has.
+    The processes are the ranks of this launcher, which have ended; `found` is what follows from the
+    records that they left.
     """
     several = len({process.slot.host for process in processes}) > 1
     who = f"Rank {first.rank}" + (f" on host {first.slot.host}" if several else "")

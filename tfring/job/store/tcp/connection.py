@@ -111,10 +111,8 @@ class Connection:
     ) -> tuple[bytes, ...] | None:
         """Asks the server for something; returns the fields of the answer, None if the time was up.
 
-        The watch of a WATCH gets the changes that follow.
-
-        Raises:
-            StoreError: The server's answer is an error, or the server is gone.
+        The watch of a WATCH gets the changes that follow. StoreError: the answer is an error, or
+        the server is gone.
         """
         return self.request_all(op, [fields], limit, watch)[0]
 
@@ -127,10 +125,7 @@ class Connection:
     ) -> list[tuple[bytes, ...] | None]:
         """Asks the server for the same with several fields, without waiting between most of them.
 
-        Returns the fields of each answer; None if the time was up.
-
-        Raises:
-            StoreError: An answer of the server is an error, or the server is gone.
+        Returns and raises what `request` does, for each.
         """
         if self._pid != os.getpid():
             raise StoreConnectionError(

@@ -114,9 +114,7 @@ class Peer:
     def requests(self) -> Iterator[Request]:
         """Returns the requests that were read, while the client takes its answers.
 
-        Raises:
-            IntegrityError: It was not the client that sent this.
-            ValueError: It is no request.
+        IntegrityError: it was not the client that sent this. ValueError: it is no request.
         """
         while self.takes_requests:
             message = next(self._messages, None)

@@ -35,15 +35,10 @@ _MOST_KEYS_OF_ONE = 1 << 16
 
 
 class ServerLimits(NamedTuple):
-    """How much a server takes.
+    """How much a server takes."""
 
-    Attributes:
-        table: Keys and values.
-        clients: Connections at a time, and sessions.
-    """
-
-    table: Limits = Limits()
-    clients: int = 4096
+    table: Limits = Limits()  # keys and values
+    clients: int = 4096  # connections at a time, and sessions
 
 
 class StoreServer:
