@@ -238,8 +238,8 @@ class Job:
         return int(self.wait(found, f"{size} ranks that commit {steps} steps together"))
 
     def wait_for_spares(self, count: int) -> None:
-        """Waits until so many workers are parked."""
-        self.wait(lambda: len(self.service.parked) >= count, f"{count} spares")
+        """Waits until so many workers are waiting."""
+        self.wait(lambda: len(self.service.waiting) >= count, f"{count} spares")
 
     def wait_for_end(self) -> tuple[int, str]:
         """Waits until the job and all its processes are over; returns its code and reason."""

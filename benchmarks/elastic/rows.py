@@ -62,7 +62,7 @@ def kills(
             generation = job_.wait_for_size(ranks, steps=2, after=generation)
         if spares:
             smaller = sum(e["e"] == "train" and e["size"] < ranks for e in job_.in_order())
-        name = "SIGKILL in each phase" + (", a spare is parked" if spares else "")
+        name = "SIGKILL in each phase" + (", a spare is waiting" if spares else "")
         return end(job_, name, planted, **({"smaller": smaller} if spares else {}))
 
 
@@ -110,7 +110,7 @@ def stopped(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
             job_.signal(victim, signal.SIGCONT)
             job_.wait(lambda v=victim: v in job_.exits, "the end of a rank that was evicted")
             if job_.exits[victim] != 76:
-                wrong.append(f"worker {victim} was fenced, and ended with {job_.exits[victim]}")
+                wrong.append(f"worker {victim} was excluded, and ended with {job_.exits[victim]}")
         ended = end(job_, "SIGSTOP", count, **{"evicted after s": max(evicted)})
         return ended._replace(wrong=[*ended.wrong, *wrong])
 

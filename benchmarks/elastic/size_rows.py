@@ -96,7 +96,7 @@ def above_max(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
         steps = len(job_.events)
         job_.wait(lambda: len(job_.events) > steps + 20, "more steps")
         changed = job_.service.record.generation != generation
-        wrong = ["a parked worker changed the generation"] if changed else []
+        wrong = ["a waiting worker changed the generation"] if changed else []
         ended = end(job_, "above --max-np", 0)
         return ended._replace(wrong=[*ended.wrong, *wrong])
 

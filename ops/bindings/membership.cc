@@ -90,7 +90,7 @@ void DefineCommand(py::module_& m) {
       .value("go", CommandKind::kGo)
       .value("end", CommandKind::kEnd)
       .value("change_pending", CommandKind::kChangePending)
-      .value("fenced", CommandKind::kFenced)
+      .value("excluded", CommandKind::kExcluded)
       .value("exit", CommandKind::kExit);
   py::class_<Command> command(m, "Command");
   command.def(py::init<>())

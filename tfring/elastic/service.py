@@ -36,9 +36,9 @@ class _Living(NamedTuple):
 class CoordinatorService:
     """Decides who is in which generation of an elastic job, from what workers and hosts report.
 
-    Runs the state machine of ops/runtime/membership/coordinator.h in one thread, which sleeps until
-    somebody says something or it is time to look at limits. All methods may be called from any
-    thread. Workers that nobody has started from here, those of other launchers, simply report.
+    It runs the state machine of ops/runtime/membership/coordinator.h in one thread, which sleeps
+    until somebody says something or it is time to look at limits. All methods may be called from
+    any thread. Workers that other launchers have started simply report.
 
     All clients of the store know the same secret: that a report is from the worker that it names
     cannot be checked. One that cannot be read is refused and named in a note.
@@ -111,7 +111,7 @@ class CoordinatorService:
     def process_ended(self, worker: int, exit_code: int, cause: str = "") -> None:
         """Says that a worker's process is over.
 
-        The exit code is 128 + signal where a signal has ended it; negative if it was not started,
+        The exit code is 128 + signal if a signal has ended it; negative if it was not started,
         because its launcher ends. The cause is the exception that ended it; "" if none is known.
         """
         self._inbox.put(self._core.ProcessEnd(worker, exit_code, cause))
@@ -123,18 +123,14 @@ class CoordinatorService:
 
     @property
     def phase(self) -> str:
-        """How the job stands.
-
-        It is "gathering" until all have stopped and there are enough, then "forming", "running",
-        and at last "over".
-        """
+        """How the job stands: "gathering" until there are enough, "forming", "running", "over"."""
         return str(self._machine.phase.name)
 
     @property
-    def parked(self) -> list[int]:
+    def waiting(self) -> list[int]:
         """The ids of the workers that wait to be taken in."""
         inside = {member.worker for member in self.record.members}
-        waits = self._core.WorkerState.parked
+        waits = self._core.WorkerState.waiting
         stands = self._stands.copy().items()
         return sorted(one for one, (state, *_) in stands if state == waits and one not in inside)
 

@@ -165,12 +165,12 @@ void Coordinator::OnReport(Report report) {
   if (over_.count(id) != 0 || !Adopt(id, report)) {
     if (found != processes_.end()) Remove(id);
     over_.insert(id);
-    Tell(id, CommandKind::kFenced,
+    Tell(id, CommandKind::kExcluded,
          "worker " + std::to_string(id) + " is no part of the job any more: it was taken for dead");
     return;
   }
   if (found == processes_.end()) {
-    if ((report.state != WorkerState::kParked && !rebuilds_) || report.slot < 0) return;
+    if ((report.state != WorkerState::kWaiting && !rebuilds_) || report.slot < 0) return;
     next_worker_ = std::max(next_worker_, id + 1);
     found = processes_.emplace(id, Process()).first;
   }
@@ -225,7 +225,8 @@ void Coordinator::OnMemberReport(const Process& process) {
 // Says again what this worker would know if no message had been lost.
 void Coordinator::Repair(WorkerId worker, Process* process) {
   const Report& report = process->last;
-  const bool stopped = report.state == WorkerState::kParked || report.state == WorkerState::kBroken;
+  const bool stopped =
+      report.state == WorkerState::kWaiting || report.state == WorkerState::kBroken;
   const bool active = !stopped && report.state != WorkerState::kStopping;
   Command command;
   command.generation = report.generation;
@@ -340,7 +341,7 @@ void Coordinator::OnHostFailure(const std::string& host, bool at_once) {
 void Coordinator::Evict(WorkerId worker, const std::string& why) {
   const std::string text = WorkerName(worker, processes_.at(worker).place) + " " + why;
   Remove(worker);
-  Tell(worker, CommandKind::kFenced, text);
+  Tell(worker, CommandKind::kExcluded, text);
   effects_.kills.push_back(worker);
   effects_.notes.push_back(text + ": the job goes on without it");
   if (IsMember(worker)) StartRound(text, true);

@@ -64,7 +64,7 @@ void Coordinator::SendEnds() {
 // One that is still where it was before this generation has not heard of it, and has not moved.
 bool Coordinator::HasStopped(const Process& process) {
   const WorkerState state = process.last.state;
-  return state == WorkerState::kBroken || state == WorkerState::kParked;
+  return state == WorkerState::kBroken || state == WorkerState::kWaiting;
 }
 
 // Can be a member of the next generation, and has no reason to leave it. The others would wait for

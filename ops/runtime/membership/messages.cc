@@ -86,9 +86,9 @@ std::string PositionText(const Position& position) {
 }
 
 const char* WorkerStateName(WorkerState state) {
-  static const char* const kNames[kNumWorkerStates] = {"idle",   "parked",  "joining",  "mesh",
-                                                       "sync",   "running", "stopping", "broken",
-                                                       "fenced", "exited"};
+  static const char* const kNames[kNumWorkerStates] = {"idle",     "waiting", "joining",  "mesh",
+                                                       "sync",     "running", "stopping", "broken",
+                                                       "excluded", "exited"};
   return kNames[static_cast<int>(state)];
 }
 
@@ -172,7 +172,7 @@ std::string EncodeCommand(const Command& command) {
       out.Unsigned(command.generation);
       WriteText(command.reason, &out);
       break;
-    case CommandKind::kFenced:
+    case CommandKind::kExcluded:
       WriteText(command.reason, &out);
       break;
     case CommandKind::kExit:
@@ -204,7 +204,7 @@ Result<Command> DecodeCommand(std::string_view bytes) {
       command.generation = in.Unsigned();
       command.reason = ReadText(&in);
       break;
-    case CommandKind::kFenced:
+    case CommandKind::kExcluded:
       command.reason = ReadText(&in);
       break;
     case CommandKind::kExit:

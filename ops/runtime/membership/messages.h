@@ -44,19 +44,19 @@ TFRING_EXPORT std::string PositionText(const Position& position);  // "commit 4 
 
 enum class WorkerState : uint8_t {
   kIdle,      // starts; the coordinator has not heard of it
-  kParked,    // ready, and waits to be taken into a generation
+  kWaiting,   // ready, and waits to be taken into a generation
   kJoining,   // lets go of its last generation and connects with the members of the next one
   kMesh,      // connected with all members, and waits until all are
   kSync,      // takes the state of the member that is ahead
   kRunning,   // trains
   kStopping,  // its generation is over; the program has not said yet where it stopped
   kBroken,    // stopped, has said where, and waits for the next generation
-  kFenced,    // was taken for dead: leaves, and publishes nothing
+  kExcluded,  // was taken for dead: leaves, and publishes nothing
   kExited,    // was told to leave, or gave up
 };
 inline constexpr int kNumWorkerStates = 10;
 
-TFRING_EXPORT const char* WorkerStateName(WorkerState state);  // "parked"
+TFRING_EXPORT const char* WorkerStateName(WorkerState state);  // "waiting"
 
 struct Member {
   WorkerId worker = kNobody;
@@ -73,7 +73,7 @@ struct Record {
   Position position;  // of root
 };
 
-// From a worker. Its state says what the report is: kParked registers it, kMesh says that it is
+// From a worker. Its state says what the report is: kWaiting registers it, kMesh says that it is
 // connected, kBroken says where it stopped; all others are signs of life.
 struct Report {
   WorkerId worker = kNobody;
@@ -105,7 +105,7 @@ enum class CommandKind : uint8_t {
   kGo,             // all members are connected
   kEnd,            // stop: the generation is over
   kChangePending,  // to rank 0: let all members stop at the same commit
-  kFenced,         // you were taken for dead
+  kExcluded,       // you were taken for dead
   kExit,           // leave
 };
 inline constexpr int kNumCommandKinds = 7;
@@ -118,7 +118,7 @@ struct Command {
   TimePoint sent_at = 0;      // kAnswer: of the report
   Record record;              // kPropose
   int32_t exit_code = 0;      // kExit
-  std::string reason;         // kEnd, kFenced, kExit
+  std::string reason;         // kEnd, kExcluded, kExit
 };
 
 // The longest host name and reason: longer ones are cut on sending where they are text,

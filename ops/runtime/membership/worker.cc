@@ -11,7 +11,7 @@ Worker::Worker(WorkerOptions options) : options_(std::move(options)) {}
 
 WorkerEffects Worker::Step(TimePoint now, WorkerEvents events) {
   WorkerEffects effects;
-  if (state_ == WorkerState::kFenced || state_ == WorkerState::kExited) return effects;
+  if (state_ == WorkerState::kExcluded || state_ == WorkerState::kExited) return effects;
   // Nothing could be heard while this process did not run.
   const TimePoint late = next_deadline() == kNever ? 0 : now - next_deadline();
   if (WaitsForAnswers() && late > kPause) waits_since_ += late;
@@ -38,7 +38,7 @@ WorkerEffects Worker::Step(TimePoint now, WorkerEvents events) {
 }
 
 TimePoint Worker::next_deadline() const {
-  if (state_ == WorkerState::kFenced || state_ == WorkerState::kExited) return kNever;
+  if (state_ == WorkerState::kExcluded || state_ == WorkerState::kExited) return kNever;
   return WaitsForAnswers() ? std::min(next_beat_, After(waits_since_, options_.patience))
                            : next_beat_;
 }
@@ -106,7 +106,7 @@ void Worker::Handle(TimePoint now, Command command, WorkerEffects* effects) {
           RankOf(command.record, options_.worker) == kNoRank) {
         return;
       }
-      if (state_ == WorkerState::kParked || state_ == WorkerState::kBroken) {
+      if (state_ == WorkerState::kWaiting || state_ == WorkerState::kBroken) {
         record_ = std::move(command.record);
         boundary_ = done_ = announced_ = false;
         suspect_ = kNobody;
@@ -133,8 +133,8 @@ void Worker::Handle(TimePoint now, Command command, WorkerEffects* effects) {
       announced_ = news_ = true;
       effects->announce_change = true;
       return;
-    case CommandKind::kFenced:
-      Leave(WorkerState::kFenced, kExitTryAgain, std::move(command.reason), effects);
+    case CommandKind::kExcluded:
+      Leave(WorkerState::kExcluded, kExitTryAgain, std::move(command.reason), effects);
       return;
     case CommandKind::kExit:
       Leave(WorkerState::kExited, command.exit_code, std::move(command.reason), effects);
@@ -144,11 +144,11 @@ void Worker::Handle(TimePoint now, Command command, WorkerEffects* effects) {
 
 void Worker::HandleProgram(TimePoint now, const WorkerEvents& events, WorkerEffects* effects) {
   if (events.leave && !leaving_) leaving_ = news_ = true;
-  if (state_ == WorkerState::kIdle || state_ == WorkerState::kParked) {
+  if (state_ == WorkerState::kIdle || state_ == WorkerState::kWaiting) {
     position_ = events.committed.value_or(position_);  // of a copy that a new worker has found
   }
   if (events.ready && state_ == WorkerState::kIdle) {
-    Enter(now, WorkerState::kParked);
+    Enter(now, WorkerState::kWaiting);
     next_beat_ = now;
   }
   if (events.connected == record_.generation && state_ == WorkerState::kJoining) {

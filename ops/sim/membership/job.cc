@@ -255,7 +255,7 @@ void Job::NoteKill(WorkerId worker) {
 void Job::SendCommand(WorkerId to, const Command& command) {
   checker_.OnCommand(command.kind);
   if (command.kind == CommandKind::kAnswer) checker_.OnAllowed(command.generation);
-  if (command.kind == CommandKind::kFenced || command.kind == CommandKind::kExit) {
+  if (command.kind == CommandKind::kExcluded || command.kind == CommandKind::kExit) {
     if (dismissed_.insert(to).second) NoteEviction(to, command.reason);
   }
   Transmit(to, false, [this, to, bytes = EncodeCommand(command)] {

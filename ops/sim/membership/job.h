@@ -136,7 +136,7 @@ class Job {
     TimePoint when = 0;
   };
   std::map<membership::WorkerId, Heard> heard_;  // the newest report that came through
-  std::set<membership::WorkerId> dismissed_;     // told to leave, or fenced
+  std::set<membership::WorkerId> dismissed_;     // told to leave, or excluded
   std::set<membership::WorkerId> ended_;         // of whose end the coordinator has heard
   std::set<membership::WorkerId> asked_to_leave_;
 

@@ -177,7 +177,7 @@ void Job::OnExit(WorkerId worker, int code) {
   process->Kill();
   // A worker that leaves by itself may still be counted as a member.
   if (code != 0 && dismissed_.count(worker) == 0) Disturb();
-  if (before == WorkerState::kFenced || before == WorkerState::kExited) {
+  if (before == WorkerState::kExcluded || before == WorkerState::kExited) {
     OnBroken(process->worker().generation(), worker, membership::kNobody);
   }
   WithAgent(process->place().first, [this, worker, code] { SayEnd(worker, code, ""); });

@@ -91,12 +91,12 @@ void Process::OnCommand(const std::string& bytes) {
     job_->checker()->Fail(command.status().message());
     return;
   }
-  const bool fenced = command->kind == membership::CommandKind::kFenced;
+  const bool excluded = command->kind == membership::CommandKind::kExcluded;
   WorkerEvents events;
   events.commands.push_back(std::move(*command));
   StepWorker(std::move(events));
-  if (fenced && alive_) {
-    job_->checker()->Fail("worker " + std::to_string(id_) + " goes on although it was fenced");
+  if (excluded && alive_) {
+    job_->checker()->Fail("worker " + std::to_string(id_) + " goes on although it was excluded");
   }
 }
 

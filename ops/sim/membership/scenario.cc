@@ -49,7 +49,7 @@ void MakeEndsOfCoordinator(Random random, Scenario* scenario) {
 
 void MakeFaults(int count, Random* random, Scenario* scenario) {
   static const WorkerState kPhases[] = {
-      WorkerState::kParked,  WorkerState::kJoining,  WorkerState::kMesh,  WorkerState::kSync,
+      WorkerState::kWaiting, WorkerState::kJoining,  WorkerState::kMesh,  WorkerState::kSync,
       WorkerState::kRunning, WorkerState::kStopping, WorkerState::kBroken};
   for (int i = 0; i < count; ++i) {
     PlannedFault fault;

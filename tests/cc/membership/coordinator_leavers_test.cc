@@ -238,7 +238,7 @@ TEST(WhoCannotReachEachOtherIsJudgedBeforeAnybodyLeaves) {
   for (WorkerId id : {2, 3}) job.workers.at(id).report.position = ahead;
   job.workers.at(3).report.leaving = true;
   accuse();
-  EXPECT_EQ(job.workers.at(2).fenced, 1);
+  EXPECT_EQ(job.workers.at(2).excluded, 1);
   EXPECT_TRUE(job.Members() == (Workers{1, 3}));  // and not 1 alone, which is behind
   EXPECT_TRUE(job.coordinator.record().position == ahead);
 }

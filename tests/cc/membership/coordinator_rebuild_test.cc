@@ -59,7 +59,7 @@ TEST(AMemberOfWhichNothingIsHeardIsLost) {
   EXPECT_TRUE(job.Runs(2));
   EXPECT_TRUE(job.Members() == (Workers{1, 3}));
   job.Say(2);  // it comes too late
-  EXPECT_EQ(job.workers.at(2).fenced, 1);
+  EXPECT_EQ(job.workers.at(2).excluded, 1);
 }
 
 TEST(AWorkerThatWasTakenForDeadStaysOut) {
@@ -76,7 +76,7 @@ TEST(AWorkerThatWasTakenForDeadStaysOut) {
   job.Pass(kWait + kSecond);
   EXPECT_TRUE(job.Runs(2));
   EXPECT_TRUE(job.Members() == (Workers{1, 3}));
-  EXPECT_TRUE(job.workers.at(2).fenced > 0);
+  EXPECT_TRUE(job.workers.at(2).excluded > 0);
   EXPECT_TRUE(job.kills == Workers{2});
 }
 

@@ -23,10 +23,10 @@ TEST(AMemberThatIsSilentInAGenerationThatAdvancesStays) {
   EXPECT_TRUE(job.Runs(2));
   EXPECT_TRUE(job.Members() == (Workers{1, 3}));
   EXPECT_TRUE(job.kills == Workers{2});
-  EXPECT_EQ(job.workers.at(2).fenced, 1);
+  EXPECT_EQ(job.workers.at(2).excluded, 1);
   // It wakes up.
   job.Say(2);
-  EXPECT_EQ(job.workers.at(2).fenced, 2);
+  EXPECT_EQ(job.workers.at(2).excluded, 2);
   EXPECT_TRUE(job.Runs(2));
 }
 
@@ -207,7 +207,7 @@ TEST(TimeInWhichTheCoordinatorWasStoppedIsNobodysDelay) {
   EXPECT_TRUE(job.kills.empty());
 }
 
-TEST(WhoDoesNotStopIsFenced) {
+TEST(WhoDoesNotStopIsExcluded) {
   SmallJob job = RunningJob(JobOf(3), 3);
   job.workers.at(3).deaf = true;
   job.End(1, 137);
@@ -217,12 +217,12 @@ TEST(WhoDoesNotStopIsFenced) {
   job.workers.at(3).deaf = false;
   job.workers.at(3).report.generation = 0;  // an order to end another generation
   job.Pass(200 * kMillisecond);
-  EXPECT_EQ(job.workers.at(3).fenced, 1);
+  EXPECT_EQ(job.workers.at(3).excluded, 1);
   EXPECT_TRUE(job.Runs(2));
   EXPECT_TRUE(job.Members() == Workers{2});
 }
 
-TEST(WhoDoesNotConnectIsFenced) {
+TEST(WhoDoesNotConnectIsExcluded) {
   SmallJob job(JobOf(2));
   job.Join(1, "a");
   job.workers[2].deaf = true;
@@ -238,9 +238,9 @@ TEST(ASpareThatWasTakenForDeadDoesNotComeBack) {
   SmallJob job = RunningJob(JobOf(2), 3);
   job.workers.at(3).silent = true;
   job.Pass(6 * kSecond, true);
-  EXPECT_EQ(job.workers.at(3).fenced, 1);
+  EXPECT_EQ(job.workers.at(3).excluded, 1);
   job.Say(3);
-  EXPECT_EQ(job.workers.at(3).fenced, 2);
+  EXPECT_EQ(job.workers.at(3).excluded, 2);
   job.End(1, 137);
   EXPECT_TRUE(job.Members() == Workers{2});
 }

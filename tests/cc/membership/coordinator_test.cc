@@ -148,7 +148,7 @@ TEST(OfTwoThatCannotReachEachOtherTheYoungerGoes) {
   }
   EXPECT_TRUE(job.Runs(3));
   EXPECT_TRUE(job.Members() == (Workers{1, 3}));
-  EXPECT_EQ(job.workers.at(2).fenced, 1);
+  EXPECT_EQ(job.workers.at(2).excluded, 1);
   // Another one on its host could not reach it either.
   job.SetHosts({{"a", 3}});
   job.End(2, 75);
@@ -184,7 +184,7 @@ TEST(WaitingBetweenTwoGenerationsForgivesNoAccusation) {
   job.Join(5, "a");
   EXPECT_TRUE(job.Runs(3));
   job.Stop(1, false, false, 2);
-  EXPECT_EQ(job.workers.at(2).fenced, 1);
+  EXPECT_EQ(job.workers.at(2).excluded, 1);
 }
 
 TEST(WhatIsSaidWhileTheJobWaitsIsOfTheGenerationThatHasEnded) {
@@ -207,7 +207,7 @@ TEST(WhatIsSaidWhileTheJobWaitsIsOfTheGenerationThatHasEnded) {
     EXPECT_TRUE(job.Members() == (Workers{1, 2, 5}));
     // A wish of the first generation explains nothing in the second.
     if (suspect == 1) job.Stop(1, false, false, 2);
-    EXPECT_EQ(job.workers.at(2).fenced, suspect == 1 ? 1 : 0);
+    EXPECT_EQ(job.workers.at(2).excluded, suspect == 1 ? 1 : 0);
   }
 }
 
@@ -234,13 +234,13 @@ TEST(IfAMemberIsLostBeforeItsEndTheOthersTakeItFurther) {
   EXPECT_TRUE(job.coordinator.record().position == (Position{99, 99}));
 }
 
-TEST(AWorkerOfAnotherJobIsFenced) {
+TEST(AWorkerOfAnotherJobIsExcluded) {
   SmallJob job = RunningJob(JobOf(2), 2);
   job.workers[9].report.worker = 9;
   job.workers[9].report.state = WorkerState::kRunning;
   job.workers[9].report.generation = 7;
   job.Say(9);
-  EXPECT_EQ(job.workers.at(9).fenced, 1);
+  EXPECT_EQ(job.workers.at(9).excluded, 1);
   EXPECT_TRUE(job.Runs(1));
 }
 

@@ -105,7 +105,7 @@ TEST(ARecordWithoutItsRootIsRefused) {
 
 TEST(ALongTextIsCut) {
   Command command;
-  command.kind = CommandKind::kFenced;
+  command.kind = CommandKind::kExcluded;
   command.reason = std::string(kMaxText + 100, 'x');
   const Result<Command> decoded = DecodeCommand(EncodeCommand(command));
   ASSERT_TRUE(decoded.ok());

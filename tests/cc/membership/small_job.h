@@ -21,7 +21,7 @@ class SmallJob {
     Report report;
     bool silent = false;  // says nothing
     bool deaf = false;    // obeys nothing
-    int fenced = 0;
+    int excluded = 0;
     std::optional<int> exit;
   };
 
@@ -31,7 +31,7 @@ class SmallJob {
   void Join(WorkerId id, const std::string& host) {
     Worker& worker = workers[id];
     worker.report.worker = id;
-    worker.report.state = WorkerState::kParked;
+    worker.report.state = WorkerState::kWaiting;
     worker.report.host = host;
     worker.report.slot = slots_[host]++;
     Say(id);
@@ -144,7 +144,7 @@ class SmallJob {
   static bool Obey(const Command& command, Worker* worker) {
     Report& report = worker->report;
     const bool stopped =
-        report.state == WorkerState::kParked || report.state == WorkerState::kBroken;
+        report.state == WorkerState::kWaiting || report.state == WorkerState::kBroken;
     switch (command.kind) {
       case CommandKind::kPropose:
         if (!stopped || command.record.generation <= report.generation) return false;
@@ -162,8 +162,8 @@ class SmallJob {
         if (stopped || command.generation != report.generation) return false;
         report.state = WorkerState::kBroken;
         return !worker->silent;
-      case CommandKind::kFenced:
-        ++worker->fenced;
+      case CommandKind::kExcluded:
+        ++worker->excluded;
         worker->silent = true;
         return false;
       case CommandKind::kExit:

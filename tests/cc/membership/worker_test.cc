@@ -88,7 +88,7 @@ TEST(AWorkerIsSilentUntilItIsReady) {
   EXPECT_EQ(f.worker.next_deadline(), kNever);
   const WorkerEffects effects = f.Ready();
   ASSERT_EQ(effects.reports.size(), 1u);
-  EXPECT_TRUE(effects.reports[0].state == WorkerState::kParked);
+  EXPECT_TRUE(effects.reports[0].state == WorkerState::kWaiting);
   EXPECT_EQ(effects.reports[0].host, std::string("h"));
 }
 
@@ -255,11 +255,11 @@ TEST(OnlyWhoIsAnsweredInTimeMayPublish) {
   EXPECT_TRUE(!f.worker.MayPublish(sent + 4500 * kMillisecond));
 }
 
-TEST(AFencedWorkerLeavesAndSaysNothing) {
+TEST(AnExcludedWorkerLeavesAndSaysNothing) {
   Fixture f;
   f.Ready();
   f.Run(4);
-  const WorkerEffects effects = f.Tell(CommandKind::kFenced, 4);
+  const WorkerEffects effects = f.Tell(CommandKind::kExcluded, 4);
   ASSERT_TRUE(effects.exit.has_value());
   EXPECT_EQ(effects.exit->code, kExitTryAgain);
   EXPECT_TRUE(effects.abandon == Generation{4});

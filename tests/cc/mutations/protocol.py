@@ -88,12 +88,12 @@ MUTATIONS = (
     ),
     # A worker that was taken for dead stays.
     _job(
-        "fence_ignored",
+        "exclusion_ignored",
         "worker.cc",
-        "Leave(WorkerState::kFenced, kExitTryAgain, std::move(command.reason), effects);",
+        "Leave(WorkerState::kExcluded, kExitTryAgain, std::move(command.reason), effects);",
         "(void)effects;",
         150,
-        "goes on although it was fenced",
+        "goes on although it was excluded",
     ),
     # A new generation publishes while a member that was cut off still may.
     Mutation(

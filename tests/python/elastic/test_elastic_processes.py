@@ -27,7 +27,7 @@ def test_survivors_of_a_kill_go_on_in_their_order_and_a_new_worker_joins():
 def test_a_spare_takes_the_place_in_the_next_generation():
     with ElasticJob([("a", 4)], np=3, min_np=2, max_np=3, spares=1) as job:
         job.wait_for_record(lambda members: len(members) == 3)
-        (spare,) = job.wait(lambda: job.service.parked)
+        (spare,) = job.wait(lambda: job.service.waiting)
         members = [one.worker for one in job.service.record.members]
         job.kill(members[0])
         record = job.wait_for_record(lambda members: True, after=1)

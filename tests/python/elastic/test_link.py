@@ -146,7 +146,7 @@ def test_without_a_coordinator_those_leave_that_do_not_train():
         trains.ready()
         number = job.train([trains]).generation
         waits.ready()
-        job.wait(lambda: job.service.parked == [2])
+        job.wait(lambda: job.service.waiting == [2])
         job.service.close()
         error = ended_in_thread(waits.next_record)()
         assert isinstance(error, Dismissed) and error.code == 76

@@ -90,9 +90,9 @@ def test_two_workers_form_a_generation_and_lose_one():
 def test_a_fenced_worker_leaves_once():
     machine = worker(3, 0)
     step_worker(machine, 0, ready=True)
-    fenced = m.Command()
-    fenced.kind, fenced.reason = m.CommandKind.fenced, "taken for dead"
-    effects = step_worker(machine, 1, commands=[fenced])
+    excluded = m.Command()
+    excluded.kind, excluded.reason = m.CommandKind.excluded, "taken for dead"
+    effects = step_worker(machine, 1, commands=[excluded])
     assert (effects.exit.code, effects.exit.reason) == (m.EXIT_TRY_AGAIN, "taken for dead")
     assert machine.next_deadline() == m.NEVER
     assert step_worker(machine, 2, leave=True).exit is None
