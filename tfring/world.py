@@ -310,14 +310,10 @@ def abandon(why: str, *, wait: bool = True) -> None:
 
     For a job that goes on without the ranks that it has lost: init may follow at once, which begins
     a new generation with its own ranks and connections. Calls of this rank that have no result end
-    with tf.errors.UnavailableError, which names the lost ranks, or with tf.errors.AbortedError; for
-    other ranks this one is lost. Threads of the runtime end by themselves. Does nothing before
-    init, or when the job is over here.
-
-    Args:
-        why: For the errors of this rank's calls if no rank was lost and none has left.
-        wait: For an init or a shutdown that is under way in another thread; if not, it does nothing
-            then.
+    with tf.errors.UnavailableError, which names the lost ranks, or with tf.errors.AbortedError,
+    which says `why`; for other ranks this one is lost. Threads of the runtime end by themselves.
+    Does nothing before init, or when the job is over here; without `wait` also while another thread
+    is in init or shutdown.
     """
     if not _lock.acquire(blocking=wait):
         return

@@ -48,7 +48,7 @@ class CommitMemory:
     def __init__(self, descriptors: Sequence[int]) -> None:
         """Opens both files once more: a lock is one opening's. The descriptors stay the caller's.
 
-        OSError: they are not open here: what has started this process has closed them.
+        OSError: they are not open here: the launcher of this process has closed them.
         """
         self._files: list[int] = []
         try:
@@ -66,9 +66,7 @@ class CommitMemory:
 
         It is not if a newer generation has made a copy, or another process makes one. The lengths
         are the bytes of each part of the state; the pieces are these bytes, cut in any way.
-
-        Raises:
-            OSError: The memory is used up.
+        OSError: the memory is used up.
         """
         if not self._lock(0.0):
             return False
@@ -95,8 +93,7 @@ class CommitMemory:
     def reading(self) -> Iterator[tuple[CopyHead, Iterator[bytearray]] | None]:
         """Gives the newest commit with its parts, each when it is asked for; None: there is none.
 
-        Raises:
-            TimeoutError: Another process has been writing for 10 s, and stands still most likely.
+        TimeoutError: another process has been writing for 10 s, and probably stands still.
         """
         if not self._lock(_LOCK_SECONDS):
             raise TimeoutError(f"another process has held the memory for {_LOCK_SECONDS:g} s")

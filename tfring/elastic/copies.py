@@ -111,9 +111,12 @@ class Copies:
             return
         try:
             with self._memory.reading() as found:
-                if found is None or not self._fits(found[0], state, record):
+                if found is None:
                     return
                 head, parts = found
+                described_here = hash_of(state._describe())
+                if head.commit < record.position.commit or head.contents != described_here:
+                    return
                 state._unpack(parts)
         except Exception as error:  # whatever reading, unpickling and assigning may raise
             state.restore()
@@ -196,9 +199,6 @@ class Copies:
         fits = head is not None and head.contents == self._contents
         self._process.position = Position(head.commit, head.step) if head and fits else Position()
         self._process.link.committed(self._process.position)
-
-    def _fits(self, head: CopyHead, state: Copied, record: Record) -> bool:
-        return head.commit >= record.position.commit and head.contents == hash_of(state._describe())
 
     def _count(self, start: float, end: float) -> None:
         """Says once that copies take a large part of the time."""

@@ -57,10 +57,7 @@ class CopyReceiver:
         """Listens, and says so in the store of the job.
 
         `came` is called in the thread with each copy that is complete; None: it was freed.
-
-        Raises:
-            StoreError: The store cannot be reached.
-            OSError: There is no address or port to listen at.
+        StoreError: the store cannot be reached. OSError: there is no address or port to listen at.
         """
         self._came = came
         self._closing = False

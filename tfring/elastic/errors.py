@@ -17,22 +17,16 @@ class HostsUpdatedInterrupt(RuntimeError):
     """Ranks are about to come or go; `commit` raises it, and `elastic.run` handles it."""
 
     def __init__(self, skip_sync: bool = False) -> None:
-        """Makes the exception.
-
-        Args:
-            skip_sync: no rank has to be given the state of others.
-        """
+        """With `skip_sync` no rank has to be given the state of others."""
         super().__init__()
         self.skip_sync = skip_sync
 
 
 class Dismissed(Exception):
-    """This process has to leave the job.
+    """This process has to leave the job, for a `reason`.
 
-    Attributes:
-        code: What it exits with: 0 when the training is over, 76 when it has to leave before that,
-            was taken for dead, or nobody answers.
-        reason: Why.
+    It exits with `code`: 0 when the training is over, 76 when it has to leave before that, was
+    taken for dead, or nobody answers.
     """
 
     def __init__(self, code: int, reason: str) -> None:
@@ -43,11 +37,7 @@ class Dismissed(Exception):
 
 
 class GenerationEnded(Exception):
-    """The generation that was waited for has ended.
-
-    Attributes:
-        generation: Its number.
-    """
+    """The generation that was waited for, of this number, has ended."""
 
     def __init__(self, generation: int) -> None:
         """Keeps the number."""

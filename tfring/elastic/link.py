@@ -28,9 +28,9 @@ _SILENT_SECONDS, _SILENT_REPORTS = 10.0, 5
 class WorkerLink:
     """Tells the coordinator how this worker stands, and hears from it who is in which generation.
 
-    Runs the state machine of ops/runtime/membership/worker.h in one thread, which sleeps until the
-    program or the coordinator says something, or it is time for a sign of life. All methods may be
-    called from any thread. A store that is away for a while changes nothing.
+    It runs the state machine of ops/runtime/membership/worker.h in one thread, which sleeps until
+    the program or the coordinator says something, or it is time for a sign of life. All methods may
+    be called from any thread. A store that is away for a while changes nothing.
 
     Messages lie in a store, whose clients all know the same secret: what one of them writes in the
     name of another worker cannot be told apart.
@@ -52,9 +52,6 @@ class WorkerLink:
         link's thread with the number of a generation that has ended: it makes every call of that
         generation end, and returns soon. `options` are a `core.membership.WorkerOptions` with other
         times.
-
-        Raises:
-            ValueError: The worker's id or slot is impossible.
         """
         if worker <= 0 or slot < 0:
             raise ValueError(f"worker {worker} in slot {slot}: ids begin with 1, slots with 0")
@@ -83,7 +80,7 @@ class WorkerLink:
         self._record: Record | None = None  # to be connected, and not taken yet
         self._stopped = (Position(), False)  # where the program has stopped last, and if done
         self._ready_to_go = 0  # the last generation whose members were all connected
-        self._ended = 0  # the last generation that has ended
+        self._ended = 0  # see `ended`
         self._change_pending = False
         self._answered = 0
         self._trains = 0
@@ -156,10 +153,7 @@ class WorkerLink:
     # What the program asks.
 
     def next_record(self) -> Record:
-        """Waits until there is a generation to connect with, and returns it.
-
-        Dismissed: this worker has to leave.
-        """
+        """Waits for a generation to connect with, and returns it; or raises Dismissed."""
         with self._condition:
             self._condition.wait_for(
                 lambda: self._record is not None or self._dismissed is not None
@@ -199,6 +193,11 @@ class WorkerLink:
         return self._dismissed
 
     @property
+    def ended(self) -> int:
+        """The last generation that has ended, by the coordinator's or this worker's word."""
+        return self._ended
+
+    @property
     def generation(self) -> int:
         """The generation that trains now, as the coordinator's last answer says; 0: none."""
         return self._trains
@@ -209,10 +208,9 @@ class WorkerLink:
         return self._silent
 
     def may_publish(self) -> bool:
-        """Whether what was written in this generation may be published.
+        """Whether the results of this generation may be published.
 
-        No newer generation exists then, nor will one for as long as the coordinator's last answer
-        holds.
+        No newer generation exists then, nor will one while the coordinator's last answer holds.
         """
         return bool(self._machine.may_publish(time.monotonic_ns()))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfring.elastic.errors import HostsUpdatedInterrupt
-from tfring.elastic.recovery import Job, present_job
+from tfring.elastic.recovery import Recovery, present_recovery
 from tfring.elastic.state import State
 
 
@@ -33,35 +33,35 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
-        return _run(present_job(), state, lambda: func(state, *args, **kwargs))
+        return _run(present_recovery(), state, lambda: func(state, *args, **kwargs))
 
     return wrapper
 
 
-def _run(job: Job, state: State, train: Callable[[], Any]) -> Any:
-    job.enter(state)
+def _run(recovery: Recovery, state: State, train: Callable[[], Any]) -> Any:
+    recovery.enter(state)
     try:
-        return _repeat(job, state, train)
+        return _repeat(recovery, state, train)
     finally:
-        job.exit()
+        recovery.exit()
 
 
-def _repeat(job: Job, state: State, train: Callable[[], Any]) -> Any:
+def _repeat(recovery: Recovery, state: State, train: Callable[[], Any]) -> Any:
     reset = False
     while True:
         try:
             if reset:
                 state.on_reset()
                 reset = False
-            job.sync(state)
+            recovery.sync(state)
             value = train()
         except HostsUpdatedInterrupt:
-            job.at_boundary(state)
+            recovery.at_boundary(state)
         except Exception as error:
-            if not job.may_go_on(error, state):
+            if not recovery.may_go_on(error, state):
                 raise
-            job.after_failure(state)
+            recovery.after_failure(state)
         else:
-            if job.finish(state):
+            if recovery.finish(state):
                 return value
         reset = True

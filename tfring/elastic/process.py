@@ -87,10 +87,8 @@ class ElasticProcess:
 
         `begin` connects with the ranks of a generation and starts the runtime. `abandon` ends the
         runtime's present generation at once, from any thread; its argument says why. With
-        `wait=False` it does not wait for an init that is under way.
-
-        Raises:
-            StoreError: The store cannot be reached.
+        `wait=False` it does not wait for an init that is under way. StoreError: the store cannot be
+        reached.
         """
         self.worker = worker
         self.position = Position()  # of what a restore gives; `stopped` says it
@@ -100,10 +98,8 @@ class ElasticProcess:
         self.over = False  # whether elastic.run has come to its end, with which the job has
         self._pid = os.getpid()
         self._begin, self.abandon = begin, abandon
-        # Guards what follows.
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards the next
         self._cancel = Cancel()  # of the generation that is formed
-        self._ended = 0  # the last generation that the coordinator has ended
         self._left = 0  # the last generation that the program has left by a shutdown
         self._ready = False
         self._failures = 0  # in a row; of the program's thread
@@ -132,7 +128,7 @@ class ElasticProcess:
     @property
     def in_generation(self) -> bool:
         """Whether this process is in a generation that has not ended."""
-        return self._ended < self.generation and self.link.dismissed is None
+        return self.link.ended < self.generation and self.link.dismissed is None
 
     @property
     def left(self) -> bool:
@@ -143,9 +139,6 @@ class ElasticProcess:
         """Whether what was saved in a generation may appear: it is the present one, and we in it.
 
         Waits for the coordinator's answer, which a generation lacks at first; not if that is away.
-
-        Args:
-            generation: Its number.
         """
         until = time.monotonic() + _PUBLISH_SECONDS
         while generation == self.generation and self.in_generation:
@@ -163,8 +156,7 @@ class ElasticProcess:
     def wait_for_recovery(self) -> None:
         """Waits until a worker has come to elastic.run: others have no use for one that comes late.
 
-        Raises:
-            StoreError: The store is gone, and the job with it.
+        StoreError: the store is gone, and the job with it.
         """
         while True:
             try:
@@ -190,10 +182,8 @@ class ElasticProcess:
         """Waits for the next generation, leaves the present one, and begins that.
 
         While it waits it does what `waiting` says; that is over before this process connects.
-        Returns the generation, whose members are all connected.
-
-        Raises:
-            Dismissed: This process has to leave the job.
+        Returns the generation, whose members are all connected. Dismissed: this process has to
+        leave the job.
         """
         while True:
             with waiting():
@@ -209,10 +199,7 @@ class ElasticProcess:
         self.link.failed(self.generation, suspect_worker)
 
     def stopped(self, *, boundary: bool = False, done: bool = False) -> None:
-        """Says that no step of the present generation is applied here any more.
-
-        See `WorkerLink.stopped`.
-        """
+        """Says that no step of this generation is applied any more: see `WorkerLink.stopped`."""
         self.link.stopped(self.generation, self.position, boundary=boundary, done=done)
 
     def leave_if_dismissed(self) -> None:
@@ -221,13 +208,10 @@ class ElasticProcess:
             self.leave(self.link.dismissed)
 
     def leave(self, dismissed: Dismissed) -> NoReturn:
-        """Ends the process with the code that the coordinator has told.
+        """Ends the process by SystemExit with the code that the coordinator has told.
 
         A SIGTERM that comes from now on asks for what happens already. Python gives a signal its
         default action back while the process ends, and the exit code would be that of a kill.
-
-        Raises:
-            SystemExit: Always, so that the program can clean up.
         """
         if dismissed.code != 0:
             _log.warning("worker %d leaves the job: %s", self.worker.worker, dismissed.reason)
@@ -304,15 +288,13 @@ class ElasticProcess:
     def _cancel_of(self, generation: int) -> Cancel:
         with self._lock:
             self._cancel = Cancel()
-            over = self._ended >= generation
-        if over:  # before this thread has come here
+        if self.link.ended >= generation:  # before this thread has come here
             self._cancel.set()
         return self._cancel
 
     def _on_abandon(self, generation: int) -> None:
         """In the link's thread: the coordinator has ended a generation, or we have."""
         with self._lock:
-            self._ended = max(self._ended, generation)
             cancel = self._cancel
         cancel.set()
         self.abandon(f"generation {generation} of the job is over", wait=False)

@@ -53,11 +53,8 @@ class Ahead(NamedTuple):
 def compare(mine: Progress, parts: Sequence[str], root: int | None = None) -> Ahead:
     """Finds the rank whose state is ahead; or takes the state of a root. A collective.
 
-    The parts are what the state consists of, the same on all ranks.
-
-    Raises:
-        ValueError: The states of two ranks do not consist of the same.
-        CoreError: A rank was lost.
+    The parts are what the state consists of. ValueError: they differ between two ranks. CoreError:
+    a rank was lost.
     """
     lineage = mine.lineage or 1 + secrets.randbits(62)
     if not is_initialized() or size() == 1:

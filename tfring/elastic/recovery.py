@@ -22,7 +22,7 @@ _log = logging.getLogger("tfring")
 _MOST_FAILURES = 3
 
 
-class Job:
+class Recovery:
     """What elastic.run needs of a job. The ranks of this one stay: a lost rank ends it."""
 
     def enter(self, state: State) -> None:
@@ -58,7 +58,7 @@ class Job:
         return True
 
 
-class ElasticJob(Job):
+class ElasticRecovery(Recovery):
     """An elastic job, in which a coordinator says who is in which generation."""
 
     def __init__(self, process: ElasticProcess) -> None:
@@ -71,7 +71,7 @@ class ElasticJob(Job):
         self._failed_at = -1
 
     def enter(self, state: State) -> None:
-        """See `Job.enter`."""
+        """See `Recovery.enter`."""
         process = self._process
         if process.runs:
             raise RuntimeError(
@@ -93,12 +93,12 @@ class ElasticJob(Job):
         state._copies = self._copies
 
     def exit(self) -> None:
-        """See `Job.exit`."""
+        """See `Recovery.exit`."""
         self._process.runs = False
         self._copies.end()
 
     def sync(self, state: State) -> None:
-        """See `Job.sync`."""
+        """See `Recovery.sync`."""
         process = self._process
         # Once a generation: a rank that calls elastic.run again would stay out of what others do.
         if process.generation > 1 and process.reset_ended != process.generation:
@@ -115,10 +115,10 @@ class ElasticJob(Job):
         self._synced = self._process.generation
 
     def may_go_on(self, error: Exception, state: State) -> bool:
-        """See `Job.may_go_on`.
+        """See `Recovery.may_go_on`.
 
-        What counts is how the generation stands, not what the exception is: a program may have
-        wrapped it, and TensorFlow makes several classes of one cause.
+        How the generation stands counts, not the exception: a program may have wrapped it, and
+        TensorFlow makes several classes of one cause.
         """
         if self._process.left:  # within elastic.run; it would do so each time
             return False
@@ -141,7 +141,7 @@ class ElasticJob(Job):
         return self._failures < _MOST_FAILURES
 
     def after_failure(self, state: State) -> None:
-        """See `Job.after_failure`."""
+        """See `Recovery.after_failure`."""
         process = self._process
         suspect = self._suspect()
         process.abandon("this rank goes back to its last commit")
@@ -152,7 +152,7 @@ class ElasticJob(Job):
         self._join()
 
     def at_boundary(self, state: State) -> None:
-        """See `Job.at_boundary`."""
+        """See `Recovery.at_boundary`."""
         if self._synced != self._process.generation:  # a reset callback wants it: there is none yet
             self.after_failure(state)
             return
@@ -160,7 +160,7 @@ class ElasticJob(Job):
         self._join()
 
     def finish(self, state: State) -> bool:
-        """See `Job.finish`."""
+        """See `Recovery.finish`."""
         states.finish(state)
         self._process.stopped(done=True)
         try:
@@ -209,16 +209,16 @@ def _failed_steps() -> tuple[int, int]:
     return health.failed_here, health.failed_elsewhere
 
 
-def present_job() -> Job:
+def present_recovery() -> Recovery:
     """Returns the job that this process is in."""
     process = processes.started()
     if process is None:
-        return Job()
+        return Recovery()
     if process.over:  # the other members are still there
         _log.warning(
             "elastic.run is called again after the training of this elastic job has ended: ranks "
             "no longer come and go, and a lost rank is an error. For more than one training that "
             "goes on without lost ranks, call both in the function that elastic.run runs"
         )
-        return Job()
-    return ElasticJob(process)
+        return Recovery()
+    return ElasticRecovery(process)

@@ -31,11 +31,7 @@ class State:
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        """Begins without a commit.
-
-        Args:
-            **kwargs: Accepted for subclasses.
-        """
+        """Begins without a commit. Arguments are for subclasses."""
         del kwargs
         self._host_messages = HostMessages()
         self._last_updated_timestamp = 0.0
@@ -45,13 +41,10 @@ class State:
         self._copies: Copies | None = None  # while elastic.run runs in an elastic job
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
-        """Adds functions that are called when the number of ranks has changed.
+        """Adds functions without arguments that are called when the number of ranks has changed.
 
         They run before `sync`, with the new size, on the ranks that were there before: not on those
         that have just joined, which stay out of the collectives that they call.
-
-        Args:
-            callbacks: Functions without arguments.
         """
         self._reset_callbacks.extend(callbacks)
 
@@ -66,9 +59,8 @@ class State:
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
         """Says that hosts came or went; the next `check_host_updates` raises on all ranks.
 
-        Args:
-            timestamp: When; what is not newer than the last that was looked at is ignored.
-            update_res: 1: hosts were removed, 2: added, 3: both.
+        A timestamp that is not newer than the last one is ignored. `update_res` is 1 if hosts were
+        removed, 2 if they were added, 3 for both.
         """
         self._host_messages.put((timestamp, update_res))
 
@@ -98,12 +90,9 @@ class State:
             raise HostsUpdatedInterrupt(update == REMOVED)
 
     def mark_step(self, steps: int = 1) -> None:
-        """Says that steps were done, so that the coordinator sees that training goes on.
+        """Says that steps were done since the last call, so that the coordinator sees it.
 
         Without it a commit counts as one step.
-
-        Args:
-            steps: How many since the last call.
         """
         self._progress.live_step += steps
         self._progress.counted = True
@@ -169,11 +158,10 @@ class State:
     def _synchronize(self, send: Callable[[int], None], root: int | None = None) -> None:
         """Compares the ranks and, if one is behind, sends the state of the one that is ahead.
 
-        Args:
-            send: Sends the state of a rank to all. A collective.
-            root: Whose state is sent; None: of the rank that is ahead, or of rank 0 where the
-                class is the program's own and so is its `sync`: what that sends besides is most
-                likely rank 0's, as with Horovod, and belongs to one step with what is sent here.
+        `send` sends the state of a rank to all, a collective. `root` says whose; None: of the rank
+        that is ahead, or of rank 0 where the class is the program's own and so is its `sync`: what
+        that sends besides is most likely rank 0's, as with Horovod, and belongs to one step with
+        this.
         """
         if root is None and not type(self).sync.__module__.startswith(_OURS):
             root = 0
@@ -299,7 +287,7 @@ class ObjectState(State):
                     "%sattribute %r of an elastic state is a %s, which cannot be copied (%s): a "
                     "commit does not keep it, and after a failure it is as it is then. Leave it "
                     "out of the state, or give its class state_dict and load_state_dict",
-                    _who(),
+                    f"rank {rank()}: " if is_initialized() else "",
                     name,
                     type(value).__name__,
                     described(error),
@@ -321,7 +309,3 @@ def has_content(value: Any) -> bool:
 
 def _content(value: Any) -> Any:
     return value.state_dict() if has_content(value) else value
-
-
-def _who() -> str:
-    return f"rank {rank()}: " if is_initialized() else ""

@@ -147,7 +147,8 @@ def _job(
                 "its value, both strings"
             )
     # The folders of the function's modules come first.
-    path = [*_import_path(), *filter(None, [env.get("PYTHONPATH")])]
+    folders = dict.fromkeys(os.path.abspath(folder) for folder in sys.path)
+    path = [*folders, *filter(None, [env.get("PYTHONPATH")])]
     return JobOptions(
         slots=slots,
         argv=[executable or sys.executable, "-m", "tfring.launch.function_task"],
@@ -222,11 +223,6 @@ def _check_other_parameters(other: Mapping[str, Any]) -> None:
                 "tfring.run starts its processes without MPI; with MPI start the whole program as "
                 "`mpirun -np N python train.py`"
             )
-
-
-def _import_path() -> list[str]:
-    """Returns the folders of sys.path, so that the ranks can import the function's modules."""
-    return list(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
 
 
 def in_pieces(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:

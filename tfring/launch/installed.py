@@ -24,6 +24,8 @@ from tfring.version import __version__
 
 _CPU_FLAGS = ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "asimd", "sve")
 _PROBE_SECONDS = 120
+# Variables by which MPI would start as a rank.
+_STARTS_MPI = ("OMPI_COMM", "PMI", "MPI_LOCAL", "PRTE")
 
 
 @dataclass
@@ -85,7 +87,7 @@ def _probe(code: str) -> tuple[Any, str]:
 
     Returns the JSON value that the code printed, or None and what went wrong.
     """
-    environment = {k: v for k, v in os.environ.items() if not _starts_mpi(k)}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(_STARTS_MPI)}
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
     try:
@@ -103,10 +105,6 @@ def _probe(code: str) -> tuple[Any, str]:
         lines = run.stderr.strip().splitlines()
         return None, lines[-1] if lines else f"exit code {run.returncode}"
     return json.loads(run.stdout.strip().splitlines()[-1]), ""
-
-
-def _starts_mpi(name: str) -> bool:
-    return name.startswith(("OMPI_COMM", "PMI", "MPI_LOCAL", "PRTE"))
 
 
 def tensorflow(findings: Findings) -> None:

@@ -53,6 +53,11 @@ class MadeUpLink:
         self.dismissed: Dismissed | None = None
         self.answers: list[bool] = []
         self.silent = False
+        self.ended = 0
+
+    def abandon(self, generation: int) -> None:
+        self.ended = generation
+        self.on_abandon(generation)
 
     def may_publish(self) -> bool:
         return self.answers.pop(0)
@@ -179,7 +184,7 @@ def test_what_fails_three_times_by_itself_is_an_error(process: Any) -> None:
     assert process.link.heard[-2:] == [("failed", 3), ("stopped", 3, (0, 0))]
 
     def ends(identity: Identity, cancel: Cancel) -> None:  # the coordinator ends it meanwhile
-        process.link.on_abandon(generations.pop(0))
+        process.link.abandon(generations.pop(0))
         assert cancel.is_set()
         raise BootstrapError("cancelled")
 
@@ -190,7 +195,7 @@ def test_what_fails_three_times_by_itself_is_an_error(process: Any) -> None:
 
 def test_a_generation_that_ended_before_it_was_begun(process: Any) -> None:
     process.link.records = [record(2), record(3)]
-    process.link.on_abandon(2)
+    process.link.abandon(2)
     seen: list[bool] = []
 
     def see(identity: Identity, cancel: Cancel) -> None:
@@ -207,7 +212,7 @@ def test_what_an_older_generation_has_saved_does_not_appear(process: Any) -> Non
     joins(process, begins(None))
     process.link.answers = [False, False, True]  # the coordinator has not answered yet
     assert process.may_publish(2) and process.link.answers == []
-    process.link.on_abandon(2)
+    process.link.abandon(2)
     assert not process.may_publish(2)
     joins(process, begins(None))
     assert not process.may_publish(2)

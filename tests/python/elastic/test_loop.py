@@ -13,7 +13,7 @@ from tfring.elastic import loop, recovery
 from tfring.elastic import process as processes
 from tfring.elastic.errors import Dismissed, HorovodInternalError, HostsUpdatedInterrupt
 from tfring.elastic.loop import run
-from tfring.elastic.recovery import ElasticJob, Job
+from tfring.elastic.recovery import ElasticRecovery, Recovery
 from tfring.elastic.state import State
 
 # A worker that copies no commits.
@@ -77,7 +77,7 @@ def train(
     """Runs a function that does these things one call after the other."""
     state = Recorded()
     job = MadeUpJob(state.calls, finished or [True])
-    monkeypatch.setattr(loop, "present_job", lambda: job)
+    monkeypatch.setattr(loop, "present_recovery", lambda: job)
 
     @run
     def function(given: State, first: int, *, second: int) -> Any:
@@ -124,7 +124,7 @@ def test_other_exceptions_leave_as_they_are(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_failure_while_the_state_is_taken_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
     state = Recorded()
     job = MadeUpJob(state.calls, [True])
-    monkeypatch.setattr(loop, "present_job", lambda: job)
+    monkeypatch.setattr(loop, "present_recovery", lambda: job)
     failures = [OSError(), OSError()]
 
     def fail() -> None:
@@ -172,10 +172,10 @@ def test_a_job_that_is_not_elastic_goes_back_when_the_program_asks_for_it() -> N
     assert state.calls == ["sync", "restore", "reset", "sync", "reset", "sync"]
     with pytest.raises(ValueError, match="mine"):
         run(lambda given: (_ for _ in ()).throw(ValueError("mine")))(state)
-    assert type(loop.present_job()) is Job
+    assert type(loop.present_recovery()) is Recovery
 
 
-@pytest.mark.parametrize("over, kind", [(False, ElasticJob), (True, Job)])
+@pytest.mark.parametrize("over, kind", [(False, ElasticRecovery), (True, Recovery)])
 def test_a_worker_that_was_told_to_leave_does_not_train_alone(
     monkeypatch: pytest.MonkeyPatch, over: bool, kind: type
 ) -> None:
@@ -185,7 +185,7 @@ def test_a_worker_that_was_told_to_leave_does_not_train_alone(
         link=link, record=object(), over=over, worker=NO_MEMORY, is_here=True
     )
     monkeypatch.setattr(processes, "_started", process)
-    assert type(loop.present_job()) is kind
+    assert type(loop.present_recovery()) is kind
 
 
 def test_ranks_wait_once_in_a_generation_for_the_reset_callbacks_of_others(
@@ -200,7 +200,7 @@ def test_ranks_wait_once_in_a_generation_for_the_reset_callbacks_of_others(
     monkeypatch.setattr(recovery, "_end_reset", lambda: waits.append(process.generation))
     monkeypatch.setattr(recovery, "_failed_steps", lambda: (0, 0))
     for process.generation in (1, 2, 2, 4):
-        ElasticJob(process).sync(Recorded())  # type: ignore[arg-type]
+        ElasticRecovery(process).sync(Recorded())  # type: ignore[arg-type]
     assert waits == [2, 4]
 
 
@@ -209,7 +209,7 @@ def test_a_reset_callback_that_wants_another_reset_gets_one(
 ) -> None:
     """The others may be in a collective of this generation, so it ends as by a failure."""
     process = types.SimpleNamespace(generation=2, worker=NO_MEMORY)
-    job = ElasticJob(process)  # type: ignore[arg-type]
+    job = ElasticRecovery(process)  # type: ignore[arg-type]
     failures: list[State] = []
     monkeypatch.setattr(job, "after_failure", failures.append)
     state = Recorded()

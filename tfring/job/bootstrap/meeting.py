@@ -220,8 +220,10 @@ def join(
     wrong: Exception | None = None  # says more than the reason
     pause = _FIRST_PAUSE
     most = _ATTEMPT_SECONDS if len(meeting.ports) == 1 else _ATTEMPT_SECONDS_OF_SEVERAL
+    first, *others = meeting.ports
+    in_turn = [first, *(port for other in others for port in (other, first))]  # likely the first
     while not patience.is_over:
-        for port in _in_turn(meeting.ports):
+        for port in in_turn:
             try:
                 text = secret.text
                 if secret.by_munge:
@@ -241,11 +243,6 @@ def join(
     raise BootstrapError(
         f"rank {rank} could not reach rank 0 at {meeting.describe()}: {wrong or reason}"
     )
-
-
-def _in_turn(ports: Sequence[int]) -> list[int]:
-    """Returns the order in which to try ports: the first, likely one before each of the others."""
-    return [ports[0], *(port for other in ports[1:] for port in (other, ports[0]))]
 
 
 def connect(address: str, port: int, rank: int, key: bytes, seconds: float) -> TCPStore:

@@ -161,7 +161,7 @@ def check_versions(values: list[Any]) -> None:
     Python, and graphs of another TensorFlow, may not work on the other ranks.
     """
     for key, what, parts in _MUST_BE_EQUAL:
-        first, *others = [_version(value, key, parts) for value in values]
+        first, *others = [".".join(_text(value, key).split(".")[:parts]) for value in values]
         for rank, version in enumerate(others, start=1):
             if version != first and "" not in (version, first):
                 raise BootstrapError(
@@ -169,10 +169,6 @@ def check_versions(values: list[Any]) -> None:
                     f"0 on host {_text(values[0], 'host')} has {first}: install the same version "
                     "everywhere"
                 )
-
-
-def _version(value: Any, key: str, parts: int) -> str:
-    return ".".join(_text(value, key).split(".")[:parts])
 
 
 def _text(value: Any, key: str) -> str:

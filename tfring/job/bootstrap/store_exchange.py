@@ -173,7 +173,7 @@ class StoreExchange:
     def _answer(self, token: str, arrival: Any) -> None:
         try:
             rank, size = int(arrival["rank"]), int(arrival["size"])
-            members = _members_of(arrival["members"], size)
+            members = [int(member) for member in arrival["members"] or range(size)]
         except (KeyError, TypeError, ValueError):
             return  # of another version of tfring, perhaps
         answer: dict[str, Any] = {"name": self._name}
@@ -219,7 +219,7 @@ class StoreExchange:
         come = self._values.setdefault(number, {})
         while len(come) < len(self._others):
             lost = set(self._others) - set(come)
-            if not self._is_over():
+            if time.monotonic() < self._deadline:
                 lost &= self._gone
             if lost:
                 who = ranks_text(sorted(lost))
@@ -292,9 +292,6 @@ class StoreExchange:
     def _key(self, what: int | str, who: int | str) -> str:
         return f"{_PREFIX}{self._name}/{what}/{who}"
 
-    def _is_over(self) -> bool:
-        return time.monotonic() >= self._deadline
-
     def _left(self) -> float:
         return max(0.01, self._deadline - time.monotonic())
 
@@ -310,10 +307,6 @@ class StoreExchange:
 
 def _is_whole(members: list[int]) -> bool:
     return members == list(range(len(members)))
-
-
-def _members_of(given: Any, size: int) -> list[int]:
-    return list(range(size)) if given is None else [int(member) for member in given]
 
 
 def _packed(value: Any) -> bytes:

@@ -26,6 +26,7 @@ from typing import Any
 from tfring.job.store import Store, StoreError, StoreTimeoutError, Watch
 from tfring.job.store.tcp_store import DEFAULT_LEASE
 from tfring.launch.elastic.coordinator import Service
+from tfring.launch.elastic.discovery import hosts_text
 from tfring.launch.elastic.options import ElasticOptions
 from tfring.launch.elastic.orders import (
     EndJob,
@@ -191,8 +192,7 @@ class NodeCoordinator:
             said = json.loads(value)
             self._hosts[name] = int(said["slots"])
             self._take_over(name, said)
-        text = ", ".join(f"{host}:{slots}" for host, slots in self._hosts.items())
-        self._heard.put(Note(f"the nodes are now {text or 'none'}"))
+        self._heard.put(Note(f"the nodes are now {hosts_text(list(self._hosts.items()))}"))
         self._service.set_hosts(list(self._hosts.items()))
 
     def _take_over(self, name: str, said: dict[str, Any]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import logging
 import os
@@ -265,12 +264,10 @@ class NodeHead:
 
     def _send_ends(self) -> None:
         for worker, end in list(self._ends.items()):
-            until_answered(functools.partial(self._set, f"ended/{worker}", end))
+            key = f"ended/{worker}"
+            until_answered(lambda limit: self._store.set(key, end, timeout=limit))  # noqa: B023
             self._workers.pop(worker, None)
             del self._ends[worker]
-
-    def _set(self, key: str, value: str, seconds: float) -> None:
-        self._store.set(key, value, timeout=seconds)
 
     def _on_order(self, key: str, value: bytes | None) -> None:
         if value is None:

@@ -22,10 +22,6 @@ BINDINGS = ("none", "core", "socket")
 SHELLS = ("auto", "ssh", "srun")
 
 
-def _fresh_job_id() -> str:
-    return fresh_secret()[:16]
-
-
 @dataclass(frozen=True)
 class Share:
     """The job has more ranks than those that this `tfring run` starts: others start the rest."""
@@ -68,7 +64,7 @@ class JobOptions:
     verbose: bool = False
     tells: bool = True  # whether it is said on the screen why the job has failed
     secret: str = field(default_factory=fresh_secret, repr=False)
-    job_id: str = field(default_factory=_fresh_job_id)
+    job_id: str = field(default_factory=lambda: fresh_secret()[:16])
     share: Share | None = None  # None: all ranks are in `slots`
     max_restarts: int = 0  # how often all ranks start again after one has failed
     elastic: ElasticOptions | None = None  # None: its ranks stay; else `slots` is empty

@@ -121,7 +121,9 @@ class StoreServer:
         now = time.monotonic()
         due = self._listener.next_deadline()
         if (due is not None and due <= now) or any(key.data is None for key, _ in events):
-            self._listener.admit(self._role, self._is_free, self._admitted)
+            self._listener.admit(
+                self._role, lambda: len(self._peers) < self._limits.clients, self._admitted
+            )
         for peer in [p for p in self._unopened if p.deadline <= now]:
             self._drop(peer, "it opened no session")
         for session in self._sessions.ended(now):
@@ -136,9 +138,6 @@ class StoreServer:
         if next_one is None:
             return _LONGEST_WAIT
         return min(max(0.0, next_one - time.monotonic()), _LONGEST_WAIT)
-
-    def _is_free(self) -> bool:
-        return len(self._peers) < self._limits.clients
 
     def _admitted(self, channel: Channel) -> None:
         peer = Peer(channel, self._limits.table, time.monotonic() + _OPEN_SECONDS)
