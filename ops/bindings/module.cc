@@ -395,19 +395,6 @@ void DefineGenerations(py::module_& m) {
       "without waiting. Its calls end with errors; init may follow. Does nothing if it is not up.");
 }
 
-void DefineHops(py::module_& m) {
-  m.def(
-      "take_hops",
-      [](bool go_on) {
-        std::vector<Hop> hops;
-        if (const auto runtime = Running()) hops = runtime->TakeHops(go_on);
-        return py::bytes(reinterpret_cast<const char*>(hops.data()), hops.size() * sizeof(Hop));
-      },
-      py::arg("go_on"),
-      "The messages of plans since the last call, as in ops/runtime/interfaces/hops.h; they are "
-      "noted from the first call on, until one without `go_on`.");
-}
-
 }  // namespace
 }  // namespace tfring
 
@@ -421,7 +408,6 @@ PYBIND11_MODULE(_core, m) {
   tfring::DefineLifecycle(m);
   tfring::DefineGenerations(m);
   tfring::DefineRecord(m);
-  tfring::DefineHops(m);
   tfring::DefineFailures(m);
   tfring::DefineCollectives(m);
   tfring::DefineMembership(m);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,20 @@ from tfring.observe.recorder import layout
 from tfring.observe.recorder.clocks import find_clock
 from tfring.observe.recorder.job import JobRecords
 from tfring.observe.recorder.layout import CallFlags, EventType, RankState
-from tfring.observe.recorder.reader import Call, Event, Record
+from tfring.observe.recorder.reader import Call, Event, Plan, Record
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
 START = 1000 * SECOND
+
+
+@dataclass(frozen=True)
+class MadeRecord(Record):
+    """A record of objects in place of arrays."""
+
+    calls: list[Call]
+    events: list[Event]
+    plans: list[Plan]
 
 
 def call(name: str, invocation: int, submitted: float, planned: float = 0, **more: Any) -> Call:
@@ -75,17 +84,17 @@ def record(
     own = {"rank": rank, "size": size, "pid": 4000 + rank, "state": int(state)}
     values |= own | {"host": host, "boot": host, "job": "made", "ended": len(calls)}
     values |= {"started_monotonic": START, "awake": START + round(now * SECOND)} | header
-    return Record(
+    return MadeRecord(
         path=Path(f"rank-{rank}.record"),
         header=values,
         calls=[replace(one, number=i + 1) for i, one in enumerate(calls)],
         plans=[],
         events=[replace(one, number=i + 1) for i, one in enumerate(events)],
-        lateness=[],
-        sent=[0] * size,
         read=START + round(now * SECOND),
         raw_calls=np.zeros(0, layout.CALL),
         raw_plans=np.zeros(0, layout.PLAN),
+        raw_events=np.zeros(0, layout.EVENT),
+        ranks=np.zeros(0, layout.RANK),
     )
 
 

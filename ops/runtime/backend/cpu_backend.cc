@@ -197,8 +197,7 @@ Status CpuBackend::RunSchedule(const Collective& collective) {
   }
   executor_.Prepare(collective, schedule, ResolveReduction(collective));
   running_ = &collective;
-  runner_.Start(schedule, collective.sequence, collective.members, &executor_, collective.marks,
-                collective.hops);
+  runner_.Start(schedule, collective.sequence, collective.members, &executor_, collective.marks);
   return runner_.Run();
 }
 

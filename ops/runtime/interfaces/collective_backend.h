@@ -11,7 +11,6 @@
 #include "ops/runtime/base/tensor_buffer.h"
 #include "ops/runtime/base/types.h"
 #include "ops/runtime/interfaces/device_stream.h"
-#include "ops/runtime/interfaces/hops.h"
 
 namespace tfring {
 
@@ -67,8 +66,7 @@ struct Collective {
   // ahead of it in the same order on all.
   bool prepares = false;
   PlanMarks* marks = nullptr;      // not null: where the CPU backend notes how far it is
-  HopSink* hops = nullptr;         // the same for messages between ranks
-  TrafficSink* traffic = nullptr;  // and for their bytes
+  TrafficSink* traffic = nullptr;  // the same for bytes between ranks
 };
 
 // Of one input of a collective that adds: how many of its elements are not finite, where any are.

@@ -63,7 +63,6 @@ void LoopReports::Record(const EngineEffects& effects) {
 }
 
 void LoopReports::PlanQueued(const PlanRun& run, TimePoint now, Collective* collective) {
-  if (recorder_ != nullptr) collective->hops = recorder_->hops().sink();
   Recorder* const recorder = Recording(recorder_);
   collective->traffic = recorder;
   if (recorder == nullptr) return;

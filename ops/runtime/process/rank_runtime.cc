@@ -281,10 +281,6 @@ void RankRuntime::NoteErrors(std::string note, std::string stall) {
 
 std::shared_ptr<WarningEvent> RankRuntime::warning_event() const { return core_->warning_event; }
 
-std::vector<Hop> RankRuntime::TakeHops(bool go_on) {
-  return core_->recorder == nullptr ? std::vector<Hop>() : core_->recorder->hops().Take(go_on);
-}
-
 bool RankRuntime::InsideDone() const { return core_->completions.IsCurrent(); }
 
 std::map<std::string, int64_t> RankRuntime::Counters() const {

@@ -14,7 +14,6 @@
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
 #include "ops/runtime/interfaces/device_stream.h"
-#include "ops/runtime/interfaces/hops.h"
 #include "ops/runtime/process/local_call.h"
 #include "ops/runtime/process/warning_event.h"
 #include "ops/runtime/protocol/message/request.h"
@@ -97,8 +96,6 @@ class TFRING_EXPORT RankRuntime {
   void Mark(const std::string& text);
   // As Recorder::Pause.
   void PauseRecord(bool paused);
-  // The messages of plans since the last call; noted from the first call to one without `go_on`.
-  std::vector<Hop> TakeHops(bool go_on);
 
   // From now on errors that concern several ranks (they disagree, one is lost or has left, a stall
   // has lasted too long) end with `note`; before it those of stalls have `stall`. "": nothing.

@@ -14,7 +14,6 @@
 #include "ops/runtime/interfaces/plan_marks.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
-#include "ops/runtime/recorder/hop_log.h"
 #include "ops/runtime/recorder/invocations.h"
 #include "ops/runtime/recorder/record_memory.h"
 
@@ -36,8 +35,8 @@ struct RecordIdentity {
 // The flight recorder: what this rank has called and run of late, and what happened to it, in
 // memory that is shared with a file and that other processes read (see record_layout.h). Rings keep
 // the newest entries; an entry that has not ended yet keeps its slot as long as the ring has
-// others. After Create nothing here allocates, waits or fails, except OriginOf and the hops, which
-// are for those who ask.
+// others. After Create nothing here allocates, waits or fails, except OriginOf, which is for those
+// who ask.
 //
 // The first four functions are for one thread at a time (the call table's lock sees to that),
 // PlanQueued for whoever takes a step of the engine, the others thread-safe. Lives for one
@@ -96,9 +95,6 @@ class Recorder final : public TrafficSink {
   // Of a job that ended well nobody needs the file.
   void RemoveFile();
 
-  // Thread-safe.
-  HopLog& hops() { return hops_; }
-
   RecordHeader& header() { return memory_->header(); }
   RecordMemory& memory() { return *memory_; }
 
@@ -109,7 +105,6 @@ class Recorder final : public TrafficSink {
 
   const std::unique_ptr<RecordMemory> memory_;
   Invocations invocations_;
-  HopLog hops_;
   std::atomic<bool> paused_{false};
 };
 

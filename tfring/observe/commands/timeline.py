@@ -23,11 +23,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the file and prints where to."""
+    """Writes the file and prints its name."""
     found = load_timeline(meant(options.job))
     job = found.job
     path = options.output or f"timeline-{job.job}.json"
-    draw(job, found.hops, found.phases).write(path)
+    draw(job, found.phases).write(path)
     calls = sum(len(record.calls) for record in job.records.values())
     print(f"{len(job.records)} of {job.size} ranks, {calls} calls: {path}")
     print("Open https://ui.perfetto.dev and drop the file there: it stays in your browser.")

@@ -1,7 +1,7 @@
-"""The records of what one `tfring run` starts on this host, from its start to its end.
+"""The records of one `tfring run` on this host, from its start to its end.
 
-The explanation of a failure and the report read them. What reads records is loaded when there are
-some: with numpy it takes longer than all else in the start of a job.
+The explanation of a failure and the report read them. Modules that need numpy are loaded when there
+are records: they take longer than the rest of the start of a job.
 """
 
 from __future__ import annotations
@@ -31,21 +31,15 @@ _MOST_REPORTED = 32
 
 
 def report_of(records: Sequence[Path]) -> Report | None:
-    """Returns the report of a job whose records go; None if they cannot be read.
-
-    Never raises: the job has ended well.
-
-    Args:
-        records: Of its ranks of this host.
-    """
+    """Returns the report of records of a job; None if they cannot be read. Never raises."""
     from tfring.observe.recorder.job import job_of
-    from tfring.observe.recorder.reader import read_arrays
+    from tfring.observe.recorder.reader import read_record
     from tfring.observe.report.summary import make_report
 
     found = []
     for path in records[:_MOST_REPORTED]:
         with contextlib.suppress(OSError, RecordError):  # that rank has left meanwhile
-            found.append(read_arrays(path))
+            found.append(read_record(path))
     try:
         return make_report(job_of(found)) if found else None
     except Exception:  # a mistake in a report
@@ -56,11 +50,10 @@ def report_of(records: Sequence[Path]) -> Report | None:
 class RunRecords:
     """The records of one run. Used by one thread, in a `with` statement around the run.
 
-    Those in a folder that the user names stay as they are. Others are removed at the end if
-    `succeeded` says that the run went well.
+    Records in the user's folder stay. Others are removed at the end if `succeeded` is set.
 
     Args:
-        environment: What the ranks will have; TFRING_RECORD_DIR there is the user's folder.
+        environment: Of the ranks; TFRING_RECORD_DIR there is the user's folder.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -73,12 +66,7 @@ class RunRecords:
         self.succeeded = False
 
     def begin(self, job: str, command: Sequence[str]) -> None:
-        """Notes that a job begins whose launcher this process is.
-
-        Args:
-            job: Its id.
-            command: The program and its arguments.
-        """
+        """Notes that a job begins whose launcher this process is."""
         self._job = job
         base = Path(self._given) if self._given else default_folder()
         with contextlib.suppress(OSError):
@@ -92,7 +80,7 @@ class RunRecords:
 
     @property
     def name(self) -> str:
-        """What people call the job by."""
+        """The job's id for people."""
         return short(self._job)
 
     def __enter__(self) -> RunRecords:
@@ -116,7 +104,7 @@ class RunRecords:
             keeping.remove_job(self._job)
 
     def nobody_joined(self) -> bool:
-        """Tells whether no process on this host has called init; False if that is not known."""
+        """Tells whether no process on this host has called init; False if unknown."""
         if catalog.find(self._job) is None or self._folders():
             return False
         if not self._given:
@@ -132,7 +120,7 @@ class RunRecords:
         return [folder for folder in jobs(base) if id_of(folder.name) == self._job]
 
     def _records(self) -> list[Path]:
-        """Returns the records of the job; RecordError: there are none."""
+        """Returns the records of the job; raises RecordError if there are none."""
         if not self._folders():
             raise RecordError(f"job {self.name} has no records on this host")
         from tfring.observe.recorder.choice import named, records_of
@@ -156,7 +144,7 @@ class RunRecords:
         return job
 
     def report(self) -> Report | None:
-        """Returns the report of the job, after all its ranks have ended; None: there is none."""
+        """Returns the report of the job, after all its ranks have ended."""
         if not self._reported:
             self._reported = True
             with contextlib.suppress(RecordError):
@@ -164,7 +152,7 @@ class RunRecords:
         return self._report
 
     def _kept(self) -> dict[str, Any]:
-        """Returns what stays of the report where the records go; {} where they stay."""
+        """Returns what stays of the report if the records are removed; else {}."""
         report = self.report() if self.succeeded and not self._given else None
         if report is None:
             return {}
@@ -173,12 +161,10 @@ class RunRecords:
         return kept(report)
 
     def explanation(self, ended: Collection[int] = ()) -> Explanation | None:
-        """Returns why the run has failed, after all its ranks have ended; None: that is unknown.
-
-        Never raises: the exit code of the run is that of its ranks.
+        """Returns why the run failed, after all its ranks have ended; None: unknown. Never raises.
 
         Args:
-            ended: The ranks that the launcher has ended: that they are gone explains nothing.
+            ended: The ranks that the launcher ended: that they are gone explains nothing.
         """
         try:
             paths = [record.path for record in self.job().records.values()]
@@ -196,18 +182,14 @@ class RunRecords:
 
     @property
     def known(self) -> str:
-        """What people call the job by if tools find records of it on this host; "" if not."""
+        """The job's id for people if tools find its records on this host; else ""."""
         try:
             return short(self.job().job)
         except (RecordError, OSError):
             return ""
 
     def last_seen(self, rank: int) -> str:
-        """Returns where a rank was last, as "train.py:40, after step 6"; "" if that is unknown.
-
-        Args:
-            rank: Of this host.
-        """
+        """Returns where a rank was last, as "train.py:40, after step 6"; "": unknown."""
         try:
             record = self.job().records[rank]
         except (KeyError, RecordError, OSError):
@@ -217,9 +199,5 @@ class RunRecords:
         return ", ".join(filter(None, (site, f"after step {step}" if step > 0 else "")))
 
     def tell(self, verdict: str) -> None:
-        """Keeps what is said of the failure, for the tools.
-
-        Args:
-            verdict: A few sentences.
-        """
+        """Keeps the verdict on the failure for the tools."""
         self._verdict = verdict

@@ -1,4 +1,4 @@
-"""What is known of one rank at one moment, out of its record and /proc."""
+"""Turns the record of a rank, and /proc, into what is known of the rank at one moment."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tfring.observe.recorder import layout
+from tfring.observe.recorder.entries import calls_of
 from tfring.observe.recorder.gradients import gradient_calls
 from tfring.observe.recorder.job import JobRecords
 from tfring.observe.recorder.layout import EventType, RankState
@@ -37,30 +38,30 @@ class Row:
     """One rank at one moment: plain values that go through JSON.
 
     Attributes:
-        record: The numbers and texts of its record's header, see layout.HEADER.
+        record: The header of its record, see layout.HEADER.
         time: When this was read, in nanoseconds of the host's monotonic clock.
         process: "running", "stopped", "gone", or "unknown" for a process in another container.
-        step: The step it is in: as its program says, else counted; -1: unknown.
+        step: The step it is in: marked by its program, else counted; -1: unknown.
         cpu: Processor time of its process so far, in seconds; 0: unknown.
         memory: Resident, in bytes; 0: unknown.
         gpu: How busy its GPU is, in percent; -1: unknown.
-        gpu_memory: That its process holds, in bytes.
+        gpu_memory: Bytes that its process holds on the GPU.
         waiting: Calls that some rank has not made yet.
         running: Calls that have a plan and have not ended.
-        last: Its newest call; "" if there was none.
+        last: Its newest call; "": none.
         last_at: When that was made.
         asked: Process set, name, invocation, kind, call site and time of the waiting calls, the
             oldest first.
-        members: The ranks that the oldest waiting call needs, as far as its process set is known.
+        members: The ranks that the oldest waiting call needs, if its process set is known.
         all_asked: Whether `asked` has all of them.
-        waits_peer: The rank whose data the running plan waits for, or who has to take data; -1:
-            nobody.
+        waits_peer: The rank at the other end of the stream that the running plan waits for; -1:
+            none.
         waits_since: Since when.
         waits_in: What runs.
-        runs_in: The oldest call that has a plan and has not ended; "": there is none. In a locked
-            schedule some rank may not have made it.
+        runs_in: The oldest call that has a plan and has not ended; "": none. In a locked schedule
+            some rank may not have made it.
         runs_since: When that was made.
-        late: On rank 0: what the others have waited for each rank, in nanoseconds; else empty.
+        late: On rank 0: how long the others waited for each rank, in nanoseconds; else empty.
         efficiency: Share of the time of the newest steps in which the rank did not wait for
             gradients after its backward pass; -1: unknown.
         trouble: The newest error or warning of the runtime on this rank.
@@ -104,7 +105,7 @@ class Row:
 
     @property
     def state(self) -> RankState:
-        """What the rank has written last."""
+        """What the rank wrote last."""
         return RankState(self.record["state"])
 
     @property
@@ -121,7 +122,7 @@ class Row:
 
 
 def row_from_json(values: dict[str, Any]) -> Row:
-    """Returns a row out of what `as_json` has returned; more values are left out.
+    """Returns a row from what `as_json` returned; other values are ignored.
 
     Raises:
         ValueError: A value is missing.
@@ -136,10 +137,10 @@ def row_from_json(values: dict[str, Any]) -> Row:
 
 
 def row_of(record: Record, gpus: Mapping[int, GpuUse] | None = None) -> Row:
-    """Returns what a record says, /proc of its process, and NVML.
+    """Returns what a record, /proc of its process, and NVML say.
 
     Args:
-        record: Just read, with NEWEST_CALLS of its calls or more.
+        record: Just read, with at least NEWEST_CALLS of its calls.
         gpus: As `gpu_use` returns it, just now.
     """
     process = process_state(record.header) or "unknown"
@@ -147,7 +148,7 @@ def row_of(record: Record, gpus: Mapping[int, GpuUse] | None = None) -> Row:
     gpu = (gpus or {}).get(record.pid, GpuUse(-1.0, 0)) if here else GpuUse(-1.0, 0)
     waiting = [call for call in record.open_calls if call.waits]
     running = [call for call in record.open_calls if call.runs]
-    last = record.calls[-1] if record.calls else None
+    last = next(iter(calls_of(record.raw_calls[-1:])), None)
     plan = next((plan for plan in record.plans if plan.ended == 0 and plan.waits_since), None)
     trouble = [event for event in record.events if event.type in _TROUBLE]
     return Row(
@@ -171,7 +172,7 @@ def row_of(record: Record, gpus: Mapping[int, GpuUse] | None = None) -> Row:
         waits_in=_names([call for call in running if plan and call.sequence == plan.sequence]),
         runs_in=running[0].text() if running else "",
         runs_since=running[0].submitted if running else 0,
-        late=[entry.late for entry in record.lateness] if record.rank == 0 else [],
+        late=record.ranks["late"].tolist() if record.rank == 0 else [],
         efficiency=_efficiency(record.raw_calls),
         trouble=trouble[-1].text if trouble else "",
         trouble_at=trouble[-1].time if trouble else 0,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tfring.observe.recorder.gradients import Series
-from tfring.observe.recorder.reader import read_rings
+from tfring.observe.recorder.reader import read_record
 from tfring.observe.recorder.steps import Steps, new_steps
 
 
@@ -24,9 +24,9 @@ class News:
         events: New events, an array of layout.EVENT.
         open_calls: All calls that have not ended.
         lateness: On rank 0, of each rank: an array of layout.RANK.
-        steps: Steps that are over since the last look, with where their time went.
+        steps: Steps that are over since the last look.
         steps_begun: How many steps have begun.
-        unseen_calls: How many calls have been overwritten before any look saw their end.
+        unseen_calls: How many calls were overwritten before any look saw their end.
         read: When this was read, in nanoseconds of the monotonic clock.
     """
 
@@ -45,16 +45,11 @@ class News:
 class RecordFollower:
     """Reads the record of a rank again and again. For one thread at a time.
 
-    A look costs some milliseconds, however long ago the last one was: a record has a bounded number
-    of entries. What was overwritten between two looks is not seen.
+    The first look sees everything as new. A look costs some milliseconds, because a record has a
+    bounded number of entries. What was overwritten between two looks is not seen.
     """
 
     def __init__(self, path: Path | str) -> None:
-        """Sees everything in the record as new.
-
-        Args:
-            path: The file of one rank.
-        """
         self.path = Path(path)
         self._calls = self._plans = np.zeros(0, dtype=np.uint64)  # ended at the last look
         self._event = 0
@@ -68,37 +63,38 @@ class RecordFollower:
             all_are_over: See new_steps.
 
         Raises:
-            RecordError: The file is no record, or of another version.
+            RecordError: The file is no record, or has another version.
             OSError: The file cannot be read.
         """
-        rings = read_rings(self.path)
-        over = rings.calls["ended"] != 0
-        calls, self._calls = _new(rings.calls[over], self._calls, "number")
-        plans, self._plans = _new(rings.plans[rings.plans["ended"] != 0], self._plans, "sequence")
-        events = rings.events[rings.events["number"] > self._event]
+        record = read_record(self.path)
+        all_calls, all_plans = record.raw_calls, record.raw_plans
+        over = all_calls["ended"] != 0
+        calls, self._calls = _new(all_calls[over], self._calls, "number")
+        plans, self._plans = _new(all_plans[all_plans["ended"] != 0], self._plans, "sequence")
+        events = record.raw_events[record.raw_events["number"] > self._event]
         if len(events):
             self._event = int(events["number"].max())
         self._seen += len(calls)
-        steps, begun = new_steps(rings.calls, self._steps, all_are_over)
+        steps, begun = new_steps(all_calls, self._steps, all_are_over)
         self._steps_begun = max(self._steps_begun, begun)
-        self._unseen = max(self._unseen, rings.header["ended"] - self._seen)
+        self._unseen = max(self._unseen, record.header["ended"] - self._seen)
         return News(
-            header=rings.header,
+            header=record.header,
             ended_calls=calls,
             ended_plans=plans,
             events=events,
-            open_calls=rings.calls[~over],
-            lateness=rings.ranks,
+            open_calls=all_calls[~over],
+            lateness=record.ranks,
             steps=steps,
             steps_begun=self._steps_begun,
             unseen_calls=self._unseen,
-            read=rings.read,
+            read=record.read or 0,
         )
 
 
 def _new(
     entries: np.ndarray[Any, Any], known: np.ndarray[Any, Any], key: str
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Returns the entries that are not known yet, and what is known from now on."""
+    """Returns the entries that are not known yet, and all that are known now."""
     numbers = entries[key]
     return entries[~np.isin(numbers, known, assume_unique=True)], numbers.copy()

@@ -1,1 +1,1 @@
-"""What watches a rank while it is one: `ours` lists it, `observers` begins and ends it."""
+"""What watches a rank from init to shutdown: `ours` lists it, `observers` begins and ends it."""

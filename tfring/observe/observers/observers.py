@@ -18,11 +18,11 @@ class Here:
 
     Attributes:
         rank: Its number in the job.
-        size: How many the job has.
+        size: The number of ranks of the job.
         local_rank: Its number on its host.
         hosts: The name of each rank's host.
-        record: The file of its record; None: it keeps none in a file.
-        settings: What its environment asks for.
+        record: The file of its record; None: there is none.
+        settings: From its environment.
     """
 
     rank: int
@@ -39,16 +39,16 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Observer:
-    """One thing that watches. `leaving` and `end` are called also where `begin` has failed.
+    """One thing that watches. `leaving` and `end` are called even if `begin` failed.
 
     Attributes:
         name: For the warning if it fails.
         begin: Called when the runtime runs.
         leaving: Called before the runtime ends.
         end: Called after the runtime has ended; init may follow.
-        drop: Called instead of `end` where the next init must not wait; None: `end` is quick.
-        afterwards: Called at last, when no lock is held: for what may take long. By then init may
-            have been called on another thread.
+        drop: Called in place of `end` if the next init must not wait; None: `end` is quick.
+        afterwards: Called last, when no lock is held: for what may take long. By then init may have
+            been called on another thread.
     """
 
     name: str
@@ -60,12 +60,9 @@ class Observer:
 
 
 class Observers:
-    """Begins observers in their order and ends them in the other.
+    """Begins observers in their order and ends them in the reverse order.
 
-    The caller's lock guards it, but for `afterwards`.
-
-    Args:
-        observers: What there is.
+    The caller's lock guards it, except `afterwards`.
     """
 
     def __init__(self, observers: Sequence[Observer]) -> None:
@@ -73,11 +70,7 @@ class Observers:
         self._begun: list[Observer] = []
 
     def begin(self, here: Here) -> None:
-        """Begins all of them. One that fails is a warning, and the others begin.
-
-        Args:
-            here: The rank, whose runtime runs.
-        """
+        """Begins all of them. One that fails is a warning, and the others begin."""
         for observer in self._observers:
             self._begun.append(observer)
             with _as_warning(f"{observer.name} of rank {here.rank} could not begin"):

@@ -1,4 +1,4 @@
-"""What watches every rank. A new thing that begins with init and ends with shutdown goes here."""
+"""What watches each rank. A new thing that begins with init and ends with shutdown goes here."""
 
 from __future__ import annotations
 
@@ -54,12 +54,11 @@ def _attach_timeline(here: Here) -> None:
         local_rank=here.local_rank,
         megabytes=here.settings.timeline_megabytes,
         timeline=here.settings.timeline,
-        take_hops=_native.core.take_hops,
     )
 
 
 def _begin_lines(here: Here) -> None:
-    """Says on rank 0 who trains where, and later how it went, where no launcher of tfring does."""
+    """Prints on rank 0 who trains where, if no launcher of tfring does."""
     _State.lines, _State.last_line = None, ""
     if here.settings.job_id is not None or here.rank != 0 or here.size == 1:
         return
@@ -91,14 +90,14 @@ def _make_last_line() -> None:
 
 
 def say_end() -> None:
-    """Says on rank 0 how a job has gone that has ended well."""
+    """Prints on rank 0 how a job went that ended well."""
     line, _State.last_line = _State.last_line, ""
     if line and _State.record is not None and _all_left(Path(_State.record).parent):
         _say(line)
 
 
 def _all_left(job: Path) -> bool:
-    """Waits a while for the other ranks of this host; tells whether all have left in order."""
+    """Waits a while for the other ranks of this host; tells whether all left well."""
     deadline = time.monotonic() + _OTHERS_SECONDS
     while True:
         states = set()
@@ -160,7 +159,6 @@ OBSERVERS = Observers(
         Observer(
             "the timeline",
             _attach_timeline,
-            leaving=session.about_to_leave,
             end=session.detach,
             afterwards=session.make_files,
         ),

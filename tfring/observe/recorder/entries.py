@@ -1,8 +1,9 @@
-"""The entries of a record: calls, plans and events, made of what lies in its file."""
+"""Calls, plans and events as objects, made from the arrays in a record."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from tfring.observe.recorder.layout import EventType
 
 @dataclass(frozen=True)
 class Call:
-    """One collective call of one rank. Times are nanoseconds of its monotonic clock, 0: not yet."""
+    """One collective call of one rank. Times are nanoseconds of its monotonic clock; 0: not yet."""
 
     number: int
     name: str
@@ -45,7 +46,7 @@ class Call:
 
     @property
     def waits(self) -> bool:
-        """Whether it has been called and has no plan yet: some rank has not called it."""
+        """Whether it has no plan yet, because some rank has not made this call."""
         return self.planned == 0 and self.ended == 0
 
     @property
@@ -61,7 +62,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a rank ran for one or several calls, with what kept it waiting when it was read."""
+    """What a rank ran for one or more calls, and what the plan waited for at that moment."""
 
     sequence: int
     kind: str
@@ -84,7 +85,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened on a rank beside its calls."""
+    """Something that happened on a rank besides its calls."""
 
     number: int
     time: int
@@ -92,15 +93,6 @@ class Event:
     code: str
     value: int
     text: str
-
-
-@dataclass(frozen=True)
-class Lateness:
-    """What the others have waited for one rank, as rank 0 saw it; nanoseconds."""
-
-    late: int
-    times: int
-    asked: int
 
 
 def _named(names: tuple[str, ...], number: int) -> str:
@@ -124,97 +116,50 @@ def _shapes(values: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     return tuple(shapes)
 
 
-def _columns(entries: np.ndarray[Any, Any], names: tuple[str, ...]) -> list[list[Any]]:
-    """Returns fields as Python's own values: ten times faster than to ask every entry for each."""
-    return [entries[name].tolist() for name in names]
+def _as_dicts(entries: np.ndarray[Any, Any]) -> Iterator[dict[str, Any]]:
+    """Yields entries with Python values; ten times faster than reading each field of each."""
+    names = [name for name in entries.dtype.names or () if name != "unused"]
+    for values in zip(*(entries[name].tolist() for name in names), strict=True):
+        yield dict(zip(names, values, strict=True))
 
 
 def calls_of(entries: np.ndarray[Any, Any]) -> list[Call]:
-    """Returns an object for each of these entries.
-
-    Args:
-        entries: An array of layout.CALL.
-    """
-    numbers = (
-        "number",
-        "tensors",
-        "bytes",
-        "process_set",
-        "invocation",
-        "sequence",
-        "attempt",
-        "submitted",
-        "first_asked",
-        "second_last_asked",
-        "last_asked",
-        "last_rank",
-        "planned",
-        "ended",
-        "root",
-        "peer",
-    )
-    others = ("name", "call_site", "kind", "dtype", "op", "shapes", "status", "flags", "path")
+    """Returns a `Call` for each entry of an array of layout.CALL."""
     calls = []
-    for values in zip(*_columns(entries, numbers + others), strict=True):
-        plain = dict(zip(numbers, values, strict=False))
-        name, call_site, kind, dtype, op, shapes, status, flags, path = values[len(numbers) :]
-        calls.append(
-            Call(
-                **plain,
-                name=_text(name),
-                call_site=_text(call_site),
-                kind=_named(layout.KINDS, kind),
-                dtype=_named(layout.DTYPES, dtype),
-                op=_named(layout.REDUCE_OPS, op),
-                shapes=_shapes(tuple(shapes))[: plain["tensors"]],
-                status=layout.STATUSES.get(status, "") if plain["ended"] else "",
-                flags=_flags(flags),
-                on_device=path == layout.ON_DEVICE,
-            )
-        )
+    for entry in _as_dicts(entries):
+        path = entry.pop("path")
+        entry |= {
+            "name": _text(entry["name"]),
+            "call_site": _text(entry["call_site"]),
+            "kind": _named(layout.KINDS, entry["kind"]),
+            "dtype": _named(layout.DTYPES, entry["dtype"]),
+            "op": _named(layout.REDUCE_OPS, entry["op"]),
+            "shapes": _shapes(tuple(entry["shapes"]))[: entry["tensors"]],
+            "status": layout.STATUSES.get(entry["status"], "") if entry["ended"] else "",
+            "flags": _flags(entry["flags"]),
+            "on_device": path == layout.ON_DEVICE,
+        }
+        calls.append(Call(**entry))
     return calls
 
 
 def plans_of(entries: np.ndarray[Any, Any]) -> list[Plan]:
-    """Returns an object for each of these entries.
-
-    Args:
-        entries: An array of layout.PLAN.
-    """
-    numbers = (
-        "sequence",
-        "bytes",
-        "process_set",
-        "calls",
-        "tensors",
-        "members",
-        "queued",
-        "started",
-        "launched",
-        "ended",
-        "waits_since",
-        "waits_peer",
-        "waits_bytes",
-    )
+    """Returns a `Plan` for each entry of an array of layout.PLAN."""
     plans = []
-    others = ("kind", "dtype", "status", "waits_receives")
-    for values in zip(*_columns(entries, numbers + others), strict=True):
-        plain = dict(zip(numbers, values, strict=False))
-        kind, dtype, status, receives = values[len(numbers) :]
-        plans.append(
-            Plan(
-                **plain,
-                kind=_named(layout.KINDS, kind),
-                dtype=_named(layout.DTYPES, dtype),
-                status=layout.STATUSES.get(status, "") if plain["ended"] else "",
-                waits_receives=bool(receives),
-            )
-        )
+    for entry in _as_dicts(entries):
+        del entry["op"], entry["path"]
+        entry |= {
+            "kind": _named(layout.KINDS, entry["kind"]),
+            "dtype": _named(layout.DTYPES, entry["dtype"]),
+            "status": layout.STATUSES.get(entry["status"], "") if entry["ended"] else "",
+            "waits_receives": bool(entry["waits_receives"]),
+        }
+        plans.append(Plan(**entry))
     return plans
 
 
 def event_of(entry: Any) -> Event:
-    """Returns an object for an entry of layout.EVENT."""
+    """Returns an `Event` for an entry of layout.EVENT."""
     return Event(
         number=int(entry["number"]),
         time=int(entry["time"]),

@@ -1,4 +1,4 @@
-"""Where a rank puts its record, and which records of jobs that are over stay."""
+"""Chooses where a rank puts its record, and removes records of old jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tfring.observe.recorder.places import (
     record_files,
 )
 from tfring.observe.recorder.processes import own_boot, process_state
-from tfring.observe.recorder.reader import RecordError, read_header, read_rings
+from tfring.observe.recorder.reader import RecordError, read_header, read_record
 
 _log = logging.getLogger("tfring")
 
@@ -49,23 +49,19 @@ def record_options(
     *,
     wait: bool = True,
 ) -> dict[str, str]:
-    """Returns what the runtime gets to know of its record, and makes the folder for it.
+    """Makes the folder for a rank's record and returns the options for the runtime's init.
 
-    Of several ranks the records stay until the job's launcher on this host has ended or, where
-    there is none, the last of them has left. Who that is removes them.
+    The records of a job with several ranks stay until its launcher on this host ends or, without a
+    launcher, until its last rank leaves; these remove them. If the folder cannot be written, a
+    warning says so, the options have no "path", and the record is in memory only.
 
     Args:
         name: Of the job and its generation, equal on all ranks: see places.py.
         rank: Ours.
         size: The number of ranks of the job.
-        given: The folder that the user wants, where records stay; None: `default_folder`, where
-            those of jobs that ended well are removed.
-        first_of_host: Whether this rank throws away what jobs before have left behind.
-        wait: Whether to wait until that is done: with many records it takes a while.
-
-    Returns:
-        For the runtime's init. Without "path" the record is in memory only, because the folder
-        cannot be written; a warning says so.
+        given: The user's folder, where records stay; None: the default folder.
+        first_of_host: Whether this rank removes what earlier jobs left.
+        wait: Whether to wait for that; with many records it takes a while.
     """
     options = {"job": name, "boot": own_boot()}
     base = Path(given) if given else default_folder()
@@ -92,25 +88,23 @@ def record_options(
 
 
 def launched(job: str) -> bool:
-    """Tells whether a launcher of this host runs the job and explains it at its end."""
+    """Tells whether a launcher on this host runs the job and explains it at its end."""
     entry = catalog.find(job)
     return entry is not None and entry.launched and entry.lives
 
 
 def remove_job(job: str) -> None:
-    """Removes the records of a job as far as no rank of it runs."""
+    """Removes the records of a job whose ranks have ended."""
     for folder in jobs():
         if id_of(folder.name) == job and is_over(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def throw_away(own: str) -> None:
-    """Removes the records of jobs that are over, but for a few of the newest.
+    """Removes the records of jobs that are over, except for a few of the newest.
 
-    Those that a launcher keeps are left to it, and to the ranks that it starts: these pass `own`.
-
-    Args:
-        own: The name of the folder that is being made; "": none.
+    Records that a launcher keeps are left to the launcher and its ranks, which pass their folder's
+    name as `own`; "": none.
     """
     over = [folder for folder in jobs() if folder.name != own and is_over(folder)]
     generations = [folder for folder in over if id_of(folder.name) == id_of(own)]
@@ -127,7 +121,7 @@ def throw_away(own: str) -> None:
 
 
 def _begin(name: str, base: Path, *, wait: bool) -> None:
-    """Notes the job, and throws away old records if these are not in a folder of the user."""
+    """Notes the job, and removes old records."""
     with contextlib.suppress(OSError):
         catalog.begin(id_of(name), sys.orig_argv, base, launched=False)
     if wait:
@@ -144,7 +138,7 @@ def _try_to_throw_away(own: str, seconds: float) -> None:
 
 
 def is_over(folder: Path) -> bool:
-    """Tells whether every rank's process is gone, or has left this job."""
+    """Tells whether each rank's process is gone or has left this job."""
     for path in record_files(folder):
         try:
             header = read_header(path)
@@ -164,5 +158,5 @@ def is_over(folder: Path) -> bool:
 def _has_left(path: Path, header: dict[str, Any]) -> bool:
     """Whether the rank has shut down; its process may go on with another job."""
     if header["state"] == RankState.FAILED:
-        return bool((read_rings(path).events["type"] == EventType.SHUTDOWN).any())
+        return bool((read_record(path).raw_events["type"] == EventType.SHUTDOWN).any())
     return bool(header["state"] == RankState.LEFT)

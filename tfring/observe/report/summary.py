@@ -1,4 +1,4 @@
-"""What a report says, in numbers."""
+"""The numbers of a report."""
 
 from __future__ import annotations
 
@@ -24,31 +24,30 @@ class RankSummary:
     """One rank; times are nanoseconds.
 
     Attributes:
-        rank: Which.
-        host: On which host.
-        state: "running", "stopped", "ended", "failed", or "gone" without having said why.
-        epoch: Of `fit`, from 1 on; 0: it is not known.
-        epochs: How many `fit` has.
-        step: The last one that the program has marked; -1: it marks none.
-        loss: Of `fit`, of the epoch so far on this rank; None: not known.
-        input: Mean of its waiting for input per step; None: its program says nothing of it.
+        rank: Its number.
+        host: The name of its host.
+        state: "running", "stopped", "ended", "failed", or "gone" without a reason.
+        epoch: Of `fit`, from 1 on; 0: unknown.
+        epochs: How many epochs `fit` has.
+        step: The last one that the program marked; -1: none.
+        loss: Of `fit`, of the epoch so far on this rank; None: unknown.
+        input: Mean wait for input per step; None: not reported.
         callbacks: Mean of Keras' callbacks after each batch.
-        own: Median of its own work per step, input and callbacks included; None: no steps are
-            known.
-        waiting: Median of its waiting for other ranks per step.
+        own: Median of its own work per step, with input and callbacks; None: no steps are known.
+        waiting: Median wait for other ranks per step.
         exposed: Median of communication per step that no computation hid.
         exchange: Median of both together.
         overlapped: Median of communication per step that was hidden.
-        last: How often it was the last, as rank 0 saw it, of all calls since the start.
-        late: What the others have waited for it in the steps of the report.
-        samples: Trained on so far; None: not known.
+        last: How often it was the last to ask, of all calls since the start.
+        late: How long the others waited for it in the steps of the report.
+        samples: Trained on so far; None: unknown.
         calls: Collectives that have ended.
         failed: Of these, with an error.
-        bytes: Of tensors of its calls.
+        bytes: Of the tensors of its calls.
         bytes_sent: Over connections and shared memory.
-        cache_hits: Calls that were asked for by their number in the response cache.
+        cache_hits: Calls that were sent as a number of the response cache.
         plans: Plans of several ranks that the record still has.
-        fused: Calls of these per plan, on average; None without plans.
+        fused: Mean number of calls per plan; None without plans.
     """
 
     rank: int
@@ -89,12 +88,11 @@ class Report:
         missing: Ranks without a record.
         ranks: One summary for each record.
         steps: The steps that all records have.
-        slowdowns: What has become slower.
-        unlocked: Why the last lock of the schedule ended that a record tells of; "": none does.
-        equal: Whether all ranks had equal weights at the end of the last `fit`; False: but for
-            rounding; None: not known.
-        notes: The last lines that the program has written into the records, as (rank, text):
-            among them what StragglerCallback has found.
+        slowdowns: What became slower.
+        notes: The last lines that the program wrote into the records, as (rank, text).
+        unlocked: Why the last recorded lock of the schedule ended; "": none did.
+        equal: Whether all ranks had equal weights at the end of the last `fit`; False: except for
+            rounding; None: unknown.
     """
 
     job: str
@@ -109,13 +107,13 @@ class Report:
 
     @property
     def slowest(self) -> RankSummary | None:
-        """The rank that the others have waited for longest; None if they waited for nobody."""
+        """The rank for which the others waited longest; None if they waited for nobody."""
         late = [rank for rank in self.ranks if rank.late]
         return max(late, key=lambda rank: rank.late, default=None)
 
     @property
     def always_slow(self) -> int | None:
-        """The rank that is slow without having become slow; None: there is none."""
+        """The rank that is slow without having become slow, if any."""
         steps = self.steps
         time = float(steps.total.mean(axis=0).sum()) if len(steps.number) else 0.0
         found = always_slow(steps.last_rank, steps.waited_for, time)
@@ -124,11 +122,7 @@ class Report:
 
 
 def make_report(job: JobRecords) -> Report:
-    """Returns what the records of a job say of its speed.
-
-    Args:
-        job: Its records.
-    """
+    """Returns what the records of a job say of its speed."""
     steps = job_steps(job)
     late = steps.waited_by_rank()
     first = job.records.get(0)
@@ -157,7 +151,7 @@ def make_report(job: JobRecords) -> Report:
 
 
 def _marks(job: JobRecords) -> list[tuple[int, int, str]]:
-    """Returns what the program has written into the records: times, ranks and texts."""
+    """Returns what the program wrote into the records: times, ranks and texts."""
     return sorted(
         (job.common(rank, event.time), rank, event.text)
         for rank, record in job.records.items()
@@ -207,15 +201,15 @@ def _summary(record: Record, steps: JobSteps, late: int, last: int | None) -> Ra
 
 
 def _per_step(header: dict[str, Any], name: str) -> float | None:
-    """Returns the mean of a sum of nanoseconds; None where nobody says it."""
+    """Returns the mean of a sum of nanoseconds; None: not reported."""
     steps, spent = int(header["step"]), int(header[name])
     return spent / steps if steps > 0 and (spent or header["epoch"]) else None
 
 
 def _last(first: Record | None, rank: int) -> int | None:
-    if first is None or rank >= len(first.lateness):
+    if first is None or rank >= len(first.ranks):
         return None
-    return first.lateness[rank].times
+    return int(first.ranks["times"][rank])
 
 
 def _state(record: Record) -> str:

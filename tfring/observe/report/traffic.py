@@ -1,4 +1,4 @@
-"""Which rank has sent how much to which."""
+"""The bytes that each rank sent to each."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from tfring.observe.recorder.job import JobRecords
 
 
 def traffic(job: JobRecords) -> Array:
-    """Returns how many bytes ranks have sent to each other, from row to column.
+    """Returns the bytes that ranks sent to each other, without NCCL, from row to column.
 
-    Args:
-        job: The records of the job. The row of a rank without one is 0. What NCCL has sent is not
-            counted.
+    The row of a rank without a record is 0.
     """
     found = np.zeros((job.size, job.size))
     for rank, record in job.records.items():
-        found[rank] = record.sent
+        found[rank] = record.ranks["sent"]
     return found

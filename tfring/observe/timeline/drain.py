@@ -1,4 +1,4 @@
-"""Takes what is new out of a rank's record, a few times a second, and writes it to its spool."""
+"""Copies what is new in a rank's record to its spool, a few times a second."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from tfring.observe.recorder import layout
-from tfring.observe.timeline.hops import HopSource
 from tfring.observe.timeline.phases import PhaseSource
 from tfring.observe.timeline.spool import SpoolWriter
 
@@ -20,16 +19,13 @@ _KEYS = {"call": ("number", "ended"), "plan": ("sequence", "ended"), "event": ("
 class Drain:
     """Reads the record of this process while the runtime writes it. For one thread."""
 
-    def __init__(
-        self, record: Path, writer: SpoolWriter, hops: HopSource, phases: PhaseSource
-    ) -> None:
-        """Opens the record; what is complete in it already is left out.
+    def __init__(self, record: Path, writer: SpoolWriter, phases: PhaseSource) -> None:
+        """Opens the record; calls and plans that have ended already are left out.
 
         Args:
             record: The file of this rank.
-            writer: Gets what comes.
-            hops: Has the messages between ranks, which are not in the record.
-            phases: Has what `fit` notes, which is not there, either.
+            writer: Gets what is new.
+            phases: Has what `fit` notes, which is not in the record.
 
         Raises:
             OSError: The file cannot be read.
@@ -38,7 +34,7 @@ class Drain:
             # It stays readable when the runtime removes the file.
             self._memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         header = np.frombuffer(self._memory, layout.HEADER, 1)[0]
-        self._writer, self._hops, self._phases = writer, hops, phases
+        self._writer, self._phases = writer, phases
         self._rings: dict[str, np.ndarray[Any, Any]] = {}
         at = layout.HEADER_BYTES
         dtypes = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT}
@@ -65,12 +61,11 @@ class Drain:
             whole = (entries[key] == complete[slots]) & (ring[key][slots] == complete[slots])
             seen[slots[whole]] = complete[slots][whole]
             self._writer.add(name, entries[whole].tobytes())
-        self._writer.add("hops", self._hops.take())
         self._writer.add("phases", self._phases.take())
         self._writer.flush(header)
 
     def take_all(self) -> None:
-        """Writes what is new, also what is not complete."""
+        """Writes what is new, even if it is not complete."""
         self.take()
         for name, ring in self._rings.items():
             numbers, _ = self._complete(name)

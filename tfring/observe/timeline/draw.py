@@ -1,4 +1,4 @@
-"""Makes a timeline of the records of a job: a process for each rank, all on one clock."""
+"""Draws a timeline from the records of a job: a process for each rank, all on one clock."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import numpy as np
 from tfring.observe.recorder.gradients import Series
 from tfring.observe.recorder.job import JobRecords
 from tfring.observe.recorder.reader import Call, Event, Record
-from tfring.observe.timeline.critical import Segment, critical_path
-from tfring.observe.timeline.hops import NO_HOPS, Hops
 from tfring.observe.timeline.moments import JobMoments, Moments
 from tfring.observe.timeline.phases import KINDS, NO_PHASES, Phases
 from tfring.observe.timeline.trace import Trace
@@ -24,31 +22,23 @@ _EXPOSED = "exposed communication"
 _OURS = "tfring."
 
 
-def draw(
-    job: JobRecords,
-    hops: Mapping[int, Hops] | None = None,
-    phases: Mapping[int, Phases] | None = None,
-) -> Trace:
+def draw(job: JobRecords, phases: Mapping[int, Phases] | None = None) -> Trace:
     """Returns the timeline of a job.
 
     Args:
         job: The records of its ranks.
-        hops: Messages between ranks, by the rank that noted them, where they were noted.
-        phases: What `fit` did when, by rank, where that was noted.
+        phases: What `fit` did when, by rank, if it was noted.
     """
     moments = JobMoments(job)
     trace = Trace(_origin(job), _facts(job))
-    _path(trace, moments)
     for rank, record in job.records.items():
-        one = _Rank(trace, moments, rank)
-        one.draw(record, (phases or {}).get(rank, NO_PHASES))
-        one.draw_hops((hops or {}).get(rank, NO_HOPS))
+        _Rank(trace, moments, rank).draw(record, (phases or {}).get(rank, NO_PHASES))
     return trace
 
 
 def process_of(rank: int) -> int:
-    """Returns the number of a rank's process in the file; the critical path has number 1."""
-    return rank + 2
+    """Returns the number of a rank's process in the file."""
+    return rank + 1
 
 
 def _origin(job: JobRecords) -> int:
@@ -82,37 +72,12 @@ def _facts(job: JobRecords) -> dict[str, Any]:
     }
 
 
-def _path(trace: Trace, moments: JobMoments) -> None:
-    """Draws the critical paths of all steps."""
-    keys = sorted({key for steps in moments.steps.values() for key in steps})
-    paths = [(key, critical_path(moments, key[1], key[0])) for key in keys]
-    if not any(path for _, path in paths):
-        return
-    trace.process(1, "critical path")
-    end: dict[Series, int] = {}
-    for (series, number), path in paths:
-        if path and path[0].begin >= end.get(series, 0):
-            lane = trace.lane(1, _steps_lane(series, moments))
-            _step_path(trace, lane, number, path)
-            end[series] = path[-1].end
-
-
 def _steps_lane(series: Series, moments: JobMoments) -> str:
-    """Returns the lane of steps: "steps" where there is one optimizer for all ranks."""
+    """Returns the lane of steps: "steps" if one optimizer is used by all ranks."""
     if len(moments.series) == 1 and series[0] == 0:
         return "steps"
     of = f" in process set {series[0]}" if series[0] else ""
     return f"steps of {series[1]}{of}"
-
-
-def _step_path(trace: Trace, lane: int, number: int, path: tuple[Segment, ...]) -> None:
-    spent: Counter[str] = Counter()
-    for part in path:
-        spent[f"{part.text}, us"] += round((part.end - part.begin) / 1000)
-    trace.slice(1, lane, f"step {number}", path[0].begin, path[-1].end, {"step": number, **spent})
-    for part in path:
-        args = {"rank": part.rank, "collective": part.name}
-        trace.slice(1, lane, part.text, part.begin, part.end, args)
 
 
 class _Rank:
@@ -144,22 +109,8 @@ class _Rank:
         others = [name for name, _ in count.most_common() if not name.startswith(_OURS)]
         return [*gradients, *others][:NAMED_LANES]
 
-    def draw_hops(self, hops: Hops) -> None:
-        """Draws a lane for what goes to each peer, and one for what comes from it."""
-        common = self._moments.job.common
-        for hop in hops:
-            end, peer = common(self._rank, int(hop["end"])), int(hop["peer"])
-            text = f"from rank {peer}" if hop["receives"] else f"to rank {peer}"
-            lane = self._trace.lane(self._process, text)
-            first = common(self._rank, int(hop["first"]))
-            since = common(self._rank, int(hop["since"])) or first
-            args = {"bytes": int(hop["bytes"]), "plan": int(hop["sequence"])}
-            name = f"plan {args['plan']}"
-            self._trace.slice(self._process, lane, name, since, end, args)
-            self._trace.slice(self._process, lane, "bytes move", first, end)
-
     def _phases(self, phases: Phases) -> None:
-        """Draws what `fit` does, what it waits for and what callbacks take."""
+        """Draws what `fit` does, how long it waits for input, and how long callbacks take."""
         common = self._moments.job.common
         for lane in dict.fromkeys(lane for lane, _ in KINDS) if len(phases) else ():
             self._trace.lane(self._process, lane)
@@ -176,7 +127,7 @@ class _Rank:
             )
 
     def _steps(self) -> None:
-        """Draws steps: from the end of one to the end of the next."""
+        """Draws steps, each from the end of the one before to its own end."""
         steps, common = self._moments.steps[self._rank], self._moments.job.common
         for (series, number), step in sorted(steps.items()):
             first, ready = common(self._rank, step.first), common(self._rank, step.ready)
@@ -238,7 +189,7 @@ class _Rank:
 
 
 def _phases(one: Moments, end: int) -> list[tuple[str, int, int]]:
-    """Returns what a call went through: name, begin, end; without gap and never backwards."""
+    """Returns the phases of a call: name, begin, end; without a gap and never backwards."""
     if one.last_rank >= 0 and one.last_rank != one.rank:
         first = f"submitted, waits for rank {one.last_rank}"
     else:

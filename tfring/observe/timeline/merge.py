@@ -1,4 +1,4 @@
-"""Makes the file of a timeline from what ranks have spooled, and removes what jobs have left."""
+"""Makes the file of a timeline from the spools of ranks, and removes what earlier jobs left."""
 
 from __future__ import annotations
 
@@ -31,31 +31,21 @@ _MOST_CALLS = 50_000
 
 
 def target_of(path: Path, rank: int) -> Path:
-    """Returns the file that the first rank of a host makes.
-
-    Args:
-        path: The file of the timeline.
-        rank: That rank.
-    """
+    """Returns the file that the first rank of a host makes."""
     if rank == 0:
         return path
     return path.with_name(f"{path.stem}.{os.uname().nodename}{path.suffix}")
 
 
 def remove_spools_above(path: Path, size: int) -> None:
-    """Removes spools of an earlier job with more ranks. Each rank of a job replaces its own.
-
-    Args:
-        path: The file of the timeline.
-        size: How many ranks the job has.
-    """
+    """Removes spools of an earlier job with more ranks than `size`; each rank replaces its own."""
     for spool, facts in _facts_of_spools(path):
         if facts["rank"] >= size:
             remove_spool(spool)
 
 
 def make_file(path: Path, rank: int, facts: dict[str, Any]) -> None:
-    """Makes the file of the spools of a job that are there.
+    """Makes the file from the spools of a job.
 
     Args:
         path: The file of the timeline.
@@ -78,7 +68,7 @@ def make_file(path: Path, rank: int, facts: dict[str, Any]) -> None:
     target = target_of(path, rank)
     found = load_timeline(list(spools.values()), _MOST_CALLS)
     job = found.job
-    draw(job, found.hops, found.phases).write(target)
+    draw(job, found.phases).write(target)
     if found.left_out:
         _warn_of_more(target, found.left_out)
     if job.missing:
@@ -95,13 +85,10 @@ def make_file(path: Path, rank: int, facts: dict[str, Any]) -> None:
 
 
 def clear(path: Path) -> None:
-    """Removes what earlier jobs have left of a timeline, which would be taken for the next one's.
-
-    Args:
-        path: The file.
+    """Removes the file and the spools that earlier jobs left.
 
     Raises:
-        OSError: It cannot be removed.
+        OSError: The file cannot be removed.
     """
     replaced_file(path).unlink(missing_ok=True)
     for spool in spools_of(path):
@@ -111,14 +98,10 @@ def clear(path: Path) -> None:
 
 
 def finish(path: Path) -> bool:
-    """Makes the file of what ranks have left that did not come to it, as they were killed.
+    """Makes the file from spools of ranks that were killed; tells whether there were any.
 
-    Args:
-        path: The file; `clear` has removed one of an earlier job. Of several jobs that one run of
-            the launcher has had, the newest.
-
-    Returns:
-        Whether there was anything left.
+    Of several jobs of one launcher it takes the newest. `clear` has removed the file of an earlier
+    job.
 
     Raises:
         OSError: It cannot be written.
@@ -129,7 +112,7 @@ def finish(path: Path) -> bool:
     newest = max((one for _, one in facts), key=lambda one: int(one["began"]))
     spools = [spool for spool, _ in _of_job(path, newest)]
     found = load_timeline(spools, _MOST_CALLS)
-    draw(found.job, found.hops, found.phases).write(path)
+    draw(found.job, found.phases).write(path)
     if found.left_out:
         _warn_of_more(path, found.left_out)
     if not found.left_out and not found.job.missing:
@@ -138,7 +121,7 @@ def finish(path: Path) -> bool:
 
 
 def _remove(spools: list[Path]) -> None:
-    """Removes spools, but for those that ranks still write."""
+    """Removes spools, but not those that ranks still write."""
     for spool in spools:
         if is_done(spool) or process_state(facts_of(spool)) == "gone":
             remove_spool(spool)
@@ -173,7 +156,7 @@ def _facts_of_spools(path: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def _wait_for(spools: list[Path]) -> None:
-    """Waits until ranks that live have ended their spools, or some time is over."""
+    """Waits until live ranks have ended their spools, at most _OTHERS_SECONDS."""
     limit = time.monotonic() + _OTHERS_SECONDS
     for spool in spools:
         facts = facts_of(spool)

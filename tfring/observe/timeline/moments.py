@@ -1,4 +1,4 @@
-"""What the records of all ranks together say of a call: its times on one clock."""
+"""Combines the records of all ranks: the times of each call on one clock."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Key = tuple[Series, int]
 
 @dataclass(frozen=True)
 class Moments:
-    """One call of one rank. Times are nanoseconds of the common clock, 0: not yet, or not known.
+    """One call of one rank. Times are nanoseconds of the common clock; 0: not yet, or unknown.
 
     Attributes:
         call: As in its record.
         rank: Whose call it is.
         submitted: The program called.
-        asked_but_one: All ranks but the last one had asked rank 0 for it.
+        asked_but_one: All ranks but the last had asked rank 0 for it.
         asked: All had.
-        last_rank: The rank that asked last; -1: not known.
+        last_rank: The rank that asked last; -1: unknown.
         planned: The plan came.
         started: The plan's first bytes could move; before, the plan was queued.
-        finished: The plan was through.
-        ended: The call was given back to the program.
+        finished: The plan had ended.
+        ended: The program got the result.
     """
 
     call: Call
@@ -53,11 +53,7 @@ class JobMoments:
     """
 
     def __init__(self, job: JobRecords) -> None:
-        """Reads what is in the records.
-
-        Args:
-            job: The records.
-        """
+        """Reads the records."""
         self.job = job
         self._plans: dict[tuple[int, int], Plan] = {
             (rank, plan.sequence): plan
@@ -71,11 +67,6 @@ class JobMoments:
             for call in record.calls
             if call.sequence and call.last_rank >= 0
         }
-        self._of_plan: dict[int, list[tuple[int, Call]]] = defaultdict(list)
-        for rank, record in job.records.items():
-            for call in record.calls:
-                if call.sequence:
-                    self._of_plan[call.sequence].append((rank, call))
         own = {rank: steps_of(record.raw_calls) for rank, record in job.records.items()}
         same = aligned(own)
         self.steps = {
@@ -89,12 +80,7 @@ class JobMoments:
         }
 
     def of(self, rank: int, call: Call) -> Moments:
-        """Returns the times of a call.
-
-        Args:
-            rank: Whose call it is.
-            call: The call.
-        """
+        """Returns the times of a call of a rank."""
         common = self.job.common
         where, asked = self._asked.get((call.sequence, call.name), (rank, None))
         plan = self._plans.get((rank, call.sequence)) if call.sequence else None
@@ -111,26 +97,13 @@ class JobMoments:
             ended=common(rank, call.ended),
         )
 
-    def of_plan(self, sequence: int) -> list[Moments]:
-        """Returns all calls of a plan, of all ranks.
-
-        Args:
-            sequence: The plan's number.
-        """
-        return [self.of(rank, call) for rank, call in self._of_plan[sequence]]
-
-    def before(self, rank: int, sequence: int) -> int:
-        """Returns the plan that this rank ran last before another; 0: none is known."""
-        earlier = range(sequence - 1, max(0, sequence - 1000), -1)
-        return next((number for number in earlier if (rank, number) in self._plans), 0)
-
     def last_time(self, rank: int) -> int:
         """Returns until when a rank is known to have lived, on the common clock."""
         return self.job.common(rank, last_sign(self.job.records[rank]))
 
 
 def _calls_of_steps(record: Record, own: Steps, same: Steps) -> dict[Key, list[Call]]:
-    """Returns the calls of the steps in `same`, which are those that `own` has with its numbers."""
+    """Returns the calls of the steps in `same`, which `own` has with its own numbers."""
     names = [own.names[series] for series in own.series.tolist()]
     counted = zip(names, own.number.tolist(), same.number.tolist(), strict=True)
     key_of = {(name, number): (name, common) for name, number, common in counted}

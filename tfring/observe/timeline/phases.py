@@ -1,4 +1,4 @@
-"""What `fit` does when on a rank, as it notes it while a timeline is on."""
+"""What `fit` does when on a rank; it notes this while a timeline is on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_PHASES: Phases = np.zeros(0, PHASE)
 
 
 class PhaseSource:
-    """Holds what was noted until it is taken. One thread notes, and another one takes."""
+    """Holds phases until they are taken. One thread notes, and another takes."""
 
     def __init__(self) -> None:
         self._noted: deque[tuple[int, int, int, int]] = deque()

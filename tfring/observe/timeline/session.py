@@ -1,8 +1,7 @@
-"""Starting and stopping the timeline of this process, and making the file at its end.
+"""Starts and stops the timeline of this process, and makes the file at its end.
 
-While it is on, a thread of every rank drains its own record into a spool beside the file. At the
-end the first rank of a host waits for the spools of the others and makes the file of all that are
-there.
+While it is on, a thread of each rank copies its own record into a spool beside the file. At the end
+the first rank of a host waits for the others' spools and makes the file.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from typing import Any
 from tfring.observe.recorder.own import own_path
 from tfring.observe.recorder.reader import read_header
 from tfring.observe.timeline.drain import Drain
-from tfring.observe.timeline.hops import HopSource
 from tfring.observe.timeline.merge import make_file, remove_spools_above, target_of
 from tfring.observe.timeline.phases import PhaseSource
 from tfring.observe.timeline.spool import IDENTITY, SpoolWriter, spool_path
@@ -34,19 +31,18 @@ _INTERVAL = 0.2
 
 @dataclass(frozen=True)
 class _Here:
-    """Which rank this process is, and how large its spool may become."""
+    """This process's rank, and the largest size of its spool."""
 
     rank: int
     local_rank: int
     megabytes: int
-    take_hops: Callable[[bool], bytes]
 
 
 class _Session:
     """A timeline that is on."""
 
     def __init__(self, path: Path, here: _Here, record: Path) -> None:
-        """Begins to drain.
+        """Begins to copy.
 
         Raises:
             OSError: The spool cannot be written, or the record not be read.
@@ -64,17 +60,15 @@ class _Session:
             remove_spools_above(path, header["size"])
         limit = here.megabytes << 20
         self._writer = SpoolWriter(spool_path(path, self.rank), limit, self.facts)
-        self.hops = HopSource(here.take_hops)
         self.phases = PhaseSource()
-        self._drain = Drain(record, self._writer, self.hops, self.phases)
+        self._drain = Drain(record, self._writer, self.phases)
         self._drain.take()  # from here on what is there can be read after a crash
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tfring-timeline", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Ends draining; everything that the record has is in the spool then."""
-        self.hops.end()
+        """Ends copying; the spool has everything then."""
         self._end.set()
         self._thread.join()
 
@@ -91,7 +85,7 @@ class _Session:
 
 
 class _State:
-    """What this process's timeline is. Written under _lock; lives as long as the process."""
+    """The timeline of this process. Written under _lock."""
 
     here: _Here | None = None  # between init and shutdown
     session: _Session | None = None
@@ -106,14 +100,14 @@ _state = _State()
 def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
     """Begins to record a timeline of this rank; see `tfring help timeline`.
 
-    Every rank that is to be in the file calls it, with the same name. Calls that ended before are
+    Each rank that is to be in the file calls it, with the same name. Calls that ended before are
     not in it.
 
     Args:
         file_path: The file for Perfetto, which is there after `stop_timeline` or `shutdown`;
-            compressed if its name ends in .gz. On other hosts than rank 0's the host's name is
-            added to it.
-        mark_cycles: Horovod's; there are no cycles, and it has no effect.
+            compressed if its name ends in .gz. On hosts without rank 0 the host's name is added to
+            it.
+        mark_cycles: Horovod's; it has no effect, because there are no cycles.
 
     Raises:
         ValueError: `init` was not called, or a timeline is on.
@@ -144,9 +138,9 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
 
 
 def stop_timeline() -> None:
-    """Ends the timeline. The first rank of a host then makes the file, which may take seconds.
+    """Ends the timeline, if one is on. The first rank of a host then makes the file.
 
-    Does nothing if none is on.
+    That may take seconds.
 
     Raises:
         OSError: The file cannot be written.
@@ -156,24 +150,17 @@ def stop_timeline() -> None:
         raise error
 
 
-def attach(
-    rank: int,
-    local_rank: int,
-    megabytes: int,
-    timeline: str | None,
-    take_hops: Callable[[bool], bytes],
-) -> None:
-    """This process has become a rank; starts the timeline that the environment asks for.
+def attach(rank: int, local_rank: int, megabytes: int, timeline: str | None) -> None:
+    """Notes that this process became a rank; starts the timeline that the environment asks for.
 
     Args:
-        rank: Which one.
+        rank: Its rank.
         local_rank: Its number on its host.
-        megabytes: How large its spool may become.
+        megabytes: The largest size of its spool.
         timeline: TFRING_TIMELINE; None: the program may call `start_timeline`.
-        take_hops: The binding's function.
     """
     with _lock:
-        _state.here = _Here(rank, local_rank, megabytes, take_hops)
+        _state.here = _Here(rank, local_rank, megabytes)
     if timeline is None:
         return
     try:
@@ -183,21 +170,13 @@ def attach(
 
 
 def phases() -> PhaseSource | None:
-    """Returns where to note what `fit` does, while a timeline is on; else None."""
+    """Returns where `fit` notes what it does, while a timeline is on; else None."""
     session = _state.session
     return None if session is None else session.phases
 
 
-def about_to_leave() -> None:
-    """The runtime of this process is about to end, and what it has besides the record is lost."""
-    with _lock:
-        session = _state.session
-    if session is not None:
-        session.hops.end()
-
-
 def detach() -> None:
-    """This process is no rank any more; ends the timeline if one is on, without its file."""
+    """Ends the timeline if one is on, without its file: this process is no rank any more."""
     with _lock:
         _state.here = None
     _end_session()
@@ -219,7 +198,7 @@ def _end_session() -> None:
 
 
 def _make_files() -> list[Exception]:
-    """Makes the files of timelines that have ended; returns what went wrong."""
+    """Makes the files of timelines that have ended; returns the errors."""
     errors: list[Exception] = []
     with _files:
         for session in _state.ended:

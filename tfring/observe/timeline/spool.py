@@ -1,9 +1,9 @@
-"""What a rank writes while a timeline is on: a file that is valid at any time and bounded in size.
+"""The file that a rank writes while a timeline is on: valid at any time, and bounded in size.
 
-It begins with a line of JSON. Then come parts: four letters that say what it is, the number of
-bytes, the bytes. A part that a crash has cut off is left out. When the file is half as large as
-allowed it is renamed, replacing the one before, and a new one begun. Entries are those of the
-record, so all that has been drained becomes a record again, one with longer rings.
+It begins with a line of JSON. Then come parts: a tag of four letters, the number of bytes, the
+bytes. A part that a crash cut off is ignored. When the file has half of the allowed size, it is
+renamed, replacing the one before, and a new one begins. Entries are those of the record, so a spool
+becomes a record with longer rings.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ import numpy as np
 from tfring.observe.recorder import layout
 from tfring.observe.recorder.files import checked_header, open_file
 from tfring.observe.recorder.job import JobRecords, job_of, load_job
-from tfring.observe.recorder.reader import Record, RecordError, Rings, read_record, record_of
-from tfring.observe.timeline.hops import HOP, Hops
+from tfring.observe.recorder.reader import Record, RecordError, read_record, record_of
 from tfring.observe.timeline.phases import PHASE, Phases
 
 SUFFIX = ".spool"
@@ -44,10 +43,8 @@ _TAGS = {
     b"PLAN": "plan",
     b"EVNT": "event",
     b"RANK": "rank",
-    b"HOPS": "hops",
     b"PHAS": "phases",
 }
-_BESIDE = {"hops": HOP, "phases": PHASE}  # and not in the record
 _TAG_OF = {name: tag for tag, name in _TAGS.items()}
 _END = b"DONE"
 _PART = struct.Struct("<4sI")
@@ -58,12 +55,12 @@ class SpoolWriter:
     """Writes the spool of one rank. For one thread."""
 
     def __init__(self, path: Path, limit: int, facts: dict[str, Any]) -> None:
-        """Makes the file.
+        """Makes the file; one of an earlier job is removed.
 
         Args:
-            path: The file; what an earlier job has left there is removed.
+            path: The file.
             limit: How many bytes both files may have together.
-            facts: What the first line says besides.
+            facts: For the first line.
 
         Raises:
             OSError: It cannot be written.
@@ -76,20 +73,11 @@ class SpoolWriter:
         self._file = self._begin()
 
     def add(self, name: str, data: bytes) -> None:
-        """Adds entries of a ring, or the header.
-
-        Args:
-            name: "header", "call", "plan", "event", "rank", "hops" or "phases".
-            data: As they are in the record, or come from the binding or from `fit`.
-        """
+        """Adds a part: "header", "call", "plan", "event", "rank" or "phases"."""
         self._write(_TAG_OF[name], data)
 
     def flush(self, header: bytes) -> None:
-        """Makes what was added visible to readers; begins a new file if this one is large enough.
-
-        Args:
-            header: Of the record.
-        """
+        """Makes what was added visible; begins a new file if this one is large enough."""
         self._file.flush()
         self._whole = self._used
         if self._used < self._limit:
@@ -103,17 +91,13 @@ class SpoolWriter:
         self._whole = self._used
 
     def close(self, done: bool) -> None:
-        """Closes the file.
-
-        Args:
-            done: Whether the rank has written all that it will.
-        """
+        """Closes the file; `done`: the rank has written everything."""
         if done:
             self._write(_END, b"")
         self._file.close()
 
     def give_up(self) -> None:
-        """Says that nothing more comes, after writing has failed: readers would wait for it."""
+        """Marks the end after writing has failed, so that readers do not wait."""
         with contextlib.suppress(OSError):
             self._file.close()  # fails again, and is closed
         with contextlib.suppress(OSError), self.path.open("r+b") as file:
@@ -144,7 +128,7 @@ def spool_path(timeline: Path, rank: int) -> Path:
 
 
 def spools_of(timeline: Path) -> list[Path]:
-    """Returns the spools that are there for a timeline."""
+    """Returns the spools of a timeline."""
     found = timeline.parent.glob(f"{_escaped(timeline.name)}.rank-*{SUFFIX}")
     return sorted(found, key=lambda path: (len(path.name), path.name))
 
@@ -164,13 +148,10 @@ def is_spool(path: Path) -> bool:
 
 
 def facts_of(path: Path) -> dict[str, Any]:
-    """Returns what the first line of a spool says.
-
-    Args:
-        path: The spool.
+    """Returns the first line of a spool.
 
     Raises:
-        RecordError: The file is none.
+        RecordError: The file is no spool.
         OSError: It cannot be read.
     """
     with open_file(path, -1) as file:
@@ -188,7 +169,7 @@ def facts_of(path: Path) -> dict[str, Any]:
 
 
 def is_done(path: Path) -> bool:
-    """Tells whether the rank of a spool has written all that it will."""
+    """Tells whether the rank of a spool has written everything."""
     try:
         with open_file(path) as file:
             file.seek(-_PART.size, 2)
@@ -198,14 +179,11 @@ def is_done(path: Path) -> bool:
 
 
 def read_spool(path: Path, most: int | None = None) -> tuple[Record, int]:
-    """Makes a record of what is in a spool.
+    """Makes a record of a spool; returns it and the number of calls that were left out.
 
     Args:
         path: The spool.
-        most: Of more calls than that, only the newest.
-
-    Returns:
-        The record, and how many calls were left out.
+        most: The largest number of calls; the newest stay.
 
     Raises:
         RecordError: The file is no spool, or holds nothing yet.
@@ -240,54 +218,39 @@ def read_spool(path: Path, most: int | None = None) -> tuple[Record, int]:
     if len(rings["rank"]) not in (0, checked["size"]):
         raise RecordError(f"{path} is damaged: it is of {len(rings['rank'])} ranks")
     now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-    whole = Rings(checked, rings["call"], rings["plan"], rings["event"], rings["rank"], now)
-    return record_of(path, whole), left_out
+    return record_of(path, checked, rings, now), left_out
 
 
-def _beside(path: Path, name: str, most: int | None) -> np.ndarray[Any, Any]:
-    """Returns what is in a spool and not in a record, in order of time.
-
-    Args:
-        path: The spool.
-        name: "hops" or "phases".
-        most: Of more than that, only the newest.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+def _phases(path: Path, most: int | None) -> Phases:
+    """Returns what `fit` did when, in order of time; of more than `most` phases the newest."""
     files = [one for one in (older_file(path), path) if one.exists()]
-    data = [part for one in files for found, part in _parts(one) if found == name]
-    entries = np.frombuffer(b"".join(data), _BESIDE[name])
+    data = [part for one in files for name, part in _parts(one) if name == "phases"]
+    entries = np.frombuffer(b"".join(data), PHASE)
     return entries if most is None else entries[-most:]
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What there is of a job.
+    """A job read from spools and records.
 
     Attributes:
         job: The records.
-        hops: Messages between ranks, by rank; of those that have a spool.
-        phases: What `fit` did when, by rank; of the same.
-        left_out: How many calls were left out as there are so many.
+        phases: What `fit` did when, by rank; of ranks with a spool.
+        left_out: How many calls were left out because there are too many.
     """
 
     job: JobRecords
-    hops: dict[int, Hops]
     phases: dict[int, Phases]
     left_out: int
 
 
 def load_timeline(given: Sequence[Path | str] = (), most: int | None = None) -> Loaded:
-    """Reads a job as `load_job` does, and besides from the spools of a timeline.
+    """Reads a job as `load_job` does, and from the spools of a timeline.
 
     Args:
-        given: Spools, the name of a timeline that has spools beside it, records, folders, or the
-            id of a job.
-        most: Of more calls than that in all spools, only the newest; of messages, too.
-
-    Returns:
-        The records of the job and what is not in them.
+        given: Spools, the name of a timeline with spools beside it, records, folders, or the id of
+            a job.
+        most: The largest number of calls in all spools; the newest stay.
 
     Raises:
         RecordError: There is no record, a file is none, or the files are of several jobs.
@@ -300,19 +263,18 @@ def load_timeline(given: Sequence[Path | str] = (), most: int | None = None) -> 
         spools += found
         others += [] if found else [str(one)]
     records = list(load_job(others).records.values()) if others or not spools else []
-    left_out, hops, phases = 0, dict[int, Hops](), dict[int, Phases]()
+    left_out, phases = 0, dict[int, Phases]()
     each = None if most is None or not spools else most // len(spools)
     for path in spools:
         record, more = read_spool(path, each)
         records.append(record)
         left_out += more
-        hops[record.rank] = _beside(path, "hops", each)
-        phases[record.rank] = _beside(path, "phases", each)
-    return Loaded(job_of(records), hops, phases, left_out)
+        phases[record.rank] = _phases(path, each)
+    return Loaded(job_of(records), phases, left_out)
 
 
 def _newest(ring: np.ndarray[Any, Any], key: str) -> np.ndarray[Any, Any]:
-    """Returns each entry once, as it was drained last: open ones are drained again."""
+    """Returns each entry once, as it was written last; open entries are written again."""
     backwards = ring[::-1]
     _, first = np.unique(backwards[key], return_index=True)
     newest: np.ndarray[Any, Any] = backwards[first]
@@ -320,7 +282,7 @@ def _newest(ring: np.ndarray[Any, Any], key: str) -> np.ndarray[Any, Any]:
 
 
 def _after_the_last_drain(facts: dict[str, Any]) -> dict[str, bytes]:
-    """Returns what the record has of the time since the timeline began: of a killed rank, say."""
+    """Returns what the record has that the spool lacks, for example of a killed rank."""
     try:
         record = read_record(facts["record"])
     except (OSError, RecordError):
@@ -335,9 +297,9 @@ def _after_the_last_drain(facts: dict[str, Any]) -> dict[str, bytes]:
 
 
 def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yields the parts of a file up to the one that is cut off."""
+    """Yields the parts of a file up to one that is cut off."""
     sizes = {"header": layout.HEADER.itemsize, **{n: d.itemsize for n, d in RINGS.items()}}
-    sizes |= {name: dtype.itemsize for name, dtype in _BESIDE.items()}
+    sizes["phases"] = PHASE.itemsize
     with open_file(path, -1) as file:
         file.readline()
         while len(head := file.read(_PART.size)) == _PART.size:

@@ -1,6 +1,6 @@
-"""A file in Chrome's trace format, which Perfetto and chrome://tracing show.
+"""Writes Chrome's trace format, which Perfetto and chrome://tracing show.
 
-"Trace Event Format", Nat Duca and Dean Michael Maclean, Google 2016. Times in it are microseconds;
+"Trace Event Format", Nat Duca and Dean Michael Maclean, Google 2016. Its times are microseconds;
 three digits behind the point keep the nanoseconds.
 """
 
@@ -17,10 +17,7 @@ _AT_ONCE = 1000
 
 
 def replaced_file(path: Path) -> Path:
-    """Returns the file that a new one at a path replaces: where links lead to.
-
-    Args:
-        path: That of the new file.
+    """Returns the file that a new one at `path` replaces: the target of links.
 
     Raises:
         FileExistsError: It is a device or the like, which root could remove.
@@ -34,18 +31,15 @@ def replaced_file(path: Path) -> Path:
 class Trace:
     """Slices, marks and counters of several processes, each in lanes.
 
-    A process is a number above 0: Perfetto takes process 0 for an idle CPU. A lane is one of a
-    process. Slices of one lane may be inside one another, the outer one added first, but not
-    overlap otherwise.
+    A process is a number above 0: Perfetto takes process 0 for an idle CPU. Slices of one lane may
+    be nested, the outer one added first, but must not overlap otherwise.
+
+    Args:
+        origin: Nanoseconds; this time is 0 in the file.
+        facts: For the file's `otherData`.
     """
 
     def __init__(self, origin: int, facts: Mapping[str, Any]) -> None:
-        """Begins an empty trace.
-
-        Args:
-            origin: Nanoseconds; this time is 0 in the file.
-            facts: What the file says of itself.
-        """
         self._origin = origin
         self._facts = dict(facts)
         self._events: list[Mapping[str, Any]] = []
@@ -82,14 +76,14 @@ class Trace:
         flow_from: str = "",
         flow_to: str = "",
     ) -> None:
-        """Adds what took some time.
+        """Adds something that took from `begin` to `end`, in nanoseconds.
 
         Args:
             process: The process.
             lane: Its lane.
-            name: What it is called.
-            begin: Nanoseconds.
-            end: Nanoseconds.
+            name: What the slice shows.
+            begin: Its begin.
+            end: Its end.
             args: More about it.
             flow_from: An arrow of this name begins here.
             flow_to: The arrow of this name ends here.
@@ -116,7 +110,7 @@ class Trace:
 
         Args:
             process: The process.
-            group: What the rows are called.
+            group: The name of the rows.
             parts: Name, begin and end in nanoseconds of the slice, then of those inside it.
             args: More about it.
         """
@@ -130,21 +124,18 @@ class Trace:
             first = {}
 
     def mark(self, process: int, lane: int, name: str, time: int, args: Mapping[str, Any]) -> None:
-        """Adds what happened at one time, in nanoseconds."""
+        """Adds something that happened at one time, in nanoseconds."""
         ts = (time - self._origin) / 1000
         event = {"ph": "i", "s": "t", "pid": process, "tid": lane, "name": name, "ts": ts}
         self._add({**event, "args": args})
 
     def counter(self, process: int, name: str, unit: str, time: int, value: int) -> None:
-        """Says what a counter is from a time, in nanoseconds, on."""
+        """Sets a counter from a time, in nanoseconds, on."""
         ts = (time - self._origin) / 1000
         self._add({"ph": "C", "pid": process, "name": name, "ts": ts, "args": {unit: value}})
 
     def write(self, path: Path | str) -> None:
-        """Writes the file, compressed if its name ends in .gz; whole or not at all.
-
-        Args:
-            path: The file; one that is there is replaced.
+        """Writes the whole file or nothing, compressed if its name ends in .gz.
 
         Raises:
             OSError: It cannot be written, or is a device or the like.
@@ -172,7 +163,7 @@ class Trace:
             self._encode()
 
     def _encode(self) -> None:
-        """Many at once are encoded faster, and take less memory then."""
+        """Encodes many events at once, which is faster and takes less memory."""
         if self._events:
             self._encoded.append(json.dumps(self._events)[1:-1])
             self._events = []

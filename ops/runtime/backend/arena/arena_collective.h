@@ -47,9 +47,7 @@ class ArenaCollective {
   // Moves what can be moved without waiting; true if anything was. Internal if the members do not
   // run the same collective.
   Result<bool> Advance();
-  // How many members, from the first on, have been seen to begin the collective, or need not be.
-  size_t seen() const { return seen_; }
-  // Whether another member has been seen to.
+  // Whether another member has been seen to begin the collective.
   bool met() const { return met_; }
   // Whether Advance would move anything or fail. Loads with memory_order_seq_cst.
   bool CanAdvance() const;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "ops/runtime/base/clock.h"
-#include "ops/runtime/interfaces/hops.h"
 #include "ops/runtime/interfaces/plan_marks.h"
 
 namespace tfring {
@@ -21,8 +20,6 @@ void ArenaRunner::Start(const Collective& collective, const Reduction& reduction
   suspect_ = kNoRank;
   watch_.Moved();
   machine_.Start(collective, reduction, check);
-  came_.assign(collective.hops != nullptr ? collective.members.size() : 0, 0);
-  began_ = came_.empty() ? 0 : MonotonicNow();
 }
 
 Result<bool> ArenaRunner::Run(TimePoint until) {
@@ -31,10 +28,7 @@ Result<bool> ArenaRunner::Run(TimePoint until) {
   Result<bool> ended = RunToEnd(until);
   if (!ended.ok()) return ended;
   failed_ = false;
-  if (*ended && !machine_.recalled()) {
-    NoteTraffic();
-    NoteHops();
-  }
+  if (*ended && !machine_.recalled()) NoteTraffic();
   return ended;
 }
 
@@ -62,7 +56,6 @@ Result<bool> ArenaRunner::Advance() {
   if (!moved.ok() || !*moved) return moved;
   watch_.Moved();
   moves_.fetch_add(1, std::memory_order_relaxed);
-  if (!came_.empty()) NoteArrivals();
   return moved;
 }
 
@@ -147,34 +140,6 @@ void ArenaRunner::NoteTraffic() {
     if (collective_->traffic != nullptr) {
       collective_->traffic->SentTo(collective_->members[m], bytes);
     }
-  }
-}
-
-void ArenaRunner::NoteArrivals() {
-  for (size_t m = 0; m < machine_.seen(); ++m) {
-    if (came_[m] == 0) came_[m] = MonotonicNow();
-  }
-}
-
-// For each member one message in either direction, from when it could first be read to the end of
-// the plan. Where nothing is read there is none.
-void ArenaRunner::NoteHops() {
-  if (came_.empty()) return;
-  const TimePoint now = MonotonicNow();
-  for (int m = 0; m < static_cast<int>(came_.size()); ++m) {
-    if (m == collective_->self) continue;
-    Hop hop;
-    hop.sequence = collective_->sequence;
-    if (collective_->marks != nullptr) hop.since = collective_->marks->started;
-    hop.first = began_;
-    hop.end = now;
-    hop.bytes = machine_.BytesTo(m);
-    hop.peer = collective_->members[m];
-    if (hop.bytes > 0) collective_->hops->Add(hop);
-    hop.first = came_[m];
-    hop.bytes = machine_.BytesFrom(m);
-    hop.receives = 1;
-    if (hop.bytes > 0) collective_->hops->Add(hop);
   }
 }
 

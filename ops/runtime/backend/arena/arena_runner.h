@@ -56,15 +56,11 @@ class ArenaRunner {
   Status CheckProgress();
   void MarkWait(TimePoint now);
   void NoteTraffic();
-  void NoteArrivals();
-  void NoteHops();
 
   HostMemory* const memory_;
   const std::atomic<bool>* const poison_;
   ArenaCollective machine_;
   const Collective* collective_ = nullptr;
-  std::vector<TimePoint> came_;  // when each has, if hops are noted
-  TimePoint began_ = 0;          // and when this rank has
   bool failed_ = false;
   Rank suspect_ = kNoRank;
   SpinPolicy spins_before_meeting_;

@@ -29,12 +29,11 @@ void ScheduleRunner::Watch(ProgressWatch watch, QuietHook hook) {
 
 void ScheduleRunner::Start(const Schedule& schedule, uint64_t sequence,
                            const std::vector<Rank>& members, StepExecutor* executor,
-                           PlanMarks* marks, HopSink* hops) {
+                           PlanMarks* marks) {
   schedule_ = &schedule;
   members_ = &members;
   executor_ = executor;
   marks_ = marks;
-  hops_ = hops;
   sequence_ = sequence;
   sends_.clear();
   recvs_.clear();
@@ -140,27 +139,7 @@ void ScheduleRunner::RunReady(bool* moved) {
   }
 }
 
-// `bytes` of the first step of the lane have moved, which `lane->moved` does not count yet.
-void ScheduleRunner::NoteHop(Lane* lane, int64_t bytes) {
-  const Step& step = schedule_->steps[lane->steps[lane->head]];
-  const TimePoint now = MonotonicNow();
-  if (lane->moved == 0) lane->hop.first = now;
-  if (lane->moved + bytes < StepBytes(step)) return;
-  if (lane->hop.end != 0) {
-    lane->hop.since = lane->hop.end;
-  } else if (marks_ != nullptr) {
-    lane->hop.since = marks_->started;
-  }
-  lane->hop.end = now;
-  lane->hop.sequence = sequence_;
-  lane->hop.bytes = StepBytes(step);
-  lane->hop.peer = (*members_)[lane->peer];
-  lane->hop.receives = IsRecv(step) ? 1 : 0;
-  hops_->Add(lane->hop);
-}
-
 void ScheduleRunner::FinishHead(Lane* lane, int64_t bytes) {
-  if (hops_ != nullptr) NoteHop(lane, bytes);
   lane->moved += bytes;
   const int step = lane->steps[lane->head];
   if (lane->moved < StepBytes(schedule_->steps[step])) return;

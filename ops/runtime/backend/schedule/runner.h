@@ -14,7 +14,6 @@
 #include "ops/runtime/backend/schedule/step_executor.h"
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/interfaces/data_transport.h"
-#include "ops/runtime/interfaces/hops.h"
 #include "ops/runtime/interfaces/plan_marks.h"
 
 namespace tfring {
@@ -58,9 +57,9 @@ class ScheduleRunner {
 
   // Begins a schedule for the plan with this number. `schedule`, `members` (world ranks by
   // position) and `executor`, which has been prepared for it, must outlive the schedule's run, and
-  // so must `marks` and `hops`, where it is noted, if they are not null.
+  // so must `marks`, where it is noted, if it is not null.
   void Start(const Schedule& schedule, uint64_t sequence, const std::vector<Rank>& members,
-             StepExecutor* executor, PlanMarks* marks = nullptr, HopSink* hops = nullptr);
+             StepExecutor* executor, PlanMarks* marks = nullptr);
 
   // Moves what can be moved without blocking; true if anything was.
   Result<bool> Advance();
@@ -97,7 +96,6 @@ class ScheduleRunner {
     int64_t narrow_end = 0;
     int64_t carried = 0;  // bytes in `carry`: the received part of an element
     char carry[16] = {};
-    Hop hop;  // the last one, if hops are noted
   };
 
   void LinkDependents();
@@ -116,7 +114,6 @@ class ScheduleRunner {
   void TakeReceived(Lane* lane, const Step& step, const char* data, int64_t bytes);
   struct iovec NextNarrow(Lane* lane, const Step& step);
   void FinishHead(Lane* lane, int64_t bytes);
-  void NoteHop(Lane* lane, int64_t bytes);
   Status Fail(int peer, const Status& status);
   Status WaitForPeers();
   void FillWaitSet();
@@ -130,7 +127,6 @@ class ScheduleRunner {
   const std::vector<Rank>* members_ = nullptr;
   StepExecutor* executor_ = nullptr;
   PlanMarks* marks_ = nullptr;
-  HopSink* hops_ = nullptr;
   uint64_t sequence_ = 0;
 
   std::vector<Lane> sends_;

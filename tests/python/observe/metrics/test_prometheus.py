@@ -170,8 +170,8 @@ def test_prometheus_scrapes_a_running_job(job: Path) -> None:
             sent > CALLS * BYTES / 2 for sent in query(api, "tfring_sent_bytes_total").values()
         )
         waited = query(api, "tfring_waiting_for_rank_seconds_total")
-        lateness = load_job([job / "records"]).records[0].lateness
-        assert waited == pytest.approx({str(r): e.late * 1e-9 for r, e in enumerate(lateness)})
+        lateness = load_job([job / "records"]).records[0].ranks["late"]
+        assert waited == pytest.approx({str(r): late * 1e-9 for r, late in enumerate(lateness)})
         assert waited["1"] > 0
         assert query(api, "tfring_job_info * on (rank) tfring_job_ranks") == {"0": 2.0, "1": 2.0}
         assert query(api, "tfring_open_calls") == {"0": 1.0, "1": 0.0}

@@ -47,7 +47,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert record.plans[0].status == "Aborted"
     assert record.events[0].text == "said \xe4"
     assert record.events[0].code == "FailedPrecondition"
-    assert len(record.lateness) == 3
+    assert len(record.ranks) == 3
 
 
 def test_a_text_that_was_cut_within_a_letter_can_be_printed(tmp_path: Path) -> None:
@@ -279,10 +279,10 @@ def test_a_live_view_gets_the_newest_calls_and_those_that_are_open(tmp_path: Pat
     found, whole = read_newest(path, 50), read_record(path)
     open_calls = list(range(900, 9001, 100))  # of the newest 8192
     assert found.raw_calls["number"].tolist() == [*open_calls[:-1], *range(8951, 9001)]
-    assert [call.number for call in found.calls] == open_calls
+    assert [call.number for call in found.open_calls] == open_calls
     assert [plan.sequence for plan in found.plans] == [70, 100]
     assert (found.header, found.events) == (whole.header, whole.events)
-    assert found.calls == whole.open_calls
+    assert found.open_calls == whole.open_calls
     empty = tmp_path / "empty"
     empty.touch()
     with pytest.raises(RecordError, match="no record"):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tfring.observe.recorder import layout
-from tfring.observe.timeline.hops import HOP
 
 ROOT = Path(__file__).resolve().parents[4]
 RUNTIME = ROOT / "ops/runtime"
@@ -57,7 +56,6 @@ def members(header: str, struct: str) -> dict[str, tuple[int, int]]:
         (RECORD, "struct PlanRecord", layout.PLAN),
         (RECORD, "struct EventRecord", layout.EVENT),
         (RECORD, "struct RankRecord", layout.RANK),
-        ("interfaces/hops.h", "struct Hop", HOP),
     ],
 )
 def test_structs_have_the_same_fields(header: str, struct: str, dtype: np.dtype[np.void]) -> None:

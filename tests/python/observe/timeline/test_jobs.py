@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-from collections import Counter
 
 import pytest
 from launcher_tools import LIMIT_SECONDS, REPORT, finish, run, start, wait_until, write_script
@@ -64,14 +63,6 @@ def test_keras_job_in_perfetto(tmp_path):
         )
         assert [row[0][:6] for row in sorted(exposed)] == ["rank 0", "rank 1"]
         assert all(0 < dur <= whole for _, dur, whole in exposed)
-        # The parts of the critical path of step 10 fill the step.
-        parts = trace.query(
-            f"select step.dur as whole, sum(slice.dur) as parts {threads} "
-            "join slice step on step.id = slice.parent_id "
-            "where process.name = 'critical path' and step.name = 'step 10'"
-        )
-        ((whole, total),) = parts
-        assert abs(whole - total) < 1000
         # No rank ends a bucket before all have called it: clocks agree to 100 us.
         calls = trace.query(
             "select extract_arg(arg_set_id, 'args.tensor') || extract_arg(arg_set_id, 'args.plan') "
@@ -112,45 +103,6 @@ def test_a_part_of_a_job(tmp_path):
     }
     assert found == {"within"}
     assert not list(tmp_path.glob("*.spool*"))
-
-
-def test_what_ranks_send_is_what_their_peers_receive(tmp_path):
-    script = write_script(
-        tmp_path,
-        """
-    for size in 3, 50_000, 2_000_000:
-        core.allreduce(np.ones(size, np.float32), name=f"x{size}", op=1)
-    """,
-        header=REPORT + LOOP,
-    )
-    path = tmp_path / "job.json"
-    done = run("-np", 3, "--timeline", path, sys.executable, script, tmp_path)
-    assert done.returncode == 0, done.stderr
-    events = json.loads(path.read_text())["traceEvents"]
-    lanes = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    ranks = {
-        e["pid"]: int(e["args"]["name"].split()[1])
-        for e in events
-        if e["name"] == "process_name" and e["args"]["name"].startswith("rank")
-    }
-    sent, received, first, last = Counter(), Counter(), {}, {}
-    for e in events:
-        if e["ph"] != "X" or not e["name"].startswith("plan "):
-            continue
-        lane, peer = lanes[e["tid"]].rsplit(" ", 1)
-        own, peer, plan = ranks[e["pid"]], int(peer), e["args"]["plan"]
-        if lane == "to rank":
-            sent[plan, own, peer] += e["args"]["bytes"]
-            first.setdefault((plan, own, peer), e["ts"])
-        else:
-            received[plan, peer, own] += e["args"]["bytes"]
-            last[plan, peer, own] = e["ts"] + e["dur"]
-    assert sent == received and len(sent) >= 3 * 3
-    by_rank = Counter()
-    for (plan, own, _), size in sent.items():
-        by_rank[plan, own] += size
-    assert max(by_rank.values()) >= 2_000_000 * 4 * 4 // 3 - 16  # a ring of 3 sends 4/3 of the data
-    assert all(first[key] < last[key] for key in sent)
 
 
 def test_ranks_that_were_killed(tmp_path):

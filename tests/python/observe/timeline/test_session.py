@@ -89,7 +89,7 @@ def test_a_device_is_refused_on_every_rank(tmp_path: Path) -> None:
     assert record is not None
     try:
         for rank in range(2):
-            here = session._Here(rank, rank, 1, lambda go_on: b"")
+            here = session._Here(rank, rank, 1)
             with pytest.raises(FileExistsError, match=r"job\.json is no regular file"):
                 session._Session(pipe, here, record)
     finally:

@@ -16,18 +16,10 @@ from tfring.observe.recorder import layout
 from tfring.observe.recorder.reader import RecordError, read_record
 from tfring.observe.timeline import merge, spool
 from tfring.observe.timeline.drain import Drain
-from tfring.observe.timeline.hops import HOP, HopSource
 from tfring.observe.timeline.phases import STEP, PhaseSource
 from tfring.observe.timeline.spool import SpoolWriter, load_timeline, spool_path
 
 SLOTS = 8
-
-
-def take_hops(go_on):
-    """One hop at a time; the last is in what the call without `go_on` returns."""
-    hops = np.zeros(1, HOP)
-    hops[0]["peer"] = 7 if go_on else 8
-    return hops.tobytes()
 
 
 class FakeRank:
@@ -46,9 +38,8 @@ class FakeRank:
         self.facts = facts
         self.spool = spool_path(folder / "job.json", rank)
         self.writer = SpoolWriter(self.spool, limit, facts)
-        self.hops = HopSource(take_hops)
         self.phases = PhaseSource()
-        self.drain = Drain(self.record, self.writer, self.hops, self.phases)
+        self.drain = Drain(self.record, self.writer, self.phases)
 
     def call(self, number, ended=True):
         slot = self.calls[number % SLOTS]
@@ -136,7 +127,7 @@ def test_what_ended_before_is_left_out(tmp_path):
     rank = FakeRank(tmp_path)
     rank.call(1)
     rank.call(2, ended=False)
-    drain = Drain(rank.record, rank.writer, HopSource(take_hops), PhaseSource())
+    drain = Drain(rank.record, rank.writer, PhaseSource())
     rank.call(2)
     drain.take_all()
     rank.writer.close(done=True)
@@ -202,17 +193,6 @@ def test_of_many_calls_the_newest_are_drawn_and_all_stay(tmp_path, caplog, monke
     merge.make_file(tmp_path / "job.json", 0, rank.facts)
     assert "2 more are in job.json.rank-*.spool" in caplog.text
     assert rank.spool.exists()
-
-
-def test_hops_are_kept_up_to_the_last(tmp_path):
-    rank = FakeRank(tmp_path)
-    rank.drain.take()
-    rank.hops.end()
-    rank.hops.end()
-    rank.drain.take_all()
-    rank.drain.take_all()
-    rank.writer.close(done=True)
-    assert [int(hop["peer"]) for hop in load_timeline([rank.spool]).hops[0]] == [7, 8]
 
 
 def test_what_fit_notes_is_kept(tmp_path):
