@@ -1,4 +1,4 @@
-"""What the ``tfring`` command can do with running and ended jobs: one file for each command.
+"""The ``tfring`` commands for running and ended jobs, one file each.
 
 Each has `add_options(parser)` and `run(options)`, as `tfring.launch.cli.Command` says.
 """

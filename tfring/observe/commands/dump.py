@@ -1,4 +1,4 @@
-"""``tfring dump``: keeps what is known of a job in one file, for a ticket or for later."""
+"""``tfring dump``: saves everything known of a job in one file, for a bug report or for later."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the file and says what to do with it."""
+    """Writes the file and prints what to do with it."""
     job = load_job(meant(options.job))
     file = write_dump(job, options.output)
     print(f"{len(job.records)} of {job.size} ranks: {file}. Attach it to a ticket.")
@@ -42,15 +42,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def write_dump(job: JobRecords, output: str | None = None) -> Path:
-    """Writes an archive of the records of a job, what is wrong with it, and its stacks.
+    """Writes an archive of the records of a job, its explanation and its stacks; returns the file.
 
     Args:
         job: The job.
-        output: The file; None: one in this folder that is named after the job, and after the host
-            if other hosts have ranks, too.
-
-    Returns:
-        The file.
+        output: The file; None: one in this folder, named after the job and, if other hosts have
+            ranks, after this host.
 
     Raises:
         RecordError: The file is one of the records.

@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _of_records(given: Sequence[str]) -> Explanation:
-    """Returns what the records say, behind what the launcher has said when the job ended."""
+    """Returns what the records say, behind the verdict that the launcher noted."""
     found = explain_now(meant(given))
     entry = catalog.find(found.job)
     verdict = "" if entry is None else entry.end.get("verdict", "")
@@ -54,7 +54,7 @@ def _of_records(given: Sequence[str]) -> Explanation:
 
 
 def _kept(entry: Entry) -> Explanation:
-    """Returns what was found when a job ended whose records are gone."""
+    """Returns what was noted at the end of a job whose records are gone."""
     began = time.strftime("%H:%M", time.localtime(entry.began))
     until = time.strftime("%H:%M", time.localtime(entry.end["time"]))
     text = entry.end["verdict"] or "no rank has told what was wrong."

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _show_kept(entry: Entry) -> int:
-    """Prints what stays of the report of a job whose records are gone."""
+    """Prints the kept report of a job whose records are gone."""
     if entry.end["verdict"]:
         print(f"{entry.end['verdict']}\n")
     print(entry.end["report"]["text"], end="")
@@ -58,16 +58,13 @@ def show(
     to_errors: bool = False,
     internals: bool = False,
 ) -> int:
-    """Prints the report of a job, or writes it as a page.
+    """Prints the report of a job, or writes it as a page; returns 0.
 
     Args:
         given: Which job, as for `load_job`.
-        html: The file of the page; None: it is printed.
+        html: The file of the page; None: print the report.
         to_errors: Print to standard error.
-        internals: Also what is inside the runtime.
-
-    Returns:
-        0.
+        internals: Whether to show the runtime's internals.
 
     Raises:
         RecordError: There is no such job, or a library that the report needs is missing.

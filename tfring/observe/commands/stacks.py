@@ -1,4 +1,4 @@
-"""``tfring stacks``: where every rank of a job is."""
+"""``tfring stacks``: where each rank of a job is."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Shows the job; ends at `q`, with --once after one interval.
+    """Shows the job until `q`; with --once prints one table after one interval.
 
     Raises:
         ValueError: An option is impossible.

@@ -14,11 +14,7 @@ from tfring.runtime.texts.plain import plain
 
 
 def verdict(given: Sequence[Path | str]) -> str:
-    """Returns what is wrong with a job, in a paragraph; "" if nothing is, or it is slow only.
-
-    Args:
-        given: Which job, as for `load_job`.
-    """
+    """Returns what is wrong with a job, in a paragraph; "": nothing, or it is only slow."""
     with contextlib.suppress(OSError, RecordError):  # it ends just now
         found = explain_now(given)
         return "" if found.cause in WELL else plain(" ".join(found.text.split()))
@@ -32,11 +28,7 @@ def first_sentence(text: str) -> str:
 
 
 class LatestVerdict:
-    """The verdict on a job that is shown meanwhile: finding it takes a second.
-
-    Args:
-        given: Which job, as for `load_job`.
-    """
+    """The verdict on a job, found on a thread because it takes a second."""
 
     def __init__(self, given: Sequence[Path | str]) -> None:
         self._given = given
@@ -44,11 +36,7 @@ class LatestVerdict:
         self._text = ""  # replaced whole
 
     def get(self, *, calm: bool) -> str:
-        """Returns what was found last, and begins to look again unless a look is under way.
-
-        Args:
-            calm: Nothing looks wrong: there is nothing to find.
-        """
+        """Returns the last verdict and starts to look again; `calm`: no rank looks wrong."""
         if calm:
             self._text = ""
         elif self._thread is None or not self._thread.is_alive():

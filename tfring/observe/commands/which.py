@@ -1,4 +1,4 @@
-"""Which job a command is about."""
+"""Finds the job that a command is about."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfring.runtime.texts.plain import plain
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
-    """Adds the argument that says which job is meant."""
+    """Adds the argument that names the job."""
     parser.add_argument(
         "job",
         nargs="*",
@@ -26,14 +26,11 @@ def add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def meant(given: Sequence[str], *, elsewhere: bool = False) -> list[str]:
-    """Returns what names the job; says on standard error which one it is, if the user does not.
+    """Returns what names the job, for `load_job`; names the chosen job on standard error.
 
     Args:
-        given: What the user has given.
-        elsewhere: Other hosts may have one.
-
-    Returns:
-        For `load_job`; nothing if the job is to be found elsewhere.
+        given: What the user gave.
+        elsewhere: Whether other hosts may have the job; then [] if there is none here.
 
     Raises:
         RecordError: No job is known here, or several run and none of them is meant.
@@ -51,13 +48,10 @@ def meant(given: Sequence[str], *, elsewhere: bool = False) -> list[str]:
 
 
 def ended(given: Sequence[str]) -> Entry | None:
-    """Returns how a job has ended whose records are gone; None for every other one.
-
-    Args:
-        given: What the user has given.
+    """Returns the note of a job that has ended and whose records are gone; None for any other job.
 
     Raises:
-        RecordError: As of `meant`.
+        RecordError: As for `meant`.
     """
     if len(given) > 1 or any(os.path.exists(one) for one in given):
         return None

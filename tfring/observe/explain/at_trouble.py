@@ -1,7 +1,7 @@
-"""Explains a job without being asked: stalls while they last, and the end of a job that breaks.
+"""Explains a job unasked: a stall while it lasts, and the end of a job that breaks.
 
-On every rank errors say where to read more. On rank 0 the explanation takes the place of the
-runtime's warning of a stall, and is part of the error that ends it.
+On each rank errors say which command tells more. On rank 0 the explanation replaces the runtime's
+warning of a stall, and is part of the error that ends it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _END_SECONDS = 10.0
 
 
 def note_errors(record: str, stall: str = "", generation: int = 0) -> None:
-    """Has errors that concern several ranks say in their messages where to read more.
+    """Makes errors that concern several ranks say which command tells more.
 
-    The runtime adds it where it ends a call, so that it is in what TensorFlow raises, too.
+    The runtime adds this text when it ends a call, so TensorFlow's exception has it, too.
 
     Args:
         record: The file of this rank's record.
-        stall: What the present stall comes from, for the error that ends it.
+        stall: The reason of the present stall, for the error that ends it.
         generation: Whose errors; 0: those of the present one.
     """
     job = short(id_of(Path(record).parent.name))
@@ -42,13 +42,13 @@ def note_errors(record: str, stall: str = "", generation: int = 0) -> None:
 
 
 class TroubleExplainer:
-    """A thread that sleeps in the runtime until that warns or breaks, and then explains the job.
+    """A thread that sleeps until the runtime warns or breaks, and then explains the job.
 
-    It ends with the generation in which it began. What the runtime warns of it says in the words of
-    the explanation, if there is one, and seldom again: see telling.py.
+    It ends with the generation in which it began. It logs the runtime's warnings in the words of
+    the explanation, if there is one: see telling.py.
 
     Args:
-        record: The record of this rank, which lies beside those of the other ranks of this host.
+        record: The record of this rank, beside those of the other ranks of this host.
         interval: Seconds between two warnings of one stall.
     """
 
@@ -79,7 +79,7 @@ class TroubleExplainer:
                 _log.warning("%s", line)
 
     def _launcher_explains(self) -> bool:
-        """Whether the job has broken and `tfring run` says why, when all ranks have ended."""
+        """Whether the job has broken and `tfring run` will explain it when all ranks have ended."""
         try:
             broken = read_header(self._record)["state"] == RankState.FAILED
         except (RecordError, OSError):

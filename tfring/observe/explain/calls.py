@@ -122,7 +122,7 @@ def _who_waits(
 
 
 def _about(s: Situation, rank: int) -> str:
-    """Which process a rank is, and what it called last."""
+    """Returns which process a rank is, and what it called last."""
     record = s.job.records[rank]
     last = s.last_call(rank)
     called = f"called {last.text()} last" if last else "has called nothing yet"
@@ -149,7 +149,7 @@ def _stack_advice(s: Situation, rank: int, call: Call) -> str:
 
 
 def _in_circles(s: Situation) -> list[int]:
-    """The ranks of which none can go on, because each waits for another of them."""
+    """Returns the ranks that cannot go on because each waits for another of them."""
     stuck = {rank for rank, calls in s.waiting.items() if calls}
     changed = True
     while changed:
@@ -162,12 +162,12 @@ def _in_circles(s: Situation) -> list[int]:
 
 
 def _blocked(s: Situation, rank: int, stuck: list[int]) -> Call:
-    """The oldest call of a rank that waits for one of the others."""
+    """Returns the oldest call of a rank that waits for one of the others."""
     return next(call for call in s.waiting[rank] if set(s.missing(call)) & set(stuck))
 
 
 def _usual(s: Situation, groups: dict[Key, list[int]], places: dict[int, Call]) -> Key | None:
-    """Where the ranks should be: where most are; else what has come next before."""
+    """Returns where the ranks should be: where most are; else what came next before."""
     sizes = sorted((len(ranks) for ranks in groups.values()), reverse=True)
     if len(sizes) == 1 or sizes[0] > sizes[1]:
         return max(groups, key=lambda key: len(groups[key]))
@@ -176,7 +176,7 @@ def _usual(s: Situation, groups: dict[Key, list[int]], places: dict[int, Call]) 
 
 
 def _known(s: Situation, rank: int, call: Call) -> bool:
-    """Whether the rank has made this call before, right after the same one."""
+    """Whether the rank has made this call before, right after the same call."""
     calls = sorted(s.job.records[rank].calls, key=lambda c: c.number)
     names = [_place(c) for c in calls if c.number <= call.number]
     if len(names) < 2:
@@ -191,7 +191,7 @@ def _place(call: Call) -> tuple[int, str]:
 def _judge(
     s: Situation, places: dict[int, Call], odd: list[int], usual: list[int]
 ) -> tuple[Cause, str]:
-    """What the odd ranks do otherwise, told from which names each side has ever called."""
+    """Says what the odd ranks do differently, from the names that each side has ever called."""
     if not odd or not usual:
         one, other = sorted(places)[:2]
         odd, usual = [other], [one]
@@ -236,7 +236,7 @@ def _not_now(ranks: list[int]) -> str:
 
 
 def _circle_of_sets(s: Situation, places: dict[int, Call], age: int) -> Finding:
-    """Ranks wait for each other across process sets; without those that nobody waits for."""
+    """Describes ranks that wait for each other across process sets, if anybody waits for them."""
     waited_for = {rank for call in places.values() for rank in s.missing(call)}
     places = {rank: call for rank, call in places.items() if rank in waited_for}
     parts = [
@@ -270,7 +270,7 @@ def _places_text(groups: dict[Key, list[int]], places: dict[int, Call]) -> str:
 
 
 def _last_common(s: Situation, ranks: list[int]) -> Call | None:
-    """The last call that ended well on all of the ranks."""
+    """Returns the last call that ended well on all of the ranks."""
     done = [
         {key_of(call): call for call in s.job.records[rank].calls if call.status == "OK"}
         for rank in ranks
@@ -281,7 +281,7 @@ def _last_common(s: Situation, ranks: list[int]) -> Call | None:
 
 
 def _idle_text(s: Situation, rank: int) -> str:
-    """What is known of a rank that calls nothing."""
+    """Says what is known of a rank that calls nothing."""
     if rank not in s.job.records:
         return f"{upper_first(ranks_text([rank]))} has no record here: its host may tell more."
     if s.job.records[rank].state is RankState.LEFT:

@@ -1,4 +1,4 @@
-"""What can be wrong with a job, and how it is said."""
+"""What can be wrong with a job, and how it is reported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfring.runtime.texts.times import time_text
 
 
 class Cause(enum.Enum):
-    """What is wrong. Where several are, the one that explains the others."""
+    """What is wrong. If several causes fit, the one that explains the others."""
 
     NOTHING = "nothing is wrong"
     OVER = "the job has ended without an error"
@@ -47,12 +47,12 @@ class Finding:
 
     Attributes:
         cause: What.
-        ranks: Where: those at fault, as far as that is known, else all that take part.
+        ranks: The ranks at fault if known, else all that take part.
         names: Of the tensors that it is about.
         text: Sentences for a reader who knows nothing of the job.
         advice: What to do.
         brief: The same in a few words; "": the text's first sentence.
-        age: For how long it has been so, in nanoseconds; 0: not known.
+        age: How long it has lasted, in nanoseconds; 0: unknown.
     """
 
     cause: Cause
@@ -74,11 +74,11 @@ class Explanation:
         ranks: Where.
         names: Of the tensors that it is about.
         text: One paragraph: what, where, since when, and what to do.
-        what: The same without what to do.
-        advice: What to do; "": nothing is known.
         brief: What and where in a few words.
-        age: For how long it has been so, in nanoseconds; 0: not known.
-        limit: At which age it ends the job, in nanoseconds; 0: it does not.
+        age: How long it has lasted, in nanoseconds; 0: unknown.
+        limit: The age at which it ends the job, in nanoseconds; 0: it does not.
+        what: The text without the advice.
+        advice: What to do; "": unknown.
     """
 
     job: str
@@ -93,11 +93,7 @@ class Explanation:
     advice: str = ""
 
     def ends(self, age: int) -> str:
-        """Returns "The job ends in 9 min 48 s if nothing changes"; "" if it does not.
-
-        Args:
-            age: For how long it has been so by now, in nanoseconds.
-        """
+        """Returns "The job ends in 9 min 48 s if nothing changes" at an age; "" if it does not."""
         if not self.limit:
             return ""
         return f"The job ends in {time_text(max(0, self.limit - age) / 1e9)} if nothing changes"

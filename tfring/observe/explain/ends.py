@@ -1,4 +1,4 @@
-"""Rules about ranks that are stopped, gone, or have ended or failed."""
+"""Rules about ranks that are stopped or gone, or have ended or failed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def stopped(s: Situation) -> Finding | None:
 
 
 def killed(s: Situation) -> Finding | None:
-    """Finds processes that are gone without a word, when others are there or have seen it."""
+    """Finds processes that are gone and wrote no reason, while others are alive or saw it."""
     silent = [r for r in s.ranks if s.state(r) == "gone" and not s.left(r) and not s.failures[r]]
     others_failed = min((s.common(r, e.time) for r in s.ranks for e in s.failures[r]), default=0)
     if others_failed:
@@ -100,7 +100,7 @@ def killed(s: Situation) -> Finding | None:
 
 
 def all_killed(s: Situation) -> Finding | None:
-    """Finds that no process is left and none has said why."""
+    """Finds that no process is left and none wrote why."""
     if any(s.state(rank) != "gone" or s.left(rank) or s.failures[rank] for rank in s.ranks):
         return None
     last = [f"{ranks_text([rank])} was {_doing(s, rank)}" for rank in s.ranks[:8]]
@@ -115,7 +115,7 @@ def all_killed(s: Situation) -> Finding | None:
 
 
 def failed(s: Situation) -> Finding | None:
-    """Finds the first failure that a rank has written down, and what it says of its cause."""
+    """Finds the first failure that a rank recorded, and its cause."""
     found = (_of_event(s, rank, event) for rank, event in _first_failures(s))
     return next((one for one in found if one is not None), None)
 
@@ -145,7 +145,7 @@ def silent(s: Situation) -> Finding | None:
 
 
 def limit_reached(s: Situation) -> Finding | None:
-    """Repeats what ended the job where no rule knows more."""
+    """Repeats the first failure if no other rule knows more."""
     for rank, event in _first_failures(s):
         named = tuple(sorted({int(r) for r in _ENDS.findall(event.text)})) or (rank,)
         return Finding(
@@ -159,7 +159,7 @@ def limit_reached(s: Situation) -> Finding | None:
 
 
 def _first_failures(s: Situation) -> list[tuple[int, Event]]:
-    """All failures, in the order of time."""
+    """Returns all failures, in order of time."""
     found = [(s.common(r, e.time), r, e) for r, events in s.failures.items() for e in events]
     return [(r, e) for _, r, e in sorted(found, key=lambda one: one[:2])]
 
@@ -255,7 +255,7 @@ def _left(s: Situation, rank: int, told: int) -> Finding:
 
 
 def _disagree(s: Situation, event: Event) -> Finding:
-    """Ranks whose call differs from that of most others; of two, both are named."""
+    """Finds the ranks whose call differs from that of most others; of two, both."""
     calls: dict[int, Call] = {}
     for rank, record in s.job.records.items():
         failed = [call for call in record.calls if call.status in _DISAGREE]

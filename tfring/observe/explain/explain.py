@@ -1,4 +1,4 @@
-"""What is wrong with a job, in one paragraph."""
+"""Says what is wrong with a job, in one paragraph."""
 
 from __future__ import annotations
 
@@ -38,15 +38,12 @@ STACKS_SECONDS = 1.0
 
 
 def explain_now(given: Sequence[Path | str] = ()) -> Explanation:
-    """Says what is wrong with a job at this moment, also from how its processes are.
+    """Says what is wrong with a job at this moment, also from the state of its processes.
 
-    Ranks of this host that do not call what the others wait for are asked for their stacks.
+    Ranks of this host that do not make a call that others wait for are asked for their stacks.
 
     Args:
         given: Which job: as for `load_job`.
-
-    Returns:
-        As `explain`.
 
     Raises:
         RecordError: There is no such job.
@@ -70,11 +67,7 @@ def explain(job: JobRecords, seen: Mapping[int, Seen] | None = None) -> Explanat
 
     Args:
         job: The records of its ranks, as many as there are.
-        seen: How its processes are at this moment, by rank, see `processes.look`; None: nothing is
-            known of them beyond the records.
-
-    Returns:
-        What is wrong, with whom, and a paragraph for the user.
+        seen: Its processes at this moment, by rank, see `processes.look`; None: unknown.
     """
     s = Situation(job, seen or {})
     first = next((found for rule in _RULES if (found := rule(s)) is not None), None)
@@ -98,7 +91,7 @@ def explain(job: JobRecords, seen: Mapping[int, Seen] | None = None) -> Explanat
 
 
 def _limit(s: Situation, found: Finding) -> int:
-    """Returns at which age a hang ends the job, as its rank 0 has it; 0: it does not."""
+    """Returns the age at which a hang ends the job, by rank 0's settings; 0: it does not."""
     if found.cause not in HANGS or not found.age or not s.lives:
         return 0
     header = s.job.records[s.ranks[0]].header

@@ -1,4 +1,4 @@
-"""The end of a job that no launcher of this host has started: its last rank here notes it."""
+"""Notes the end of a job without a launcher on this host: its last rank here does this."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tfring.observe.report.kept import kept
 
 
 def note_end(folder: Path, *, stays: bool) -> None:
-    """Notes how a job has ended, with its report, and removes the records of one that went well.
+    """Notes how a job ended, with its report, and removes the records of one that went well.
 
-    Every rank that has left calls it. It does nothing while another one of this host is there, or a
-    launcher that will do the same.
+    Each rank that has left calls it. It does nothing while another rank of this host, or a
+    launcher, is alive.
 
     Args:
-        folder: That of the records of this generation.
-        stays: Whether they stay in any case, because the user has named the folder.
+        folder: Of the records of this generation.
+        stays: Whether the records stay in any case, because the user named the folder.
     """
     job = id_of(folder.name)
     if keeping.launched(job) or not keeping.is_over(folder):

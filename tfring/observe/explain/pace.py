@@ -24,7 +24,7 @@ _COMPARED = 7
 
 
 def slow(s: Situation) -> Finding | None:
-    """Finds a rank that has become slow, or comes last again and again: see report/slowdowns.py."""
+    """Finds a rank that became slow, or comes last again and again: see report/slowdowns.py."""
     first = s.job.records.get(0)
     if first is None:
         return None
@@ -45,7 +45,7 @@ def slow(s: Situation) -> Finding | None:
 
 
 def _become_slow(s: Situation, first: Record) -> tuple[int, tuple[str, ...], str] | None:
-    """Looks at the training steps of the rank that the others have waited for longest."""
+    """Looks at the training steps of the rank for which the others waited longest."""
     steps = steps_of(first.raw_calls).good()
     known = steps.last_rank >= 0
     waited = np.maximum(0, steps.asked - steps.asked_before)[known]
@@ -64,7 +64,7 @@ def _become_slow(s: Situation, first: Record) -> tuple[int, tuple[str, ...], str
 
 
 def _always_slow(s: Situation, first: Record) -> tuple[int, tuple[str, ...], str] | None:
-    """Looks at when rank 0 was asked for each of the newest calls."""
+    """Looks at when ranks asked rank 0 for each of the newest calls."""
     known = (c for c in first.calls if c.last_rank >= 0 and c.second_last_asked and c.last_asked)
     # The calls of a batch of a lock have one time, and the others waited once for them.
     once = {(c.last_asked, c.name if c.planned > c.last_asked else ""): c for c in known}
@@ -89,7 +89,7 @@ def _always_slow(s: Situation, first: Record) -> tuple[int, tuple[str, ...], str
 
 
 def _input_text(s: Situation, rank: int) -> str:
-    """How much of its time a rank waits for input, where its program says so."""
+    """Says how much of its time a rank waits for input, if its program reports it."""
     share = s.job.records[rank].input_share if rank in s.job.records else None
     return "" if share is None else f" It has spent {share:.0%} of its time in waiting for input."
 

@@ -1,4 +1,4 @@
-"""Where a rank is in its program, told from the stacks of its threads."""
+"""Finds where a rank is in its program, from the stacks of its threads."""
 
 from __future__ import annotations
 
@@ -40,18 +40,16 @@ class Frame(NamedTuple):
 
 
 def place(stacks: str, kernel: str = "") -> str:
-    """Returns where a rank is, as "next_batch (data.py:12), waiting for a lock".
+    """Returns where a rank is, as "next_batch (data.py:12), waiting for a lock"; "": unknown.
+
+    It is the innermost line of the program in the main thread, and what that waits for. If this
+    line called TensorFlow or Keras, a line of the program that TensorFlow called on its own thread
+    follows, such as a generator of input.
 
     Args:
         stacks: Of its threads, as `take_stacks` returns them.
-        kernel: Where in the kernel its main thread waits, as /proc/PID/wchan says; "": unknown, or
-            it runs.
-
-    Returns:
-        The innermost line of the program in the main thread, and what that waits for as far as it
-        is known. Where that line has called TensorFlow or Keras, also a line of the program that
-        TensorFlow has called on a thread of its own, such as a generator of input. "" if the
-        stacks have no line of the program.
+        kernel: Where in the kernel its main thread waits, from /proc/PID/wchan; "": unknown, or it
+            runs.
     """
     threads = threads_of(stacks)
     main = threads.pop(MAIN, [])
@@ -65,11 +63,7 @@ def place(stacks: str, kernel: str = "") -> str:
 
 
 def threads_of(stacks: str) -> dict[str, list[Frame]]:
-    """Returns the frames of each thread by its name, the innermost first.
-
-    Args:
-        stacks: As for `place`.
-    """
+    """Returns the frames of each thread by its name, the innermost first."""
     threads: dict[str, list[Frame]] = {}
     frames: list[Frame] = []
     for line in stacks.splitlines():
@@ -84,7 +78,7 @@ def threads_of(stacks: str) -> dict[str, list[Frame]]:
 
 
 def _waiting(above: list[Frame], kernel: str) -> str:
-    """Returns what the frames above the program's line, and the kernel, say of a wait."""
+    """Returns what a thread waits for, from the frames above the program's line and the kernel."""
     for frame in reversed(above):  # what the program has called says more than what that calls
         for pattern, what in _WAITS:
             if pattern.search(frame.path):

@@ -1,4 +1,4 @@
-"""How the processes of a job are at this moment, as far as they are on this host."""
+"""Looks at the processes of a job on this host."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Seen:
     Attributes:
         state: "running", "stopped", "gone", or None: it is on another host.
         busy: Whether it computes; None: unknown.
-        stacks: What its threads do in Python, as `take_stacks` says it; "": not asked.
+        stacks: Its Python stacks, from `take_stacks`; "": not asked.
         kernel: Where in the kernel its main thread waits; "": unknown, or it runs.
-        memory: How much it holds, if that does not fit into the host's memory; else "".
+        memory: How much memory it holds, if part of that is in swap; else "".
     """
 
     state: str | None
@@ -41,14 +41,7 @@ class Seen:
 
 
 def look(job: JobRecords) -> dict[int, Seen]:
-    """Looks at the processes of a job; takes WATCH_SECONDS if any of them runs on this host.
-
-    Args:
-        job: The records say which they are.
-
-    Returns:
-        By rank.
-    """
+    """Looks at the processes of a job; takes WATCH_SECONDS if any of them runs on this host."""
     states = {rank: process_state(record.header) for rank, record in job.records.items()}
     alive = [rank for rank, state in states.items() if state == "running"]
     before = {rank: _processor_time(job.records[rank].pid) for rank in alive}
@@ -69,16 +62,13 @@ def look(job: JobRecords) -> dict[int, Seen]:
 def with_stacks(
     job: JobRecords, seen: Mapping[int, Seen], ranks: Iterable[int], timeout: float
 ) -> dict[int, Seen]:
-    """Asks ranks what their threads do.
+    """Asks ranks for their stacks and adds them to `seen`.
 
     Args:
-        job: The records say where they are.
-        seen: What is known of the processes.
+        job: The records of the job.
+        seen: The processes, by rank.
         ranks: Whom to ask; those that do not run on this host are left out.
         timeout: Seconds, see `take_stacks`.
-
-    Returns:
-        As `seen`, with what was found out.
     """
     asked = {r: job.records[r] for r in ranks if r in seen and seen[r].state == "running"}
     # Nobody has asked for a signal to the job: this also runs by itself, at every stall.
@@ -96,11 +86,7 @@ def with_stacks(
 
 
 def memory_trouble(facts: Mapping[str, str]) -> str:
-    """Returns "2.30 GiB, of which 410 MiB are in swap"; "" if nothing much is in swap.
-
-    Args:
-        facts: Of a process, as `status` returns them.
-    """
+    """Returns "2.30 GiB, of which 410 MiB are in swap" from `status`; "" if little is in swap."""
     held, swapped = (_bytes(facts.get(name, "")) for name in ("VmRSS", "VmSwap"))
     if swapped < max(_MUCH_SWAPPED, (held + swapped) // 20):
         return ""
@@ -113,7 +99,7 @@ def _bytes(text: str) -> int:
 
 
 def _processor_time(pid: int) -> tuple[str, float] | None:
-    """Returns the state of a process's main thread, and for how many seconds it has computed."""
+    """Returns the state of a process's main thread, and its processor time in seconds."""
     try:
         fields = stat_fields(pid)
     except OSError:

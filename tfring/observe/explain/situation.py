@@ -1,4 +1,4 @@
-"""What the rules ask the records: who waits in what, who has called what, since when."""
+"""Answers the rules' questions about the records: who waits in what, who called what and when."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Key(NamedTuple):
 
 
 class Situation:
-    """The records of a job together with how its processes are.
+    """The records of a job together with its processes.
 
     Times are nanoseconds of the job's common clock.
 
     Args:
         job: The records.
-        seen: The processes, by rank; those that are missing are unknown.
+        seen: The processes, by rank; missing ones are unknown.
     """
 
     def __init__(self, job: JobRecords, seen: Mapping[int, Seen]) -> None:
@@ -52,11 +52,11 @@ class Situation:
         self._missing: dict[tuple[Key, str, int, int], list[int]] = {}
 
     def state(self, rank: int) -> str | None:
-        """Returns how a rank's process is: see Seen.state."""
+        """Returns the state of a rank's process: see Seen.state."""
         return self.seen[rank].state if rank in self.seen else None
 
     def left(self, rank: int) -> bool:
-        """Tells whether a rank has written that it is through."""
+        """Tells whether a rank has recorded its end."""
         return self.job.records[rank].state is not RankState.RUNNING
 
     @cached_property
@@ -79,7 +79,7 @@ class Situation:
 
     @cached_property
     def open(self) -> dict[int, list[Call]]:
-        """By rank: calls without a result when the job broke, or now; the oldest first."""
+        """By rank: calls without a result now, or when the job broke; the oldest first."""
         found = {}
         for rank, record in self.job.records.items():
             last = max((c.ended for c in record.calls if c.status == "OK"), default=0)
@@ -96,8 +96,8 @@ class Situation:
     def waiting(self) -> dict[int, list[Call]]:
         """By rank: open calls that some rank has not made.
 
-        Such a call has no plan, unless the schedule is locked: a lock gives a rank the plan of its
-        call before the other ranks have made it.
+        Such a call has no plan, except in a lock: there a rank gets the plan before the others have
+        made the call.
         """
         return {
             rank: [call for call in calls if call.planned == 0 or self._late(call)]
@@ -126,9 +126,9 @@ class Situation:
 
     @cached_property
     def failures(self) -> dict[int, list[Event]]:
-        """By rank: failures that were not followed by a call that went well.
+        """By rank: failures that no successful call followed.
 
-        The exception with which a rank ends is one if nothing failed before it.
+        If nothing failed, the exception with which a rank ends counts as one.
         """
         types = (EventType.CALL_FAILED, EventType.STEP_FAILED, EventType.ABORT)
         found = {}
@@ -142,7 +142,7 @@ class Situation:
     def joined(self, rank: int, process_set: int) -> bool:
         """Tells whether a rank waits in join, so that nobody waits for it in a process set.
 
-        Who joins the global set is left out of every set.
+        A rank that joins the global set is left out of each set.
         """
         sets = (0, process_set)
         return any(c.kind == "join" and c.process_set in sets for c in self.open.get(rank, ()))
@@ -196,9 +196,9 @@ class Situation:
         return call.status == "DeadlineExceeded" or self.waited(rank, call) > limit
 
     def _patience_at_first(self, rank: int, call: Call, missing: int) -> int:
-        """How long a rank may wait for another that may still trace and compile; 0: it does not.
+        """Returns how long a rank may wait for another that may still compile; 0: it does not.
 
-        Nobody knows how long that takes the other. Who waits has done the same before its call.
+        How long the other needs is unknown. The rank that waits did the same before its call.
         """
         seen = self.seen.get(missing)
         if call.invocation != 1 or (seen is not None and seen.busy is False):
@@ -210,12 +210,12 @@ class Situation:
 
     @cached_property
     def lives(self) -> bool:
-        """Whether a process of the job may still be there."""
+        """Whether a process of the job may still be alive."""
         return any(self.state(rank) != "gone" for rank in self.ranks)
 
     @cached_property
     def killed_together(self) -> bool:
-        """Whether no process is left, and none has written why."""
+        """Whether no process is left, and none has recorded why."""
         return all(self.state(rank) == "gone" and not self.left(rank) for rank in self.ranks)
 
     def last_call(self, rank: int) -> Call | None:
@@ -232,7 +232,7 @@ class Situation:
 
     @cached_property
     def patience(self) -> int:
-        """How long a wait may be in this job: three times what was usual so far."""
+        """How long a wait may be in this job: three times the usual wait."""
         later: list[Call] = []
         for record in self.job.records.values():
             ended = [call for call in record.calls if call.status == "OK" and call.planned]
@@ -256,7 +256,7 @@ class Situation:
         return ranks_text(named) if len(named) > _LISTED else listed(list(map(self.who, named)))
 
     def events(self) -> list[tuple[int, int, Event]]:
-        """Returns all events as (time, rank, event) in the order of time."""
+        """Returns all events as (time, rank, event) in order of time."""
         found = [
             (self.common(rank, event.time), rank, event)
             for rank, record in self.job.records.items()
@@ -265,11 +265,7 @@ class Situation:
         return sorted(found, key=lambda entry: (entry[0], entry[1]))
 
     def waiters(self, without: Iterable[int] = ()) -> str:
-        """Returns "ranks 0, 1 and 3 wait in allreduce of tensor 'x' (train.py:40)", or "".
-
-        Args:
-            without: Ranks to leave out.
-        """
+        """Returns "ranks 0, 1 and 3 wait in allreduce of tensor 'x' (train.py:40)", or ""."""
         places: dict[str, list[int]] = defaultdict(list)
         for rank, calls in self.open.items():
             if calls and rank not in without:

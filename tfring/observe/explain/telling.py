@@ -1,4 +1,4 @@
-"""What is said of a hang while it lasts, and when: a paragraph first, then a line now and then."""
+"""Decides what to log of a hang: a paragraph first, then a line now and then."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LATER = 1800.0
 
 
 class Telling:
-    """Decides what to say each time the runtime has something to warn of.
+    """Decides what to say each time the runtime warns.
 
     Args:
         job: The job's id.
@@ -31,12 +31,12 @@ class Telling:
         self._due = 0.0
 
     def lines(self, found: Explanation | None, warnings: Sequence[str], now: float) -> list[str]:
-        """Returns what to say now.
+        """Returns what to log now.
 
         Args:
             found: What is wrong; None: no rule knows.
             warnings: What the runtime says.
-            now: The time, in seconds of a clock that never goes back.
+            now: The time, in seconds of a monotonic clock.
         """
         age = 0.0 if found is None else found.age / _SECOND
         subject = None if found is None else (found.cause, found.ranks)

@@ -27,8 +27,8 @@ class _Wait:
 def link(s: Situation) -> Finding | None:
     """Finds two ranks between which no data moves.
 
-    Both are in the same plan. Two that wait for each other are the ends of the path. Of ranks that
-    wait in a circle the one that was left without data first is beside the gap.
+    Both are in the same plan. If two ranks wait for each other, they are the ends of the path. Of
+    ranks that wait in a circle, the one that first got no data is next to the gap.
     """
     said = _from_errors(s)
     waits = {wait.rank: wait for rank in s.ranks if (wait := _wait_of(s, rank)) is not None}
@@ -77,7 +77,7 @@ def _from_errors(s: Situation) -> tuple[int, int] | None:
 
 
 def _wait_of(s: Situation, rank: int) -> _Wait | None:
-    """What the oldest plan of a rank that has not ended, or broke, waited for."""
+    """Returns what the oldest plan of a rank that has not ended, or broke, waited for."""
     for plan in s.job.records[rank].plans:
         if plan.ended and plan.status not in _BROKEN:
             continue

@@ -15,11 +15,11 @@ class Column(NamedTuple):
     Attributes:
         name: Its heading.
         value: What lines are sorted by; None: unknown.
-        text: What is shown of a value that is known; of a whole line, it is `value` itself.
+        text: Formats a known value.
         about: For the help.
-        least_width: Of the window, to have this column.
+        least_width: Of the window, to show this column.
         right: Whether it is a number.
-        internal: Whether it is about the runtime, and shown only with --internals.
+        internal: Whether only --internals shows it.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Column(NamedTuple):
 
 
 def number(value: float) -> str:
-    """Returns a number with three digits or so."""
+    """Returns a number with about three digits."""
     return f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
 
@@ -42,7 +42,7 @@ def percent(value: float) -> str:
 
 
 def loss_text(value: float) -> str:
-    """Returns a loss with four digits or so, so that those of ranks stand below each other."""
+    """Returns a loss with about four digits, so that those of ranks line up."""
     return f"{value:#.4g}" if abs(value) < 1000 else f"{value:.4g}"
 
 

@@ -1,4 +1,4 @@
-"""Frames of libraries in the stacks of ranks, which hide those of the program."""
+"""Folds frames of libraries in the stacks of ranks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ _FRAME = re.compile(r'^(\s*)File "(.*)", (line \d+ in (.*))$')
 
 
 def folded(lines: Iterable[str]) -> Iterator[str]:
-    """Returns lines of stacks with one in place of frames of TensorFlow, Keras and tfring.
-
-    Args:
-        lines: As `take_stacks` has them.
-    """
+    """Folds neighbouring frames of TensorFlow, Keras and tfring in lines of stacks."""
     indent, names = "", list[str]()
     for line in lines:
         frame = _FRAME.match(line)

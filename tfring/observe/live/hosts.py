@@ -1,4 +1,4 @@
-"""The same command on other hosts, through ssh, and what it prints."""
+"""Runs a ``tfring`` command on other hosts, through ssh, and reads what it prints."""
 
 from __future__ import annotations
 
@@ -44,15 +44,13 @@ class OtherHosts:
     """Runs a ``tfring`` command on hosts; it prints one JSON object per line there.
 
     Used by one thread, within a `with` statement, which ends the commands.
+
+    Args:
+        options: With those of `add_host_options`.
+        words: The command's name and arguments.
     """
 
     def __init__(self, options: argparse.Namespace, words: Sequence[str]) -> None:
-        """Starts the commands.
-
-        Args:
-            options: With what `add_host_options` adds.
-            words: The command's name and arguments.
-        """
         ssh = SshOptions(options.ssh_port, options.ssh_identity_file, _CONNECT_SECONDS)
         remote = ["env", f"PYTHONPATH={_PACKAGES}", sys.executable, "-m", "tfring", *words]
         self._hosts = [_Host(name, ssh.command(name, remote)) for name in options.host]
@@ -74,22 +72,18 @@ class OtherHosts:
         return [host.newest for host in self._hosts if host.newest is not None]
 
     def wait(self, seconds: float) -> None:
-        """Waits until every command has ended or printed its first object.
-
-        Args:
-            seconds: At most so long, for all together.
-        """
+        """Waits, at most `seconds` in all, until each command has printed an object or ended."""
         deadline = time.monotonic() + seconds
         for host in self._hosts:
             host.first.wait(max(0.0, deadline - time.monotonic()))
 
     def troubles(self) -> list[str]:
-        """Returns a sentence for each host whose command has ended without a success."""
+        """Returns a sentence for each host whose command has failed."""
         return [trouble for host in self._hosts if (trouble := host.trouble())]
 
 
 class _Host:
-    """One ssh, and a thread that reads what comes. `newest` is replaced whole, never changed."""
+    """One ssh, and a thread that reads its output. `newest` is replaced whole, never changed."""
 
     def __init__(self, name: str, command: list[str]) -> None:
         self.name = name
@@ -143,8 +137,8 @@ def job_argument(given: Sequence[str], found: str) -> list[str]:
     """Returns what names the job on another host.
 
     Args:
-        given: What the user has given here.
-        found: The id of the job that it means here; "": there is none here.
+        given: What the user gave here.
+        found: The id of the job here; "": there is none here.
     """
     if not given:
         return [found] if found else []

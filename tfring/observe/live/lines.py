@@ -1,4 +1,4 @@
-"""What a line of `tfring top` says: of one rank, or of all ranks of a host together."""
+"""The lines of `tfring top`: of one rank, or of all ranks of a host together."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Line:
     """One line; None: unknown. Times are shares, of several ranks their mean.
 
     Attributes:
-        ranks: Which ones, the lowest first.
-        host: Theirs.
+        ranks: Its ranks, ascending.
+        host: Their host.
         state: In a few words.
         worst: One of STATES.
-        doing: As far as there is room for it: all that is known of the state.
-        last: The newest collective, of one rank.
+        doing: All that is known of the state, if there is room.
+        last: The newest collective of the only rank.
     """
 
     ranks: tuple[int, ...]
@@ -113,7 +113,7 @@ def _kind(view: RankView) -> str:
 
 
 def _states(views: Sequence[RankView]) -> str:
-    """Returns "running", or "2 waiting, 6 running" where ranks differ."""
+    """Returns "running", or "2 waiting, 6 running" if ranks differ."""
     counts = Counter(_kind(view) for view in views)
     if len(counts) == 1:
         return views[0].state

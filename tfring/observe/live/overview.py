@@ -1,4 +1,4 @@
-"""A job out of the rows of its ranks: rates, and who waits for whom."""
+"""Makes a view of a job from the rows of its ranks: rates, and who waits for whom."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class RankView:
 
     Attributes:
         row: What was read.
-        doing: What it does: "running", "stopped", "gone", "waits 3 s for rank 1 in ...".
-        steps: A second; None: unknown.
-        samples: A second.
+        doing: "running", "stopped", "gone", "waits 3 s for rank 1 in ...".
+        steps: Per second; None: unknown.
+        samples: Per second.
         input: Share of the time in which it waited for input.
         callbacks: Share of the time that callbacks took after each batch.
         cpu: Processors that it kept busy: 2.0 is two.
@@ -80,12 +80,12 @@ class Overview:
         ranks: Those that are known.
         missing: The others.
         efficiency: The mean of the ranks'; None: unknown.
-        samples: A second, of all ranks together; None: unknown.
-        bytes: A second, of tensors that were reduced, gathered or sent, per rank.
-        verdict: What is wrong with the job, in a sentence; "": nothing, or that is not known.
+        samples: Per second, of all ranks together; None: unknown.
+        bytes: Per second and rank, of tensors that were reduced, gathered or sent.
         trouble: The newest error or warning, with its rank and age.
         locked: Whether the schedule is locked, as the lowest known rank says.
         lock_rounds: Rounds run in locks so far, by the same.
+        verdict: What is wrong with the job, in a sentence; "": nothing, or unknown.
     """
 
     job: str
@@ -102,7 +102,7 @@ class Overview:
 
     @property
     def calm(self) -> bool:
-        """Whether every rank runs, so that nothing has to be explained."""
+        """Whether each rank runs, so that nothing needs an explanation."""
         return all(view.doing in ("running", "has left") for view in self.ranks)
 
     def as_json(self) -> dict[str, Any]:
@@ -126,8 +126,7 @@ def overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
     """Returns the job as of now, with the rates since before.
 
     Args:
-        before: Rows of some time before; none: there are no rates. Of several of one rank, the
-            last one counts.
+        before: Earlier rows; none: there are no rates. Of several of one rank, the last one counts.
         now: Rows of one job, of different ranks, at least one.
     """
     rows = sorted(now, key=lambda row: row.rank)
@@ -172,12 +171,7 @@ def overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
 
 
 def doing(row: Row, rows: Sequence[Row]) -> str:
-    """Returns what a rank does, in a few words.
-
-    Args:
-        row: Of that rank.
-        rows: Of all ranks that are known.
-    """
+    """Returns what a rank does, in a few words; `rows` are those of all known ranks."""
     if row.process == "gone":
         return _ENDED.get(row.state, "gone")
     if row.process == "stopped":
@@ -204,12 +198,8 @@ def doing(row: Row, rows: Sequence[Row]) -> str:
 def not_called(row: Row, rows: Sequence[Row]) -> list[int]:
     """Returns the ranks that have not made the oldest call in which a rank waits.
 
-    A call that waits has ended nowhere, so whoever has made it has it among its waiting calls.
-    Who joins the global process set is left out of every set.
-
-    Args:
-        row: Of the rank that waits.
-        rows: Of all ranks that are known.
+    A waiting call has ended nowhere, so each rank that made it has it among its waiting calls. A
+    rank that joins the global process set is left out of each set.
     """
     if not row.asked:
         return []
@@ -239,7 +229,7 @@ def _seconds(row: Row, since: int) -> float:
 
 
 def _life(row: Row) -> tuple[int, ...]:
-    """Returns what differs when a rank has been started anew."""
+    """Returns values that differ when a rank has been started anew."""
     return tuple(int(row.record[name]) for name in ("rank", "generation", "pid"))
 
 
@@ -248,7 +238,7 @@ def _samples(row: Row) -> int:
 
 
 def _share(before: Row | None, now: Row, name: str) -> float | None:
-    """Returns the share of time that a sum of nanoseconds in the record has grown by."""
+    """Returns the share of time by which a sum of nanoseconds in the header has grown."""
     if not now.record["epoch"] and not now.record[name]:  # neither `fit` nor the program says so
         return None
     rate = _rate(before, now, lambda one: float(one.record[name]))

@@ -1,8 +1,8 @@
 """Tells by an exit code how the ranks of this container are.
 
-``python -m tfring.observe.live.probe live|ready`` is for the probes of Kubernetes. What is known
-comes out of the ranks' records, so no rank is asked anything. It loads little, because it is
-started every few seconds beside the training.
+``python -m tfring.observe.live.probe live|ready`` is for the probes of Kubernetes. It reads the
+ranks' records and asks no rank. It loads little, because it starts every few seconds beside the
+training.
 """
 
 from __future__ import annotations
@@ -26,11 +26,7 @@ _HERE = ("running", "stopped")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints what is wrong; returns 0 if nothing is.
-
-    Args:
-        argv: The arguments; None takes the process's.
-    """
+    """Prints what is wrong, or "ok"; returns 1 or 0."""
     program = "python -m tfring.observe.live.probe"
     parser = argparse.ArgumentParser(prog=program, description=__doc__)
     parser.add_argument("question", choices=["live", "ready"])
@@ -51,9 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def silent_seconds() -> float:
-    """Returns for how long a rank may not be awake; 0: for ever, as where there are no heartbeats.
+    """Returns how long a rank may sleep; 0: for ever, because there are no heartbeats.
 
-    The variables of a container are those of its probes, too.
+    A container's variables are those of its probes, too.
     """
     try:
         beat = float(os.environ.get("TFRING_HEARTBEAT_SECONDS") or _HEARTBEAT_SECONDS)
@@ -63,7 +59,7 @@ def silent_seconds() -> float:
 
 
 def read_headers() -> list[dict[str, Any]]:
-    """Returns the headers of all records of this host, those of jobs that are over among them."""
+    """Returns the headers of all records of this host, also of ended jobs."""
     given = os.environ.get("TFRING_RECORD_DIR")
     found = []
     for folder in jobs(Path(given) if given else None):
@@ -76,15 +72,14 @@ def read_headers() -> list[dict[str, Any]]:
 
 
 def present(headers: Iterable[dict[str, Any]], now: int) -> list[dict[str, Any]]:
-    """Returns what processes that are there have recorded last, by rank.
+    """Returns the newest header of each live process, by rank.
+
+    Each has two more fields: `process` ("running" or "stopped") and `silent`, the seconds since the
+    rank's control thread was awake.
 
     Args:
         headers: Of records. A process that calls init again has several.
         now: The time, in nanoseconds of the host's monotonic clock.
-
-    Returns:
-        Headers, with `process` ("running" or "stopped") and `silent`, the seconds for which the
-        rank's control thread has not been awake.
     """
     newest: dict[tuple[int, int], dict[str, Any]] = {}
     for header in headers:
@@ -101,12 +96,11 @@ def present(headers: Iterable[dict[str, Any]], now: int) -> list[dict[str, Any]]
 def trouble(headers: Iterable[dict[str, Any]], seconds: float) -> str:
     """Returns which rank does not run any more, and how that is known; "" if all do.
 
-    A rank before init, or after shutdown, is in no trouble: it loads data or writes a file. Nor is
-    one that waits for others.
+    A rank before init or after shutdown is not in trouble, nor is one that waits for others.
 
     Args:
         headers: As `present` returns them.
-        seconds: So long a rank may not be awake; 0: for ever. A job of one rank may, too.
+        seconds: How long a rank may sleep; 0: for ever. A job of one rank may, too.
     """
     for header in headers:
         if header["state"] != RankState.RUNNING:
@@ -120,7 +114,7 @@ def trouble(headers: Iterable[dict[str, Any]], seconds: float) -> str:
 
 
 def missing(headers: Iterable[dict[str, Any]], ranks: int) -> str:
-    """Returns how many ranks are not through init yet, or have left; "" if none.
+    """Returns how many ranks have not finished init yet, or have left; "" if none.
 
     Args:
         headers: As `present` returns them.

@@ -29,8 +29,8 @@ class Screen:
 
     Args:
         look: Returns the job as of now.
-        actions: By key: what returns a text to show, of one line below the table, of several
-            instead of it.
+        actions: By key: a function that returns a text. One line is shown above the table, several
+            lines in place of it.
         interval: Seconds between two looks.
         choice: What to show at first.
     """
@@ -51,7 +51,7 @@ class Screen:
         self._top = 0  # its first line on the screen
 
     def run(self) -> None:
-        """Shows the job until `q`, Ctrl-C or SIGTERM; then the terminal is as it was."""
+        """Shows the job until `q`, Ctrl-C or SIGTERM; then restores the terminal."""
         from rich.console import Console
         from rich.live import Live
 
@@ -120,7 +120,7 @@ class Screen:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[int]:
-    """Has the terminal deliver keys at once and not show them; undoes that at the end.
+    """Lets the terminal deliver keys at once and not show them; undoes that at the end.
 
     Raises:
         OSError: Standard input is no terminal.

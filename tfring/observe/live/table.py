@@ -1,4 +1,4 @@
-"""What `tfring top` shows, with rich."""
+"""The page of `tfring top`, with rich."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Choice:
 
     Attributes:
         sort: The column by which lines are sorted.
-        hosts: Whether there is a line for each host instead of each rank; None: where that is
-            needed, see `needs_hosts`.
-        internals: Whether there is also what only the runtime's authors need.
+        hosts: Whether there is a line for each host in place of each rank; None: if the window is
+            too low, see `needs_hosts`.
+        internals: Whether to show the runtime's internals.
     """
 
     sort: str = "rank"
@@ -45,11 +45,7 @@ class Choice:
 
 
 def require_rich() -> None:
-    """Checks that rich is there.
-
-    Raises:
-        ValueError: It is not; the message is for the user.
-    """
+    """Raises ValueError, with what to install, if there is no rich."""
     try:
         import rich  # noqa: F401
     except ImportError as error:
@@ -63,14 +59,14 @@ def page(
     most: int | None = None,
     choice: Choice | None = None,
 ) -> Any:
-    """Returns the whole page: the verdict, a header, the table, and below what may be cut off.
+    """Returns the page: the verdict, a header, the table, and below it what may be cut off.
 
     Args:
         view: The job.
-        width: Of the window, in letters; what is least needed is left out of a narrow one.
-        note: The line above the table; "" for none.
-        most: The table gets at most so many lines; where that is too few, ranks are left out, first
-            those that run. None: any number.
+        width: Of the window, in letters; a narrow one has fewer columns.
+        note: The line above the table; "": none.
+        most: The largest number of lines of the table; ranks that run are left out first. None: any
+            number.
         choice: What the user has chosen.
     """
     from rich.console import Group
@@ -95,17 +91,12 @@ def page(
 
 
 def needs_hosts(view: Overview, most: int) -> bool:
-    """Returns whether ranks of several hosts are more than there are lines for."""
+    """Tells whether ranks of several hosts are more than there are lines."""
     return len(view.ranks) > most and len({rank.row.host for rank in view.ranks}) > 1
 
 
 def print_page(view: Overview, choice: Choice) -> None:
-    """Prints the page once.
-
-    Args:
-        view: The job.
-        choice: What the user has chosen.
-    """
+    """Prints the page once."""
     from rich.console import Console
 
     # Without a terminal there is no width to keep to: one line per rank, for scripts.
@@ -160,7 +151,7 @@ def help_text(internals: bool) -> str:
 
 
 def next_sort(choice: Choice, width: int, step: int) -> str:
-    """Returns the column to sort by that is so many places to the right."""
+    """Returns the column to sort by that is `step` places to the right."""
     names = [column.name for column in _shown(width, choice)]
     at = names.index(choice.sort) if choice.sort in names else 0
     return names[(at + step) % len(names)]
@@ -184,7 +175,7 @@ def _progress(view: Overview) -> list[str]:
 
 
 def _lines(view: Overview, most: int | None, choice: Choice) -> tuple[list[Line], list[str]]:
-    """Returns the lines of the table, and what is to be said of those that are left out."""
+    """Returns the lines of the table, and a note on those that are left out."""
     lines = by_host(view.ranks) if choice.hosts else [of_rank(rank) for rank in view.ranks]
     what, count = ("hosts" if choice.hosts else "ranks"), len(lines)
     if most is not None and count > most:

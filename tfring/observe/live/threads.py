@@ -1,4 +1,4 @@
-"""Stacks of many ranks, as text: what several ranks do alike is said once."""
+"""Stacks of many ranks as text; equal stacks appear once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def describe_stacks(stacks: Mapping[int, str], *, whole: bool = False) -> str:
 
     Args:
         stacks: By rank, from take_stacks or native_stacks.
-        whole: Also with the frames of TensorFlow, Keras and tfring, and with tfring's threads.
+        whole: Also frames of TensorFlow, Keras and tfring, and tfring's threads.
     """
     alike: dict[str, list[int]] = {}
     for rank, text in sorted(stacks.items()):
@@ -42,10 +42,7 @@ def describe_stacks(stacks: Mapping[int, str], *, whole: bool = False) -> str:
 
 
 def native_stacks(records: Mapping[int, Record]) -> dict[int, str]:
-    """Returns the stacks of Python and C++ of this host's ranks, from py-spy.
-
-    Args:
-        records: The records of the ranks, by rank.
+    """Returns the stacks of Python and C++ of this host's ranks, by rank, from py-spy.
 
     Raises:
         ValueError: py-spy is not installed.
@@ -75,7 +72,7 @@ def native_stacks(records: Mapping[int, Record]) -> dict[int, str]:
 
 
 def _readable(text: str) -> list[str]:
-    """Returns the lines of stacks without what is the same in every thread."""
+    """Returns the lines of stacks without the frames that each thread has."""
     lines = []
     for line in text.strip().splitlines():
         head = _HEAD.match(line)
@@ -88,9 +85,9 @@ def _readable(text: str) -> list[str]:
 
 
 def _without_own_threads(lines: list[str]) -> list[str]:
-    """Returns what py-spy says without tfring's threads, which only wait for something.
+    """Removes tfring's threads, which only wait, from what py-spy says.
 
-    Stacks that a rank has told have none.
+    Stacks from a rank have none.
     """
     kept, hidden, hides = [], 0, False
     for line in lines:

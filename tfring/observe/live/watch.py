@@ -22,18 +22,17 @@ _RATE_NANOSECONDS = 10_000_000_000
 
 
 class Watch:
-    """The ranks of one job, of this host and of others."""
+    """The ranks of one job, of this host and of others.
+
+    Args:
+        given: The job, as for `load_job`.
+        others: Other hosts where `tfring top --json` runs; None: only this host's ranks.
+
+    Raises:
+        RecordError: No such job has a record here, and none is expected from others.
+    """
 
     def __init__(self, given: Sequence[str], others: OtherHosts | None = None) -> None:
-        """Finds the job.
-
-        Args:
-            given: What names it, see `load_job`.
-            others: Where `tfring top --json` runs on other hosts; None: only this host's ranks.
-
-        Raises:
-            RecordError: No such job has a record here, and none is expected from others.
-        """
         self._others = others
         self._files: dict[int, Path] = {}
         self._rows: dict[tuple[str, int], Row] = {}  # by host and rank
@@ -53,7 +52,7 @@ class Watch:
             self.given = [str(next(iter(folders)))]
 
     def records(self) -> dict[int, Record]:
-        """Returns the records of this host's ranks that are still there, by rank."""
+        """Returns the records of this host's ranks that still exist, by rank."""
         if 0 < len(self._files) < self._size:
             self._look_for_more()
         found = {}
@@ -72,7 +71,7 @@ class Watch:
                     self._files[int(read_header(path)["rank"])] = path
 
     def look(self) -> Overview:
-        """Returns the job as of now, with rates since the last look.
+        """Returns the job as of now, with rates over the last ten seconds.
 
         Raises:
             RecordError: There is nothing yet, or the hosts show different jobs.
@@ -111,6 +110,6 @@ def _newest(rows: list[Row]) -> int:
 
 
 def _after_the_end(row: Row) -> Row:
-    """Returns the row of a rank whose record was removed, which only a rank that leaves does."""
+    """Returns the row of a rank whose record was removed, because the rank has left."""
     record = {**row.record, "state": int(RankState.LEFT)}
     return replace(row, record=record, process="gone", memory=0)

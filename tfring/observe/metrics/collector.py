@@ -1,4 +1,4 @@
-"""What a scrape gets: computed at that moment from the record and the runtime's counters."""
+"""Computes the metrics of a scrape from the record and the runtime's counters."""
 
 from __future__ import annotations
 
@@ -37,27 +37,25 @@ _BY_DIRECTION = {"frames": "control_frames", "heartbeats": "heartbeats"}
 
 
 class RankCollector:
-    """The metrics of this rank, for a registry of prometheus_client. Thread-safe."""
+    """The metrics of this rank, for a registry of prometheus_client. Thread-safe.
+
+    Args:
+        rank: Ours.
+        record: The file of our record; None: there is none, and its metrics are left out.
+    """
 
     def __init__(self, rank: int, record: str | None) -> None:
-        """Looks at nothing yet.
-
-        Args:
-            rank: Ours.
-            record: The file of our record; None: there is none, and metrics that come from it are
-                left out.
-        """
         self._rank = str(rank)
         self._lock = threading.Lock()
         self._follower = None if record is None else RecordFollower(record)  # guarded by _lock
         self._totals = Totals()  # guarded by _lock
 
     def describe(self) -> list[Any]:
-        """Returns nothing: registering the collector must not scrape it."""
+        """Returns nothing, so that registering the collector does not scrape it."""
         return []
 
     def collect(self) -> Iterator[Any]:
-        """Looks at the record and yields prometheus_client's metric families."""
+        """Reads the record and yields prometheus_client's metric families."""
         found = _Families(self._rank)
         with self._lock:
             counters = _native.core.counters()

@@ -1,8 +1,7 @@
-"""Every metric of a rank: its name, its type, its meaning and its further labels.
+"""The metrics of a rank: name, type, meaning, labels.
 
-Names follow OpenMetrics: base units, the unit at the end, `_total` on counters. Every metric has
-the label `rank`; the numbers of values of the other labels are bounded by the number of kinds of
-collectives, of events and of ranks.
+Names follow OpenMetrics: base units, the unit at the end, `_total` on counters. Each metric has the
+label `rank`; the other labels have few values: kinds of collectives, events, ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class Family(NamedTuple):
 
     Attributes:
         type: counter, gauge, histogram or info.
-        name: In full, as in a query; a histogram has `_bucket`, `_sum` and `_count` besides.
+        name: In full, as in a query; a histogram also has `_bucket`, `_sum` and `_count`.
         help: What it counts or measures.
         labels: Besides `rank`.
         bounds: Of a histogram.

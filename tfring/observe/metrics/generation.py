@@ -1,4 +1,4 @@
-"""Starts and ends what gives numbers away, with the runtime's own start and end."""
+"""Opens the endpoint for metrics at init, and closes it at shutdown."""
 
 from __future__ import annotations
 
@@ -27,11 +27,7 @@ _state = _State()
 
 
 def check(settings: Settings) -> None:
-    """Refuses settings that would show the metrics to others; called before the ranks meet.
-
-    Raises:
-        SettingError: The endpoint could be reached from other hosts, and without a token.
-    """
+    """Raises SettingError if other hosts could reach the endpoint without a token."""
     if settings.metrics_port is None or settings.metrics_token_file is not None:
         return
     if not ipaddress.ip_address(settings.metrics_addr).is_loopback:
@@ -43,7 +39,7 @@ def check(settings: Settings) -> None:
 
 
 def begin(rank: int, local_rank: int, record: str | None, settings: Settings) -> None:
-    """Starts what the settings ask for. What cannot be started is a warning.
+    """Opens the endpoint if the settings ask for one. A failure is a warning.
 
     Args:
         rank: Ours.

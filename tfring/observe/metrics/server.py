@@ -30,20 +30,19 @@ _servers: weakref.WeakSet[_Server] = weakref.WeakSet()
 
 
 class Endpoint:
-    """Answers requests for metrics, on threads of its own, until it is closed."""
+    """Answers requests for metrics, on its own threads, until it is closed.
+
+    Args:
+        address: An IP address of this host.
+        port: 0: any that is free.
+        token: The bearer token of requests (RFC 6750); None: none is needed.
+        application: A WSGI application.
+
+    Raises:
+        OSError: The address is not one of this host, or the port is taken.
+    """
 
     def __init__(self, address: str, port: int, token: str | None, application: Any) -> None:
-        """Opens the port and starts to answer.
-
-        Args:
-            address: An IP address of this host.
-            port: 0: any that is free.
-            token: What requests have to carry as a bearer token (RFC 6750); None: nothing.
-            application: A WSGI application.
-
-        Raises:
-            OSError: The address is not one of this host, or the port is taken.
-        """
         checked = _by_address(application) if token is None else _with_token(token, application)
         self._server = _Server(address, port, checked)
         self._closing = False
@@ -52,13 +51,13 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """Its URL."""
         host, port = self._server.server_address[:2]
         name = str(host)
         return f"http://{f'[{name}]' if ':' in name else name}:{port}/metrics"
 
     def close(self) -> None:
-        """Closes the port. Requests that are being answered are not waited for."""
+        """Closes the port. Does not wait for requests in progress."""
         self._closing = True
         with contextlib.suppress(OSError):
             self._server.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
@@ -73,7 +72,7 @@ class Endpoint:
 
 class _Handler(WSGIRequestHandler):
     def setup(self) -> None:
-        """Reads the head, which has to come in time as a whole; what follows is not read."""
+        """Reads the head, which has to come whole and in time; the rest is not read."""
         super().setup()
         until, head = time.monotonic() + _REQUEST_SECONDS, b""
         while _END not in head and len(head) < _MAX_HEAD:
@@ -86,7 +85,7 @@ class _Handler(WSGIRequestHandler):
         self.rfile = io.BufferedReader(io.BytesIO(head if _END in head else b""))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Logs nothing: a scrape is nothing that a user wants to read of."""
+        """Logs nothing: a scrape is of no interest."""
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
@@ -146,7 +145,7 @@ def _with_token(token: str, application: Any) -> Any:
 
 
 def _by_address(application: Any) -> Any:
-    """Refuses names: a web page could have its own name lead to this host, and read this."""
+    """Refuses names: a web page could point its own name at this host, and read this."""
 
     def checked(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         if _is_address(str(environ.get("HTTP_HOST", ""))):
@@ -167,7 +166,7 @@ def _is_address(host: str) -> bool:
 
 
 def _close_in_child() -> None:
-    """A forked child would keep the port open and never answer."""
+    """Closes the port in a forked child, which would never answer."""
     for server in list(_servers):
         server.socket.close()
 

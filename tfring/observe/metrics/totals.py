@@ -1,4 +1,4 @@
-"""Sums over everything that was seen of a record: what counters and histograms report."""
+"""Sums over everything that was seen of a record, for counters and histograms."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ _NANO = 1e-9
 
 
 class Histogram:
-    """How many values fell between bounds, and their sum."""
+    """How many values fell between bounds, and their sum.
+
+    Args:
+        bounds: Upper bounds, ascending; above the last one there is no bound.
+    """
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
-        """Has no values yet.
-
-        Args:
-            bounds: Upper bounds, ascending; above the last one there is no bound.
-        """
         self.bounds = bounds
         self.counts = np.zeros(len(bounds) + 1, dtype=np.int64)
         self.sum = 0.0
@@ -39,7 +38,7 @@ class Totals:
     """Adds up what is new. For one thread at a time.
 
     Attributes:
-        histograms: By name without prefix, then by kind of collective, "" where it has none.
+        histograms: By name without prefix, then by kind of collective, "" if it has none.
         counters: By name without prefix and ending.
         events: By the type's name.
     """

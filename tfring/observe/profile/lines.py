@@ -1,4 +1,4 @@
-"""Which lines of the program take the time of each rank, and where ranks differ."""
+"""Finds which lines of the program take the time of each rank, and where ranks differ."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Line(NamedTuple):
 
     Attributes:
         place: As "on_train_batch_end (train.py:13)".
-        inside: Where it is meanwhile, as "in keras"; "" for code of its own.
+        inside: The library that it called, as "in keras"; "" for its own code.
     """
 
     place: str
@@ -39,14 +39,10 @@ Shares = Mapping[Line, float]
 
 
 def shares(profile: Profile) -> dict[Line, float]:
-    """Returns which share of the time a rank spends on each line of the program.
+    """Returns the share of the time that a rank spends on each line, the largest first.
 
-    Args:
-        profile: Of the rank.
-
-    Returns:
-        By line, the largest first: where the main thread is, and where code of the program runs
-        that TensorFlow has called on a thread of its own, as generators of input.
+    These are lines of the main thread, and lines that TensorFlow calls on its own threads, as
+    generators of input.
     """
     found: dict[Line, float] = defaultdict(float)
     for name, samples in profile.threads.items():
@@ -74,10 +70,10 @@ def _line(stack: Sequence[Frame], main: bool) -> Line | None:
 
 
 def difference(found: Mapping[int, Shares]) -> str:
-    """Returns where some ranks spend much more time than the others, as a sentence.
+    """Returns a sentence on where some ranks spend much more time than the others.
 
-    Ranks that wait for a slow one do so in TensorFlow, Keras or tfring: a line of the program's own
-    code says more.
+    Ranks that wait for a slow one do so in TensorFlow, Keras or tfring, so a line of the program's
+    own code says more.
 
     Args:
         found: The shares of at least two ranks.

@@ -44,7 +44,7 @@ class Profile:
     Attributes:
         threads: The samples of each thread, by its name; without threads of tfring.
         failure: Why there are none; "": there are.
-        spied: Whether py-spy has taken them.
+        spied: Whether py-spy took them.
     """
 
     threads: dict[str, list[Sample]] = field(default_factory=dict)
@@ -58,18 +58,15 @@ def py_spy() -> str | None:
 
 
 def sample(records: Mapping[int, Record], seconds: float, rate: float) -> dict[int, Profile]:
-    """Samples ranks: with py-spy if it is installed and may trace them, else by asking them.
+    """Samples ranks with py-spy if it is installed and may trace them, else by asking them.
 
-    A rank that is asked answers when its code gives up the interpreter's lock. Where it computes in
+    A rank that is asked answers when its code gives up the interpreter's lock. If it computes in
     Python, the line may be another one than that which takes the time.
 
     Args:
         records: Of the ranks, by rank.
         seconds: For how long.
-        rate: How often in a second.
-
-    Returns:
-        By rank.
+        rate: Samples per second.
     """
     found = {rank: Profile() for rank in sorted(records)}
     program = py_spy()

@@ -13,13 +13,8 @@ from tfring.observe.recorder.stacks import MAIN
 def document(name: str, profiles: Mapping[int, Profile]) -> dict[str, Any]:
     """Returns the flame graphs of a job, for JSON.
 
-    Args:
-        name: Of the job.
-        profiles: By rank.
-
-    Returns:
-        First one with the main threads of all ranks side by side, then one for each rank, then
-        those of other threads that have run code of the program.
+    First comes one with the main threads of all ranks side by side, then one for each rank, then
+    those of other threads that have run code of the program.
     """
     frames: dict[Frame, int] = {}
 

@@ -1,5 +1,5 @@
-"""The records that every rank keeps of what it calls and runs: where they are, how to read them.
+"""Reads the records that the ranks keep of their calls and plans; the C++ runtime writes them.
 
-The runtime writes them (ops/runtime/recorder/); everything here only reads. Importing this loads
-neither TensorFlow nor the runtime, so records can be read on another machine and after the job.
+Importing this loads neither TensorFlow nor the runtime, so a record can be read on another host and
+after the job.
 """

@@ -1,7 +1,7 @@
-"""The jobs of this user that this host knows: a file for each, beside the records.
+"""One file per job of this user on this host, beside the records, kept for a day.
 
-The launcher makes it, or where there is none the first rank of the host, and adds at the end how
-the job has ended. It stays for a day.
+The launcher writes it, or the first rank of the host where there is no launcher. Whoever wrote it
+adds at the end how the job ended.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Entry:
     Attributes:
         job: Its id.
         command: The program and its arguments.
-        folder: In which it was started.
-        records: The folder that has those of its records.
-        launched: Whether a launcher of tfring has made this, and not a rank.
+        folder: Where it was started.
+        records: The folder above the folders of its records.
+        launched: Whether a launcher of tfring wrote this, and not a rank.
         terminal: The number of the terminal from which it was started; 0: none.
-        began: When, in seconds since 1970.
-        process: Who has made this: the fields of a record's header that `process_state` reads.
-        end: How the job has ended, see `finish`; {}: it has not, or nobody could say it.
+        began: Seconds since 1970.
+        process: The process that wrote this, as `process_state` reads it.
+        end: What `finish` noted; {} before.
     """
 
     job: str
@@ -53,23 +53,17 @@ class Entry:
 
     @property
     def lives(self) -> bool:
-        """Whether the process that has made this is there and has not said that the job is over."""
+        """Whether the process that wrote this is alive and has not noted the end of the job."""
         return not self.end and process_state(self.process) != "gone"
 
     @property
     def mine(self) -> bool:
-        """Whether this process has made it."""
+        """Whether this process wrote it."""
         return self.process == _own_process()
 
 
 def begin(job: str, command: Sequence[str], records: Path, *, launched: bool) -> None:
-    """Notes a job that begins, unless another process that lives has done so.
-
-    Args:
-        job: Its id.
-        command: The program and its arguments.
-        records: The folder that will have those of its records.
-        launched: Whether this process is its launcher.
+    """Notes that a job begins, unless another live process has done so.
 
     Raises:
         OSError: The default folder cannot be written.
@@ -94,13 +88,13 @@ def begin(job: str, command: Sequence[str], records: Path, *, launched: bool) ->
 
 
 def finish(job: str, state: str, verdict: str, report: Mapping[str, Any]) -> None:
-    """Notes how a job has ended. Of a job with a launcher on this host, only that does.
+    """Notes how a job ended. If the job has a launcher on this host, only the launcher does.
 
     Args:
         job: Its id.
         state: "ended" or "failed".
         verdict: What was wrong, in a paragraph; "": nothing.
-        report: What `tfring report` is to show of it; {}: what has been noted before.
+        report: For `tfring report`; {} keeps what was noted before.
 
     Raises:
         OSError: The file cannot be written.
@@ -113,7 +107,7 @@ def finish(job: str, state: str, verdict: str, report: Mapping[str, Any]) -> Non
 
 
 def find(job: str) -> Entry | None:
-    """Returns what is known of the job with this id; None: nothing."""
+    """Returns what is known of the job with this id."""
     with contextlib.suppress(OSError):
         base = default_folder()
         check_own(base)
@@ -133,7 +127,7 @@ def entries() -> list[Entry]:
 
 
 def throw_away_old() -> None:
-    """Removes what is known of jobs that were over a day ago, and of more than the newest 50."""
+    """Removes files of jobs that ended more than a day ago, and all but the newest 50."""
     for place, entry in enumerate(entries()):
         if entry.lives:
             continue
@@ -144,7 +138,7 @@ def throw_away_old() -> None:
 
 
 def terminal_of(pid: int) -> int:
-    """Returns the number of the terminal of a process of this host; 0: it has none, or is gone."""
+    """Returns the number of the terminal of a process of this host; 0: none, or it is gone."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(stat_fields(pid)[4])
     return 0

@@ -1,4 +1,4 @@
-"""Which job is meant: by its id, by where the user is, or the only one that runs."""
+"""Finds the job that the user means: by its id, by folder or terminal, or the only one running."""
 
 from __future__ import annotations
 
@@ -27,12 +27,7 @@ class NoJobError(RecordError):
 
 @dataclass(frozen=True)
 class Generation:
-    """The records of one generation of a job on this host.
-
-    Attributes:
-        folder: Where they are.
-        headers: Theirs, by rank.
-    """
+    """The records of one generation of a job on this host: folder, and headers by rank."""
 
     folder: Path
     headers: list[dict[str, Any]]
@@ -56,9 +51,9 @@ class KnownJob:
 
     Attributes:
         job: Its id.
-        entry: What was noted when it began and ended; None: nothing.
-        generations: Those with records, first the one that tools show: in which ranks take part,
-            then with more ranks, then the newest.
+        entry: What was noted when it began and ended.
+        generations: Those with records. The first is the one that tools show: generations with live
+            ranks come first, then those with more ranks, then the newest.
     """
 
     job: str
@@ -67,7 +62,7 @@ class KnownJob:
 
     @property
     def runs(self) -> bool:
-        """Whether its launcher or a rank of this host is there."""
+        """Whether its launcher or one of its ranks on this host is alive."""
         return any(one.present for one in self.generations) or (
             self.entry is not None and self.entry.launched and self.entry.lives
         )
@@ -81,7 +76,7 @@ class KnownJob:
 
     @property
     def folder(self) -> str:
-        """In which folder its program was started; "" if that is not known any more."""
+        """The folder where its program was started; "": unknown."""
         if self.entry is not None:
             return self.entry.folder
         for header in self._present():
@@ -91,7 +86,7 @@ class KnownJob:
 
     @property
     def command(self) -> list[str]:
-        """The program and its arguments; [] if that is not known any more."""
+        """The program and its arguments; []: unknown."""
         if self.entry is not None:
             return self.entry.command
         for header in self._present():
@@ -102,7 +97,7 @@ class KnownJob:
 
     @property
     def program(self) -> str:
-        """The program and its arguments for people; "?" if that is not known any more."""
+        """The program and its arguments for people; "?": unknown."""
         first = [os.path.basename(word) or word for word in self.command[:_WITHOUT_FOLDERS]]
         return plain(" ".join([*first, *self.command[_WITHOUT_FOLDERS:]])) or "?"
 
@@ -117,11 +112,11 @@ class KnownJob:
 
 
 def known_jobs(base: Path | None = None) -> list[KnownJob]:
-    """Returns the jobs of this user that this host knows, the newest first.
+    """Returns the jobs of this user on this host, the newest first.
 
     Args:
-        base: The folder of their records; None: the default one, and those in which users have put
-            records of jobs that are noted.
+        base: The folder of their records; None: the default folder, and each folder that a noted
+            job uses.
     """
     noted = {entry.job: entry for entry in catalog.entries()} if base is None else {}
     folders = jobs(base)
@@ -139,7 +134,7 @@ def known_jobs(base: Path | None = None) -> list[KnownJob]:
 
 
 def named(name: str, base: Path | None = None) -> KnownJob:
-    """Returns the job whose id begins in this way.
+    """Returns the job whose id begins with `name`.
 
     Raises:
         RecordError: There is none, or there are several.
@@ -159,8 +154,8 @@ def named(name: str, base: Path | None = None) -> KnownJob:
 def pick(base: Path | None = None) -> KnownJob:
     """Returns the job that is meant where the user names none.
 
-    It is the one that runs; of several the one that was started in this folder or, if that says
-    nothing, from this terminal. Where none runs it is the one that ended last.
+    It is the job that runs. Of several it is the one started in this folder, else the one started
+    from this terminal. If none runs, it is the job that ended last.
 
     Raises:
         RecordError: No job has left anything, or several run.
@@ -197,7 +192,7 @@ def records_of(job: KnownJob) -> list[Path]:
 
 
 def _own_folder() -> str:
-    """Returns the folder in which this process works; "" if it is gone."""
+    """Returns the working folder; "" if it was removed."""
     with contextlib.suppress(OSError):
         return os.getcwd()
     return ""

@@ -1,11 +1,11 @@
 """One clock for the records of all ranks.
 
-Ranks of one host share the monotonic clock. Between hosts each record bounds how far the clocks are
-apart: nothing arrives before it was sent. A request leaves rank r at `submitted`, on r's clock, and
-is at rank 0 before `last_asked`, on rank 0's; the plan leaves rank 0 after that and arrives at
-`planned`, on r's clock. Every call is thus an upper and a lower bound of a line, offset plus drift
-times time, as in L. Zhang, Z. Liu, C. Xia: "Clock synchronization algorithms for network
-measurements", INFOCOM 2002, where the line is found with convex hulls.
+Ranks of one host share the monotonic clock. Between hosts each call bounds the offset, because
+nothing arrives before it was sent: a request leaves rank r at `submitted` (r's clock) and is at
+rank 0 before `last_asked` (rank 0's clock); the plan leaves rank 0 after that and arrives at
+`planned` (r's clock). So each call is an upper and a lower bound of a line, offset plus drift times
+time: see L. Zhang, Z. Liu, C. Xia, "Clock synchronization algorithms for network measurements",
+INFOCOM 2002.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _MIN_SPAN = 1_000_000_000
 
 @dataclass(frozen=True)
 class Clock:
-    """How a rank's clock leads to rank 0's.
+    """Converts the times of a rank to rank 0's clock.
 
     Attributes:
         offset: Nanoseconds to add at the time `at`.
-        drift: What to add besides, per nanosecond since `at`.
+        drift: Nanoseconds to add for each nanosecond since `at`.
         at: A time on the rank's own clock.
-        error: By how many nanoseconds the offset may be wrong; None: nothing is known of it.
+        error: The largest error of the offset, in nanoseconds; None: unknown.
     """
 
     offset: float = 0.0
@@ -40,14 +40,14 @@ class Clock:
     error: float | None = 0.0
 
     def common(self, time: int) -> int:
-        """Returns a time of the rank's clock on rank 0's; 0, which is "not yet", stays 0."""
+        """Returns a time of the rank on rank 0's clock; 0, which means "not yet", stays 0."""
         if time == 0:
             return 0
         return round(time + self.offset + self.drift * (time - self.at))
 
 
 def find_clock(first: Record, other: Record) -> Clock:
-    """Returns how a rank's clock leads to rank 0's.
+    """Returns the clock of a rank relative to rank 0.
 
     Args:
         first: The record of rank 0.
@@ -68,7 +68,7 @@ def find_clock(first: Record, other: Record) -> Clock:
 
 
 def _bounds(first: Record, other: Record) -> np.ndarray[Any, Any]:
-    """Returns rows of: a time on the other's clock, the least offset there, and the largest."""
+    """Returns rows of: a time on the other's clock, the least offset then, the largest."""
     # In a lock ranks do not wait for an answer: there is no such bound.
     answered = (c for c in first.calls if c.last_asked and c.planned > c.last_asked)
     asked = {c.sequence: c.last_asked for c in answered if c.sequence}
@@ -82,7 +82,7 @@ def _bounds(first: Record, other: Record) -> np.ndarray[Any, Any]:
 
 
 def _drift(times: np.ndarray[Any, Any], lower: Any, upper: Any) -> float:
-    """Returns the drift that leaves the bounds the widest way for a line between them."""
+    """Returns the drift that leaves most room between the lower and the upper bounds."""
     if float(np.ptp(times)) < _MIN_SPAN:
         return 0.0
     low, high = -_MAX_DRIFT, _MAX_DRIFT

@@ -1,4 +1,4 @@
-"""What is in the file of a record, taken while its rank may be writing to it."""
+"""Reads the file of a record while its rank may write to it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,10 @@ _TYPES = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT, "rank
 
 
 def open_file(path: Path, buffering: int = 0) -> IO[bytes]:
-    """Opens a file to read it.
-
-    Args:
-        path: Of the file.
-        buffering: As of `open`; without it every reading is of the file as it is then.
+    """Opens a regular file to read it. Without `buffering` each read sees the file as it is then.
 
     Raises:
-        RecordError: It is a pipe or the like, at which a reader could wait for ever.
+        RecordError: It is a pipe or a device, on which a reader could block.
         OSError: It cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -44,16 +40,12 @@ def open_file(path: Path, buffering: int = 0) -> IO[bytes]:
 
 
 def settled_copy(path: Path) -> bytes:
-    """Returns what is in a record's file, without the entries that are being written.
+    """Returns the bytes of a record as of the moment when reading began.
 
-    Args:
-        path: The file of one rank.
-
-    Returns:
-        A record as of the moment when reading began: newer calls are left out, too.
+    Entries that were being written, and newer calls, are left out.
 
     Raises:
-        RecordError: The file is no record, or of another version.
+        RecordError: The file is no record, or has another version.
         OSError: The file cannot be read.
     """
     copies = _copies(path)
@@ -78,17 +70,14 @@ def settled_copy(path: Path) -> bytes:
 
 
 def rings_of(path: Path, data: bytes | mmap.mmap) -> dict[str, np.ndarray[Any, Any]]:
-    """Returns the arrays behind the header of a record.
+    """Returns the arrays "call", "plan", "event" and "rank" behind the header, to read only.
 
     Args:
-        path: Of its file, for messages.
-        data: What is in the file, or its memory.
-
-    Returns:
-        By "call", "plan", "event" and "rank"; not to be written to.
+        path: For messages.
+        data: The bytes of the file, or its mapping.
 
     Raises:
-        RecordError: It is no record, cut off, or of another version.
+        RecordError: It is no record, cut off, or has another version.
     """
     header = checked_header(path, data[: layout.HEADER_BYTES])
     if len(data) < size_of(header):
@@ -102,14 +91,10 @@ def rings_of(path: Path, data: bytes | mmap.mmap) -> dict[str, np.ndarray[Any, A
 
 
 def checked_header(path: Path, data: bytes) -> dict[str, Any]:
-    """Returns the header of a record by name.
-
-    Args:
-        path: Of its file, for messages.
-        data: How the file begins.
+    """Returns the fields of the header at the beginning of `data`; `path` is for messages.
 
     Raises:
-        RecordError: It is no record, or one of another version.
+        RecordError: It is no record, or has another version.
     """
     if len(data) < layout.HEADER_BYTES or not data.startswith(layout.MAGIC):
         raise RecordError(f"{path} is no record of tfring")
@@ -135,13 +120,13 @@ def checked_header(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def size_of(header: dict[str, Any]) -> int:
-    """Returns how many bytes a record has by its header."""
+    """Returns how many bytes a record with this header has."""
     rings = (header[f"{name}_slots"] * dtype.itemsize for name, dtype in _TYPES.items())
     return int(layout.HEADER_BYTES + sum(rings))
 
 
 def header_of(data: bytes) -> dict[str, Any]:
-    """Returns the numbers and texts of a record's header by name."""
+    """Returns the fields of a header by name."""
     entry = np.frombuffer(data, layout.HEADER, 1)[0]
     return {
         name: text_of(entry[name]) if layout.HEADER[name].kind == "S" else entry[name].item()
@@ -150,7 +135,7 @@ def header_of(data: bytes) -> dict[str, Any]:
 
 
 def _copies(path: Path) -> tuple[bytes, bytes, bytes]:
-    """Reads the file three times: what is equal before and after has not changed in between."""
+    """Reads the file three times: what is equal in two copies did not change in between."""
     with open_file(path) as file:
         size = size_of(checked_header(path, file.read(layout.HEADER_BYTES)))
         file.seek(0)
@@ -162,9 +147,9 @@ def _copies(path: Path) -> tuple[bytes, bytes, bytes]:
 
 
 def text_of(value: Any) -> str:
-    r"""Returns a text that ends with a zero byte, or with its field; with "\x1b" for an escape.
+    r"""Returns a text up to its first zero byte, with control characters written as "\x1b".
 
-    Of a long text the middle is left out, which may cut letters of several bytes in two.
+    The runtime cuts long texts in the middle, perhaps inside a character of several bytes.
     """
     text = bytes(value).split(b"\0")[0].decode("utf-8", "replace")
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

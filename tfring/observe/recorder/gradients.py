@@ -1,8 +1,7 @@
-"""Which calls of a record reduce gradients, and to which step each of them belongs.
+"""Finds the calls that reduce gradients, and the training step of each.
 
-A step is one reduction of the gradients of an optimizer or a tape: the n-th call of every one of
-its buckets. So two optimizers that are used in turn have steps of their own, a GAN two for each
-batch, and those of a second model begin at 1. Everything that speaks of steps asks here.
+A step is one reduction of the gradients of an optimizer or a tape: the n-th call of each of its
+buckets. Two optimizers that take turns have steps of their own: a GAN has two for each batch.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ class GradientCalls(NamedTuple):
 
     Attributes:
         at: Their positions among the calls.
-        series: All series that there are.
-        which: Of each of these calls: the position of its series.
-        number: Of each: its step, from 1 on in each series.
-        bucket: Of each: whether it is that of a bucket. Others move rows of sparse gradients after
-            a bucket's call.
-        leads: Of each: whether it is the first of its bucket. Others wait for the result of that.
+        series: All series.
+        which: Of each call: the position of its series.
+        number: Of each call: its step, from 1 on in each series.
+        bucket: Of each call: whether it reduces a bucket. Others move rows of sparse gradients
+            after a bucket's call.
+        leads: Of each call: whether it is the first of its bucket. Others wait for its result.
     """
 
     at: Array
@@ -59,11 +58,7 @@ class GradientCalls(NamedTuple):
 
 
 def gradient_calls(calls: Array) -> GradientCalls:
-    """Returns the calls that reduce gradients, and their steps.
-
-    Args:
-        calls: An array of layout.CALL, in any order, as Record.raw_calls.
-    """
+    """Returns the calls among `calls`, an array of layout.CALL, that reduce gradients."""
     return _with_rows(calls, _bucket_calls(calls))
 
 
@@ -122,7 +117,7 @@ def _with_rows(calls: Array, found: GradientCalls) -> GradientCalls:
 
 @functools.lru_cache(maxsize=1024)
 def _reduction(name: bytes) -> tuple[str, int, bool] | None:
-    """Returns a call's reduction, its eager number or -1, and whether it is a bucket's first."""
+    """Returns a call's reduction, its eager number or -1, and whether it leads its bucket."""
     bucket = _BUCKET.fullmatch(name.decode(errors="replace"))
     if bucket is None or bucket[1].endswith(NO_GRADIENTS):
         return None
@@ -134,8 +129,8 @@ def _reduction(name: bytes) -> tuple[str, int, bool] | None:
 def _eager_numbers(slot: Array, invocation: Array, call: Array) -> Array:
     """Returns the steps of a series whose reductions take turns with several names.
 
-    They are counted on, in the order of their calls, from how often each name was used before the
-    first of them.
+    Steps are counted in the order of their calls. The first number follows from how often each name
+    was used before.
     """
     pairs, step = np.unique(np.stack([slot, invocation]), axis=1, return_inverse=True)
     step = step.reshape(-1)  # NumPy 2.0 returns another shape

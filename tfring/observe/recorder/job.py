@@ -1,4 +1,4 @@
-"""The records of a job: of all its ranks, as far as they are there."""
+"""The records of a job: of all its ranks, as far as they are known."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ from tfring.observe.recorder.reader import Record, RecordError, read_record
 
 @dataclass(frozen=True)
 class JobRecords:
-    """What is known of a job.
-
-    Attributes:
-        records: By rank; some may be missing.
-        clocks: By rank of these: how to get to the clock of the lowest rank.
-    """
+    """The records of one job by rank, and the clocks of these ranks."""
 
     records: dict[int, Record]
     clocks: dict[int, Clock]
@@ -31,7 +26,7 @@ class JobRecords:
 
     @property
     def job(self) -> str:
-        """The job's id."""
+        """The id of the job."""
         return id_of(str(next(iter(self.records.values())).header["job"]))
 
     @property
@@ -40,24 +35,21 @@ class JobRecords:
         return [rank for rank in range(self.size) if rank not in self.records]
 
     def common(self, rank: int, time: int) -> int:
-        """Returns a time of a rank's clock on the clock of the lowest rank; 0 stays 0."""
+        """Returns a time of a rank on the clock of the lowest rank; 0 stays 0."""
         return self.clocks[rank].common(time)
 
 
 def load_job(given: Sequence[Path | str] = (), base: Path | None = None) -> JobRecords:
-    """Reads the records of one job.
+    """Reads the records of the newest generation of one job.
 
     Args:
         given: Files, or folders with files, of all hosts; or the id of a job of this host, or its
             beginning; or nothing: see `choice.pick`.
-        base: Where jobs of this host have their folders; None: the default folder.
-
-    Returns:
-        The newest generation of the job.
+        base: The folder above the folders of jobs; None: the default folder.
 
     Raises:
-        RecordError: There is no record, a file is none, the files are of several jobs, or nothing
-            says which job is meant.
+        RecordError: There is no record, a file is no record, the files are of several jobs, or it
+            is unclear which job is meant.
         OSError: A file cannot be read.
     """
     records = [read_record(path) for path in _files(given, base)]
@@ -67,7 +59,7 @@ def load_job(given: Sequence[Path | str] = (), base: Path | None = None) -> JobR
 
 
 def job_of(records: Sequence[Record]) -> JobRecords:
-    """Returns the newest generation of the job that these, at least one, are the records of.
+    """Returns the newest generation among records, at least one, of one job.
 
     Raises:
         RecordError: They are of several jobs.

@@ -1,4 +1,4 @@
-"""How a record lies in its file: the same as ops/runtime/recorder/record_layout.h.
+"""The layout of a record's file: the same as ops/runtime/recorder/record_layout.h.
 
 All times are nanoseconds of the host's monotonic clock; 0 means "not yet".
 """
@@ -149,7 +149,7 @@ RANK = np.dtype([("late", "<i8"), ("times", "<i8"), ("asked", "<i8"), ("sent", "
 
 
 class CallFlags(enum.IntFlag):
-    """What else is known of a call."""
+    """More facts about a call."""
 
     BUCKET = 1  # ranks compare a layout in it: gradients (see gradients.py), and some others
     IN_RUN = 2
@@ -160,7 +160,7 @@ class CallFlags(enum.IntFlag):
 
 
 class RankState(enum.IntEnum):
-    """How a rank is, as far as it could write that down itself."""
+    """The state that a rank itself wrote last."""
 
     RUNNING = 1
     LEFT = 2
@@ -168,7 +168,7 @@ class RankState(enum.IntEnum):
 
 
 class EventType(enum.IntEnum):
-    """What an event is about."""
+    """The kind of an event."""
 
     INIT = 1
     SHUTDOWN = 2

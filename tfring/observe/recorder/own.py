@@ -1,4 +1,4 @@
-"""The record of this process itself, for what looks at its own calls while it trains."""
+"""The record of this process, for what reads its own calls while it trains."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ _own: tuple[int, Path] | None = None
 
 
 def set_own(path: str | None) -> None:
-    """Is called by init and shutdown.
-
-    Args:
-        path: The file of this rank's record; None: there is none.
-    """
+    """Notes the file of this rank's record; None: there is none. Called by init and shutdown."""
     global _own
     _own = None if path is None else (os.getpid(), Path(path))
 
@@ -30,17 +26,14 @@ def own_path() -> Path | None:
 
 
 class OwnCalls:
-    """The newest calls of this process. Stays usable when the file has been removed."""
+    """The newest calls of this process. Stays usable after the file is removed."""
 
     def __init__(self, slots: np.ndarray[Any, Any]) -> None:
         """Use `open_own`."""
         self._slots = slots
 
     def newer_than(self, number: int) -> np.ndarray[Any, Any]:
-        """Returns the calls with larger numbers, as an array of layout.CALL, by number.
-
-        Calls that are being written just now are left out.
-        """
+        """Returns the complete calls with larger numbers, as an array of layout.CALL, by number."""
         chosen = np.flatnonzero(self._slots["number"] > number)
         calls = self._slots[chosen]
         whole = calls["number"] == self._slots["number"][chosen]

@@ -1,7 +1,7 @@
-"""Where the records of jobs lie: a folder for each generation, with a file for each rank here.
+"""The folders of records: one for each generation of a job, with one file per rank of this host.
 
-The folder's name is the job's id and what tells its generations apart; a job that no launcher has
-named has only the latter for an id.
+A folder's name is the id of the job and a suffix for the generation. If no launcher has named the
+job, the suffix is its id.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _MADE = re.compile(r"((?:ray-)?[0-9a-f]{6})[0-9a-f]{6,}")
 
 
 def id_of(name: str) -> str:
-    """Returns the id of a job from the name of one of its folders, which its records have, too."""
+    """Returns the id of a job from the name of one of its folders."""
     match = _NAME.fullmatch(name)
     return match[1] if match else name
 
 
 def short(job: str) -> str:
-    """Returns what people call a job by: of an id that tfring has made the first six letters."""
+    """Returns the id for people: the first six letters of an id that tfring made."""
     match = _MADE.fullmatch(job)
     return match[1] if match else job
 
 
 def default_folder() -> Path:
-    """Returns where records are unless TFRING_RECORD_DIR says otherwise.
+    """Returns the folder for records if TFRING_RECORD_DIR is not set.
 
-    Somebody else may have made the folder of this name in shared memory. Then it is one that the
-    system gives to this user alone, if there is one.
+    If another user owns the folder in shared memory, this is the user's folder in /run, if it
+    exists.
     """
     shared, private = _places()
     with contextlib.suppress(OSError):
@@ -53,10 +53,10 @@ def _places() -> tuple[Path, Path]:
 
 
 def jobs(base: Path | None = None) -> list[Path]:
-    """Returns the folders of jobs that have records on this host, the newest first.
+    """Returns the folders with records on this host, the newest first.
 
     Args:
-        base: Where to look; None: where records are by default, but in no folder of somebody else.
+        base: Where to look; None: the default folders that this user owns.
     """
     folders = _inside(base) if base is not None else []
     for place in _places() if base is None else ():
@@ -73,7 +73,7 @@ def record_files(folder: Path) -> list[Path]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """Returns what is in a folder; nothing if it is none, or has been removed meanwhile."""
+    """Returns the paths in a folder; [] if it does not exist."""
     with contextlib.suppress(OSError):
         return list(folder.iterdir())
     return []
@@ -86,7 +86,7 @@ def _made(folder: Path) -> float:
 
 
 def check_own(base: Path) -> None:
-    """Raises OSError if somebody else could have made the folder, or can write to it."""
+    """Raises OSError if another user owns the folder; takes away the permissions of others."""
     found = base.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise PermissionError(f"{base} belongs to somebody else")

@@ -1,4 +1,4 @@
-"""Which ranks the process sets of a job have, as far as the records say."""
+"""Finds the ranks of each process set in the records of a job."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ _SETS = re.compile(r"\d+: \d[\d, -]*(; \d+: \d[\d, -]*)*")
 
 
 def members_of_sets(job: JobRecords) -> dict[int, tuple[int, ...]]:
-    """Returns the ranks of each process set that has been used.
+    """Returns the ranks of each process set that was used, ascending, by the set's number.
 
-    Args:
-        job: The records.
-
-    Returns:
-        Ascending ranks by the set's number. Of a set of which the records have only calls, those
-        that called.
+    If the records have only calls of a set, these are the ranks that called.
     """
     members: dict[int, set[int]] = {}
     for rank, record in job.records.items():

@@ -1,4 +1,4 @@
-"""The process of a record: whether it is there, and on the same host."""
+"""Tells whether the process of a record is alive, from /proc."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 
 def own_boot() -> str:
-    """Returns what is equal on processes that have the same monotonic clock."""
+    """Returns a text that is equal on processes with the same monotonic clock."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""
 
 
 def own_pid_space() -> int:
-    """Returns what is equal on processes that see each other's process ids."""
+    """Returns a number that is equal on processes that see each other's process ids."""
     with contextlib.suppress(OSError):
         return Path("/proc/self/ns/pid").stat().st_ino
     return 0
 
 
 def process_state(header: dict[str, Any]) -> str | None:
-    """Returns how the process of a record is now.
+    """Returns the state of the process of a record.
 
     Args:
         header: Of its record.
@@ -43,9 +43,12 @@ def process_state(header: dict[str, Any]) -> str | None:
 
 
 def stat_fields(pid: int | str) -> list[str]:
-    """Returns what /proc/PID/stat has after the program's name; OSError if the process is gone.
+    """Returns the fields of /proc/PID/stat behind the program's name.
 
-    The first field is the process's state, field 4 its terminal, field 19 when it was started.
+    Field 0 is the state, field 4 the terminal, field 19 the start time.
+
+    Raises:
+        OSError: The process is gone.
     """
     text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     return text.rpartition(")")[2].split()

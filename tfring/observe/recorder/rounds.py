@@ -1,8 +1,8 @@
-"""The steps of several optimizers or tapes that are used together, brought into rounds.
+"""Groups the steps of several optimizers or tapes into rounds.
 
-A round ends with a step of the one that is used most often: where a GAN's critic is trained five
-times for each time that its generator is, every fifth round is two steps. With one optimizer every
-round is a step. Who looks at a program's speed, and not at one optimizer, looks at rounds.
+A round ends with a step of the optimizer that is used most often. If a GAN trains its critic five
+times for each step of its generator, each fifth round has two steps. With one optimizer each step
+is a round.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Rounds:
     """Rounds of one rank, the oldest first; times in nanoseconds of its clock.
 
     Attributes:
-        series: Whose steps the rounds are counted by; None: there are no rounds.
-        steps: What the rounds consist of, by round and time.
-        idle: Of each of these steps: from when on this rank could only wait for its gradients.
+        series: The series whose steps end the rounds; None: there are no rounds.
+        steps: The steps of the rounds, by round and time.
+        idle: Of each step: when this rank began to do nothing but wait for its gradients.
         starts: Where the steps of each round begin.
-        last: Of each round: which of the steps ends it, and gives it its number.
+        last: Of each round: the position of the step that ends it and gives it its number.
     """
 
     series: Series | None
@@ -38,59 +38,47 @@ class Rounds:
 
     @property
     def number(self) -> Array:
-        """Which round it is, from 1 on."""
+        """The number of each round, from 1 on."""
         return self.steps.number[self.last]
 
     @property
     def plan(self) -> Array:
-        """By what all ranks know the round, which each numbers for itself."""
+        """The plan by which all ranks know the round; each rank numbers rounds for itself."""
         return self.steps.plan[self.last]
 
     @property
     def began(self) -> Array:
-        """When the round before had ended."""
+        """When the round before ended."""
         return self.steps.began[self.last]
 
     @property
     def end(self) -> Array:
-        """When the last bucket had been reduced."""
+        """When the last bucket was reduced."""
         return self.steps.end[self.last]
 
     @property
     def own(self) -> Array:
-        """The rank's own work: all the time in which it did not only wait for its gradients."""
+        """The rank's own work: all time in which it did not only wait for its gradients."""
         exposed = np.maximum(0, self.steps.end - self.idle)
         own: Array = np.maximum(0, self.end - self.began - self.sums(exposed))
         return own
 
     def sums(self, values: Array) -> Array:
-        """Returns the sum in each round.
-
-        Args:
-            values: Of each step, in the last dimension.
-        """
+        """Returns the sum in each round; steps are the last dimension of `values`."""
         sums: Array = values[..., :0]  # without rounds there are no steps either
         if len(self):
             sums = np.add.reduceat(values, self.starts, axis=-1)
         return sums
 
     def largest(self, values: Array) -> Array:
-        """Returns which step of each round has the largest value.
-
-        Args:
-            values: Of each step.
-        """
+        """Returns the position of the step with the largest value in each round."""
         counts = np.diff(np.append(self.starts, len(self.steps)))
         order = np.lexsort((values, np.repeat(np.arange(len(self)), counts)))
         found: Array = order[self.starts + counts - 1]
         return found
 
     def take(self, chosen: Array) -> Rounds:
-        """Returns some of the rounds.
-
-        Args:
-            chosen: A mask.
-        """
+        """Returns the rounds that a mask chooses."""
         counts = np.diff(np.append(self.starts, len(self.steps)))
         kept = np.repeat(chosen, counts)
         starts = np.concatenate([[0], np.cumsum(counts[chosen])])[:-1].astype(np.int64)
@@ -99,13 +87,10 @@ class Rounds:
 
 
 def rounds_of(steps: Steps) -> Rounds:
-    """Returns the rounds whose begin is known, of the optimizers that were used last.
+    """Returns the rounds of the optimizers that were used last.
 
-    Steps that have not ended, or have failed, are left out, and the rounds that they would end. A
+    Rounds whose begin is unknown, and rounds that a failed or open step would end, are left out. A
     program that begins to train another model begins to count anew.
-
-    Args:
-        steps: Of one rank.
     """
     steps = steps.good()
     steps = steps.take(np.isin(steps.series, _in_use(steps)))
@@ -134,13 +119,13 @@ def rounds_of(steps: Steps) -> Rounds:
 
 
 def idle_since(ready: Array, end: Array) -> Array:
-    """Returns from when on a rank could only wait for the gradients of each step.
+    """Returns when a rank began to do nothing but wait for the gradients of each step.
 
-    While those of a step before were being reduced, too, it was these that it waited for.
+    While the gradients of a step before are reduced, the rank waits for those.
 
     Args:
-        ready: When the last bucket of each step was there, in order of time in the last dimension.
-        end: When it had been reduced.
+        ready: When the last bucket of each step was ready, in order of time in the last dimension.
+        end: When it was reduced.
     """
     idle: Array = ready.copy()
     before = np.maximum.accumulate(end, axis=-1)[..., :-1]
@@ -149,7 +134,7 @@ def idle_since(ready: Array, end: Array) -> Array:
 
 
 def _in_use(steps: Steps) -> Array:
-    """Returns the series that are in use: the newest one, and what was used at the same time."""
+    """Returns the series that are in use: the newest one, and those used at the same time."""
     found = np.unique(steps.series)
     if len(found) == 0:
         return found

@@ -1,13 +1,11 @@
-"""What every thread of a rank does at this moment, also while the rank hangs.
+"""Tells other processes what the threads of this rank do, even while the rank hangs.
 
-Each rank answers in two ways. A thread of its own waits at a socket beside the rank's record and
-sends the Python stacks of all threads. It holds the interpreter's lock while it looks at them, so
-they cannot change under it. It cannot answer while other code keeps that lock, in a C library that
-hangs, say. For that, `faulthandler` has a handler of SIGUSR1, which needs no lock: it writes the
-stack of the thread that it runs on to a file, and the asker sends the signal to one thread after
-the other. It is the second choice because a thread that is just about to return frees what the
-handler reads: in a program that runs code all the time that may crash, while nothing runs if
-somebody keeps the lock. For the same reason no handler looks at other threads' stacks.
+A rank answers in two ways. A thread waits at a socket beside the record and sends the Python stacks
+of all threads. It needs the interpreter's lock, so it cannot answer while a C library keeps the
+lock. For that, `faulthandler` has a handler of SIGUSR1: it writes the stack of the thread that it
+runs on to a file, and the asker signals one thread after another. The handler is the second choice:
+it reads frames that a running thread may free. For the same reason it never reads other threads'
+stacks.
 """
 
 from __future__ import annotations
@@ -40,22 +38,15 @@ class _State:
 
 
 def stacks_file(record: Path | str) -> Path:
-    """Returns the file that the handler of SIGUSR1 writes to; without a handler there is none.
-
-    Args:
-        record: The file of the rank's record.
-    """
+    """Returns the file that the handler of SIGUSR1 writes to, for a rank with this record."""
     return Path(record).with_suffix(".stacks")
 
 
 @contextlib.contextmanager
 def socket_address(record: Path | str) -> Iterator[str]:
-    """Gives the address of the socket at which a rank answers.
+    """Gives the address of the socket of the rank with this record.
 
-    Addresses may have 107 bytes only; through a descriptor of the folder any path will do.
-
-    Args:
-        record: The file of the rank's record.
+    An address has at most 107 bytes; through a descriptor of the folder any path fits.
     """
     folder = os.open(Path(record).parent, os.O_PATH | os.O_DIRECTORY)
     try:
@@ -65,14 +56,10 @@ def socket_address(record: Path | str) -> Iterator[str]:
 
 
 def watch(record: str | None, wanted: bool) -> None:
-    """Has this process say what its threads do when it is asked. Does nothing without a folder.
+    """Starts to answer requests for stacks, if `wanted` and the rank has a record.
 
-    If the program handles or ignores SIGUSR1 already, that stays so. Our handler stays after
-    shutdown: without one a signal that comes late would end the process.
-
-    Args:
-        record: The file of this rank's record; None: there is none.
-        wanted: Whether the user wants this.
+    A SIGUSR1 handler of the program stays in place. Our handler stays after shutdown, because a
+    late signal would otherwise end the process.
     """
     if record is None or not wanted:
         return
@@ -87,11 +74,7 @@ def watch(record: str | None, wanted: bool) -> None:
 
 
 def unwatch(record: str | None) -> None:
-    """Ends the answers, and removes the handler's file unless it and the record have been kept.
-
-    Args:
-        record: The file of this rank's record, which may be gone; None: there was none.
-    """
+    """Stops to answer, and removes the handler's file unless the file and the record are kept."""
     if record is None:
         return
     if _State.server is not None:
@@ -141,7 +124,7 @@ def _user_of(asker: socket.socket) -> int:
 
 
 def _own_stacks() -> str:
-    """Returns the stacks of all threads but tfring's own, as faulthandler would write them."""
+    """Returns the stacks of all threads but tfring's own, in the format of faulthandler."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = {
         ident: frame
@@ -162,16 +145,12 @@ def _own_stacks() -> str:
 
 
 def thread_head(name: str) -> str:
-    """Returns the line above the stack of a thread; the innermost call comes next.
-
-    Args:
-        name: Of the thread.
-    """
+    """Returns the line above the stack of a thread."""
     return f"Thread [{name}] (most recent call first):"
 
 
 def mask(process: str, name: str) -> int:
-    """Returns a set of signals out of /proc, as bits; 0 if the process is gone.
+    """Returns a set of signals from /proc as bits; 0 if the process is gone.
 
     Args:
         process: "self", a process id, or "PID/task/TID".
@@ -181,11 +160,7 @@ def mask(process: str, name: str) -> int:
 
 
 def status(process: int | str) -> dict[str, str]:
-    """Returns /proc/PID/status by name; {} if the process is gone.
-
-    Args:
-        process: As for `mask`.
-    """
+    """Returns /proc/PID/status by name; {} if the process is gone."""
     with contextlib.suppress(OSError):
         text = Path(f"/proc/{process}/status").read_text(encoding="utf-8", errors="replace")
         lines = (line.partition(":") for line in text.splitlines())

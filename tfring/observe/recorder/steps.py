@@ -1,6 +1,6 @@
-"""The training steps in the calls of one rank: see gradients.py for what a step is.
+"""Finds the training steps in the calls of one rank; gradients.py says what a step is.
 
-They are found in arrays, because this also runs inside a rank that trains.
+It works on arrays, because it also runs inside a rank that trains.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tfring.observe.recorder.gradients import Array, Series, gradient_calls
 
 @dataclass(frozen=True)
 class Step:
-    """One of `Steps`, whose attributes these are."""
+    """One step; `Steps` documents the attributes."""
 
     series: Series
     number: int
@@ -31,7 +31,7 @@ class Step:
 
     @property
     def exposed(self) -> int:
-        """As of Steps."""
+        """Nanoseconds from `ready` to `end`."""
         return max(0, self.end - self.ready)
 
 
@@ -41,23 +41,23 @@ class Steps:
 
     Attributes:
         names: All series.
-        series: Of each step: which of them.
+        series: Of each step: the position of its series.
         number: Which step it is, from 1 on in each series.
-        began: When the step before, of the same series, had ended; 0: not known.
-        first: When the first bucket was there.
-        ready: When the last bucket was there: nothing is left to compute before the update.
-        end: When the last bucket had been reduced; 0: not yet.
-        communicating: For so long at least one bucket was being reduced.
-        waiting: For so long, after `ready`, none was: this rank waited for ranks that had not asked
-            for one yet.
+        began: When the step before, of the same series, ended; 0: unknown.
+        first: When the first bucket was ready.
+        ready: When the last bucket was ready: nothing is left to compute before the update.
+        end: When the last bucket was reduced; 0: not yet.
+        communicating: How long at least one bucket was being reduced.
+        waiting: How long, after `ready`, no bucket was being reduced: this rank waited for other
+            ranks.
         bytes: Of the gradients.
-        buckets: How many calls they were, without those that move rows of sparse gradients.
+        buckets: The number of calls, without those that move rows of sparse gradients.
         call: The smallest number of a call.
         plan: The smallest number of a plan, by which all ranks know the step; 0: it has none yet.
-        failed: Whether a call has ended with an error.
-        asked: On rank 0: when the last rank had asked for the last bucket; 0: not known.
-        asked_before: On rank 0: when the last but one had.
-        last_rank: On rank 0: which rank was the last; -1: not known.
+        failed: Whether a call ended with an error.
+        asked: On rank 0: when the last rank asked for the last bucket; 0: unknown.
+        asked_before: On rank 0: when the last but one rank did.
+        last_rank: On rank 0: the rank that asked last; -1: unknown.
     """
 
     names: tuple[Series, ...]
@@ -88,33 +88,26 @@ class Steps:
 
     @property
     def exposed(self) -> Array:
-        """So long after `ready` did it end: waiting and communication that no computation hid."""
+        """From `ready` to `end`: waiting and communication that no computation hid."""
         exposed: Array = np.maximum(0, self.end - self.ready)
         return exposed
 
     def take(self, chosen: Array) -> Steps:
-        """Returns some of the steps.
-
-        Args:
-            chosen: A mask or positions.
-        """
+        """Returns the steps that a mask or positions choose."""
         values = {name: value for name, value in vars(self).items() if name != "names"}
         return Steps(self.names, **{name: value[chosen] for name, value in values.items()})
 
     def good(self) -> Steps:
-        """Returns those that have ended without an error."""
+        """Returns the steps that ended without an error."""
         return self.take((self.end > 0) & ~self.failed)
 
 
 def steps_of(calls: Array, all_are_over: bool = False) -> Steps:
-    """Returns the steps in the calls of a record.
+    """Returns the steps in an array of layout.CALL, in any order.
 
-    The oldest step of a series is left out where some of its calls have been overwritten. Its
-    newest step has not ended as long as it has fewer buckets than others.
-
-    Args:
-        calls: An array of layout.CALL, in any order, as Record.raw_calls.
-        all_are_over: Whether no bucket of the newest steps is still to come.
+    The oldest step of a series is left out if some of its calls were overwritten. The newest step
+    has not ended while it has fewer buckets than others, unless `all_are_over`: no bucket is still
+    to come.
     """
     found = gradient_calls(calls)
     calls = calls[found.at]
@@ -163,13 +156,10 @@ def steps_of(calls: Array, all_are_over: bool = False) -> Steps:
 
 
 def aligned(found: Mapping[int, Steps]) -> dict[int, Steps]:
-    """Returns the steps of several ranks with the same number for the same step.
+    """Returns the steps of several ranks, by rank, with the same number for the same step.
 
-    Each rank has counted its own calls. While one has joined, the others go on without it, and what
-    it counts afterwards has smaller numbers than theirs.
-
-    Args:
-        found: The steps of each rank, as `steps_of` returns them.
+    Each rank counts its own calls. While one has joined, the others go on, and the numbers that it
+    counts afterwards are too small.
     """
     shifts = {rank: np.zeros(len(steps), dtype=np.int64) for rank, steps in found.items()}
     for name in {name for steps in found.values() for name in steps.names}:
@@ -199,8 +189,8 @@ def _count(plans: Array, numbers: Array) -> tuple[Array, Array]:
     """Returns the plans of steps in order, and the number of the step of each.
 
     Args:
-        plans: Of the steps of all ranks, 0: none.
-        numbers: Of these, as their ranks count them.
+        plans: Of the steps of all ranks; 0: none.
+        numbers: Of these steps, as their ranks count them.
     """
     known, place = np.unique(plans[plans > 0], return_inverse=True)
     counted = np.zeros(len(known), dtype=np.int64)
@@ -211,17 +201,13 @@ def _count(plans: Array, numbers: Array) -> tuple[Array, Array]:
 
 
 def new_steps(calls: Array, seen: dict[Series, int], all_are_over: bool) -> tuple[Steps, int]:
-    """Returns the steps that are over, and notes in `seen` that they were returned.
+    """Returns the steps that are over and not in `seen` yet, and how many steps have begun.
 
     Args:
         calls: Of a record, an array of layout.CALL.
-        seen: By series, the number of the last step that was returned before.
+        seen: By series, the number of the last step that was returned; this updates it.
         all_are_over: Whether no bucket of the newest step is still to come, as between two batches.
             Otherwise a step is over when the next one of its series has begun.
-
-    Returns:
-        The steps, those of each series in order; and how many have begun, of all series with calls
-        here or in `seen`.
     """
     steps = steps_of(calls, all_are_over)
     new = np.zeros(len(steps), dtype=bool)
@@ -254,7 +240,7 @@ def _over_or_seen(steps: Steps, own: Array, seen: int) -> Array:
 
 
 def _ends(series: Array) -> tuple[Array, Array]:
-    """Returns which steps are the first and the last ones of their series."""
+    """Returns masks of the first and the last steps of each series."""
     changes = np.diff(series) != 0
     return np.concatenate([[True], changes]), np.concatenate([changes, [True]])
 
@@ -291,7 +277,7 @@ def _asked(calls: Array, asked: Array, starts: Array, step: Array) -> dict[str, 
 
     Args:
         calls: All, by step.
-        asked: Of each that is the first of a bucket, when the last rank had asked for it.
+        asked: Of each first call of a bucket: when the last rank asked for it.
         starts: Where the calls of each step begin.
         step: Of each call.
     """

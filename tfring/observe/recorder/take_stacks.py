@@ -39,25 +39,20 @@ _CHUNK = 1 << 16
 
 
 class _CannotAskError(Exception):
-    """A rank cannot say what it does; the message says why."""
+    """A rank cannot be asked; the message says why."""
 
 
 def take_stacks(
     records: Mapping[int, Record], timeout: float = 2.0, *, by_signal: bool = True
 ) -> dict[int, str]:
-    """Returns what the threads of every rank of a job do.
+    """Returns the Python stacks of the threads of each rank, the main thread first.
+
+    For a rank that cannot be asked it returns a sentence that begins with "no stacks: ".
 
     Args:
-        records: The records of the ranks, by rank.
-        timeout: Seconds to wait for the ranks of this host; half of it for their threads that
-            answer, the rest for their signal handlers.
-        by_signal: Whether to ask those handlers, which is not quite without risk: see
-            tfring/observe/recorder/stacks.py. Otherwise the threads have all of the time.
-
-    Returns:
-        For each rank the Python stacks of its threads, each below a line of `thread_head`, the main
-        thread first; for a rank that cannot be asked a sentence that begins with "no stacks: " and
-        says why.
+        records: By rank.
+        timeout: Seconds to wait in all: half for the ranks' own threads, the rest for signals.
+        by_signal: Whether to use signals, which has a small risk: see stacks.py.
     """
     end = time.monotonic() + timeout
     found = dict.fromkeys(sorted(records), f"{NO_STACKS}it could not be asked")
@@ -80,11 +75,7 @@ def take_stacks(
 
 
 def describe_process(pid: int) -> str:
-    """Returns what the kernel says of a process: its state, and where in the kernel it waits.
-
-    Args:
-        pid: Of a process of this host.
-    """
+    """Returns a sentence with the kernel's state of a process of this host."""
     found = status(pid)
     if not found:
         return f"Process {pid} has ended."
@@ -97,11 +88,7 @@ def describe_process(pid: int) -> str:
 
 
 def waits_in_kernel(pid: int) -> str:
-    """Returns where in the kernel the main thread of a process waits; "" if it runs or is secret.
-
-    Args:
-        pid: Of a process of this host.
-    """
+    """Returns where in the kernel the main thread of a process waits; "": it runs, or secret."""
     with contextlib.suppress(OSError):
         place = Path(f"/proc/{pid}/wchan").read_text(encoding="ascii")
         return "" if place == "0" else place
@@ -137,7 +124,7 @@ def _check_runs(record: Record) -> None:
 
 
 def _from_thread(record: Record, timeout: float) -> str:
-    """Returns what the rank's own thread says; "" if it does not within that time."""
+    """Returns the answer of the rank's own thread; "" if it does not answer in time."""
     end = time.monotonic() + timeout
     parts = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as rank:
@@ -160,7 +147,7 @@ def _from_thread(record: Record, timeout: float) -> str:
 def _from_handler(record: Record, end: float) -> str:
     """Returns what the handler of SIGUSR1 writes on each thread.
 
-    Without a handler the signal would end the process, so all is checked before.
+    Without a handler the signal would end the process, so everything is checked first.
     """
     pid = record.pid
     path = stacks_file(record.path)
@@ -193,10 +180,10 @@ def _from_handler(record: Record, end: float) -> str:
 
 
 def _from_one(pid: int, thread: int, descriptor: int, end: float) -> str:
-    """Returns what one thread writes; "" for one that is not Python's.
+    """Returns what one thread writes; "" for a thread without Python.
 
-    A thread that runs the handler has the signal blocked, and before that it has it pending, until
-    it takes it. A thread that sleeps has neither before it.
+    A thread that runs the handler blocks the signal; until it takes the signal, that is pending. A
+    sleeping thread shows neither.
     """
     task = f"{pid}/task/{thread}"
     if mask(task, "SigBlk") & BIT or time.monotonic() > end:

@@ -1,16 +1,14 @@
-"""Change points: where a series of times goes over to another level for good.
+"""Finds change points: where a series of times moves to another level for good.
 
-There is no threshold on times. All places where a series could be cut in two are tried, and the
-parts compared by their ranks (the statistic of Mann and Whitney), so that a few very slow steps
-(garbage collection, a checkpoint) count no more than any that are a little slow: A. N. Pettitt, "A
-non-parametric approach to the change-point problem", Applied Statistics 28, 1979; as a monitor of
-what is being measured D. M. Hawkins and Q. Deng, "A nonparametric change-point control chart",
-Journal of Quality Technology 42, 2010. Later and earlier changes are found in the parts (binary
-segmentation: L. J. Vostrikova, 1981).
+There is no threshold on times. Each place where the series could be cut is tried, and the parts are
+compared by rank (Mann-Whitney), so a few very slow steps do not count more than others: A. N.
+Pettitt, "A non-parametric approach to the change-point problem", Applied Statistics 28, 1979; D. M.
+Hawkins and Q. Deng, "A nonparametric change-point control chart", Journal of Quality Technology 42,
+2010. More changes are found in the parts (binary segmentation: L. J. Vostrikova, 1981).
 
-Steps that follow one another are often alike, which would look like a change: the statistic is
-divided by the growth of its variance that their autocorrelation causes (the initial positive
-sequence of C. J. Geyer, "Practical Markov chain Monte Carlo", Statistical Science 7, 1992).
+Neighbouring steps are often alike, which looks like a change. So the statistic is divided by the
+growth of its variance that autocorrelation causes (the initial positive sequence of C. J. Geyer,
+"Practical Markov chain Monte Carlo", Statistical Science 7, 1992).
 """
 
 from __future__ import annotations
@@ -41,8 +39,7 @@ class Change:
 
     Attributes:
         index: Of the first value on the new level.
-        shift: By how much the values have become larger: the median of all differences between
-            values after and before (the estimate of Hodges and Lehmann).
+        shift: The median of all differences between values after and before (Hodges and Lehmann).
         score: How sure it is, in standard deviations.
     """
 
@@ -54,12 +51,12 @@ class Change:
 def find_change(
     values: Array, before: int = LEAST_BEFORE, after: int = LEAST_AFTER
 ) -> Change | None:
-    """Returns the clearest change of level, or None where there is none.
+    """Returns the clearest change of level in a series, or None.
 
     Args:
         values: In order of time.
-        before: At least so many values are on the old level.
-        after: At least so many values are on the new level.
+        before: The least number of values on the old level.
+        after: The least number of values on the new level.
     """
     count = len(values)
     if count < before + after:
@@ -86,8 +83,7 @@ def find_change(
 def _error(values: Array, cut: int) -> float:
     """Returns the standard error of a shift, from the median absolute deviation of both parts.
 
-    Ranks do not tell a large change from a small one once the parts do not overlap, which a few
-    values cannot make up for that are alike because they follow one another.
+    Once the parts do not overlap, ranks cannot tell a large change from a small one.
     """
     old, new = values[:cut], values[cut:]
     rest = np.concatenate([old - np.median(old), new - np.median(new)])
@@ -96,14 +92,10 @@ def _error(values: Array, cut: int) -> float:
 
 
 def find_changes(values: Array) -> list[Change]:
-    """Returns all changes of level, in order of time.
+    """Returns all changes of level in a series, in order of time.
 
-    The series is gone through as if it was being measured, so that a level that lasts only for a
-    while is found before it ends; then what is between two changes is looked at as a whole, where
-    smaller changes show.
-
-    Args:
-        values: In order of time.
+    First it goes through the series as if it was being measured, to find levels that last only a
+    while. Then it looks at the parts between two changes as a whole, where smaller changes show.
     """
     cuts = [0]
     for end in range(LEAST_BEFORE + LEAST_AFTER, len(values) + 1, _LOOK):
@@ -144,7 +136,7 @@ def _shift(old: Array, new: Array) -> float:
 
 
 def _ranks(values: Array) -> Array:
-    """Returns the place of every value in their order, from 1 on; equal ones share the mean."""
+    """Returns the rank of each value, from 1 on; equal values share the mean."""
     order = np.argsort(values)
     ordered = values[order]
     ranks: Array = np.empty(len(values))
@@ -157,7 +149,7 @@ def _ranks(values: Array) -> Array:
 
 
 def _growth(ranks: Array, cut: int) -> float:
-    """Returns by what autocorrelation multiplies the variance of a sum; at least 1."""
+    """Returns the factor by which autocorrelation multiplies the variance of a sum; at least 1."""
     rest = ranks - np.where(np.arange(len(ranks)) < cut, ranks[:cut].mean(), ranks[cut:].mean())
     power = float(rest @ rest)
     noise = 1 / np.sqrt(len(rest))

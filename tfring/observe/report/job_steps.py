@@ -1,6 +1,6 @@
 """The training steps of all ranks of a job, side by side on one clock.
 
-Where a program has several optimizers, these are the rounds of tfring/observe/recorder/rounds.py.
+If a program has several optimizers, these are the rounds of tfring/observe/recorder/rounds.py.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from tfring.observe.recorder.steps import Steps, aligned, steps_of
 class JobSteps:
     """The steps that the records of all ranks still have; times in nanoseconds.
 
-    Every step of a rank consists of three parts: its own work (input, forward and backward pass,
-    update of the weights, and what the program does besides), waiting for ranks that were not ready
-    yet, and communication that no computation hid.
+    Each step of a rank has three parts: its own work (input, forward and backward pass, update,
+    callbacks), waiting for other ranks, and communication that no computation hid.
 
     Attributes:
-        ranks: Whose records there are.
+        ranks: The ranks with records.
         number: The steps, from 1 on.
         own: By rank and step: own work.
-        waiting: By rank and step: from when this rank had its last gradients until all had.
+        waiting: By rank and step: from this rank's last gradients until all ranks had theirs.
         exposed: By rank and step: from then until the gradients were reduced.
         overlapped: By rank and step: communication while this rank computed.
         began: By rank and step: when the step began, on the common clock.
         bytes: By step: of the gradients of one rank.
-        last_rank: By step: which rank was ready last; -1: not known.
-        waited_for: By step: for so long all others have waited for that rank.
+        last_rank: By step: the rank that was ready last; -1: unknown.
+        waited_for: By step: how long all others waited for that rank.
     """
 
     ranks: tuple[int, ...]
@@ -60,7 +59,7 @@ class JobSteps:
         return float(self.own.sum()) / total if total else None
 
     def waited_by_rank(self) -> dict[int, int]:
-        """Returns for how long all others have waited for each rank, in nanoseconds."""
+        """Returns how long all others waited for each rank, in nanoseconds."""
         named = sorted({*self.ranks, *self.last_rank[self.last_rank >= 0].tolist()})
         return {rank: int(self.waited_for[self.last_rank == rank].sum()) for rank in named}
 
@@ -68,9 +67,7 @@ class JobSteps:
 def job_steps(job: JobRecords) -> JobSteps:
     """Returns the steps that all records of a job have.
 
-    Args:
-        job: Its records. Ranks without a complete step of those that the rank with the newest step
-            has are left out.
+    Ranks that have none of the steps of the rank with the newest step are left out.
     """
     found = aligned({rank: steps_of(record.raw_calls) for rank, record in job.records.items()})
     found = {rank: steps.good() for rank, steps in found.items()}
@@ -91,7 +88,7 @@ def job_steps(job: JobRecords) -> JobSteps:
 
 
 def _newest_rounds(job: JobRecords, found: dict[int, Steps]) -> Rounds:
-    """Returns the rounds of the rank that has the newest one, as a lost rank has not."""
+    """Returns the rounds of the rank with the newest one; a lost rank lacks it."""
     rounds = {rank: rounds_of(steps) for rank, steps in found.items()}
     ends = {rank: job.common(rank, int(one.end[-1])) for rank, one in rounds.items() if len(one)}
     if not ends:
@@ -100,7 +97,7 @@ def _newest_rounds(job: JobRecords, found: dict[int, Steps]) -> Rounds:
 
 
 def _same_steps(wanted: Steps, steps: Steps) -> tuple[Array, Array]:
-    """Returns where steps of one rank are among those of another, and whether they are there."""
+    """Returns where steps of one rank are among those of another, and a mask of those found."""
     position = {name: at for at, name in enumerate(wanted.names)}
     series = np.array([position.get(name, -1) for name in steps.names], dtype=np.int64)
     own = zip(series[steps.series].tolist(), steps.number.tolist(), strict=True)
@@ -115,8 +112,8 @@ def _side_by_side(job: JobRecords, rounds: Rounds, chosen: dict[int, Steps]) -> 
 
     Args:
         job: For the clocks of the ranks.
-        rounds: What the steps belong to.
-        chosen: By rank, in the order of those of `rounds`.
+        rounds: The rounds of the steps.
+        chosen: By rank, in the order of the steps of `rounds`.
     """
 
     def common(rank: int, values: Array) -> Array:
@@ -155,9 +152,9 @@ def _side_by_side(job: JobRecords, rounds: Rounds, chosen: dict[int, Steps]) -> 
 def _last_ready(
     chosen: dict[int, Steps], ready: Array, number: Array
 ) -> tuple[Array, Array, Array]:
-    """Returns by step when all ranks were ready, which was the last, and by how much.
+    """Returns by step when all ranks were ready, which was last, and how long the others waited.
 
-    Rank 0 has noted that for all ranks; without its record it follows from the others.
+    Rank 0's record has this of all ranks; without it, it follows from the others.
     """
     first = chosen.get(0)
     if first is not None and bool((first.asked > 0).all()):

@@ -1,4 +1,4 @@
-"""What stays of the report of a job when its records are gone."""
+"""The report of a job whose records are gone."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ _US = 1_000
 def kept(report: Report) -> dict[str, Any]:
     """Returns a report as values for JSON.
 
-    Args:
-        report: Of the job.
-
     Returns:
-        "size", the number of ranks; "text", as `tfring report` prints it, "" without rich; and
-        "series": "step", the numbers of the newest steps, "total", and by rank "own" and "waiting",
-        in microseconds.
+        "size": the number of ranks; "text": as `tfring report` prints it, "" without rich;
+        "series": "step", the newest steps, "total", and by rank "own" and "waiting", in
+        microseconds.
     """
     steps = report.steps
     newest = max(1, _MOST_NUMBERS // (2 + 2 * len(steps.ranks)))

@@ -20,17 +20,15 @@ _SKIPPED = 20
 
 
 class SlowdownMonitor:
-    """Tells which rank has become slow, once for each change, and which one is fast again.
+    """Tells once of each rank that becomes slow, and of each that is fast again.
 
     Used by one thread. Holds WINDOW steps of all ranks.
+
+    Args:
+        ranks: The number of ranks.
     """
 
     def __init__(self, ranks: int) -> None:
-        """Begins with nothing known.
-
-        Args:
-            ranks: How many ranks there are.
-        """
         self._numbers = np.zeros(0, dtype=np.int64)
         self._own = np.zeros((ranks, 0))
         self._input = np.zeros((ranks, 0))
@@ -40,16 +38,13 @@ class SlowdownMonitor:
         self._slow: dict[int, Slowdown] = {}
 
     def add(self, numbers: Array, own: Array, inputs: Array, total: Array) -> list[Slowdown]:
-        """Takes in steps, and returns what has changed for the worse, or is made good.
+        """Takes in steps; returns ranks that became slow, and with `until` those fast again.
 
         Args:
             numbers: Of the steps, ascending, above all before.
             own: Nanoseconds of own work, by rank and step.
-            inputs: Nanoseconds of these for input, by rank and step; NaN: not known.
+            inputs: Nanoseconds of these for input, by rank and step; NaN: unknown.
             total: Nanoseconds that each step took.
-
-        Returns:
-            A rank that is fast again comes once more, with `until`.
         """
         kept = numbers > _SKIPPED
         self._numbers = np.concatenate([self._numbers, numbers[kept]])[-WINDOW:]

@@ -31,10 +31,10 @@ def page(report: Report, job: JobRecords, verdict: str = "", *, internals: bool 
     """Returns the page.
 
     Args:
-        report: What the page says.
+        report: The report.
         job: The records, for the traffic between ranks.
-        verdict: What is wrong with the job, which comes first; "": nothing.
-        internals: Also what only those need who know the runtime.
+        verdict: What is wrong with the job; "": nothing. It comes first.
+        internals: Whether to show the runtime's internals.
 
     Raises:
         ImportError: matplotlib or rich is missing.
@@ -68,12 +68,7 @@ def page(report: Report, job: JobRecords, verdict: str = "", *, internals: bool 
 
 
 def own_ids(svg: str, name: str) -> str:
-    """Returns a picture whose ids no other picture of the page has.
-
-    Args:
-        svg: From matplotlib, which gives every picture the same ones.
-        name: Of the picture.
-    """
+    """Makes the ids of an SVG picture unique; matplotlib gives each picture the same ids."""
     for before in ('id="', 'href="#', "url(#"):
         svg = svg.replace(before, f"{before}{name}-")
     return svg

@@ -33,7 +33,7 @@ _STYLE = {
 
 
 def step_plot(report: Report) -> str:
-    """Returns where the time of steps goes, over the steps; means over the ranks."""
+    """Draws where the time of steps goes; means over the ranks."""
 
     def draw(axes: Any) -> None:
         steps = report.steps
@@ -51,7 +51,7 @@ def step_plot(report: Report) -> str:
 
 
 def own_plot(report: Report) -> str:
-    """Returns the own work of the slowest ranks over the steps, with change points."""
+    """Draws the own work of the slowest ranks, with change points."""
 
     def draw(axes: Any) -> None:
         steps = report.steps
@@ -83,7 +83,7 @@ def own_plot(report: Report) -> str:
 
 
 def wait_plot(report: Report) -> str:
-    """Returns for how long the others have waited for each rank, per step."""
+    """Draws how long the others waited for each rank, per step."""
 
     def draw(axes: Any) -> None:
         late = sorted(report.ranks, key=lambda rank: -rank.late)[:_ROWS]
@@ -98,11 +98,7 @@ def wait_plot(report: Report) -> str:
 
 
 def traffic_plot(matrix: Array) -> str:
-    """Returns a map of what ranks send to each other.
-
-    Args:
-        matrix: Bytes, from row to column.
-    """
+    """Draws a map of the bytes that ranks send to each other, from row to column."""
 
     def draw(axes: Any) -> None:
         mesh = axes.pcolormesh(matrix, cmap="Blues", vmin=0, edgecolors="white", linewidth=0.5)
@@ -118,7 +114,7 @@ def traffic_plot(matrix: Array) -> str:
 
 
 def extract_plot(report: Report) -> str:
-    """Returns what the ranks did in a few steps around the one with the longest waiting."""
+    """Draws what the ranks did in a few steps around the one with the longest waiting."""
 
     def draw(axes: Any) -> None:
         steps = report.steps
@@ -151,12 +147,7 @@ def extract_plot(report: Report) -> str:
 
 
 def thinned(number: Array, lines: list[Array]) -> tuple[Array, list[Array]]:
-    """Returns no more than _POINTS points of lines: medians of neighbouring steps.
-
-    Args:
-        number: The steps.
-        lines: A value for each step.
-    """
+    """Returns lines with at most _POINTS points: medians of neighbouring steps."""
     together = math.ceil(len(number) / _POINTS)
     if together <= 1:
         return number, lines
@@ -166,7 +157,7 @@ def thinned(number: Array, lines: list[Array]) -> tuple[Array, list[Array]]:
 
 
 def _extract_rows(steps: JobSteps) -> list[int]:
-    """Returns which ranks are drawn: those that were the last most often, by their number."""
+    """Returns the ranks to draw: those that were last most often, by number."""
     often = [int((steps.last_rank == rank).sum()) for rank in steps.ranks]
     order = sorted(range(len(often)), key=lambda row: -often[row])
     return sorted(order[:_ROWS])

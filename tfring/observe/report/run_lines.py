@@ -21,7 +21,7 @@ _WATCH = "watch: tfring top"
 
 
 def wanted(runtime: Mapping[str, str]) -> bool:
-    """Tells whether the log is one for people, and not of warnings or errors alone.
+    """Tells whether the log is for people, and not of warnings or errors alone.
 
     Args:
         runtime: The settings of the runtime that are set, by name without prefix.
@@ -44,8 +44,8 @@ def first_line(
     Args:
         job: Its id.
         ranks: How many.
-        hosts: Theirs; none: they are not known yet.
-        devices: Of the only host; "": they are not known.
+        hosts: Their hosts; empty: unknown.
+        devices: Of the only host; "": unknown.
         transport: See `transport`.
         width: Of the terminal; None: there is none.
     """
@@ -91,7 +91,7 @@ def last_line(seconds: float, report: Report | None, width: int | None = None) -
 
 
 def _waited_for(report: Report, waiting: int) -> list[str]:
-    """Returns for whom the others waited longest, in two lengths."""
+    """Returns the rank for which the others waited longest, in two lengths."""
     slowest = report.slowest
     if slowest is None or not waiting:
         return []
@@ -107,11 +107,7 @@ def _fitting(lines: Sequence[str], width: int | None) -> str:
 
 
 def own_devices(process: int = 0) -> str:
-    """Returns what this host has to train on, "8 GPUs" or "2 CPUs".
-
-    Args:
-        process: Whose CPUs; 0: this one's.
-    """
+    """Returns "8 GPUs" of this host, or "2 CPUs" of a process; 0: this one."""
     count, name = len(glob.glob("/dev/nvidia[0-9]*")), "GPU"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
@@ -122,11 +118,11 @@ def own_devices(process: int = 0) -> str:
 
 
 def transport(hosts: int, ranks: int, devices: str, runtime: Mapping[str, str]) -> str:
-    """Returns what carries the data of ranks, as far as the settings say it; "" of one rank.
+    """Returns what carries the data of ranks, as far as the settings say; "" for one rank.
 
     Args:
-        hosts: How many there are; 0: that is not known.
-        ranks: How many there are.
+        hosts: How many; 0: unknown.
+        ranks: How many.
         devices: As `own_devices` names them.
         runtime: As for `wanted`.
     """

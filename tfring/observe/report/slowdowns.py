@@ -1,7 +1,7 @@
-"""What counts as a slow rank, for the report of a job and for its explanation.
+"""Decides which rank is slow, for the report of a job and for its explanation.
 
-A rank has become slow at a change point: since which step, by how much, and in what. One that was
-slow from the beginning has none, and is known by how much the others wait for it.
+A rank becomes slow at a change point: at which step, by how much, and in what. A rank that was slow
+from the beginning has none; the time that the others wait for it shows it.
 """
 
 from __future__ import annotations
@@ -49,11 +49,7 @@ class Slowdown:
     until: int | None = None
 
     def text(self, ranks: Sequence[int] | None = None) -> str:
-        """Returns a sentence about it.
-
-        Args:
-            ranks: Which ranks are meant, if `rank` is a position among them.
-        """
+        """Returns a sentence about it. If `rank` is a position, `ranks` has the ranks."""
         rank = self.rank if ranks is None or self.rank is None else ranks[self.rank]
         much = f"{self.more / 1e6:.3g} ms more per step than before"
         if self.rank is None:
@@ -65,13 +61,10 @@ class Slowdown:
 
 
 def find_slowdowns(steps: JobSteps) -> list[Slowdown]:
-    """Returns what has become slower while the job ran, the first change first.
+    """Returns what became slower while the job ran, the first change first.
 
-    A rank counts as slow if its own work takes longer than before, also in comparison to the other
-    ranks, and steps with it: what all ranks have in common, like larger batches, names nobody.
-
-    Args:
-        steps: Of the job.
+    A rank is slow if its own work takes longer than before, also compared with the other ranks, and
+    steps take longer, too. What all ranks have in common, like larger batches, names nobody.
     """
     if len(steps.number) == 0:
         return []
@@ -95,16 +88,16 @@ def find_slowdowns(steps: JobSteps) -> list[Slowdown]:
 
 
 def always_slow(last_rank: Array, waited: Array, time: float) -> tuple[int, Array] | None:
-    """Finds a rank that comes last again and again, which has no change to be found by.
+    """Finds a rank that comes last again and again.
 
     Args:
-        last_rank: By call or step: which rank was the last; -1: not known.
-        waited: By call or step: nanoseconds for which all others have waited for it.
+        last_rank: By call or step: the rank that was last; -1: unknown.
+        waited: By call or step: nanoseconds for which all others waited for it.
         time: Nanoseconds that all these calls or steps took.
 
     Returns:
-        The rank, and the positions of the calls or steps that were late because of it; None: there
-        is no such rank.
+        The rank, and the positions of the calls or steps that it delayed; None: there is no such
+        rank.
     """
     late = np.flatnonzero((waited > _NOTABLE) & (last_rank >= 0))
     if len(late) < _LEAST_LATE:
@@ -124,13 +117,9 @@ def _slowdown(
 
 
 def excess(own: Array) -> Array:
-    """Returns by how much more than the median of the others each rank has worked.
+    """Returns how much more than the median of the others each rank worked, by rank and step.
 
-    Args:
-        own: Own work by rank and step.
-
-    Returns:
-        By rank and step; of a single rank its own work.
+    For a single rank it is its own work.
     """
     others = len(own) - 1
     if others < 1:
@@ -149,16 +138,15 @@ def excess(own: Array) -> Array:
 
 
 def matters(own: Array, total: Array, index: int, shift: float) -> bool:
-    """Returns whether a rank has become slow that was compared with the others.
+    """Tells whether a rank that is slow compared with the others slows the job.
 
-    Its own work has to take longer, too: where another rank has become faster, this one is slow by
-    comparison only. And steps have to take longer: where ranks take turns in waiting for their
-    input, each is now fast and now slow, and the job is as fast as before.
+    Its own work must take longer, too: the others may have become faster. And steps must take
+    longer: ranks may take turns in waiting for input, and the job is as fast as before.
 
     Args:
         own: The rank's own work by step.
         total: How long the steps took.
-        index: Where the comparison with others has changed.
+        index: Where the comparison with the others changed.
         shift: By how much.
     """
     # As many steps before as after, so that what changed long before does not count.
@@ -178,11 +166,11 @@ def _middle(values: Array) -> float:
 
 
 def worse(changes: Sequence[Change], least: float) -> list[tuple[Change, int | None]]:
-    """Returns the changes to larger values, each with the index where that is made good again.
+    """Returns the changes to larger values, each with the index where it ended, or None.
 
     Args:
         changes: Of one series, in order of time.
-        least: Smaller ones are left out.
+        least: Smaller changes are left out.
     """
     found: list[tuple[Change, int | None]] = []
     for position, one in enumerate(changes):

@@ -1,4 +1,4 @@
-"""A report as tables in a terminal."""
+"""A report as text and tables for a terminal."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ LISTED_OVER = 3
 def print_report(
     report: Report, file: TextIO, verdict: str = "", *, internals: bool = False
 ) -> None:
-    """Prints a report, as wide as the terminal.
+    """Prints a report, as wide as the terminal, or 120 characters wide into a file.
 
     Args:
-        report: What to print.
-        file: Where to; what is no terminal gets lines of up to 120 characters.
-        verdict: What is wrong with the job, which comes first; "": nothing.
-        internals: Also what only those need who know the runtime.
+        report: The report.
+        file: Where to print.
+        verdict: What is wrong with the job; "": nothing. It comes first.
+        internals: Whether to show the runtime's internals.
 
     Raises:
         ImportError: There is no rich.
@@ -49,7 +49,7 @@ def print_report(
 
 
 def show(report: Report, console: Console, *, internals: bool = False) -> None:
-    """As `print_report`, on a console of rich."""
+    """Prints a report on a console of rich."""
     for line in sentences(report, internals=internals):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     console.print()
@@ -60,7 +60,7 @@ def show(report: Report, console: Console, *, internals: bool = False) -> None:
 
 
 def sentences(report: Report, *, internals: bool = False) -> list[str]:
-    """Returns what is to be said about a job, one sentence or two for each line."""
+    """Returns the sentences of a report, one or two per line."""
     missing = report.missing
     lines = [f"Job {short(report.job)}: {counted(report.size, 'rank')}"]
     if missing:
@@ -86,7 +86,7 @@ def sentences(report: Report, *, internals: bool = False) -> list[str]:
 
 
 def _slowdowns(report: Report) -> list[str]:
-    """Names what is slow now, and of what was slow what has cost most."""
+    """Names what is slow now, and the past slowdowns that cost most."""
     over = [(one.more * (one.until - one.step), one) for one in report.slowdowns if one.until]
     over.sort(key=lambda costly: costly[0], reverse=True)
     left_out = [one for _, one in over[LISTED_OVER:]]
@@ -109,7 +109,7 @@ def _progress(report: Report) -> list[str]:
 
 
 def _slowest(rank: RankSummary, late: float) -> str:
-    """Says for which rank the others waited, and what of its own work explains that."""
+    """Says for which rank the others waited, and which part of its work explains it."""
     text = f"The others waited longest for rank {rank.rank} ({rank.host}): {_ms(late)} per step"
     parts = {"its input takes": rank.input or 0.0, "its callbacks take": rank.callbacks or 0.0}
     what, spent = max(parts.items(), key=lambda part: part[1])
@@ -139,7 +139,7 @@ def _shares(report: Report) -> str:
 
 
 def _locks(report: Report) -> list[str]:
-    """Says how much was run in locks of the schedule; all ranks count the same."""
+    """Says how much ran in locks of the schedule; all ranks count the same."""
     locks = max((rank.locks for rank in report.ranks), default=0)
     if not locks:
         return []

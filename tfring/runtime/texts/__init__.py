@@ -1,1 +1,1 @@
-"""How lists of ranks and numbers of bytes are written for people, the same everywhere."""
+"""Writes ranks, sizes, times and errors for people, the same everywhere."""

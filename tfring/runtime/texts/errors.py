@@ -1,4 +1,4 @@
-"""What a Python program printed when it failed: the error, the program's line, the frames."""
+"""Reads what a Python program printed when it failed: the error, the program's line, the frames."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ _MOST_LINES = 24
 
 @dataclass(frozen=True)
 class ProgramError:
-    """An exception that has ended a program.
+    """An exception that ended a program.
 
     Attributes:
         kind: Its class, without the module.
-        text: What it says, in one line.
+        text: Its message, in one line.
         place: The innermost line of the program, as "train.py:38 (on_train_batch_end)"; "": none.
-        frames: The traceback, with those of the exceptions before it, without the line that the
-            two above say; frames of TensorFlow, Keras and tfring are folded.
+        frames: The traceback, with those of the exceptions before it, without the exception's line;
+            frames of TensorFlow, Keras and tfring are folded.
     """
 
     kind: str
@@ -87,12 +87,12 @@ class ProgramError:
 
     @property
     def follows(self) -> bool:
-        """Whether it only says that another rank has failed, or of an interrupt."""
+        """Whether it only says that another rank has failed, or that it was interrupted."""
         return follows(self.line())
 
     @property
     def advice(self) -> str:
-        """What to do about it, where its text does not say so; "" elsewhere."""
+        """What to do about it, if its text does not say so; else ""."""
         line = self.line()
         return next((text for begin, text in _ADVICE.items() if line.startswith(begin)), "")
 
@@ -113,13 +113,9 @@ class ProgramError:
 
 
 def of_any_rank(line: str, rank: int) -> str:
-    """Returns an error as it would be on every rank: without the rank that says it.
+    """Returns an error without the rank that reports it, to compare errors of ranks.
 
-    Of an error that names other ranks, too, only a "rank 1: " at its beginning is left out.
-
-    Args:
-        line: Its class and text.
-        rank: Whose it is.
+    If it names other ranks, too, only a "rank 1: " at its beginning goes.
     """
     line = re.sub(rf"^((?:\w+: )?)rank {rank}: ", r"\1", line)
     if {int(other) for other in re.findall(r"\b[Rr]ank (\d+)\b", line)} != {rank}:
@@ -128,20 +124,12 @@ def of_any_rank(line: str, rank: int) -> str:
 
 
 def follows(line: str) -> bool:
-    """Tells whether an error only says that another rank has failed, or of an interrupt.
-
-    Args:
-        line: Its class and text.
-    """
+    """Tells whether an error only says that another rank has failed, or that it was interrupted."""
     return line.startswith(_FOLLOWS) or CAUSED_BY.search(line) is not None
 
 
 def last_traceback(lines: Sequence[str]) -> list[str]:
-    """Returns the last traceback in an error output, with its causes and all behind; [] if none.
-
-    Args:
-        lines: Of the output.
-    """
+    """Returns the last traceback in an error output, with its causes and all behind; [] if none."""
     headers = _headers(lines)
     if not headers:
         return []
@@ -155,7 +143,7 @@ def last_traceback(lines: Sequence[str]) -> list[str]:
 
 
 def _headers(lines: Sequence[str]) -> list[int]:
-    """Returns where tracebacks begin, but for those of exceptions that Python ignores."""
+    """Returns where tracebacks begin, except those of exceptions that Python ignores."""
     return [
         i
         for i, line in enumerate(lines)
@@ -164,21 +152,14 @@ def _headers(lines: Sequence[str]) -> list[int]:
 
 
 def is_noise(output: str) -> bool:
-    """Tells whether only TensorFlow's C++ code and this runtime log these lines.
-
-    Args:
-        output: Of a process.
-    """
+    """Tells whether only TensorFlow's C++ code and this runtime log these lines."""
     return all(_NOISE.match(line) for line in output.splitlines())
 
 
 def around_error(output: str) -> tuple[str, str]:
-    """Returns what stands before the last traceback of an error output, and what stands behind.
+    """Returns the texts before and behind the last traceback of an output; "" without one.
 
-    What the runtime and TensorFlow log behind it is left out. Both are "" if there is no traceback.
-
-    Args:
-        output: As a process wrote it.
+    What the runtime and TensorFlow log behind it is left out.
     """
     whole = output.splitlines(keepends=True)
     lines = [line.rstrip("\r\n") for line in whole]
@@ -193,11 +174,7 @@ def around_error(output: str) -> tuple[str, str]:
 
 
 def read_error(output: str) -> ProgramError | None:
-    """Returns the exception at the end of an error output; None if there is none.
-
-    Args:
-        output: As a process wrote it; it may begin anywhere.
-    """
+    """Returns the exception at the end of an error output, which may begin anywhere."""
     block = last_traceback(output.rstrip().splitlines())
     if not block:
         broken = _SYNTAX.search(output.rstrip())
@@ -222,7 +199,7 @@ def read_error(output: str) -> ProgramError | None:
 
 
 def _at_exception(lines: list[str]) -> tuple[list[str], list[str]]:
-    """Returns the frames of a traceback, and what comes with and behind its exception's line."""
+    """Returns the frames of a traceback, and the exception's line with all behind it."""
     for i, line in enumerate(lines):
         if line and not line.startswith((" ", 'File "')) and not _MARKS.match(line):
             return lines[:i], lines[i:]
@@ -230,11 +207,11 @@ def _at_exception(lines: list[str]) -> tuple[list[str], list[str]]:
 
 
 def one_line(text: str, most: int = _MOST_TEXT) -> str:
-    """Returns what an exception says, in one line and without what TensorFlow puts around it.
+    """Returns the message of an exception in one line, without what TensorFlow adds.
 
     Args:
         text: As `str` of the exception.
-        most: Of so many characters, and " [...]" where more are left out.
+        most: The largest number of characters; " [...]" stands for what is left out.
     """
     lines = [_ESCAPES.sub("", line).strip() for line in text.strip().splitlines()]
     lines = [

@@ -1,4 +1,4 @@
-"""Which frames of a stack are a library's and which the program's, told from their files."""
+"""Tells frames of libraries from those of the program, by their files."""
 
 from __future__ import annotations
 
@@ -22,12 +22,7 @@ GENERATED = re.compile(r"__autograph_generated_file\w*\.py$")
 
 
 def library(path: str, function: str) -> str:
-    """Returns the package of a frame of TensorFlow, Keras, tfring or an import; "" of any other.
-
-    Args:
-        path: Its file.
-        function: Its name.
-    """
+    """Returns the package of a frame of TensorFlow, Keras, tfring or an import; "" of any other."""
     # TensorFlow makes functions for our ops out of text.
     if path.startswith(_OURS) or (path == "<string>" and function.startswith("tfring_")):
         return "tfring"
@@ -40,37 +35,20 @@ def library(path: str, function: str) -> str:
 
 
 def is_users(path: str) -> bool:
-    """Tells whether a file belongs to the program and to no library.
-
-    Args:
-        path: Of the file.
-    """
+    """Tells whether a file belongs to the program and to no library."""
     return not (library(path, "") or _STANDARD.search(path) or _OTHERS.search(path))
 
 
 def short_path(path: str) -> str:
-    """Returns the path of a file of an installed package without the folders above.
-
-    Args:
-        path: Of any file.
-    """
+    """Returns the path of a file of an installed package without the folders above."""
     return _INSTALLED.sub("", path)
 
 
 def place(line: str, function: str | None) -> str:
-    """Returns "train.py:38 (fit)".
-
-    Args:
-        line: As "train.py:38".
-        function: In which it is; "<module>" or None: in none.
-    """
+    """Returns "train.py:38 (fit)"; `function` may be "<module>" or None."""
     return line if function in (None, "<module>") else f"{line} ({function})"
 
 
 def summary(names: list[str]) -> str:
-    """Returns "... 3 frames of keras and tensorflow".
-
-    Args:
-        names: The package of each frame.
-    """
+    """Returns "... 3 frames of keras and tensorflow" from the package of each frame."""
     return f"... {counted(len(names), 'frame')} of {listed(list(dict.fromkeys(names)))}"

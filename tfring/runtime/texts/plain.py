@@ -1,12 +1,8 @@
-"""Texts of programs, which may hold anything, as a terminal can show them."""
+"""Makes any text fit for a terminal."""
 
 from __future__ import annotations
 
 
 def plain(text: str) -> str:
-    """Returns a text of a program without what would steer the terminal.
-
-    Args:
-        text: One line; ends of lines are replaced, too.
-    """
+    """Returns one line of text with "?" in place of unprintable characters and ends of lines."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -13,11 +13,7 @@ _MOST_RANKS = 1_000_000
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
-    """Returns ranks for a sentence: "rank 3", "ranks 0, 1 and 3", or "ranks 0-255".
-
-    Args:
-        ranks: At least one, in any order.
-    """
+    """Returns ranks for a sentence: "rank 3", "ranks 0, 1 and 3", or "ranks 0-255"."""
     parts: list[tuple[str, int]] = []  # with how many ranks each of them names
     for first, last in _runs(ranks):
         count = last - first + 1
@@ -33,11 +29,7 @@ def ranks_text(ranks: Iterable[int]) -> str:
 
 
 def rank_ranges(ranks: Iterable[int]) -> str:
-    """Returns ranks as short as can be, "0-3,5", for the beginning of a line.
-
-    Args:
-        ranks: In any order.
-    """
+    """Returns ranks in short form: "0-3,5"."""
     return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in _runs(ranks))
 
 
@@ -60,16 +52,12 @@ def parse_ranks(text: str) -> set[int]:
 
 
 def listed(parts: list[str]) -> str:
-    """Returns "a, b and c".
-
-    Args:
-        parts: At least one.
-    """
+    """Returns "a, b and c"."""
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def _runs(ranks: Iterable[int]) -> list[tuple[int, int]]:
-    """Returns the first and the last of all ranks that follow one another."""
+    """Returns the first and the last of each run of neighbouring ranks."""
     runs: list[tuple[int, int]] = []
     for rank in sorted(ranks):
         if runs and runs[-1][1] == rank - 1:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 
 def size_text(count: float) -> str:
-    """Returns a number of bytes with three digits or so: "12 B", "1.53 MiB", "48 MiB".
-
-    Args:
-        count: Of bytes.
-    """
+    """Returns a number of bytes with about three digits: "12 B", "1.53 MiB", "48 MiB"."""
     if round(count) < 1024:
         return f"{count:.0f} B"
     for unit in ("KiB", "MiB", "GiB"):

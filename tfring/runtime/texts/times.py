@@ -1,14 +1,10 @@
-"""Lengths of time as text."""
+"""Durations as text."""
 
 from __future__ import annotations
 
 
 def time_text(seconds: float) -> str:
-    """Returns a time with at most two units: "0.4 s", "14 s", "2 min 5 s", "3 h 20 min".
-
-    Args:
-        seconds: The time.
-    """
+    """Returns a time with at most two units: "0.4 s", "14 s", "2 min 5 s", "3 h 20 min"."""
     if 0 < seconds < 1:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
