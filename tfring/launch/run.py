@@ -117,7 +117,7 @@ def _run(options: RunOptions, **environment: str) -> int:
                 merger.note(hint)
             elif speaks:
                 took = time.monotonic() - began
-                merger.note(run_lines.last_line(took, records.report(), width))
+                merger.note(run_lines.last_line(took, records.report, width))
         terminal.close()
         if timeline is not None:
             # Of ranks of this host that were killed before they could write it.
@@ -210,7 +210,7 @@ def _print_report(records: RunRecords) -> None:
     from tfring.observe.commands import report
 
     try:
-        paths = [record.path for record in records.job().records.values()]
+        paths = [record.path for record in records.job.records.values()]
         report.show(paths, to_errors=True)
     except Exception as error:  # the exit code is that of the job
         print(f"tfring run: no report: {error}", file=sys.stderr)

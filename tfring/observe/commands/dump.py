@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 
 from tfring.observe.commands.which import add_job, meant
-from tfring.observe.explain.explain import explain_now
+from tfring.observe.explain.explain import explain_job
 from tfring.observe.live.threads import describe_stacks
 from tfring.observe.recorder.files import settled_copy
 from tfring.observe.recorder.job import JobRecords, load_job
@@ -60,7 +60,7 @@ def write_dump(job: JobRecords, output: str | None = None) -> Path:
     # A rank that runs would die if its record became shorter.
     if file.exists() and any(file.samefile(path) for path in paths):
         raise RecordError(f"{file} is a record of the job: name another file with -o")
-    told = textwrap.fill(plain(explain_now(paths).text), 100, break_on_hyphens=False)
+    told = textwrap.fill(plain(explain_job(job).text), 100, break_on_hyphens=False)
     stacks = describe_stacks(take_stacks(job.records), whole=True)
     with tarfile.open(file, "w:gz") as archive:
         _add(archive, f"{name}/{host}.txt", f"{told}\n\n{stacks}\n".encode("utf-8", "replace"))

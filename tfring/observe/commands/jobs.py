@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
 import time
+from typing import TYPE_CHECKING
 
-from tfring.observe.commands.which import age
 from tfring.observe.explain.causes import HANGS
 from tfring.observe.explain.explain import explain_now
 from tfring.observe.recorder.choice import KnownJob, known_jobs, records_of
@@ -17,11 +16,13 @@ from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.places import short
 from tfring.observe.recorder.reader import RecordError
 from tfring.runtime.texts.plain import plain
+from tfring.runtime.texts.times import time_text
 
-_COLUMNS = ("id", "state", "ranks", "age", "program", "folder")
-# A program and a folder have so many letters on a narrow terminal.
-_LEAST = 12
-_RED = "\x1b[31m{}\x1b[0m"
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_WIDE = 1000  # letters in a line where there is no terminal
+_LEAST = 12  # letters of a program and a folder on a narrow terminal
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -77,50 +78,35 @@ def _row(job: KnownJob) -> dict[str, object]:
 
 
 def _print(rows: list[dict[str, object]]) -> None:
-    terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if terminal else None
-    states = ["", *(row["state"] for row in rows)]
-    for line, state in zip(table(rows, time.time(), width), states, strict=True):
-        print(_RED.format(line) if terminal and state in ("hangs", "failed") else line)
+    from rich.console import Console
+
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDE)
+    console.print(table(rows, time.time()))
 
 
-def table(rows: list[dict[str, object]], now: float, width: int | None) -> list[str]:
-    """Returns a header and a line for each job.
+def table(rows: list[dict[str, object]], now: float) -> Table:
+    """Returns a table with a row for each job.
 
     Args:
         rows: The jobs.
         now: The time, in seconds since 1970.
-        width: Of the terminal; long programs and folders are cut. None: there is none.
     """
-    lines = [list(_COLUMNS)]
+    from rich.table import Table
+    from rich.text import Text
+
+    found = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for name in ("id", "state", "ranks", "age"):
+        found.add_column(name, no_wrap=True)
+    found.add_column("program", min_width=_LEAST)
+    found.add_column("folder", min_width=_LEAST, overflow="fold")
     for row in rows:
-        began = float(str(row["began"]))
         cells = [short(str(row["id"])), str(row["state"]), str(row["ranks"] or "-")]
-        cells += [age(now - began), str(row["program"]), plain(_from_home(str(row["folder"])))]
-        lines.append(cells)
-    widths = [max(len(line[i]) for line in lines) for i in range(len(_COLUMNS))]
-    if width is not None:
-        left = max(2 * _LEAST, width - sum(widths[:-2]) - 2 * (len(_COLUMNS) - 1))
-        widths[-2] = min(widths[-2], max(left // 2, left - widths[-1]))
-        widths[-1] = min(widths[-1], left - widths[-2])
-    return [
-        "  ".join(
-            [
-                *(cell.ljust(size) for cell, size in zip(line[:-2], widths, strict=False)),
-                _begin(line[-2], widths[-2]).ljust(widths[-2]),
-                _end(line[-1], widths[-1]),
-            ]
-        )
-        for line in lines
-    ]
-
-
-def _begin(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}..."
-
-
-def _end(text: str, most: int) -> str:
-    return text if len(text) <= most else f"...{text[3 - most :]}"
+        cells.append(time_text(now - float(str(row["began"]))))
+        program = Text(str(row["program"]), no_wrap=True, overflow="ellipsis")
+        folder = Text(plain(_from_home(str(row["folder"]))))
+        style = "red" if row["state"] in ("hangs", "failed") else ""
+        found.add_row(*cells, program, folder, style=style)
+    return found
 
 
 def _from_home(folder: str) -> str:

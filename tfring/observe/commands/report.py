@@ -72,7 +72,7 @@ def show(
     """
     job = load_job(given)
     report = make_report(job)
-    wrong = verdict([record.path for record in job.records.values()])
+    wrong = verdict(job)
     try:
         if html is not None:
             Path(html).write_text(page(report, job, wrong, internals=internals), encoding="utf-8")

@@ -9,7 +9,7 @@ import sys
 import time
 
 from tfring.observe.commands.dump import write_dump
-from tfring.observe.commands.verdict import LatestVerdict, first_sentence, verdict
+from tfring.observe.commands.verdict import LatestVerdict, find_verdict, first_sentence
 from tfring.observe.commands.which import add_job, meant
 from tfring.observe.live.hosts import OtherHosts, add_host_options, job_argument
 from tfring.observe.live.overview import Overview
@@ -110,7 +110,7 @@ def _print(options: argparse.Namespace, watch: Watch) -> int:
         time.sleep(options.interval)
         view = watch.look()
         if not view.calm:
-            text = first_sentence(verdict(watch.given))
+            text = first_sentence(find_verdict(watch.given))
             view = dataclasses.replace(view, verdict=text)
         if options.json:
             print(json.dumps(view.as_json()), flush=True)

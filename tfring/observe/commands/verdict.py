@@ -8,17 +8,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfring.observe.explain.causes import WELL
-from tfring.observe.explain.explain import explain_now
+from tfring.observe.explain.explain import explain_job
+from tfring.observe.recorder.job import JobRecords, load_job
 from tfring.observe.recorder.reader import RecordError
 from tfring.runtime.texts.plain import plain
 
 
-def verdict(given: Sequence[Path | str]) -> str:
-    """Returns what is wrong with a job, in a paragraph; "": nothing, or it is only slow."""
-    with contextlib.suppress(OSError, RecordError):  # it ends just now
-        found = explain_now(given)
-        return "" if found.cause in WELL else plain(" ".join(found.text.split()))
+def find_verdict(given: Sequence[Path | str]) -> str:
+    """Returns the verdict on a job; "" if its records go just now."""
+    with contextlib.suppress(OSError, RecordError):
+        return verdict(load_job(given))
     return ""
+
+
+def verdict(job: JobRecords) -> str:
+    """Returns what is wrong with a job, in a paragraph; "": nothing, or it is only slow."""
+    found = explain_job(job)
+    return "" if found.cause in WELL else plain(" ".join(found.text.split()))
 
 
 def first_sentence(text: str) -> str:
@@ -45,4 +51,4 @@ class LatestVerdict:
         return first_sentence(self._text)
 
     def _look(self) -> None:
-        self._text = verdict(self._given)
+        self._text = find_verdict(self._given)

@@ -12,6 +12,7 @@ from tfring.observe.recorder.catalog import Entry
 from tfring.observe.recorder.choice import KnownJob, NoJobError, known_jobs, named, pick, records_of
 from tfring.observe.recorder.places import short
 from tfring.runtime.texts.plain import plain
+from tfring.runtime.texts.times import time_text
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
@@ -59,18 +60,11 @@ def ended(given: Sequence[str]) -> Entry | None:
     return job.entry if job.entry is not None and job.entry.end and not job.generations else None
 
 
-def age(seconds: float) -> str:
-    """Returns "40 s", "12 min", "5 h" or "3 days"."""
-    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def _which(job: KnownJob) -> str:
     text = f"job {short(job.job)}: {job.program}, in {plain(job.folder) or '?'}"
     if not job.runs:
-        return f"{text}; it is over, it began {age(time.time() - job.began)} ago, and no job runs"
+        began = time_text(time.time() - job.began)
+        return f"{text}; it is over, it began {began} ago, and no job runs"
     others = sum(one.runs for one in known_jobs()) - 1
     if others <= 0:
         return text

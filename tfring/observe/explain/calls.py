@@ -10,8 +10,8 @@ from tfring.observe.explain.situation import (
     SECOND,
     Key,
     Situation,
+    duration,
     key_of,
-    seconds,
 )
 from tfring.observe.recorder.layout import CallFlags, RankState
 from tfring.observe.recorder.reader import Call
@@ -51,7 +51,7 @@ def different_calls(s: Situation) -> Finding | None:
     last = _last_common(s, list(stuck))
     verb = "have waited" if s.lives else "had waited"
     text = (
-        f"These ranks {verb} for each other for {seconds(age)}: "
+        f"These ranks {verb} for each other for {duration(age)}: "
         f"{_places_text(groups, places)}. {why}"
         + (f" The last call that all of them made was {last.text()}." if last else "")
     )
@@ -109,13 +109,13 @@ def _who_waits(
     waiting = f"{ranks_text(waits)} {verb[len(waits) > 1]} for"
     if len(ranks) == 1 and (doing := s.doing(ranks[0])):
         brief = f"{ranks_text(ranks)} {doing}"
-        what = f"{upper_first(brief)} and has called nothing for {seconds(s.idle(ranks[0]))}"
-        text = f"{what}; {waiting} it in {call.text()}, for {seconds(age)}. {_about(s, ranks[0])}"
+        what = f"{upper_first(brief)} and has called nothing for {duration(s.idle(ranks[0]))}"
+        text = f"{what}; {waiting} it in {call.text()}, for {duration(age)}. {_about(s, ranks[0])}"
         return text, brief
     brief = f"{waiting} {ranks_text(ranks)}"
     do = "does" if len(ranks) == 1 else "do"
     text = (
-        f"{upper_first(brief)} in {call.text()}, for {seconds(age)}: {ranks_text(ranks)} {do} not "
+        f"{upper_first(brief)} in {call.text()}, for {duration(age)}: {ranks_text(ranks)} {do} not "
         f"call it. {' '.join(_idle_text(s, rank) for rank in ranks[:4])}"
     )
     return text, brief
@@ -248,7 +248,7 @@ def _circle_of_sets(s: Situation, places: dict[int, Call], age: int) -> Finding:
         cause=Cause.OTHER_ORDER,
         ranks=tuple(sorted(places)),
         names=tuple(sorted({c.name for c in places.values()})),
-        text=f"These ranks have waited for each other across process sets for {seconds(age)}: "
+        text=f"These ranks have waited for each other across process sets for {duration(age)}: "
         + "; ".join(parts)
         + ".",
         advice=(
@@ -288,7 +288,7 @@ def _idle_text(s: Situation, rank: int) -> str:
         return f"{upper_first(s.who(rank))} has left the job."
     last = s.last_call(rank)
     text = upper_first(s.who(rank))
-    text += f" has called nothing for {seconds(s.idle(rank))}"
+    text += f" has called nothing for {duration(s.idle(rank))}"
     text += f", since {last.text()}" if last else ", its first: it may still load or compile"
     busy = s.seen[rank].busy if rank in s.seen else None
     if busy is not None:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 from tfring.observe.explain.causes import Cause, Finding
-from tfring.observe.explain.situation import SECOND, Situation, seconds
+from tfring.observe.explain.situation import SECOND, Situation, duration
 from tfring.observe.recorder.layout import EventType
 from tfring.observe.recorder.reader import Call, Event
 from tfring.runtime.texts.errors import follows, of_any_rank
@@ -49,7 +49,7 @@ def stopped(s: Situation) -> Finding | None:
     has = "has" if len(ranks) == 1 else "have"
     text = (
         f"{upper_first(s.whom(ranks))} {has} been stopped, by a signal or a debugger, for about "
-        f"{seconds(s.now - since)}"
+        f"{duration(s.now - since)}"
     )
     waiters = s.waiters(without=ranks)
     it = "it" if len(ranks) == 1 else "them"
@@ -83,7 +83,7 @@ def killed(s: Situation) -> Finding | None:
     last = [f"{upper_first(ranks_text([r]))} was {_doing(s, r)}." for r in silent[:4]]
     is_gone = "is gone: its process" if len(silent) == 1 else "are gone: their processes"
     heard = max(map(s.last_sign, silent))
-    when = f", in the last {seconds(s.now - heard)}" if s.lives else ""
+    when = f", in the last {duration(s.now - heard)}" if s.lives else ""
     return Finding(
         cause=Cause.KILLED,
         ranks=tuple(silent),
@@ -139,7 +139,7 @@ def silent(s: Situation) -> Finding | None:
         ranks=tuple(ranks),
         names=_names(s, ranks),
         text=f"{upper_first(s.whom(ranks))} {has} not run for "
-        f"{seconds(s.now - since)}: stopped or gone.",
+        f"{duration(s.now - since)}: stopped or gone.",
         advice="Look for the process in its container.",
     )
 

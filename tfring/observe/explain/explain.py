@@ -49,7 +49,11 @@ def explain_now(given: Sequence[Path | str] = ()) -> Explanation:
         RecordError: There is no such job.
         OSError: A record cannot be read.
     """
-    job = load_job(given)
+    return explain_job(load_job(given))
+
+
+def explain_job(job: JobRecords) -> Explanation:
+    """Says what is wrong with a job whose records were just read, as `explain_now` does."""
     seen = look(job)
     ended = [r for r, record in job.records.items() if record.state is RankState.RUNNING]
     if any(seen[rank].state == "gone" for rank in ended):

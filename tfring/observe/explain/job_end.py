@@ -11,7 +11,7 @@ from tfring.observe.recorder import catalog, keeping
 from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.places import id_of, record_files
 from tfring.observe.recorder.reader import RecordError, read_header
-from tfring.observe.report.kept import kept
+from tfring.observe.report.text import kept
 
 
 def note_end(folder: Path, *, stays: bool) -> None:

@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -60,8 +61,6 @@ class RunRecords:
         self._given = environment.get(RECORD_DIR, "")
         self._job = ""
         self._verdict = ""
-        self._report: Report | None = None
-        self._reported = False  # whether `_report` has been made
         self._began = time.time_ns()
         self.succeeded = False
 
@@ -127,8 +126,9 @@ class RunRecords:
 
         return records_of(named(self._job))
 
+    @cached_property
     def job(self) -> JobRecords:
-        """Returns the records of this run's job, the newest if it has had several.
+        """The records of this run's job after its end, the newest if it has had several.
 
         Raises:
             RecordError: Its ranks of this host have left none.
@@ -143,20 +143,19 @@ class RunRecords:
             raise RecordError(f"no rank of job {self.name} has left a record")
         return job
 
+    @cached_property
     def report(self) -> Report | None:
-        """Returns the report of the job, after all its ranks have ended."""
-        if not self._reported:
-            self._reported = True
-            with contextlib.suppress(RecordError):
-                self._report = report_of(self._records())
-        return self._report
+        """The report of the job, after all its ranks have ended."""
+        with contextlib.suppress(RecordError):
+            return report_of(self._records())
+        return None
 
     def _kept(self) -> dict[str, Any]:
         """Returns what stays of the report if the records are removed; else {}."""
-        report = self.report() if self.succeeded and not self._given else None
+        report = self.report if self.succeeded and not self._given else None
         if report is None:
             return {}
-        from tfring.observe.report.kept import kept
+        from tfring.observe.report.text import kept
 
         return kept(report)
 
@@ -167,10 +166,10 @@ class RunRecords:
             ended: The ranks that the launcher ended: that they are gone explains nothing.
         """
         try:
-            paths = [record.path for record in self.job().records.values()]
-            from tfring.observe.explain.explain import explain_now
+            job = self.job
+            from tfring.observe.explain.explain import explain_job
 
-            found = explain_now(paths)
+            found = explain_job(job)
         except (RecordError, OSError):
             return None
         except Exception:  # a mistake in a rule
@@ -184,14 +183,14 @@ class RunRecords:
     def known(self) -> str:
         """The job's id for people if tools find its records on this host; else ""."""
         try:
-            return short(self.job().job)
+            return short(self.job.job)
         except (RecordError, OSError):
             return ""
 
     def last_seen(self, rank: int) -> str:
         """Returns where a rank was last, as "train.py:40, after step 6"; "": unknown."""
         try:
-            record = self.job().records[rank]
+            record = self.job.records[rank]
         except (KeyError, RecordError, OSError):
             return ""
         site = next((call.call_site for call in reversed(record.calls) if call.call_site), "")

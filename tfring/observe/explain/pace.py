@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from tfring.observe.explain.causes import Cause, Finding
-from tfring.observe.explain.situation import SECOND, Situation, seconds
+from tfring.observe.explain.situation import SECOND, Situation, duration
 from tfring.observe.recorder.job import JobRecords
 from tfring.observe.recorder.reader import Record
 from tfring.observe.recorder.steps import steps_of
@@ -82,8 +82,8 @@ def _always_slow(s: Situation, first: Record) -> tuple[int, tuple[str, ...], str
     name = Counter(asked[position].name for position in late).most_common(1)[0][0]
     text = (
         f"The job goes on, and {s.who(rank)} is slower than the others: in {len(late)} of the last "
-        f"{len(asked)} calls they waited for it, {seconds(lost / len(late))} each time, "
-        f"{lost / span:.0%} of the last {seconds(span)}."
+        f"{len(asked)} calls they waited for it, {duration(lost / len(late))} each time, "
+        f"{lost / span:.0%} of the last {duration(span)}."
     )
     return rank, (name,), text
 
@@ -115,7 +115,7 @@ def nothing(s: Situation) -> Finding:
     idle = min(map(s.idle, s.ranks))
     text = (
         f"Nothing is wrong as far as the records of {ranks_text(s.ranks)} show: each has made at "
-        f"least {calls} calls, the last one {seconds(idle)} ago."
+        f"least {calls} calls, the last one {duration(idle)} ago."
     )
     if waiters:
         first = any(call.invocation == 1 for calls in s.waiting.values() for call in calls)

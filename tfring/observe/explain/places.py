@@ -6,10 +6,9 @@ import re
 from typing import NamedTuple
 
 from tfring.observe.recorder.stacks import MAIN
-from tfring.runtime.texts.frames import is_users
+from tfring.runtime.texts.frames import FRAME, is_users
 
 _HEAD = re.compile(r"Thread \[(.*)\]")
-_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 _TENSORFLOW = re.compile(r"-packages/(tensorflow|keras|tf_keras)/")
 # Files of the standard library, and what a thread waits for whose innermost frames are there.
 _WAITS = (
@@ -72,8 +71,8 @@ def threads_of(stacks: str) -> dict[str, list[Frame]]:
             while name in threads:  # threads may have equal names
                 name += "'"
             frames = threads[name] = []
-        elif frame := _FRAME.search(line):
-            frames.append(Frame(*frame.groups()))
+        elif frame := FRAME.match(line):
+            frames.append(Frame(frame[2], frame[3], frame[4]))
     return threads
 
 

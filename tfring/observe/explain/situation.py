@@ -10,11 +10,12 @@ from typing import NamedTuple
 from tfring.observe.explain.places import place
 from tfring.observe.explain.processes import Seen
 from tfring.observe.recorder.job import JobRecords
-from tfring.observe.recorder.layout import CallFlags, EventType, RankState
+from tfring.observe.recorder.layout import EventType, RankState
 from tfring.observe.recorder.process_sets import members_of_sets
 from tfring.observe.recorder.reader import Call, Event, last_sign
 from tfring.observe.recorder.take_stacks import KEEPS_LOCK
 from tfring.runtime.texts.ranks import listed, ranks_text
+from tfring.runtime.texts.times import time_text
 
 SECOND = 1_000_000_000
 # A call that nobody can judge by earlier ones may wait for so long: ranks load and compile.
@@ -307,14 +308,6 @@ def key_of(call: Call) -> Key:
     return Key(call.process_set, call.name, call.invocation)
 
 
-def seconds(nanoseconds: float) -> str:
+def duration(nanoseconds: float) -> str:
     """Returns "12 s" or "0.4 s"."""
-    value = nanoseconds / SECOND
-    return (
-        f"{value:.0f} s" if value >= 10 else f"{value:.1f} s" if value >= 0.1 else f"{value:.3f} s"
-    )
-
-
-def is_unnamed(call: Call) -> bool:
-    """Tells whether the program gave a call no name."""
-    return bool(call.flags & CallFlags.UNNAMED)
+    return time_text(nanoseconds / SECOND)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from tfring.observe.explain.causes import Cause, Finding
-from tfring.observe.explain.situation import Situation, seconds
+from tfring.observe.explain.situation import Situation, duration
 from tfring.observe.recorder.layout import EventType
 from tfring.observe.recorder.reader import Plan
 from tfring.runtime.texts.ranks import ranks_text
@@ -48,7 +48,7 @@ def link(s: Situation) -> Finding | None:
     rest = [r for r in stuck if r not in pair]
     text = (
         f"In the middle of {what} data has stopped between {s.who(rank)} and {s.who(peer)}"
-        + (f", {seconds(s.now - began)} ago" if stuck else "")
+        + (f", {duration(s.now - began)} ago" if stuck else "")
         + f": {_side(waits.get(rank)) or ranks_text([rank]) + ' waits for ' + ranks_text([peer])}"
     )
     other = _side(waits.get(peer))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from tfring.observe.live.lines import Line
+from tfring.observe.live.overview import RankView
 from tfring.runtime.texts.sizes import size_text
 
 
@@ -46,7 +48,24 @@ def loss_text(value: float) -> str:
     return f"{value:#.4g}" if abs(value) < 1000 else f"{value:.4g}"
 
 
-def _epoch(value: tuple[int, int]) -> str:
+def _of(
+    combine: Callable[[list[Any]], Any], value: Callable[[RankView], Any]
+) -> Callable[[Line], Any]:
+    """Returns a function that combines the known values of a line's ranks."""
+
+    def combined(line: Line) -> Any:
+        known = [one for view in line.views if (one := value(view)) is not None]
+        return combine(known) if known else None
+
+    return combined
+
+
+def _epoch(view: RankView) -> tuple[int, int] | None:
+    record = view.row.record
+    return (int(record["epoch"]), int(record["epochs"])) if record["epoch"] else None
+
+
+def _epoch_text(value: tuple[int, int]) -> str:
     epoch, epochs = value
     return f"{epoch}/{epochs}" if epochs else str(epoch)
 
@@ -54,50 +73,89 @@ def _epoch(value: tuple[int, int]) -> str:
 COLUMNS = (
     Column("rank", lambda line: line.ranks[0], str, "which rank; with h, all ranks of a host"),
     Column("host", lambda line: line.host, str, "its host", 110, right=False),
+    Column("epoch", _of(min, _epoch), _epoch_text, "in fit: which, and of how many"),
     Column(
-        "epoch",
-        lambda line: None if line.epoch is None else (line.epoch, line.epochs or 0),
-        _epoch,
-        "in fit: which, and of how many",
+        "step",
+        _of(min, lambda view: view.row.step if view.row.step >= 0 else None),
+        str,
+        "steps trained so far",
     ),
-    Column("step", lambda line: line.step, str, "steps trained so far"),
-    Column("loss", lambda line: line.loss, loss_text, "in fit: of this rank's data, in this epoch"),
-    Column("step/s", lambda line: line.steps, number, "steps per second", 110),
-    Column("samples/s", lambda line: line.samples, number, "in fit: samples per second"),
-    Column("input", lambda line: line.input, percent, "share of the time that it waits for data"),
+    Column(
+        "loss",
+        _of(fmean, lambda view: view.row.loss),
+        loss_text,
+        "in fit: of this rank's data, in this epoch",
+    ),
+    Column("step/s", _of(min, lambda view: view.steps), number, "steps per second", 110),
+    Column("samples/s", _of(sum, lambda view: view.samples), number, "in fit: samples per second"),
+    Column(
+        "input",
+        _of(fmean, lambda view: view.input),
+        percent,
+        "share of the time that it waits for data",
+    ),
     Column(
         "exchange",
-        lambda line: line.exchange,
+        _of(fmean, lambda view: view.exchange),
         percent,
         "share of the time that it waits for other ranks and for gradients",
     ),
     Column(
         "callbacks",
-        lambda line: line.callbacks,
+        _of(fmean, lambda view: view.callbacks),
         percent,
         "share of the time that Keras' callbacks take after each batch",
         100,
     ),
     Column(
         "awaited",
-        lambda line: line.awaited,
+        _of(max, lambda view: view.awaited),
         percent,
         "share of the time in which all other ranks waited for this one alone",
         100,
     ),
-    Column("CPU", lambda line: line.cpu, percent, "processors that it keeps busy: 200 % is two"),
-    Column("memory", lambda line: line.memory, size_text, "of its process, on the host"),
-    Column("GPU", lambda line: line.gpu, lambda value: f"{value:.0f} %", "how busy its GPU is", 78),
-    Column("GPU mem", lambda line: line.gpu_memory, size_text, "that it holds on its GPU", 100),
+    Column(
+        "CPU",
+        _of(sum, lambda view: view.cpu),
+        percent,
+        "processors that it keeps busy: 200 % is two",
+    ),
+    Column(
+        "memory",
+        _of(sum, lambda view: view.row.memory or None),
+        size_text,
+        "of its process, on the host",
+    ),
+    Column(
+        "GPU",
+        _of(fmean, lambda view: view.row.gpu if view.row.gpu >= 0 else None),
+        lambda value: f"{value:.0f} %",
+        "how busy its GPU is",
+        78,
+    ),
+    Column(
+        "GPU mem",
+        _of(sum, lambda view: view.row.gpu_memory or None),
+        size_text,
+        "that it holds on its GPU",
+        100,
+    ),
     Column(
         "wait",
-        lambda line: line.waiting,
+        _of(sum, lambda view: view.row.waiting),
         str,
         "collectives that some other rank has not called yet",
         110,
         internal=True,
     ),
-    Column("run", lambda line: line.running, str, "collectives under way", 110, internal=True),
+    Column(
+        "run",
+        _of(sum, lambda view: view.row.running),
+        str,
+        "collectives under way",
+        110,
+        internal=True,
+    ),
     Column("state", lambda line: line.state, str, "what it does", right=False),
     Column(
         "last collective", lambda line: line.last, str, "its newest call", 140, False, internal=True

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from tfring.observe.live.columns import COLUMNS, Column, loss_text, number, percent
-from tfring.observe.live.lines import STATES, Line, by_host, of_rank
+from tfring.observe.live.lines import STATES, Line, by_host
 from tfring.observe.live.overview import Overview
 from tfring.observe.recorder.places import short
 from tfring.runtime.texts.plain import plain
@@ -176,7 +176,7 @@ def _progress(view: Overview) -> list[str]:
 
 def _lines(view: Overview, most: int | None, choice: Choice) -> tuple[list[Line], list[str]]:
     """Returns the lines of the table, and a note on those that are left out."""
-    lines = by_host(view.ranks) if choice.hosts else [of_rank(rank) for rank in view.ranks]
+    lines = by_host(view.ranks) if choice.hosts else [Line((rank,)) for rank in view.ranks]
     what, count = ("hosts" if choice.hosts else "ranks"), len(lines)
     if most is not None and count > most:
         lines = sorted(lines, key=lambda line: line.worst == "running")[:most]

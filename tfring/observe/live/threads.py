@@ -5,19 +5,21 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import textwrap
 from collections.abc import Mapping
 
-from tfring.observe.live.frames import folded
 from tfring.observe.recorder.processes import process_state
 from tfring.observe.recorder.reader import Record
 from tfring.observe.recorder.stacks import MAIN, OWN
 from tfring.observe.recorder.take_stacks import NO_STACKS
+from tfring.runtime.texts.frames import fold_frames
 from tfring.runtime.texts.ranks import ranks_text
 from tfring.runtime.texts.words import upper_first
 
 _HEAD = re.compile(r"^Thread \[(.*)\] \(most recent call first\):$")
 # The outermost frames of every thread but the main one.
 _STARTS_THREAD = re.compile(r'threading\.py", line \d+ in _bootstrap(_inner)?$')
+_PACKAGES = re.compile(r'(?<=File ")[^"]*/(?:site|dist)-packages/')
 # How py-spy begins the stack of a thread.
 _NATIVE_HEAD = re.compile(r'^Thread \S+ \(\w+\)(: "(.*)")?$')
 _NATIVE_SECONDS = 30.0
@@ -32,12 +34,12 @@ def describe_stacks(stacks: Mapping[int, str], *, whole: bool = False) -> str:
     """
     alike: dict[str, list[int]] = {}
     for rank, text in sorted(stacks.items()):
-        lines = _readable(text)
-        shown = lines if whole else folded(_without_own_threads(lines))
-        alike.setdefault("\n".join(shown), []).append(rank)
-    parts = []
-    for text, ranks in alike.items():
-        parts.append(f"{upper_first(ranks_text(ranks))}:\n{_indented(text)}")
+        shown = _readable(text)
+        if not whole:
+            folded = fold_frames(_without_own_threads(shown), " (--all shows them)")
+            shown = [_PACKAGES.sub("", line) for line in folded]
+        alike.setdefault(textwrap.indent("\n".join(shown), "  "), []).append(rank)
+    parts = (f"{upper_first(ranks_text(ranks))}:\n{text}" for text, ranks in alike.items())
     return "\n\n".join(parts)
 
 
@@ -99,7 +101,3 @@ def _without_own_threads(lines: list[str]) -> list[str]:
     if hidden:
         kept.append(f"... {hidden} thread{'s' * (hidden > 1)} of tfring (--all shows them)")
     return kept
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
@@ -23,6 +24,9 @@ _OWN_NOTE = "metrics at "
 LISTED = 32
 # Of the slowdowns that are over, those are listed that have cost most.
 LISTED_OVER = 3
+# Kept series have at most this many numbers in all, of the newest steps.
+_MOST_NUMBERS = 20_000
+_US = 1_000
 
 
 def print_report(
@@ -57,6 +61,35 @@ def show(report: Report, console: Console, *, internals: bool = False) -> None:
     if internals:
         console.print()
         console.print(traffic_table(report))
+
+
+def kept(report: Report) -> dict[str, Any]:
+    """Returns a report as values for JSON.
+
+    Returns:
+        "size": the number of ranks; "text": as `tfring report` prints it, "" without rich;
+        "series": "step", the newest steps, "total", and by rank "own" and "waiting", in
+        microseconds.
+    """
+    steps = report.steps
+    newest = max(1, _MOST_NUMBERS // (2 + 2 * len(steps.ranks)))
+    series = {
+        "step": steps.number[-newest:].tolist(),
+        "total": (steps.total.max(axis=0, initial=0)[-newest:] // _US).astype(int).tolist(),
+        "ranks": list(steps.ranks),
+        "own": (steps.own[:, -newest:] // _US).astype(int).tolist(),
+        "waiting": (steps.waiting[:, -newest:] // _US).astype(int).tolist(),
+    }
+    return {"size": report.size, "text": _kept_text(report), "series": series}
+
+
+def _kept_text(report: Report) -> str:
+    file = io.StringIO()
+    try:
+        print_report(report, file)
+    except ImportError:
+        return ""
+    return file.getvalue()
 
 
 def sentences(report: Report, *, internals: bool = False) -> list[str]:

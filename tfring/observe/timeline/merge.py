@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tfring.observe.recorder.job import JobRecords
 from tfring.observe.recorder.processes import process_state
 from tfring.observe.recorder.reader import RecordError
 from tfring.observe.timeline.draw import draw
@@ -66,11 +67,7 @@ def make_file(path: Path, rank: int, facts: dict[str, Any]) -> None:
         )
     _wait_for(list(spools.values()))
     target = target_of(path, rank)
-    found = load_timeline(list(spools.values()), _MOST_CALLS)
-    job = found.job
-    draw(job, found.phases).write(target)
-    if found.left_out:
-        _warn_of_more(target, found.left_out)
+    job = _write(target, list(spools.values()))
     if job.missing:
         _log.warning(
             "%s has no timeline of %d of %d ranks; where they are on other hosts, bring together "
@@ -80,8 +77,6 @@ def make_file(path: Path, rank: int, facts: dict[str, Any]) -> None:
             job.size,
             path.name,
         )
-    if not found.left_out and not job.missing:
-        _remove(list(spools.values()))
 
 
 def clear(path: Path) -> None:
@@ -110,32 +105,28 @@ def finish(path: Path) -> bool:
     if path.exists() or not facts:
         return False
     newest = max((one for _, one in facts), key=lambda one: int(one["began"]))
-    spools = [spool for spool, _ in _of_job(path, newest)]
-    found = load_timeline(spools, _MOST_CALLS)
-    draw(found.job, found.phases).write(path)
-    if found.left_out:
-        _warn_of_more(path, found.left_out)
-    if not found.left_out and not found.job.missing:
-        _remove(spools)
+    _write(path, [spool for spool, _ in _of_job(path, newest)])
     return True
 
 
-def _remove(spools: list[Path]) -> None:
-    """Removes spools, but not those that ranks still write."""
-    for spool in spools:
-        if is_done(spool) or process_state(facts_of(spool)) == "gone":
-            remove_spool(spool)
-
-
-def _warn_of_more(path: Path, left_out: int) -> None:
-    _log.warning(
-        "%s has the newest calls; %d more are in %s.rank-*.spool, and `tfring timeline %s -o FILE` "
-        "makes a file of all, which may take minutes",
-        path,
-        left_out,
-        path.name,
-        path,
-    )
+def _write(path: Path, spools: list[Path]) -> JobRecords:
+    """Writes the file, and removes the spools if everything is in it; not those still written."""
+    found = load_timeline(spools, _MOST_CALLS)
+    draw(found.job, found.phases).write(path)
+    if found.left_out:
+        _log.warning(
+            "%s has the newest calls; %d more are in %s.rank-*.spool. `tfring timeline %s -o FILE` "
+            "writes all of them, which may take minutes",
+            path,
+            found.left_out,
+            path.name,
+            path,
+        )
+    elif not found.job.missing:
+        for spool in spools:
+            if is_done(spool) or process_state(facts_of(spool)) == "gone":
+                remove_spool(spool)
+    return found.job
 
 
 def _of_job(path: Path, facts: dict[str, Any]) -> list[tuple[Path, dict[str, Any]]]:

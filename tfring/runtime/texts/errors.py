@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfring.runtime.texts.frames import is_users, library, place, summary
+from tfring.runtime.texts.frames import FRAME, MARKS, fold_frames, is_users, place
 
 HEADER = "Traceback (most recent call last):"
 _CHAINS = (
@@ -16,8 +16,6 @@ _CHAINS = (
 )
 # A line such as "ValueError: no such file" or "KeyboardInterrupt".
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
-# Autograph marks lines that it has changed with a star.
-_FRAME = re.compile(r'^\s+File "(.*)", line (\d+)(?:, in (.*?))?(?:  \*)?$')
 # Of a program that cannot be compiled Python writes no header.
 _SYNTAX = re.compile(r'^(  File ".*", line \d+)\n(?:.*\n){0,3}(\w*Error): (.*)\Z', re.MULTILINE)
 # What else a process writes after its traceback.
@@ -41,8 +39,6 @@ _AROUND = re.compile(
 _KERAS = re.compile(r"Exception encountered when calling ")
 # TensorFlow's text of an error within a graph: the traceback of a Python function follows.
 _IN_GRAPH = "Graph execution error:"
-# Python's marks under a line of source, which autograph moves to the left.
-_MARKS = re.compile(r"\s*[~^]+$")
 # Some errors begin with their rank; whoever reads them says it, too.
 _RANK = re.compile(r"^rank \d+: ")
 # What to do about errors that do not say it, by a beginning of their lines.
@@ -194,14 +190,17 @@ def read_error(output: str) -> ProgramError | None:
         frames += [f"  {line}" for line in inner]
         text[:1] = [text[0].removeprefix(f"{kind}: ")] if text else []
     return ProgramError(
-        kind, one_line("\n".join(text)), _place(frames), tuple(_shortened(_folded(frames)))
+        kind,
+        one_line("\n".join(text)),
+        _place(frames),
+        tuple(_shortened(list(fold_frames(frames)))),
     )
 
 
 def _at_exception(lines: list[str]) -> tuple[list[str], list[str]]:
     """Returns the frames of a traceback, and the exception's line with all behind it."""
     for i, line in enumerate(lines):
-        if line and not line.startswith((" ", 'File "')) and not _MARKS.match(line):
+        if line and not line.startswith((" ", 'File "')) and not MARKS.match(line):
             return lines[:i], lines[i:]
     return lines, []
 
@@ -233,33 +232,13 @@ def one_line(text: str, most: int = _MOST_TEXT) -> str:
 
 def _place(frames: Sequence[str]) -> str:
     for text in reversed(frames):
-        frame = _FRAME.match(text)
-        if frame is not None and is_users(frame[1]):
-            line = f"{frame[1].rpartition('/')[2]}:{frame[2]}"
-            if "/ipykernel_" in frame[1]:
-                line = f"line {frame[2]} of a cell"
-            return place(line, frame[3])
+        frame = FRAME.match(text)
+        if frame is not None and is_users(frame[2]):
+            line = f"{frame[2].rpartition('/')[2]}:{frame[3]}"
+            if "/ipykernel_" in frame[2]:
+                line = f"line {frame[3]} of a cell"
+            return place(line, frame[4])
     return ""
-
-
-def _folded(lines: Sequence[str]) -> list[str]:
-    """Returns a traceback with a line in place of frames of TensorFlow, Keras and tfring."""
-    found: list[str] = []
-    names: list[str] = []
-    for line in lines:
-        frame = _FRAME.match(line)
-        package = library(frame[1], frame[3] or "") if frame is not None else ""
-        if package:
-            names.append(package)
-            continue
-        if frame is None and names and (line.startswith("  ") or _MARKS.match(line)):
-            continue  # the source of a library's line
-        if names:
-            found.append(f"  {summary(names)}")
-            names = []
-        if line.strip():
-            found.append(line)
-    return [*found, f"  {summary(names)}"] if names else found
 
 
 def _shortened(lines: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tfring.runtime.texts.ranks import listed
@@ -17,6 +18,11 @@ _STANDARD = re.compile(r"^<|/lib/python3[^/]*/(?!(site|dist)-packages/)")
 _OTHERS = re.compile(r"-packages/(numpy|six|typing_extensions)[/.]")
 # How Python imports a module.
 _IMPORT = re.compile(r"^<frozen importlib|/lib/python3[^/]*/importlib/")
+# A frame of a traceback or of faulthandler: indent, file, line and function. Autograph marks lines
+# that it has changed with a star.
+FRAME = re.compile(r'^(\s*)File "(.*)", line (\d+)(?:,? in (.*?))?(?:  \*)?$')
+# Python's marks under a line of source, which autograph moves to the left.
+MARKS = re.compile(r"\s*[~^]+$")
 # Autograph compiles functions anew, from files that it makes up.
 GENERATED = re.compile(r"__autograph_generated_file\w*\.py$")
 
@@ -49,6 +55,30 @@ def place(line: str, function: str | None) -> str:
     return line if function in (None, "<module>") else f"{line} ({function})"
 
 
-def summary(names: list[str]) -> str:
-    """Returns "... 3 frames of keras and tensorflow" from the package of each frame."""
-    return f"... {counted(len(names), 'frame')} of {listed(list(dict.fromkeys(names)))}"
+def fold_frames(lines: Iterable[str], note: str = "") -> Iterator[str]:
+    """Yields lines of a stack with one line for neighbouring frames of libraries.
+
+    Args:
+        lines: Of a traceback or of `take_stacks`; empty ones are left out.
+        note: Added to "... 3 frames of keras and tensorflow".
+    """
+    indent, names = "", list[str]()
+    for line in lines:
+        frame = FRAME.match(line)
+        if frame is not None and (package := library(frame[2], frame[4] or "")):
+            indent = frame[1]
+            names.append(package)
+        elif frame is None and names and (line.startswith("  ") or MARKS.match(line)):
+            continue  # the source of a library's line
+        elif line.strip():
+            yield from _summary(indent, names, note)
+            names = []
+            yield line
+    yield from _summary(indent, names, note)
+
+
+def _summary(indent: str, names: list[str], note: str) -> list[str]:
+    if not names:
+        return []
+    packages = listed(list(dict.fromkeys(names)))
+    return [f"{indent}... {counted(len(names), 'frame')} of {packages}{note}"]

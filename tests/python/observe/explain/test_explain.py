@@ -109,8 +109,8 @@ def test_a_stack_says_on_which_line_a_rank_is() -> None:
     assert found.ranks == (1,)
     where = "allreduce of tensor 'loss' (train.py:40)"
     assert found.text == (
-        "Rank 1 waits for a queue in load_batch (data.py:12) and has called nothing for 10.0 s; "
-        f"rank 0 waits for it in {where}, for 9.0 s. It is process 4001 on host a and called "
+        "Rank 1 waits for a queue in load_batch (data.py:12) and has called nothing for 10 s; "
+        f"rank 0 waits for it in {where}, for 9 s. It is process 4001 on host a and called "
         f"{where} last."
     )
     assert found.brief == "rank 1 waits for a queue in load_batch (data.py:12)"

@@ -42,8 +42,8 @@ def test_records_go_after_a_success_and_stay_after_a_failure(base: Path, succeed
         records.begin(JOB, ["train"])
         assert records.nobody_joined()
         file = write_job(base, time.time_ns())
-        assert [one.path for one in records.job().records.values()] == [file]
-        assert records.job().job == JOB and not records.nobody_joined()
+        assert [one.path for one in records.job.records.values()] == [file]
+        assert records.job.job == JOB and not records.nobody_joined()
         assert records.explanation() is None  # it has ended well
         records.succeeded = succeeded
     assert file.exists() != succeeded
@@ -70,7 +70,7 @@ def test_a_folder_of_the_user_stays_and_earlier_runs_in_it_are_not_ours(
     with RunRecords({RECORD_DIR: str(tmp_path / "mine")}) as records:
         records.begin(JOB, ["train"])
         with pytest.raises(RecordError, match="no rank of job 012345 has left a record"):
-            records.job()
+            _ = records.job
         records.succeeded = True
     assert earlier.exists() and not places.jobs(base)
 
@@ -106,7 +106,7 @@ def test_a_mistake_in_a_rule_changes_no_exit_code(
     def fails(given: object) -> None:
         raise LookupError(f"planted in {given}")
 
-    monkeypatch.setattr("tfring.observe.explain.explain.explain_now", fails)
+    monkeypatch.setattr("tfring.observe.explain.explain.explain_job", fails)
     with RunRecords({}) as records:
         records.begin(JOB, ["train"])
         write_job(base, time.time_ns())

@@ -9,8 +9,8 @@ import numpy as np
 from made_records import write_training
 
 from tfring.observe.recorder.job import load_job
-from tfring.observe.report.kept import kept
 from tfring.observe.report.summary import make_report
+from tfring.observe.report.text import kept
 
 
 def test_text_and_series_stay_of_the_newest_steps(tmp_path: Path) -> None:

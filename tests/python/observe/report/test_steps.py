@@ -12,9 +12,9 @@ from made_records import MS, gradient_name, write_record, write_training
 from tfring.observe.recorder.job import load_job
 from tfring.observe.recorder.layout import CallFlags
 from tfring.observe.report.job_steps import JobSteps, job_steps
+from tfring.observe.report.page import traffic
 from tfring.observe.report.slowdowns import find_slowdowns
 from tfring.observe.report.summary import make_report
-from tfring.observe.report.traffic import traffic
 
 
 def test_every_part_of_a_step_is_told_apart(tmp_path: Path) -> None:
