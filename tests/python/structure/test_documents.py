@@ -1,4 +1,4 @@
-"""What the documents name exists: files, settings, make targets. ARCHITECTURE.md has its parts."""
+"""What the documents name exists: files, settings, make targets. ARCHITECTURE.md is short."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import python_rules
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 ARCHITECTURE = "ARCHITECTURE.md"
+WAY = "docs/way_of_a_tensor.md"
 PRIVATE_FUNCTIONS = "docs/private_functions.md"
 GLOSSARY = (
     "rank",
@@ -52,26 +53,33 @@ def files_of_one_tensor(text: str) -> list[str]:
     return [path for path in dict.fromkeys(found) if not path.endswith("/")]
 
 
-def test_architecture_names_what_exists() -> None:
-    text = (ROOT / ARCHITECTURE).read_text("utf-8")
-    assert PATH.findall(text), "no path found"
+@pytest.mark.parametrize("page", [ARCHITECTURE, WAY, "docs/algorithms.md", "docs/glossary.md"])
+def test_pages_of_the_inside_name_what_exists(page: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    assert PATH.findall(text) or page == "docs/glossary.md", "no path found"
     assert missing_paths(text) == []
+
+
+def test_architecture_is_short() -> None:
+    lines = (ROOT / ARCHITECTURE).read_text("utf-8").splitlines()
+    assert len(lines) <= 200
+    assert [line for line in lines if len(line) > 100] == []
 
 
 def test_architecture_says_where_to_change_what() -> None:
     rows = changes((ROOT / ARCHITECTURE).read_text("utf-8"))
-    assert rows
+    assert 0 < len(rows) <= 25
     assert [row for row in rows if not PATH.search(row)] == []
 
 
 def test_the_way_of_one_tensor_names_files() -> None:
-    files = files_of_one_tensor((ROOT / ARCHITECTURE).read_text("utf-8"))
+    files = files_of_one_tensor((ROOT / WAY).read_text("utf-8"))
     assert files
     assert [name for name in files if not (ROOT / name).is_file()] == []
 
 
 def test_the_way_of_a_lost_rank_is_short() -> None:
-    way = section((ROOT / ARCHITECTURE).read_text("utf-8"), "The way of a lost rank")
+    way = section((ROOT / WAY).read_text("utf-8"), "The way of a lost rank")
     files = [path for path in PATH.findall(way) if path.startswith("tfring/")]
     assert {Path(path).with_suffix("").parts[1] for path in files} == {
         "elastic",
@@ -83,7 +91,7 @@ def test_the_way_of_a_lost_rank_is_short() -> None:
 
 
 def test_the_glossary_has_the_words_of_the_design() -> None:
-    glossary = section((ROOT / ARCHITECTURE).read_text("utf-8"), "Glossary")
+    glossary = (ROOT / "docs/glossary.md").read_text("utf-8")
     assert [word for word in GLOSSARY if word not in glossary.lower()] == []
 
 

@@ -22,7 +22,7 @@ READ = [setting for setting in SETTINGS.values() if setting.reader is not Reader
 PUBLIC = [setting for setting in SETTINGS.values() if not setting.internal]
 MOST_PUBLIC = 51
 # Pages of how tfring works inside, and of what was measured with settings of tests.
-FOR_DEVELOPERS = ("performance", "protocol")
+FOR_DEVELOPERS = ("performance", "protocol", "algorithms")
 
 
 @pytest.fixture(scope="module")
