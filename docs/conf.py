@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,8 @@ myst_heading_anchors = 3
 suppress_warnings = ["myst.xref_missing"]
 default_role = "code"
 autodoc_preserve_defaults = True
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
 # The documentation is built without them.
 autodoc_mock_imports = ["pandas", "pyarrow", "pyspark", "ray"]
 autodoc_member_order = "bysource"
@@ -60,6 +63,43 @@ MODULES = {
     "tfring.checkpoint": "Checkpoints of any arrays, without TensorFlow and without `init`.",
 }
 
+# The page of the docs with examples for a module's names, where examples/reference has none.
+GUIDES = {
+    "tfring.elastic": "elastic",
+    "tfring.keras.elastic": "elastic",
+    "tfring.keras.distribution": "keras_distribution",
+    "tfring.ray": "ray",
+    "tfring.spark": "spark",
+    "tfring.spark.keras": "spark",
+    "tfring.spark.store": "spark",
+    "tfring.notebook": "notebooks",
+    "tfring.data": "data",
+    "tfring.checkpoint": "checkpoints",
+    "tfring.store": "stores",
+}
+# Names that have neither: each is one line of Horovod's API or a question to the build.
+WITHOUT_EXAMPLE = {
+    *("BroadcastGlobalVariablesHook", "LocalGradientAggregationHelper", "ccl_built"),
+    *("broadcast_global_variables", "check_extension", "check_num_rank_power_of_2", "ddl_built"),
+    *("gloo_built", "gloo_enabled", "gpu_available", "handle_average_backwards_compatibility"),
+    *("load_ops", "mpi_threads_supported", "rocm_built", "run", "split_list"),
+    *("CommunicationMetrics", "JoinCallback", "StragglerCallback", "SyncBatchNormalization"),
+}
+EXAMPLES = HERE.parent / "examples/reference"
+
+
+def _examples() -> dict[str, str]:
+    """Returns the examples by the names for which they are, each with the imports of its file."""
+    found = {}
+    for path in sorted(EXAMPLES.glob("*.py")):
+        imports, *parts = re.split(
+            r"^((?:# %%.*\n)+)", path.read_text("utf-8"), flags=re.MULTILINE
+        )[2:]
+        for names, code in zip(parts[::2], parts[1::2], strict=True):
+            for name in re.findall(r"[\w.]+", names):
+                found[name] = f"{imports.strip()}\n\n{code.strip()}"
+    return found
+
 
 def _directive(value: object) -> str:
     if inspect.isclass(value):
@@ -69,7 +109,7 @@ def _directive(value: object) -> str:
     return "autofunction" if callable(value) else "autodata"
 
 
-def _page(module: str, name: str, value: object) -> str:
+def _page(module: str, name: str, value: object, example: str | None) -> str:
     title = f"{module}.{name}"
     lines = [title, "=" * len(title), "", f".. currentmodule:: {module}", ""]
     lines.append(f".. {_directive(value)}:: {title}")
@@ -77,6 +117,10 @@ def _page(module: str, name: str, value: object) -> str:
         lines += ["   :members:", "   :show-inheritance:"]
     if _directive(value) == "autodata":
         lines.append("   :no-value:")
+    if example is not None:
+        lines += ["", ".. code-block:: python", "", textwrap.indent(example, "   ")]
+    elif module in GUIDES:
+        lines += ["", f"Examples: :doc:`/{GUIDES[module]}`."]
     return "\n".join([*lines, ""])
 
 
@@ -88,6 +132,8 @@ def _public_names(module: Any) -> list[str]:
 def _write_reference(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     seen: dict[int, str] = {}
+    examples = _examples()
+    without = set()
     index = ["# Reference", "", "One page per public name.", ""]
     wanted = set()
     for module_name, about in MODULES.items():
@@ -102,10 +148,20 @@ def _write_reference(folder: Path) -> None:
             if key in seen:
                 continue
             seen[key] = f"{module_name}.{name}"
-            wanted.add(f"{module_name}.{name}.rst")
-            _write(folder / f"{module_name}.{name}.rst", _page(module_name, name, value))
-            index.append(f"{module_name}.{name}")
+            full = f"{module_name}.{name}"
+            wanted.add(f"{full}.rst")
+            example = examples.pop(full, None)
+            if example is None and module_name not in GUIDES and callable(value):
+                without.add(name)
+            _write(folder / f"{full}.rst", _page(module_name, name, value, example))
+            index.append(full)
         index += ["```", ""]
+    if examples or without != WITHOUT_EXAMPLE:
+        raise ValueError(
+            f"{EXAMPLES} has examples of {sorted(examples)}, which are no public names; without "
+            f"an example are {sorted(without - WITHOUT_EXAMPLE)}, and no longer without one "
+            f"{sorted(WITHOUT_EXAMPLE - without)}"
+        )
     _write(folder / "index.md", "\n".join(index))
     for old in folder.glob("*.rst"):
         if old.name not in wanted:

@@ -39,3 +39,23 @@ def test_recipes(tmp_path):
     done = tools.run("-np", 2, sys.executable, script)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert done.stdout.count("RECIPES DONE") == 2
+
+
+EXAMPLES = tools.ROOT / "examples/reference"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["collectives", "for_keras"])
+def test_examples_of_public_names_on_two_ranks(tmp_path, name):
+    done = tools.run("-np", 2, sys.executable, EXAMPLES / f"{name}.py", tmp_path)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+
+def test_examples_of_public_names_without_tensorflow(tmp_path):
+    done = tools.run_python(EXAMPLES / "without_tensorflow.py", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+        "collectives",
+        "for_keras",
+        "without_tensorflow",
+    }
