@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 
 class Agreement:
-    """Asks all ranks, about once a second, whether to stop, whether a checkpoint is due, and so on.
+    """Asks all ranks about once a second: shall training stop, is a checkpoint due, and so on.
 
-    A signal comes to ranks at different times, and clocks differ. So the ranks exchange a few
-    numbers in one allreduce (about 0.1 ms on one host), after the same steps on all of them: after
-    how many more they ask again is computed from the slowest rank's time per step, which is among
-    the numbers, and at most doubles each time. Used by the thread that trains.
+    A signal reaches ranks at different times, and clocks differ. So the ranks exchange a few
+    numbers in one allreduce (about 0.1 ms on one host), after the same steps on all of them. The
+    slowest rank's time per step is among the numbers. It says after how many steps they ask again:
+    at most twice as many as before. The thread that trains uses it.
     """
 
     def __init__(self) -> None:
@@ -46,14 +46,9 @@ class Agreement:
         return step >= self._asked_step + self._distance
 
     def ask(self, step: int, *wishes: bool) -> list[bool]:
-        """Asks all ranks; a collective.
+        """Returns, for each wish (to stop, to save), whether any rank has it; a collective.
 
-        Args:
-            step: how many steps were trained, on all ranks.
-            wishes: what this rank wants: to stop, to save, and so on.
-
-        Returns:
-            Which of them a rank wants.
+        `step` is the number of trained steps, the same on all ranks.
         """
         now = time.monotonic()
         per_step = (now - self._asked_at) / max(1, step - self._asked_step)
@@ -67,17 +62,14 @@ class Agreement:
 def exchange(
     value: Any, failure: Exception | None, name: str, what: str, advice: str = ""
 ) -> list[Any]:
-    """Exchanges values of JSON; a collective.
+    """Returns the JSON values of all ranks; a collective.
 
     Args:
         value: of this rank.
-        failure: what this rank has failed with, if it has.
+        failure: the error of this rank, if it has failed.
         name: of the collective.
-        what: what could not be done, for the error.
+        what: what a rank that fails could not do, for the error: "cannot save to ...".
         advice: what to do then.
-
-    Returns:
-        The values of all ranks.
 
     Raises:
         RuntimeError: a rank has failed; on every rank.
@@ -124,15 +116,15 @@ def while_others_wait(
 ) -> tuple[T | None, Exception | None]:
     """Calls in a thread, and returns on all ranks when all calls have ended; a collective.
 
-    The ranks tell each other once a second that one is busy. A rank that waited in one collective
-    for as long as the storage takes would be taken for stalled, and would end the job.
+    A storage may take an hour. A rank that waited for it in one collective would count as stalled,
+    and would end the job. So the ranks tell each other once a second that one is busy.
 
     Args:
         call: what this rank has to do; None for nothing.
         finishes: whether to wait for its end also when a rank is lost. Else it goes on by itself.
 
     Returns:
-        What this rank's call has returned, and what it has failed with.
+        The result of this rank's call, and its error.
     """
     work = None if call is None else _Work(call)
     try:

@@ -42,7 +42,7 @@ def require(caller: str, mine: dict[str, Any]) -> int:
                 f"rank {topology.rank()}: {caller} got different {what} on some ranks ({listed}).\n"
                 "Give it the whole data, the same arguments and the same tf.random.set_seed on "
                 "every rank; hvd.set_random_seed(seed) sets that. A shuffle before it needs a "
-                "seed. What shall differ between ranks comes after it. check=False compares no "
+                "seed. What shall differ between ranks comes after it.\ncheck=False compares no "
                 "rows."
             )
     return passes.agree_on([number for number, _ in everywhere])

@@ -1,4 +1,4 @@
-"""UpdateBoundary: where no gradient is accumulated that an update is still to come for."""
+"""UpdateBoundary: where no accumulated gradient waits for an update."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEVER = "The optimizers of the model never make an update in the same step"
 
 
 class UpdateBoundary:
-    """Says whether a checkpoint may be taken after a step; asked alike on all ranks.
+    """Says whether a checkpoint may be taken after a step; all ranks ask after the same steps.
 
     Accumulated gradients are as large as the weights, and each rank has its own. No checkpoint
     keeps them: it waits for the update, which is a few passes away.
@@ -36,12 +36,8 @@ class UpdateBoundary:
     def is_here(self, model: Any, *, final: bool = False) -> bool:
         """Returns whether no rank holds gradients; a collective where optimizers accumulate.
 
-        Where the optimizers of a model never make their updates in the same step, it is true after
-        some time, with a warning.
-
-        Args:
-            model: the model that is trained.
-            final: no step comes after this one.
+        If the optimizers of a model never make their updates in the same step, it becomes true
+        after some time, with a warning. `final` says that no step comes after this one.
         """
         with remembered(model):
             periods = _periods(model)
@@ -59,7 +55,7 @@ class UpdateBoundary:
 
 
 def forget_gradients(model: Any) -> None:
-    """Sets to zero what optimizers have accumulated, and tfring for them."""
+    """Sets to zero what optimizers, and tfring for them, have accumulated."""
     for optimizer in optimizers_of(model).values():
         hook = find_hook(optimizer)
         held = [] if hook is None else hook.accumulated()

@@ -1,4 +1,4 @@
-"""CheckpointCallback: saves while fitting, goes on from what was saved, and leaves at SIGTERM."""
+"""CheckpointCallback: saves in `fit`, resumes from what was saved, and leaves at SIGTERM."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ _AT_SIGTERM = ("exit", "return", "ignore")
 
 
 class CheckpointCallback(LocalVariablesCallback):
-    """Saves the state of training, so that the same program, started again, goes on from there.
+    """Saves the state of training, so that the same program, started again, resumes from there.
 
-    When `fit` begins, all ranks get the newest valid checkpoint, if there is one, and `fit` goes on
-    with its epoch. Where `fit` gets data of `shard` or `shard_batches`, or a `cursor` is given, it
-    goes on within the epoch, as if it had never stopped. While it trains, each rank copies its
+    When `fit` begins, all ranks get the newest valid checkpoint, if there is one, and `fit` resumes
+    with its epoch. If `fit` gets data of `shard` or `shard_batches`, or a `cursor` is given, it
+    resumes within the epoch, as if it had never stopped. While it trains, each rank copies its
     share of the state and a thread writes it. At SIGTERM all ranks finish the same step, publish a
     checkpoint and leave.
 
-    Wherever it is given to `fit`, Keras calls it after all other callbacks. What these remember is
-    kept, too: of Keras' own callbacks, and of others that have `state_dict()` and
-    `load_state_dict(state)`. Those that count batches within an epoch begin with 0 where an epoch
-    goes on. Where gradients are accumulated it waits for the update before it saves or stops. With
-    a JoinCallback it saves and stops at the end of epochs only.
+    Keras calls it after all other callbacks, wherever it is in the list. A checkpoint also keeps
+    the state of other callbacks: of Keras' own, and of those that have `state_dict()` and
+    `load_state_dict(state)`. Callbacks that count batches within an epoch begin with 0 in an epoch
+    that is resumed. Where gradients are accumulated it waits for the update before it saves or
+    stops. With a JoinCallback it saves and stops at the end of epochs only.
 
     Attributes:
         position: where the last `fit` began, a TrainingPosition; None if it began anew.
-        stopped: whether the last `fit` was ended by SIGTERM or `request_stop`.
+        stopped: whether SIGTERM or `request_stop` ended the last `fit`.
     """
 
     def __init__(
@@ -63,29 +63,29 @@ class CheckpointCallback(LocalVariablesCallback):
         values: Callable[[], Mapping[str, Any]] | None = None,
         local_variables: Any = None,
     ) -> None:
-        """Sets where to and when to save; the same on every rank.
+        """Sets where and when to save; the same on every rank.
 
         Args:
             checkpoints: a Checkpointer, or the path or URL of its folder.
-            every_epochs: saves at the end of every so many epochs; None for never.
-            every_steps: saves after every so many steps of training; None for never.
+            every_epochs: saves at the end of every n-th epoch; None for never.
+            every_steps: saves after every n-th step of training; None for never.
             every_seconds: saves when so many seconds have passed on rank 0; None for never.
             cursor: which data comes next: an object with `state_dict()`, which returns values of
-                JSON, and `load_state_dict(state)`. It has to count what was trained, not what was
-                read ahead. None: that of data of `shard` or `shard_batches`; with other data an
-                epoch that was interrupted begins anew.
-            restore: whether `fit` goes on from the newest checkpoint. If not it begins anew, and
+                JSON, and `load_state_dict(state)`. It has to count trained data, not data that was
+                read ahead. None: the cursor of data of `shard` or `shard_batches`; with other data
+                an interrupted epoch begins anew.
+            restore: whether `fit` resumes from the newest checkpoint. If not it begins anew, and
                 what it saves wins over what is there. "required": no checkpoint is an error.
-            generation: which generation of the job saves, or a function that returns it; None is
-                a new one, which is reserved when `fit` begins.
+            generation: which generation of the job saves, or a function that returns it; None is a
+                new one, which is reserved when `fit` begins.
             at_sigterm: "exit" publishes a checkpoint and raises SystemExit within `fit`, with
                 TFRING_STOPPED_EXIT_CODE (75); "return" publishes, too, and lets `fit` return;
                 "ignore" leaves the signal alone.
             values: returns more to keep: values that JSON can hold. Those of rank 0 count.
-            local_variables: variables of the model that are this rank's own; they are not saved.
+            local_variables: this rank's own variables of the model, which are not saved.
 
         Raises:
-            ValueError: a number that is not positive, or another word for restore or at_sigterm.
+            ValueError: a number that is not positive, or an unknown word for restore or at_sigterm.
         """
         super().__init__(local_variables)
         if at_sigterm not in _AT_SIGTERM:
@@ -117,14 +117,14 @@ class CheckpointCallback(LocalVariablesCallback):
         self._metrics: EpochMetrics | None = None  # of that epoch, until the metrics have them
 
     def request_stop(self) -> None:
-        """Asks for what SIGTERM does; for handlers of other signals. Any rank may call it."""
+        """Does what SIGTERM does; for handlers of other signals. Any rank may call it."""
         self._termination.requested = True
 
     def set_model(self, model: Any) -> None:
         """Makes this the last callback of the list.
 
-        Callbacks that Keras adds are behind those of the user, and users add some behind the
-        result of fit_callbacks. What a checkpoint holds has to be what all of them have left.
+        Callbacks that Keras adds are behind those of the user, and users add some behind the result
+        of fit_callbacks. A checkpoint has to hold the state that all of them have left.
         """
         super().set_model(model)
         self._callbacks = running_fit.list_with(self)
@@ -133,7 +133,7 @@ class CheckpointCallback(LocalVariablesCallback):
             self._callbacks.callbacks = [*others, self]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback.
+        """Resumes from the newest checkpoint.
 
         Raises:
             RuntimeError: the checkpoints cannot be read or written, do not fit the model, or there
@@ -168,19 +168,14 @@ class CheckpointCallback(LocalVariablesCallback):
             self._metrics = None
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback.
-
-        Raises:
-            StopIteration: the epoch, whose beginning was trained before, is complete; Keras ends
-                it.
-        """
+        """Raises StopIteration if the epoch, which began in an earlier run, is complete."""
         super().on_train_batch_begin(batch, logs)
         steps = self._steps()
         if self._skipped and steps is not None and self._skipped + batch >= steps:
             raise StopIteration
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback.
+        """Saves and leaves if that is due.
 
         Raises:
             RuntimeError: an earlier checkpoint could not be written, on every rank; or a callback
@@ -208,7 +203,7 @@ class CheckpointCallback(LocalVariablesCallback):
         self._settle(self._epoch, self._batch, final=self._cut)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Raises what on_train_batch_end does."""
+        """Saves and leaves if that is due; raises what on_train_batch_end does."""
         super().on_epoch_end(epoch, logs)
         if self.stopped or self._cut:  # within the epoch
             return
@@ -234,7 +229,7 @@ class CheckpointCallback(LocalVariablesCallback):
             self._checkpoints.publish()
 
     def _refuse_another(self) -> None:
-        """Training would begin with weights of one and data of the other."""
+        """Refuses a second callback: weights of one would be trained with data of the other."""
         for other in () if self._callbacks is None else self._callbacks.callbacks:
             if isinstance(other, CheckpointCallback) and other is not self:
                 mine, its = self._checkpoints, other._checkpoints
@@ -245,7 +240,7 @@ class CheckpointCallback(LocalVariablesCallback):
                     )
 
     def _begin(self) -> None:
-        """Goes on from the newest checkpoint, if there is one."""
+        """Resumes from the newest checkpoint, if there is one."""
         if self._checkpoints.restores and not detect.is_model(self.model):
             instead = "say restore=False, and use hvd.restore_checkpoint and fit(initial_epoch=...)"
             refuse_to_resume(self.model, "CheckpointCallback", instead)
@@ -290,7 +285,7 @@ class CheckpointCallback(LocalVariablesCallback):
         )
 
     def _warn_of_unseen_state(self) -> None:
-        """Names what the data draws from a state that no checkpoint has."""
+        """Names the ops of the data that draw from a state which no checkpoint has."""
         if topology.rank() != 0:
             return
         ops = stateful_ops(running_fit.fit_variables(self.model).get("x"))
@@ -319,7 +314,7 @@ class CheckpointCallback(LocalVariablesCallback):
         """Saves and leaves, if that is due and no gradient would be lost; else later.
 
         Args:
-            epoch: the epoch that is to go on or to begin.
+            epoch: the next epoch, or the one that is not finished.
             batch: how many batches of it are trained.
             final: there is no later step to do it after.
         """

@@ -1,4 +1,4 @@
-"""What a checkpoint of a model holds, and how it gets back into a model."""
+"""The contents of a model's checkpoint, and how they get back into a model."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _LISTED = 5  # variables in a message
 class Contents:
     """The variables of a model and its optimizers that all ranks have in common, by name.
 
-    Left out: variables that are a rank's own (local layers), gradients that a rank has accumulated,
-    and what is kept of each rank: random states, and the metrics of the epoch.
+    It leaves out a rank's own variables (local layers), gradients that a rank has accumulated, and
+    what is kept of each rank: random states, and the metrics of the epoch.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, local: Sequence[Any] = ()) -> None:
         """Finds the variables.
 
         Args:
-            model: a model of either Keras that is built.
+            model: a built model of either Keras.
             optimizer: one that cannot be reached from the model, as in a loop of the user's.
-            local: variables of the model that are this rank's own.
+            local: this rank's own variables of the model.
 
         Raises:
             CheckpointError: the model is not built.
@@ -51,7 +51,7 @@ class Contents:
         self._local = state.local_variables(model, local)
 
     def variables(self) -> dict[str, Any]:
-        """Returns what is kept, by structural names, in the same order on all ranks."""
+        """Returns the saved variables by structural names, in the same order on all ranks."""
         with remembered(self.model):
             optimizers = optimizers_of(self.model)
             known = state.shared_state(self.model, self._local, accumulators=False)
@@ -72,33 +72,26 @@ class Contents:
         return {name: _bytes_of(variable) for name, variable in self.variables().items()}
 
     def arrays(self, names: Sequence[str]) -> dict[str, Any]:
-        """Returns what numpy sees as the values, one after the other: no copy is made here."""
+        """Returns the values as views for numpy, one after the other, without a copy."""
         variables = self.variables()
         return {name: _Read(variables[name]) for name in names}
 
     def built(self) -> dict[str, Any]:
-        """Returns which of the model's weights each optimizer trains; see build_alike."""
+        """Returns which of the model's weights each optimizer trains, for build_alike."""
         return {
             "reached": state.built_with(self.model),
             "given": self._optimizer is not None and facts.is_built(self._optimizer),
         }
 
     def build_alike(self, described: Mapping[str, Any]) -> None:
-        """Builds optimizers that are not built, as they were in the run that `built` described."""
+        """Builds optimizers that are not built, as in the run that `built` described."""
         state.build_alike(self.model, [described["reached"]])
         given = self._optimizer
         if described["given"] and given is not None and not facts.is_built(given):
             facts.build_for(given, facts.weights_of(self.model, trainable=True))
 
     def refuse_others(self, parts: Mapping[str, Part]) -> None:
-        """Compares the variables with those of a checkpoint.
-
-        Args:
-            parts: what it holds, by the names of `variables` in the run that saved.
-
-        Raises:
-            CheckpointError: the model or its optimizers have other variables.
-        """
+        """Raises CheckpointError if a checkpoint with these parts is of other variables."""
         mine = self.variables()
         _refuse_others(mine, parts)
         for name, variable in mine.items():
@@ -111,11 +104,7 @@ class Contents:
                 )
 
     def assign(self, values: dict[str, Any]) -> None:
-        """Gives variables the values of a checkpoint, and takes them out of the dictionary.
-
-        Args:
-            values: of some of them, by name; what `refuse_others` has let pass.
-        """
+        """Gives variables values, by name, and takes them out of the dictionary."""
         variables = self.variables()
         while values:
             name, value = values.popitem()

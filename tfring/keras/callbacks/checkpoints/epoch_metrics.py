@@ -1,4 +1,4 @@
-"""EpochMetrics: what a model's metrics hold of an epoch that training goes on within."""
+"""EpochMetrics: a model's metrics, of an epoch that training resumes within."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ class EpochMetrics:
     """The states of a rank's metrics after some batches of an epoch.
 
     Keras sets them to zero when the epoch begins, and makes most of them in the first step that a
-    process trains. So they are given back before that step where they exist, and else added to
-    what the metrics hold after it.
+    process trains. So they are restored before that step if they exist, and else added to what the
+    metrics hold after it.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
-        """Takes the values of all variables of the metrics."""
         self._values = list(values)
 
     @classmethod
     def of(cls, model: Any) -> EpochMetrics:
-        """Returns what the metrics of a model hold now."""
+        """Returns the present states of a model's metrics."""
         return cls([variable.numpy() for variable in _variables(model)])
 
     def as_json(self) -> list[Any]:
-        """Returns them for a checkpoint."""
+        """Returns them as JSON for a checkpoint."""
         return [
             [dtype_name(value), list(value.shape), base64.b64encode(value.tobytes()).decode()]
             for value in map(np.asarray, self._values)
@@ -38,7 +37,7 @@ class EpochMetrics:
 
     @classmethod
     def of_json(cls, saved: Sequence[Any]) -> EpochMetrics:
-        """Returns what `as_json` was called for."""
+        """Returns the object whose `as_json` was saved."""
         return cls(
             [
                 np.frombuffer(base64.b64decode(data), np.dtype(dtype)).reshape(shape)
@@ -47,7 +46,7 @@ class EpochMetrics:
         )
 
     def give_back(self, model: Any) -> bool:
-        """Gives metrics their values; returns whether the model has these metrics."""
+        """Restores the metrics; returns whether the model has these metrics."""
         variables = _variables(model)
         if not self._fits(variables):
             return False
@@ -56,7 +55,7 @@ class EpochMetrics:
         return True
 
     def add_to(self, model: Any) -> bool:
-        """As `give_back`, after the first step; metrics that do not add up are left alone."""
+        """Adds them to the metrics after the first step, but for metrics that do not add up."""
         variables = _variables(model)
         if not self._fits(variables):
             return False

@@ -1,8 +1,8 @@
-"""What callbacks remember: kept with each checkpoint, and given back when training goes on.
+"""The states of callbacks: a checkpoint keeps them, and they are restored when training resumes.
 
-Of Keras' own callbacks these are a few attributes. Others say it themselves, by `state_dict()` and
-`load_state_dict(state)`, as data cursors do. A callback is known again by its class, by what it
-monitors, and by its place among those that are alike in this.
+Of Keras' own callbacks these are a few attributes. Others have `state_dict()` and
+`load_state_dict(state)`, as data cursors do. A callback is recognised by its class, by the metric
+that it monitors, and by its place among callbacks that are alike in this.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PLAIN = {*vars(keras.callbacks.Callback()), "model", "params"}  # what every ca
 
 
 class Memory:
-    """What callbacks remembered when a checkpoint was made.
+    """The states of callbacks when a checkpoint was made.
 
     Attributes:
         states: by place ("EarlyStopping(val_loss)/0"): values of JSON, arrays, lists of arrays.
@@ -53,7 +53,7 @@ class Memory:
 
     @classmethod
     def of(cls, callbacks: Sequence[Any]) -> Memory:
-        """Returns what callbacks remember now.
+        """Returns the present states of callbacks.
 
         Raises:
             CheckpointError: a `state_dict` returns what JSON cannot hold, and no arrays.
@@ -62,13 +62,9 @@ class Memory:
         return cls({place: _state_of(place, one) for place, one in places if _remembers(one)})
 
     def give_back(self, callbacks: Sequence[Any]) -> list[str]:
-        """Gives callbacks back what they have remembered.
+        """Restores the callbacks; returns the places of those that begin anew.
 
-        Args:
-            callbacks: after their `on_train_begin`, in which those of Keras begin anew.
-
-        Returns:
-            The places of those that begin anew.
+        Call it after their `on_train_begin`, in which those of Keras begin anew.
 
         Raises:
             CheckpointError: a `load_state_dict` fails.
@@ -99,7 +95,7 @@ class Memory:
 
     @classmethod
     def of_parts(cls, parts: Mapping[str, Any]) -> Memory:
-        """Returns what `parts` was called for.
+        """Returns the object whose `parts` were saved.
 
         Raises:
             CheckpointError: the checkpoint is not what `parts` makes.
@@ -120,9 +116,9 @@ class Memory:
 
 
 def has_ended(model: Any, callbacks: Sequence[Any]) -> bool:
-    """Returns whether a callback has ended training for good: EarlyStopping, and what does as it.
+    """Returns whether a callback has ended training for good, as EarlyStopping does.
 
-    Others end a `fit` only, as at a limit of time: what is started again trains on.
+    Others end a `fit` only, as at a limit of time: a program that is started again trains on.
     """
     ended = any(getattr(callback, "stopped_epoch", 0) for callback in callbacks)
     return ended and bool(model.stop_training)
@@ -147,7 +143,7 @@ def _has_own_state(callback: Any) -> bool:
 
 
 def _attributes(callback: Any) -> list[str]:
-    """Returns what is kept of a callback that is of a class of Keras, or of a subclass."""
+    """Returns the names of the kept attributes of a callback of Keras, or of a subclass."""
     for kind in type(callback).__mro__:
         if kind.__module__.split(".")[0] in _LIBRARIES and kind.__name__ in _OF_KERAS:
             return [name for name in _OF_KERAS[kind.__name__] if hasattr(callback, name)]
@@ -155,7 +151,7 @@ def _attributes(callback: Any) -> list[str]:
 
 
 def _may_remember(callback: Any) -> bool:
-    """Whether a callback of the user's has attributes of its own."""
+    """Returns whether a callback of the user's has attributes of its own."""
     foreign = type(callback).__module__.split(".")[0] not in _LIBRARIES
     return foreign and not vars(callback).keys() <= _PLAIN
 

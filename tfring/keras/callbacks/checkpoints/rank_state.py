@@ -1,4 +1,4 @@
-"""RankState: what a checkpoint keeps of each rank."""
+"""What a checkpoint keeps of each rank: random states, metrics of the epoch, the data cursor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RankState:
     """This rank's random states, its metrics of the epoch, its data cursor.
 
     Attributes:
-        metrics: what `give_back` has found of the metrics of the epoch.
+        metrics: the metrics of the epoch that `give_back` has found.
     """
 
     def __init__(self, model: Any, cursor: Any, *, within_epoch: bool = False) -> None:
@@ -42,7 +42,7 @@ class RankState:
         return {"random": random_states(self._model), "cursor": state, "metrics": metrics}
 
     def give_back(self, ranks: Sequence[Mapping[str, Any]]) -> None:
-        """Takes what was kept of this rank, and of the others where a cursor counts for all."""
+        """Restores this rank, from the states of all ranks: a cursor may count for all."""
         rank, size = topology.rank(), topology.size()
         if len(ranks) != size and rank == 0:
             _log.warning(_other_ranks(len(ranks), size, ranks[0]["metrics"] is not None))
@@ -83,10 +83,10 @@ def _load_cursor(cursor: Any, states: Sequence[Any]) -> None:
 
 
 def random_states(model: Any) -> dict[str, Any]:
-    """Returns the states of this rank's generators, as values of JSON.
+    """Returns the states of this rank's random generators, as values of JSON.
 
-    These are those of Python, of numpy's functions, of `tf.random.get_global_generator()` and of
-    keras.random if they were used, and the seed generators of the model.
+    These are the generators of Python, of numpy's functions, of `tf.random.get_global_generator()`
+    and of keras.random if they were used, and the seed generators of the model.
     """
     version, words, gauss = random.getstate()
     found = {
@@ -107,11 +107,7 @@ def random_states(model: Any) -> dict[str, Any]:
 
 
 def set_random_states(model: Any, saved: Mapping[str, Any]) -> list[str]:
-    """Gives the generators the states that `random_states` returned.
-
-    Returns:
-        Which have none, and go on with the seeds that they have.
-    """
+    """Restores the generators; returns those without a saved state, which keep their seeds."""
     anew = []
     setters: dict[str, Callable[[Any], None]] = {
         "keras": _set_keras,  # first: Keras draws the seed of a new generator from Python's

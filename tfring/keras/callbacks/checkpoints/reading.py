@@ -39,7 +39,8 @@ class Reading:
         """Sets where to read from.
 
         Args:
-            opened: returns it; may fail on other ranks than 0, which then read nothing.
+            opened: returns the Checkpointer. It may fail on other ranks than 0, which then read
+                nothing.
             contents: returns what gets the values.
             what: what could not be done, for errors.
         """
@@ -48,7 +49,7 @@ class Reading:
         self._damaged: dict[str, str] = {}  # what ranks have found, by file of arrays
 
     def restore(self, name: str | None) -> Mapping[str, Any] | None:
-        """Restores what rank 0 chooses; one that is damaged for some rank is passed over by all.
+        """Restores the checkpoint that rank 0 chooses. All skip one that is damaged for some rank.
 
         Args:
             name: which checkpoint; None is the newest valid one.
@@ -79,7 +80,7 @@ class Reading:
             self._damaged[root["data"]] = damage
 
     def _find(self, name: str | None) -> tuple[CheckpointInfo, Mapping[str, Any], Any] | None:
-        """Returns the checkpoint, what it holds, and what of it is no variable; None if none."""
+        """Returns the checkpoint, its variables, and its other parts; None if there is none."""
         checkpoints = self._opened()
 
         def valid(info: CheckpointInfo) -> tuple[CheckpointInfo, Mapping[str, Any], Any]:
@@ -95,7 +96,7 @@ class Reading:
     def _chosen(
         self, info: CheckpointInfo, parts: Mapping[str, Any], own: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Returns what the others have to know of the checkpoint."""
+        """Returns what the other ranks have to know about the checkpoint."""
         training = info.metadata.get(TRAINING)
         if not isinstance(training, dict) or not isinstance(training.get("ranks"), int):
             raise CheckpointError(
@@ -112,7 +113,7 @@ class Reading:
         return {TRAINING: training, "generation": info.generation, "step": info.step, **known}
 
     def _read(self, root: Mapping[str, Any]) -> str | None:
-        """Reads the checkpoint, and gives the variables its values; or returns what is wrong."""
+        """Reads the checkpoint into the variables; returns the error if it is damaged."""
         source, failure = while_others_wait(lambda: self._seen(root["name"], root["data"]))
         try:
             contents = self._contents()

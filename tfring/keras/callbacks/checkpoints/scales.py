@@ -11,11 +11,10 @@ from tfring.training import weights
 
 
 def scales_of(model: Any) -> list[Any]:
-    """Returns the scales of all reductions, as values of JSON.
+    """Returns the scales of all reductions, as values of JSON. All ranks call it.
 
-    The names of reductions depend on how many optimizers a process has wrapped. So those of the
-    optimizers of a model are known by the optimizer's place in it. All ranks call this: what has
-    no name yet gets one.
+    The names of reductions depend on how many optimizers a process has wrapped. So the place of an
+    optimizer in the model identifies its reductions. A reduction without a name gets one here.
     """
     found, names = [], _names(model)
     for members, name, value in weights.scales():
@@ -28,7 +27,7 @@ def scales_of(model: Any) -> list[Any]:
 
 
 def begin_with_scales(model: Any, saved: Sequence[Any]) -> None:
-    """Goes on with what `scales_of` returned; the same on all ranks."""
+    """Resumes with what `scales_of` returned; the same on all ranks."""
     names = _names(model)
     known = [each for each in saved if not each[0] or each[0] in names]
     weights.begin_with_scales(

@@ -21,7 +21,7 @@ class Writers:
     """The ranks that write shares, as this rank knows them.
 
     Attributes:
-        ranks: which; rank 0 is the first.
+        ranks: rank 0 is the first.
         sign: the file by which they were found. Ranks with another one, or none, were not asked.
         rank: of this process when they were found.
         size: of the job when they were found.
@@ -34,7 +34,7 @@ class Writers:
 
 
 def known_sign(checkpoints: Checkpointer) -> str | None:
-    """Returns by which sign this rank knows the writers; None if it has to ask again."""
+    """Returns the sign by which this rank knows the writers; None if it has to ask again."""
     known: Writers | None = checkpoints.writers
     if known is None or (known.rank, known.size) != (topology.rank(), topology.size()):
         return None
@@ -46,10 +46,10 @@ def able_writers(checkpoints: Checkpointer, ranks: Sequence[Any]) -> tuple[int, 
 
     Args:
         checkpoints: of this rank.
-        ranks: what each rank has said, as `save_checkpoint` exchanges it.
+        ranks: the entries of all ranks that `save_checkpoint` exchanges.
 
     Raises:
-        RuntimeError: none of them could write for as long as storages may fail; on every rank.
+        RuntimeError: no rank could write for as long as storages may fail; on every rank.
     """
     writers = _find_writers(checkpoints, [each["writers"] for each in ranks])
     if not all(each["leaves"] for each in ranks):
@@ -63,7 +63,7 @@ def able_writers(checkpoints: Checkpointer, ranks: Sequence[Any]) -> tuple[int, 
 
 
 def replace(checkpoints: Checkpointer, trouble: str) -> None:
-    """Lets others write the share of this rank, and says so once."""
+    """Lets others write the share of this rank, and warns once."""
     if checkpoints.replace():
         _log.warning(
             "rank %d (host %s) cannot write to %s: %s. The other ranks write its share of the "
@@ -78,9 +78,8 @@ def replace(checkpoints: Checkpointer, trouble: str) -> None:
 def _find_writers(checkpoints: Checkpointer, signs: Sequence[str | None]) -> tuple[int, ...]:
     """Returns the ranks that see the folder of rank 0 and can write there; a collective.
 
-    Args:
-        checkpoints: remembers the result.
-        signs: what `known_sign` has returned on all ranks: if they are the same, nobody asks.
+    It remembers the result. If the `signs` of all ranks (see `known_sign`) are the same, no rank
+    asks.
     """
     known: Writers | None = checkpoints.writers
     if known is not None and all(sign == known.sign for sign in signs):

@@ -1,4 +1,4 @@
-"""TrainingCheckpoints: where a training saves to and when, and what it begins with."""
+"""TrainingCheckpoints: where and when training saves, and what it begins with."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class TrainingCheckpoints:
     """What CheckpointCallback, fit_callbacks and elastic.fit share; see `tfring help checkpoints`.
 
     Attributes:
-        generation: the one that is saved in. `begin` reserves it, and if it is None the next save.
-        kept: how many steps were trained in what was last restored or saved, and not skipped; None
-            if that is not known. What has diverged counts as saved.
+        generation: the one that saves. `begin` reserves it, and if it is None the next save.
+        kept: how many steps were trained in the last restored or saved checkpoint; None if that is
+            not known. A training that has diverged counts as saved.
     """
 
     def __init__(
@@ -43,17 +43,10 @@ class TrainingCheckpoints:
         every_seconds: float | None,
         restore: bool | str,
     ) -> None:
-        """Sets where to and when to save; the same on every rank. Touches no storage.
-
-        Args:
-            given: a Checkpointer, or the path or URL of its folder.
-            every_epochs: saves at the end of every so many epochs; None for never.
-            every_steps: saves after every so many steps of training; None for never.
-            every_seconds: saves when so many seconds have passed on rank 0; None for never.
-            restore: whether training goes on from the newest checkpoint; "required": it must.
+        """Takes the parameters of CheckpointCallback with these names. Touches no storage.
 
         Raises:
-            ValueError: an interval that is not positive, or another word for restore.
+            ValueError: an interval that is not positive, or an unknown word for restore.
         """
         every = {
             "every_epochs": every_epochs,
@@ -88,15 +81,12 @@ class TrainingCheckpoints:
     def begin(
         self, model: Any, *, cursor: Any = None, local_variables: Sequence[Any] = ()
     ) -> TrainingPosition | None:
-        """Restores the newest checkpoint, and says so in a line of log; a collective.
+        """Restores the newest checkpoint, and logs a line about it; a collective.
 
-        Args:
-            model: as in `restore_checkpoint`.
-            cursor: as in `restore_checkpoint`.
-            local_variables: as in `restore_checkpoint`.
+        The parameters are those of `restore_checkpoint`.
 
         Returns:
-            Where training goes on; None if it begins anew.
+            Where training resumes; None if it begins anew.
 
         Raises:
             RuntimeError: the checkpoints cannot be read or do not fit the model, there is none and
@@ -120,12 +110,7 @@ class TrainingCheckpoints:
         return found
 
     def give_back(self, found: TrainingPosition, callbacks: Sequence[Any]) -> None:
-        """Gives callbacks what they remembered, and says on rank 0 which begin anew.
-
-        Args:
-            found: what `begin` returned.
-            callbacks: after their `on_train_begin`.
-        """
+        """Restores callbacks, after their `on_train_begin`; rank 0 logs which begin anew."""
         anew = found.memory.give_back(callbacks)
         if anew and topology.rank() == 0:
             _log.warning(
@@ -139,12 +124,7 @@ class TrainingCheckpoints:
         return self._every_epochs is not None and epochs % self._every_epochs == 0
 
     def due_at_step(self, step: int, saved: int) -> bool:
-        """Returns whether to save now; the same on all ranks.
-
-        Args:
-            step: how many steps were trained.
-            saved: how many of them are in the last checkpoint.
-        """
+        """Returns whether to save after `step` steps, `saved` of them in the last checkpoint."""
         return (
             self._every_steps is not None and step // self._every_steps > saved // self._every_steps
         )
@@ -156,15 +136,15 @@ class TrainingCheckpoints:
         return time.monotonic() - self._saved_at >= self._every_seconds
 
     def look_at_loss(self, model: Any, logs: Mapping[str, Any] | None) -> None:
-        """Notices where a callback such as TerminateOnNaN ends training; call it after each batch.
+        """Notices that a callback such as TerminateOnNaN ends training; call it after each batch.
 
-        What this training has come to is not saved: it would take the place of what can be used.
+        Such a state is not saved: it would take the place of a usable one.
         """
         if model.stop_training and not math.isfinite(facts.loss_in(logs) or 0.0):
             self._diverged = True
 
     def save(self, model: Any, **given: Any) -> None:
-        """Saves as `save_checkpoint` does, in the generation of this job; not what has diverged."""
+        """Calls `save_checkpoint` in the generation of this job, unless training has diverged."""
         if highest([self._diverged], "tfring.checkpoint.diverged")[0]:
             if given.get("must") and topology.rank() == 0:
                 warnings.warn(_DIVERGED.format(self), stacklevel=4)
@@ -189,7 +169,7 @@ class TrainingCheckpoints:
     def leave(self) -> None:
         """Lets this process end without its part of the last checkpoint; rank 0 writes its own.
 
-        Those who stay have the state, and save a newer one.
+        Ranks that stay have the state, and save a newer one.
         """
         if topology.rank() != 0:
             self._checkpoints.abandon()

@@ -41,15 +41,14 @@ class TrainingPosition:
     """Where a checkpoint was taken.
 
     Attributes:
-        epoch: the epoch that is to go on or to begin, counted from 0.
+        epoch: the next epoch, or the one that is not finished, counted from 0.
         batch: how many batches of that epoch had been trained.
         step: how many steps had been trained in all.
-        generation: which generation of the job saved it.
-        values: what the program had saved besides.
+        generation: the generation of the job that saved it.
+        values: the program's own values.
         stopped: whether a callback had ended training for good, as EarlyStopping does.
-        memory: what callbacks remembered: `memory.give_back(callbacks)`.
-        metrics: what this rank's metrics held of the epoch; None at its beginning, or if that is
-            not known.
+        memory: the states of callbacks: `memory.give_back(callbacks)` restores them.
+        metrics: this rank's metrics of the epoch; None at its beginning, or if they are not known.
     """
 
     epoch: int
@@ -84,32 +83,33 @@ def save_checkpoint(
 
     Each rank that sees the folder of rank 0 copies and writes a share of the weights and the
     optimizers' variables. Rank 0 keeps the states of random generators, the metrics of the epoch
-    and the data cursor of each rank, which the ranks exchange by one small collective. While a rank
+    and the data cursor of each rank, which the ranks exchange in one small collective. While a rank
     still writes an earlier checkpoint nothing is saved; see `Checkpointer.save`. Call it where
     optimizers have no accumulated gradients: these are not kept.
 
     Args:
-        checkpoints: where to, the same on every rank.
-        model: a model that is built, the same on all ranks.
+        checkpoints: where to save, the same on every rank.
+        model: a built model, the same on all ranks.
         step: how many steps are trained, as `optimizer.iterations`; that of rank 0 counts.
-        epoch: the epoch that is to go on or to begin after a restart, counted from 0.
+        epoch: the next epoch after a restart, or the one that is not finished, counted from 0.
         batch: how many batches of it have been trained.
-        generation: which generation of the job saves; None as in `Checkpointer.save`.
+        generation: the generation of the job that saves; None as in `Checkpointer.save`.
         optimizer: one that cannot be reached from the model, as in a loop of the user's.
         cursor: which data comes next, as in CheckpointCallback.
         values: more to keep: values that JSON can hold. Those of rank 0 count.
-        metrics: by which the best checkpoints are kept.
-        local_variables: variables of the model that are a rank's own; they are left out.
-        callbacks: whose memory is kept; those of rank 0 count.
+        metrics: they choose the best checkpoints, which are kept.
+        local_variables: a rank's own variables of the model, which are left out.
+        callbacks: whose states are kept; those of rank 0 count.
         leaves: whether this rank is about to leave others. It then writes nothing, unless it is
-            rank 0 or nobody stays, so it need not wait for the storage.
+            rank 0 or no rank stays, so it need not wait for the storage.
         must: as in `Checkpointer.save`.
         may_publish: as in `Checkpointer.save`.
 
-    Returns whether it is saved and not skipped; the same on every rank.
+    Returns:
+        Whether it is saved and not skipped; the same on every rank.
 
     Raises:
-        RuntimeError: A rank cannot save, or an earlier checkpoint could not be written; on every
+        RuntimeError: a rank cannot save, or an earlier checkpoint could not be written; on every
             rank.
         TypeError: checkpoints is no Checkpointer, or step is no whole number.
         tf.errors.FailedPreconditionError: tfring is not initialized.
@@ -206,24 +206,23 @@ def restore_checkpoint(
     """Gives all ranks the training state of a checkpoint; a collective of all ranks.
 
     Rank 0 chooses. Each rank that sees the folder of rank 0 reads a share of the arrays, and all
-    get the values by broadcasts, so only rank 0 needs to reach the folder. With as many ranks as
-    saved, each gets its own seed generators' states and its own data cursor back. With another
-    number of ranks new ones keep the seeds that they have, and the cursor must have been equal on
-    all ranks.
+    get the values by broadcasts, so only rank 0 needs to reach the folder. With the saved number of
+    ranks, each gets its own seed generators' states and its own data cursor back. Otherwise new
+    ranks keep their seeds, and the cursor must have been equal on all ranks.
 
     Args:
         checkpoints: a Checkpointer, or the path or URL of its folder.
         model: the same model as when it was saved, built; its optimizer is built if necessary.
         name: which checkpoint; None is the newest valid one.
         optimizer: as in `save_checkpoint`.
-        cursor: as in `save_checkpoint`; what is kept of it is given to its `load_state_dict`.
+        cursor: as in `save_checkpoint`; its `load_state_dict` gets the saved state.
         local_variables: as in `save_checkpoint`; they keep their values.
 
     Returns:
-        Where to go on; None if there is no checkpoint, in which case nothing is changed.
+        Where to resume; None if there is no checkpoint, and then nothing is changed.
 
     Raises:
-        RuntimeError: Rank 0 cannot read the checkpoints, all of them are invalid, or they are of
+        RuntimeError: rank 0 cannot read the checkpoints, all of them are invalid, or they are of
             another model; on every rank.
         tf.errors.FailedPreconditionError: tfring is not initialized.
     """
@@ -257,7 +256,7 @@ def restore_checkpoint(
 
 
 def _of_rank_0(memory: Memory, described: Mapping[str, Any]) -> Memory:
-    """Returns on all ranks what callbacks remembered on rank 0; a collective."""
+    """Returns on all ranks the states of callbacks on rank 0; a collective."""
     mine, parts = memory.parts(), {}
     for i, (name, how) in enumerate(described.items()):
         if isinstance(how, str):
@@ -276,7 +275,7 @@ def _of_rank_0(memory: Memory, described: Mapping[str, Any]) -> Memory:
 def publish(checkpoints: Checkpointer) -> None:
     """Waits until all ranks have published what was saved; a collective of all ranks.
 
-    After SIGTERM it waits as long as there is time, and rank 0 logs an error if that is too short.
+    After SIGTERM it waits as long as there is time. If that is too short, rank 0 logs an error.
 
     Raises:
         RuntimeError: it could not be written; on every rank.
@@ -298,14 +297,14 @@ def publish(checkpoints: Checkpointer) -> None:
 
 
 def _is_late(checkpoints: Checkpointer, failure: Exception | None) -> bool:
-    """Whether the time after SIGTERM was too short; `publish` says so, and all leave."""
+    """Returns whether the time after SIGTERM was too short; `publish` logs it, and all leave."""
     return checkpoints.hurries and isinstance(failure, CheckpointTimeoutError)
 
 
 def _write(checkpoints: Checkpointer, write: Callable[[], Any] | None, waits: bool) -> None:
     """Hands a share to the thread that writes; a collective if that waits for the storage.
 
-    No rank ends alone for what it fails with: all raise it here, or in their next save.
+    No rank ends alone for its failure: all raise it here, or in their next save.
     """
     if waits:
         failure: Exception | None = None
@@ -337,7 +336,7 @@ def _warn_of(left_out: Sequence[Any]) -> None:
 def _of_all_ranks(
     checkpoints: Checkpointer, own: RankState, of_rank_0: Callable[[], dict[str, Any]], leaves: bool
 ) -> list[Any]:
-    """Returns what each rank has to say. Raises on all ranks if one of them cannot save."""
+    """Returns the entries of all ranks. Raises on all ranks if one of them cannot save."""
     failure: Exception | None = None
     mine: dict[str, Any] = {}
     try:
@@ -379,9 +378,9 @@ def reserve(checkpoints: Checkpointer, patience: float = 0.0, *, again: bool = T
     """Returns the generation that rank 0 reserves, on all ranks; a collective.
 
     Args:
-        checkpoints: where; only rank 0 uses it.
+        checkpoints: only rank 0 uses it.
         patience: as in `Checkpointer.reserve`.
-        again: whether it is a new one if rank 0 has reserved one before.
+        again: whether to reserve a new one if rank 0 has reserved one before.
 
     Raises:
         RuntimeError: rank 0 cannot read the folder or cannot write to it; on every rank.

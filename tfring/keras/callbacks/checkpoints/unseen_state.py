@@ -20,8 +20,7 @@ _NOT_DRAWING = re.compile(r"RandomDataset\w*")
 def stateful_ops(data: Any) -> list[str]:
     """Returns the kinds of these ops in the functions of a dataset, with the op's name.
 
-    Args:
-        data: what `fit` trains with; what is no tf.data.Dataset has none that can be seen.
+    Other data than a tf.data.Dataset has none that tfring can see.
     """
     found: dict[str, None] = {}
     for function in _functions(data):
