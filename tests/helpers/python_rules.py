@@ -140,6 +140,7 @@ LATE_IMPORTS = {"tfring/launch/run.py", "tfring/observe/explain/launched.py"}
 BY_NAME = {"importlib", "pkgutil", "runpy", "__import__", "exec", "eval", "sys.modules"}
 IMPORTS_BY_NAME = {
     "tfring/runtime/public_names.py",  # public names at first use
+    "tfring/horovod/orders.py",  # tfring.ops.library, when TensorFlow is loaded
     "tfring/horovod/shim.py",  # the modules of the `horovod` package
     "tfring/horovod/__main__.py",  # the script of a user, with runpy
     "tfring/runtime/_native.py",  # the compiled binding

@@ -16,25 +16,25 @@ namespace tfring {
 
 struct PlanMarks;
 
-// Is told by the thread that runs plans how much they send to each rank.
+// The thread that runs plans tells it how many bytes they send to each rank.
 class TrafficSink {
  public:
   virtual ~TrafficSink() = default;
   virtual void SentTo(Rank to, int64_t bytes) = 0;
 };
 
-// Consecutive buffers of a collective that are in device memory: those of one call.
+// The buffers of one call in device memory, consecutive in the collective.
 struct DeviceCall {
   std::shared_ptr<DeviceStream> stream;
   size_t first = 0;  // buffers [first, first + count) of the collective
   size_t count = 0;
-  bool early = false;  // from kLaunched on the stream can be made to wait for the results
-  // Holds the memory of the buffers. A backend that has to report kEnded while a device that does
-  // not answer may still use the memory keeps a reference to this until the device has finished.
+  bool early = false;  // after kLaunched the stream may wait for the results
+  // Holds the memory of the buffers. A backend that reports kEnded while an unresponsive device may
+  // still use the memory keeps a reference until the device has finished.
   std::shared_ptr<void> keeps;
 };
 
-// What a backend runs: a Plan together with this rank's buffers.
+// What a backend runs: a Plan with this rank's buffers.
 struct Collective {
   uint64_t sequence = 0;
   DataPath path = DataPath::kCpu;  // kDevice: all buffers of all members are in device memory
@@ -57,19 +57,19 @@ struct Collective {
   std::vector<std::vector<int64_t>> block_bytes;
   // Alltoall: what this rank sends to member m of buffer t.
   std::vector<std::vector<int64_t>> send_bytes;
-  // A batch of a lock: before anything else the members tell each other whether they enter it. A
-  // member that does not has no buffers; if there is one, the collective is recalled on all.
+  // A batch of a lock: first the members tell each other whether they enter it. A member that does
+  // not enter has no buffers, and the collective is then recalled on all.
   bool locked = false;
   bool is_void = false;   // this rank does not enter it
-  TimePoint entered = 0;  // when this rank has entered it, by the clock of the host; 0: not told
-  // What the members have to know before they can run the plan, whose sequence it has, too: goes
-  // ahead of it in the same order on all.
+  TimePoint entered = 0;  // when this rank entered it, by the host's clock; 0: unknown
+  // What the members must exchange before they run the plan of the same sequence; it goes ahead of
+  // the plan in the same order on all.
   bool prepares = false;
-  PlanMarks* marks = nullptr;      // not null: where the CPU backend notes how far it is
+  PlanMarks* marks = nullptr;      // if not null, the CPU backend notes its progress here
   TrafficSink* traffic = nullptr;  // the same for bytes between ranks
 };
 
-// Of one input of a collective that adds: how many of its elements are not finite, where any are.
+// An input of a sum with elements that are not finite, and how many.
 struct BadValues {
   size_t buffer = 0;  // of the collective
   DataType dtype = DataType::kFloat32;
@@ -78,14 +78,14 @@ struct BadValues {
   int64_t infinities = 0;
 };
 
-// How far a submitted collective is. kLaunched: a device has all of its work, in order, and other
-// collectives may follow; the results of calls with `early` may be used by their streams. kEnded:
-// the results are there, or there will be none, and no memory of the collective is used any more.
+// kLaunched: a device has all work of the collective, in order; others may follow, and streams may
+// use the results of calls with `early`. kEnded: the results are there or never will be, and the
+// memory of the collective is free.
 enum class CompletionStage : uint8_t { kLaunched, kEnded };
 struct Completion {
   uint64_t sequence = 0;
   Status status;           // kLaunched: ok
-  Rank suspect = kNoRank;  // the peer whose stream broke, where that is the cause
+  Rank suspect = kNoRank;  // the peer whose stream broke, if that is the cause
   // The failure shows that a peer may be gone, but not which one.
   bool suspects_unknown_peer = false;
   CompletionStage stage = CompletionStage::kEnded;
@@ -97,13 +97,13 @@ struct Completion {
   // all of its calls still wait.
   std::vector<BadValues> bad_values = {};
 };
-// Whether the collective has done what it is for, so that its calls may end.
+// Whether the calls of the collective may end without an error.
 inline bool Succeeded(const Completion& completion) {
   return completion.status.ok() && !completion.recalled;
 }
-// Called on a thread of the backend, or in Submit; must not block. For every submitted collective
-// exactly once with kEnded; before that at most once with kLaunched. Those of device memory may be
-// launched, and end, in another order than they were submitted.
+// Called on a thread of the backend or in Submit; must not block. Each submitted collective gets
+// kEnded exactly once, and before that kLaunched at most once. Collectives of device memory may be
+// launched, and end, in a different order than they were submitted.
 using CompletionSink = std::function<void(Completion)>;
 
 // Moves data. Collectives run in the order of Submit. Submit and Abort return at once and may be
@@ -118,18 +118,18 @@ class CollectiveBackend {
   // Takes the collective; the completion comes through the sink given at construction.
   virtual void Submit(Collective collective) = 0;
 
-  // The process set of exactly these members is removed: what the backend keeps for them may go
-  // once what was submitted before has ended. All ranks are told at the same place among the plans.
-  // From the thread of Submit.
+  // The process set of exactly these members is removed: the backend may release what it keeps for
+  // them once earlier collectives have ended. All ranks call it at the same place among the plans,
+  // on the thread of Submit.
   virtual void Disband(const std::vector<Rank>& members) { (void)members; }
 
-  // Ends everything in flight, and everything submitted later, with `why`. Asynchronous.
+  // Ends all collectives, later ones too, with `why`. Asynchronous.
   virtual void Abort(Status why) = 0;
 
   // Bytes sent to peers so far.
   virtual int64_t bytes_sent() const = 0;
-  // A number that grows while data moves, in either direction, and for a limited time while a
-  // device has work to do first. Any thread.
+  // Grows while data moves in either direction, and for a limited time while a device has other
+  // work to do first. Any thread.
   virtual int64_t progress() const { return bytes_sent(); }
   // How often a thread of the backend woke from sleep.
   virtual int64_t wakeups() const = 0;

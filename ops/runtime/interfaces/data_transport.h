@@ -14,14 +14,14 @@
 
 namespace tfring {
 
-// What a sleep waits for. Peers may stand in several lists.
+// What a sleep waits for. A peer may be in several lists.
 struct WaitSet {
   std::vector<Rank> readable = {};
   std::vector<Rank> writable = {};
-  std::vector<Rank> watched = {};  // an error of the stream to one of these ends the sleep too
+  std::vector<Rank> watched = {};  // an error of the stream to one of these also wakes
   TimePoint deadline = kNever;
-  int also_readable = -1;  // a descriptor, for a transport that uses another one
-  bool sent = false;       // the sleep ends, too, when nothing is Sending() any more
+  int also_readable = -1;  // a descriptor of a transport that uses this one
+  bool sent = false;       // also wakes when nothing is Sending()
 };
 
 struct BrokenStream {
@@ -35,12 +35,12 @@ class DataTransport {
  public:
   virtual ~DataTransport() = default;
 
-  // True if there is a stream to `peer`, or there will be one when it is first used. Until then
-  // nothing moves on it, and Wait waits for it as for one that blocks.
+  // True if there is a stream to `peer`, or its first use will make one. Until that is connected
+  // nothing moves on it, as on a stream that blocks.
   virtual bool Connected(Rank peer) const = 0;
 
-  // Move what can be moved without blocking; the result is the number of bytes, 0 when it would
-  // block. Unavailable names the peer when its stream is broken.
+  // Move what they can without blocking and return the number of bytes. Unavailable names the peer
+  // if its stream is broken.
   virtual Result<int64_t> TrySend(Rank to, const struct iovec* iov, int count) = 0;
   virtual Result<int64_t> TryRecv(Rank from, const struct iovec* iov, int count) = 0;
 
@@ -50,39 +50,38 @@ class DataTransport {
   virtual Result<struct iovec> Peek(Rank) { return iovec{nullptr, 0}; }
   virtual void Consume(Rank, int64_t) {}
 
-  // Both ends call these between the same two bytes of a stream, before anything else is moved: a
-  // stream in shared memory goes on at the next cache line, so that both sides copy whole lines.
+  // Both ends call these at the same byte of a stream: a stream in shared memory goes on at the
+  // next cache line, so that both copy whole lines.
   virtual void AlignSend(Rank) {}
   virtual void AlignRecv(Rank) {}
 
-  // Sleeps until one of `readable` can be received from, or one of `writable` sent to, or the
-  // deadline (CLOCK_MONOTONIC) has passed, or Interrupt() has been called. May return early for no
-  // reason. The result is a watched stream that broke, which TrySend and TryRecv need not notice
-  // while no byte moves.
+  // Sleeps until a peer of `readable` has data, one of `writable` takes data, the deadline
+  // (CLOCK_MONOTONIC) passes or Interrupt() is called; may return early. Returns a watched stream
+  // that broke, which TrySend and TryRecv need not notice while no byte moves.
   virtual std::optional<BrokenStream> Wait(const WaitSet& what) = 0;
 
-  // Whether bytes that TrySend took need further calls of this transport on their way. Wait makes
-  // them, whatever it waits for; who has nothing else to do waits until there are none.
+  // Whether bytes that TrySend took need further calls of this transport. Wait makes these; a
+  // caller without other work waits until there are none.
   virtual bool Sending() { return false; }
 
-  // Whether bytes that TrySend took are not known to have reached the peer's kernel. False where
-  // that cannot be found out.
+  // Whether bytes that TrySend took may not have reached the peer's kernel. False if that is
+  // unknown.
   virtual bool Unacknowledged(Rank) const { return false; }
 
-  // What shows that the path to a peer carries nothing ("3 probes without an answer"); empty if
-  // nothing does. It cannot tell whether a process at the other end is slow.
+  // Evidence that the path to a peer carries nothing ("3 probes without an answer"), or "". It says
+  // nothing of the process at the other end.
   virtual std::string PathTrouble(Rank) const { return ""; }
 
-  // The least time that the system has measured from this rank to `peer` and back; 0 if it has not.
+  // The shortest round trip to `peer` that the system has measured; 0 if none.
   virtual Duration RoundTrip(Rank) const { return 0; }
 
-  // Makes the present and every later Wait() return at once.
+  // Makes this Wait() and all later ones return at once.
   virtual void Interrupt() = 0;
 
-  // What the ranks of this host share besides streams; null if they do not. Lives as long as this.
+  // Memory that the ranks of this host share, or null. Lives as long as this.
   virtual HostMemory* host_memory() { return nullptr; }
 
-  // Bytes handed to TrySend and accepted, since the beginning.
+  // Bytes that TrySend has accepted so far.
   virtual int64_t bytes_sent() const = 0;
 
   // Shuts down writing on every stream and reads to end of file until `deadline`, then closes.

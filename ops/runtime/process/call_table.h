@@ -22,16 +22,16 @@
 
 namespace tfring {
 
-// A call that has left the table: its `done`, if it has not run yet, is to be run with this status.
-// Then all of it is to be destroyed.
+// A call that has left the table. Its owner runs `done` with this status, if it has not run yet,
+// and then destroys the call.
 struct FinishedCall {
   LocalCall call;
   Status status;
   std::vector<std::shared_ptr<void>> scratch = {};
 };
 
-// What the table keeps of a call. The control thread may change it from Begin until it submits the
-// plan, the thread that reports the end of the plan `local_failure` before it does.
+// What the table keeps of a call. The control thread may change it between Begin and the submission
+// of the plan; the thread that reports the end of the plan may set `local_failure` before that.
 struct RunningCall {
   LocalCall call;
   std::vector<Shape> shapes;                   // of kinds with allocates_output
@@ -39,69 +39,68 @@ struct RunningCall {
   std::vector<std::shared_ptr<void>> scratch;  // outputs that are thrown away
 };
 
-// A call of a plan of which inputs hold NaN or infinities.
+// A call of a plan with NaN or infinities in its inputs.
 struct BadCall {
   CallId id = 0;
   std::string name;
   ProcessSetId process_set = kGlobalProcessSet;
-  std::string call_site;           // empty, and 0, where nothing is recorded
-  uint32_t invocation = 0;         // the how manieth call of this name
+  std::string call_site;  // empty if nothing is recorded
+  uint32_t invocation =
+      0;  // number of this call among those of its name, from 1; 0 if nothing is recorded
   std::vector<BadValues> tensors;  // `buffer` counts within the call
 };
 
-// Every call of this rank that was accepted and has no outcome yet: its buffers, its `done`, and
-// its name while it is in flight. (The engine has the requests and decides; it knows calls by id.)
-// It is what the threads that call Enqueue, the control thread and the backend's threads share. A
-// call is taken out exactly once, by the first thread that wants to end it, and only that thread
-// may run `done`, after the lock is released. A call with `early` leaves when its plan is launched,
-// and its name is free from then on; what keeps its memory stays until the plan has ended.
-// What happens to calls is recorded here, under the lock. Thread-safe; lives for one generation.
+// The accepted calls of this rank that have no outcome yet: buffers, `done`, and the names in
+// flight. Shared by the threads that call Enqueue, the control thread and the backend's threads;
+// the engine has the requests, decides, and knows calls by id. The first thread that wants to end a
+// call takes it out and alone runs its `done`, without the mutex. A call with `early` leaves when
+// its plan is launched, which frees its name; what keeps its memory stays until the plan has ended.
+// Records what happens to calls. Thread-safe; lives for one generation.
 class CallTable {
  public:
-  // Null: nothing is recorded.
+  // `recorder` may be null.
   explicit CallTable(Recorder* recorder = nullptr) : recorder_(recorder) {}
 
-  // Accepts a call of this attempt and moves the first two arguments here. InvalidArgument, and the
-  // arguments stay, for a name that is in flight in this process set already; after CloseAdmission
-  // its status.
+  // Accepts a call of this attempt and moves from the first two arguments. On an error they stay:
+  // InvalidArgument if the name is in flight in this process set; after CloseAdmission its status.
   Status Add(Request* request, LocalCall* call, uint64_t attempt = 0);
 
-  // Moves the calls that were accepted since the last Drain to `out`, in order.
+  // Appends the calls accepted since the last Drain to `out`, in order.
   void Drain(std::vector<Submission>* out);
   bool HasSubmissions() const;
 
-  // The calls of a plan, running from now on. The pointers stay valid until the plan is taken.
-  // `items`, of the plan, may be left out. `now` is for the record, here and below.
+  // Returns the calls of a plan, which run from now on. The pointers stay valid until the plan is
+  // taken. `now` is for the record, here and below.
   std::vector<RunningCall*> Begin(uint64_t sequence, const std::vector<CallId>& ids,
                                   const std::vector<PlanItem>& items = {},
                                   TimePoint now = MonotonicNow());
 
-  // The plan was a batch of a lock, and this is when ranks have entered it. For the record.
+  // For the record: when the ranks entered the plan, which was a batch of a lock.
   void NoteAsked(uint64_t sequence, const AskTimes& asked);
 
-  // The plan was launched: takes its calls with `early`.
+  // After the launch of the plan: takes its calls with `early`.
   std::vector<FinishedCall> TakeLaunched(uint64_t sequence, TimePoint now = MonotonicNow());
-  // The plan succeeded: takes its calls, and what is left of those that TakeLaunched took.
+  // After success of the plan: takes its calls and what is left of those that TakeLaunched took.
   std::vector<FinishedCall> TakePlan(uint64_t sequence, TimePoint now = MonotonicNow());
-  // The plan failed: its calls stay until the engine has decided how they end. Takes what is left
-  // of those that TakeLaunched took.
+  // After a failure of the plan, whose calls stay until the engine decides how they end: takes what
+  // is left of those that TakeLaunched took.
   std::vector<FinishedCall> ForgetPlan(uint64_t sequence);
 
-  // The calls of a running plan to which these inputs belong.
+  // Returns the calls of a running plan that these inputs belong to.
   std::vector<BadCall> Locate(uint64_t sequence, const std::vector<BadValues>& found) const;
-  // The call, if it is still there, has this outcome even if its plan succeeds.
+  // Gives the call, if it is still there, this outcome even if its plan succeeds.
   void FailLocally(CallId id, Status why);
 
-  // Takes one call, if it is still there; or all.
+  // Takes one call, if it is still there, or all calls.
   std::optional<FinishedCall> Take(CallId id, Status status);
   std::vector<FinishedCall> TakeAll(const Status& status);
-  // All that no running plan uses. The engine, which knows them too, is not asked any more.
+  // Takes the calls that no running plan uses. The engine must not be asked about them afterwards.
   std::vector<FinishedCall> TakeWaiting(const Status& status);
 
-  // The process sets that have a call in the table, with the newest attempt of theirs that has one.
+  // The process sets with calls in the table, each with the newest attempt that has one.
   std::map<ProcessSetId, uint64_t> AttemptsInUse() const;
 
-  // From now on Add refuses with `why`.
+  // Makes Add refuse with `why`.
   void CloseAdmission(Status why);
 
  private:

@@ -9,12 +9,12 @@
 
 namespace tfring {
 
-// The collective that the backend of rank `self` has to run for a plan that moves data: the buffers
-// of its calls, one after another. Outputs whose size only the plan knows are allocated here, and
-// alltoall announces what it receives; the stream of a device is then marked ready again. If the
-// framework has no memory for an output, the call will fail, but it takes part with scratch memory,
-// because the other ranks wait for its data. Not ok if there is not even scratch memory, or the
-// stream cannot be marked. Control thread.
+// Returns the collective that the backend of rank `self` runs for a plan that moves data: the
+// buffers of its calls in order. Allocates outputs whose size only the plan knows, announces what
+// alltoall receives, and then marks a device's stream ready again. If the framework has no memory
+// for an output, the call fails but takes part with scratch memory, because the other ranks wait
+// for its data. Not OK if there is no scratch memory either or the stream cannot be marked. Control
+// thread.
 Result<Collective> BuildCollective(const PlanRun& run, Rank self,
                                    const std::vector<RunningCall*>& calls);
 

@@ -16,13 +16,13 @@
 
 namespace tfring {
 
-// Of the record of what this rank does: see recorder/recorder.h.
+// The record of what this rank does: see recorder/recorder.h.
 struct RecordOptions {
   bool enabled = true;
-  bool keep = false;  // the file stays also after an end without an error
-  std::string path;   // empty, or a file that cannot be made: in memory only
+  bool keep = false;  // keep the file after an end without an error
+  std::string path;   // in memory only if empty, or if the file cannot be made
   std::string job;
-  std::string boot;  // the same on processes with the same monotonic clock
+  std::string boot;  // equal for processes with the same monotonic clock
 };
 
 struct Topology {
@@ -40,7 +40,7 @@ struct Topology {
   }
 };
 
-// One life of the runtime in this process, and how it stands, or how it has ended.
+// The state of the present generation of this process, or the end of the last one.
 struct GenerationState {
   enum class Phase {
     kUp,
@@ -52,14 +52,14 @@ struct GenerationState {
   Status error;                // why it is broken, or was when it ended; why it was abandoned
   std::vector<Rank> lost;      // ranks whose loss broke it, ascending
   std::vector<Rank> departed;  // other ranks that have left, ascending
-  // How many steps have failed on this rank first, and how many because they failed on other ranks
-  // or because ranks disagreed. Without those that ended because a rank was gone.
+  // Steps that failed on this rank first, and steps that failed on others or because ranks
+  // disagreed. Steps that ended because a rank was gone do not count.
   uint64_t failed_here = 0;
   uint64_t failed_elsewhere = 0;
 };
 
-// Everything that init needs, found out by Python. Descriptors are connected, authenticated stream
-// sockets; Init takes them over and closes them, also when it fails.
+// What Python finds out for init. Descriptors are connected, authenticated stream sockets; Init
+// owns and closes them, even if it fails.
 struct InitOptions {
   Topology topology;
   std::vector<std::string> hosts;      // host name by rank, size elements
@@ -68,7 +68,7 @@ struct InitOptions {
   std::map<Rank, int64_t> local_pids;  // process ids of the other ranks of this host
   // By rank, the MAC keys of a control connection: for sending and for receiving.
   std::map<Rank, std::pair<std::string, std::string>> control_keys;
-  // Where not all are connected for data: see PeerAddresses. The descriptor is like the others.
+  // If not all are connected for data: see PeerAddresses.
   int data_listener = -1;
   std::vector<std::pair<std::string, int>> data_endpoints;
   std::string data_key;
@@ -77,40 +77,37 @@ struct InitOptions {
   std::string mpi_plugin;
   std::string mpi_module;
   int mpi_communicator = 0;
-  double start_timeout_seconds = 60;  // for the peers to answer while Init runs
-  uint64_t generation = 0;  // its number, higher than all before; 0: one more than the last
-  uint64_t nonce = 0;       // see EngineOptions
-  // The highest id that a process set has had on any of the ranks.
+  double start_timeout_seconds = 60;  // for answers of peers during Init
+  uint64_t generation = 0;            // higher than all before; 0: one more than the last
+  uint64_t nonce = 0;                 // see EngineOptions
+  // The highest id that a process set has had on any rank.
   ProcessSetId last_process_set = kGlobalProcessSet;
   RecordOptions record;
 };
 
-// Begins and ends the generations of this process, each of which has a RankRuntime, and finds that
-// of the present one: the only global object. Created on first use, never destroyed. Init and
-// Shutdown may follow each other any number of times. Thread-safe.
+// Begins and ends the generations of this process and knows the RankRuntime of the present one. The
+// only global object: created on first use, never destroyed. Init and Shutdown may follow each
+// other any number of times. Thread-safe.
 class TFRING_EXPORT ProcessRuntime {
  public:
   static ProcessRuntime& Get();
 
-  // FailedPrecondition if it is initialized already; InvalidArgument for the number of an earlier
-  // generation. Does not wait for what is left of an abandoned generation.
+  // FailedPrecondition if it is initialized; InvalidArgument for the number of an earlier
+  // generation. Does not wait for the end of an abandoned generation.
   Status Init(InitOptions options);
 
-  // Stops admission, lets plans that are running end, completes all else with Cancelled, says
-  // goodbye to the peers, joins the threads. Does nothing when not initialized. `error` is the
-  // exception with which this process ends, as "ValueError: bad", or "": the errors of the other
-  // ranks name it.
-  // Where a generation was abandoned it waits until that has ended, for 5 s at most.
+  // Stops admission, lets running plans end, completes the rest with Cancelled, says goodbye to the
+  // peers and joins the threads. Does nothing if it is not initialized. `error` is the exception
+  // that ends this process, such as "ValueError: bad", for the errors of the other ranks, or "".
+  // Waits at most 5 s for the end of an abandoned generation.
   void Shutdown(const std::string& error = "");
 
-  // Ends the generation of this number, 0 for the present one, at once: without a goodbye, and
-  // without waiting for anything. Init may follow at once, which starts a new one. All calls end
-  // exactly once: those that have no outcome with Unavailable that names the lost ranks, or with
-  // Aborted and, if all ranks are there, `why`; those whose data is on its way as soon as the
-  // runtime has let go of their buffers; later ones with FailedPrecondition. The old runtime ends
-  // by itself and has no part in the new one. A Shutdown
-  // that is under way is cut short. Does nothing if no such generation is up. From any thread, also
-  // in a `done`.
+  // Ends the generation of this number (0: the present one) without a goodbye and returns at once.
+  // Init may follow at once. All calls end exactly once: those without an outcome with Unavailable
+  // that names the lost ranks, or with Aborted and `why` if no rank is lost; a call whose data is
+  // on its way when its buffers are free; later calls with FailedPrecondition. The old runtime ends
+  // by itself and takes no part in the new one. Cuts a Shutdown short. Does nothing if no such
+  // generation is up. From any thread, also in a `done`.
   void Abandon(const std::string& why, uint64_t generation = 0);
 
   // Of the present generation, or the last one. Before a call ends because a rank was lost or has

@@ -17,45 +17,43 @@
 
 namespace tfring {
 
-// In which attempt of each process set this rank is, and under which attempts its runs (executions
-// of a TensorFlow graph) began. When a run fails, the rank leaves those attempts at once, so that
-// the next run, on whatever thread, begins under the next ones; the engine learns of it by a
-// Withdrawal. A call of a run whose attempt is over is refused. Thread-safe; lives for one
-// generation.
+// Knows the present attempt of each process set, and the attempts in which the runs (executions of
+// a TensorFlow graph) of this rank began. When a run fails, the rank leaves those attempts at once,
+// so that the next run begins in the next ones, and a Withdrawal tells the engine. A call of a run
+// whose attempt is over is refused. Thread-safe; lives for one generation.
 class RunTable {
  public:
-  // See RankRuntime. True if there are withdrawals for the engine.
+  // See RankRuntime. Return whether there are withdrawals for the engine.
   bool Begin(uint64_t run, ProcessSetId set);
   void End(uint64_t run);
   bool Fail(uint64_t run, const Status& cause);
-  // This rank leaves those of these attempts in which it still is.
+  // Leaves these attempts, where this rank still is in them.
   bool Leave(const std::map<ProcessSetId, uint64_t>& attempts, const Status& cause);
 
-  // The attempt that a call of `run` (0: none) belongs to. Aborted if it is over. There may be
+  // Returns the attempt of a call of `run` (0: none); Aborted if it is over. There may be
   // withdrawals for the engine afterwards.
   Result<uint64_t> Admit(uint64_t run, ProcessSetId set);
 
-  // In which attempt of the set this rank is.
+  // The present attempt of the set.
   uint64_t Attempt(ProcessSetId set) const;
 
-  // How many attempts, of any set, this rank has left because of what happened on others.
+  // How many attempts of all sets this rank has left because of other ranks.
   uint64_t left_for_others() const;
 
-  // Whether a run that fails with a call of the set may be under way: one that Begin told of.
+  // Whether a run that uses the set is between Begin and End.
   bool InRun(ProcessSetId set) const;
 
-  // The engine left this attempt, because of an answer of rank 0. Before any `done` of its
-  // calls.
+  // The engine left this attempt because rank 0 said so. Call it before any `done` of its calls.
   void OnLeft(const AttemptEnd& end);
-  // Forgets the process sets that do not exist any more.
+  // Forgets all other process sets.
   void KeepOnly(const ProcessSets& sets);
 
-  // The withdrawals since the last Drain. To be called after CallTable::Drain: then every call of
-  // an attempt comes after the withdrawal from the one before.
+  // Appends the withdrawals since the last Drain. Call it after CallTable::Drain, so that each call
+  // of an attempt comes after the withdrawal from the attempt before.
   void Drain(std::vector<Withdrawal>* out);
   bool HasWithdrawals() const;
 
-  // Runs that it knows: those that have begun, and some that have failed.
+  // The number of runs: those that have begun and some that have failed.
   size_t size() const;
 
  private:
@@ -68,14 +66,14 @@ class RunTable {
     Status failed;                           // not ok: it has failed, and why
   };
   uint64_t AttemptLocked(ProcessSetId set) const;
-  // Under which attempt the run began to use the set, be it now.
+  // Returns the attempt in which the run began to use the set, perhaps now.
   uint64_t BeginLocked(uint64_t run, ProcessSetId set);
   void LeaveLocked(ProcessSetId id, const Status& cause);
 
   mutable std::mutex mutex_;          // guards everything below
-  std::map<ProcessSetId, Set> sets_;  // those of which an attempt is over
+  std::map<ProcessSetId, Set> sets_;  // those with an attempt that is over
   std::unordered_map<uint64_t, Run> runs_;
-  std::unordered_set<uint64_t> open_;  // of these, those that Begin told of, until End or Fail
+  std::unordered_set<uint64_t> open_;  // from Begin to End or Fail
   std::deque<uint64_t> failed_;        // runs that have failed, the oldest first
   std::vector<Withdrawal> withdrawals_;
   uint64_t left_for_others_ = 0;

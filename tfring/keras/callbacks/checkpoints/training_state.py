@@ -102,8 +102,7 @@ def save_checkpoint(
         callbacks: whose states are kept; those of rank 0 count.
         leaves: whether this rank is about to leave others. It then writes nothing, unless it is
             rank 0 or no rank stays, so it need not wait for the storage.
-        must: as in `Checkpointer.save`.
-        may_publish: as in `Checkpointer.save`.
+        must, may_publish: as in `Checkpointer.save`.
 
     Returns:
         Whether it is saved and not skipped; the same on every rank.
