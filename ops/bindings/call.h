@@ -26,18 +26,17 @@ using Memory = std::unique_ptr<void, FreeDeleter>;
 // Null when there is not enough memory.
 Memory AllocateMemory(int64_t bytes);
 
-// One collective of at most one array, submitted from Python. It owns copies of the data instead of
-// Python objects: the runtime's threads never need the GIL to release one, and Python may stop
-// waiting at any time. The runtime's threads write the result and then call Finish; Python may read
-// it when WaitFor has returned true. Lives until both the runtime and the Python handle have
-// dropped it.
+// One collective of at most one array, submitted from Python. It owns copies of the data, not
+// Python objects, so the runtime's threads never need the GIL and Python may stop waiting at any
+// time. These threads write the result and then call Finish; Python may read it after WaitFor has
+// returned true. Lives until the runtime and the Python handle have dropped it.
 class Call : public std::enable_shared_from_this<Call> {
  public:
   // Where the result comes from.
   enum class Output {
     kNone,       // this rank gets none
     kInPlace,    // it has the shape of the input
-    kAllocated,  // its shape is known when all ranks have sent theirs
+    kAllocated,  // its shape is known when all ranks have sent their requests
   };
 
   // Copies `bytes` from `input`, which has the request's only shape, and submits the call. `input`

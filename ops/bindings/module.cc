@@ -28,11 +28,11 @@ namespace {
 
 namespace py = pybind11;
 
-// Where the numbers of runs begin that are no step ids of TensorFlow's, which are random: with 40
-// bits of their own the chance that two meet is nil.
+// The first number of runs that are not steps of TensorFlow. Its step ids are random, so a range of
+// 40 bits is as good as never hit.
 constexpr uint64_t kOwnRuns = uint64_t{0x7F3A91} << 40;
 
-// The present runtime; null where there is none, which then has nothing to do.
+// The present runtime, or null.
 std::shared_ptr<RankRuntime> Running(uint64_t generation = 0) {
   const Result<std::shared_ptr<RankRuntime>> runtime = ProcessRuntime::Get().Current(generation);
   return runtime.ok() ? *runtime : nullptr;
@@ -109,7 +109,7 @@ std::vector<std::string> AllreducePricesOf(const std::vector<std::string>& hosts
   return DescribePrices(hosts, ConfigOf(settings));
 }
 
-// Takes over a reference to `function`. What it raises is raised in the main thread.
+// Owns a reference to `function`. Its exception is raised in the main thread.
 int CallPending(void* function) {
   const auto called = py::reinterpret_steal<py::object>(static_cast<PyObject*>(function));
   const auto result = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(called.ptr()));
@@ -134,7 +134,7 @@ void DefineFailures(py::module_& m) {
         return run;
       },
       arg("process_set") = kGlobalProcessSet,
-      "Begins what fails on all ranks of the set if it fails here; returns its number.");
+      "Begins a run, which fails on all ranks of the set if it fails here; returns its number.");
   m.def(
       "end_run",
       [](uint64_t run) {
@@ -146,7 +146,7 @@ void DefineFailures(py::module_& m) {
       [](uint64_t run, const std::string& cause) {
         if (const auto runtime = Running()) runtime->FailRun(run, Aborted(cause));
       },
-      arg("run"), arg("cause"), "Instead of end_run; all ranks get the cause.");
+      arg("run"), arg("cause"), "Ends a run that has failed; all ranks get the cause.");
   m.def(
       "attempt",
       [](ProcessSetId process_set) {
@@ -154,21 +154,23 @@ void DefineFailures(py::module_& m) {
         return runtime == nullptr ? 0 : runtime->Attempt(process_set);
       },
       arg("process_set") = kGlobalProcessSet,
-      "How many steps of the process set have failed; the same on all ranks after each failure.");
+      "How many steps of the process set have failed: equal on all ranks after each failure.");
   m.def(
       "cancel_calls",
       [](const std::string& cause, const py::function& unless) {
-        // From the answer on the GIL is kept, so no thread comes out of a call into its next one.
+        // The GIL is held from the answer on, so no thread goes on to its next call.
         if (unless().cast<bool>()) return false;
         if (const auto runtime = Running()) runtime->CancelCalls(Aborted(cause));
         return true;
       },
       arg("cause"), arg("unless"),
-      "Withdraws all calls of this rank that wait, and all ranks get the cause, unless a function "
-      "says that this is too late; returns whether it was done.");
-  m.def("call_in_main_thread", &CallInMainThread, arg("function"),
-        "The interpreter calls it when the main thread is there next, after handlers of signals. "
-        "False if too many such calls are pending.");
+      "Withdraws all waiting calls of this rank, unless `unless()` is true; all ranks get the "
+      "cause. "
+      "Returns whether it did so.");
+  m.def(
+      "call_in_main_thread", &CallInMainThread, arg("function"),
+      "Has the main thread call `function` soon, after handlers of signals. False if too many such "
+      "calls are pending.");
 }
 
 void NameGradients(const std::string& collective, std::vector<std::string> variables,
@@ -186,14 +188,14 @@ void DefineLog(py::module_& m) {
         return config.log_level;
       },
       arg("settings"), py::call_guard<py::gil_scoped_release>(),
-      "How lines look, and which are written, from now on; returns the level.");
+      "Sets the format of later lines and which are written; returns the level.");
   m.def(
       "log",
       [](int level, const std::string& text, const std::string& file, int line) {
         Log(static_cast<LogLevel>(level), text, {file.c_str(), line});
       },
       arg("level"), arg("text"), arg("file"), arg("line"), py::call_guard<py::gil_scoped_release>(),
-      "Logs a line, as the runtime does its own.");
+      "Logs a line in the format of the runtime's own.");
   m.def(
       "flush_log",
       [](double seconds) { return FlushLog(static_cast<Duration>(seconds * kSecond)); },
@@ -209,7 +211,8 @@ void DefineRecord(py::module_& m) {
         if (const auto runtime = Running()) runtime->MarkStep(step, samples, input_nanoseconds);
       },
       arg("step"), arg("samples") = -1, arg("input_nanoseconds") = -1,
-      "For the record: a step begins; samples trained on and time spent in waiting for input, both "
+      "Records that a step begins, with the samples trained on and the time spent waiting for "
+      "input "
       "since the start. Negative: unknown.");
   m.def(
       "mark_fit",
@@ -220,8 +223,9 @@ void DefineRecord(py::module_& m) {
         }
       },
       arg("epoch"), arg("epochs"), arg("last_step"), arg("loss"), arg("callback_nanoseconds"),
-      "For the record: fit is in this epoch, from 1 on, of so many, and ends after that step; the "
-      "loss of the epoch so far, and the time spent in callbacks since the start. 0: unknown.");
+      "Records where fit is: its epoch, from 1, and its last step; the loss of the epoch so far "
+      "and "
+      "the time spent in callbacks since the start. 0: unknown.");
   m.def(
       "mark",
       [](const std::string& text) {
@@ -234,12 +238,12 @@ void DefineRecord(py::module_& m) {
         if (const auto runtime = Running()) runtime->PauseRecord(paused);
       },
       arg("paused"),
-      "While it is paused, calls leave no trace in the record: for measuring what that costs.");
+      "Keeps calls out of the record while it is paused, to measure the cost of the record.");
   m.def("name_tensors", &NameGradients, arg("collective"), arg("variables"), arg("loss_scaled"),
         "Reports of NaN and Inf name the tensors of this collective as gradients of these "
         "variables.");
   m.def("describe_layout", &DescribeLayout, arg("hash"), arg("text"),
-        "Tells what a layout hash stands for, for the error where the ranks' gradients differ.");
+        "Gives the text of a layout hash, for the error if the ranks' gradients differ.");
   m.def(
       "note_errors",
       [](std::string note, std::string stall, uint64_t generation) {
@@ -249,8 +253,9 @@ void DefineRecord(py::module_& m) {
       },
       arg("note"), arg("stall") = "", arg("generation") = 0,
       py::call_guard<py::gil_scoped_release>(),
-      "Errors that concern several ranks end with `note` from now on; those of stalls have `stall` "
-      "before it. Of the generation of this number; 0: of the present one.");
+      "Appends `note` to errors that concern several ranks, and `stall` before it to those of "
+      "stalls. "
+      "`generation` 0: the present one.");
   m.def(
       "wait_for_warning",
       [](double timeout,
@@ -265,9 +270,8 @@ void DefineRecord(py::module_& m) {
         return std::pair(outcome == WarningEvent::Outcome::kWarning, std::move(warnings));
       },
       arg("timeout"), arg("generation") = 0, py::call_guard<py::gil_scoped_release>(),
-      "Blocks until the runtime has something to warn of or nothing runs any more (True, and the "
-      "warnings, which the caller logs), for `timeout` seconds (False), or until it, or the "
-      "generation of this number, is over (None).");
+      "Waits until the runtime warns or its generation breaks (True, and the warnings, which the "
+      "caller must log), for `timeout` seconds (False), or until the generation is over (None).");
 }
 
 // Keys are no text.
@@ -326,9 +330,8 @@ void DefineLifecycle(py::module_& m) {
   m.def(
       "shutdown", [](const std::string& error) { ProcessRuntime::Get().Shutdown(error); },
       arg("error") = "", py::call_guard<py::gil_scoped_release>(),
-      "Stops the runtime; does nothing without one. `error` is the exception that ends the "
-      "process, "
-      "for the other ranks.");
+      "Stops the runtime, if there is one. `error` is the exception that ends this process; the "
+      "other ranks' errors name it.");
   m.def("is_initialized", [] { return ProcessRuntime::Get().initialized(); });
   m.def("rank", [] { return RequireTopology().rank; });
   m.def("size", [] { return RequireTopology().size; });
@@ -343,8 +346,9 @@ void DefineLifecycle(py::module_& m) {
         RaiseIfError(runtime.status());
         return (*runtime)->AllProcessSets();
       },
-      "The ranks of each process set, by its id; 0 is the global one. An error where no collective "
-      "can run: before init and in a forked child.");
+      "The ranks of each process set by id; 0 is the global one. Raises before init and in a "
+      "forked "
+      "child.");
   m.def(
       "counters",
       [] {
@@ -354,10 +358,12 @@ void DefineLifecycle(py::module_& m) {
       "Counters since init by name; empty without a runtime.");
   m.def("build_info", &BuildInfo, "How this binding was built and what it runs on.");
   m.def("allreduce_prices", &AllreducePricesOf, arg("hosts"), arg("settings"),
-        "What allreduces of some sizes cost between hosts (by rank), and what is chosen; lines.");
-  m.def("find_nccl", &FindNccl, arg("file"),
-        "Loads the NCCL that collectives get, and returns its path and version. CoreError says why "
-        "there is none. It may take as long as the limit for loading.");
+        "Lines with the cost of allreduces of some sizes between these hosts, by rank, and the "
+        "choice.");
+  m.def(
+      "find_nccl", &FindNccl, arg("file"),
+      "Loads the NCCL that collectives use; returns its path and version. CoreError says why there "
+      "is none.");
 }
 
 void DefineGenerations(py::module_& m) {
@@ -378,21 +384,21 @@ void DefineGenerations(py::module_& m) {
       .def_readonly("failed_elsewhere", &GenerationState::failed_elsewhere);
   m.def(
       "generation_state", [] { return ProcessRuntime::Get().generation(); },
-      "How the present generation stands, or how the last one has ended.");
+      "The state of the present generation, or the end of the last one.");
   m.def(
       "abandoned", [] { return ProcessRuntime::Get().abandoned(); },
       "How many abandoned generations have not ended yet.");
   m.def(
       "last_process_set", [] { return ProcessRuntime::Get().last_process_set(); },
-      "The highest id that a process set has had in this process, 0 if there was none.");
+      "The highest id of a process set in this process so far; 0 without one.");
   m.def(
       "abandon",
       [](const std::string& why, uint64_t generation) {
         ProcessRuntime::Get().Abandon(why, generation);
       },
       arg("why"), arg("generation") = 0, py::call_guard<py::gil_scoped_release>(),
-      "Ends the generation of this number, 0 for the present one, at once: without a goodbye and "
-      "without waiting. Its calls end with errors; init may follow. Does nothing if it is not up.");
+      "Ends a generation (0: the present one) without a goodbye and without waiting. Its calls end "
+      "with errors; init may follow. Does nothing if it is not up.");
 }
 
 }  // namespace

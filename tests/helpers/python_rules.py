@@ -30,7 +30,7 @@ ARROWS: dict[str, set[str]] = {
     "training": {"runtime", "ops", "collectives"},
     "horovod": {"runtime", "job", "ops", "collectives", "elastic"},
     "world": {"runtime", "job", "ops", "observe", "elastic"},
-    "bench": {"runtime", "version", "job", "ops", "collectives", "training", "world"},
+    "bench": {"runtime", "version", "ops", "collectives", "training", "world"},
     "keras": {
         "checkpoint",
         "runtime",

@@ -10,10 +10,9 @@
 
 namespace tfring {
 
-// The order in which collectives go to the CPU backend. A place may be taken before it is known
-// what runs there: what comes after it waits here, on no thread. As the CPU backend ends
-// collectives in the order of Submit, a completion belongs to the oldest one. Thread-safe; outlives
-// the CPU backend.
+// The order in which collectives go to the CPU backend. A place may be taken before its collective
+// is known; later ones wait here, on no thread. The CPU backend ends collectives in the order of
+// Submit, so a completion belongs to the oldest. Thread-safe; outlives the CPU backend.
 class CpuPlaces {
  public:
   using Ended = std::function<void(Completion)>;
@@ -21,7 +20,7 @@ class CpuPlaces {
   // `sink` gets the completions of what Submit was given.
   explicit CpuPlaces(CompletionSink sink) : sink_(std::move(sink)) {}
 
-  // Before all else. Null when it has been destroyed: from then on everything ends at once.
+  // Call it first. Null once the backend is destroyed: then everything ends at once.
   void SetBackend(CollectiveBackend* backend);
 
   // Takes the next place and runs the collective there.
@@ -33,7 +32,7 @@ class CpuPlaces {
   void Run(uint64_t place, Collective collective, Ended ended);
   void GiveUp(uint64_t place);
 
-  // The CPU backend was aborted: nothing waits for a place any more.
+  // After an abort of the CPU backend: nothing waits for a place any more.
   void Open();
 
   // What the CPU backend reports to.

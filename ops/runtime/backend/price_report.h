@@ -17,8 +17,8 @@ namespace tfring {
 TFRING_EXPORT std::vector<std::string> DescribePrices(const std::vector<std::string>& hosts,
                                                       const Config& config);
 
-// How long a message takes from this rank to the farthest rank of another host, which the transport
-// has measured, beside the setting, which nobody measures. Empty if nothing was measured.
+// The measured time of a message from this rank to the farthest rank of another host, beside the
+// setting. Empty if nothing was measured.
 struct MeasuredLatency {
   std::string text;
   bool far_off = false;  // the setting is; the text says what to do
@@ -26,8 +26,7 @@ struct MeasuredLatency {
 MeasuredLatency DescribeLatency(Rank self, const std::vector<std::string>& hosts,
                                 const Config& config, const DataTransport& transport);
 
-// Logs all of that for a job of several hosts, at level debug; at level info only a setting that is
-// far off.
+// Logs both for a job of several hosts at level debug; a setting that is far off at level info.
 void LogPrices(Rank self, const std::vector<std::string>& hosts, const Config& config,
                const DataTransport& transport);
 

@@ -25,8 +25,8 @@ class TFRING_EXPORT CheckFailure {
 
 // TFRING_CHECK(found) << "plan " << sequence;
 //
-// For what only a bug of ours can break, in every build. What peers, users or the system can cause
-// is a Status instead.
+// For what only a bug of tfring can break, in every build. What peers, users or the system can
+// cause is a Status.
 #define TFRING_CHECK(condition) \
   if (condition) {              \
   } else                        \

@@ -9,32 +9,31 @@
 #include "ops/runtime/base/log_format.h"
 #include "ops/runtime/base/types.h"
 
-// The log of this process, on stderr. Settings and identity belong to the process, like stderr
-// itself. Any thread may use all of this; what a line looks like is in log_format.h.
+// The log of this process, on stderr, with one set of settings and one identity. Thread-safe. The
+// format of a line is in log_format.h.
 
 namespace tfring {
 
-// Takes the LOG_ settings. Before the first call those of a default Config count.
+// Applies the LOG_ settings; until then those of a default Config apply.
 TFRING_EXPORT void ConfigureLog(const Config& config);
 
-// Who writes the lines: what is in front of them from now on.
+// Sets the identity in front of later lines.
 TFRING_EXPORT void SetLogIdentity(const LogIdentity& identity);
 
 TFRING_EXPORT bool LogEnabled(LogLevel level);
 
-// Logs one line. Does not wait for stderr, which may be a pipe that nobody reads, a terminal that
-// is held (Ctrl-S) or a file on a full disk: a thread of its own writes the lines, each with a
-// single write. When more than kMaxLogBytes wait, or stderr takes nothing, lines are dropped, and
-// their number is written in their place. From level info on, the same text (numbers aside) is
-// written Config::log_repeats times a minute, then counted; see log_limit.h. At the end of the
-// process what waits is written, if stderr takes it within a second. A forked child, which has no
-// such thread, writes itself, and drops what stderr does not take within kDirectLogLimit.
+// Logs one line without waiting for stderr, which may be a pipe that nobody reads, a stopped
+// terminal (Ctrl-S) or a file on a full disk: a thread writes each line with a single write. If
+// more than kMaxLogBytes wait, or stderr takes nothing, lines are dropped and their number is
+// written instead. From level info on, lines with equal text (except digits) are written
+// Config::log_repeats times a minute and then counted; see log_limit.h. At the end of the process
+// the waiting lines are written if stderr takes them within a second. A forked child has no such
+// thread: it writes itself and drops what stderr does not take within kDirectLogLimit.
 TFRING_EXPORT void Log(LogLevel level, const std::string& text, const LogSource& source = {});
 inline constexpr size_t kMaxLogBytes = 1 << 20;
 inline constexpr Duration kDirectLogLimit = kSecond / 10;
 
-// Waits until all lines so far are written, also the counts of lines that were not; false if that
-// takes longer than `limit`.
+// Waits until all lines so far, and the counts of dropped ones, are written; false after `limit`.
 TFRING_EXPORT bool FlushLog(Duration limit);
 
 // Collects one line and logs it at the end of the statement. Lives for one statement on one thread;

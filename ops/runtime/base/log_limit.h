@@ -20,27 +20,26 @@ struct LogSummary {
   std::string text;
 };
 
-// Decides which lines of a log are written, so that one that comes again and again does not bury
-// the others. Two lines have the same text if they differ in digits only. Of each text the first
-// lines of a minute are written; the rest is counted, and at the minute's end the last of them is
-// written with their number. Knows kMaxTexts texts; for a new one it forgets the one whose minute
-// began first. Not thread-safe.
+// Decides which log lines are written, so that a repeated line does not bury the others. Lines that
+// differ only in digits have the same text. The first lines of a text in a minute are written; the
+// rest are counted, and at the end of the minute the last one is written with their number. Keeps
+// kMaxTexts texts, and drops the one whose minute began first for a new one. Not thread-safe.
 class TFRING_EXPORT LogLimiter {
  public:
   static constexpr size_t kMaxTexts = 256;
   static constexpr size_t kMaxKept = 1024;  // bytes of a line that is kept for its summary
 
-  // Whether to write this line. Before it everything has to be written that is added to `before`.
+  // Whether to write this line, after what is added to `before`.
   bool Admit(LogLevel level, const std::string& text, int64_t per_minute, TimePoint now,
              std::vector<LogSummary>* before);
 
-  // Ends the minutes that are over and appends what is to be written for them.
+  // Ends the minutes that are over and appends their summaries.
   void EndMinutes(TimePoint now, std::vector<LogSummary>* summaries);
 
   // Ends all minutes with lines that were counted.
   void EndAll(TimePoint now, std::vector<LogSummary>* summaries);
 
-  // When the first minute ends for which there is something to write; kNever if there is none.
+  // When the first minute with a summary ends; kNever without one.
   TimePoint next_end() const;
 
  private:
@@ -52,7 +51,7 @@ class TFRING_EXPORT LogLimiter {
     std::string text;                  // of the same, cut
   };
 
-  // Appends what is to be written for lines that were counted, if any were.
+  // Appends a summary if lines were counted.
   static void Summarize(const Repeats& repeats, TimePoint now, std::vector<LogSummary>* summaries);
   void MakeRoom(TimePoint now, std::vector<LogSummary>* summaries);
 

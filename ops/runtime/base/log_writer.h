@@ -17,14 +17,14 @@
 
 namespace tfring {
 
-// Writes lines to stderr on a thread that starts with the first line and lives as long as the
-// process. Never destroyed: other threads may log until the end. What it promises is said at Log().
+// Writes lines to stderr on a thread that starts with the first line. Never destroyed: other
+// threads may log until the process ends. Log() says what it promises.
 class LogWriter {
  public:
   static LogWriter& Get();
 
   void SetRepeats(int64_t per_minute) { repeats_.store(per_minute); }
-  // `style` has to live as long as the process.
+  // `style` must live as long as the process.
   void SetStyle(const LogStyle* style) { style_.store(style); }
   const LogStyle& style() const { return *style_.load(); }
 
@@ -34,7 +34,7 @@ class LogWriter {
  private:
   LogWriter();
 
-  // In a forked child the thread is missing, and the mutex may be held by one that is.
+  // In a forked child the thread is missing, and a missing thread may hold the mutex.
   bool forked() const;
   std::string Format(LogLevel level, const std::string& text, const LogSource& source = {}) const;
 

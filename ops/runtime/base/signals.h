@@ -10,10 +10,9 @@
 
 namespace tfring {
 
-// While it lives, blocks signals for the calling thread and so for the threads it creates: the
-// other threads of the process handle them. Not blocked are the signals that a thread causes by its
-// own fault, as SIGSEGV: blocked, they would end the process without the handler that prints where
-// it was.
+// While it lives, blocks signals for the calling thread and the threads that it creates, so that
+// the other threads of the process handle them. Signals of a thread's own faults, such as SIGSEGV,
+// are not blocked: otherwise the handler that prints where it happened would not run.
 class TFRING_EXPORT SignalsBlocked {
  public:
   SignalsBlocked();

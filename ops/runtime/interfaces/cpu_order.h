@@ -8,17 +8,17 @@
 
 namespace tfring {
 
-// A place in the order in which a rank's CPU backend runs collectives: what came before it runs
-// before, what comes after waits until the place is used or given up. All members of a collective
-// reserve at the same point of the sequence, so their hosts run the same things in the same order,
-// whenever each of them decides what the place is for. Used once, from any thread; destroying an
-// unused place gives it up. What is in flight ends through the Abort of the owner.
+// A place in the order in which a rank's CPU backend runs collectives. Later collectives wait until
+// the place is used or given up. All members of a collective reserve at the same point of the
+// sequence, so their CPU backends run the same collectives in the same order, no matter when each
+// member decides what the place is for. Used once, from any thread; the destructor gives up an
+// unused place. The owner's Abort ends what is in flight.
 class CpuPlace {
  public:
   virtual ~CpuPlace() = default;
 
-  // Runs a collective whose buffers are in CPU memory and stay valid until `ended`, which is
-  // called once, on a thread of the backend, and must not block. Nothing goes to the rank's sink.
+  // Runs a collective whose buffers are in CPU memory and stay valid until `ended`, which a thread
+  // of the backend calls once and which must not block. Nothing goes to the rank's sink.
   virtual void Run(Collective collective, std::function<void(Completion)> ended) = 0;
 
   // Stages a collective of tensors in device memory through CPU memory. Its completions go to the

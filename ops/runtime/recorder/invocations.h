@@ -9,11 +9,11 @@
 
 namespace tfring {
 
-// Counts the calls of each name, without ever taking memory: by a hash of 48 bits, in a table that
-// takes so many names and no more. Used by one thread at a time.
+// Counts the calls of each name by a 48-bit hash of it, in a table of fixed size. Used by one
+// thread at a time.
 class Invocations {
  public:
-  // The how manieth call this is, from 1 on; 0 if there is no room for a new name.
+  // Returns the number of this call among those of its name, from 1; 0 if the table is full.
   uint32_t Next(int32_t process_set, std::string_view name) {
     const uint64_t hash =
         std::hash<std::string_view>()(name) * 31 + static_cast<uint64_t>(process_set);

@@ -25,8 +25,8 @@ inline constexpr size_t kEventSlots = 256;
 
 enum class RankState : int32_t { kRunning = 1, kLeft = 2, kFailed = 3 };
 
-// What `fit` says of itself now and then: the epoch, from 1 on, of how many; the step that is the
-// last one; the loss of the epoch so far; and the nanoseconds that callbacks took since the start.
+// What `fit` reports now and then: the epoch, from 1, and the number of epochs; the last step; the
+// loss of the epoch so far; the nanoseconds in callbacks since the start.
 struct FitMark {
   int64_t epoch, epochs, last_step;
   std::optional<double> loss;
@@ -51,8 +51,7 @@ struct RecordHeader {
   char boot[40];              // equal where the monotonic clock is the same one
   char host[64];
   char job[64];
-  // After so many nanoseconds a stall ends the job, and a rank is lost from which nothing comes. 0:
-  // never.
+  // Nanoseconds until a stall ends the job and until a silent rank counts as lost. 0: never.
   int64_t stall_shutdown, heartbeat_timeout;
   char unused_1[512 - 288];
   // From here on written while the rank runs.
@@ -71,9 +70,9 @@ struct RecordHeader {
   std::atomic<int64_t> bytes_sent;
   std::atomic<int32_t> state;  // RankState
   char unused_3[20];
-  // What the program says of itself, where it does: see Recorder::MarkStep.
+  // What the program reports: see Recorder::MarkStep.
   std::atomic<int64_t> step, step_began, samples;
-  std::atomic<int64_t> input_time;      // spent so far in waiting for input, in nanoseconds
+  std::atomic<int64_t> input_time;      // nanoseconds spent waiting for input so far
   std::atomic<int64_t> locks, unlocks;  // of the schedule: how many have begun, have ended
   std::atomic<int64_t> lock_rounds;     // run in them
   // Of the `fit` that runs, see FitMark; 0: unknown.
@@ -100,7 +99,7 @@ struct CallRecord {
   // On rank 0, of calls in which it takes part: when the first rank asked, the last but one, and
   // the last, which made the tensor complete.
   int64_t first_asked, second_last_asked, last_asked;
-  uint32_t invocation;  // the how manieth call of this name; 0: not counted
+  uint32_t invocation;  // number of this call among those of its name, from 1; 0: not counted
   uint32_t tensors;
   int32_t root, peer;
   uint8_t kind, dtype, op, path;
@@ -108,7 +107,7 @@ struct CallRecord {
   uint8_t flags;
   uint8_t unused[2];
   int32_t shapes[12];  // of the first tensors that fit: number of dimensions, dimensions; then -1
-  char name[104];      // of a longer one its beginning, "..." and its end
+  char name[104];      // a longer name is its beginning, "..." and its end
   char call_site[56];
 };
 
@@ -149,8 +148,8 @@ struct EventRecord {
   char text[480];
 };
 
-// About one rank of the job: what the others have waited for it, which rank 0 knows, and what it
-// was sent.
+// About one rank of the job: how long others have waited for it, known on rank 0, and what it was
+// sent.
 struct RankRecord {
   std::atomic<int64_t> late;   // from the last but one to the last, where that was this rank
   std::atomic<int64_t> times;  // how often it was the last
