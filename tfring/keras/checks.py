@@ -1,6 +1,6 @@
-"""Refuses training that would not reduce gradients, or makes it reduce them where that is possible.
+"""Refuses training that would not reduce gradients, or makes it reduce them if possible.
 
-The callbacks of tfring call this; a plain optimizer is noticed only where there is one of them.
+The callbacks of tfring call this, so without one of them a plain optimizer is not noticed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def refuse_to_resume(model: Any, what: str, instead: str) -> None:
 
     Args:
         model: a model of Keras 3.
-        what: of tfring the user has asked for.
+        what: the feature of tfring that the user has asked for.
         instead: what else to do.
     """
     if hasattr(model, "_initial_epoch"):
@@ -44,10 +44,10 @@ def refuse_to_resume(model: Any, what: str, instead: str) -> None:
 
 
 def before_train_function(model: Any) -> None:
-    """Called when a callback is given its model: before `fit` makes or reuses the train function.
+    """Drops the train function, unless an earlier call verified it; `fit` then makes another.
 
-    A train function that was traced before the optimizer was wrapped would go on without reducing.
-    It is dropped, unless an earlier call verified it, and `fit` makes another.
+    Called when a callback gets its model, before `fit` makes or reuses the train function: one that
+    was traced before the optimizer was wrapped would go on without reducing.
     """
     if model is None or not hasattr(model, "optimizer"):  # which compile sets
         return
@@ -69,7 +69,7 @@ def before_train_function(model: Any) -> None:
 def at_train_begin(model: Any) -> None:
     """Raises RuntimeError when `fit` is about to train with an optimizer that does not reduce.
 
-    A model that has no trainable weights is not trained, whatever its optimizer.
+    A model without trainable weights is not trained, whatever its optimizer.
     """
     if not hasattr(model, "optimizer"):
         raise RuntimeError(
@@ -100,7 +100,7 @@ def refuse_other_models(weights: Sequence[Any], everywhere: Sequence[Mapping[str
     Ranks that have not built theirs are left alone. A collective if there is a difference.
 
     Args:
-        weights: of this rank's model, without those that are its own.
+        weights: of this rank's model, without its own ones.
         everywhere: of each rank: "whole", whether its model is built, and "weights", dtype and
             shape of each.
     """
@@ -128,12 +128,8 @@ def refuse_other_models(weights: Sequence[Any], everywhere: Sequence[Mapping[str
 def warn_of_untracked(model: Any, local: Sequence[Any]) -> None:
     """Warns of trainable tf.Variables in a model's attributes that are not among its weights.
 
-    Keras 3 knows its own variables only: others are neither trained nor saved. Keras 2 knows all,
-    but for counters that every model of its has.
-
-    Args:
-        model: a model that has been called.
-        local: variables that are this rank's own.
+    Keras 3 knows only its own variables: others are neither trained nor saved. Keras 2 knows all,
+    except counters that each of its models has. `local` are this rank's own variables.
     """
     if detect.is_model(model):
         return
@@ -173,7 +169,7 @@ def settled(model: Any) -> set[Any]:
 
 
 def settle(model: Any, reduced: set[Any]) -> None:
-    """Keeps what `settled` returns in the next `fit`, if it uses the same train function."""
+    """Keeps these keys for `settled` in the next `fit`, if it uses the same train function."""
     known = _remember(model)
     known.reduced = set(reduced)
 
@@ -181,8 +177,8 @@ def settle(model: Any, reduced: set[Any]) -> None:
 def may_skip_reduction(model: Any) -> bool:
     """Returns whether a step may apply gradients that were not reduced.
 
-    That depends on the code of the user, in train_step or in an optimizer that holds the one that
-    is wrapped: it may call that optimizer's `apply`, or only take its settings.
+    Code of the user decides that, in train_step or in an optimizer that holds the wrapped one: it
+    may call that optimizer's `apply`, or only take its settings.
     """
     hook = _hook_of(model)
     own = hook is not None and hook.optimizer is not innermost(model.optimizer)
@@ -190,7 +186,7 @@ def may_skip_reduction(model: Any) -> bool:
 
 
 def has_own_train_step(model: Any) -> bool:
-    """Returns whether a model trains in another way than Keras' own train_step."""
+    """Returns whether a model has a train_step of its own, and not Keras'."""
     step = getattr(model.train_step, "__func__", model.train_step)
     own = detect.model_class() if detect.is_model(model) else keras.Model
     return step is not own.train_step
@@ -199,7 +195,7 @@ def has_own_train_step(model: Any) -> bool:
 class _Verified:
     """A train function that was made while these hooks were in place.
 
-    Refers to them weakly: they refer to the model, which would never be freed otherwise.
+    Its references are weak: the hooks refer to the model, which would never be freed otherwise.
     """
 
     def __init__(self, model: Any) -> None:

@@ -1,4 +1,4 @@
-"""What belongs to Keras 2, the package tf_keras. Never imports it: the user's program does."""
+"""What belongs to Keras 2, the package tf_keras. Only the user's program imports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""evaluate: what model.evaluate says, over the data of all ranks."""
+"""evaluate: the result of model.evaluate over the data of all ranks."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def evaluate(model: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
     """Evaluates a model on this rank's part of the data and returns the result for all parts.
 
     A collective. The ranks' parts may have different sizes, at least one sample each. The states of
-    Keras' metrics (sums, counts, numbers of true positives) are added up over the ranks, so the
-    result is that of one process with all the data, AUC and Precision included. So are those of
+    Keras' metrics (sums, counts, numbers of true positives) are added up over the ranks. So the
+    result is that of one process with all the data, AUC and Precision included. The same holds for
     metrics of your own whose update_state only adds to their states (assign_add). Other results are
     means, weighted by the number of samples: those of other metrics, and of a model's own
     test_step. `fit(validation_data=...)` with `hvd.fit_callbacks()` reports the same.
 
     `loss` is Keras' mean over batches, weighted by rows. It is that of one process if the loss
-    divides by rows. A loss that divides by what a mask leaves or by sample weights is a mean of the
-    ranks' means of a batch, and one with the reduction "sum" is 1/size() of the sum.
+    divides by rows. If it divides by what a mask leaves or by sample weights, it is a mean of the
+    ranks' means of a batch. With the reduction "sum" it is 1/size() of the sum.
 
-    Warns on rank 0 if the ranks' weights differ by more than rounding, or what preprocessing layers
-    have learnt.
+    Warns on rank 0 if the ranks' weights, or the states of preprocessing layers, differ by more
+    than rounding.
 
     Args:
         model: a compiled model, with the same weights on all ranks.
         args: as for `model.evaluate`, for this rank's part: x, y and so on.
-        kwargs: the same; `verbose` is 0 unless it is given.
+        kwargs: likewise; `verbose` is 0 unless it is given.
 
     Returns:
         The results by name, the same on all ranks.

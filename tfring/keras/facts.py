@@ -1,7 +1,7 @@
-"""What the callbacks ask of an optimizer or model, answered for Keras 2 where it is one of those.
+"""Answers for either Keras: what callbacks and hooks ask about an optimizer or model.
 
-The callbacks of tfring.keras are written for Keras 3 and work with models of Keras 2, too, because
-they ask these functions wherever the two differ.
+The callbacks of tfring.keras are written for Keras 3. They also work with models of Keras 2,
+because they ask these functions wherever the two differ.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOT_SLOTS = ("_variables", "_trainable_variables")
 
 
 class Keras2Callback:
-    """What Keras 2 asks of a callback and Keras 3 does not: which hooks per batch it has."""
+    """The per-batch hooks of a callback, for which Keras 2 asks and Keras 3 does not."""
 
     _supports_tf_logs = False  # these callbacks want numbers
 
@@ -51,7 +51,7 @@ def number(value: Any) -> float:
 
 
 def loss_in(logs: Mapping[str, Any] | None) -> float | None:
-    """Returns the loss that callbacks are told; None if there is none or it is no number.
+    """Returns the loss in a callback's logs; None if there is none or it is no number.
 
     A `train_step` of one's own may return a loss of any shape.
     """
@@ -62,12 +62,12 @@ def loss_in(logs: Mapping[str, Any] | None) -> float | None:
 
 
 def name_of(optimizer: Any) -> str:
-    """Returns the name of an optimizer of either Keras; a legacy one has it in another place."""
+    """Returns the name of an optimizer of either Keras."""
     return str(getattr(optimizer, "name", None) or getattr(optimizer, "_name", "?"))
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    """Returns what an optimizer has learned or was told: state, learning rate, loss scale."""
+    """Returns all variables of an optimizer: its state, learning rate, loss scale."""
     if not detect.is_optimizer(optimizer):
         return list(optimizer.variables)
     inner = getattr(optimizer, "inner_optimizer", None)
@@ -101,10 +101,10 @@ def weights_of(model: Any, *, trainable: bool = False) -> list[Any]:
 
 
 def slots_of(optimizer: Any, variables: Iterable[Any]) -> list[tuple[str, Any, Any]]:
-    """Returns what an optimizer of either Keras keeps for variables that it trains.
+    """Returns the variables that an optimizer of either Keras keeps for those that it trains.
 
-    All optimizers, except legacy ones, keep such variables (momentums, for example) in lists of the
-    same length and order as the list of what they train.
+    All optimizers, except legacy ones, keep them (momentums, for example) in lists of the same
+    length and order as the list of trained variables.
 
     Args:
         optimizer: the innermost optimizer.
@@ -168,9 +168,7 @@ def rate_of(optimizer: Any) -> float:
 def trained_by(optimizer: Any, weights: Iterable[Any]) -> list[Any]:
     """Returns the variables for which an optimizer of either Keras has been built.
 
-    Args:
-        optimizer: the innermost optimizer.
-        weights: those of the model; a Keras 2 optimizer keeps keys of its variables only.
+    `weights` are those of the model: a Keras 2 optimizer keeps only keys of its variables.
     """
     if not detect.is_optimizer(optimizer):
         return list(getattr(optimizer, "_trainable_variables", None) or ())
@@ -187,11 +185,9 @@ def is_built(optimizer: Any) -> bool:
 
 
 def begin_fit_at(model: Any, epoch: int | None) -> None:
-    """Makes the `fit` of either Keras that is about to train begin with an epoch.
+    """Makes the `fit` of either Keras that has called on_train_begin begin with this epoch.
 
-    Args:
-        model: whose `fit` has called its callbacks' on_train_begin.
-        epoch: counted from 0; None: what `fit` was told, as in a later call of it.
+    None is the epoch that `fit` was told, for a later call of it.
     """
     if detect.is_model(model):
         model._training_state = None if epoch is None else _Beginning(epoch)
@@ -200,13 +196,13 @@ def begin_fit_at(model: Any, epoch: int | None) -> None:
 
 
 class _Beginning:
-    """What Keras 2 asks where `fit` goes on after a failure."""
+    """Answers Keras 2, which asks where `fit` resumes after a failure."""
 
     def __init__(self, epoch: int) -> None:
         self._epoch = epoch
 
     def maybe_load_initial_counters_from_ckpt(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
-        """Returns the epoch, and the batch of it, that `fit` begins with."""
+        """Returns the first epoch, and its first batch."""
         return self._epoch, 0
 
 

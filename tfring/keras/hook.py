@@ -1,4 +1,4 @@
-"""OptimizerHook: what is attached to a user's own Keras optimizer so that it reduces gradients.
+"""OptimizerHook: attached to a user's own Keras optimizer, so that it reduces gradients.
 
 A training step reaches the optimizer by `optimizer.apply(gradients, variables)`. Inside, Keras
 accumulates gradients if gradient_accumulation_steps is set, clips them in `_clip_gradients`, and
@@ -10,18 +10,16 @@ updates the weights in `_backend_update_step`. The hook replaces these three met
   pass, before it accumulates. So there every pass is reduced, and clipped as Keras does there.)
 - `_backend_update_step` raises if the gradients have been reduced in neither place.
 
-It also replaces `scale_loss`, which `train_step` calls before it differentiates: there gradients of
-collectives get to know how much this rank counts.
+It also replaces `scale_loss`, which `train_step` calls before it differentiates: there the
+gradients of collectives learn how much this rank counts.
 
-A MultiOptimizer hands the gradients on to its parts, so there it is always `apply` that reduces,
+A MultiOptimizer passes the gradients on to its parts, so there it is always `apply` that reduces,
 and accumulation inside it costs one reduction per pass. Gradients of `overwrite_with_gradient`
-variables (float8 scales) become the variable's next value without an update step; they are reduced
-by Max, as Keras itself accumulates them, so that every rank goes on with the same value.
+variables (float8 scales) become the variable's next value without an update step. They are reduced
+by Max, as Keras itself accumulates them, so that every rank has the same next value.
 
-The replacements are INSTANCE attributes, not methods of a subclass: saving, `serialize`, pickle and
-deepcopy see the plain class, so a saved model loads without tfring and a custom optimizer keeps its
-registered name. A copy made by saving, pickling or from_config is a plain optimizer again, which
-the callbacks refuse; a deepcopy is wrapped like its original.
+A copy made by saving, pickling or from_config is a plain optimizer again, which the callbacks
+refuse; a deepcopy is wrapped like its original.
 """
 
 from __future__ import annotations
@@ -89,7 +87,7 @@ class OptimizerHook(GradientHook):
         )
 
     def copy_optimizer(self, memo: dict[int, Any]) -> Any:
-        """Is called by `copy.deepcopy(optimizer)`; the copy reduces, too."""
+        """Copies the optimizer, for `copy.deepcopy`; the copy reduces, too."""
         object.__delattr__(self.optimizer, "__deepcopy__")
         try:
             copied = copy.deepcopy(self.optimizer, memo)
@@ -115,7 +113,7 @@ class OptimizerHook(GradientHook):
 
     @property
     def finite_here_only(self) -> bool:
-        """Whether ranks may have different gradients when they look for inf and nan."""
+        """Whether ranks may look for inf and nan in different gradients."""
         return self.accumulates or bool(self._reducer.local)
 
     @property
@@ -249,11 +247,11 @@ class OptimizerHook(GradientHook):
         *,
         early: bool = False,
     ) -> list[Any]:
-        """Reduces one step's gradients.
+        """Reduces one step's gradients, one per variable.
 
         Args:
-            grads: tf.Tensor, tf.IndexedSlices or None, one per variable.
-            variables: what they belong to.
+            grads: tf.Tensor, tf.IndexedSlices or None.
+            variables: their variables.
             unscale: the loss scale in them, or None.
             early: the program gets them. `apply` may reduce those of these variables again in the
                 same step, by other collectives.
@@ -277,8 +275,7 @@ class OptimizerHook(GradientHook):
     def reduce_early(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Reduces gradients that the program changes before it applies them.
 
-        Returns:
-            `grads` where gradients are accumulated: `apply` reduces their sum.
+        Where gradients are accumulated it returns them as they are: `apply` reduces their sum.
         """
         if self.accumulates:
             return list(grads)
@@ -330,7 +327,7 @@ class OptimizerHook(GradientHook):
         return variables
 
     def count(self) -> Any:
-        """Returns what this rank's loss was divided by in a step; None: all ranks count alike."""
+        """Returns the divisor of this rank's loss in a step; None: all ranks count alike."""
         given = self.options.weight_by
         alike = self.optimizer.gradient_accumulation_steps  # Keras takes the mean of the passes
         if alike or not self.options.weighs or not self.options.included:
@@ -362,8 +359,8 @@ class OptimizerHook(GradientHook):
     ) -> weights.Weight | None:
         """Returns how much this rank counts in a step; None: all ranks count alike.
 
-        So it is where a rank is always alone and its loss says what it divided by, but for passes
-        of different size.
+        They do if a rank is always alone and its loss gives the count, unless passes have different
+        sizes.
         """
         by_loss = isinstance(self.options.weight_by, str)
         count = None if by_loss and not is_pass and topology.always_alone() else self.count()
@@ -380,7 +377,7 @@ class OptimizerHook(GradientHook):
     def _weigh_pass(
         self, grads: list[Any], variables: list[Any]
     ) -> tuple[list[Any], weights.PassWeights | None]:
-        """Returns what is to be accumulated of one pass, and what knows the weights of all."""
+        """Returns what to accumulate of one pass, and the weights of all passes."""
         weight = self._weight(grads, variables, self._call_name(variables), is_pass=True)
         if weight is None:
             return grads, None
@@ -402,7 +399,7 @@ class OptimizerHook(GradientHook):
         return result
 
     def _check_reduced(self, call: _Call) -> None:
-        """Raises RuntimeError if an update was made with what was accumulated on this rank."""
+        """Raises RuntimeError if an update was made with this rank's own accumulated gradients."""
         if call.reduced or not call.live:
             return
         if tf.executing_eagerly():

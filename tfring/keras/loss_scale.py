@@ -8,13 +8,11 @@ in a collective. To prevent that:
   on every rank. They travel without their scale, as ranks may have different ones (one that has
   loaded its state), and get this rank's scale back afterwards.
 - With accumulation it looks at local gradients in every pass. Its result is reduced by Min, so that
-  all ranks accumulate or all skip. The same where some variables are local, because only this rank
-  has their gradients.
+  all ranks accumulate or all skip. The same holds where some variables are local, because only this
+  rank has their gradients.
 
-`scale_loss` is replaced as OptimizerHook does in an optimizer.
-
-The methods are replaced in the class, because the object is made later, by `compile`. They do
-nothing new for an optimizer that is not wrapped.
+The methods, and `scale_loss` as in OptimizerHook, are replaced in the class: `compile` makes the
+object later. They change nothing for an optimizer that is not wrapped.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What the losses of a training step divide by: the weight of this rank in that step.
+"""The divisors of the losses in a training step: the weight of this rank in that step.
 
 Keras' losses are means: over all elements, over those that a mask leaves, or, with the reduction
-"mean_with_sample_weight", over the sum of the sample weights. All of them are reduced by one
-function of Keras. It is replaced, so that what it divides by is known while Keras' own `train_step`
-runs, which is replaced, too, in the class: it hands the batch to `weight_by` functions. The
-call of the losses given to `compile` is replaced, too: they count before all others. All of them do
-nothing new for an optimizer that is not wrapped.
+"mean_with_sample_weight", over the sum of the sample weights. One function of Keras reduces all of
+them. It is replaced, so that its divisor is known while Keras' own `train_step` runs. `train_step`
+is replaced in the class: it passes the batch to `weight_by` functions. The call of the losses given
+to `compile` is replaced, too: they count before all others. The replacements change nothing for an
+optimizer that is not wrapped.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _steps = _Steps()
 
 @dataclasses.dataclass
 class _Noted:
-    """What losses of one step were divided by."""
+    """The divisors of the losses of one step."""
 
     sums: int = 0  # losses that are sums
     # Of the others: kind, divisor.
@@ -78,7 +78,7 @@ class TrainStep:
             self._noting = before
 
     def add(self, values: Any, sample_weight: Any, mask: Any, reduction: Any) -> None:
-        """Notes what one loss was divided by; the arguments are Keras'."""
+        """Notes the divisor of one loss; the arguments are Keras'."""
         if _graph() is not self._graph:
             return  # within a tf.cond, tf.map_fn or tf.function, whose tensors stay inside
         counts = self._noting.counts
@@ -99,11 +99,11 @@ class TrainStep:
             counts.append((("rows",), _size(values)))
 
     def of_batch(self, function: Callable[[Any, Any, Any], Any]) -> Any:
-        """Returns what a function of (x, y, sample_weight) makes of the batch."""
+        """Calls a function of (x, y, sample_weight) with the batch."""
         return function(*self._batch)
 
     def of_loss(self) -> Any:
-        """Returns what the first loss that is a mean was divided by; None if all are sums.
+        """Returns the divisor of the first loss that is a mean; None if all are sums.
 
         Only the losses given to `compile` count, if they ran: a layer's own come before them.
         """

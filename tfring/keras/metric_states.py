@@ -1,8 +1,8 @@
-"""A model's metrics over the data of all ranks: their states added up, other results as means.
+"""A model's metrics over the data of all ranks: sums of their states, means of other results.
 
-The states of Keras' metrics are sums and counts, or numbers of true positives per threshold. Added
-up over the ranks, they give what one process says of all the data. A metric with an update_state of
-its own counts among these if that only adds to its states what does not depend on them. All other
+The states of Keras' metrics are sums and counts, or numbers of true positives per threshold. Their
+sums over the ranks give the result of one process with all the data. A metric with an update_state
+of its own is one of these if it only adds to its states what does not depend on them. All other
 results (of a model's own train_step or test_step, of callbacks) become means, weighted by the
 number of samples that Keras has counted in its loss metric.
 """
@@ -31,12 +31,12 @@ _log = logging.getLogger("tfring")
 
 @dataclasses.dataclass
 class States:
-    """The states of a model's metrics on this rank, as they were at one time.
+    """The states of a model's metrics on this rank, at one time.
 
     Attributes:
         variables: those that add up.
-        values: what they held.
-        results: what they give, by name.
+        values: their values.
+        results: the results of the metrics, by name.
         samples: how many samples Keras has counted.
     """
 
@@ -52,9 +52,9 @@ class Part:
 
     Attributes:
         results: by name.
-        states: no states make means of all results.
+        states: without states all results become means.
         batches: how many there were; the weight where no rank has counted samples.
-        prefix: what messages write in front of the names.
+        prefix: of the names in messages.
     """
 
     results: dict[str, float]
@@ -64,7 +64,7 @@ class Part:
 
 
 def states_of(model: Any) -> States:
-    """Returns what the metrics of a model hold now."""
+    """Returns the present states of a model's metrics."""
     leaves = list(_leaves(model.metrics))
     variables = [v for metric in leaves if _adds_up(metric) for v in metric.variables]
     others = [metric.name for metric in leaves if not _adds_up(metric)]
@@ -83,13 +83,13 @@ def over_ranks(
 ) -> list[dict[str, float]]:
     """Returns the results of each part over the data of all ranks; a collective.
 
-    The metrics of the model keep what they hold.
+    The metrics of the model keep their states.
 
     Args:
-        model: the model, whose metrics all states are of.
+        model: the model of all states.
         parts: as many on every rank.
-        name: the collectives have it.
-        what: what a message says that the ranks do, if their results have different names.
+        name: of the collectives.
+        what: for a message, if the ranks' results have different names: what the ranks do.
         advice: what to do then.
 
     Raises:
@@ -118,7 +118,7 @@ def over_ranks(
 
 
 def _is_from(part: Part, key: str, value: float) -> bool:
-    """Whether a result is what the states give; a test_step may have made it in another way."""
+    """Returns whether a result is that of the states; a test_step may have made it differently."""
     known = part.states.results
     return key in known and bool(np.isclose(value, known[key], equal_nan=True))
 
@@ -165,7 +165,7 @@ def _assign(variables: Iterable[Any], values: Iterable[Any]) -> None:
 
 
 def _results(model: Any) -> dict[str, float]:
-    """Returns what the states of the model's metrics give, without the levels of nested dicts."""
+    """Returns the results of the model's metrics, without the levels of nested dicts."""
 
     def flat(results: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         for name, value in results.items():
@@ -196,7 +196,7 @@ def _refuse_different(everywhere: list[Any], what: str, advice: str) -> None:
 
 
 def _adds_up(metric: Any) -> bool:
-    """Whether the state of a metric over all data is the sum of those over the parts."""
+    """Returns whether the state of a metric over all data is the sum of those over the parts."""
     inner = [each for each in getattr(metric, "_metrics", ()) if each is not metric]
     updates = [vars(each).get("update_state") for each in type(metric).__mro__]
     own = all(_is_kerass(each) or _only_adds(each) for each in updates if each is not None)
@@ -210,7 +210,7 @@ def _is_kerass(function: Any) -> bool:
 
 
 def _only_adds(function: Any) -> bool:
-    """Whether an update_state only adds to states, and reads none of them."""
+    """Returns whether an update_state only adds to states, and reads none of them."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     except (OSError, TypeError, SyntaxError):

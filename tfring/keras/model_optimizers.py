@@ -24,14 +24,11 @@ _remembered: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDic
 def optimizers_of(model: Any) -> dict[str, Any]:
     """Returns the Keras optimizers that can be reached from a model, by their path.
 
-    Looks into attributes of the model, of its layers and sub-models, and of tf.Modules, and into
-    lists, tuples and dicts there, but not into very long ones. A path is how Python code writes it,
-    "optimizer" for that of `compile`, "gan.optimizers[1]"; ranks that build the model alike get the
+    It looks into attributes of the model, of its layers and sub-models, and of tf.Modules, and into
+    lists, tuples and dicts there, except very long ones. A path is written as in Python code:
+    "optimizer" for that of `compile`, "gan.optimizers[1]". Ranks that build the model alike get the
     same paths in the same order. An optimizer inside another one (LossScaleOptimizer,
     MultiOptimizer) is left out.
-
-    Args:
-        model: a keras.Model, or None.
     """
     if model is not None and model in _remembered:
         return dict(_remembered[model])
@@ -43,7 +40,7 @@ def optimizers_of(model: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def remembered(model: Any) -> Iterator[None]:
-    """Within this context the optimizers of a model, which none is added to, are searched once."""
+    """Searches the optimizers of a model once; no code adds one within this context."""
     outermost = model not in _remembered
     if outermost:
         _remembered[model] = optimizers_of(model)
@@ -55,7 +52,7 @@ def remembered(model: Any) -> Iterator[None]:
 
 
 def reachable(model: Any) -> dict[str, Any]:
-    """Returns what a model holds, by its path; see optimizers_of. Not what optimizers hold.
+    """Returns what a model holds, by its path, but not what optimizers hold; see optimizers_of.
 
     Numbers, texts and functions are left out.
     """

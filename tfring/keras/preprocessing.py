@@ -1,8 +1,8 @@
-"""What preprocessing layers learn from data: adapted over all ranks, sent, and compared.
+"""Preprocessing layers: adapted over all ranks, broadcast, and compared.
 
 Vocabularies and bin boundaries are no variables, and a Normalization computes with tensors that it
-makes of its weights. So a broadcast of the weights leaves ranks with layers that compute different
-things, if each has adapted them to its own part of the data.
+makes of its weights. So if each rank adapts its layers to its own part of the data, they compute
+different things, also after a broadcast of the weights.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _FUNCTIONS = ("test_function", "predict_function")  # of a model: may hold what 
 def adapt(layer: Any, data: Any, **kwargs: Any) -> None:
     """Adapts a preprocessing layer to the data of all ranks. A collective.
 
-    Each rank gives its own part, which may be of any size; all get the same layer. It is the one
-    that `layer.adapt` with all the data makes, but for rounding; the boundaries of Discretization
-    are approximate, as there.
+    Each rank gives its own part, which may be of any size; all get the same layer. Except for
+    rounding it is that of `layer.adapt` with all the data. The boundaries of Discretization are
+    approximate, as there.
 
     Args:
         layer: Normalization, Discretization, StringLookup, IntegerLookup or TextVectorization of
             Keras 3.
         data: as for `layer.adapt`: this rank's part.
-        kwargs: the same.
+        kwargs: as for `layer.adapt`.
 
     Raises:
-        TypeError: another layer.
+        TypeError: a different layer.
         RuntimeError: the layer cannot be adapted on some rank; on every rank.
         tf.errors.FailedPreconditionError: tfring is not initialized.
     """
@@ -68,7 +68,7 @@ def adapt(layer: Any, data: Any, **kwargs: Any) -> None:
 
 @contextlib.contextmanager
 def _not_finalized(layer: Any) -> Iterator[None]:
-    """Within this context `adapt` keeps what it has counted."""
+    """Lets `adapt` keep its counts within this context."""
     object.__setattr__(layer, "finalize_state", lambda: None)
     try:
         yield
@@ -77,7 +77,7 @@ def _not_finalized(layer: Any) -> Iterator[None]:
 
 
 def _found(layer: Any, data: Any, steps: int | None) -> Any:
-    """Returns what a layer has counted in this rank's data."""
+    """Returns the counts of a layer in this rank's data."""
     if isinstance(layer, keras.layers.Normalization):
         mean, variance = np.asarray(layer.adapt_mean), np.asarray(layer.adapt_variance)
         return _elements(data, steps), mean.tolist(), variance.tolist()
@@ -112,7 +112,7 @@ def _elements(data: Any, steps: int | None) -> int:
 
 
 def _merge(layer: Any, found: list[Any]) -> None:
-    """Gives a layer what it would have counted in the data of all ranks."""
+    """Gives a layer the counts of the data of all ranks."""
     if isinstance(layer, keras.layers.Normalization):
         parts = [(c, np.array(mean), np.array(variance)) for c, mean, variance in found if c]
         total = sum(count for count, _, _ in parts)
@@ -139,13 +139,10 @@ def _merge(layer: Any, found: list[Any]) -> None:
 
 
 def make_equal(model: Any, root: int) -> None:
-    """Gives the preprocessing layers of a model what those of one rank have learnt; a collective.
+    """Gives the preprocessing layers of a model the states of those on one rank; a collective.
 
-    Warns once on rank 0 if others had learnt something else.
-
-    Args:
-        model: its layers may be nested, and built on some ranks only.
-        root: the rank.
+    Warns once on rank 0 if other ranks had learnt something else. The layers may be nested, and
+    built on some ranks only.
     """
     layers = layers_of(model)
     hashes = digests(model)
@@ -172,7 +169,7 @@ def make_equal(model: Any, root: int) -> None:
 
 
 def names_of(model: Any, paths: list[str]) -> str:
-    """Returns the names of layers as the program gave them: that of the owner of a lookup."""
+    """Returns the names of layers that the program gave them: that of the owner of a lookup."""
     found = reachable(model)
     inner = [layer for layer in found.values() if hasattr(layer, "_lookup_layer")]
     owners = {id(layer._lookup_layer): layer for layer in inner}
@@ -187,7 +184,7 @@ def layers_of(model: Any) -> dict[str, Any]:
 
 
 def digests(model: Any) -> dict[str, str]:
-    """Returns a hash of what each preprocessing layer of a model computes with, by its path."""
+    """Returns a hash of the state of each preprocessing layer of a model, by its path."""
     return {path: _digest(layer) for path, layer in layers_of(model).items()}
 
 

@@ -1,4 +1,4 @@
-"""load_model: what keras.saving.load_model does, and the optimizer reduces gradients again."""
+"""load_model: keras.saving.load_model, with an optimizer that reduces gradients again."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def load_model(
 
     A saved model contains the plain optimizer, even if it was wrapped when the model was saved. So
     this works for any model that Keras saved, and keras.saving.load_model loads it without tfring.
-    A .keras file has the options of DistributedOptimizer beside the model, but `name` and devices;
-    an HDF5 file has none. What passes of an unfinished update have accumulated is in no file.
+    A .keras file has the options of DistributedOptimizer, but `name` and devices; an HDF5 file has
+    none. No file has the accumulated gradients of an unfinished update.
 
     Args:
         filepath: a .keras or .h5 file.
         custom_optimizers: classes of optimizers that Keras does not know, if the model has one.
         custom_objects: as in keras.saving.load_model: objects by name.
-        compression: for DistributedOptimizer; by default what the file says.
+        compression: for DistributedOptimizer; by default that of the file.
         legacy_opts: without effect: Keras 3 has no legacy optimizers and loads its own instead.
         compile: as in keras.saving.load_model; without it the model gets no optimizer.
         safe_mode: as in keras.saving.load_model: refuse files that hold Python code (lambdas).
-        weight_by: likewise.
+        weight_by: for DistributedOptimizer; by default that of the file.
         **options: others of PartialDistributedOptimizer, in place of those of the file. `name` is
             needed where some ranks use other optimizers before this.
 
@@ -88,7 +88,7 @@ def wrap_loaded(model: Any, filepath: Any, options: dict[str, Any]) -> None:
 def _restore_optimizer(model: Any, filepath: Any) -> None:
     """Gives the model of an HDF5 file an optimizer with the state that is in the file.
 
-    Keras builds it for an empty list of variables there, so it has no state and cannot train.
+    Keras builds it for an empty list of variables, so it has no state and cannot train.
     """
     known = getattr(innermost(model.optimizer), "_trainable_variables", None)
     lost = model.optimizer.built and not known and model.trainable_variables

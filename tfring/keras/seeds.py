@@ -48,9 +48,9 @@ def _own(seed: int) -> int:
 
 
 def _make_generators_differ() -> None:
-    """Gives generators that are made without a seed this rank's own, once per process.
+    """Gives generators without a seed this rank's own, once per process.
 
-    The one that Keras would draw is drawn all the same, so that the initializers of later layers
+    The seed that Keras would draw is drawn all the same, so that the initializers of later layers
     get the same seeds on all ranks.
     """
     original = keras.random.SeedGenerator.__init__

@@ -20,17 +20,17 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
     """keras.layers.BatchNormalization whose batch is that of all ranks together.
 
     Every sample has the same weight, also where ranks have batches of different sizes or masks; a
-    rank may have an empty batch. float16 and bfloat16 inputs are summed in
-    float32. All ranks of the process set must train the layer in the same steps.
+    rank may have an empty batch. float16 and bfloat16 inputs are summed in float32. All ranks of
+    the process set must train the layer in the same steps.
 
     A saved model that contains it loads where tfring.keras.SyncBatchNormalization has been
-    imported, as tfring.keras.load_model does. Without tfring it loads with a class of the same
-    name (Keras looks for the weights under it) that normalizes the batch of its own process::
+    imported, as by tfring.keras.load_model. Without tfring it loads with a class of the same name
+    (Keras looks for the weights under it) that normalizes the batch of its own process::
 
         class SyncBatchNormalization(keras.layers.BatchNormalization): ...
 
         keras.saving.load_model(
-            path, custom_objects={"tfring>SyncBatchNormalization": SyncBatchNormalization}
+        path, custom_objects={"tfring>SyncBatchNormalization": SyncBatchNormalization}
         )
     """
 
@@ -57,7 +57,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
         self.process_set = process_set
 
     def get_config(self) -> dict[str, Any]:
-        """As in keras.layers.Layer; the process set is saved as its ranks, unless it is all."""
+        """Saves the process set as its ranks, unless it is all."""
         config: dict[str, Any] = super().get_config()
         chosen = self.process_set
         if chosen is not None and chosen is not process_sets.global_process_set:

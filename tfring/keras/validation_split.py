@@ -1,4 +1,4 @@
-"""What to write for `validation_split`, which Keras refuses beside datasets."""
+"""The message for `validation_split`, which Keras refuses beside datasets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _original_split = getattr(array_slicing, "train_validation_split", None)
 
 
 def install() -> None:
-    """Adds to Keras' refusal what to write; a second call changes nothing."""
+    """Adds advice to Keras' refusal; a second call changes nothing."""
     if _original_split is not None:  # Keras' message alone does, too
         array_slicing.train_validation_split = _split
 

@@ -1,4 +1,4 @@
-"""CursorCallback: tells an ElasticDataset of every step that `fit` has done."""
+"""CursorCallback: tells an ElasticDataset about every step of `fit`."""
 
 from __future__ import annotations
 
@@ -10,37 +10,32 @@ import keras
 class CursorCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Commits every step of `fit` to the data, and gives the optimizer the policy's learning rate.
 
-    Also ends an epoch that was resumed within, after the batches that were left of it.
+    Also ends a resumed epoch after the batches that were left of it.
 
-    Put it before callbacks that save the state of the data. With `scaled` the learning rate is
-    multiplied in each step by how much the policy's factor has changed, so other callbacks may
-    change it, too; one that sets it anew multiplies it by `dataset.rate_factor` itself.
+    Put it before callbacks that save the state of the data. With `scaled`, each step multiplies the
+    learning rate by the change of the policy's factor. So other callbacks may change the rate, too;
+    one that sets it anew multiplies it by `dataset.rate_factor` itself.
 
-    Used by the thread that calls `fit`, for one `fit` at a time.
+    The thread that calls `fit` uses it, for one `fit` at a time.
     """
 
     def __init__(self, dataset: Any) -> None:
-        """Sets whose steps are counted.
-
-        Args:
-            dataset: the ElasticDataset that `fit` gets, or the DataCursor of what it gets.
-        """
+        """Takes the ElasticDataset that `fit` gets, or the DataCursor of its data."""
         super().__init__()
         self._cursor = getattr(dataset, "cursor", dataset)
         self._batches = 0  # of this epoch of fit that are committed
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback."""
         self._batches = 0
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback; sets the learning rate, ends an epoch that was resumed.
+        """Sets the learning rate; ends a resumed epoch.
 
         Such an epoch has fewer batches than Keras expects. If Keras ran a step to find that out,
         the step would fail for want of data, but count in `optimizer.iterations`.
 
         Raises:
-            StopIteration: there is no more batch in this epoch; `fit` takes it for the end of it.
+            StopIteration: no batch of this epoch is left; `fit` then ends it.
             ValueError: the rate has to be changed and follows a schedule of the optimizer.
         """
         if self._batches > 0 and self._cursor.pass_is_done:
@@ -60,6 +55,6 @@ class CursorCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._cursor.applied = factor
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback; commits what was trained since it was last called."""
+        """Commits the steps since the last call."""
         self._cursor.commit(batch + 1 - self._batches)
         self._batches = batch + 1

@@ -33,12 +33,12 @@ def fit_callbacks(
     1. All ranks get the weights and the optimizer's state of rank 0.
     2. With `warmup`: the learning rate rises.
     3. Metrics become those of the data of all ranks, as in hvd.evaluate. The statistics of
-    BatchNormalization become their mean.
+       BatchNormalization become their mean.
     4. Yours: all ranks see the same metrics, so EarlyStopping or ReduceLROnPlateau decide alike.
     5. With `log_dir`: rank 0 writes for TensorBoard.
     6. With `checkpoint`: a CheckpointCallback, which resumes from the newest checkpoint, saves, and
-    at SIGTERM ends training after a checkpoint. It keeps the state of Keras' callbacks (the
-    patience of EarlyStopping) and of those with `state_dict()`; see `tfring help checkpoints`.
+       at SIGTERM ends training after a checkpoint. It keeps the state of Keras' callbacks (the
+       patience of EarlyStopping) and of those with `state_dict()`; see `tfring help checkpoints`.
 
     Args:
         callbacks: yours, the same on every rank. Where several ranks would write one file

@@ -1,4 +1,4 @@
-"""Horovod's callbacks for elastic training by a `fit` of the user's, in Keras 2 and 3."""
+"""Horovod's callbacks for elastic training by a `fit` of your own, in Keras 2 and 3."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ from tfring.keras.facts import Keras2Callback
 
 
 class _StateCallback(Keras2Callback, keras.callbacks.Callback):  # type: ignore[misc]
-    """What the three have in common; used by the thread that calls `fit`."""
+    """The base class of the three; the thread that calls `fit` uses them."""
 
     def __init__(self, state: Any) -> None:
-        """Sets whose attributes are kept up to date.
-
-        Args:
-            state: The KerasState that the function that `run` calls gets.
-        """
+        """Takes the KerasState, the argument of the function that `run` calls."""
         super().__init__()
         self.state = state
         self._offset = 0  # batches of this epoch that were trained before
@@ -33,7 +29,9 @@ class _StateCallback(Keras2Callback, keras.callbacks.Callback):  # type: ignore[
         self._goes_on = False
 
     def _is_over(self, batches: int, offset: int) -> bool:
-        """Whether the epoch is over after these batches of this `fit`, and `offset` before."""
+        """Returns whether the epoch is over after `offset` earlier batches and these of this
+        `fit`.
+        """
         steps = (self.params or {}).get("steps")
         return steps is not None and offset + batches >= steps
 
@@ -41,22 +39,21 @@ class _StateCallback(Keras2Callback, keras.callbacks.Callback):  # type: ignore[
 class CommitStateCallback(_StateCallback):
     """Commits the state after every `batches_per_commit`, and at the end of every epoch.
 
-    Put it last, so that a commit holds what the other callbacks have done. With 1 batch per commit
-    nothing that was trained is lost, and in an elastic job the weights need not be copied (see
-    KerasState); with more the commits cost less where steps are short. In Keras 2 the last batch of
-    an epoch is committed with the end of the epoch: that `fit` cannot go on with an epoch of which
-    no batch is left.
+    Put it last, so that a commit holds the effects of the other callbacks. With 1 batch per commit
+    no trained batch is lost, and in an elastic job the weights need not be copied (see KerasState).
+    With more, the commits cost less where steps are short. In Keras 2 the last batch of an epoch is
+    committed with the end of the epoch: that `fit` cannot resume an epoch without a batch left.
     """
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
         """Sets when to commit; the same on every rank.
 
         Args:
-            state: The KerasState that the function that `run` calls gets.
-            batches_per_commit: How many batches a commit holds.
+            state: the KerasState, the argument of the function that `run` calls.
+            batches_per_commit: how many batches a commit holds.
 
         Raises:
-            ValueError: It is not positive.
+            ValueError: batches_per_commit is not positive.
         """
         if batches_per_commit < 1:
             raise ValueError(f"batches_per_commit is at least 1, not {batches_per_commit}")
@@ -76,10 +73,10 @@ class CommitStateCallback(_StateCallback):
         self._seen = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback.
+        """Commits if that is due.
 
         Raises:
-            HostsUpdatedInterrupt: Ranks are about to come or go; `run` handles it.
+            HostsUpdatedInterrupt: ranks are about to come or go; `run` handles it.
         """
         done, self._seen = batch + 1 - self._seen, batch + 1
         self.state.mark_step(done)
@@ -96,30 +93,26 @@ class CommitStateCallback(_StateCallback):
         """Commits the state; a subclass may do more.
 
         Raises:
-            HostsUpdatedInterrupt: Ranks are about to come or go; `run` handles it.
+            HostsUpdatedInterrupt: ranks are about to come or go; `run` handles it.
         """
         self.batches_remaining = self.batches_per_commit
         self.state.commit()
 
 
 class _EndOfEpoch:
-    """Is true, and not the True by which another callback ends the training."""
+    """Is true, but different from the True by which another callback ends the training."""
 
 
 class UpdateBatchStateCallback(_StateCallback):
     """Keeps in `state.batch` how many batches of the epoch are trained; 0 between epochs.
 
-    Where `fit` goes on within an epoch, the epoch ends after the batches that were left of it. So
-    the numbers of batches that callbacks see in it begin with 0 again. Which data these batches
-    have is up to the dataset: `tfring.data` has some that go on where they were.
+    An epoch that `fit` resumes ends after the batches that were left of it. Callbacks see their
+    numbers begin with 0 again. The dataset decides which data these batches have: `tfring.data` has
+    datasets that resume where they were.
     """
 
     def __init__(self, state: Any) -> None:
-        """Sets whose `batch` is kept up to date.
-
-        Args:
-            state: A KerasState with the attribute `batch`.
-        """
+        """Takes a KerasState with the attribute `batch`."""
         super().__init__(state)
         self._end_of_epoch = _EndOfEpoch()
 
@@ -129,11 +122,7 @@ class UpdateBatchStateCallback(_StateCallback):
         self._offset = running_fit.shorten_epoch(self.model, steps, self._offset)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback.
-
-        Raises:
-            StopIteration: No batch is left of the epoch; Keras 3 takes it for the end of the epoch.
-        """
+        """Raises StopIteration if no batch of the epoch is left; Keras 3 then ends the epoch."""
         if not detect.is_model(self.model) and self._cut_short(batch):
             raise StopIteration
 
@@ -155,16 +144,12 @@ class UpdateBatchStateCallback(_StateCallback):
 class UpdateEpochStateCallback(_StateCallback):
     """Keeps in `state.epoch` how many epochs are trained.
 
-    Both ways to go on are understood: `fit(epochs=10 - state.epoch)`, which numbers epochs from 0
+    It understands both ways to resume: `fit(epochs=10 - state.epoch)`, which numbers epochs from 0
     again, and `fit(epochs=10, initial_epoch=state.epoch)`.
     """
 
     def __init__(self, state: Any) -> None:
-        """Sets whose `epoch` is kept up to date.
-
-        Args:
-            state: A KerasState with the attribute `epoch`.
-        """
+        """Takes a KerasState with the attribute `epoch`."""
         super().__init__(state)
         self._before = 0  # epochs that were trained before this `fit`
         self._first: int | None = None  # the number that Keras gives its first epoch

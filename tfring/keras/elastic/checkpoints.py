@@ -1,4 +1,4 @@
-"""The checkpoints of `fit` of this package, which the next job goes on from."""
+"""The checkpoints of elastic `fit`, from which the next job resumes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _EPOCHS = "epochs"
 class FitCheckpoints(TrainingCheckpoints):
     """Saves and loads a FitState; `restore`, `save_state` and `publish` are collectives.
 
-    Each generation of the job reserves one of the folder when it first saves: what a rank writes
-    that was taken for lost meanwhile has a lower name, and the highest one counts.
+    Each generation of the job reserves one of the folder when it first saves. So a rank that was
+    taken for lost writes under a lower name, and the highest name counts.
     """
 
     def __init__(self, given: Any, callbacks: Sequence[Any] = (), **when: Any) -> None:
-        """Takes what TrainingCheckpoints does, and the callbacks whose memory is kept."""
+        """Takes what TrainingCheckpoints does, and the callbacks whose states are kept."""
         super().__init__(given, **when)
         self._callbacks = list(callbacks)
         self._found: TrainingPosition | None = None
@@ -34,18 +34,15 @@ class FitCheckpoints(TrainingCheckpoints):
         self.generation, self.kept = None, None
 
     def begin_callbacks(self) -> None:
-        """Gives the callbacks what they remembered, after their `on_train_begin`."""
+        """Restores the callbacks, after their `on_train_begin`."""
         if self._found is not None:
             self.give_back(self._found, self._callbacks)
 
     def restore(self, state: FitState) -> TrainingPosition | None:
-        """Goes on from the newest checkpoint, if there is one. No rank has trained yet.
-
-        Returns:
-            What was found.
+        """Restores the newest checkpoint and returns it, or None; no rank has trained yet.
 
         Raises:
-            RuntimeError: As `begin` does.
+            RuntimeError: as `begin` does.
         """
         state.copy_all()  # a rank may be lost when only some of the variables have their new values
         found = self._found = self.begin(state.model, cursor=state.data)
@@ -72,15 +69,18 @@ class FitCheckpoints(TrainingCheckpoints):
         leaves: bool = False,
         last: bool = False,
     ) -> None:
-        """Takes what the last commit holds; a thread writes it.
+        """Saves the last commit; a thread writes it.
 
-        By the metrics in the logs the best checkpoints are kept. With `at_change` all ranks have
-        come to this commit to end the generation there: what comes later goes on from it, so it may
-        appear when the generation is over. `leaves` says that this rank takes no part in that.
-        `last` says that no other comes in this `fit`, or that nobody stays: it is not skipped.
+        Args:
+            state: where training is.
+            logs: their metrics choose the best checkpoints.
+            at_change: all ranks have come to this commit to end the generation there. The next one
+                resumes from it, so it may appear when this generation is over.
+            leaves: this rank takes no part in the next generation.
+            last: no other comes in this `fit`, or no rank stays: it is not skipped.
 
         Raises:
-            RuntimeError: An earlier checkpoint could not be written.
+            RuntimeError: an earlier checkpoint could not be written.
         """
         process = processes.present()
         now = 0 if process is None else process.generation

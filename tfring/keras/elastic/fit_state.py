@@ -1,4 +1,4 @@
-"""FitState: where `fit` of this package is, beside what KerasState keeps."""
+"""FitState: the position of an elastic `fit`, in addition to what KerasState keeps."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SAVE, _STOP, _HOSTS = 1, 2, 4
 
 @dataclasses.dataclass(frozen=True)
 class Epochs:
-    """The results of the epochs that are trained. Never changed, so that a commit copies nothing.
+    """The results of the trained epochs. Never changed, so that a commit copies nothing.
 
     Attributes:
-        results: Of each epoch its number, counted from 0, and its logs.
+        results: of each epoch its number, counted from 0, and its logs.
     """
 
     results: tuple[tuple[int, Mapping[str, Any]], ...] = ()
@@ -34,7 +34,7 @@ class Epochs:
         return Epochs((*self.results, (epoch, dict(logs))))
 
     def as_json(self) -> list[Any]:
-        """Returns them for a checkpoint."""
+        """Returns them as JSON for a checkpoint."""
         return [
             [epoch, {name: np.asarray(value).tolist() for name, value in logs.items()}]
             for epoch, logs in self.results
@@ -42,7 +42,7 @@ class Epochs:
 
     @classmethod
     def of_json(cls, value: Sequence[Any]) -> Epochs:
-        """Returns what `as_json` was called for."""
+        """Returns the object whose `as_json` was saved."""
         return cls(tuple((int(epoch), dict(logs)) for epoch, logs in value))
 
     def history(self, model: Any) -> Any:
@@ -59,14 +59,14 @@ class FitState(KerasState):
     """The state of one call of `fit`.
 
     Attributes:
-        data: The ElasticDataset.
-        epoch: Epochs that have ended, with the callbacks that are called then.
-        batch: Batches of the present epoch that are trained.
-        epochs: The results of the epochs.
-        trained: Steps that are done, those of earlier jobs included.
-        saved: How many of them are in the last checkpoint.
-        stopped: Whether a callback has ended training.
-        restored: Whether the newest checkpoint, if there is one, was loaded.
+        data: the ElasticDataset.
+        epoch: epochs that have ended, including the calls of callbacks.
+        batch: trained batches of the present epoch.
+        epochs: the results of the epochs.
+        trained: trained steps, those of earlier jobs included.
+        saved: how many of them are in the last checkpoint.
+        stopped: whether a callback has ended training.
+        restored: whether the newest checkpoint, if there is one, was loaded.
     """
 
     data: Any
@@ -93,7 +93,7 @@ class FitState(KerasState):
         )
 
     def add_steps(self, steps: int) -> None:
-        """Counts steps as done, which are not committed yet."""
+        """Counts steps as trained; they are not committed yet."""
         self.batch += steps
         self.trained += steps
         self.mark_step(steps)
@@ -103,10 +103,11 @@ class FitState(KerasState):
         self._commit_here()
 
     def ask(self, stop: bool, save: bool) -> tuple[int, bool, bool]:
-        """Asks all ranks what is to happen after this commit. A collective.
+        """Asks all ranks what comes after this commit. A collective.
 
-        Returns what has happened to the hosts, whether a rank wants all to stop, in a job that is
-        not elastic, and whether one wants a checkpoint. Of several, all ranks hear the first.
+        Returns:
+            What has happened to the hosts; whether a rank wants all to stop, in a job that is not
+                elastic; whether one wants a checkpoint. Of several, all ranks hear only the first.
         """
         wish = _STOP if stop else _SAVE if save else 0
         update, wish = divmod(strongest(self._heard() * _HOSTS + wish), _HOSTS)

@@ -58,40 +58,40 @@ def fit(
 ) -> Any:
     """Trains a model of Keras 3, and goes on when ranks are lost or join (`tfring help elastic`).
 
-    The same on all ranks, in jobs that are elastic and in others. SIGTERM ends this process after
-    the batch that is under way, and all ranks of a job that is not elastic.
+    Call it in the same way on all ranks, in elastic jobs and in others. SIGTERM ends this process
+    after the present batch, and in a job that is not elastic all ranks.
 
     Args:
-        model: Compiled with an optimizer that DistributedOptimizer has wrapped, and built.
-        data: An array or a tuple (inputs, targets) or (inputs, targets, sample weights) of arrays
+        model: compiled with an optimizer that DistributedOptimizer has wrapped, and built.
+        data: an array or a tuple (inputs, targets) or (inputs, targets, sample weights) of arrays
             or structures of arrays, all samples on every rank; or an ElasticDataset.
-        epochs: How many epochs are trained, those of the checkpoint included.
-        batch_size: Samples of a batch, of all ranks together with "fixed_global", of each rank with
+        epochs: how many epochs are trained, those of the checkpoint included.
+        batch_size: samples of a batch, of all ranks together with "fixed_global", of each rank with
             "scaled"; None with an ElasticDataset, which has a policy of its own.
-        policy: What more or fewer ranks change: "fixed_global": nothing; "scaled": batch and
-            learning rate grow with the number of ranks.
+        policy: what a different number of ranks changes: "fixed_global": nothing; "scaled": batch
+            and learning rate grow with the number of ranks.
         callbacks: Keras callbacks; they see one training, and each epoch once.
-        validation_data: As `data`, of which each rank evaluates a part after each epoch; or
-            anything else that `model.evaluate` takes, all of which every rank evaluates.
-        validation_batch_size: Samples of a batch of one rank; None: as Keras has it.
-        checkpoint: A Checkpointer, or the path or URL of a folder, from whose newest checkpoint
-            training goes on, and where it saves.
-        every_epochs: Saves a checkpoint at the end of every n-th epoch; None for never.
-        every_steps: Saves after every n-th step, at a commit; None for never.
-        every_seconds: Saves at a commit when this time has passed on rank 0; None for never.
-        restore: Whether training goes on from the newest checkpoint; "required": it must.
-        shuffle: Whether the samples are shuffled, in each epoch in another way.
-        seed: Of the shuffle.
-        batches_per_commit: After how many batches the state is committed.
-        verbose: As in `model.fit`, of rank 0; the others show nothing.
+        validation_data: like `data`; each rank evaluates a part after each epoch. Or anything else
+            that `model.evaluate` takes, all of which every rank evaluates.
+        validation_batch_size: samples of a batch of one rank; None is Keras' default.
+        checkpoint: a Checkpointer, or the path or URL of a folder. Training resumes from its newest
+            checkpoint, and saves there.
+        every_epochs: saves a checkpoint at the end of every n-th epoch; None for never.
+        every_steps: saves after every n-th step, at a commit; None for never.
+        every_seconds: saves at a commit when this time has passed on rank 0; None for never.
+        restore: whether training resumes from the newest checkpoint; "required": it must.
+        shuffle: whether to shuffle the samples, differently in each epoch.
+        seed: of the shuffle.
+        batches_per_commit: after how many batches the state is committed.
+        verbose: as in `model.fit`, of rank 0; the others show nothing.
 
     Returns:
         The keras.callbacks.History of the whole training, the same on all ranks.
 
     Raises:
-        NotImplementedError: A model of Keras 2; KerasState and the callbacks are for these.
-        ValueError: The model is not built, or an argument has an impossible value.
-        tf.errors.OpError: A rank was lost, in a job that is not elastic.
+        NotImplementedError: a model of Keras 2, which needs KerasState and the callbacks.
+        ValueError: the model is not built, or an argument has an impossible value.
+        tf.errors.OpError: a rank was lost, in a job that is not elastic.
     """
     arguments.require_init("fit")
     if detect.is_model(model):
@@ -157,7 +157,7 @@ class _Training:
         return self._termination.requested
 
     def train(self, state: FitState) -> None:
-        """Trains in one generation, from where the state is to the end."""
+        """Trains in one generation, from the present state to the end."""
         if self._checkpoints is not None:
             self._checkpoints.begin_generation()
             if not state.restored:
@@ -207,7 +207,7 @@ class _Training:
 
 
 def _trains(frame: FrameType | None) -> bool:
-    """Whether a training is among the callers of a frame."""
+    """Returns whether a training is among the callers of a frame."""
     while frame is not None:
         if frame.f_code is _Training.train.__code__:
             return True

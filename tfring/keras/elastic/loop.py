@@ -1,4 +1,4 @@
-"""The callbacks by which `fit` of this package commits steps and epochs, around the user's."""
+"""The callbacks by which elastic `fit` commits steps and epochs, around the user's."""
 
 from __future__ import annotations
 
@@ -26,14 +26,10 @@ from tfring.runtime.settings.environment import read_settings
 
 
 class CommitSteps(CursorCallback):
-    """Comes first: commits a step before anything else can fail, and ends epochs in time."""
+    """The first callback: commits a step before anything else can fail, and ends epochs in time."""
 
     def __init__(self, state: FitState, batches_per_commit: int) -> None:
-        """Sets what is committed.
-
-        Raises:
-            ValueError: It is not positive.
-        """
+        """Raises ValueError if batches_per_commit is not positive."""
         if batches_per_commit < 1:
             raise ValueError(f"batches_per_commit is at least 1, not {batches_per_commit}")
         super().__init__(state.data)
@@ -47,7 +43,7 @@ class CommitSteps(CursorCallback):
         self._since = 0
 
     def keep_metrics(self, metrics: EpochMetrics | None) -> None:
-        """Takes the metrics of the epoch that is gone on with, which Keras resets."""
+        """Keeps the metrics of the epoch that is resumed, which Keras resets."""
         self._metrics = metrics
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -56,11 +52,7 @@ class CommitSteps(CursorCallback):
             self._metrics = None
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback.
-
-        Raises:
-            StopIteration: No batch is left of this epoch; Keras takes it for the end of the epoch.
-        """
+        """Raises StopIteration if no batch of this epoch is left; Keras then ends the epoch."""
         if self._state.data.epoch > self._state.epoch:
             raise StopIteration
         super().on_train_batch_begin(batch, logs)
@@ -85,13 +77,13 @@ class CommitSteps(CursorCallback):
 
 
 class Validate(keras.callbacks.Callback):  # type: ignore[misc]
-    """Adds the metrics of the validation data, of which every rank takes a part."""
+    """Adds the metrics of the validation data.
+
+    Each rank evaluates a part of a tuple of arrays, or all of anything else that `model.evaluate`
+    takes.
+    """
 
     def __init__(self, data: Any, batch_size: int | None, users: UserCallbacks) -> None:
-        """Sets what is evaluated, and which callbacks hear of it.
-
-        Of a tuple of arrays each rank takes a part; of what else `model.evaluate` takes, all.
-        """
         super().__init__()
         self._data, self._batch_size, self._users = data, batch_size, users
 
@@ -114,7 +106,7 @@ class Validate(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
-    """Comes last: commits the end of an epoch, and lets ranks come and go."""
+    """The last callback: commits the end of an epoch, and lets ranks come and go."""
 
     def __init__(
         self,
@@ -132,15 +124,15 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
         self._logs: Mapping[str, Any] | None = None  # of that epoch
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Commits, because the user's are called only once."""
+        """Commits, because the user's callbacks are called only once."""
         self._state.commit_here()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback.
+        """Saves and lets ranks come and go, after a commit.
 
         Raises:
-            HostsUpdatedInterrupt: Ranks are about to come or go; `run` handles it.
-            SystemExit: All ranks were asked to end, and have saved.
+            HostsUpdatedInterrupt: ranks are about to come or go; `run` handles it.
+            SystemExit: all ranks were asked to end, and have saved.
         """
         if self._checkpoints is not None:
             self._checkpoints.look_at_loss(self.model, logs)
@@ -161,9 +153,9 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
         self._let_change(may_save=True, final=last)
 
     def _agree(self) -> None:
-        """Takes from rank 0 what its callbacks have decided.
+        """Takes the decisions of rank 0's callbacks.
 
-        Callbacks of ranks that have joined later do not know of the epochs before.
+        Callbacks of ranks that have joined later do not know the epochs before.
         """
         if topology.size() == 1:
             return
@@ -172,7 +164,7 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
         Decisions(stop, tuple(map(tuple, rates))).apply(self.model)
 
     def _let_change(self, *, may_save: bool, final: bool = False) -> None:
-        """Saves what is due, and lets ranks come and go, if no accumulated gradient is lost.
+        """Saves if that is due, and lets ranks come and go, if no accumulated gradient is lost.
 
         After the last batch of an epoch it may not save: the end of the epoch comes next. `final`
         says that there is no later commit to do it at.
@@ -211,7 +203,7 @@ class CommitEpochs(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def _own_part(data: Any) -> Any:
-    """This rank's samples of arrays; all where there are fewer than ranks."""
+    """Returns this rank's samples of arrays; all if there are fewer samples than ranks."""
 
     def cut(array: Any) -> Any:
         few = len(array) < topology.size()

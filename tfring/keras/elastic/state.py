@@ -1,16 +1,15 @@
-"""KerasState: what elastic training with Keras keeps.
+"""KerasState: the state of elastic training with Keras.
 
-A commit after every batch need not copy the weights: where steps have a gate (training/gate.py) a
-step is done whole or not at all, so after a failure the live weights are those of the last commit,
-or those of the step after it, which then counts as committed. Only what a step changes without a
-gate is copied then: BatchNorm's statistics, the states of seed generators, metrics.
+A commit after every batch need not copy the weights. Where steps have a gate (training/gate.py) a
+step is done completely or not at all. So after a failure the live weights are those of the last
+commit, or those of the step after it, which then counts as committed. Only what a step changes
+without a gate is copied: BatchNorm's statistics, the states of seed generators, metrics.
 
-That needs to be known of a step: that one optimizer of Keras 3, whose hook reduces the gradients in
-every batch, makes all updates, that `iterations` counts it, and that no attribute has a
-`state_dict`, as a cursor of the data has. Otherwise weights are copied as well. A copy costs little
-by itself: the value of a variable that is kept is not written to, so the next update takes new
-memory for its result. That is also why copies are safe under XLA, which else may write into the
-memory of a variable before a step has succeeded.
+This needs a known step: one optimizer of Keras 3, whose hook reduces the gradients in every batch,
+makes all updates, `iterations` counts it, and no attribute has a `state_dict`, as a data cursor
+has. Otherwise weights are copied as well. A copy costs little by itself: the next update of a
+variable takes new memory for its result, since the kept value is not overwritten. So copies are
+also safe under XLA, which else may write into the memory of a variable before a step has succeeded.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class KerasState(TensorFlowKerasState):
     """A Keras model with its optimizers, and attributes of any kind; Horovod's class.
 
     All ranks have in common, and get after a change from the rank that is ahead: the weights of the
-    model, the variables of its optimizers, the attributes. Each rank keeps its own, at a commit,
-    and after a failure gets back: the states of seed generators, metrics, accumulated gradients,
+    model, the variables of its optimizers, the attributes. Each rank keeps its own at a commit, and
+    gets them back after a failure: the states of seed generators, metrics, accumulated gradients,
     and local variables.
     """
 
@@ -48,12 +47,12 @@ class KerasState(TensorFlowKerasState):
         """Takes a model and makes each of `kwargs` an attribute.
 
         Args:
-            model: A model of Keras 2 or 3 that is built. Its optimizer is built if it is not.
-            optimizer: One that cannot be reached from the model.
-            **kwargs: Names and first values of the attributes.
+            model: a built model of Keras 2 or 3. Its optimizer is built if it is not.
+            optimizer: one that cannot be reached from the model.
+            **kwargs: names and first values of the attributes.
 
         Raises:
-            ValueError: The model is not built.
+            ValueError: the model is not built.
         """
         self._each_batch = False  # whether every batch is committed
         self._live: int | None = None  # steps of the optimizer in the last commit, if not copied
@@ -66,14 +65,14 @@ class KerasState(TensorFlowKerasState):
         super().__init__(model, optimizer, **kwargs)
 
     def commits_each_batch(self, each: bool) -> None:
-        """Is called by what commits: whether it will do so after every batch, and nowhere else.
+        """Sets whether there is a commit after every batch, and nowhere else.
 
         If not, every commit copies the weights.
         """
         self._each_batch = each
 
     def save(self) -> None:
-        """See `State.save`."""
+        """Keeps the present state, as `State.save`."""
         if self._fresh:
             self._find()
             self._fresh -= 1
@@ -86,15 +85,15 @@ class KerasState(TensorFlowKerasState):
     def copy_all(self) -> None:
         """Copies the weights, too, until the next commit.
 
-        For what is about to change them, and is no step: it may fail when some are changed and
-        others are not. They have to be as the last commit has left them.
+        Call it before something other than a step changes them: it may fail when only some are
+        changed. They have to be as the last commit has left them.
         """
         if self._live is not None:
             self._live = None
             self._save_variables()
 
     def restore(self) -> None:
-        """See `State.restore`."""
+        """Goes back to the last commit, as `State.restore`."""
         ahead = 0 if self._live is None else int(facts.number(self._counter)) - self._live
         if ahead > 0:
             self._take_steps(ahead)
@@ -110,16 +109,16 @@ class KerasState(TensorFlowKerasState):
         super().sync()
 
     def _take_steps(self, steps: int) -> None:
-        """Commits steps that were done, after which a callback failed before their commit."""
+        """Commits completed steps, after which a callback failed before their commit."""
         ObjectState.restore(self)
         if "batch" in self._names:
             self.batch: Any = self.batch + steps
         self._commit_steps(steps)
 
     def _knows_data(self) -> bool:
-        """Whether `_take_steps` brings all attributes to where the steps are.
+        """Returns whether `_take_steps` brings all attributes to where the steps are.
 
-        What comes after steps that were done is not known of a cursor of the data, say.
+        The position of a data cursor, for example, after completed steps is not known.
         """
         return not any(has_content(getattr(self, name)) for name in self._names)
 
@@ -153,7 +152,7 @@ class KerasState(TensorFlowKerasState):
         super()._unpack(parts)
 
     def _find(self) -> None:
-        """Finds the variables, which takes longer than to copy them where models are large."""
+        """Finds the variables, which takes longer than to copy them if models are large."""
         with remembered(self.model):
             optimizers = list(optimizers_of(self.model).values())
             local = shared.local_variables(self.model, ())
@@ -184,7 +183,7 @@ class KerasState(TensorFlowKerasState):
         self._loose = [v for v in self._common if id(v) not in gated]
 
     def _step_counter(self, optimizers: Sequence[Any]) -> Any:
-        """What counts the steps, if a step is known to be done whole or not at all; else None."""
+        """Returns the counter of steps if a step is done completely or not at all; else None."""
         if detect.is_model(self.model) or not gate.wanted() or len(optimizers) != 1:
             return None
         hook = find_hook(optimizers[0])
@@ -200,13 +199,13 @@ class KerasState(TensorFlowKerasState):
 
 
 def _variables_of(model: Any) -> list[Any]:
-    """The variables of a model and of its metrics."""
+    """Returns the variables of a model and of its metrics."""
     metrics = [variable for metric in model.metrics for variable in metric.variables]
     return [*model.variables, *metrics]
 
 
 def _value(variable: Any) -> Any:
-    """The value of a variable, which later updates do not change."""
+    """Returns the value of a variable, which later updates do not change."""
     held = variable if isinstance(variable, tf.Variable) else variable.value
     with tf.device("CPU:0"):
         return tf.identity(held.read_value())

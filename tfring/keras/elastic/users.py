@@ -1,4 +1,4 @@
-"""UserCallbacks: the callbacks that a user gave `fit`, for which one `fit` is one training."""
+"""UserCallbacks: the user's callbacks of an elastic `fit`, which see one training."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tfring.keras.callbacks.decisions import Decisions
 
 
 class UserCallbacks(keras.callbacks.Callback):  # type: ignore[misc]
-    """Passes on what Keras calls, as if training were never interrupted.
+    """Passes on the calls of Keras, as if training were never interrupted.
 
     A generation of the job is one `fit` of Keras. The user's callbacks see one beginning and one
-    end of the training, each epoch once, under its true number, and the batches of an epoch that is
-    gone on with under theirs. Used by the thread that calls `fit`.
+    end of the training, each epoch once under its true number, and the batches of a resumed epoch
+    under their true numbers. The thread that calls `fit` uses it.
     """
 
     def __init__(
         self, callbacks: Sequence[Any], state: Any, begun: Callable[[], None] = lambda: None
     ) -> None:
-        """Takes the user's callbacks, the FitState, and what is called when they have begun."""
+        """Takes the user's callbacks, the FitState, and a function to call when they have begun."""
         super().__init__()
         self._callbacks, self._state, self._tell_begun = list(callbacks), state, begun
         self.all: Any = None  # a CallbackList of them, once training has begun
@@ -55,10 +55,10 @@ class UserCallbacks(keras.callbacks.Callback):  # type: ignore[misc]
         self.all.on_train_batch_end(self._offset + batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As in keras.callbacks.Callback.
+        """Ends an epoch once.
 
-        If a rank is lost before the end of the epoch is committed, it comes again. What the
-        callbacks have decided then holds, although they are not called again.
+        If a rank is lost before the end of the epoch is committed, the epoch ends again. The
+        earlier decisions of the callbacks then hold; they are not called again.
         """
         if epoch <= self._ended:
             if self._decided is not None:
@@ -72,7 +72,7 @@ class UserCallbacks(keras.callbacks.Callback):  # type: ignore[misc]
             self._decided = Decisions.of(self.model)
 
     def finish(self, logs: dict[str, Any] | None) -> None:
-        """Says that training is over, on all ranks; once."""
+        """Ends training, on all ranks; once."""
         if self.all is not None and not self._finished:
             self._finished = True
             self.all.on_train_end(logs)

@@ -1,20 +1,20 @@
-"""Keras2Hook: what is attached to a user's own Keras 2 optimizer so that it reduces gradients.
+"""Keras2Hook: attached to a user's own Keras 2 optimizer, so that it reduces gradients.
 
 Both kinds of Keras 2 optimizers have a method that sums gradients over the replicas of a
 tf.distribute strategy: `aggregate_gradients`, in legacy optimizers `_aggregate_gradients`. Their
-`apply_gradients` calls it, unless it is told that the gradients are aggregated already; a
+`apply_gradients` calls it, unless it is told that the gradients are aggregated already. A
 LossScaleOptimizer calls it after it has divided the gradients by the loss scale and before it looks
-for inf and nan. The hook replaces it, and so every rank sees the same inf. It also replaces
+for inf and nan. The hook replaces it, so every rank sees the same inf. It also replaces
 
-- `apply_gradients`: with backward_passes_per_step it accumulates; gradients that the caller says
-  are aggregated have to come from a reduction;
+- `apply_gradients`: with backward_passes_per_step it accumulates; gradients that the caller calls
+  aggregated have to come from a reduction;
 - `_internal_apply_gradients`, legacy `_distributed_apply`, which update the weights: they raise if
   the gradients have not been reduced;
 - `get_gradients` of legacy optimizers, which builds gradients in a TF1 graph, and their
   `_compute_gradients`: both return reduced gradients, which the program may clip and apply.
 
-The replacements are instance attributes: saving and `get_config` see the plain optimizer, and one
-made from its configuration is plain again, which the callbacks refuse. A deepcopy is wrapped.
+An optimizer made from the configuration of another is plain, which the callbacks refuse. A deepcopy
+is wrapped.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Keras2Hook(GradientHook):
         self._put(methods)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Keras2Hook:
-        """Is called while the optimizer is copied; the methods of the copy belong to the result."""
+        """Copies the hook, and its optimizer, for `copy.deepcopy`."""
         copied = Keras2Hook(copy.deepcopy(self.optimizer, memo), self.options, self)
         memo[id(self)] = copied
         return copied
@@ -180,11 +180,11 @@ class Keras2Hook(GradientHook):
         return self._helpers[key]
 
     def _reduce_early(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        """Reduces what a program asks for before it applies it.
+        """Reduces gradients that a program gets before it applies them.
 
-        Not where gradients are accumulated, where `apply_gradients` reduces their sum. Not for
-        Keras itself: `minimize` and LossScaleOptimizer apply what they get, the latter without the
-        loss scale, and that reduces it.
+        It does not where gradients are accumulated: `apply_gradients` reduces their sum. It does
+        not for Keras itself either: `minimize` and LossScaleOptimizer apply the gradients, the
+        latter without the loss scale, and that reduces them.
         """
         if self.accumulates or _keras_calls():
             return pairs
@@ -205,7 +205,7 @@ class Keras2Hook(GradientHook):
         return list(zip(reduced, variables, strict=True))
 
     def _given_reduced(self, pairs: list[Any]) -> bool:
-        """Returns whether gradients that are said to be aggregated are those that were reduced.
+        """Returns whether gradients that are called aggregated are those that were reduced.
 
         Those that this optimizer reduced early and that were changed since are to be reduced again.
 
@@ -241,7 +241,7 @@ class Keras2Hook(GradientHook):
 
 
 def _keras_calls() -> bool:
-    """Returns whether it is Keras that calls tfring, and not the program."""
+    """Returns whether Keras calls tfring, and not the program."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _package_of(frame) in ("tfring", "tensorflow"):
         frame = frame.f_back

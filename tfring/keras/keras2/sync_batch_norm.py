@@ -14,11 +14,9 @@ from tfring.training import moments
 
 @tf_keras.utils.register_keras_serializable(package="tfring")
 class SyncBatchNormalization(tf_keras.layers.BatchNormalization):  # type: ignore[misc]
-    """tf_keras.layers.BatchNormalization whose batch is that of all ranks together.
+    """tf_keras.layers.BatchNormalization over the batches of all ranks; else as for Keras 3.
 
-    Every sample has the same weight, also where ranks have batches of different sizes or masks; a
-    rank may have an empty batch. All ranks of the process set must train the layer in the same
-    steps. Horovod's layer of this name is the same, without masks.
+    Horovod's layer of this name is the same, without masks.
     """
 
     def __init__(self, fused: bool | None = False, process_set: Any = None, **kwargs: Any) -> None:
@@ -46,7 +44,7 @@ class SyncBatchNormalization(tf_keras.layers.BatchNormalization):  # type: ignor
         self.process_set = process_set
 
     def get_config(self) -> dict[str, Any]:
-        """As in tf_keras.layers.Layer; the process set is saved as its ranks, unless it is all."""
+        """Saves the process set as its ranks, unless it is all."""
         config: dict[str, Any] = super().get_config()
         chosen = self.process_set
         if chosen is not None and chosen is not process_sets.global_process_set:

@@ -32,8 +32,8 @@ class CommunicationMetricsCallback(Keras2Callback, keras.callbacks.Callback):  #
     """Adds to an epoch's logs how much of its steps was communication on this rank.
 
     - `comm_seconds`: per step, the time with at least one bucket of gradients under way.
-    - `comm_exposed_seconds`: per step, the time from the last gradient until all were reduced:
-      the cost of the communication, since nothing was left to compute.
+    - `comm_exposed_seconds`: per step, the time from the last gradient until all were reduced: the
+      cost of the communication, since nothing was left to compute.
     - `comm_waiting_seconds`: of that, the time in which other ranks had not asked for a bucket yet.
       The rank with the smallest value is the one that the others wait for.
     - `comm_bytes`: per step, the bytes of the gradients.
