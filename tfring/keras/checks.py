@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from tfring.collectives import objects
 from tfring.keras import detect, facts
-from tfring.keras.gradient_hook import find_hook, innermost
-from tfring.keras.model_optimizers import optimizers_of, reachable
+from tfring.keras.gradient_hook import hook_of, innermost
+from tfring.keras.model_optimizers import hooks_of, reachable
 from tfring.ops import library
 from tfring.runtime import topology
 from tfring.training.comparison.hashes import name_of
@@ -78,7 +78,7 @@ def at_train_begin(model: Any) -> None:
             "first. In a loop of your own that needs no compile(), use "
             "hvd.broadcast_variables(model.weights, root_rank=0) in place of callbacks"
         )
-    hook = _hook_of(model)
+    hook = hook_of(model)
     optimizer = model.optimizer
     standard = optimizer is not None and not has_own_train_step(model)
     if hook is None and standard and topology.size() > 1 and _may_train(model):
@@ -180,7 +180,7 @@ def may_skip_reduction(model: Any) -> bool:
     Code of the user decides that, in train_step or in an optimizer that holds the wrapped one: it
     may call that optimizer's `apply`, or only take its settings.
     """
-    hook = _hook_of(model)
+    hook = hook_of(model)
     own = hook is not None and hook.optimizer is not innermost(model.optimizer)
     return own or has_own_train_step(model)
 
@@ -213,8 +213,7 @@ _verified: weakref.WeakKeyDictionary[Any, _Verified] = weakref.WeakKeyDictionary
 
 
 def _parts(model: Any) -> list[Any]:
-    hooks = [find_hook(optimizer) for optimizer in optimizers_of(model).values()]
-    return [model.train_function, *hooks]
+    return [model.train_function, *hooks_of(model).values()]
 
 
 def _remember(model: Any) -> _Verified:
@@ -228,15 +227,10 @@ def _weak(value: Any) -> Callable[[], Any]:
     return weakref.ref(value) if value is not None else lambda: None
 
 
-def _hook_of(model: Any) -> Any:
-    optimizer = getattr(model, "optimizer", None)  # a model that was never compiled has none
-    return None if optimizer is None else find_hook(optimizer)
-
-
 def _may_train(model: Any) -> bool:
     """Returns whether a model has trainable weights, or may have them once it is built."""
     return not model.built or bool(facts.weights_of(model, trainable=True))
 
 
 def _needs_reduction(model: Any) -> bool:
-    return _hook_of(model) is not None or has_own_train_step(model)
+    return hook_of(model) is not None or has_own_train_step(model)

@@ -30,11 +30,11 @@ def innermost(optimizer: Any) -> Any:
 
 
 def find_hook(optimizer: Any) -> Any:
-    """Returns the hook of an optimizer of either Keras, or of one inside it, or None.
+    """Returns the hook of an optimizer of either Keras, or of one inside it; else None, as of None.
 
     A custom optimizer may hold the wrapped one in any attribute (Lookahead, averages).
     """
-    waiting, seen = [innermost(optimizer)], set()
+    waiting, seen = [] if optimizer is None else [innermost(optimizer)], set()
     for inner in waiting:
         hook: Any = getattr(inner, _ATTRIBUTE, None)
         # An attribute that was copied along with __dict__ still belongs to the original optimizer.
@@ -44,6 +44,11 @@ def find_hook(optimizer: Any) -> Any:
         held = [value for value in vars(inner).values() if hasattr(value, "apply_gradients")]
         waiting += [innermost(each) for each in held if id(innermost(each)) not in seen]
     return None
+
+
+def hook_of(model: Any) -> Any:
+    """Returns the hook of the optimizer that `compile` was given, or None."""
+    return find_hook(getattr(model, "optimizer", None))
 
 
 class _Names:

@@ -164,7 +164,7 @@ def install() -> None:
 
 @functools.wraps(_original_step)
 def _train_step(self: Any, data: Any) -> Any:
-    hook = None if self.optimizer is None else find_hook(self.optimizer)
+    hook = find_hook(self.optimizer)
     if hook is None:
         with unreduced.taking_gradients():
             return _original_step(self, data)

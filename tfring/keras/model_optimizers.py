@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfring.keras import detect
-from tfring.keras.gradient_hook import innermost
+from tfring.keras.gradient_hook import find_hook, innermost
 
 _LONGEST = 1000  # elements of a container that is looked into; what is longer holds data
 _PLAIN = {type(None), bool, int, float, str, bytes, types.FunctionType, types.MethodType}
@@ -68,6 +68,12 @@ def reachable(model: Any) -> dict[str, Any]:
         if not is_optimizer(value):
             waiting.extend(reversed(list(_children(path, value))))
     return found
+
+
+def hooks_of(model: Any) -> dict[str, Any]:
+    """Returns the hooks of the optimizers that DistributedOptimizer has wrapped, by path."""
+    hooks = {path: find_hook(optimizer) for path, optimizer in optimizers_of(model).items()}
+    return {path: hook for path, hook in hooks.items() if hook is not None}
 
 
 def is_optimizer(value: Any) -> bool:

@@ -12,8 +12,8 @@ from tfring.collectives.variables import broadcast_variables, describe_variables
 from tfring.keras import checks, facts, preprocessing
 from tfring.keras.callbacks import fits, state
 from tfring.keras.callbacks.base import LocalVariablesCallback
-from tfring.keras.gradient_hook import find_hook, innermost
-from tfring.keras.model_optimizers import optimizers_of
+from tfring.keras.gradient_hook import hook_of, innermost
+from tfring.keras.model_optimizers import hooks_of, optimizers_of
 from tfring.runtime import topology
 from tfring.training import first_steps
 
@@ -84,13 +84,14 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
         preprocessing.make_equal(self.model, self.root_rank)
         state.build_before_tracing(self.model)
         weights = state.shared_weights(self.model, self.local())
+        optimizers, hooks = optimizers_of(self.model), hooks_of(self.model)
         mine = {
             "whole": bool(self.model.built),
             "weights": describe_variables(weights),
             "built": state.built_with(self.model),
-            "classes": self._optimizer_classes(),
-            "names": self._optimizer_names(),
-            "executions": self._executions(),
+            "classes": {path: type(innermost(optimizers[path])).__name__ for path in hooks},
+            "names": {path: hook.name for path, hook in hooks.items()},
+            "executions": _executions(self.model),
             "rates": self._settable_rates(),
         }
         everywhere = objects.allgather_json(mine, name="tfring.broadcast_callback.begin")
@@ -120,22 +121,6 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
             for path, part in parts.items()
             if facts.is_variable(getattr(part, "_learning_rate", None))
         }
-
-    def _executions(self) -> int | None:
-        """Returns how many steps Keras runs between two calls of the callbacks."""
-        optimizer = self.model.optimizer
-        hook = None if optimizer is None else find_hook(optimizer)
-        return None if hook is None else int(getattr(self.model, "steps_per_execution", 1))
-
-    def _optimizer_classes(self) -> dict[str, str]:
-        """Returns the classes of the wrapped optimizers, by their paths."""
-        found = optimizers_of(self.model).items()
-        return {path: type(innermost(each)).__name__ for path, each in found if find_hook(each)}
-
-    def _optimizer_names(self) -> dict[str, str]:
-        """Returns the names under which the wrapped optimizers reduce, by their paths."""
-        hooks = {path: find_hook(each) for path, each in optimizers_of(self.model).items()}
-        return {path: hook.name for path, hook in hooks.items() if hook is not None}
 
     def _refuse_different_ranks(self, everywhere: list[dict[str, Any]]) -> None:
         """Raises RuntimeError on all ranks if some would wait for calls that others never make."""
@@ -182,6 +167,11 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
 
     def _broadcast(self, variables: list[Any]) -> None:
         broadcast_variables(variables, root_rank=self.root_rank, device=self.device)
+
+
+def _executions(model: Any) -> int | None:
+    """Returns how many steps Keras runs between two calls of the callbacks."""
+    return None if hook_of(model) is None else int(getattr(model, "steps_per_execution", 1))
 
 
 def _all_equal(values: Iterable[Any]) -> bool:

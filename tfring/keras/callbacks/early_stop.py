@@ -10,8 +10,8 @@ import tensorflow as tf
 from tfring.collectives.step import step
 from tfring.keras.callbacks.guard import train_together
 from tfring.keras.checks import has_own_train_step
-from tfring.keras.gradient_hook import find_hook
-from tfring.keras.model_optimizers import optimizers_of
+from tfring.keras.gradient_hook import hook_of
+from tfring.keras.model_optimizers import hooks_of
 from tfring.runtime import process_sets, topology
 
 
@@ -25,7 +25,7 @@ def knows_next_collective(model: Any) -> bool:
     The first collective of a user's own step is unknown, and with accumulation there may be no next
     reduction.
     """
-    hook = _hook_of(model)
+    hook = hook_of(model)
     return hook is not None and not hook.accumulates and not has_own_train_step(model)
 
 
@@ -48,7 +48,7 @@ def leave_epoch(model: Any, batches: int, steps: int, advice: str) -> None:
     when = f"after batch {batches} of {steps}"
     if knows_next_collective(model):
         meet_after_epoch(model, f"training was stopped here {when}", advice)
-    elif _hook_of(model) is not None or has_own_train_step(model):
+    elif hook_of(model) is not None or has_own_train_step(model):
         _fail_step(model, f"it ended training {when}: {_TOGETHER}")
 
 
@@ -63,7 +63,7 @@ def meet_after_epoch(model: Any, what: str, advice: str) -> None:
     Raises:
         RuntimeError: other ranks train on; these get an error from their training step.
     """
-    hook = _hook_of(model)
+    hook = hook_of(model)
     assert hook is not None
     try:
         with step(hook.process_set):  # the others' step fails; so this rank's ends as well
@@ -81,13 +81,9 @@ _TOGETHER = (
 )
 
 
-def _hook_of(model: Any) -> Any:
-    return None if model.optimizer is None else find_hook(model.optimizer)
-
-
 def _fail_step(model: Any, text: str) -> None:
-    hooks = [find_hook(optimizer) for optimizer in optimizers_of(model).values()]
-    used = {process_sets.checked_id(h.process_set): h.process_set for h in hooks if h is not None}
+    sets = [hook.process_set for hook in hooks_of(model).values()]
+    used = {process_sets.checked_id(each): each for each in sets}
     if train_together(model):
         used[0] = process_sets.global_process_set
     with contextlib.suppress(StoppedEarly), contextlib.ExitStack() as steps:

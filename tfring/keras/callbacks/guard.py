@@ -9,8 +9,7 @@ from typing import Any
 
 from tfring.keras import facts
 from tfring.keras.callbacks import state
-from tfring.keras.gradient_hook import find_hook
-from tfring.keras.model_optimizers import optimizers_of
+from tfring.keras.model_optimizers import hooks_of
 from tfring.observe.recorder.marks import EQUAL, ROUNDED
 from tfring.runtime import _native, process_sets, topology
 from tfring.runtime.settings.environment import read_settings
@@ -143,5 +142,5 @@ def train_together(model: Any) -> bool:
     """Returns whether all optimizers and tapes reduce the model's gradients over all ranks."""
     if reductions.any_in_process_set(facts.weights_of(model, trainable=True)):
         return False
-    hooks = [find_hook(optimizer) for optimizer in optimizers_of(model).values()]
-    return all(process_sets.checked_id(h.process_set) == 0 for h in hooks if h is not None)
+    hooks = hooks_of(model).values()
+    return all(process_sets.checked_id(hook.process_set) == 0 for hook in hooks)

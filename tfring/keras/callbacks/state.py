@@ -8,8 +8,8 @@ from typing import Any
 import keras
 
 from tfring.keras import detect, facts
-from tfring.keras.gradient_hook import find_hook, innermost
-from tfring.keras.model_optimizers import optimizers_of, reachable
+from tfring.keras.gradient_hook import innermost
+from tfring.keras.model_optimizers import hooks_of, optimizers_of, reachable
 from tfring.training.local_variables import variable_key
 from tfring.training.reduction_record import reductions
 
@@ -28,11 +28,9 @@ def as_list(variables: Any) -> list[Any]:
 
 def local_variables(model: Any, given: Iterable[Any]) -> list[Any]:
     """Returns the given variables, and those that are local for an optimizer or a tape."""
-    hooks = [find_hook(optimizer) for optimizer in optimizers_of(model).values()]
     trained = facts.weights_of(model, trainable=True)
-    known = [hook.local_among(trained) for hook in hooks if hook is not None]
-    known.append([variable for variable in trained if reductions.is_local(variable)])
-    return [*given, *(variable for variables in known for variable in variables)]
+    of_hooks = [v for hook in hooks_of(model).values() for v in hook.local_among(trained)]
+    return [*given, *of_hooks, *(v for v in trained if reductions.is_local(v))]
 
 
 def shared_weights(model: Any, local: Iterable[Any] = ()) -> list[Any]:

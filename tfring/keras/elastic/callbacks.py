@@ -29,9 +29,7 @@ class _StateCallback(Keras2Callback, keras.callbacks.Callback):  # type: ignore[
         self._goes_on = False
 
     def _is_over(self, batches: int, offset: int) -> bool:
-        """Returns whether the epoch is over after `offset` earlier batches and these of this
-        `fit`.
-        """
+        """Returns whether these batches of this `fit`, and `offset` earlier ones, are an epoch."""
         steps = (self.params or {}).get("steps")
         return steps is not None and offset + batches >= steps
 

@@ -26,7 +26,7 @@ from tfring.keras import detect, facts
 from tfring.keras.callbacks import state as shared
 from tfring.keras.checks import has_own_train_step
 from tfring.keras.gradient_hook import find_hook, innermost
-from tfring.keras.model_optimizers import optimizers_of, remembered
+from tfring.keras.model_optimizers import hooks_of, optimizers_of, remembered
 from tfring.training import gate
 
 # So many commits after a change the variables are looked for again: Keras makes those of metrics in
@@ -161,14 +161,13 @@ class KerasState(TensorFlowKerasState):
                 *shared.shared_state(self.model, local, accumulators=False),
             ]
             reached = [v for optimizer in optimizers for v in facts.variables_of(optimizer)]
-            hooks = [find_hook(optimizer) for optimizer in optimizers]
+            accumulated = [v for hook in hooks_of(self.model).values() for v in hook.accumulated()]
             self._counter = self._step_counter(optimizers)
         if self.optimizer is not None:
             reached_ids = {id(v) for v in reached}
             given = facts.variables_of(self.optimizer)
             common += [v for v in given if id(v) not in reached_ids]
         self._common = list({id(v): v for v in common}.values())
-        accumulated = [v for hook in hooks if hook is not None for v in hook.accumulated()]
         everything = [*_variables_of(self.model), *reached, *accumulated]
         common_ids = {id(v) for v in common}
         self._own = list({id(v): v for v in everything if id(v) not in common_ids}.values())

@@ -48,24 +48,20 @@ class Contents:
             )
         self.model = model
         self._optimizer = optimizer
-        self._local = state.local_variables(model, local)
+        self.local = state.local_variables(model, local)
 
     def variables(self) -> dict[str, Any]:
         """Returns the saved variables by structural names, in the same order on all ranks."""
         with remembered(self.model):
             optimizers = optimizers_of(self.model)
-            known = state.shared_state(self.model, self._local, accumulators=False)
+            known = state.shared_state(self.model, self.local, accumulators=False)
         if self._optimizer is not None:
             known += facts.variables_of(self._optimizer)
             place = "given optimizer" if "optimizer" in optimizers else "optimizer"
             optimizers[place] = self._optimizer
         names = variable_names(facts.weights_of(self.model), optimizers)
-        kept = [*state.shared_weights(self.model, self._local), *known]
+        kept = [*state.shared_weights(self.model, self.local), *known]
         return {names[id(v)]: v for v in kept}
-
-    def left_out(self) -> list[Any]:
-        """Returns the trainable variables that are this rank's own."""
-        return list(self._local)
 
     def sizes(self) -> dict[str, int]:
         """Returns the bytes of each variable, the same on all ranks."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tfring.keras.gradient_hook import find_hook
-from tfring.keras.model_optimizers import optimizers_of
+from tfring.keras.model_optimizers import hooks_of
 from tfring.training import weights
 
 
@@ -36,5 +35,4 @@ def begin_with_scales(model: Any, saved: Sequence[Any]) -> None:
 
 
 def _names(model: Any) -> dict[str, str]:
-    hooks = {place: find_hook(each) for place, each in optimizers_of(model).items()}
-    return {place: hook.name for place, hook in hooks.items() if hook is not None}
+    return {place: hook.name for place, hook in hooks_of(model).items()}

@@ -176,7 +176,7 @@ def _share_to_write(
     names = balanced(contents.sizes(), share.count)[share.index]
     state, metadata = contents.arrays(names), {}
     if share.index == 0:
-        _warn_of(contents.left_out())
+        _warn_of(contents.local)
         metadata = {TRAINING: training}
         owns = {RANK.format(i): json.dumps(each["own"]).encode() for i, each in enumerate(ranks)}
         state = {**state, **memory.parts(), **owns}
