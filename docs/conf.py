@@ -83,7 +83,12 @@ WITHOUT_EXAMPLE = {
     *("broadcast_global_variables", "check_extension", "check_num_rank_power_of_2", "ddl_built"),
     *("gloo_built", "gloo_enabled", "gpu_available", "handle_average_backwards_compatibility"),
     *("load_ops", "mpi_threads_supported", "rocm_built", "run", "split_list"),
-    *("CommunicationMetrics", "JoinCallback", "StragglerCallback", "SyncBatchNormalization"),
+    *(
+        "CommunicationMetricsCallback",
+        "JoinCallback",
+        "StragglerCallback",
+        "SyncBatchNormalization",
+    ),
 }
 EXAMPLES = HERE.parent / "examples/reference"
 

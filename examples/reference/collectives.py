@@ -133,25 +133,11 @@ with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
 (gradient,) = tape.gradient(loss, [kernel])
 assert gradient.numpy()[0, 0] == (hvd.size() + 1) / 2  # the mean over all ranks
 
-# %% tfring.PartialDistributedGradientTape
-local = tf.keras.layers.Dense(1)
-local.build([None, 2])
-tape = hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=[local])
-with tape:
-    loss = tf.reduce_sum(local(tf.ones([1, 2])))
-tape.gradient(loss, local.trainable_variables)  # stays this rank's own
-
 # %% tfring.reduced
 with tf.GradientTape() as tape:  # a plain one: this program averages the gradients itself
     loss = tf.reduce_sum(kernel * float(hvd.rank() + 1))
 gradients = hvd.grouped_allreduce(tape.gradient(loss, [kernel]))
 gradients = hvd.reduced(gradients, [kernel])  # says so, for the checks of tfring's callbacks
-
-# %% tfring.DistributedOptimizer
-optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1))
-weight = tf.Variable(1.0)
-optimizer.apply_gradients([(tf.constant(float(hvd.rank())), weight)])
-hvd.assert_equal([weight])
 
 # %% tfring.Compression, tfring.Compressor
 half = hvd.allreduce(tf.ones([4]), compression=hvd.Compression.fp16)  # travels as float16
@@ -160,8 +146,8 @@ assert half.dtype == tf.float32
 # %% tfring.GradientNorms
 norms = hvd.GradientNorms(every=10)  # a callback of `fit`, with the norm of the gradients
 
-# %% tfring.set_seed
-hvd.set_seed(42)  # the same weights and random data on all ranks, different dropout
+# %% tfring.set_random_seed
+hvd.set_random_seed(42)  # the same weights and random data on all ranks, different dropout
 
 # %% tfring.shard
 x, y = np.arange(64.0).reshape(32, 2), np.arange(32)

@@ -16,12 +16,12 @@ import tfring.keras as hvd
 from tfring.checkpoint import Checkpointer
 
 hvd.init()
-hvd.set_seed(42)
+hvd.set_random_seed(42)
 folder = sys.argv[1]
 x = np.random.default_rng(1).normal(size=(64, 4)).astype("float32")
 y = x.sum(1, keepdims=True)
 
-# %% tfring.keras.DistributedOptimizer
+# %% tfring.DistributedOptimizer
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01 * hvd.size())), "mse")
 
@@ -29,12 +29,6 @@ model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01 * hvd.size())),
 data = hvd.shard((x, y), batch_size=8)
 history = model.fit(data, epochs=2, verbose=0, callbacks=hvd.fit_callbacks())
 assert len(set(hvd.allgather_object(history.history["loss"][-1]))) == 1  # averaged over the ranks
-
-# %% tfring.keras.PartialDistributedOptimizer
-head = keras.layers.Dense(1)
-two = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), head])
-own = hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.01), local_layers=[head])
-two.compile(own, "mse")  # `head` stays this rank's own
 
 # %% tfring.keras.allreduce, tfring.keras.allgather, tfring.keras.broadcast
 # %% tfring.keras.reducescatter
@@ -86,14 +80,14 @@ if hvd.rank() == 0:  # one rank writes the file
     callbacks.append(hvd.callbacks.BestModelCheckpoint(monitor="loss", filepath=best))
 model.fit(data, epochs=1, verbose=0, callbacks=callbacks)
 
-# %% tfring.data.ElasticDataset, tfring.data.CursorCallback, tfring.data.fixed_global
+# %% tfring.data.ElasticDataset, tfring.keras.callbacks.CursorCallback, tfring.data.fixed_global
 # %% tfring.data.Policy
 numbered = hvd.data.ElasticDataset(
     lambda numbers: (x[numbers], y[numbers]),  # loads the samples of these numbers
     samples=len(x),
     policy=hvd.data.fixed_global(16),  # samples of a step, on all ranks together
 )
-callbacks = [*hvd.fit_callbacks(), hvd.data.CursorCallback(numbered)]
+callbacks = [*hvd.fit_callbacks(), hvd.callbacks.CursorCallback(numbered)]
 model.fit(numbered, epochs=1, verbose=0, shuffle=False, callbacks=callbacks)
 
 # %% tfring.data.DataCursor, tfring.data.index_dataset, tfring.data.scaled
