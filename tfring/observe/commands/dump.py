@@ -8,10 +8,10 @@ import tarfile
 import textwrap
 from pathlib import Path
 
-from tfring.observe.commands.which import add_job, meant
+from tfring.observe.commands.which import add_job_argument, resolve_job
 from tfring.observe.explain.explain import explain_job
 from tfring.observe.live.threads import describe_stacks
-from tfring.observe.recorder.files import settled_copy
+from tfring.observe.recorder.files import copy_settled
 from tfring.observe.recorder.job import JobRecords, load_job
 from tfring.observe.recorder.reader import RecordError
 from tfring.observe.recorder.stacks import stacks_file
@@ -26,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "rank did last, the explanation, the stacks. Attach it to a bug report."
     )
     parser.epilog = "tfring dump\ntfring dump 6d83ae"
-    add_job(parser)
+    add_job_argument(parser)
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="where to (default: tfring-JOB.tgz in this folder)"
     )
@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Writes the file and prints what to do with it."""
-    job = load_job(meant(options.job))
+    job = load_job(resolve_job(options.job))
     file = write_dump(job, options.output)
     print(f"{len(job.records)} of {job.size} ranks: {file}. Attach it to a ticket.")
     print(f"To look into it: tar -xzf {file} && tfring explain {_name(job)}")
@@ -65,7 +65,7 @@ def write_dump(job: JobRecords, output: str | None = None) -> Path:
     with tarfile.open(file, "w:gz") as archive:
         _add(archive, f"{name}/{host}.txt", f"{told}\n\n{stacks}\n".encode("utf-8", "replace"))
         for path in paths:
-            _add(archive, f"{name}/{path.name}", settled_copy(path))
+            _add(archive, f"{name}/{path.name}", copy_settled(path))
             signalled = stacks_file(path)
             if signalled.exists() and signalled.stat().st_size:
                 _add(archive, f"{name}/{signalled.name}", signalled.read_bytes())

@@ -9,11 +9,11 @@ import textwrap
 import time
 from collections.abc import Sequence
 
-from tfring.observe.commands.which import add_job, ended, meant
+from tfring.observe.commands.which import add_job_argument, find_ended, resolve_job
 from tfring.observe.explain.causes import WELL, Cause, Explanation
 from tfring.observe.explain.explain import explain_now
 from tfring.observe.recorder import catalog
-from tfring.observe.recorder.catalog import Entry
+from tfring.observe.recorder.catalog import JobNote
 from tfring.observe.recorder.places import short
 from tfring.runtime.texts.words import upper_first
 
@@ -25,7 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "program, who waits for it, and what to do. It knows a job for a day after its end."
     )
     parser.epilog = "tfring explain\ntfring explain 6d83ae\ntfring explain 6d83ae --json"
-    add_job(parser)
+    add_job_argument(parser)
     parser.add_argument(
         "--json", action="store_true", help="job, cause, ranks, names and text as JSON"
     )
@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the explanation; returns 0."""
-    over = ended(options.job)
+    over = find_ended(options.job)
     found = _of_records(options.job) if over is None else _kept(over)
     if ends := found.ends(found.age):
         found = dataclasses.replace(found, text=f"{found.text} {ends}.")
@@ -44,8 +44,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _of_records(given: Sequence[str]) -> Explanation:
     """Returns what the records say, behind the verdict that the launcher noted."""
-    found = explain_now(meant(given))
-    entry = catalog.find(found.job)
+    found = explain_now(resolve_job(given))
+    entry = catalog.find_note(found.job)
     verdict = "" if entry is None else entry.end.get("verdict", "")
     if not verdict or found.text in verdict:
         return found
@@ -53,7 +53,7 @@ def _of_records(given: Sequence[str]) -> Explanation:
     return dataclasses.replace(found, text=text)
 
 
-def _kept(entry: Entry) -> Explanation:
+def _kept(entry: JobNote) -> Explanation:
     """Returns what was noted at the end of a job whose records are gone."""
     began = time.strftime("%H:%M", time.localtime(entry.began))
     until = time.strftime("%H:%M", time.localtime(entry.end["time"]))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tfring.observe.explain.causes import HANGS
 from tfring.observe.explain.explain import explain_now
-from tfring.observe.recorder.choice import KnownJob, known_jobs, records_of
+from tfring.observe.recorder.choice import KnownJob, find_records, known_jobs
 from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.places import short
 from tfring.observe.recorder.reader import RecordError
@@ -48,13 +48,13 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def state_of(job: KnownJob) -> str:
+def find_state(job: KnownJob) -> str:
     """Returns "starts", "running", "hangs", "failed" or "ended"."""
     if job.runs:
         if not job.generations:
             return "starts"
         try:
-            return "hangs" if explain_now(records_of(job)).cause in HANGS else "running"
+            return "hangs" if explain_now(find_records(job)).cause in HANGS else "running"
         except (OSError, RecordError):  # it ends just now
             return "running"
     if job.entry is not None and job.entry.end:
@@ -69,7 +69,7 @@ def _row(job: KnownJob) -> dict[str, object]:
         size = job.entry.end.get("report", {}).get("size")
     return {
         "id": job.job,
-        "state": state_of(job),
+        "state": find_state(job),
         "ranks": size,
         "began": job.began,
         "program": job.program,
@@ -81,10 +81,10 @@ def _print(rows: list[dict[str, object]]) -> None:
     from rich.console import Console
 
     console = Console() if sys.stdout.isatty() else Console(width=_WIDE)
-    console.print(table(rows, time.time()))
+    console.print(make_table(rows, time.time()))
 
 
-def table(rows: list[dict[str, object]], now: float) -> Table:
+def make_table(rows: list[dict[str, object]], now: float) -> Table:
     """Returns a table with a row for each job.
 
     Args:

@@ -8,10 +8,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from tfring.observe.commands.which import add_job, meant
-from tfring.observe.profile.lines import Shares, difference, shares
-from tfring.observe.profile.sampling import Profile, py_spy, sample
-from tfring.observe.profile.speedscope import document
+from tfring.observe.commands.which import add_job_argument, resolve_job
+from tfring.observe.profile.lines import Shares, describe_difference, find_shares
+from tfring.observe.profile.sampling import Profile, find_py_spy, sample
+from tfring.observe.profile.speedscope import make_document
 from tfring.observe.recorder.job import load_job
 from tfring.observe.recorder.places import short
 from tfring.observe.recorder.reader import RecordError
@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "the time of each rank; writes a flame graph for speedscope.app. More: tfring help live."
     )
     parser.epilog = "tfring profile\ntfring profile 6d83ae --seconds 20 -o slow.json"
-    add_job(parser)
+    add_job_argument(parser)
     add = parser.add_argument
     add("--seconds", type=float, default=5.0, metavar="S", help="for how long (default 5)")
     add("--rate", type=float, default=50.0, metavar="N", help="samples per second (default 50)")
@@ -46,15 +46,17 @@ def run(options: argparse.Namespace) -> int:
     for name, most in (("seconds", 3600), ("rate", 1000)):
         if not 1 <= getattr(options, name) <= most:
             raise ValueError(f"--{name} {getattr(options, name)}: it has to be from 1 to {most}")
-    job = load_job(meant(options.job))
+    job = load_job(resolve_job(options.job))
     file = Path(options.output or f"profile-{job.job}.speedscope.json")
     profiles = sample(job.records, options.seconds, options.rate)
-    found = {rank: shares(one) for rank, one in profiles.items() if one.threads}
+    found = {rank: find_shares(one) for rank, one in profiles.items() if one.threads}
     failures = {rank: one.failure for rank, one in profiles.items() if not one.threads}
     if not found:
         raise RecordError(f"no rank can be sampled: {next(iter(failures.values()))}")
     name = f"job {short(job.job)}"
-    file.write_text(json.dumps(document(name, profiles), separators=(",", ":")), encoding="utf-8")
+    file.write_text(
+        json.dumps(make_document(name, profiles), separators=(",", ":")), encoding="utf-8"
+    )
     print("\n".join(_text(found, failures)))
     if not all(profiles[rank].spied for rank in found):
         print(_without_py_spy(profiles))
@@ -63,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _text(found: Mapping[int, Shares], failures: Mapping[int, str]) -> list[str]:
-    lines = [plain(difference(found)), ""] if len(found) > 1 else []
+    lines = [plain(describe_difference(found)), ""] if len(found) > 1 else []
     for rank, own in found.items():
         lines.append(f"Rank {rank}:")
         for line, share in itertools.islice(own.items(), _LINES):
@@ -73,6 +75,6 @@ def _text(found: Mapping[int, Shares], failures: Mapping[int, str]) -> list[str]
 
 
 def _without_py_spy(profiles: Mapping[int, Profile]) -> str:
-    why = "py-spy may not trace the ranks" if py_spy() else "py-spy is not installed"
-    todo = "give it CAP_SYS_PTRACE" if py_spy() else "pip install py-spy"
+    why = "py-spy may not trace the ranks" if find_py_spy() else "py-spy is not installed"
+    todo = "give it CAP_SYS_PTRACE" if find_py_spy() else "pip install py-spy"
     return f"The ranks were asked, since {why}. It finds lines that compute more exactly: {todo}."

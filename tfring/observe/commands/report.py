@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfring.observe.commands.verdict import verdict
-from tfring.observe.commands.which import add_job, ended, meant
-from tfring.observe.recorder.catalog import Entry
+from tfring.observe.commands.verdict import make_verdict
+from tfring.observe.commands.which import add_job_argument, find_ended, resolve_job
+from tfring.observe.recorder.catalog import JobNote
 from tfring.observe.recorder.job import load_job
 from tfring.observe.recorder.reader import RecordError
-from tfring.observe.report.page import page
+from tfring.observe.report.page import make_page
 from tfring.observe.report.summary import make_report
 from tfring.observe.report.text import print_report
 
@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "other ranks. It knows a job for a day after its end."
     )
     parser.epilog = "tfring report\ntfring report 6d83ae --html report.html"
-    add_job(parser)
+    add_job_argument(parser)
     parser.add_argument(
         "--html", metavar="FILE", help="write a page with plots, which needs no network"
     )
@@ -37,13 +37,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the report, or writes the page."""
-    over = ended(options.job) if options.html is None else None
+    over = find_ended(options.job) if options.html is None else None
     if over is not None and over.end["report"].get("text"):
         return _show_kept(over)
-    return show(meant(options.job), html=options.html, internals=options.internals)
+    return show(resolve_job(options.job), html=options.html, internals=options.internals)
 
 
-def _show_kept(entry: Entry) -> int:
+def _show_kept(entry: JobNote) -> int:
     """Prints the kept report of a job whose records are gone."""
     if entry.end["verdict"]:
         print(f"{entry.end['verdict']}\n")
@@ -72,10 +72,12 @@ def show(
     """
     job = load_job(given)
     report = make_report(job)
-    wrong = verdict(job)
+    wrong = make_verdict(job)
     try:
         if html is not None:
-            Path(html).write_text(page(report, job, wrong, internals=internals), encoding="utf-8")
+            Path(html).write_text(
+                make_page(report, job, wrong, internals=internals), encoding="utf-8"
+            )
             print(html)
         else:
             file = sys.stderr if to_errors else sys.stdout

@@ -7,8 +7,8 @@ import json
 import sys
 from typing import Any
 
-from tfring.observe.commands.which import add_job, meant
-from tfring.observe.live.hosts import OtherHosts, add_host_options, job_argument
+from tfring.observe.commands.which import add_job_argument, resolve_job
+from tfring.observe.live.hosts import OtherHosts, add_host_options, name_job
 from tfring.observe.live.threads import describe_stacks, native_stacks
 from tfring.observe.recorder.job import JobRecords, load_job
 from tfring.observe.recorder.reader import RecordError
@@ -21,7 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     parser.description = "Prints the stacks of all threads of a job's ranks, also while they hang."
     parser.epilog = "tfring stacks\ntfring stacks 6d83ae --all"
-    add_job(parser)
+    add_job_argument(parser)
     add = parser.add_argument
     add(
         "--all",
@@ -49,14 +49,14 @@ def run(options: argparse.Namespace) -> int:
     """
     if not 0 < options.timeout <= 3600:
         raise ValueError(f"--timeout {options.timeout}: it has to be above 0, up to 3600 seconds")
-    given = meant(options.job, elsewhere=bool(options.host))
+    given = resolve_job(options.job, elsewhere=bool(options.host))
     try:
         job = load_job(given) if given else None
     except RecordError:
         if not options.host:
             raise
         job = None
-    words = ["stacks", *job_argument(options.job, job.job if job else ""), "--json"]
+    words = ["stacks", *name_job(options.job, job.job if job else ""), "--json"]
     words += ["--timeout", str(options.timeout), *(["--native"] if options.native else [])]
     with OtherHosts(options, words) as others:
         answers = [_here(job, options)] if job is not None else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tfring.observe.commands.which import add_job, meant
+from tfring.observe.commands.which import add_job_argument, resolve_job
 from tfring.observe.timeline.draw import draw
 from tfring.observe.timeline.spool import load_timeline
 
@@ -13,7 +13,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     parser.description = "Writes what a job did when. Open the file at https://ui.perfetto.dev."
     parser.epilog = "tfring timeline\ntfring timeline 6d83ae -o timeline.json.gz"
-    add_job(parser)
+    add_job_argument(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Writes the file and prints its name."""
-    found = load_timeline(meant(options.job))
+    found = load_timeline(resolve_job(options.job))
     job = found.job
     path = options.output or f"timeline-{job.job}.json"
     draw(job, found.phases).write(path)

@@ -10,8 +10,8 @@ import time
 
 from tfring.observe.commands.dump import write_dump
 from tfring.observe.commands.verdict import LatestVerdict, find_verdict, first_sentence
-from tfring.observe.commands.which import add_job, meant
-from tfring.observe.live.hosts import OtherHosts, add_host_options, job_argument
+from tfring.observe.commands.which import add_job_argument, resolve_job
+from tfring.observe.live.hosts import OtherHosts, add_host_options, name_job
 from tfring.observe.live.overview import Overview
 from tfring.observe.live.screen import Screen
 from tfring.observe.live.table import Choice, print_page, require_rich
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "each rank waits for, processor, memory and GPU. The key ? explains the columns."
     )
     parser.epilog = "tfring top\ntfring top 6d83ae --once"
-    add_job(parser)
+    add_job_argument(parser)
     add = parser.add_argument
     add("--once", action="store_true", help="print one table and end")
     add("--json", action="store_true", help="print a JSON object per line instead of a table")
@@ -61,10 +61,10 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--interval {options.interval}: it has to be from 0.05 to 3600 seconds")
     if not options.json:
         require_rich()
-    given = meant(options.job, elsewhere=bool(options.host))
+    given = resolve_job(options.job, elsewhere=bool(options.host))
     if not options.host:
         return _show(options, Watch(given))
-    words = ["top", *job_argument(options.job, _job_here(given)), "--json"]
+    words = ["top", *name_job(options.job, _job_here(given)), "--json"]
     with OtherHosts(options, [*words, "--interval", str(options.interval)]) as others:
         others.wait(_ANSWER_SECONDS)
         return _show(options, Watch(given, others), others)

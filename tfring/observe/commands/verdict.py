@@ -17,11 +17,11 @@ from tfring.runtime.texts.plain import plain
 def find_verdict(given: Sequence[Path | str]) -> str:
     """Returns the verdict on a job; "" if its records go just now."""
     with contextlib.suppress(OSError, RecordError):
-        return verdict(load_job(given))
+        return make_verdict(load_job(given))
     return ""
 
 
-def verdict(job: JobRecords) -> str:
+def make_verdict(job: JobRecords) -> str:
     """Returns what is wrong with a job, in a paragraph; "": nothing, or it is only slow."""
     found = explain_job(job)
     return "" if found.cause in WELL else plain(" ".join(found.text.split()))

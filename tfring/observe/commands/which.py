@@ -8,14 +8,21 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tfring.observe.recorder.catalog import Entry
-from tfring.observe.recorder.choice import KnownJob, NoJobError, known_jobs, named, pick, records_of
+from tfring.observe.recorder.catalog import JobNote
+from tfring.observe.recorder.choice import (
+    KnownJob,
+    NoJobError,
+    choose_job,
+    find_job,
+    find_records,
+    known_jobs,
+)
 from tfring.observe.recorder.places import short
 from tfring.runtime.texts.plain import plain
 from tfring.runtime.texts.times import time_text
 
 
-def add_job(parser: argparse.ArgumentParser) -> None:
+def add_job_argument(parser: argparse.ArgumentParser) -> None:
     """Adds the argument that names the job."""
     parser.add_argument(
         "job",
@@ -26,7 +33,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def meant(given: Sequence[str], *, elsewhere: bool = False) -> list[str]:
+def resolve_job(given: Sequence[str], *, elsewhere: bool = False) -> list[str]:
     """Returns what names the job, for `load_job`; names the chosen job on standard error.
 
     Args:
@@ -39,24 +46,24 @@ def meant(given: Sequence[str], *, elsewhere: bool = False) -> list[str]:
     if given:
         return list(given)
     try:
-        job = pick()
+        job = choose_job()
     except NoJobError:
         if elsewhere:
             return []
         raise
     print(_which(job), file=sys.stderr)
-    return [str(records_of(job)[0].parent)]
+    return [str(find_records(job)[0].parent)]
 
 
-def ended(given: Sequence[str]) -> Entry | None:
+def find_ended(given: Sequence[str]) -> JobNote | None:
     """Returns the note of a job that has ended and whose records are gone; None for any other job.
 
     Raises:
-        RecordError: As for `meant`.
+        RecordError: As for `resolve_job`.
     """
     if len(given) > 1 or any(os.path.exists(one) for one in given):
         return None
-    job = named(given[0]) if given else pick()
+    job = find_job(given[0]) if given else choose_job()
     return job.entry if job.entry is not None and job.entry.end and not job.generations else None
 
 

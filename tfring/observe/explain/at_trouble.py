@@ -21,9 +21,9 @@ from tfring.observe.recorder.reader import RecordError, read_header
 from tfring.runtime import _native
 
 _log = logging.getLogger("tfring")
-# The thread sleeps until there is a warning; so often it looks whether it is still needed.
+# The thread sleeps until there is a warning, and looks this often whether it is still needed.
 _WAKE_SECONDS = 3600.0
-# An end of the process waits for so long for the explanation of why its job broke.
+# The end of the process waits this long for the explanation of why its job broke.
 _END_SECONDS = 10.0
 
 

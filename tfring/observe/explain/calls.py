@@ -11,14 +11,14 @@ from tfring.observe.explain.situation import (
     Key,
     Situation,
     duration,
-    key_of,
+    make_key,
 )
 from tfring.observe.recorder.layout import CallFlags, RankState
 from tfring.observe.recorder.reader import Call
 from tfring.runtime.texts.ranks import listed, ranks_text
 from tfring.runtime.texts.words import upper_first
 
-# A rank may wait in join for long. The others are looked at when they have done nothing so long.
+# A rank may wait long in join. The others are blamed after doing nothing for this long.
 _JOIN_PATIENCE = 3 * SECOND
 _COMPILED = (
     "All these calls are in functions with jit_compile=True. Does a rank run several of them on "
@@ -30,19 +30,19 @@ _COMPILED = (
 _SAME_CALLS = "Every rank has to make the same calls, eager ones in the same order. "
 
 
-def different_calls(s: Situation) -> Finding | None:
+def find_different_calls(s: Situation) -> Finding | None:
     """Finds ranks that wait for each other, each in a call that another has not made."""
     stuck = _in_circles(s)
     if not stuck:
         return None
     places = {rank: _blocked(s, rank, stuck) for rank in stuck}
     age = min(s.waited(rank, call) for rank, call in places.items())
-    # Of ranks that were killed together nobody knows for how long they had waited.
+    # How long ranks had waited that were killed together is unknown.
     if not s.killed_together and not any(s.overdue(rank, call) for rank, call in places.items()):
         return None
     groups: dict[Key, list[int]] = defaultdict(list)
     for rank, call in places.items():
-        groups[key_of(call)].append(rank)
+        groups[make_key(call)].append(rank)
     if len({call.process_set for call in places.values()}) > 1:
         return _circle_of_sets(s, places, age)
     usual = _usual(s, groups, places)
@@ -71,7 +71,7 @@ def _compiled(call: Call) -> bool:
     return CallFlags.COMPILED in call.flags
 
 
-def not_calling(s: Situation) -> Finding | None:
+def find_not_calling(s: Situation) -> Finding | None:
     """Finds ranks that others wait for and that wait in no call themselves."""
     blamed: dict[int, list[tuple[int, Call]]] = defaultdict(list)
     for rank, calls in s.waiting.items():
@@ -272,7 +272,7 @@ def _places_text(groups: dict[Key, list[int]], places: dict[int, Call]) -> str:
 def _last_common(s: Situation, ranks: list[int]) -> Call | None:
     """Returns the last call that ended well on all of the ranks."""
     done = [
-        {key_of(call): call for call in s.job.records[rank].calls if call.status == "OK"}
+        {make_key(call): call for call in s.job.records[rank].calls if call.status == "OK"}
         for rank in ranks
     ]
     common = Counter(key for calls in done for key in calls)

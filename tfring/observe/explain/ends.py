@@ -15,7 +15,7 @@ from tfring.runtime.texts.words import upper_first
 
 # A running process writes to its record with every heartbeat, every 5 s by default.
 _SILENT = 15 * SECOND
-# Who is to blame for an error is in its text only, as ops/runtime/protocol/ writes it: LostStatus,
+# Only the text of an error names the rank at fault. ops/runtime/protocol/ writes it: LostStatus,
 # LeftStatus and kEnded in engine/end_of_generation.cc, CancelFor in negotiation/sequencer.cc,
 # CheckAbsent in negotiation/join.cc, and where steps fail.
 _LOST = re.compile(r"rank (\d+) (?:\([^)]*\) )?was lost: (.*?)(?:\. See the log|$)", re.DOTALL)
@@ -30,7 +30,7 @@ _ENDS = re.compile(r"rank (\d+) \(host [^)]*\)")
 _DISAGREE = ("FailedPrecondition", "InvalidArgument", "Unimplemented", "ResourceExhausted")
 
 
-def stopped(s: Situation) -> Finding | None:
+def find_stopped(s: Situation) -> Finding | None:
     """Finds processes that are stopped, by the state that the kernel gives."""
     ranks = [rank for rank in s.ranks if s.state(rank) == "stopped"]
     if not ranks:
@@ -66,7 +66,7 @@ def stopped(s: Situation) -> Finding | None:
     )
 
 
-def killed(s: Situation) -> Finding | None:
+def find_killed(s: Situation) -> Finding | None:
     """Finds processes that are gone and wrote no reason, while others are alive or saw it."""
     silent = [r for r in s.ranks if s.state(r) == "gone" and not s.left(r) and not s.failures[r]]
     others_failed = min((s.common(r, e.time) for r in s.ranks for e in s.failures[r]), default=0)
@@ -76,7 +76,7 @@ def killed(s: Situation) -> Finding | None:
         named = {int(match[1]) for _, match in _matches(s, _LOST)}
         silent = [r for r in silent if r in named or s.last_sign(r) <= others_failed]
     elif len(silent) == s.job.size:
-        return None  # all at once: what they did is more to the point
+        return None  # all at once: what they did says more
     if not silent:
         return None
     waiters = s.waiters(without=silent)
@@ -99,7 +99,7 @@ def killed(s: Situation) -> Finding | None:
     )
 
 
-def all_killed(s: Situation) -> Finding | None:
+def find_all_killed(s: Situation) -> Finding | None:
     """Finds that no process is left and none wrote why."""
     if any(s.state(rank) != "gone" or s.left(rank) or s.failures[rank] for rank in s.ranks):
         return None
@@ -114,13 +114,13 @@ def all_killed(s: Situation) -> Finding | None:
     )
 
 
-def failed(s: Situation) -> Finding | None:
+def find_failed(s: Situation) -> Finding | None:
     """Finds the first failure that a rank recorded, and its cause."""
     found = (_of_event(s, rank, event) for rank, event in _first_failures(s))
     return next((one for one in found if one is not None), None)
 
 
-def silent(s: Situation) -> Finding | None:
+def find_silent(s: Situation) -> Finding | None:
     """Finds ranks in other containers of this host that have not run for a long time."""
     ranks = [
         rank
@@ -144,7 +144,7 @@ def silent(s: Situation) -> Finding | None:
     )
 
 
-def limit_reached(s: Situation) -> Finding | None:
+def find_any_failure(s: Situation) -> Finding | None:
     """Repeats the first failure if no other rule knows more."""
     for rank, event in _first_failures(s):
         named = tuple(sorted({int(r) for r in _ENDS.findall(event.text)})) or (rank,)
@@ -182,7 +182,7 @@ def _of_event(s: Situation, rank: int, event: Event) -> Finding | None:
 
 
 def _exception(s: Situation, rank: int, error: str, how: str = "{} ended with: ") -> Finding:
-    # Others get it shortened.
+    # The other ranks get a shortened text.
     said = {r: e.text for r in s.ranks for e in s.job.records[r].events if _ended_with(e)}
     error = said.get(rank, error).rstrip(". ")
     others = [text for r, text in said.items() if r != rank]

@@ -13,25 +13,23 @@ from tfring.observe.recorder.job import JobRecords, load_job
 from tfring.observe.recorder.layout import RankState
 from tfring.runtime.texts.ranks import ranks_text
 
-# Asked in this order: what explains the others comes first. Processes that are stopped or gone are
-# seen; failures are written down; what hangs follows from who waits for whom.
+# In this order: a cause that explains the others comes first.
 _RULES: tuple[Callable[[Situation], Finding | None], ...] = (
-    ends.stopped,
-    ends.killed,
-    ends.silent,
-    ends.failed,
-    transport.link,
-    calls.different_calls,
-    calls.not_calling,
-    ends.all_killed,
-    ends.limit_reached,
-    pace.over,
-    pace.slow,
+    ends.find_stopped,
+    ends.find_killed,
+    ends.find_silent,
+    ends.find_failed,
+    transport.find_broken_link,
+    calls.find_different_calls,
+    calls.find_not_calling,
+    ends.find_all_killed,
+    ends.find_any_failure,
+    pace.find_over,
+    pace.find_slow,
 )
-# Said besides the first finding, if about other ranks: what hangs for two reasons stays hanging
-# when the first is mended.
-_BESIDES = (calls.different_calls,)
-# So many ranks are asked where they are; a stall of a large job has few causes.
+# Added to the first finding if about other ranks: a job may hang for two reasons.
+_BESIDES = (calls.find_different_calls,)
+# At most this many ranks are asked for stacks; a stall of a large job has few causes.
 _MOST_ASKED = 4
 # An interpreter whose lock is free answers in milliseconds.
 STACKS_SECONDS = 1.0
@@ -57,7 +55,7 @@ def explain_job(job: JobRecords) -> Explanation:
     seen = look(job)
     ended = [r for r, record in job.records.items() if record.state is RankState.RUNNING]
     if any(seen[rank].state == "gone" for rank in ended):
-        # Some may have ended in between, and have written how.
+        # Some may have ended in between and have recorded how.
         left = [record.path for record in job.records.values() if record.path.exists()]
         job = load_job(left) if left else job
     found = explain(job, seen)
@@ -75,7 +73,7 @@ def explain(job: JobRecords, seen: Mapping[int, Seen] | None = None) -> Explanat
     """
     s = Situation(job, seen or {})
     first = next((found for rule in _RULES if (found := rule(s)) is not None), None)
-    first = first or pace.nothing(s)
+    first = first or pace.describe_calm(s)
     findings = [first]
     if first.cause in (Cause.STOPPED, Cause.NOT_CALLING):
         findings += _more(s, first)

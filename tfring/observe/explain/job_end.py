@@ -11,7 +11,7 @@ from tfring.observe.recorder import catalog, keeping
 from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.places import id_of, record_files
 from tfring.observe.recorder.reader import RecordError, read_header
-from tfring.observe.report.text import kept
+from tfring.observe.report.text import keep_report
 
 
 def note_end(folder: Path, *, stays: bool) -> None:
@@ -31,9 +31,9 @@ def note_end(folder: Path, *, stays: bool) -> None:
         files = record_files(folder)
         well = all(read_header(file)["state"] == RankState.LEFT for file in files)
         if stays or not well:
-            catalog.finish(job, "ended" if well else "failed", "", {})
+            catalog.note_end(job, "ended" if well else "failed", "", {})
             return
         (folder / "over").touch(exist_ok=False)  # of several that leave at once, one goes on
         report = report_of(files)
-        catalog.finish(job, "ended", "", kept(report) if report is not None else {})
+        catalog.note_end(job, "ended", "", keep_report(report) if report is not None else {})
         shutil.rmtree(folder, ignore_errors=True)

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 RECORD_DIR = "TFRING_RECORD_DIR"
 _log = logging.getLogger("tfring")
-# Of more ranks, only the first are in what stays of the report: the end of a run must not wait.
+# The kept report has at most this many ranks: the end of a run must not wait.
 _MOST_REPORTED = 32
 
 
 def report_of(records: Sequence[Path]) -> Report | None:
     """Returns the report of records of a job; None if they cannot be read. Never raises."""
-    from tfring.observe.recorder.job import job_of
+    from tfring.observe.recorder.job import join_records
     from tfring.observe.recorder.reader import read_record
     from tfring.observe.report.summary import make_report
 
@@ -42,7 +42,7 @@ def report_of(records: Sequence[Path]) -> Report | None:
         with contextlib.suppress(OSError, RecordError):  # that rank has left meanwhile
             found.append(read_record(path))
     try:
-        return make_report(job_of(found)) if found else None
+        return make_report(join_records(found)) if found else None
     except Exception:  # a mistake in a report
         _log.warning("there is no report of this job", exc_info=True)
         return None
@@ -69,8 +69,8 @@ class RunRecords:
         self._job = job
         base = Path(self._given) if self._given else default_folder()
         with contextlib.suppress(OSError):
-            catalog.begin(job, command, base, launched=True)
-            catalog.throw_away_old()
+            catalog.note_begin(job, command, base, launched=True)
+            catalog.remove_old()
         if jobs():
             from tfring.observe.recorder import keeping
 
@@ -91,12 +91,12 @@ class RunRecords:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        entry = catalog.find(self._job)
+        entry = catalog.find_note(self._job)
         if entry is None or not entry.mine:
             return
         with contextlib.suppress(OSError):
             state = "ended" if self.succeeded else "failed"
-            catalog.finish(self._job, state, self._verdict, self._kept())
+            catalog.note_end(self._job, state, self._verdict, self._kept())
         if self.succeeded and not self._given and self._folders():
             from tfring.observe.recorder import keeping
 
@@ -104,7 +104,7 @@ class RunRecords:
 
     def nobody_joined(self) -> bool:
         """Tells whether no process on this host has called init; False if unknown."""
-        if catalog.find(self._job) is None or self._folders():
+        if catalog.find_note(self._job) is None or self._folders():
             return False
         if not self._given:
             return True
@@ -122,9 +122,9 @@ class RunRecords:
         """Returns the records of the job; raises RecordError if there are none."""
         if not self._folders():
             raise RecordError(f"job {self.name} has no records on this host")
-        from tfring.observe.recorder.choice import named, records_of
+        from tfring.observe.recorder.choice import find_job, find_records
 
-        return records_of(named(self._job))
+        return find_records(find_job(self._job))
 
     @cached_property
     def job(self) -> JobRecords:
@@ -155,9 +155,9 @@ class RunRecords:
         report = self.report if self.succeeded and not self._given else None
         if report is None:
             return {}
-        from tfring.observe.report.text import kept
+        from tfring.observe.report.text import keep_report
 
-        return kept(report)
+        return keep_report(report)
 
     def explanation(self, ended: Collection[int] = ()) -> Explanation | None:
         """Returns why the run failed, after all its ranks have ended; None: unknown. Never raises.

@@ -11,19 +11,19 @@ from tfring.observe.explain.situation import SECOND, Situation, duration
 from tfring.observe.recorder.job import JobRecords
 from tfring.observe.recorder.reader import Record
 from tfring.observe.recorder.steps import steps_of
-from tfring.observe.report.job_steps import job_steps
-from tfring.observe.report.slowdowns import always_slow, find_slowdowns
+from tfring.observe.report.job_steps import find_job_steps
+from tfring.observe.report.slowdowns import find_always_slow, find_slowdowns
 from tfring.runtime.texts.ranks import ranks_text
 from tfring.runtime.texts.words import upper_first
 
-# The newest calls are judged, of at most so long a time.
+# Only the newest calls count.
 _WINDOW_CALLS = 400
 _WINDOW = 60 * SECOND
-# A rank is compared with so many others to see whether it was fast before.
+# A rank is compared with this many others to see whether it was fast before.
 _COMPARED = 7
 
 
-def slow(s: Situation) -> Finding | None:
+def find_slow(s: Situation) -> Finding | None:
     """Finds a rank that became slow, or comes last again and again: see report/slowdowns.py."""
     first = s.job.records.get(0)
     if first is None:
@@ -54,7 +54,7 @@ def _become_slow(s: Situation, first: Record) -> tuple[int, tuple[str, ...], str
     rank = int(np.bincount(steps.last_rank[known], waited).argmax())
     others = [one for one in s.ranks if one not in (0, rank)][: _COMPARED - 1]
     compared = {one: s.job.records[one] for one in sorted({0, rank, *others} & set(s.ranks))}
-    changes = find_slowdowns(job_steps(JobRecords(compared, s.job.clocks)))
+    changes = find_slowdowns(find_job_steps(JobRecords(compared, s.job.clocks)))
     now = [one for one in changes if one.rank == rank and one.until is None]
     if not now:
         return None
@@ -66,7 +66,7 @@ def _become_slow(s: Situation, first: Record) -> tuple[int, tuple[str, ...], str
 def _always_slow(s: Situation, first: Record) -> tuple[int, tuple[str, ...], str] | None:
     """Looks at when ranks asked rank 0 for each of the newest calls."""
     known = (c for c in first.calls if c.last_rank >= 0 and c.second_last_asked and c.last_asked)
-    # The calls of a batch of a lock have one time, and the others waited once for them.
+    # The calls of one batch of a lock have the same time, and the others waited once for them.
     once = {(c.last_asked, c.name if c.planned > c.last_asked else ""): c for c in known}
     asked = list(once.values())
     asked = [c for c in asked[-_WINDOW_CALLS:] if asked[-1].last_asked - c.last_asked < _WINDOW]
@@ -74,7 +74,7 @@ def _always_slow(s: Situation, first: Record) -> tuple[int, tuple[str, ...], str
         return None
     waited = np.array([call.last_asked - call.second_last_asked for call in asked])
     span = max(call.last_asked for call in asked) - min(call.first_asked for call in asked)
-    found = always_slow(np.array([call.last_rank for call in asked]), waited, span)
+    found = find_always_slow(np.array([call.last_rank for call in asked]), waited, span)
     if found is None:
         return None
     rank, late = found
@@ -94,7 +94,7 @@ def _input_text(s: Situation, rank: int) -> str:
     return "" if share is None else f" It has spent {share:.0%} of its time in waiting for input."
 
 
-def over(s: Situation) -> Finding | None:
+def find_over(s: Situation) -> Finding | None:
     """Finds that all ranks have left without an error."""
     if not all(s.left(rank) for rank in s.ranks):
         return None
@@ -108,7 +108,7 @@ def over(s: Situation) -> Finding | None:
     )
 
 
-def nothing(s: Situation) -> Finding:
+def describe_calm(s: Situation) -> Finding:
     """Says what the ranks do while nothing is wrong."""
     waiters = s.waiters()
     calls = min(int(record.header["ended"]) for record in s.job.records.values())

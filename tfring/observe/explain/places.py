@@ -10,7 +10,7 @@ from tfring.runtime.texts.frames import FRAME, is_users
 
 _HEAD = re.compile(r"Thread \[(.*)\]")
 _TENSORFLOW = re.compile(r"-packages/(tensorflow|keras|tf_keras)/")
-# Files of the standard library, and what a thread waits for whose innermost frames are there.
+# Files of the standard library, and what a thread in them waits for.
 _WAITS = (
     (re.compile(r"/queue\.py$|/multiprocessing/queues\.py$"), "a queue"),
     (re.compile(r"/concurrent/futures/"), "a future"),
@@ -38,7 +38,7 @@ class Frame(NamedTuple):
         return f"{self.function} ({self.path.rpartition('/')[2]}:{self.line})"
 
 
-def place(stacks: str, kernel: str = "") -> str:
+def find_place(stacks: str, kernel: str = "") -> str:
     """Returns where a rank is, as "next_batch (data.py:12), waiting for a lock"; "": unknown.
 
     It is the innermost line of the program in the main thread, and what that waits for. If this
@@ -50,7 +50,7 @@ def place(stacks: str, kernel: str = "") -> str:
         kernel: Where in the kernel its main thread waits, from /proc/PID/wchan; "": unknown, or it
             runs.
     """
-    threads = threads_of(stacks)
+    threads = parse_threads(stacks)
     main = threads.pop(MAIN, [])
     here = next((i for i, frame in enumerate(main) if frame.users), None)
     parts = []
@@ -61,7 +61,7 @@ def place(stacks: str, kernel: str = "") -> str:
     return ", and ".join(parts)
 
 
-def threads_of(stacks: str) -> dict[str, list[Frame]]:
+def parse_threads(stacks: str) -> dict[str, list[Frame]]:
     """Returns the frames of each thread by its name, the innermost first."""
     threads: dict[str, list[Frame]] = {}
     frames: list[Frame] = []
@@ -78,7 +78,7 @@ def threads_of(stacks: str) -> dict[str, list[Frame]]:
 
 def _waiting(above: list[Frame], kernel: str) -> str:
     """Returns what a thread waits for, from the frames above the program's line and the kernel."""
-    for frame in reversed(above):  # what the program has called says more than what that calls
+    for frame in reversed(above):  # the outer frame says more
         for pattern, what in _WAITS:
             if pattern.search(frame.path):
                 return f", waiting for {what}"
@@ -94,7 +94,7 @@ def _called_by_tensorflow(threads: dict[str, list[Frame]]) -> list[str]:
     """Returns a line of the program in a thread that Python has not started, if there is one."""
     for frames in threads.values():
         if frames and frames[-1].path.endswith("/threading.py"):
-            continue  # of the program's own: it may wait for ever and harm nobody
+            continue  # a thread of the program may wait for ever and harm nobody
         here = next((i for i, frame in enumerate(frames) if frame.users), None)
         if here is not None:
             where = f"in {frames[here].text()} on a thread of TensorFlow's"

@@ -13,11 +13,11 @@ from tfring.observe.recorder.stacks import status
 from tfring.observe.recorder.take_stacks import take_stacks, waits_in_kernel
 from tfring.runtime.texts.sizes import size_text
 
-# For so long processes are watched to see whether they compute.
+# Processes are watched for this long to see whether they compute.
 WATCH_SECONDS = 0.25
-# A process that computes keeps so much of a core busy.
+# A process that computes keeps this part of a core busy.
 _BUSY = 0.3
-# The kernel swaps a little of idle processes, too.
+# The kernel also swaps a little of idle processes.
 _MUCH_SWAPPED = 64 << 20
 
 
@@ -71,21 +71,21 @@ def with_stacks(
         timeout: Seconds, see `take_stacks`.
     """
     asked = {r: job.records[r] for r in ranks if r in seen and seen[r].state == "running"}
-    # Nobody has asked for a signal to the job: this also runs by itself, at every stall.
+    # Without signals, because this also runs unasked at each stall.
     found = take_stacks(asked, timeout, by_signal=False)
     more = {
         rank: replace(
             seen[rank],
             stacks=stacks,
             kernel=waits_in_kernel(asked[rank].pid),
-            memory=memory_trouble(status(asked[rank].pid)),
+            memory=describe_memory(status(asked[rank].pid)),
         )
         for rank, stacks in found.items()
     }
     return {**seen, **more}
 
 
-def memory_trouble(facts: Mapping[str, str]) -> str:
+def describe_memory(facts: Mapping[str, str]) -> str:
     """Returns "2.30 GiB, of which 410 MiB are in swap" from `status`; "" if little is in swap."""
     held, swapped = (_bytes(facts.get(name, "")) for name in ("VmRSS", "VmSwap"))
     if swapped < max(_MUCH_SWAPPED, (held + swapped) // 20):

@@ -7,24 +7,24 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from tfring.observe.explain.places import place
+from tfring.observe.explain.places import find_place
 from tfring.observe.explain.processes import Seen
 from tfring.observe.recorder.job import JobRecords
 from tfring.observe.recorder.layout import EventType, RankState
-from tfring.observe.recorder.process_sets import members_of_sets
-from tfring.observe.recorder.reader import Call, Event, last_sign
+from tfring.observe.recorder.process_sets import find_members
+from tfring.observe.recorder.reader import Call, Event, find_last_sign
 from tfring.observe.recorder.take_stacks import KEEPS_LOCK
 from tfring.runtime.texts.ranks import listed, ranks_text
 from tfring.runtime.texts.times import time_text
 
 SECOND = 1_000_000_000
-# A call that nobody can judge by earlier ones may wait for so long: ranks load and compile.
+# A wait may take this long if there are no earlier calls: ranks load and compile.
 FIRST_PATIENCE = 5 * SECOND
-# No wait below this is worth a word.
+# Shorter waits are not reported.
 MIN_PATIENCE = SECOND
-# Of more ranks only the numbers are said, not hosts and processes.
+# With more ranks hosts and processes are left out.
 _LISTED = 4
-# How calls end that were waiting when their job broke.
+# The status of calls that were waiting when their job broke.
 _ENDED_FROM_OUTSIDE = ("Cancelled", "Aborted", "DeadlineExceeded", "Unavailable")
 
 
@@ -72,7 +72,7 @@ class Situation:
 
     def last_sign(self, rank: int) -> int:
         """Returns when a rank is last known to have run."""
-        return self.job.common(rank, last_sign(self.job.records[rank]))
+        return self.job.common(rank, find_last_sign(self.job.records[rank]))
 
     def common(self, rank: int, time: int) -> int:
         """Returns a time of a rank on the common clock."""
@@ -119,7 +119,7 @@ class Situation:
     @cached_property
     def sets(self) -> dict[int, tuple[int, ...]]:
         """The members of each process set."""
-        return members_of_sets(self.job)
+        return find_members(self.job)
 
     def has_called(self, rank: int, key: Key) -> bool:
         """Tells whether a rank has made a call."""
@@ -153,7 +153,7 @@ class Situation:
 
         Ranks without a record are among them only if all others have made it.
         """
-        key = key_of(call), call.kind, call.root, call.peer
+        key = make_key(call), call.kind, call.root, call.peer
         if key not in self._missing:  # all ranks that wait in it ask
             self._missing[key] = self._missing_of(call)
         return self._missing[key]
@@ -168,7 +168,7 @@ class Situation:
             rank
             for rank in self.members_of(call)
             if rank in self.counts
-            and not self.has_called(rank, key_of(call))
+            and not self.has_called(rank, make_key(call))
             and (call.kind == "join" or not self.joined(rank, call.process_set))
         ]
 
@@ -238,9 +238,9 @@ class Situation:
         for record in self.job.records.values():
             ended = [call for call in record.calls if call.status == "OK" and call.planned]
             later += ended[min(4, len(ended) // 2) :]
-        # Before the first call of a name ranks compile, which says nothing about later ones.
+        # Before the first call of a name ranks compile, so it says nothing about later ones.
         known = [call for call in later if call.invocation != 1] or later
-        # Not until the plan came: a lock gives it at once, and the rank waits for the others then.
+        # Until the end, not the plan: in a lock the plan comes at once, and the wait follows.
         usual = max((call.ended - call.submitted for call in known), default=None)
         return FIRST_PATIENCE if usual is None else max(MIN_PATIENCE, 3 * usual)
 
@@ -280,7 +280,7 @@ class Situation:
     def doing(self, rank: int) -> str:
         """Returns "sleeps in load_batch (data.py:12)" from a rank's stacks; "" without them."""
         seen = self.seen.get(rank, Seen(None))
-        where = "" if KEEPS_LOCK in seen.stacks else place(seen.stacks, seen.kernel)
+        where = "" if KEEPS_LOCK in seen.stacks else find_place(seen.stacks, seen.kernel)
         if not where:
             return ""
         where, _, waits = where.partition(", ")
@@ -299,11 +299,11 @@ class Situation:
                 f" It does not say on which line it is: {KEEPS_LOCK}. `tfring stacks` asks it "
                 "with a signal."
             )
-        where = place(seen.stacks, seen.kernel)
+        where = find_place(seen.stacks, seen.kernel)
         return f" It is in {where}." if where else ""
 
 
-def key_of(call: Call) -> Key:
+def make_key(call: Call) -> Key:
     """Returns which call of its process set a call is."""
     return Key(call.process_set, call.name, call.invocation)
 

@@ -9,7 +9,7 @@ from tfring.observe.recorder.places import short
 from tfring.runtime.texts.times import time_text
 
 _SECOND = 1e9
-# So old is a hang when a line is said of it; then one every half an hour.
+# A line is logged when a hang is this old, in seconds; then one every half an hour.
 _AGAIN = (30.0, 120.0, 300.0, 540.0)
 _LATER = 1800.0
 

@@ -11,7 +11,7 @@ from tfring.observe.recorder.layout import EventType
 from tfring.observe.recorder.reader import Plan
 from tfring.runtime.texts.ranks import ranks_text
 
-# In the error of a rank that saw a path in trouble: who waits, for what, from whom.
+# In the error of a rank whose data stopped: who waits, and for which rank.
 _ENDS = re.compile(r"rank (\d+) \([^)]*\) waits for (?:\d+ bytes from )?rank (\d+)")
 _BROKEN = ("DeadlineExceeded", "Unavailable", "Cancelled", "Aborted")
 
@@ -24,7 +24,7 @@ class _Wait:
     plan: Plan
 
 
-def link(s: Situation) -> Finding | None:
+def find_broken_link(s: Situation) -> Finding | None:
     """Finds two ranks between which no data moves.
 
     Both are in the same plan. If two ranks wait for each other, they are the ends of the path. Of

@@ -33,17 +33,17 @@ class Column(NamedTuple):
     internal: bool = False
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Returns a number with about three digits."""
     return f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
 
-def percent(value: float) -> str:
+def format_percent(value: float) -> str:
     """Returns a share as text."""
     return f"{100 * value:.0f} %"
 
 
-def loss_text(value: float) -> str:
+def format_loss(value: float) -> str:
     """Returns a loss with about four digits, so that those of ranks line up."""
     return f"{value:#.4g}" if abs(value) < 1000 else f"{value:.4g}"
 
@@ -83,41 +83,46 @@ COLUMNS = (
     Column(
         "loss",
         _of(fmean, lambda view: view.row.loss),
-        loss_text,
+        format_loss,
         "in fit: of this rank's data, in this epoch",
     ),
-    Column("step/s", _of(min, lambda view: view.steps), number, "steps per second", 110),
-    Column("samples/s", _of(sum, lambda view: view.samples), number, "in fit: samples per second"),
+    Column("step/s", _of(min, lambda view: view.steps), format_number, "steps per second", 110),
+    Column(
+        "samples/s",
+        _of(sum, lambda view: view.samples),
+        format_number,
+        "in fit: samples per second",
+    ),
     Column(
         "input",
         _of(fmean, lambda view: view.input),
-        percent,
+        format_percent,
         "share of the time that it waits for data",
     ),
     Column(
         "exchange",
         _of(fmean, lambda view: view.exchange),
-        percent,
+        format_percent,
         "share of the time that it waits for other ranks and for gradients",
     ),
     Column(
         "callbacks",
         _of(fmean, lambda view: view.callbacks),
-        percent,
+        format_percent,
         "share of the time that Keras' callbacks take after each batch",
         100,
     ),
     Column(
         "awaited",
         _of(max, lambda view: view.awaited),
-        percent,
+        format_percent,
         "share of the time in which all other ranks waited for this one alone",
         100,
     ),
     Column(
         "CPU",
         _of(sum, lambda view: view.cpu),
-        percent,
+        format_percent,
         "processors that it keeps busy: 200 % is two",
     ),
     Column(

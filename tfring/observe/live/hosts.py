@@ -19,7 +19,7 @@ from tfring.runtime.ssh import SshOptions, check_host
 
 _PACKAGES = str(Path(__file__).resolve().parents[3])  # where tfring was loaded from
 _CONNECT_SECONDS = 20.0
-# Of what another host prints beside objects, the end is kept for the message.
+# How much of the end of a host's other output is kept, for the message.
 _MOST_NOISE = 2000
 
 
@@ -133,7 +133,7 @@ class _Host:
                 self._process.kill()
 
 
-def job_argument(given: Sequence[str], found: str) -> list[str]:
+def name_job(given: Sequence[str], found: str) -> list[str]:
     """Returns what names the job on another host.
 
     Args:

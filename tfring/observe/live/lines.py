@@ -63,7 +63,7 @@ class Line:
         return f"{age:.0f} s ago: {row.last}" if row.last and age >= 2 else row.last or "none yet"
 
 
-def by_host(views: Sequence[RankView]) -> list[Line]:
+def group_by_host(views: Sequence[RankView]) -> list[Line]:
     """Returns a line for each host."""
     hosts: dict[str, list[RankView]] = {}
     for view in views:

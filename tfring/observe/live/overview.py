@@ -11,7 +11,7 @@ from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.places import id_of
 from tfring.runtime.texts.ranks import ranks_text
 
-# Ranks wait for each other all the time; what takes longer is shown. Seconds.
+# Only waits from this many seconds on are shown.
 SHOWN_WAIT = 2.0
 _SECOND = 1e9
 _ENDED = {RankState.LEFT: "has left", RankState.FAILED: "has failed"}
@@ -122,7 +122,7 @@ class Overview:
         }
 
 
-def overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
+def make_overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
     """Returns the job as of now, with the rates since before.
 
     Args:
@@ -133,11 +133,11 @@ def overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
     old = {_life(row): row for row in before}
     pairs = [(old.get(_life(row)), row) for row in rows]
     awaited = _awaited(pairs)
-    blamed = [not_called(row, rows) for row in rows if _waits_long(row)]
+    blamed = [find_absent(row, rows) for row in rows if _waits_long(row)]
     views = [
         RankView(
             row=row,
-            doing=doing(row, rows),
+            doing=describe_state(row, rows),
             steps=_rate(was, row, lambda one: one.step) if row.step >= 0 else None,
             samples=_rate(was, row, _samples) if _samples(row) else None,
             input=_share(was, row, "input_time"),
@@ -170,7 +170,7 @@ def overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
     )
 
 
-def doing(row: Row, rows: Sequence[Row]) -> str:
+def describe_state(row: Row, rows: Sequence[Row]) -> str:
     """Returns what a rank does, in a few words; `rows` are those of all known ranks."""
     if row.process == "gone":
         return _ENDED.get(row.state, "gone")
@@ -183,19 +183,19 @@ def doing(row: Row, rows: Sequence[Row]) -> str:
         return f"{waits} in the middle of {row.waits_in or 'a collective'}"
     if _waits_long(row):
         _, name, _, kind, site, since = row.asked[0]
-        absent = not_called(row, rows)
+        absent = find_absent(row, rows)
         for_whom = f" for {ranks_text(absent)}" if absent else ""
         where = f" at {site}" if site else ""
         return f"waits {_seconds(row, since):.0f} s{for_whom} in {kind} of '{name}'{where}"
     if row.runs_in and _seconds(row, row.runs_since) >= SHOWN_WAIT:
         return f"waits {_seconds(row, row.runs_since):.0f} s in {row.runs_in}"
     by = [
-        other.rank for other in rows if _waits_long(other) and row.rank in not_called(other, rows)
+        other.rank for other in rows if _waits_long(other) and row.rank in find_absent(other, rows)
     ]
     return f"{ranks_text(by)} wait{'s' if len(by) == 1 else ''} for it" if by else "running"
 
 
-def not_called(row: Row, rows: Sequence[Row]) -> list[int]:
+def find_absent(row: Row, rows: Sequence[Row]) -> list[int]:
     """Returns the ranks that have not made the oldest call in which a rank waits.
 
     A waiting call has ended nowhere, so each rank that made it has it among its waiting calls. A

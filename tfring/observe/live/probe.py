@@ -20,7 +20,7 @@ from tfring.observe.recorder.places import jobs, record_files
 from tfring.observe.recorder.processes import process_state
 from tfring.observe.recorder.reader import RecordError, read_header
 
-# A rank wakes up for each heartbeat. One that has missed so many does not run any more.
+# A rank wakes up for each heartbeat. After missing this many it does not run any more.
 _HEARTBEATS, _HEARTBEAT_SECONDS = 12, 5.0
 _HERE = ("running", "stopped")
 
@@ -38,15 +38,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"as without heartbeats (default {_HEARTBEATS} times TFRING_HEARTBEAT_SECONDS)",
     )
     options = parser.parse_args(argv)
-    headers = present(read_headers(), time.monotonic_ns())
-    wrong = trouble(headers, silent_seconds() if options.seconds is None else options.seconds)
+    headers = find_present(read_headers(), time.monotonic_ns())
+    wrong = find_trouble(
+        headers, read_silent_seconds() if options.seconds is None else options.seconds
+    )
     if options.question == "ready" and not wrong:
-        wrong = missing(headers, options.ranks)
+        wrong = count_missing(headers, options.ranks)
     print(wrong or "ok")
     return 1 if wrong else 0
 
 
-def silent_seconds() -> float:
+def read_silent_seconds() -> float:
     """Returns how long a rank may sleep; 0: for ever, because there are no heartbeats.
 
     A container's variables are those of its probes, too.
@@ -71,7 +73,7 @@ def read_headers() -> list[dict[str, Any]]:
     return found
 
 
-def present(headers: Iterable[dict[str, Any]], now: int) -> list[dict[str, Any]]:
+def find_present(headers: Iterable[dict[str, Any]], now: int) -> list[dict[str, Any]]:
     """Returns the newest header of each live process, by rank.
 
     Each has two more fields: `process` ("running" or "stopped") and `silent`, the seconds since the
@@ -93,13 +95,13 @@ def present(headers: Iterable[dict[str, Any]], now: int) -> list[dict[str, Any]]
     return sorted(newest.values(), key=lambda header: int(header["rank"]))
 
 
-def trouble(headers: Iterable[dict[str, Any]], seconds: float) -> str:
+def find_trouble(headers: Iterable[dict[str, Any]], seconds: float) -> str:
     """Returns which rank does not run any more, and how that is known; "" if all do.
 
     A rank before init or after shutdown is not in trouble, nor is one that waits for others.
 
     Args:
-        headers: As `present` returns them.
+        headers: As `find_present` returns them.
         seconds: How long a rank may sleep; 0: for ever. A job of one rank may, too.
     """
     for header in headers:
@@ -113,11 +115,11 @@ def trouble(headers: Iterable[dict[str, Any]], seconds: float) -> str:
     return ""
 
 
-def missing(headers: Iterable[dict[str, Any]], ranks: int) -> str:
+def count_missing(headers: Iterable[dict[str, Any]], ranks: int) -> str:
     """Returns how many ranks have not finished init yet, or have left; "" if none.
 
     Args:
-        headers: As `present` returns them.
+        headers: As `find_present` returns them.
         ranks: How many there have to be.
     """
     there = [int(one["rank"]) for one in headers if one["state"] == RankState.RUNNING]

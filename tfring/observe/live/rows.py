@@ -14,20 +14,20 @@ from typing import Any
 import numpy as np
 
 from tfring.observe.recorder import layout
-from tfring.observe.recorder.entries import calls_of
-from tfring.observe.recorder.gradients import gradient_calls
+from tfring.observe.recorder.entries import make_calls
+from tfring.observe.recorder.gradients import find_gradient_calls
 from tfring.observe.recorder.job import JobRecords
 from tfring.observe.recorder.layout import EventType, RankState
-from tfring.observe.recorder.process_sets import members_of_sets
+from tfring.observe.recorder.process_sets import find_members
 from tfring.observe.recorder.processes import process_state, stat_fields
 from tfring.observe.recorder.reader import Call, Record
 from tfring.observe.recorder.rounds import rounds_of
 from tfring.observe.recorder.steps import steps_of
 from tfring.runtime.gpu.usage import GpuUse
 
-# Of a rank's waiting calls so many are compared with those of others.
+# At most this many waiting calls of a rank are compared with those of others.
 _MOST_WAITING = 256
-# Efficiency is that of the steps among so many of the newest calls, and steps are counted in them.
+# Steps are counted, and efficiency is computed, in this many of the newest calls.
 NEWEST_CALLS = 2048
 _LEAST_STEPS = 2
 _TROUBLE = (EventType.ABORT, EventType.WARNING, EventType.CALL_FAILED, EventType.STEP_FAILED)
@@ -121,7 +121,7 @@ class Row:
         return {"rank": self.rank, **dataclasses.asdict(self), "record": record}
 
 
-def row_from_json(values: dict[str, Any]) -> Row:
+def parse_row(values: dict[str, Any]) -> Row:
     """Returns a row from what `as_json` returned; other values are ignored.
 
     Raises:
@@ -136,7 +136,7 @@ def row_from_json(values: dict[str, Any]) -> Row:
         raise ValueError("another host runs another version of tfring") from error
 
 
-def row_of(record: Record, gpus: Mapping[int, GpuUse] | None = None) -> Row:
+def make_row(record: Record, gpus: Mapping[int, GpuUse] | None = None) -> Row:
     """Returns what a record, /proc of its process, and NVML say.
 
     Args:
@@ -148,7 +148,7 @@ def row_of(record: Record, gpus: Mapping[int, GpuUse] | None = None) -> Row:
     gpu = (gpus or {}).get(record.pid, GpuUse(-1.0, 0)) if here else GpuUse(-1.0, 0)
     waiting = [call for call in record.open_calls if call.waits]
     running = [call for call in record.open_calls if call.runs]
-    last = next(iter(calls_of(record.raw_calls[-1:])), None)
+    last = next(iter(make_calls(record.raw_calls[-1:])), None)
     plan = next((plan for plan in record.plans if plan.ended == 0 and plan.waits_since), None)
     trouble = [event for event in record.events if event.type in _TROUBLE]
     return Row(
@@ -187,7 +187,7 @@ def _asked(call: Call) -> tuple[int, str, int, str, str, int]:
 def _members(record: Record, call: Call) -> list[int]:
     if call.kind == "send/recv":
         return sorted({call.root, call.peer})
-    sets = members_of_sets(JobRecords({record.rank: record}, {}))
+    sets = find_members(JobRecords({record.rank: record}, {}))
     return list(sets.get(call.process_set, ()))
 
 
@@ -201,7 +201,7 @@ def _names(calls: list[Call]) -> str:
 def _step(record: Record) -> int:
     if record.header["step"] >= 0:
         return int(record.header["step"])
-    found = gradient_calls(record.raw_calls)
+    found = find_gradient_calls(record.raw_calls)
     newest = np.argsort(record.raw_calls["number"][found.at])[-1:]
     return int(found.number[newest[0]]) if len(newest) else -1
 

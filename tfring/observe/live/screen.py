@@ -16,10 +16,16 @@ from types import FrameType
 from typing import Any
 
 from tfring.observe.live.overview import Overview
-from tfring.observe.live.table import KEYS, Choice, help_text, needs_hosts, next_sort, page
+from tfring.observe.live.table import (
+    KEYS,
+    Choice,
+    find_next_sort,
+    make_page,
+    needs_hosts,
+    write_help,
+)
 
-# What a key of the keyboard sends for up, down, page up and page down, and how far that moves; the
-# pages are counted in windows.
+# The keys for up, down, page up and page down, and how many lines or windows they move.
 _MOVES = {b"\x1b[A": -1, b"k": -1, b"\x1b[B": 1, b"j": 1}
 _PAGES = {b"\x1b[5~": -1, b"b": -1, b"\x1b[6~": 1, b" ": 1}
 
@@ -47,7 +53,7 @@ class Screen:
         self._interval = interval
         self._choice = choice
         self._note = KEYS
-        self._text: list[str] = []  # shown instead of the table, unless empty
+        self._text: list[str] = []  # shown in place of the table, unless empty
         self._top = 0  # its first line on the screen
 
     def run(self) -> None:
@@ -82,7 +88,7 @@ class Screen:
             most = max(1, height - 8)
             if self._choice.hosts is None and needs_hosts(view, most):
                 self._choice = dataclasses.replace(self._choice, hosts=True)
-            return page(view, width, self._note, most, self._choice)
+            return make_page(view, width, self._note, most, self._choice)
         lines = self._text[self._top : self._top + height - 2]
         place = f"{self._top + 1}-{self._top + len(lines)} of {len(self._text)} lines"
         keys = f"{place}   j k down and up   space b next and previous page   q back"
@@ -98,9 +104,9 @@ class Screen:
         choice, one = self._choice, key.decode("ascii", "replace")
         shown = KEYS
         if one == "?":
-            shown = help_text(choice.internals)
+            shown = write_help(choice.internals)
         elif one in ("<", ">"):
-            sort = next_sort(choice, width, 1 if one == ">" else -1)
+            sort = find_next_sort(choice, width, 1 if one == ">" else -1)
             self._choice = dataclasses.replace(choice, sort=sort)
         elif one == "h":
             self._choice = dataclasses.replace(choice, hosts=not choice.hosts)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from tfring.observe.live.columns import COLUMNS, Column, loss_text, number, percent
-from tfring.observe.live.lines import STATES, Line, by_host
+from tfring.observe.live.columns import COLUMNS, Column, format_loss, format_number, format_percent
+from tfring.observe.live.lines import STATES, Line, group_by_host
 from tfring.observe.live.overview import Overview
 from tfring.observe.recorder.places import short
 from tfring.runtime.texts.plain import plain
@@ -23,7 +23,7 @@ MISSING = (
     "does without it"
 )
 _WIDE = 250
-# From this width on the state is written out, and columns are further apart.
+# From this width on the state is complete and columns are further apart.
 _ROOMY = 120
 KEYS = "q quit   ? help   < > sort   h hosts   s stacks   d dump"
 
@@ -52,7 +52,7 @@ def require_rich() -> None:
         raise ValueError(MISSING) from error
 
 
-def page(
+def make_page(
     view: Overview,
     width: int,
     note: str = "",
@@ -73,7 +73,7 @@ def page(
     from rich.text import Text
 
     choice = choice or Choice()
-    head = header(view, internals=choice.internals)
+    head = write_header(view, internals=choice.internals)
     if most is not None:
         most = max(1, most - -(-len(view.verdict) // width))
     lines, below = _lines(view, most, choice)
@@ -99,12 +99,12 @@ def print_page(view: Overview, choice: Choice) -> None:
     """Prints the page once."""
     from rich.console import Console
 
-    # Without a terminal there is no width to keep to: one line per rank, for scripts.
+    # Without a terminal: one line per rank, for scripts.
     console = Console() if sys.stdout.isatty() else Console(width=_WIDE)
-    console.print(page(view, console.width, choice=choice))
+    console.print(make_page(view, console.width, choice=choice))
 
 
-def header(view: Overview, *, internals: bool = False) -> list[str]:
+def write_header(view: Overview, *, internals: bool = False) -> list[str]:
     """Returns the first lines: how far the job is, and the numbers of all ranks together."""
     rows = [rank.row for rank in view.ranks]
     hosts = len({row.host for row in rows})
@@ -113,9 +113,9 @@ def header(view: Overview, *, internals: bool = False) -> list[str]:
     speed = []
     losses = [row.loss for row in rows if row.loss is not None]
     if losses:
-        speed.append(f"loss {loss_text(fmean(losses))}")
+        speed.append(f"loss {format_loss(fmean(losses))}")
     if view.samples is not None:
-        speed.append(f"{number(view.samples)} samples/s")
+        speed.append(f"{format_number(view.samples)} samples/s")
     for name, shares in (
         ("input", [rank.input for rank in view.ranks]),
         ("callbacks", [rank.callbacks for rank in view.ranks]),
@@ -123,7 +123,7 @@ def header(view: Overview, *, internals: bool = False) -> list[str]:
     ):
         known = [share for share in shares if share is not None]
         if known:
-            speed.append(f"{name} {percent(fmean(known))}")
+            speed.append(f"{name} {format_percent(fmean(known))}")
     if internals:
         if view.bytes is not None:
             speed.append(f"{size_text(view.bytes)}/s per rank")
@@ -132,7 +132,7 @@ def header(view: Overview, *, internals: bool = False) -> list[str]:
     return ["   ".join(part) for part in (where, speed) if part]
 
 
-def help_text(internals: bool) -> str:
+def write_help(internals: bool) -> str:
     """Returns what the keys do and what the columns mean."""
     keys = {
         "q": "quit",
@@ -150,7 +150,7 @@ def help_text(internals: bool) -> str:
     return "\n".join(lines)
 
 
-def next_sort(choice: Choice, width: int, step: int) -> str:
+def find_next_sort(choice: Choice, width: int, step: int) -> str:
     """Returns the column to sort by that is `step` places to the right."""
     names = [column.name for column in _shown(width, choice)]
     at = names.index(choice.sort) if choice.sort in names else 0
@@ -176,7 +176,7 @@ def _progress(view: Overview) -> list[str]:
 
 def _lines(view: Overview, most: int | None, choice: Choice) -> tuple[list[Line], list[str]]:
     """Returns the lines of the table, and a note on those that are left out."""
-    lines = by_host(view.ranks) if choice.hosts else [Line((rank,)) for rank in view.ranks]
+    lines = group_by_host(view.ranks) if choice.hosts else [Line((rank,)) for rank in view.ranks]
     what, count = ("hosts" if choice.hosts else "ranks"), len(lines)
     if most is not None and count > most:
         lines = sorted(lines, key=lambda line: line.worst == "running")[:most]
@@ -189,7 +189,7 @@ def _sorted(lines: list[Line], name: str) -> list[Line]:
     column = next(one for one in COLUMNS if one.name == name)
     lines = sorted(lines, key=lambda line: line.ranks)
     known = [line for line in lines if not _unknown(column.value(line))]
-    # Names and ranks in their order, of numbers the largest first.
+    # Names and ranks ascend, numbers descend.
     down = column.right and name != "rank"
     ordered = sorted(known, key=column.value, reverse=down)
     return ordered + [line for line in lines if _unknown(column.value(line))]

@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from tfring.observe.live.hosts import OtherHosts
-from tfring.observe.live.overview import Overview, overview
-from tfring.observe.live.rows import NEWEST_CALLS, Row, row_from_json, row_of
+from tfring.observe.live.overview import Overview, make_overview
+from tfring.observe.live.rows import NEWEST_CALLS, Row, make_row, parse_row
 from tfring.observe.recorder.job import load_job
 from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.places import record_files
 from tfring.observe.recorder.reader import Record, RecordError, read_header, read_newest
 from tfring.runtime.gpu.usage import gpu_use
 
-# Rates are those of so long: `fit` notes samples and times a few times a second.
+# Rates are over this time: `fit` notes samples and times a few times a second.
 _RATE_NANOSECONDS = 10_000_000_000
 
 
@@ -95,13 +95,13 @@ class Watch:
         newest = max(row.time for row in found)
         while len(self._earlier) > 1 and newest - _newest(self._earlier[0]) > _RATE_NANOSECONDS:
             self._earlier.popleft()
-        return overview([row for rows in reversed(self._earlier) for row in rows], found)
+        return make_overview([row for rows in reversed(self._earlier) for row in rows], found)
 
     def _new_rows(self) -> list[Row]:
         gpus = gpu_use()
-        rows = [row_of(record, gpus) for record in self.records().values()]
+        rows = [make_row(record, gpus) for record in self.records().values()]
         for answer in self._others.newest() if self._others else []:
-            rows += [row_from_json(values) for values in answer["ranks"]]
+            rows += [parse_row(values) for values in answer["ranks"]]
         return rows
 
 

@@ -21,7 +21,7 @@ from tfring.version import __version__
 _log = logging.getLogger("tfring")
 
 _NANO = 1e-9
-# Of the runtime's counters: those that are metrics, with their names.
+# The runtime's counters that are metrics, and their names.
 _COUNTERS = {
     "bytes_sent": "sent_bytes",
     "plans": "plans",
@@ -32,7 +32,7 @@ _COUNTERS = {
 }
 _WAKEUPS = "_wakeups"
 _UNLOCKS = "unlocks_"
-# The same, of which there is one for each direction.
+# The same, with one counter for each direction.
 _BY_DIRECTION = {"frames": "control_frames", "heartbeats": "heartbeats"}
 
 

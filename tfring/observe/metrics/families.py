@@ -34,7 +34,7 @@ class Family(NamedTuple):
     bounds: tuple[float, ...] = ()
 
 
-# What people know of their training comes first: type, name and meaning.
+# Type, name and meaning of what users know of their training.
 _TRAINING = (
     ("counter", "steps_total", "Training steps begun, or the one that `fit` or the program marks."),
     ("gauge", "epoch", "The epoch of `fit`, from 1 on; 0: unknown."),

@@ -10,7 +10,7 @@ import numpy as np
 
 from tfring.observe.recorder.gradients import Series
 from tfring.observe.recorder.reader import read_record
-from tfring.observe.recorder.steps import Steps, new_steps
+from tfring.observe.recorder.steps import Steps, take_new_steps
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class RecordFollower:
         if len(events):
             self._event = int(events["number"].max())
         self._seen += len(calls)
-        steps, begun = new_steps(all_calls, self._steps, all_are_over)
+        steps, begun = take_new_steps(all_calls, self._steps, all_are_over)
         self._steps_begun = max(self._steps_begun, begun)
         self._unseen = max(self._unseen, record.header["ended"] - self._seen)
         return News(

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-# So many requests are answered at a time. Another one takes the place of one of them at random, so
-# that clients which say nothing keep nobody out.
+# At most this many requests at a time. One more replaces a random one, so that silent clients keep
+# nobody out.
 _MAX_REQUESTS = 8
 _REQUEST_SECONDS = 10.0  # from the connection to the end of the request's head
 _MAX_HEAD = 1 << 16  # bytes

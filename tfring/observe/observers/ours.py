@@ -33,12 +33,12 @@ class _State:
     """Of the present generation. Written by init and shutdown, which take turns."""
 
     record: str | None = None
-    lines: Here | None = None  # this process says how the job goes
+    lines: Here | None = None  # this process prints how the job goes
     began = 0.0
-    last_line = ""  # what is to be said when the job has ended well
+    last_line = ""  # printed when the job has ended well
     stays: bool = False  # the record is in a folder that the user has named
-    # Records of generations that this process has left, and whether they stay: their ends are to be
-    # noted.
+    # Records of generations that this process has left, and whether they stay; their ends are not
+    # noted yet.
     left: ClassVar[list[tuple[Path, bool]]] = []
     explainer: TroubleExplainer | None = None  # on rank 0 of several
 
@@ -178,7 +178,7 @@ OBSERVERS = Observers(
         Observer(
             "the explanation of trouble",
             _explain_trouble,
-            leaving=lambda: _native.core.note_errors(""),  # it is our end that ends calls
+            leaving=lambda: _native.core.note_errors(""),  # our own end ends the calls
             end=_end_explainer,
             drop=_drop_explainer,
         ),

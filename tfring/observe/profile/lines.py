@@ -13,7 +13,7 @@ from tfring.runtime.texts.frames import library
 from tfring.runtime.texts.ranks import ranks_text
 from tfring.runtime.texts.words import upper_first
 
-# A line on which ranks spend shares so different is worth a sentence.
+# Ranks differ if their shares on a line differ by this much.
 _MUCH = 0.2
 _NOWHERE = "no line of the program"
 _ON_A_THREAD = "on a thread of TensorFlow's"
@@ -38,7 +38,7 @@ class Line(NamedTuple):
 Shares = Mapping[Line, float]
 
 
-def shares(profile: Profile) -> dict[Line, float]:
+def find_shares(profile: Profile) -> dict[Line, float]:
     """Returns the share of the time that a rank spends on each line, the largest first.
 
     These are lines of the main thread, and lines that TensorFlow calls on its own threads, as
@@ -69,7 +69,7 @@ def _line(stack: Sequence[Frame], main: bool) -> Line | None:
     return Line(stack[here].text(), f"in {package}" if package else "")
 
 
-def difference(found: Mapping[int, Shares]) -> str:
+def describe_difference(found: Mapping[int, Shares]) -> str:
     """Returns a sentence on where some ranks spend much more time than the others.
 
     Ranks that wait for a slow one do so in TensorFlow, Keras or tfring, so a line of the program's

@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfring.observe.explain.places import Frame, threads_of
+from tfring.observe.explain.places import Frame, parse_threads
 from tfring.observe.recorder.processes import process_state
 from tfring.observe.recorder.reader import Record
 from tfring.observe.recorder.stacks import OWN
 from tfring.observe.recorder.take_stacks import NO_STACKS, take_stacks
 
-# py-spy has so much longer than it samples.
+# py-spy may take this much longer than it samples.
 _PY_SPY_SECONDS = 60.0
-# So long a rank has to answer.
+# A rank must answer within this time.
 _ANSWER_SECONDS = 2.0
-# py-spy calls a thread this.
+# The name of a thread in py-spy's output.
 _THREAD = re.compile(r'^Thread \S+ "(.*)"$')
 
 
@@ -52,7 +52,7 @@ class Profile:
     spied: bool = False
 
 
-def py_spy() -> str | None:
+def find_py_spy() -> str | None:
     """Returns the program py-spy; None: it is not installed."""
     return shutil.which("py-spy")
 
@@ -69,7 +69,7 @@ def sample(records: Mapping[int, Record], seconds: float, rate: float) -> dict[i
         rate: Samples per second.
     """
     found = {rank: Profile() for rank in sorted(records)}
-    program = py_spy()
+    program = find_py_spy()
 
     def take(rank: int) -> None:
         found[rank] = _of_rank(records[rank], program, seconds, rate)
@@ -101,12 +101,12 @@ def _by_py_spy(program: str, pid: int, seconds: float, rate: float) -> dict[str,
             subprocess.run(
                 command, capture_output=True, timeout=seconds + _PY_SPY_SECONDS, check=True
             )
-            return samples_of(json.loads(file.read_text(encoding="utf-8")))
+            return parse_samples(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, subprocess.SubprocessError):
             return {}
 
 
-def samples_of(document: Mapping[str, Any]) -> dict[str, list[Sample]]:
+def parse_samples(document: Mapping[str, Any]) -> dict[str, list[Sample]]:
     """Returns the samples of each thread from a document of speedscope, as py-spy writes it."""
     frames = [
         Frame(one["file"], str(one["line"]), one["name"]) for one in document["shared"]["frames"]
@@ -127,7 +127,7 @@ def samples_of(document: Mapping[str, Any]) -> dict[str, list[Sample]]:
 
 def _by_asking(record: Record, seconds: float, rate: float) -> Profile:
     profile = Profile(defaultdict(list))
-    parsed = functools.lru_cache(maxsize=1024)(threads_of)
+    parsed = functools.lru_cache(maxsize=1024)(parse_threads)
     began = last = time.monotonic()
     end = began + seconds
     while last < end:

@@ -10,7 +10,7 @@ from tfring.observe.profile.sampling import Profile, Sample
 from tfring.observe.recorder.stacks import MAIN
 
 
-def document(name: str, profiles: Mapping[int, Profile]) -> dict[str, Any]:
+def make_document(name: str, profiles: Mapping[int, Profile]) -> dict[str, Any]:
     """Returns the flame graphs of a job, for JSON.
 
     First comes one with the main threads of all ranks side by side, then one for each rank, then

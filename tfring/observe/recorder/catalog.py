@@ -26,7 +26,7 @@ _MOST = 50
 
 
 @dataclass(frozen=True)
-class Entry:
+class JobNote:
     """What is known of a job without its records.
 
     Attributes:
@@ -38,7 +38,7 @@ class Entry:
         terminal: The number of the terminal from which it was started; 0: none.
         began: Seconds since 1970.
         process: The process that wrote this, as `process_state` reads it.
-        end: What `finish` noted; {} before.
+        end: What `note_end` noted; {} before.
     """
 
     job: str
@@ -62,7 +62,7 @@ class Entry:
         return self.process == _own_process()
 
 
-def begin(job: str, command: Sequence[str], records: Path, *, launched: bool) -> None:
+def note_begin(job: str, command: Sequence[str], records: Path, *, launched: bool) -> None:
     """Notes that a job begins, unless another live process has done so.
 
     Raises:
@@ -71,10 +71,10 @@ def begin(job: str, command: Sequence[str], records: Path, *, launched: bool) ->
     base = default_folder()
     base.mkdir(mode=0o700, exist_ok=True)
     check_own(base)
-    known = find(job)
+    known = find_note(job)
     if known is not None and known.lives:
         return
-    entry = Entry(
+    entry = JobNote(
         job=job,
         command=list(command),
         folder=os.getcwd(),
@@ -87,7 +87,7 @@ def begin(job: str, command: Sequence[str], records: Path, *, launched: bool) ->
     _write(entry)
 
 
-def finish(job: str, state: str, verdict: str, report: Mapping[str, Any]) -> None:
+def note_end(job: str, state: str, verdict: str, report: Mapping[str, Any]) -> None:
     """Notes how a job ended. If the job has a launcher on this host, only the launcher does.
 
     Args:
@@ -99,14 +99,14 @@ def finish(job: str, state: str, verdict: str, report: Mapping[str, Any]) -> Non
     Raises:
         OSError: The file cannot be written.
     """
-    entry = find(job)
+    entry = find_note(job)
     if entry is not None and (entry.mine or not entry.launched):
         known = dict(report) or entry.end.get("report", {})
         end = {"time": time.time(), "state": state, "verdict": verdict, "report": known}
         _write(dataclasses.replace(entry, end=end))
 
 
-def find(job: str) -> Entry | None:
+def find_note(job: str) -> JobNote | None:
     """Returns what is known of the job with this id."""
     with contextlib.suppress(OSError):
         base = default_folder()
@@ -115,7 +115,7 @@ def find(job: str) -> Entry | None:
     return None
 
 
-def entries() -> list[Entry]:
+def read_notes() -> list[JobNote]:
     """Returns what is known of all jobs, the newest first."""
     base = default_folder()
     with contextlib.suppress(OSError):
@@ -126,9 +126,9 @@ def entries() -> list[Entry]:
     return []
 
 
-def throw_away_old() -> None:
+def remove_old() -> None:
     """Removes files of jobs that ended more than a day ago, and all but the newest 50."""
-    for place, entry in enumerate(entries()):
+    for place, entry in enumerate(read_notes()):
         if entry.lives:
             continue
         ended = float(entry.end.get("time", entry.began))
@@ -153,12 +153,12 @@ def _own_process() -> dict[str, Any]:
     }
 
 
-def _read(path: Path) -> Entry | None:
+def _read(path: Path) -> JobNote | None:
     with contextlib.suppress(OSError, ValueError, TypeError):
-        return Entry(**json.loads(path.read_text(encoding="utf-8")))
+        return JobNote(**json.loads(path.read_text(encoding="utf-8")))
     return None
 
 
-def _write(entry: Entry) -> None:
+def _write(entry: JobNote) -> None:
     path = default_folder() / f"{entry.job}{_SUFFIX}"
     replace_file(path, json.dumps(dataclasses.asdict(entry)))

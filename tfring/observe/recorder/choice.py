@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tfring.observe.recorder import catalog
-from tfring.observe.recorder.catalog import Entry, terminal_of
+from tfring.observe.recorder.catalog import JobNote, terminal_of
 from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.places import id_of, jobs, record_files, short
 from tfring.observe.recorder.processes import process_state
@@ -57,7 +57,7 @@ class KnownJob:
     """
 
     job: str
-    entry: Entry | None
+    entry: JobNote | None
     generations: list[Generation]
 
     @property
@@ -118,7 +118,7 @@ def known_jobs(base: Path | None = None) -> list[KnownJob]:
         base: The folder of their records; None: the default folder, and each folder that a noted
             job uses.
     """
-    noted = {entry.job: entry for entry in catalog.entries()} if base is None else {}
+    noted = {entry.job: entry for entry in catalog.read_notes()} if base is None else {}
     folders = jobs(base)
     for place in {entry.records for entry in noted.values()}:
         folders += [one for one in jobs(Path(place)) if one not in folders]
@@ -133,7 +133,7 @@ def known_jobs(base: Path | None = None) -> list[KnownJob]:
     return sorted(known, key=lambda one: one.began, reverse=True)
 
 
-def named(name: str, base: Path | None = None) -> KnownJob:
+def find_job(name: str, base: Path | None = None) -> KnownJob:
     """Returns the job whose id begins with `name`.
 
     Raises:
@@ -151,7 +151,7 @@ def named(name: str, base: Path | None = None) -> KnownJob:
     raise RecordError(f"{what} {name}; jobs here:{_known_text(found or known)}")
 
 
-def pick(base: Path | None = None) -> KnownJob:
+def choose_job(base: Path | None = None) -> KnownJob:
     """Returns the job that is meant where the user names none.
 
     It is the job that runs. Of several it is the one started in this folder, else the one started
@@ -179,7 +179,7 @@ def pick(base: Path | None = None) -> KnownJob:
     )
 
 
-def records_of(job: KnownJob) -> list[Path]:
+def find_records(job: KnownJob) -> list[Path]:
     """Returns the records of a job that tools show.
 
     Raises:

@@ -17,9 +17,9 @@ import numpy as np
 
 from tfring.observe.recorder.reader import Record
 
-# Clocks of computers drift by less than that.
+# Clocks of computers drift less than this.
 _MAX_DRIFT = 500e-6
-# With less time between the first call and the last, drift cannot be told from delays.
+# Over a shorter time drift cannot be told from delays.
 _MIN_SPAN = 1_000_000_000
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfring.observe.recorder import layout
-from tfring.observe.recorder.files import text_of
+from tfring.observe.recorder.files import parse_text
 from tfring.observe.recorder.layout import EventType
 
 
@@ -99,7 +99,7 @@ def _named(names: tuple[str, ...], number: int) -> str:
     return names[number] if number < len(names) else f"number {number}"
 
 
-_text = functools.lru_cache(maxsize=4096)(text_of)  # names and lines come again and again
+_text = functools.lru_cache(maxsize=4096)(parse_text)  # names and lines come again and again
 
 
 @functools.lru_cache(maxsize=1024)
@@ -123,7 +123,7 @@ def _as_dicts(entries: np.ndarray[Any, Any]) -> Iterator[dict[str, Any]]:
         yield dict(zip(names, values, strict=True))
 
 
-def calls_of(entries: np.ndarray[Any, Any]) -> list[Call]:
+def make_calls(entries: np.ndarray[Any, Any]) -> list[Call]:
     """Returns a `Call` for each entry of an array of layout.CALL."""
     calls = []
     for entry in _as_dicts(entries):
@@ -143,7 +143,7 @@ def calls_of(entries: np.ndarray[Any, Any]) -> list[Call]:
     return calls
 
 
-def plans_of(entries: np.ndarray[Any, Any]) -> list[Plan]:
+def make_plans(entries: np.ndarray[Any, Any]) -> list[Plan]:
     """Returns a `Plan` for each entry of an array of layout.PLAN."""
     plans = []
     for entry in _as_dicts(entries):
@@ -158,7 +158,7 @@ def plans_of(entries: np.ndarray[Any, Any]) -> list[Plan]:
     return plans
 
 
-def event_of(entry: Any) -> Event:
+def make_event(entry: Any) -> Event:
     """Returns an `Event` for an entry of layout.EVENT."""
     return Event(
         number=int(entry["number"]),
@@ -166,5 +166,5 @@ def event_of(entry: Any) -> Event:
         type=EventType(int(entry["type"])),
         code=layout.STATUSES.get(int(entry["code"]), ""),
         value=int(entry["value"]),
-        text=text_of(entry["text"]),
+        text=parse_text(entry["text"]),
     )

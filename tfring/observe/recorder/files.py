@@ -39,7 +39,7 @@ def open_file(path: Path, buffering: int = 0) -> IO[bytes]:
     raise RecordError(f"{path} is no regular file")
 
 
-def settled_copy(path: Path) -> bytes:
+def copy_settled(path: Path) -> bytes:
     """Returns the bytes of a record as of the moment when reading began.
 
     Entries that were being written, and newer calls, are left out.
@@ -49,8 +49,8 @@ def settled_copy(path: Path) -> bytes:
         OSError: The file cannot be read.
     """
     copies = _copies(path)
-    first, second, third = (rings_of(path, copy) for copy in copies)
-    header = header_of(copies[0])
+    first, second, third = (parse_rings(path, copy) for copy in copies)
+    header = parse_header(copies[0])
     # The runtime writes `planned` after what came with the plan. Where the first copy has it, the
     # second has all of that.
     planned_before = first["call"]["planned"] == second["call"]["planned"]
@@ -69,7 +69,7 @@ def settled_copy(path: Path) -> bytes:
     return copies[0][: layout.HEADER_BYTES] + b"".join(ring.tobytes() for ring in rings)
 
 
-def rings_of(path: Path, data: bytes | mmap.mmap) -> dict[str, np.ndarray[Any, Any]]:
+def parse_rings(path: Path, data: bytes | mmap.mmap) -> dict[str, np.ndarray[Any, Any]]:
     """Returns the arrays "call", "plan", "event" and "rank" behind the header, to read only.
 
     Args:
@@ -79,7 +79,7 @@ def rings_of(path: Path, data: bytes | mmap.mmap) -> dict[str, np.ndarray[Any, A
     Raises:
         RecordError: It is no record, cut off, or has another version.
     """
-    header = checked_header(path, data[: layout.HEADER_BYTES])
+    header = check_header(path, data[: layout.HEADER_BYTES])
     if len(data) < size_of(header):
         raise RecordError(f"{path} is cut off: it has {len(data)} bytes")
     rings, at = {}, layout.HEADER_BYTES
@@ -90,7 +90,7 @@ def rings_of(path: Path, data: bytes | mmap.mmap) -> dict[str, np.ndarray[Any, A
     return rings
 
 
-def checked_header(path: Path, data: bytes) -> dict[str, Any]:
+def check_header(path: Path, data: bytes) -> dict[str, Any]:
     """Returns the fields of the header at the beginning of `data`; `path` is for messages.
 
     Raises:
@@ -98,7 +98,7 @@ def checked_header(path: Path, data: bytes) -> dict[str, Any]:
     """
     if len(data) < layout.HEADER_BYTES or not data.startswith(layout.MAGIC):
         raise RecordError(f"{path} is no record of tfring")
-    header = header_of(data)
+    header = parse_header(data)
     if header["version"] != layout.VERSION or any(
         header[f"{name}_bytes"] != dtype.itemsize for name, dtype in _TYPES.items()
     ):
@@ -125,11 +125,11 @@ def size_of(header: dict[str, Any]) -> int:
     return int(layout.HEADER_BYTES + sum(rings))
 
 
-def header_of(data: bytes) -> dict[str, Any]:
+def parse_header(data: bytes) -> dict[str, Any]:
     """Returns the fields of a header by name."""
     entry = np.frombuffer(data, layout.HEADER, 1)[0]
     return {
-        name: text_of(entry[name]) if layout.HEADER[name].kind == "S" else entry[name].item()
+        name: parse_text(entry[name]) if layout.HEADER[name].kind == "S" else entry[name].item()
         for name in layout.HEADER.names or ()
     }
 
@@ -137,7 +137,7 @@ def header_of(data: bytes) -> dict[str, Any]:
 def _copies(path: Path) -> tuple[bytes, bytes, bytes]:
     """Reads the file three times: what is equal in two copies did not change in between."""
     with open_file(path) as file:
-        size = size_of(checked_header(path, file.read(layout.HEADER_BYTES)))
+        size = size_of(check_header(path, file.read(layout.HEADER_BYTES)))
         file.seek(0)
         first = file.read(size)
         file.seek(0)
@@ -146,7 +146,7 @@ def _copies(path: Path) -> tuple[bytes, bytes, bytes]:
         return first, second, file.read(size)
 
 
-def text_of(value: Any) -> str:
+def parse_text(value: Any) -> str:
     r"""Returns a text up to its first zero byte, with control characters written as "\x1b".
 
     The runtime cuts long texts in the middle, perhaps inside a character of several bytes.

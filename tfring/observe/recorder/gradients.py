@@ -57,7 +57,7 @@ class GradientCalls(NamedTuple):
     leads: Array
 
 
-def gradient_calls(calls: Array) -> GradientCalls:
+def find_gradient_calls(calls: Array) -> GradientCalls:
     """Returns the calls among `calls`, an array of layout.CALL, that reduce gradients."""
     return _with_rows(calls, _bucket_calls(calls))
 

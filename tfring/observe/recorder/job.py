@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfring.observe.recorder.choice import known_jobs, named, pick, records_of
+from tfring.observe.recorder.choice import choose_job, find_job, find_records, known_jobs
 from tfring.observe.recorder.clocks import Clock, find_clock
 from tfring.observe.recorder.places import id_of, record_files
 from tfring.observe.recorder.reader import Record, RecordError, read_record
@@ -44,7 +44,7 @@ def load_job(given: Sequence[Path | str] = (), base: Path | None = None) -> JobR
 
     Args:
         given: Files, or folders with files, of all hosts; or the id of a job of this host, or its
-            beginning; or nothing: see `choice.pick`.
+            beginning; or nothing: see `choice.choose_job`.
         base: The folder above the folders of jobs; None: the default folder.
 
     Raises:
@@ -55,10 +55,10 @@ def load_job(given: Sequence[Path | str] = (), base: Path | None = None) -> JobR
     records = [read_record(path) for path in _files(given, base)]
     if not records:
         raise RecordError(f"there is no record of a job in {', '.join(map(str, given))}")
-    return job_of(records)
+    return join_records(records)
 
 
-def job_of(records: Sequence[Record]) -> JobRecords:
+def join_records(records: Sequence[Record]) -> JobRecords:
     """Returns the newest generation among records, at least one, of one job.
 
     Raises:
@@ -79,14 +79,14 @@ def job_of(records: Sequence[Record]) -> JobRecords:
 
 def _files(given: Sequence[Path | str], base: Path | None) -> list[Path]:
     if not given:
-        return records_of(pick(base))
+        return find_records(choose_job(base))
     files: list[Path] = []
     for one in map(Path, given):
         if one.is_file():
             files.append(one)
         elif one.is_dir():
             known = [] if (here := record_files(one)) else known_jobs(one)
-            files += records_of(known[0]) if known else here
+            files += find_records(known[0]) if known else here
         else:
-            files += records_of(named(str(one), base))
+            files += find_records(find_job(str(one), base))
     return files

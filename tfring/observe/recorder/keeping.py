@@ -26,17 +26,17 @@ from tfring.observe.recorder.reader import RecordError, read_header, read_record
 
 _log = logging.getLogger("tfring")
 
-# Of jobs that are over, so many folders stay: those that failed or were killed.
+# This many folders of jobs that failed or were killed stay.
 KEPT_JOBS = 3
-# Of the generations of one that a launcher keeps until it ends, also of those that ended well.
+# This many old generations of a job stay until its launcher ends.
 KEPT_GENERATIONS = 1
-# Of a rank in another container nothing is known but when its runtime was last awake, which it is
+# A rank in another container counts as gone when its runtime was not awake for this long; it wakes
 # every few seconds unless it is stopped.
 _OVER_AFTER = 24 * 3600 * 1_000_000_000
-# The ranks of a job have their records long before its folder is so old, unless they failed to.
+# An empty folder this old is of a job whose ranks failed to start.
 _START_SECONDS = 3600.0
-# Where nobody waits for it, old records are read so much later: then the ranks have connected, for
-# which they need the processor.
+# Old records are read this much later if nobody waits for it: first the ranks need the processor to
+# connect.
 _LATER_SECONDS = 5.0
 
 
@@ -89,7 +89,7 @@ def record_options(
 
 def launched(job: str) -> bool:
     """Tells whether a launcher on this host runs the job and explains it at its end."""
-    entry = catalog.find(job)
+    entry = catalog.find_note(job)
     return entry is not None and entry.launched and entry.lives
 
 
@@ -117,13 +117,13 @@ def throw_away(own: str) -> None:
         with contextlib.suppress(OSError):
             if folder.name != own and time.time() - folder.stat().st_mtime > _START_SECONDS:
                 folder.rmdir()  # if it is empty
-    catalog.throw_away_old()
+    catalog.remove_old()
 
 
 def _begin(name: str, base: Path, *, wait: bool) -> None:
     """Notes the job, and removes old records."""
     with contextlib.suppress(OSError):
-        catalog.begin(id_of(name), sys.orig_argv, base, launched=False)
+        catalog.note_begin(id_of(name), sys.orig_argv, base, launched=False)
     if wait:
         _try_to_throw_away(name, 0.0)
     else:

@@ -13,9 +13,9 @@ import stat
 from pathlib import Path
 
 SUFFIX = ".record"
-# Files in it are in memory. On a disk they would make the ranks wait for that disk now and then.
+# In memory: ranks that write to files on a disk wait for the disk now and then.
 MEMORY = Path("/dev/shm")
-# Where systemd makes a folder in memory for each user.
+# Here systemd makes a folder in memory for each user.
 USERS = Path("/run/user")
 _NAME = re.compile(r"(.+)-[0-9a-f]{12}")
 # Ids that tfring has made; those of jobs on Ray begin with its name.

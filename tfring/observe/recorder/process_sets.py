@@ -11,7 +11,7 @@ from tfring.observe.recorder.layout import EventType
 _SETS = re.compile(r"\d+: \d[\d, -]*(; \d+: \d[\d, -]*)*")
 
 
-def members_of_sets(job: JobRecords) -> dict[int, tuple[int, ...]]:
+def find_members(job: JobRecords) -> dict[int, tuple[int, ...]]:
     """Returns the ranks of each process set that was used, ascending, by the set's number.
 
     If the records have only calls of a set, these are the ranks that called.

@@ -16,14 +16,14 @@ from tfring.observe.recorder import layout
 from tfring.observe.recorder.entries import Call as Call
 from tfring.observe.recorder.entries import Event as Event
 from tfring.observe.recorder.entries import Plan as Plan
-from tfring.observe.recorder.entries import calls_of, event_of, plans_of
+from tfring.observe.recorder.entries import make_calls, make_event, make_plans
 from tfring.observe.recorder.files import RecordError as RecordError
 from tfring.observe.recorder.files import (
-    checked_header,
-    header_of,
+    check_header,
+    copy_settled,
     open_file,
-    rings_of,
-    settled_copy,
+    parse_header,
+    parse_rings,
 )
 from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.processes import own_boot, process_state
@@ -58,22 +58,22 @@ class Record:
     @cached_property
     def calls(self) -> list[Call]:
         """The newest calls, by number."""
-        return calls_of(self.raw_calls)
+        return make_calls(self.raw_calls)
 
     @cached_property
     def open_calls(self) -> list[Call]:
         """Calls that have not ended."""
-        return calls_of(self.raw_calls[self.raw_calls["ended"] == 0])
+        return make_calls(self.raw_calls[self.raw_calls["ended"] == 0])
 
     @cached_property
     def plans(self) -> list[Plan]:
         """The newest plans, by sequence."""
-        return plans_of(self.raw_plans)
+        return make_plans(self.raw_plans)
 
     @cached_property
     def events(self) -> list[Event]:
         """The newest events, by number."""
-        return [event_of(entry) for entry in self.raw_events]
+        return [make_event(entry) for entry in self.raw_events]
 
     @property
     def rank(self) -> int:
@@ -122,9 +122,9 @@ def read_record(path: Path | str) -> Record:
     """
     path = Path(path)
     here = _monotonic()
-    data = settled_copy(path)
-    rings = rings_of(path, data)
-    return record_of(path, header_of(data), {name: _used(rings, name) for name in rings}, here)
+    data = copy_settled(path)
+    rings = parse_rings(path, data)
+    return make_record(path, parse_header(data), {name: _used(rings, name) for name in rings}, here)
 
 
 def read_newest(path: Path | str, calls: int) -> Record:
@@ -144,15 +144,17 @@ def read_newest(path: Path | str, calls: int) -> Record:
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError as error:  # it is empty
             raise RecordError(f"{path} is no record of tfring") from error
-    rings = rings_of(path, memory)
+    rings = parse_rings(path, memory)
     most = {"call": calls, "plan": 1, "event": len(rings["event"])}
     newest = {name: _newest(rings[name], _KEYS[name], count) for name, count in most.items()}
-    header = header_of(memory[: layout.HEADER_BYTES])
-    return record_of(path, header, {**newest, "rank": rings["rank"].copy()}, here)
+    header = parse_header(memory[: layout.HEADER_BYTES])
+    return make_record(path, header, {**newest, "rank": rings["rank"].copy()}, here)
 
 
-def record_of(path: Path, header: dict[str, Any], rings: Mapping[str, Array], read: int) -> Record:
-    """Returns the record with these entries, in order, as `rings_of` names them."""
+def make_record(
+    path: Path, header: dict[str, Any], rings: Mapping[str, Array], read: int
+) -> Record:
+    """Returns the record with these entries, in order, as `parse_rings` names them."""
     return Record(
         path=path,
         header=header,
@@ -172,10 +174,10 @@ def read_header(path: Path | str) -> dict[str, Any]:
         OSError: The file cannot be read.
     """
     with open_file(Path(path)) as file:
-        return checked_header(Path(path), file.read(layout.HEADER_BYTES))
+        return check_header(Path(path), file.read(layout.HEADER_BYTES))
 
 
-def last_sign(record: Record) -> int:
+def find_last_sign(record: Record) -> int:
     """Returns the last moment at which a rank is known to have run, on its own clock."""
     if record.read is not None and process_state(record.header) == "running":
         return record.read

@@ -102,7 +102,7 @@ def rounds_of(steps: Steps) -> Rounds:
     # the same one on all ranks.
     found, counts = np.unique(steps.series, return_counts=True)
     pace = int(found[counts >= counts.max() - 2].max())
-    idle = idle_since(steps.ready, steps.end)
+    idle = find_idle(steps.ready, steps.end)
     last = np.flatnonzero(steps.series == pace)
     # A step belongs to the round in which its last bucket was there: two that are reduced at the
     # same time may end in either order.
@@ -118,7 +118,7 @@ def rounds_of(steps: Steps) -> Rounds:
     return Rounds(steps.names[pace], steps.take(by_round), idle[by_round], starts, ends)
 
 
-def idle_since(ready: Array, end: Array) -> Array:
+def find_idle(ready: Array, end: Array) -> Array:
     """Returns when a rank began to do nothing but wait for the gradients of each step.
 
     While the gradients of a step before are reduced, the rank waits for those.

@@ -134,7 +134,7 @@ def _own_stacks() -> str:
     main = threading.main_thread().ident
     blocks: list[str] = []
     for ident in sorted(frames, key=lambda ident: (ident != main, names.get(ident, ""))):
-        lines = [thread_head(MAIN if ident == main else names.get(ident, "of C++"))]
+        lines = [format_head(MAIN if ident == main else names.get(ident, "of C++"))]
         frame = frames[ident]
         while frame is not None:
             code = frame.f_code
@@ -144,7 +144,7 @@ def _own_stacks() -> str:
     return "\n".join(blocks)
 
 
-def thread_head(name: str) -> str:
+def format_head(name: str) -> str:
     """Returns the line above the stack of a thread."""
     return f"Thread [{name}] (most recent call first):"
 

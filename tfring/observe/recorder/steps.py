@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tfring.observe.recorder.gradients import Array, Series, gradient_calls
+from tfring.observe.recorder.gradients import Array, Series, find_gradient_calls
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def steps_of(calls: Array, all_are_over: bool = False) -> Steps:
     has not ended while it has fewer buckets than others, unless `all_are_over`: no bucket is still
     to come.
     """
-    found = gradient_calls(calls)
+    found = find_gradient_calls(calls)
     calls = calls[found.at]
     # A call without a plan has not run.
     begun = np.where(calls["planned"] > 0, calls["planned"], calls["ended"])
@@ -155,7 +155,7 @@ def steps_of(calls: Array, all_are_over: bool = False) -> Steps:
     return steps.take(~(first_of & missing))
 
 
-def aligned(found: Mapping[int, Steps]) -> dict[int, Steps]:
+def align_steps(found: Mapping[int, Steps]) -> dict[int, Steps]:
     """Returns the steps of several ranks, by rank, with the same number for the same step.
 
     Each rank counts its own calls. While one has joined, the others go on, and the numbers that it
@@ -200,7 +200,7 @@ def _count(plans: Array, numbers: Array) -> tuple[Array, Array]:
     return known, np.maximum.accumulate(counted - order) + order
 
 
-def new_steps(calls: Array, seen: dict[Series, int], all_are_over: bool) -> tuple[Steps, int]:
+def take_new_steps(calls: Array, seen: dict[Series, int], all_are_over: bool) -> tuple[Steps, int]:
     """Returns the steps that are over and not in `seen` yet, and how many steps have begun.
 
     Args:

@@ -20,20 +20,20 @@ from tfring.observe.recorder.stacks import (
     BIT,
     MAIN,
     SIGNAL,
+    format_head,
     mask,
     socket_address,
     stacks_file,
     status,
-    thread_head,
 )
 
 NO_STACKS = "no stacks: "
 KEEPS_LOCK = "code in it keeps Python's interpreter lock"
-# What the handler has written before is thrown away when its file is longer.
+# The handler's file is emptied when it is longer.
 _MOST_BYTES = 1 << 20
 _PAUSE = 0.0005  # seconds between two looks at a thread that has been sent the signal
-# A thread that runs may be between taking the signal and its handler, for some milliseconds where
-# many threads share a processor; it has so many looks' time.
+# A running thread may take some milliseconds from the signal to its handler; after this many looks
+# without an answer it has none.
 _LOOKS = 100
 _CHUNK = 1 << 16
 
@@ -158,7 +158,7 @@ def _from_handler(record: Record, end: float) -> str:
             f"{KEEPS_LOCK}, and its program handles SIGUSR1 itself. {describe_process(pid)}"
         ) from None
     with os.fdopen(descriptor, "rb+", buffering=0):
-        # A file that somebody else has put there must not choose whom root sends a signal.
+        # If root runs this, a file of another user must not choose the process to signal.
         if os.fstat(descriptor).st_uid != Path(f"/proc/{pid}").stat().st_uid:
             raise _CannotAskError(f"{path} and process {pid} belong to different users")
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # another `tfring stacks` may be at work
@@ -173,7 +173,7 @@ def _from_handler(record: Record, end: float) -> str:
             text = _from_one(pid, thread, descriptor, end)
             if text:
                 name = MAIN if thread == pid else status(f"{pid}/task/{thread}").get("Name", "")
-                blocks.append(re.sub(r"\A.*\(most recent call first\):", thread_head(name), text))
+                blocks.append(re.sub(r"\A.*\(most recent call first\):", format_head(name), text))
     if not blocks:
         raise _CannotAskError(f"{KEEPS_LOCK}, and no thread answers. {describe_process(pid)}")
     return "\n".join(blocks)

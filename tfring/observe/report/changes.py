@@ -21,14 +21,14 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-# In standard deviations. A monitor looks hundreds of times at hundreds of places where to cut, and
-# must not be wrong once in a hundred runs.
+# In standard deviations. A monitor tests hundreds of cuts hundreds of times, and must not be wrong
+# once in a hundred runs.
 SURE = 5.2
 LEAST_BEFORE = 30
 LEAST_AFTER = 15
-# So many values are looked at when measuring: a change is seen soon after it happens.
+# How many values a monitor looks at: a change is seen soon after it happens.
 WINDOW = 300
-_LOOK = 10  # after so many more
+_LOOK = 10  # after this many more values
 _COMPARED = 300  # values on each side of a cut, to say how large a change is
 _MOST_LAGS = 50
 

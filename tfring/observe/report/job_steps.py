@@ -12,8 +12,8 @@ import numpy as np
 from tfring.observe.recorder import layout
 from tfring.observe.recorder.gradients import Array
 from tfring.observe.recorder.job import JobRecords
-from tfring.observe.recorder.rounds import Rounds, idle_since, rounds_of
-from tfring.observe.recorder.steps import Steps, aligned, steps_of
+from tfring.observe.recorder.rounds import Rounds, find_idle, rounds_of
+from tfring.observe.recorder.steps import Steps, align_steps, steps_of
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class JobSteps:
         return {rank: int(self.waited_for[self.last_rank == rank].sum()) for rank in named}
 
 
-def job_steps(job: JobRecords) -> JobSteps:
+def find_job_steps(job: JobRecords) -> JobSteps:
     """Returns the steps that all records of a job have.
 
     Ranks that have none of the steps of the rank with the newest step are left out.
     """
-    found = aligned({rank: steps_of(record.raw_calls) for rank, record in job.records.items()})
+    found = align_steps({rank: steps_of(record.raw_calls) for rank, record in job.records.items()})
     found = {rank: steps.good() for rank, steps in found.items()}
     rounds = _newest_rounds(job, found)
     places: dict[int, Array] = {}
@@ -129,7 +129,7 @@ def _side_by_side(job: JobRecords, rounds: Rounds, chosen: dict[int, Steps]) -> 
     end = table([common(r, s.end) for r, s in chosen.items()])
     began = table([common(r, s.began[rounds.last]) for r, s in chosen.items()], len(rounds))
     all_ready, last_rank, waited_for = _last_ready(chosen, ready, rounds.steps.number)
-    idle = idle_since(ready, end)
+    idle = find_idle(ready, end)
     waiting = np.clip(all_ready - idle, 0, np.maximum(0, end - idle))
     exposed = np.maximum(0, end - idle)
     hidden = table([s.communicating - (s.exposed - s.waiting) for s in chosen.values()])

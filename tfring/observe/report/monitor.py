@@ -11,7 +11,7 @@ from tfring.observe.report.slowdowns import (
     LEAST_SHARE,
     OWN_WORK,
     Slowdown,
-    excess,
+    compute_excess,
     matters,
 )
 
@@ -53,7 +53,7 @@ class SlowdownMonitor:
         self._total = np.concatenate([self._total, total[kept]])[-WINDOW:]
         if len(self._numbers) < LEAST_BEFORE + LEAST_AFTER:
             return []
-        more = excess(self._own)
+        more = compute_excess(self._own)
         checked = (self._check(rank, more[rank]) for rank in range(len(more)))
         return [one for one in checked if one is not None]
 

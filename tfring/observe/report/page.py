@@ -13,7 +13,7 @@ from tfring.observe.recorder.gradients import Array
 from tfring.observe.recorder.job import JobRecords
 from tfring.observe.report import plots
 from tfring.observe.report.summary import Report
-from tfring.observe.report.text import sentences, time_table, traffic_table
+from tfring.observe.report.text import make_time_table, make_traffic_table, write_sentences
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 
@@ -29,7 +29,9 @@ _CAPTIONS = {
 }
 
 
-def page(report: Report, job: JobRecords, verdict: str = "", *, internals: bool = False) -> str:
+def make_page(
+    report: Report, job: JobRecords, verdict: str = "", *, internals: bool = False
+) -> str:
     """Returns the page.
 
     Args:
@@ -44,20 +46,20 @@ def page(report: Report, job: JobRecords, verdict: str = "", *, internals: bool 
     pictures: dict[str, str] = {}
     if len(report.steps.number):
         pictures = {
-            "steps": plots.step_plot(report),
-            "own": plots.own_plot(report),
-            "waits": plots.wait_plot(report),
-            "extract": plots.extract_plot(report),
+            "steps": plots.draw_steps(report),
+            "own": plots.draw_own_work(report),
+            "waits": plots.draw_waits(report),
+            "extract": plots.draw_extract(report),
         }
-    sent = traffic(job)
+    sent = sum_traffic(job)
     if sent.any():
-        pictures["traffic"] = plots.traffic_plot(sent)
+        pictures["traffic"] = plots.draw_traffic(sent)
     figures = [
-        f'<figure id="{name}">{own_ids(svg, name)}<figcaption>{html.escape(_CAPTIONS[name])}'
-        "</figcaption></figure>"
+        f'<figure id="{name}">{make_ids_unique(svg, name)}'
+        f"<figcaption>{html.escape(_CAPTIONS[name])}</figcaption></figure>"
         for name, svg in pictures.items()
     ]
-    title, *more = sentences(report, internals=internals)
+    title, *more = write_sentences(report, internals=internals)
     lines = [f"<p>{html.escape(line)}</p>" for line in more]
     if verdict:
         lines.insert(0, f'<p class="verdict">{html.escape(verdict)}</p>')
@@ -69,7 +71,7 @@ def page(report: Report, job: JobRecords, verdict: str = "", *, internals: bool 
     )
 
 
-def traffic(job: JobRecords) -> Array:
+def sum_traffic(job: JobRecords) -> Array:
     """Returns the bytes that ranks sent to each other, without NCCL, from row to column.
 
     The row of a rank without a record is 0.
@@ -80,7 +82,7 @@ def traffic(job: JobRecords) -> Array:
     return found
 
 
-def own_ids(svg: str, name: str) -> str:
+def make_ids_unique(svg: str, name: str) -> str:
     """Makes the ids of an SVG picture unique; matplotlib gives each picture the same ids."""
     for before in ('id="', 'href="#', "url(#"):
         svg = svg.replace(before, f"{before}{name}-")
@@ -92,8 +94,8 @@ def _tables(report: Report, internals: bool) -> str:
     from rich.console import Console
 
     console = Console(file=io.StringIO(), record=True, width=120)
-    console.print(time_table(report, internals=internals))
+    console.print(make_time_table(report, internals=internals))
     if internals:
         console.print()
-        console.print(traffic_table(report))
+        console.print(make_traffic_table(report))
     return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")

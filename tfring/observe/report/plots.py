@@ -32,12 +32,12 @@ _STYLE = {
 }
 
 
-def step_plot(report: Report) -> str:
+def draw_steps(report: Report) -> str:
     """Draws where the time of steps goes; means over the ranks."""
 
     def draw(axes: Any) -> None:
         steps = report.steps
-        number, parts = thinned(
+        number, parts = thin_out(
             steps.number, [p.mean(axis=0) / 1e6 for p in (steps.own, steps.waiting, steps.exposed)]
         )
         labels = ["own work", "waiting for other ranks", "communication not hidden"]
@@ -50,7 +50,7 @@ def step_plot(report: Report) -> str:
     return _draw(draw)
 
 
-def own_plot(report: Report) -> str:
+def draw_own_work(report: Report) -> str:
     """Draws the own work of the slowest ranks, with change points."""
 
     def draw(axes: Any) -> None:
@@ -62,7 +62,7 @@ def own_plot(report: Report) -> str:
         )
         tops = []
         for row in sorted(rows[:_LINES]):
-            number, (line,) = thinned(steps.number, [steps.own[row] / 1e6])
+            number, (line,) = thin_out(steps.number, [steps.own[row] / 1e6])
             axes.plot(number, line, linewidth=1, label=f"rank {steps.ranks[row]}")
             tops.append(float(np.quantile(line, 0.99)))
         for one in report.slowdowns:
@@ -82,7 +82,7 @@ def own_plot(report: Report) -> str:
     return _draw(draw)
 
 
-def wait_plot(report: Report) -> str:
+def draw_waits(report: Report) -> str:
     """Draws how long the others waited for each rank, per step."""
 
     def draw(axes: Any) -> None:
@@ -97,7 +97,7 @@ def wait_plot(report: Report) -> str:
     return _draw(draw, height=0.9 + 0.3 * min(_ROWS, len(report.ranks)))
 
 
-def traffic_plot(matrix: Array) -> str:
+def draw_traffic(matrix: Array) -> str:
     """Draws a map of the bytes that ranks send to each other, from row to column."""
 
     def draw(axes: Any) -> None:
@@ -113,7 +113,7 @@ def traffic_plot(matrix: Array) -> str:
     return _draw(draw, height=4.5)
 
 
-def extract_plot(report: Report) -> str:
+def draw_extract(report: Report) -> str:
     """Draws what the ranks did in a few steps around the one with the longest waiting."""
 
     def draw(axes: Any) -> None:
@@ -146,7 +146,7 @@ def extract_plot(report: Report) -> str:
     return _draw(draw, height=1 + 0.4 * len(_extract_rows(report.steps)))
 
 
-def thinned(number: Array, lines: list[Array]) -> tuple[Array, list[Array]]:
+def thin_out(number: Array, lines: list[Array]) -> tuple[Array, list[Array]]:
     """Returns lines with at most _POINTS points: medians of neighbouring steps."""
     together = math.ceil(len(number) / _POINTS)
     if together <= 1:

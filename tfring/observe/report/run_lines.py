@@ -15,7 +15,7 @@ from tfring.version import __version__
 if TYPE_CHECKING:
     from tfring.observe.report.summary import Report
 
-# So many hosts are named.
+# At most this many hosts are named.
 _NAMED = 3
 _WATCH = "watch: tfring top"
 

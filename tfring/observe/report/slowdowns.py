@@ -14,19 +14,19 @@ import numpy as np
 from tfring.observe.report.changes import Array, Change, find_changes
 from tfring.observe.report.job_steps import JobSteps
 
-# A change that is sure but smaller than this part of a step is not worth a word.
+# Changes below this part of a step are not reported.
 LEAST_SHARE = 0.05
 INPUT = "input pipeline"
 COMPUTE = "computation"
 OWN_WORK = "own work (input or computation)"
 COMMUNICATION = "communication"
 
-# A rank is slow all along if it was the last in so many of the late calls or steps, and all others
-# waited for it for so much of the time.
+# A rank is always slow if it was last in this share of the late calls or steps, and all others
+# waited for it for this share of the time.
 _SHARE_OF_LATE = 0.75
 _SHARE_OF_TIME = 0.2
 _LEAST_LATE = 8
-# A wait of fewer nanoseconds is noise of the machine.
+# Shorter waits, in nanoseconds, are noise.
 _NOTABLE = 5_000_000
 
 
@@ -71,23 +71,23 @@ def find_slowdowns(steps: JobSteps) -> list[Slowdown]:
     found: list[Slowdown] = []
     least = LEAST_SHARE * float(np.median(steps.total))
     total = steps.total.mean(axis=0)
-    more = excess(steps.own)
+    more = compute_excess(steps.own)
     for position, rank in enumerate(steps.ranks):
         own = steps.own[position]
         changes = find_changes(more[position])
         ends = [*(one.index for one in changes), len(own)][1:]
         end_of = {one.index: end for one, end in zip(changes, ends, strict=True)}
-        for one, until in worse(changes, least):
+        for one, until in find_worse(changes, least):
             end = end_of[one.index]
             if matters(own[:end], total[:end], one.index, one.shift):
                 found.append(_slowdown(steps, rank, one, until, OWN_WORK))
     shared = np.median(steps.exposed, axis=0)
-    for one, until in worse(find_changes(shared), least):
+    for one, until in find_worse(find_changes(shared), least):
         found.append(_slowdown(steps, None, one, until, COMMUNICATION))
     return sorted(found, key=lambda one: one.step)
 
 
-def always_slow(last_rank: Array, waited: Array, time: float) -> tuple[int, Array] | None:
+def find_always_slow(last_rank: Array, waited: Array, time: float) -> tuple[int, Array] | None:
     """Finds a rank that comes last again and again.
 
     Args:
@@ -116,7 +116,7 @@ def _slowdown(
     return Slowdown(rank, int(steps.number[change.index]), change.shift, part, again)
 
 
-def excess(own: Array) -> Array:
+def compute_excess(own: Array) -> Array:
     """Returns how much more than the median of the others each rank worked, by rank and step.
 
     For a single rank it is its own work.
@@ -165,7 +165,7 @@ def _middle(values: Array) -> float:
     return float(np.sort(values)[left_out : len(values) - left_out].mean())
 
 
-def worse(changes: Sequence[Change], least: float) -> list[tuple[Change, int | None]]:
+def find_worse(changes: Sequence[Change], least: float) -> list[tuple[Change, int | None]]:
     """Returns the changes to larger values, each with the index where it ended, or None.
 
     Args:

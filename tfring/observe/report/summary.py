@@ -12,8 +12,8 @@ from tfring.observe.recorder.layout import EventType
 from tfring.observe.recorder.marks import EQUAL, ROUNDED
 from tfring.observe.recorder.processes import process_state
 from tfring.observe.recorder.reader import Record
-from tfring.observe.report.job_steps import JobSteps, job_steps
-from tfring.observe.report.slowdowns import Slowdown, always_slow, find_slowdowns
+from tfring.observe.report.job_steps import JobSteps, find_job_steps
+from tfring.observe.report.slowdowns import Slowdown, find_always_slow, find_slowdowns
 
 _NOTES = 20
 _EQUALITY: dict[str, bool | None] = {EQUAL: True, ROUNDED: False}
@@ -116,14 +116,14 @@ class Report:
         """The rank that is slow without having become slow, if any."""
         steps = self.steps
         time = float(steps.total.mean(axis=0).sum()) if len(steps.number) else 0.0
-        found = always_slow(steps.last_rank, steps.waited_for, time)
+        found = find_always_slow(steps.last_rank, steps.waited_for, time)
         changed = {one.rank for one in self.slowdowns}
         return None if found is None or found[0] in changed else found[0]
 
 
 def make_report(job: JobRecords) -> Report:
     """Returns what the records of a job say of its speed."""
-    steps = job_steps(job)
+    steps = find_job_steps(job)
     late = steps.waited_by_rank()
     first = job.records.get(0)
     ranks = [

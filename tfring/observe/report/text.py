@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-# With this begins what every rank notes for tools: the address of its metrics.
+# How a rank's note of its metrics address begins; it is for tools.
 _OWN_NOTE = "metrics at "
-# Of more ranks, only those are listed that the others have waited for most.
+# With more ranks, those are listed for which the others waited most.
 LISTED = 32
-# Of the slowdowns that are over, those are listed that have cost most.
+# This many past slowdowns are listed, those that cost most.
 LISTED_OVER = 3
 # Kept series have at most this many numbers in all, of the newest steps.
 _MOST_NUMBERS = 20_000
@@ -54,16 +54,16 @@ def print_report(
 
 def show(report: Report, console: Console, *, internals: bool = False) -> None:
     """Prints a report on a console of rich."""
-    for line in sentences(report, internals=internals):
+    for line in write_sentences(report, internals=internals):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     console.print()
-    console.print(time_table(report, internals=internals))
+    console.print(make_time_table(report, internals=internals))
     if internals:
         console.print()
-        console.print(traffic_table(report))
+        console.print(make_traffic_table(report))
 
 
-def kept(report: Report) -> dict[str, Any]:
+def keep_report(report: Report) -> dict[str, Any]:
     """Returns a report as values for JSON.
 
     Returns:
@@ -92,7 +92,7 @@ def _kept_text(report: Report) -> str:
     return file.getvalue()
 
 
-def sentences(report: Report, *, internals: bool = False) -> list[str]:
+def write_sentences(report: Report, *, internals: bool = False) -> list[str]:
     """Returns the sentences of a report, one or two per line."""
     missing = report.missing
     lines = [f"Job {short(report.job)}: {counted(report.size, 'rank')}"]
@@ -187,7 +187,7 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
 
 
-def time_table(report: Report, *, internals: bool = False) -> Table:
+def make_time_table(report: Report, *, internals: bool = False) -> Table:
     """Returns where the time of each rank goes, per step; columns in the order of `tfring top`."""
     from rich.text import Text
 
@@ -220,7 +220,7 @@ def time_table(report: Report, *, internals: bool = False) -> Table:
     return table
 
 
-def traffic_table(report: Report) -> Table:
+def make_traffic_table(report: Report) -> Table:
     """Returns what each rank has communicated since the start."""
     table = _table("Communication since the start")
     for name in ("rank", "calls", "failed", "given", "sent", "cached", "plans", "calls/plan"):
@@ -250,7 +250,7 @@ def _listed(report: Report) -> Iterable[RankSummary]:
 
 
 def _table(title: str) -> Table:
-    # Not at the top: `tfring run` loads this file, too, and shall start at once.
+    # Not at the top: `tfring run` loads this file, too, and must start fast.
     from rich import box
     from rich.table import Table
 

@@ -15,10 +15,10 @@ from tfring.observe.timeline.moments import JobMoments, Moments
 from tfring.observe.timeline.phases import KINDS, NO_PHASES, Phases
 from tfring.observe.timeline.trace import Trace
 
-# Of each rank, so many names have a lane; the calls of the others share one.
+# This many names of a rank have a lane; the calls of the others share one.
 NAMED_LANES = 40
 _EXPOSED = "exposed communication"
-# What tfring calls collectives of its own: comparisons, metrics, gradients.
+# The prefix of tfring's own collectives: comparisons, metrics, gradients.
 _OURS = "tfring."
 
 

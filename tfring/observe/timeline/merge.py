@@ -14,24 +14,24 @@ from tfring.observe.recorder.processes import process_state
 from tfring.observe.recorder.reader import RecordError
 from tfring.observe.timeline.draw import draw
 from tfring.observe.timeline.spool import (
-    facts_of,
+    find_spools,
     is_done,
     load_timeline,
+    read_facts,
     remove_spool,
     spool_path,
-    spools_of,
 )
 from tfring.observe.timeline.trace import replaced_file
 
 _log = logging.getLogger("tfring")
 
-# So long the first rank of a host waits for the others to end their spools.
+# The first rank of a host waits this long for the others to end their spools.
 _OTHERS_SECONDS = 15.0
-# A file of so many calls is made in some ten seconds, and the end of a job waits for it.
+# A file of this many calls takes about ten seconds, and the end of a job waits for it.
 _MOST_CALLS = 50_000
 
 
-def target_of(path: Path, rank: int) -> Path:
+def find_target(path: Path, rank: int) -> Path:
     """Returns the file that the first rank of a host makes."""
     if rank == 0:
         return path
@@ -66,7 +66,7 @@ def make_file(path: Path, rank: int, facts: dict[str, Any]) -> None:
             "writes a timeline of the same name, or somebody has removed it"
         )
     _wait_for(list(spools.values()))
-    target = target_of(path, rank)
+    target = find_target(path, rank)
     job = _write(target, list(spools.values()))
     if job.missing:
         _log.warning(
@@ -86,9 +86,9 @@ def clear(path: Path) -> None:
         OSError: The file cannot be removed.
     """
     replaced_file(path).unlink(missing_ok=True)
-    for spool in spools_of(path):
+    for spool in find_spools(path):
         with contextlib.suppress(OSError, RecordError):
-            if process_state(facts_of(spool)) not in ("running", "stopped"):
+            if process_state(read_facts(spool)) not in ("running", "stopped"):
                 remove_spool(spool)
 
 
@@ -124,7 +124,7 @@ def _write(path: Path, spools: list[Path]) -> JobRecords:
         )
     elif not found.job.missing:
         for spool in spools:
-            if is_done(spool) or process_state(facts_of(spool)) == "gone":
+            if is_done(spool) or process_state(read_facts(spool)) == "gone":
                 remove_spool(spool)
     return found.job
 
@@ -140,9 +140,9 @@ def _of_job(path: Path, facts: dict[str, Any]) -> list[tuple[Path, dict[str, Any
 
 def _facts_of_spools(path: Path) -> list[tuple[Path, dict[str, Any]]]:
     found = []
-    for spool in spools_of(path):
+    for spool in find_spools(path):
         with contextlib.suppress(OSError, RecordError):
-            found.append((spool, facts_of(spool)))
+            found.append((spool, read_facts(spool)))
     return found
 
 
@@ -150,6 +150,6 @@ def _wait_for(spools: list[Path]) -> None:
     """Waits until live ranks have ended their spools, at most _OTHERS_SECONDS."""
     limit = time.monotonic() + _OTHERS_SECONDS
     for spool in spools:
-        facts = facts_of(spool)
+        facts = read_facts(spool)
         while not is_done(spool) and process_state(facts) != "gone" and time.monotonic() < limit:
             time.sleep(0.02)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from tfring.observe.recorder.gradients import Series, gradient_calls
+from tfring.observe.recorder.gradients import Series, find_gradient_calls
 from tfring.observe.recorder.job import JobRecords
-from tfring.observe.recorder.reader import Call, Plan, Record, last_sign
-from tfring.observe.recorder.steps import Steps, aligned, steps_of
+from tfring.observe.recorder.reader import Call, Plan, Record, find_last_sign
+from tfring.observe.recorder.steps import Steps, align_steps, steps_of
 
 Key = tuple[Series, int]
 
@@ -68,7 +68,7 @@ class JobMoments:
             if call.sequence and call.last_rank >= 0
         }
         own = {rank: steps_of(record.raw_calls) for rank, record in job.records.items()}
-        same = aligned(own)
+        same = align_steps(own)
         self.steps = {
             rank: {(step.series, step.number): step for step in steps}
             for rank, steps in same.items()
@@ -99,7 +99,7 @@ class JobMoments:
 
     def last_time(self, rank: int) -> int:
         """Returns until when a rank is known to have lived, on the common clock."""
-        return self.job.common(rank, last_sign(self.job.records[rank]))
+        return self.job.common(rank, find_last_sign(self.job.records[rank]))
 
 
 def _calls_of_steps(record: Record, own: Steps, same: Steps) -> dict[Key, list[Call]]:
@@ -108,7 +108,7 @@ def _calls_of_steps(record: Record, own: Steps, same: Steps) -> dict[Key, list[C
     counted = zip(names, own.number.tolist(), same.number.tolist(), strict=True)
     key_of = {(name, number): (name, common) for name, number, common in counted}
     by_number = {call.number: call for call in record.calls}
-    found = gradient_calls(record.raw_calls)
+    found = find_gradient_calls(record.raw_calls)
     numbers = record.raw_calls["number"][found.at].tolist()
     calls: dict[Key, list[Call]] = defaultdict(list)
     for series, step, number in zip(

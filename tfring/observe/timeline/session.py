@@ -17,15 +17,14 @@ from typing import Any
 from tfring.observe.recorder.own import own_path
 from tfring.observe.recorder.reader import read_header
 from tfring.observe.timeline.drain import Drain
-from tfring.observe.timeline.merge import make_file, remove_spools_above, target_of
+from tfring.observe.timeline.merge import find_target, make_file, remove_spools_above
 from tfring.observe.timeline.phases import PhaseSource
 from tfring.observe.timeline.spool import IDENTITY, SpoolWriter, spool_path
 from tfring.observe.timeline.trace import replaced_file
 
 _log = logging.getLogger("tfring")
 
-# The record keeps some thousand entries, so this has to be a small part of what that many calls
-# take.
+# In seconds. The record keeps some thousand entries, and no job fills it in this time.
 _INTERVAL = 0.2
 
 
@@ -55,7 +54,7 @@ class _Session:
         replaced_file(path)  # by rank 0; the others would leave spools that nobody removes
         path.parent.mkdir(parents=True, exist_ok=True)
         if self.first_of_host:
-            replaced_file(target_of(path, self.rank)).unlink(missing_ok=True)
+            replaced_file(find_target(path, self.rank)).unlink(missing_ok=True)
         if self.rank == 0:
             remove_spools_above(path, header["size"])
         limit = here.megabytes << 20

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from tfring.observe.recorder import layout
-from tfring.observe.recorder.files import checked_header, open_file
-from tfring.observe.recorder.job import JobRecords, job_of, load_job
-from tfring.observe.recorder.reader import Record, RecordError, read_record, record_of
+from tfring.observe.recorder.files import check_header, open_file
+from tfring.observe.recorder.job import JobRecords, join_records, load_job
+from tfring.observe.recorder.reader import Record, RecordError, make_record, read_record
 from tfring.observe.timeline.phases import PHASE, Phases
 
 SUFFIX = ".spool"
@@ -66,7 +66,7 @@ class SpoolWriter:
             OSError: It cannot be written.
         """
         self.path, self._limit, self._used = path, max(limit // 2, 1 << 16), 0
-        self._whole = 0  # so many bytes of the newest file can be read
+        self._whole = 0  # how many bytes of the newest file are complete
         self._line = json.dumps({"format": FORMAT, **facts}).encode() + b"\n"
         older_file(path).unlink(missing_ok=True)
         path.unlink(missing_ok=True)
@@ -127,7 +127,7 @@ def spool_path(timeline: Path, rank: int) -> Path:
     return timeline.with_name(f"{timeline.name}.rank-{rank}{SUFFIX}")
 
 
-def spools_of(timeline: Path) -> list[Path]:
+def find_spools(timeline: Path) -> list[Path]:
     """Returns the spools of a timeline."""
     found = timeline.parent.glob(f"{_escaped(timeline.name)}.rank-*{SUFFIX}")
     return sorted(found, key=lambda path: (len(path.name), path.name))
@@ -147,7 +147,7 @@ def is_spool(path: Path) -> bool:
     return False
 
 
-def facts_of(path: Path) -> dict[str, Any]:
+def read_facts(path: Path) -> dict[str, Any]:
     """Returns the first line of a spool.
 
     Raises:
@@ -189,7 +189,7 @@ def read_spool(path: Path, most: int | None = None) -> tuple[Record, int]:
         RecordError: The file is no spool, or holds nothing yet.
         OSError: A file cannot be read.
     """
-    facts = facts_of(path)
+    facts = read_facts(path)
     header: bytes | None = None
     found: dict[str, list[bytes]] = {name: [] for name in RINGS}
     files = [one for one in (older_file(path), path) if one.exists()]
@@ -214,11 +214,11 @@ def read_spool(path: Path, most: int | None = None) -> tuple[Record, int]:
             left_out += len(ring) - most if name == "call" else 0
             ring = ring[-most:]
         rings[name] = ring
-    checked = checked_header(path, header)
+    checked = check_header(path, header)
     if len(rings["rank"]) not in (0, checked["size"]):
         raise RecordError(f"{path} is damaged: it is of {len(rings['rank'])} ranks")
     now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-    return record_of(path, checked, rings, now), left_out
+    return make_record(path, checked, rings, now), left_out
 
 
 def _phases(path: Path, most: int | None) -> Phases:
@@ -259,7 +259,7 @@ def load_timeline(given: Sequence[Path | str] = (), most: int | None = None) -> 
     spools: list[Path] = []
     others: list[str] = []
     for one in map(Path, given):
-        found = [one] if is_spool(one) else spools_of(one)
+        found = [one] if is_spool(one) else find_spools(one)
         spools += found
         others += [] if found else [str(one)]
     records = list(load_job(others).records.values()) if others or not spools else []
@@ -270,7 +270,7 @@ def load_timeline(given: Sequence[Path | str] = (), most: int | None = None) -> 
         records.append(record)
         left_out += more
         phases[record.rank] = _phases(path, each)
-    return Loaded(job_of(records), phases, left_out)
+    return Loaded(join_records(records), phases, left_out)
 
 
 def _newest(ring: np.ndarray[Any, Any], key: str) -> np.ndarray[Any, Any]:

@@ -16,20 +16,20 @@ _CHAINS = (
 )
 # A line such as "ValueError: no such file" or "KeyboardInterrupt".
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
-# Of a program that cannot be compiled Python writes no header.
+# Python writes no header for a program that it cannot compile.
 _SYNTAX = re.compile(r'^(  File ".*", line \d+)\n(?:.*\n){0,3}(\w*Error): (.*)\Z', re.MULTILINE)
-# What else a process writes after its traceback.
+# Other lines that a process writes after its traceback.
 _LOGGED = re.compile(
     r"\[tfring\] |[IWEF]\d{4} [\d:.]+ |\d{4}-\d\d-\d\d[ T]\d\d:|Exception ignored in|"
     r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|.*Warning: "
 )
-# Of these, what only TensorFlow and this runtime write.
+# Lines that only TensorFlow and this runtime write.
 _NOISE = re.compile(r"\[tfring\] |[IWEF]\d{4} [\d:.]+ |\d{4}-\d\d-\d\d [\d:.]+: [IWEF] ")
-# Colours, titles and what else would move the cursor of a terminal.
+# Colours, titles and other commands to a terminal.
 _ESCAPES = re.compile(
     r"\x1b\[[\d;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0e-\x1f\x7f]"
 )
-# A traceback behind this line ends no program.
+# The traceback behind this line did not end the program.
 _IGNORED = "Exception ignored in"
 # What TensorFlow puts around the text of an error.
 _AROUND = re.compile(
@@ -39,9 +39,9 @@ _AROUND = re.compile(
 _KERAS = re.compile(r"Exception encountered when calling ")
 # TensorFlow's text of an error within a graph: the traceback of a Python function follows.
 _IN_GRAPH = "Graph execution error:"
-# Some errors begin with their rank; whoever reads them says it, too.
+# Some errors begin with their rank, which the reader of the error adds again.
 _RANK = re.compile(r"^rank \d+: ")
-# What to do about errors that do not say it, by a beginning of their lines.
+# What to do about errors, by the beginning of their lines.
 _ADVICE = {
     "ModuleNotFoundError: No module named 'horovod'": (
         "Start the program with tfring run --horovod, and tfring stands in for horovod."
@@ -58,7 +58,7 @@ _ADVICE = {
 CAUSED_BY = re.compile(
     r"rank (\d+) (?:\([^)]*\) )?(?:was lost|has shut down|ended with an exception)"
 )
-# What calls raise that end because another rank has failed, and ranks that are interrupted.
+# Errors of calls that end because another rank failed, and of interrupted ranks.
 _FOLLOWS = ("CancelledError", "AbortedError", "UnavailableError", "KeyboardInterrupt")
 _MOST_TEXT = 600
 _MOST_LINES = 24

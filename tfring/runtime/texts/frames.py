@@ -9,11 +9,11 @@ from pathlib import Path
 from tfring.runtime.texts.ranks import listed
 from tfring.runtime.texts.words import counted
 
-# Packages whose frames are no part of the user's program.
+# Packages whose frames are folded.
 LIBRARIES = ("tfring", "horovod", "tensorflow", "keras", "tf_keras")
 _INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
 _OURS = f"{Path(__file__).resolve().parents[2]}/"
-# Code that the user has not written. Other installed packages may be the user's own.
+# Code that the user did not write. Other installed packages may be the user's own.
 _STANDARD = re.compile(r"^<|/lib/python3[^/]*/(?!(site|dist)-packages/)")
 _OTHERS = re.compile(r"-packages/(numpy|six|typing_extensions)[/.]")
 # How Python imports a module.
@@ -23,7 +23,7 @@ _IMPORT = re.compile(r"^<frozen importlib|/lib/python3[^/]*/importlib/")
 FRAME = re.compile(r'^(\s*)File "(.*)", line (\d+)(?:,? in (.*?))?(?:  \*)?$')
 # Python's marks under a line of source, which autograph moves to the left.
 MARKS = re.compile(r"\s*[~^]+$")
-# Autograph compiles functions anew, from files that it makes up.
+# Autograph compiles functions from generated files.
 GENERATED = re.compile(r"__autograph_generated_file\w*\.py$")
 
 

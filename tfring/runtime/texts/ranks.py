@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-# So many ranks in a row are named one by one, of more only the first and the last.
+# Up to this many neighbouring ranks are named one by one, else only the first and the last.
 _NAMED = 4
-# Of more numbers and ranges than this the rest is only counted.
+# Beyond this many numbers and ranges the rest is only counted.
 _MOST = 16
 # No job has so many ranks.
 _MOST_RANKS = 1_000_000

@@ -13,13 +13,13 @@ from made_records import write_training
 
 from tfring.observe.explain.causes import Cause, Explanation
 from tfring.observe.explain.explain import explain
-from tfring.observe.explain.processes import Seen, memory_trouble
+from tfring.observe.explain.processes import Seen, describe_memory
 from tfring.observe.recorder.job import load_job
 from tfring.observe.recorder.layout import CallFlags, EventType, RankState
 from tfring.observe.recorder.reader import Call
 from tfring.observe.recorder.take_stacks import KEEPS_LOCK, NO_STACKS
 from tfring.observe.report.summary import make_report
-from tfring.observe.report.text import sentences
+from tfring.observe.report.text import write_sentences
 
 RUNS = Seen("running", busy=False)
 STACKS = """Thread [MainThread] (most recent call first):
@@ -300,7 +300,7 @@ def test_a_rank_is_slow_by_a_change_or_all_along(tmp_path: Path, slow_from: int 
     else:
         assert "rank 2 (host here, process" in found.text and "slower than the others" in found.text
         assert report.always_slow == 2 and report.slowdowns == ()
-        assert "Rank 2 has been slower than the others all along." in sentences(report)
+        assert "Rank 2 has been slower than the others all along." in write_sentences(report)
 
 
 @pytest.mark.parametrize(
@@ -340,5 +340,5 @@ def test_a_rank_that_swaps_needs_memory_and_no_other_branch() -> None:
         "smaller batch."
     )
     much = {"VmRSS": "2000000 kB", "VmSwap": "400000 kB"}
-    assert memory_trouble(much) == "2.29 GiB, of which 391 MiB are in swap"
-    assert memory_trouble({**much, "VmSwap": "90000 kB"}) == memory_trouble({}) == ""
+    assert describe_memory(much) == "2.29 GiB, of which 391 MiB are in swap"
+    assert describe_memory({**much, "VmSwap": "90000 kB"}) == describe_memory({}) == ""

@@ -29,7 +29,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write_job(base: Path, *ranks: dict[str, object], launched: bool = False) -> Path:
     """Ranks whose processes are there."""
-    catalog.begin(JOB, ["train"], base, launched=launched)
+    catalog.note_begin(JOB, ["train"], base, launched=launched)
     folder = base / f"{JOB}-0123456789ab"
     for rank, how in enumerate(ranks):
         head = {"pid": os.getpid(), "job": folder.name, **how}
@@ -38,7 +38,7 @@ def write_job(base: Path, *ranks: dict[str, object], launched: bool = False) -> 
 
 
 def end() -> dict[str, object]:
-    entry = catalog.find(JOB)
+    entry = catalog.find_note(JOB)
     assert entry is not None
     return entry.end
 
@@ -65,7 +65,7 @@ def test_the_records_of_a_job_that_failed_stay(base: Path, other: dict[str, obje
 
 
 def test_records_in_a_folder_of_the_user_stay(base: Path, tmp_path: Path) -> None:
-    catalog.begin(JOB, ["train"], tmp_path / "mine", launched=False)
+    catalog.note_begin(JOB, ["train"], tmp_path / "mine", launched=False)
     folder = write_job(tmp_path / "mine", LEFT)
     note_end(folder, stays=True)
     assert end()["state"] == "ended"
@@ -104,7 +104,7 @@ def test_a_job_of_mpirun_is_known_after_its_end(base: Path, tmp_path: Path, how:
     script = write_script(tmp_path, RANKS)
     done = mpirun(2, script, str(base), how)
     assert (done.returncode == 0) is (how == "late"), done.stderr
-    (entry,) = catalog.entries()
+    (entry,) = catalog.read_notes()
     if how == "fails":
         assert entry.end["state"] == "failed" and len(places.jobs()) == 1
         return

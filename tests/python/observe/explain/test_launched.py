@@ -47,7 +47,7 @@ def test_records_go_after_a_success_and_stay_after_a_failure(base: Path, succeed
         assert records.explanation() is None  # it has ended well
         records.succeeded = succeeded
     assert file.exists() != succeeded
-    entry = catalog.find(JOB)
+    entry = catalog.find_note(JOB)
     assert entry is not None and entry.end["state"] == ("ended" if succeeded else "failed")
     # Of records that go, the report stays.
     assert entry.end["report"].get("size") == (1 if succeeded else None)

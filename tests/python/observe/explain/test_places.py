@@ -13,7 +13,7 @@ from made_records import write_record
 
 from tfring.observe.explain.causes import Cause
 from tfring.observe.explain.explain import explain_now
-from tfring.observe.explain.places import place
+from tfring.observe.explain.places import find_place
 from tfring.observe.recorder import stacks
 from tfring.observe.recorder.reader import read_record
 from tfring.observe.recorder.take_stacks import KEEPS_LOCK
@@ -29,7 +29,7 @@ FIT = f"""
 
 
 def thread(name: str, *frames: str) -> str:
-    return "\n".join([stacks.thread_head(name), *(f"  File {frame}" for frame in frames)]) + "\n"
+    return "\n".join([stacks.format_head(name), *(f"  File {frame}" for frame in frames)]) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def thread(name: str, *frames: str) -> str:
 def test_what_the_main_thread_waits_for(
     frames: tuple[str, ...], kernel: str, said: str | None
 ) -> None:
-    found = place(thread(stacks.MAIN, *frames), kernel)
+    found = find_place(thread(stacks.MAIN, *frames), kernel)
     waiting = "" if said is None else said if said == "sleeping" else f"waiting for {said}"
     assert found == "take (a.py:3)" + (f", {waiting}" if waiting else "")
 
@@ -58,15 +58,17 @@ def test_a_generator_that_tensorflow_calls_is_named_beside_fit() -> None:
     generator = thread("of C++", '"/job/data.py", line 12 in next_batch')
     start = '"/usr/lib/python3.11/threading.py", line 1002 in _bootstrap'
     own = thread("logger", '"/job/log.py", line 9 in write', start)
-    main = stacks.thread_head(stacks.MAIN) + FIT
-    assert place("\n".join([main, own, generator])) == (
+    main = stacks.format_head(stacks.MAIN) + FIT
+    assert find_place("\n".join([main, own, generator])) == (
         "main (train.py:40), and in next_batch (data.py:12) on a thread of TensorFlow's"
     )
-    assert place("\n".join([main, own])) == "main (train.py:40)"
+    assert find_place("\n".join([main, own])) == "main (train.py:40)"
 
 
 def test_no_stacks_are_no_place() -> None:
-    assert place("no stacks: it runs on host b or in another container: ask for them there") == ""
+    assert (
+        find_place("no stacks: it runs on host b or in another container: ask for them there") == ""
+    )
 
 
 WAITS = """

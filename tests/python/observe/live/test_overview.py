@@ -15,9 +15,16 @@ from made_records import entries, gradient_name, write_record
 from rich.console import Console
 
 import tfring
-from tfring.observe.live.overview import Overview, overview
-from tfring.observe.live.rows import Row, _efficiency, row_from_json, row_of
-from tfring.observe.live.table import Choice, header, help_text, needs_hosts, next_sort, page
+from tfring.observe.live.overview import Overview, make_overview
+from tfring.observe.live.rows import Row, _efficiency, make_row, parse_row
+from tfring.observe.live.table import (
+    Choice,
+    find_next_sort,
+    make_page,
+    needs_hosts,
+    write_header,
+    write_help,
+)
 from tfring.observe.live.threads import describe_stacks
 from tfring.observe.recorder import layout
 from tfring.observe.recorder.reader import read_newest
@@ -66,7 +73,7 @@ def asked(name: str, seconds: float, process_set: int = 0, kind: str = "allreduc
 
 
 def doing(*rows: Row) -> list[str]:
-    return [view.doing for view in overview([], rows).ranks]
+    return [view.doing for view in make_overview([], rows).ranks]
 
 
 def test_who_waits_for_whom() -> None:
@@ -76,7 +83,7 @@ def test_who_waits_for_whom() -> None:
 
 
 def test_who_waits_does_nothing_else() -> None:
-    view = overview([], [row(0, asked=asked("a", 5), efficiency=0.9), row(1, efficiency=0.9)])
+    view = make_overview([], [row(0, asked=asked("a", 5), efficiency=0.9), row(1, efficiency=0.9)])
     assert [rank.exchange for rank in view.ranks] == [1.0, pytest.approx(0.1)]
 
 
@@ -118,10 +125,10 @@ def test_the_members_come_from_the_record(tmp_path: Path) -> None:
     }
     path = tmp_path / "rank-1.record"
     write_record(path, 1, 4, calls=[call], events=[sets])
-    assert row_of(read_newest(path, 10)).members == [1, 3]
+    assert make_row(read_newest(path, 10)).members == [1, 3]
     kind = layout.KINDS.index("send/recv")
     write_record(path, 1, 4, calls=[{**call, "kind": kind, "root": 0, "peer": 1}])
-    assert row_of(read_newest(path, 10)).members == [0, 1]
+    assert make_row(read_newest(path, 10)).members == [0, 1]
 
 
 def test_a_wait_in_the_middle_names_the_peer() -> None:
@@ -133,7 +140,7 @@ def test_a_rank_waits_in_a_call_of_a_locked_schedule(tmp_path: Path) -> None:
     # The lock gave it the plan at once; its peer has not made the call.
     path = tmp_path / "rank-0.record"
     write_record(path, 0, 2, calls=[{"number": 1, "name": "a", "submitted": 1, "planned": 2}])
-    found = row_of(read_newest(path, 10))
+    found = make_row(read_newest(path, 10))
     assert (found.runs_in, found.runs_since) == ("allreduce of tensor 'a'", 1)
     waits = {"runs_in": found.runs_in, "runs_since": NOW - 9 * SECOND}
     assert doing(row(0, **waits)) == ["waits 9 s in allreduce of tensor 'a'"]
@@ -153,36 +160,36 @@ def test_rates() -> None:
         row(0, late=[0, 2 * SECOND], samples=300, **later),
         row(1, samples=150, bytes=4007, **later),
     ]
-    view = overview(first, second)
+    view = make_overview(first, second)
     assert [rank.steps for rank in view.ranks] == [3.0, 3.0]
     assert [rank.samples for rank in view.ranks] == [100.0, 50.0] and view.samples == 150.0
     assert [rank.awaited for rank in view.ranks] == [0.0, 0.5]
     assert view.bytes == 1000.0 and view.missing == [2, 3]
-    where, speed = header(view, internals=True)
+    where, speed = write_header(view, internals=True)
     assert "2 of 4 ranks on 1 host" in where and "1000 B/s per rank" in speed
     # A process that was started anew has no rate yet.
-    assert overview(first, [row(0, pid=7, **later)]).ranks[0].steps is None
+    assert make_overview(first, [row(0, pid=7, **later)]).ranks[0].steps is None
 
 
 def test_the_newest_trouble_is_shown() -> None:
     old, new = NOW - 90 * SECOND, NOW - 4 * SECOND
     rows = [row(0, trouble="old", trouble_at=old), row(1, trouble="new", trouble_at=new), row(2)]
-    assert overview([], rows).trouble == "4 s ago on rank 1: new"
+    assert make_overview([], rows).trouble == "4 s ago on rank 1: new"
 
 
 def test_the_only_absent_rank_is_awaited_all_the_time() -> None:
-    view = overview([], [row(0, asked=asked("a", 5)), row(1)])
+    view = make_overview([], [row(0, asked=asked("a", 5)), row(1)])
     assert [rank.awaited for rank in view.ranks] == [None, 1.0]
 
 
 def test_rows_go_through_json() -> None:
     one = row(2, asked=asked("a", 5), late=[1, 2])
-    assert row_from_json(json.loads(json.dumps({**one.as_json(), "new": 1}))) == one
+    assert parse_row(json.loads(json.dumps({**one.as_json(), "new": 1}))) == one
     lost = training(0, loss=float("nan"))
-    told = row_from_json(json.loads(json.dumps(lost.as_json(), allow_nan=False)))
+    told = parse_row(json.loads(json.dumps(lost.as_json(), allow_nan=False)))
     assert told.loss is not None and math.isnan(told.loss)
     with pytest.raises(ValueError, match="another version"):
-        row_from_json({"rank": 1})
+        parse_row({"rank": 1})
 
 
 def test_efficiency_is_the_time_without_exposed_communication() -> None:
@@ -205,7 +212,7 @@ def shown(
 ) -> list[str]:
     """The lines of the page; those of the table come after the note and the headings."""
     console = Console(width=width, file=io.StringIO())
-    console.print(page(view, width, "the note", most, choice))
+    console.print(make_page(view, width, "the note", most, choice))
     return console.file.getvalue().splitlines()
 
 
@@ -217,7 +224,9 @@ def table(view: Overview, width: int, choice: Choice | None = None) -> list[list
 
 def test_a_low_window_shows_the_ranks_in_trouble() -> None:
     ranks = [row(r, size=40, asked=asked("a", 5)) for r in range(40) if r != 30]
-    view = overview([], [*ranks[:5], row(30, size=40), *[row(r, size=40) for r in range(31, 40)]])
+    view = make_overview(
+        [], [*ranks[:5], row(30, size=40), *[row(r, size=40) for r in range(31, 40)]]
+    )
     lines = shown(view, 80, 8)
     lines = lines[lines.index("the note") + 2 :]
     assert [line.split()[0] for line in lines[:8]] == ["0", "1", "2", "3", "4", "30", "31", "32"]
@@ -227,7 +236,9 @@ def test_a_low_window_shows_the_ranks_in_trouble() -> None:
 
 
 def test_a_wide_window_shows_all_of_a_state() -> None:
-    view = overview([], [row(0, asked=asked("a", 5)), row(1, last="\x1b[31mx"), row(2), row(3)])
+    view = make_overview(
+        [], [row(0, asked=asked("a", 5)), row(1, last="\x1b[31mx"), row(2), row(3)]
+    )
     words = "waits 5 s for ranks 1, 2 and 3 in allreduce of 'a' at train.py:7"
     assert words in shown(view, 190)[-4]
     wide = "\n".join(shown(view, 200, choice=Choice(internals=True)))
@@ -246,8 +257,8 @@ def test_what_people_look_for_in_fit_has_room_in_80_columns() -> None:
     later = {"time": NOW + 2 * SECOND, "step": 140, "memory": 3 << 30, "gpu": 93.0, **busy}
     before = [training(rank, size=2, samples=320, cpu=1.0) for rank in range(2)]
     now = [training(rank, size=2, efficiency=0.75, **later) for rank in range(2)]
-    view = overview(before, now)
-    first, speed = header(view)
+    view = make_overview(before, now)
+    first, speed = write_header(view)
     assert first == "job j   2 ranks on 1 host   epoch 2 of 3   step 140 of 300   16 s left"
     assert speed.split("   ")[:2] == ["loss 0.5000", "320 samples/s"]
     assert speed.split("   ")[2:] == ["input 50 %", "callbacks 25 %", "exchange 25 %"]
@@ -263,21 +274,26 @@ def test_what_people_look_for_in_fit_has_room_in_80_columns() -> None:
 
 
 def test_what_is_not_known_is_a_dash() -> None:
-    _, zero = table(overview([], [row(0, size=1, step=-1, memory=0)]), 80)
+    _, zero = table(make_overview([], [row(0, size=1, step=-1, memory=0)]), 80)
     assert zero == ["0", *["-", "-", "-", "-", "-", "-", "-", "-", "-"], "running"]
     lost = training(0, size=1, loss=float("nan"))
-    assert "nan" in table(overview([], [lost]), 80)[1]
+    assert "nan" in table(make_overview([], [lost]), 80)[1]
 
 
 def test_lines_are_sorted_by_a_column_the_largest_first() -> None:
     memory = (5, 7, 0, 6)
-    view = overview([], [row(rank, memory=bytes << 20) for rank, bytes in enumerate(memory)])
+    view = make_overview([], [row(rank, memory=bytes << 20) for rank, bytes in enumerate(memory)])
     choice = Choice(sort="memory")
     names, *lines = table(view, 80, choice)
     assert [line[0] for line in lines] == ["1", "3", "0", "2"]  # of rank 2 nothing is known
     assert "memory*" in names
-    assert next_sort(Choice(), 80, 1) == "epoch" and next_sort(Choice(), 80, -1) == "state"
-    assert next_sort(choice, 80, 1) == "GPU" and next_sort(Choice(sort="host"), 80, 1) == "epoch"
+    assert (
+        find_next_sort(Choice(), 80, 1) == "epoch" and find_next_sort(Choice(), 80, -1) == "state"
+    )
+    assert (
+        find_next_sort(choice, 80, 1) == "GPU"
+        and find_next_sort(Choice(sort="host"), 80, 1) == "epoch"
+    )
 
 
 def test_many_ranks_of_several_hosts_become_one_line_for_each_host() -> None:
@@ -285,7 +301,7 @@ def test_many_ranks_of_several_hosts_become_one_line_for_each_host() -> None:
         return training(number, size=8, host=f"h{number // 4}", memory=1 << 30, **more)
 
     rows = [rank(number, loss=float(number)) for number in range(7)]
-    view = overview([], [*rows, rank(7, loss=7.0, process="stopped")])
+    view = make_overview([], [*rows, rank(7, loss=7.0, process="stopped")])
     assert len(table(view, 160)) == 9
     assert needs_hosts(view, 7) and not needs_hosts(view, 8)
     folded = Choice(hosts=True)
@@ -295,21 +311,21 @@ def test_many_ranks_of_several_hosts_become_one_line_for_each_host() -> None:
     assert " ".join(lines[1]).endswith("1 stopped, 3 running")
     names, *_ = [line.split() for line in shown(view, 80, 4, folded)[3:]]
     assert names[:3] == ["rank", "host", "epoch"]  # in a narrow window, too
-    one = overview([], [row(number, size=8, host="h") for number in range(8)])
+    one = make_overview([], [row(number, size=8, host="h") for number in range(8)])
     assert not needs_hosts(one, 4)  # one line would say less
     assert len(table(one, 80, folded)) == 2
 
 
 def test_the_help_names_each_key_and_column() -> None:
-    text = help_text(internals=False)
+    text = write_help(internals=False)
     assert "exchange   share of the time that it waits for other ranks" in text
-    assert "last collective" not in text and "last collective" in help_text(internals=True)
+    assert "last collective" not in text and "last collective" in write_help(internals=True)
 
 
 def test_only_internals_speak_of_the_schedule() -> None:
-    view = replace(overview([], [row(0)]), locked=True, lock_rounds=9)
-    assert "schedule" not in "".join(header(view))
-    assert "schedule locked, 9 rounds in locks" in "".join(header(view, internals=True))
+    view = replace(make_overview([], [row(0)]), locked=True, lock_rounds=9)
+    assert "schedule" not in "".join(write_header(view))
+    assert "schedule locked, 9 rounds in locks" in "".join(write_header(view, internals=True))
 
 
 def test_ranks_at_the_same_lines_appear_once() -> None:
@@ -378,7 +394,7 @@ def test_of_what_py_spy_says_the_threads_of_tfring_are_left_out() -> None:
 
 
 def test_what_is_wrong_comes_first_and_takes_its_lines_from_the_table() -> None:
-    view = overview([], [row(rank) for rank in range(8)])
+    view = make_overview([], [row(rank) for rank in range(8)])
     lines = shown(replace(view, verdict="Rank 1 sleeps. " * 12, trouble="the runtime"), 90, 6)
     assert lines[0].startswith("Rank 1 sleeps.") and lines[2].startswith("job j")
     assert "the runtime" not in "".join(lines)  # it knows less

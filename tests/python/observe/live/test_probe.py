@@ -12,7 +12,7 @@ from launcher_tools import REPORT, finish, pids_in, start, wait_until, write_scr
 
 pytest.importorskip("tfring.runtime._native")
 
-from tfring.observe.live.probe import missing, present, silent_seconds, trouble
+from tfring.observe.live.probe import count_missing, find_present, find_trouble, read_silent_seconds
 from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.processes import own_boot, own_pid_space
 from tfring.observe.recorder.reader import read_header
@@ -38,10 +38,10 @@ def header(rank=0, size=2, pid=None, state=RankState.RUNNING, awake=1.0, wall=1)
 def test_the_newest_record_of_a_process_counts():
     old, new = header(state=RankState.FAILED, wall=1), header(rank=1, wall=2)
     for both in ([old, new], [new, old]):
-        [found] = present(both, NOW)
+        [found] = find_present(both, NOW)
         assert found["rank"] == 1 and found["process"] == "running" and found["silent"] == 1.0
     gone = header(pid=2**22 + 1)  # above the largest number of a process
-    assert present([gone, {**new, "boot": "another"}], NOW) == []
+    assert find_present([gone, {**new, "boot": "another"}], NOW) == []
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_the_newest_record_of_a_process_counts():
     ],
 )
 def test_a_rank_that_sleeps_for_long_is_in_trouble(made, words):
-    found = trouble(present([made], NOW), 60.0)
+    found = find_trouble(find_present([made], NOW), 60.0)
     assert re.search(words, found) if words else found == ""
-    assert trouble(present([made], NOW), 0.0) == ""
+    assert find_trouble(find_present([made], NOW), 0.0) == ""
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def test_a_rank_may_sleep_for_twelve_heartbeats(monkeypatch, given, seconds):
     monkeypatch.delenv("TFRING_HEARTBEAT_SECONDS", raising=False)
     if given is not None:
         monkeypatch.setenv("TFRING_HEARTBEAT_SECONDS", given)
-    assert silent_seconds() == seconds
+    assert read_silent_seconds() == seconds
 
 
 def test_ranks_have_to_be_through_init():
-    one = present([header()], NOW)
-    assert missing(one, 1) == ""
-    assert "1 of 2 ranks" in missing(one, 2)
-    assert missing(present([header(state=RankState.LEFT)], NOW), 1) != ""
+    one = find_present([header()], NOW)
+    assert count_missing(one, 1) == ""
+    assert "1 of 2 ranks" in count_missing(one, 2)
+    assert count_missing(find_present([header(state=RankState.LEFT)], NOW), 1) != ""
 
 
 def probe(folder, *words):

@@ -16,9 +16,9 @@ from made_records import NOBODY, write_record
 from tfring.launch.cli import main
 from tfring.observe.explain.places import Frame
 from tfring.observe.profile import sampling
-from tfring.observe.profile.lines import Line, difference, shares
-from tfring.observe.profile.sampling import Profile, Sample, samples_of
-from tfring.observe.profile.speedscope import document
+from tfring.observe.profile.lines import Line, describe_difference, find_shares
+from tfring.observe.profile.sampling import Profile, Sample, parse_samples
+from tfring.observe.profile.speedscope import make_document
 
 native = pytest.importorskip("tfring.runtime._native")
 
@@ -77,7 +77,7 @@ def profiled(job: Path, **more: str) -> tuple[list[str], dict[str, object]]:
 
 @pytest.mark.parametrize("spied", [True, False])
 def test_the_slow_line_of_a_rank_is_named(job: Path, spied: bool) -> None:
-    if spied and sampling.py_spy() is None:
+    if spied and sampling.find_py_spy() is None:
         pytest.skip("needs py-spy")
     lines, graphs = profiled(job, **({} if spied else {"PATH": "/nowhere"}))
     script = (job / "script.py").read_text()
@@ -113,7 +113,7 @@ def profile(**threads: list[tuple[tuple[Frame, ...], float]]) -> Profile:
 
 
 def test_time_is_given_to_the_innermost_line_of_the_program() -> None:
-    found = shares(
+    found = find_shares(
         profile(
             MainThread=[
                 ((EXECUTE, KERAS, FIT), 6.0),
@@ -156,21 +156,24 @@ IN_CALLBACK = "of the time in on_batch_end (train.py:13); the others at most 2 %
 )
 def test_the_ranks_that_differ_are_named_with_the_line(slow: dict[int, float], text: str) -> None:
     own = {rank: slow.get(rank, 0.02) for rank in range(4)}
-    assert difference({r: {KERAS_LINE: 1 - share, OWN: share} for r, share in own.items()}) == text
+    assert (
+        describe_difference({r: {KERAS_LINE: 1 - share, OWN: share} for r, share in own.items()})
+        == text
+    )
 
 
 def test_a_wait_in_tfring_is_no_fault_of_the_rank_that_waits() -> None:
     waits = Line("<module> (train.py:21)", "in tfring")
     works = Line("<module> (train.py:20)", "in tensorflow")
     found = {0: {waits: 0.9, works: 0.1}, 1: {works: 0.6, waits: 0.4}}
-    assert difference(found) == (
+    assert describe_difference(found) == (
         "Rank 1 spends 60 % of the time in <module> (train.py:20), in tensorflow; rank 0 10 %."
     )
 
 
 def test_ranks_are_side_by_side_in_one_graph_and_each_has_its_own() -> None:
     main = [((CALLBACK, KERAS, FIT), 1.0), ((EXECUTE, KERAS, FIT), 2.0)]
-    made = document(
+    made = make_document(
         "job 6d83ae",
         {0: profile(MainThread=main), 2: profile(MainThread=main[:1], input=[((FIT,), 3.0)])},
     )
@@ -205,7 +208,7 @@ def test_what_py_spy_writes_is_read_without_threads_of_tfring() -> None:
     ]
     threads = ('Thread 7 "MainThread"', 'Thread 8 "tfring-stacks"', "Thread 0x7F12")
     one = {"samples": [[0, 1, 2]], "weights": [0.02]}
-    found = samples_of(
+    found = parse_samples(
         {"shared": {"frames": frames}, "profiles": [{"name": name, **one} for name in threads]}
     )
     sample = Sample((Frame("/job/a.py", "5", "g"), Frame("/job/a.py", "2", "f")), 0.02)

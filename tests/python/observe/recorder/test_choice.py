@@ -15,8 +15,8 @@ from rich.console import Console
 
 from tfring.launch.cli import main
 from tfring.observe.commands import profile
-from tfring.observe.commands.jobs import table
-from tfring.observe.commands.which import meant
+from tfring.observe.commands.jobs import make_table
+from tfring.observe.commands.which import resolve_job
 from tfring.observe.profile.sampling import Profile, Sample
 from tfring.observe.recorder import catalog, choice, places
 from tfring.observe.recorder.layout import RankState
@@ -50,7 +50,7 @@ def id_at(place: int) -> str:
 
 def write_job(base: Path, place: int, *, ranks: int = 2, hangs: bool = False, **header: object):
     """Notes a job that was started in this folder, whose ranks run and perhaps wait for rank 1."""
-    catalog.begin(id_at(place), ["python", f"train{place}.py"], base, launched=True)
+    catalog.note_begin(id_at(place), ["python", f"train{place}.py"], base, launched=True)
     folder = base / f"{id_at(place)}-0123456789ab"
     now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     call = {"name": "loss", "invocation": 1, "submitted": now - 90 * SECOND}
@@ -111,7 +111,7 @@ def test_in_a_folder_that_is_gone_jobs_are_listed(
     monkeypatch.chdir(gone)
     gone.rmdir()
     with pytest.raises(RecordError, match="2 jobs run on this host"):
-        choice.pick()
+        choice.choose_job()
 
 
 def test_a_terminal_tells_two_jobs_of_one_folder_apart(
@@ -121,10 +121,10 @@ def test_a_terminal_tells_two_jobs_of_one_folder_apart(
         monkeypatch.setattr(catalog, "terminal_of", lambda pid, place=place: 7 + place)
         write_job(base, place, pid=NOBODY)  # no rank has come to init yet
     monkeypatch.setattr(choice, "terminal_of", lambda pid: 8 if pid == os.getpid() else 0)
-    assert choice.pick().job == id_at(1)
+    assert choice.choose_job().job == id_at(1)
     monkeypatch.setattr(choice, "terminal_of", lambda pid: 0)
     with pytest.raises(RecordError, match="2 jobs run here: name one"):
-        choice.pick()
+        choice.choose_job()
 
 
 def test_the_one_job_that_runs_is_taken_wherever_it_was_started(
@@ -132,23 +132,23 @@ def test_the_one_job_that_runs_is_taken_wherever_it_was_started(
 ) -> None:
     folder = write_job(base, 1)
     newer = write_job(base, 2, pid=NOBODY)
-    catalog.finish(id_at(2), "failed", "", {})
+    catalog.note_end(id_at(2), "failed", "", {})
     monkeypatch.chdir(tmp_path)
-    assert meant([]) == [str(folder)]
+    assert resolve_job([]) == [str(folder)]
     assert "tfring jobs" not in capsys.readouterr().err  # no other runs
-    catalog.finish(id_at(1), "ended", "", {})
+    catalog.note_end(id_at(1), "ended", "", {})
     for path in folder.iterdir():
         path.unlink()
-    assert meant([]) == [str(newer)]
+    assert resolve_job([]) == [str(newer)]
     assert "it is over" in capsys.readouterr().err
 
 
 def test_a_job_that_went_well_is_still_explained_and_reported(
     base: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    catalog.begin(id_at(3), ["train"], base, launched=True)
+    catalog.note_begin(id_at(3), ["train"], base, launched=True)
     known = {"size": 2, "text": "Job 333333: 2 ranks\n", "series": {}}
-    catalog.finish(id_at(3), "ended", "", known)
+    catalog.note_end(id_at(3), "ended", "", known)
     for name in (["333"], []):
         assert main(["report", *name]) == 0
         assert capsys.readouterr().out == "Job 333333: 2 ranks\n"
@@ -159,8 +159,8 @@ def test_a_job_that_went_well_is_still_explained_and_reported(
     assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["333333", "ended", "2"]
     assert main(["top", "--once"]) == 2
     assert "job 333333 has no records on this host: they were removed" in capsys.readouterr().err
-    catalog.begin(id_at(4), ["train"], base, launched=True)
-    catalog.finish(id_at(4), "failed", "Rank 1 was killed.", {})
+    catalog.note_begin(id_at(4), ["train"], base, launched=True)
+    catalog.note_end(id_at(4), "failed", "Rank 1 was killed.", {})
     assert main(["explain", "444"]) == 0
     assert capsys.readouterr().out.startswith("Job 444444: Rank 1 was killed. It ran from")
 
@@ -198,15 +198,15 @@ def test_of_the_generations_of_a_job_the_one_that_runs_is_shown_and_the_largest(
     ):
         head = {"pid": pid, "job": folder.name, "started_wall": began}
         write_record(folder / "rank-0.record", 0, size, **head)
-    found = choice.named("1111")
+    found = choice.find_job("1111")
     assert [one.folder for one in found.generations] == [large, small, over]
 
 
 def test_records_in_a_folder_of_the_user_are_found_by_the_id(base: Path, tmp_path: Path) -> None:
-    catalog.begin(id_at(3), ["train"], tmp_path / "mine", launched=True)
+    catalog.note_begin(id_at(3), ["train"], tmp_path / "mine", launched=True)
     head = {"pid": os.getpid(), "job": f"{id_at(3)}-0123456789ab"}
     write_record(tmp_path / "mine" / head["job"] / "rank-0.record", 0, 1, **head)
-    assert choice.records_of(choice.named("3333")) == [
+    assert choice.find_records(choice.find_job("3333")) == [
         tmp_path / "mine" / head["job"] / "rank-0.record"
     ]
 
@@ -214,13 +214,13 @@ def test_records_in_a_folder_of_the_user_are_found_by_the_id(base: Path, tmp_pat
 def test_names_that_fit_several_jobs_or_none_are_refused(base: Path) -> None:
     for place in (1, 2):
         write_job(base, place)
-    catalog.begin("11again", ["other"], base, launched=True)
+    catalog.note_begin("11again", ["other"], base, launched=True)
     with pytest.raises(RecordError, match=r"the id of several jobs begins with 11; jobs here:\n"):
-        choice.named("11")
+        choice.find_job("11")
     with pytest.raises(RecordError, match=r"no file, folder or job has the name 9"):
-        choice.named("9")
+        choice.find_job("9")
     with pytest.raises(RecordError, match="no rank of it has come to init yet"):
-        choice.records_of(choice.named("11again"))
+        choice.find_records(choice.find_job("11again"))
 
 
 @pytest.mark.parametrize("width", [80, 160, 1000])
@@ -229,7 +229,7 @@ def test_the_list_of_jobs_keeps_to_the_terminal(width: int) -> None:
     row = {"id": id_at(1), "state": "hangs", "ranks": 8, "began": 0.0}
     rows = [{**row, "program": program, "folder": folder}, {**row, "program": "a", "folder": "/b"}]
     file = io.StringIO()
-    Console(file=file, width=width).print(table(rows, 600.0))
+    Console(file=file, width=width).print(make_table(rows, 600.0))
     head, *lines = file.getvalue().splitlines()
     at = head.index("folder")
     assert lines[0].split()[:5] == ["111111", "hangs", "8", "10", "min"]

@@ -18,7 +18,7 @@ from tfring.observe.recorder.job import load_job
 from tfring.observe.recorder.processes import process_state
 from tfring.observe.recorder.reader import (
     RecordError,
-    last_sign,
+    find_last_sign,
     read_header,
     read_newest,
     read_record,
@@ -310,6 +310,6 @@ def test_when_a_rank_is_last_known_to_have_run(tmp_path: Path) -> None:
     events = [{"number": 1, "type": 1, "time": 7}]
     times = {"awake": 4, "started_monotonic": 2}
     path = write_record(tmp_path / "r", calls=calls, events=events, **times)
-    assert last_sign(read_record(path)) == 8
+    assert find_last_sign(read_record(path)) == 8
     running = read_record(write_record(tmp_path / "r", pid=os.getpid(), **times))
-    assert last_sign(running) == running.read
+    assert find_last_sign(running) == running.read

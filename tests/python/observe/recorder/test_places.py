@@ -59,7 +59,7 @@ def test_a_given_folder_keeps_its_records(base: Path, tmp_path: Path) -> None:
     assert options["path"] == str(tmp_path / "given/job-1/rank-0.record")
     assert options["keep"] == "1"
     assert len(places.jobs(tmp_path / "given")) == 6
-    assert [entry.records for entry in catalog.entries()] == [str(tmp_path / "given")]
+    assert [entry.records for entry in catalog.read_notes()] == [str(tmp_path / "given")]
     assert not places.jobs(base)
 
 
@@ -86,7 +86,7 @@ def test_empty_folders_of_jobs_that_never_started_go(base: Path) -> None:
 
 
 def test_a_launcher_keeps_the_records_of_its_job_until_it_ends(base: Path) -> None:
-    catalog.begin("run", ["train"], base, launched=True)
+    catalog.note_begin("run", ["train"], base, launched=True)
     left, failed, here = RankState.LEFT, RankState.FAILED, os.getpid()
     shutdown = [{"number": 1, "type": EventType.SHUTDOWN}]
     name = "run-00000000000{}".format
@@ -103,7 +103,7 @@ def test_a_launcher_keeps_the_records_of_its_job_until_it_ends(base: Path) -> No
     assert options["keep"] == "1"
     of_run = [folder.name for folder in places.jobs() if folder.name.startswith("run-")]
     assert of_run == [name(1), name(5), name(6)]  # of what is over, one
-    catalog.finish("run", "failed", "", {})
+    catalog.note_end("run", "failed", "", {})
     keeping.throw_away("")
     keeping.remove_job("run")
     of_run = [folder.name for folder in places.jobs() if folder.name.startswith("run-")]
@@ -111,33 +111,33 @@ def test_a_launcher_keeps_the_records_of_its_job_until_it_ends(base: Path) -> No
 
 
 def test_what_is_known_of_a_job_stays_for_a_day_and_of_fifty(base: Path) -> None:
-    catalog.begin("runs", ["train"], base, launched=True)
+    catalog.note_begin("runs", ["train"], base, launched=True)
     for i in range(60):
-        catalog.begin(f"over-{i}", ["train"], base, launched=True)
-        catalog.finish(f"over-{i}", "ended", "", {})
+        catalog.note_begin(f"over-{i}", ["train"], base, launched=True)
+        catalog.note_end(f"over-{i}", "ended", "", {})
     file = base / "over-59.job"
     known = json.loads(file.read_text())
     known["end"]["time"] -= 25 * 3600
     file.write_text(json.dumps(known))
     (base / "torn.job").write_text("{")
-    catalog.throw_away_old()
-    left = {entry.job for entry in catalog.entries()}
+    catalog.remove_old()
+    left = {entry.job for entry in catalog.read_notes()}
     assert "runs" in left and "over-59" not in left and "over-58" in left and len(left) == 50
 
 
 def test_a_job_is_noted_by_one_process_and_its_end_by_the_same(base: Path) -> None:
-    catalog.begin("a", ["train", "-x"], base, launched=True)
+    catalog.note_begin("a", ["train", "-x"], base, launched=True)
     program = "import sys; from pathlib import Path\n"
     program += "from tfring.observe.recorder import catalog, places\n"
     program += "places._places = lambda: (Path(sys.argv[1]), Path('/nobody/tfring'))\n"
-    program += "catalog.begin('a', ['other'], Path('/'), launched=False)\n"
-    program += "catalog.finish('a', 'failed', 'wrong', {})\n"
+    program += "catalog.note_begin('a', ['other'], Path('/'), launched=False)\n"
+    program += "catalog.note_end('a', 'failed', 'wrong', {})\n"
     subprocess.run([sys.executable, "-c", program, base], check=True, timeout=60)
-    entry = catalog.find("a")
+    entry = catalog.find_note("a")
     assert entry is not None and entry.command == ["train", "-x"] and entry.lives
     assert entry.folder == os.getcwd() and entry.records == str(base)
-    catalog.finish("a", "ended", "", {})
-    entry = catalog.find("a")
+    catalog.note_end("a", "ended", "", {})
+    entry = catalog.find_note("a")
     assert entry is not None and entry.end["state"] == "ended" and not entry.lives
 
 

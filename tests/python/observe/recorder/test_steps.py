@@ -8,8 +8,8 @@ import numpy as np
 from made_records import entries, gradient_name
 
 from tfring.observe.recorder import layout
-from tfring.observe.recorder.gradients import Series, gradient_calls
-from tfring.observe.recorder.steps import Step, Steps, aligned, new_steps, steps_of
+from tfring.observe.recorder.gradients import Series, find_gradient_calls
+from tfring.observe.recorder.steps import Step, Steps, align_steps, steps_of, take_new_steps
 
 BUCKET = int(layout.CallFlags.BUCKET)
 FIRST, SECOND = (0, "tfring.optimizer.0.0"), (0, "tfring.optimizer.1.0")
@@ -51,22 +51,22 @@ def test_times_of_a_step() -> None:
         bytes=30,
         buckets=3,
     )
-    steps, begun = new_steps(calls, seen, all_are_over=False)
+    steps, begun = take_new_steps(calls, seen, all_are_over=False)
     assert (list(steps), begun) == ([expected], 2)
     assert expected.exposed == 55 and steps.exposed.tolist() == [55]
-    steps, begun = new_steps(calls, seen, all_are_over=True)
+    steps, begun = take_new_steps(calls, seen, all_are_over=True)
     assert (len(steps), begun) == (0, 2)  # the second has not ended
     calls["ended"][3] = 310
-    steps, _ = new_steps(calls, seen, all_are_over=True)
+    steps, _ = take_new_steps(calls, seen, all_are_over=True)
     assert [(step.number, step.began) for step in steps] == [(2, 200)]
-    steps, begun = new_steps(calls, seen, all_are_over=True)
+    steps, begun = take_new_steps(calls, seen, all_are_over=True)
     assert (len(steps), begun) == (0, 2)
 
 
 def test_a_hidden_step_has_no_exposed_time() -> None:
     """The last bucket to be ready may be the first to end."""
     calls = made(call(1, 100, 101, 102), call(1, 103, 104, 105), call(2, 200, 0, 0))
-    [step], _ = new_steps(calls, {}, all_are_over=False)
+    [step], _ = take_new_steps(calls, {}, all_are_over=False)
     assert (step.exposed, step.waiting, step.communicating) == (2, 1, 2)
 
 
@@ -83,7 +83,7 @@ def test_buckets_of_steps_that_run_at_the_same_time_count_in_each() -> None:
 
 def test_a_step_that_was_partly_overwritten_is_left_out() -> None:
     calls = made(call(7, 1, 1, 2), *(call(step, 3, 3, 4) for step in (8, 8, 9, 9, 10, 10)))
-    steps, begun = new_steps(calls, {}, all_are_over=False)
+    steps, begun = take_new_steps(calls, {}, all_are_over=False)
     assert (steps.number.tolist(), begun) == ([8, 9], 10)
     assert steps.began.tolist() == [2, 4]
 
@@ -97,9 +97,9 @@ def test_the_newest_step_has_not_ended_before_its_last_bucket_came() -> None:
 def test_a_step_is_not_new_before_older_ones_are_over() -> None:
     calls = made(fast(1, 10), call(2, 20, 20, 0), fast(3, 30), fast(4, 40))
     seen: dict[Series, int] = {}
-    assert of(new_steps(calls, seen, all_are_over=True)[0]) == [(FIRST, 1)]
+    assert of(take_new_steps(calls, seen, all_are_over=True)[0]) == [(FIRST, 1)]
     calls["ended"][1] = 50
-    assert of(new_steps(calls, seen, all_are_over=True)[0]) == [(FIRST, n) for n in (2, 3, 4)]
+    assert of(take_new_steps(calls, seen, all_are_over=True)[0]) == [(FIRST, n) for n in (2, 3, 4)]
 
 
 def test_failed_steps_and_steps_that_have_not_ended_are_not_good() -> None:
@@ -123,7 +123,7 @@ def test_other_calls_process_sets_and_optimizers_are_kept_apart() -> None:
     second = [fast(step, step, name=gradient_name(optimizer=1)) for step in (1, 2)]
     second[1]["name"] += ".bfloat16"
     seen: dict[Series, int] = {}
-    steps, begun = new_steps(made(other, fast(1, 5), *own, *second), seen, all_are_over=False)
+    steps, begun = take_new_steps(made(other, fast(1, 5), *own, *second), seen, all_are_over=False)
     third = (3, FIRST[1])
     assert of(steps) == [(SECOND, 1), (third, 1), (third, 2)]
     assert begun == 1 + 3 + 2
@@ -191,7 +191,7 @@ def test_calls_may_come_in_any_order() -> None:
     calls = made(*(fast(step, 10 * step + b) for step in (1, 2, 3) for b in (0, 1)))
     mixed = calls[np.random.default_rng(0).permutation(len(calls))]
     assert list(steps_of(mixed)) == list(steps_of(calls))
-    assert gradient_calls(mixed).number.tolist() == mixed["invocation"].tolist()
+    assert find_gradient_calls(mixed).number.tolist() == mixed["invocation"].tolist()
 
 
 def test_a_step_has_the_same_number_on_ranks_that_had_joined() -> None:
@@ -202,7 +202,7 @@ def test_a_step_has_the_same_number_on_ranks_that_had_joined() -> None:
         for rank, of_rank in plans.items()
     }
     assert found[1].number.tolist() == [1, 2, 3, 4, 5, 6]
-    same = aligned(found)
+    same = align_steps(found)
     assert same[0].number.tolist() == [1, 2, 3, 4, 5, 8]
     assert same[1].number.tolist() == [1, 4, 5, 6, 7, 8]
     assert same[2].number.tolist() == [4]
@@ -213,7 +213,7 @@ def test_a_step_without_a_plan_is_counted_on() -> None:
     first = steps_of(made(fast(1, 10, sequence=1), fast(2, 20, sequence=2), call(3, 30, 0, 0)))
     second = steps_of(made(fast(1, 20, sequence=2), call(2, 30, 0, 0)))
     other = steps_of(made(call(9, 30, 0, 0)))
-    same = aligned({0: first, 1: second, 2: other, 3: steps_of(made())})
+    same = align_steps({0: first, 1: second, 2: other, 3: steps_of(made())})
     assert [same[rank].number.tolist() for rank in same] == [[1, 2, 3], [2, 3], [9], []]
 
 

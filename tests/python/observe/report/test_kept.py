@@ -10,14 +10,14 @@ from made_records import write_training
 
 from tfring.observe.recorder.job import load_job
 from tfring.observe.report.summary import make_report
-from tfring.observe.report.text import kept
+from tfring.observe.report.text import keep_report
 
 
 def test_text_and_series_stay_of_the_newest_steps(tmp_path: Path) -> None:
     own = np.full((2, 30), 10.0)
     own[1] += 5
     report = make_report(load_job([write_training(tmp_path, own)]))
-    found = json.loads(json.dumps(kept(report)))
+    found = json.loads(json.dumps(keep_report(report)))
     series = found["series"]
     assert found["size"] == 2 and "own work" in found["text"]
     assert series["step"] == report.steps.number.tolist() and series["ranks"] == [0, 1]
@@ -27,6 +27,6 @@ def test_text_and_series_stay_of_the_newest_steps(tmp_path: Path) -> None:
 
 def test_a_long_job_leaves_little(tmp_path: Path) -> None:
     report = make_report(load_job([write_training(tmp_path, np.full((4, 3000), 10.0))]))
-    series = kept(report)["series"]
+    series = keep_report(report)["series"]
     assert series["step"] == report.steps.number[-2000:].tolist()
-    assert len(json.dumps(kept(report))) < 200_000
+    assert len(json.dumps(keep_report(report))) < 200_000

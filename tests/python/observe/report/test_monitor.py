@@ -7,7 +7,7 @@ import pytest
 
 from tfring.observe.report.changes import find_change, find_changes
 from tfring.observe.report.monitor import SlowdownMonitor
-from tfring.observe.report.slowdowns import COMPUTE, INPUT, OWN_WORK, Slowdown, excess
+from tfring.observe.report.slowdowns import COMPUTE, INPUT, OWN_WORK, Slowdown, compute_excess
 
 RANKS, LOOK, MS = 3, 10, 1e6
 
@@ -109,7 +109,7 @@ def test_a_series_without_change_has_none() -> None:
 @pytest.mark.parametrize("ranks", range(1, 8))
 def test_a_rank_is_compared_with_the_median_of_the_others(ranks: int) -> None:
     own = np.random.default_rng(ranks).integers(0, 6, (ranks, 50))  # many are equal
-    more = excess(own)
+    more = compute_excess(own)
     for rank in range(ranks):
         others = np.delete(own, rank, axis=0)
         median = np.median(others, axis=0) if ranks > 1 else 0

@@ -11,7 +11,7 @@ from made_records import MS, write_training
 from tfring.observe.recorder.job import load_job
 from tfring.observe.report.slowdowns import OWN_WORK, Slowdown
 from tfring.observe.report.summary import make_report
-from tfring.observe.report.text import sentences
+from tfring.observe.report.text import write_sentences
 
 
 def test_of_slowdowns_that_are_over_the_costly_ones_are_named(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_of_slowdowns_that_are_over_the_costly_ones_are_named(tmp_path: Path) ->
     ]
     lasts = Slowdown(None, 400, float(MS), "communication")
     report = make_report(load_job([write_training(tmp_path, np.full((2, 20), 10.0))]))
-    lines = sentences(replace(report, slowdowns=(*over, lasts)))
+    lines = write_sentences(replace(report, slowdowns=(*over, lasts)))
     named = [line for line in lines if " slow" in line and "since step" in line]
     begins = [line.split("since step ")[1].split(":")[0] for line in named]
     assert begins == ["30", "100", "300", "400"]

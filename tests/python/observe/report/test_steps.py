@@ -11,8 +11,8 @@ from made_records import MS, gradient_name, write_record, write_training
 
 from tfring.observe.recorder.job import load_job
 from tfring.observe.recorder.layout import CallFlags
-from tfring.observe.report.job_steps import JobSteps, job_steps
-from tfring.observe.report.page import traffic
+from tfring.observe.report.job_steps import JobSteps, find_job_steps
+from tfring.observe.report.page import sum_traffic
 from tfring.observe.report.slowdowns import find_slowdowns
 from tfring.observe.report.summary import make_report
 
@@ -20,7 +20,7 @@ from tfring.observe.report.summary import make_report
 def test_every_part_of_a_step_is_told_apart(tmp_path: Path) -> None:
     """Buckets are ready after 5 and 10 ms on rank 0, 7 and 14 on rank 1, 6 and 12 on rank 2."""
     own = np.repeat([[10.0], [14.0], [12.0]], 5, axis=1)
-    steps = job_steps(load_job([write_training(tmp_path, own)]))
+    steps = find_job_steps(load_job([write_training(tmp_path, own)]))
     assert steps.number.tolist() == [2, 3, 4, 5]  # when the first one began is not known
     np.testing.assert_array_equal(steps.own / MS, own[:, 1:])
     np.testing.assert_array_equal(steps.waiting[:, 0] / MS, [4, 0, 2])
@@ -50,7 +50,7 @@ def call(bucket: int, step: int, begin: float, optimizer: int = 0, **more: int) 
 
 
 def steps_found(folder: Path, calls: list[dict[str, Any]]) -> JobSteps:
-    return job_steps(load_job([write_record(folder / "rank-0.record", 0, 1, calls=calls)]))
+    return find_job_steps(load_job([write_record(folder / "rank-0.record", 0, 1, calls=calls)]))
 
 
 def test_steps_that_are_not_complete_are_left_out(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_waiting_for_gradients_of_each_of_two_optimizers_counts(tmp_path: Path) 
             planned = {"planned": (100 * n + 50) * MS, "ended": (100 * n + 53) * MS}
             calls.append(call(0, n, second, 1, **planned))
         write_record(tmp_path / f"rank-{rank}.record", rank, 2, calls=calls)
-    found = job_steps(load_job([tmp_path]))
+    found = find_job_steps(load_job([tmp_path]))
     assert found.number.tolist() == [2, 3, 4, 5, 6]
     np.testing.assert_array_equal(found.total / MS, np.full((2, 5), 100))
     np.testing.assert_array_equal(found.waiting[:, 0] / MS, [4, 2])
@@ -96,7 +96,7 @@ def test_a_rank_that_was_lost_long_ago_is_left_out(lost: int, tmp_path: Path) ->
         steps = range(1, 10) if rank == lost else range(100 + rank, 110)
         calls = [call(0, step, step * 10) for step in steps]
         write_record(tmp_path / f"rank-{rank}.record", rank, 3, calls=calls)
-    found = job_steps(load_job([tmp_path]))
+    found = find_job_steps(load_job([tmp_path]))
     others = [rank for rank in range(3) if rank != lost]
     assert found.ranks == tuple(others)
     assert found.number.tolist() == list(range(101 + others[1], 110))
@@ -118,7 +118,7 @@ def uneven(rng: np.random.Generator, ranks: int, steps: int) -> np.ndarray:
 def test_a_rank_that_becomes_slow_is_named_with_its_step(tmp_path: Path) -> None:
     own = uneven(np.random.default_rng(1), 3, 400)
     own[2, 150:320] += 30
-    (found,) = find_slowdowns(job_steps(load_job([write_training(tmp_path, own)])))
+    (found,) = find_slowdowns(find_job_steps(load_job([write_training(tmp_path, own)])))
     assert found.rank == 2
     assert abs(found.step - 151) <= 5
     assert found.until is not None and abs(found.until - 321) <= 5
@@ -128,20 +128,20 @@ def test_a_rank_that_becomes_slow_is_named_with_its_step(tmp_path: Path) -> None
 def test_what_all_ranks_have_in_common_names_none(tmp_path: Path) -> None:
     own = uneven(np.random.default_rng(2), 3, 400)
     own[:, 200:] += 30
-    assert find_slowdowns(job_steps(load_job([write_training(tmp_path, own)]))) == []
+    assert find_slowdowns(find_job_steps(load_job([write_training(tmp_path, own)]))) == []
 
 
 def test_a_rank_is_not_slow_because_the_other_became_faster(tmp_path: Path) -> None:
     own = uneven(np.random.default_rng(3), 2, 400)
     own[0, 200:] *= 0.5
-    assert find_slowdowns(job_steps(load_job([write_training(tmp_path, own)]))) == []
+    assert find_slowdowns(find_job_steps(load_job([write_training(tmp_path, own)]))) == []
 
 
 def test_slower_communication_is_no_ranks_fault(tmp_path: Path) -> None:
     own = uneven(np.random.default_rng(4), 2, 300)
     folder = write_training(tmp_path, own)
     job = load_job([folder])
-    steps = job_steps(job)
+    steps = find_job_steps(job)
     steps.exposed[:, 100:] += 20 * MS
     steps.exposed[:] += np.random.default_rng(5).normal(0, MS, steps.exposed.shape).astype(int)
     (found,) = find_slowdowns(steps)
@@ -153,5 +153,5 @@ def test_what_ranks_have_sent_to_each_other(tmp_path: Path) -> None:
     for rank in (0, 2):
         to = [{"sent": 1000 * rank + other} for other in range(3)]
         write_record(tmp_path / f"rank-{rank}.record", rank, 3, ranks=to)
-    found = traffic(load_job([tmp_path]))
+    found = sum_traffic(load_job([tmp_path]))
     assert found.tolist() == [[0, 1, 2], [0, 0, 0], [2000, 2001, 2002]]

@@ -222,7 +222,7 @@ def test_spools_of_others_do_no_harm(tmp_path, caplog):
     others[1].write_text("\n")
     os.mkfifo(others[2])
     with pytest.raises(RecordError, match="another version"):
-        spool.facts_of(others[0])
+        spool.read_facts(others[0])
     merge.remove_spools_above(path, 1)
     merge.make_file(path, 0, one.facts)
     assert json.loads(path.read_text())["otherData"]["ranks"] == 1
