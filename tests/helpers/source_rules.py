@@ -27,6 +27,7 @@ CC_ARROWS: dict[str, set[str]] = {
         "base",
         "interfaces",
         "protocol/message",
+        "protocol/locked",
         "protocol/negotiation",
     },
     "membership": {"base"},

@@ -167,7 +167,7 @@ MUTATIONS = (
         "reads_early_requests",
         "FAILED",
         "--seeds=150",
-        Edit("runtime/protocol/engine/engine_lock.cc", "kept.early", "false"),
+        Edit("runtime/protocol/engine/kept_events.cc", "kept.early", "false"),
     ),
     # What a rank copies from its device to the CPU is locked.
     _lock(
@@ -207,7 +207,7 @@ MUTATIONS = (
         "frees_memory",
         "ended while its memory is used",
         "--seeds=400",
-        Edit("runtime/protocol/engine/engine.cc", "busy_.count(id) > 0", "false"),
+        Edit("runtime/protocol/engine/running_plans.cc", "busy_.count(id) > 0", "false"),
     ),
     # Nothing ends a lock in which ranks wait.
     _lock(
@@ -225,6 +225,11 @@ MUTATIONS = (
         "answers_goodbyes",
         "FAILED",
         "--workload=steady --seeds=500 --fault=goodbye",
-        Edit("runtime/protocol/engine/engine_lock.cc", "type != FrameType::kGoodbye", "true"),
+        Edit(
+            "runtime/protocol/engine/kept_events.cc",
+            "type == FrameType::kGoodbye",
+            "false",
+            before="type == FrameType::kWithdraw ||\n         ",
+        ),
     ),
 )

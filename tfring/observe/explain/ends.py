@@ -15,9 +15,9 @@ from tfring.runtime.texts.words import upper_first
 
 # A running process writes to its record with every heartbeat, every 5 s by default.
 _SILENT = 15 * SECOND
-# Only the text of an error names the rank at fault. ops/runtime/protocol/ writes it: LostStatus,
-# LeftStatus and kEnded in engine/end_of_generation.cc, CancelFor in negotiation/sequencer.cc,
-# CheckAbsent in negotiation/join.cc, and where steps fail.
+# Only the text of an error names the rank at fault. ops/runtime/protocol/ writes it:
+# engine/peer_texts.cc, CancelFor in negotiation/failures.cc, CheckAbsent in negotiation/join.cc,
+# and where steps fail.
 _LOST = re.compile(r"rank (\d+) (?:\([^)]*\) )?was lost: (.*?)(?:\. See the log|$)", re.DOTALL)
 _EXCEPTION = re.compile(
     r"rank (\d+) (?:\([^)]*\) )?ended with an exception: (.*?)(?:, while |\. No collective|$)",

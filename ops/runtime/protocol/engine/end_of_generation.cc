@@ -1,7 +1,7 @@
 #include <utility>
 
-#include "ops/runtime/protocol/engine/engine_impl.h"
-#include "ops/runtime/protocol/message/nonce.h"
+#include "ops/runtime/protocol/engine/engine.h"
+#include "ops/runtime/protocol/engine/limits.h"
 #include "ops/runtime/protocol/message/text.h"
 
 // How a generation ends: what goodbyes, lost connections and fault reports mean, and who has to be
@@ -18,8 +18,6 @@ FrameType PeekType(std::string_view bytes) {
   return bytes.empty() ? FrameType{0} : static_cast<FrameType>(static_cast<uint8_t>(bytes[0]));
 }
 
-constexpr char kEnded[] = " ended with an exception: ";
-
 bool IsNegotiation(FrameType type) {
   return type == FrameType::kRequests || type == FrameType::kPlans || type == FrameType::kResend ||
          type == FrameType::kWithdraw || (type >= FrameType::kLock && type <= FrameType::kUnlock);
@@ -27,27 +25,27 @@ bool IsNegotiation(FrameType type) {
 
 }  // namespace
 
-void Engine::Impl::OnControl(const ControlEvent& event) {
+void Engine::OnControl(const ControlEvent& event) {
   if (!peers_.InRange(event.peer) || event.peer == rank_) return;
   if (event.kind == ControlEvent::Kind::kPeerLost) {
-    if (HasKeptGoodbye(event.peer)) return kept_.push_back({event, false});
+    if (kept_.HasGoodbye(event.peer)) return kept_.AddEnd(event);
     return OnPeerLost(event.peer, event.reason);
   }
   if (!peers_.IsControlPeer(event.peer)) return;
-  peers_.Received(event.peer, now_);
+  peers_.Received(event.peer, time_.now);
   if (event.kind == ControlEvent::Kind::kAlive) return;
   std::string_view frame = event.frame;
-  const Status ours = TakeNonce(nonce_, &frame);
+  const Status ours = frames_.Open(&frame);
   if (!ours.ok()) return EndOnPeerLoss(event.peer, ours.message());
   if (Keep(event, PeekType(frame))) return;
   if (!IsNegotiation(PeekType(frame))) return OnControlFrame(event.peer, frame);
   // Requests of a rank that has left are of no use: it cancels those calls itself. Rank 0 plans on.
   if (negotiator_ == nullptr || (rank_ == 0 && peers_.departed(event.peer))) return;
-  negotiator_->OnFrame(event.peer, frame, now_);
+  negotiator_->OnFrame(event.peer, frame, time_.now);
   ReadKept();
 }
 
-void Engine::Impl::OnControlFrame(Rank from, std::string_view bytes) {
+void Engine::OnControlFrame(Rank from, std::string_view bytes) {
   Result<Frame> frame = DecodeFrame(bytes);
   if (!frame.ok()) {
     return EndOnPeerLoss(from, "it sent a frame that cannot be read: " + frame.status().message());
@@ -66,64 +64,65 @@ void Engine::Impl::OnControlFrame(Rank from, std::string_view bytes) {
   }
 }
 
-void Engine::Impl::OnGoodbye(Rank from, const Frame& frame) {
+void Engine::OnGoodbye(Rank from, const Frame& frame) {
   if (rank_ == 0 && frame.departures.size() != 1) {
     return EndOnPeerLoss(from, "it sent goodbyes of others");
   }
   for (const Departure& departure : frame.departures) OnDeparture(from, departure);
 }
 
-void Engine::Impl::OnDeparture(Rank from, const Departure& departure) {
+void Engine::OnDeparture(Rank from, const Departure& departure) {
   const Rank who = departure.rank;
-  const bool answer = who == rank_ && leaving_ && rank_ != 0;
+  const bool answer = who == rank_ && ending_.leaving() && rank_ != 0;
   if (!peers_.InRange(who) || (who == rank_ && !answer) || (rank_ == 0 && who != from)) {
     return EndOnPeerLoss(from, "it sent a goodbye for rank " + std::to_string(who));
   }
   DrainNegotiator();  // plans that came, or were made, before the goodbye still count
-  if (answer) return Close(LeftStatus(rank_, ""));
+  if (answer) return Close(texts_.Left(rank_));
   if (peers_.departed(who)) return;
   peers_.MarkDeparted(who, departure.error);
-  departed_.insert(who);
-  health_changed_ = true;
+  ending_.AddDeparted(who);
   if (rank_ == 0) {
     SendGoodbye(who, {{who, ""}});  // the answer: no plan for that rank follows
-    goodbyes_.push_back(departure);
+    goodbyes_.Add(departure);
   }
   std::optional<Peers::Suspicion> suspicion = peers_.TakeSuspicion(who);
   if (suspicion && suspicion->hard) return EndOnLeave(who, "");
-  if (rank_ == 0 && negotiator_ != nullptr) negotiator_->OnDeparted(who, ErrorText(who), now_);
+  if (rank_ == 0 && negotiator_ != nullptr)
+    negotiator_->OnDeparted(who, texts_.Ended(who), time_.now);
   // Rank 0 still answers requests, until its connection ends (OnPeerLost).
 }
 
-void Engine::Impl::OnAbort(Rank from, const Frame& frame) {
+void Engine::OnAbort(Rank from, const Frame& frame) {
   if (rank_ == 0) return EndOnPeerLoss(from, "it sent a frame of the wrong type");
-  EndGeneration(
-      frame.status.ok() ? Internal(Name(0) + " ended the job without a reason") : frame.status,
-      frame.rank);
+  EndGeneration(frame.status.ok() ? Internal(texts_.Name(0) + " ended the job without a reason")
+                                  : frame.status,
+                frame.rank);
 }
 
-void Engine::Impl::OnFault(Rank from, const Frame& frame) {
+void Engine::OnFault(Rank from, const Frame& frame) {
   const Rank suspect = frame.rank;
   if (rank_ != 0 || !peers_.InRange(suspect) || frame.status.ok()) {
     return EndOnPeerLoss(from, "it sent a fault report that makes no sense");
   }
-  if (!ended_.ok()) return;
+  if (!ending_.ended().ok()) return;
   if (suspect == from) {  // its own fault: it is not lost, but it may be leaving
     const bool leaves = frame.status.code() == StatusCode::kCancelled;
     return EndGeneration(frame.status, leaves ? from : kNoRank);
   }
   if (frame.status.code() == StatusCode::kDeadlineExceeded) {  // its goodbye is overdue there
     if (peers_.departed(suspect) || suspect == rank_) return;
-    return peers_.Suspect(suspect, {frame.status.message(), now_ + kSequencerGrace, false});
+    return peers_.Suspect(suspect, {frame.status.message(), time_.now + kSequencerGrace, false});
   }
-  if (peers_.departed(suspect) || HasKeptGoodbye(suspect) || (suspect == rank_ && leaving_)) {
-    return EndGeneration(LeftStatus(suspect, ""), suspect);
+  if (peers_.departed(suspect) || kept_.HasGoodbye(suspect) ||
+      (suspect == rank_ && ending_.leaving())) {
+    return EndGeneration(texts_.Left(suspect), suspect);
   }
-  peers_.Suspect(
-      suspect, {Name(from) + " reports: " + frame.status.message(), now_ + kSequencerGrace, true});
+  peers_.Suspect(suspect, {texts_.Name(from) + " reports: " + frame.status.message(),
+                           time_.now + kSequencerGrace, true});
 }
 
-void Engine::Impl::OnPeerLost(Rank peer, const std::string& reason) {
+void Engine::OnPeerLost(Rank peer, const std::string& reason) {
   if (peers_.gone(peer)) return;
   if (peers_.IsControlPeer(peer)) {
     // All frames of this connection came before this event: a goodbye would have been among them.
@@ -133,14 +132,14 @@ void Engine::Impl::OnPeerLost(Rank peer, const std::string& reason) {
     // Without rank 0 there are no more plans. Those that run need no sequencer, but nobody could
     // tell this rank if one broke elsewhere: hence the drain limit in Close.
     DrainNegotiator();
-    Close(LeftStatus(leaving_ ? rank_ : 0, ""));
-  } else if (!peers_.departed(peer) && closed_.ok()) {
-    peers_.Suspect(peer, {reason, now_ + kGoodbyeGrace, false});
+    Close(texts_.Left(ending_.leaving() ? rank_ : 0));
+  } else if (!peers_.departed(peer) && ending_.closed().ok()) {
+    peers_.Suspect(peer, {reason, time_.now + kGoodbyeGrace, false});
   }
 }
 
 // The time for an explanation is over.
-void Engine::Impl::OnSuspicion(Rank suspect, const Peers::Suspicion& suspicion) {
+void Engine::OnSuspicion(Rank suspect, const Peers::Suspicion& suspicion) {
   if (suspect == kNoRank) {
     if (peers_.first_departed() != kNoRank) return EndOnLeave(peers_.first_departed(), "");
     EndOnError(Unavailable(suspicion.reason + ". A rank of this collective may be gone, but in " +
@@ -148,7 +147,7 @@ void Engine::Impl::OnSuspicion(Rank suspect, const Peers::Suspicion& suspicion) 
                            " s no rank was found to be. See the logs of all ranks; " + kWhatToDo));
   } else if (!suspicion.hard) {
     // Nothing is broken here: rank 0, which may know of a goodbye, decides.
-    if (!closed_.ok()) return;
+    if (!ending_.closed().ok()) return;
     if (rank_ == 0) return EndOnPeerLoss(suspect, suspicion.reason);
     ReportFault(suspect, DeadlineExceeded(suspicion.reason));
   } else if (peers_.departed(0)) {
@@ -158,13 +157,13 @@ void Engine::Impl::OnSuspicion(Rank suspect, const Peers::Suspicion& suspicion) 
   }
 }
 
-void Engine::Impl::OnShutdown(const std::string& error) {
-  if (leaving_) return;
-  leaving_ = true;
-  if (negotiator_ != nullptr) negotiator_->StopLock({UnlockCause::kShutdown, ""}, now_);
+void Engine::OnShutdown(const std::string& exception) {
+  if (ending_.leaving()) return;
+  ending_.Leave(time_.now + (rank_ == 0 ? kSequencerStays : kDrainLimit));
+  if (negotiator_ != nullptr) negotiator_->StopLock({UnlockCause::kShutdown, ""}, time_.now);
   DrainNegotiator();
-  const Departure own{rank_, Shortened(error, kMaxDepartureError)};
-  const Rank first = peers_.first_departed();  // which others may have to name: see LeftStatus
+  const Departure own{rank_, Shortened(exception, kMaxDepartureError)};
+  const Rank first = peers_.first_departed();  // which others may have to name: see PeerTexts
   for (Rank peer : peers_.control_peers()) {
     std::vector<Departure> departures;
     if (rank_ == 0 && first != kNoRank && !peers_.departed(peer)) {
@@ -174,152 +173,106 @@ void Engine::Impl::OnShutdown(const std::string& error) {
     SendGoodbye(peer, std::move(departures));
   }
   if (negotiator_ == nullptr) return;
-  leave_deadline_ = now_ + (rank_ == 0 ? kSequencerStays : kDrainLimit);
-  if (size_ == 1) return Close(LeftStatus(rank_, ""));
+  if (peers_.control_peers().empty()) return Close(texts_.Left(rank_));
   if (rank_ != 0) return;  // until rank 0 answers
-  Refuse(LeftStatus(rank_, ""));
-  AddResults(negotiator_->Leave(own.error.empty() ? "" : Name(rank_) + kEnded + own.error, now_),
-             closed_);
+  ending_.Close(texts_.Left(rank_), time_.now, time_.progress);
+  plans_.EndCalls(negotiator_->Leave(texts_.Ended(rank_, own.error), time_.now), ending_.closed());
 }
 
-void Engine::Impl::OnBrokenConnection(const Completion& completion, const std::string& what) {
+void Engine::OnDrainLimit() {
+  if (!ending_.DrainIsOver(time_.now, time_.progress)) return;  // the plan ends by itself
+  const Rank left = ending_.leaving() ? rank_ : 0;
+  const Status why = texts_.Left(left, plans_.first().what);
+  if (ending_.leaving()) ReportFault(rank_, why);
+  EndGeneration(why, left);
+}
+
+void Engine::OnBrokenConnection(const Completion& completion, const std::string& what) {
   const Rank suspect = completion.suspect;
   // Once rank 0 has left, every rank leaves, and nobody can forward the goodbye of the suspect.
   if (peers_.departed(suspect) || peers_.gone(0)) return EndOnLeave(suspect, what);
   const Status evidence =
       Unavailable("the data stream of " + what + " broke: " + completion.status.message());
-  peers_.Suspect(suspect,
-                 {evidence.message(), now_ + (rank_ == 0 ? kSequencerGrace : kFaultGrace), true});
+  peers_.Suspect(suspect, {evidence.message(),
+                           time_.now + (rank_ == 0 ? kSequencerGrace : kFaultGrace), true});
   ReportFault(suspect, evidence);
   // Bytes of this plan may be left in the connections: the plans behind it must not run.
-  effects_.abort = LostStatus(suspect, evidence.message());
-  aborted_ = true;
+  Abort(texts_.Lost(suspect, evidence.message()));
 }
 
 // Not a fault of this rank: a peer that dies in the middle of a collective between devices breaks
 // it on all members, often before its connections close. Whoever notices that ends the generation.
-void Engine::Impl::OnBrokenGroup(const Status& failure, const std::string& what) {
+void Engine::OnBrokenGroup(const Status& failure, const std::string& what) {
   if (peers_.gone(0)) return EndOnLeave(0, what);  // nobody can say who is gone
-  const std::string text = Name(rank_) + " could not run " + what + ": " + failure.message();
-  peers_.Suspect(kNoRank, {text, now_ + kUnknownGrace, true});
+  const std::string text = texts_.Name(rank_) + " could not run " + what + ": " + failure.message();
+  peers_.Suspect(kNoRank, {text, time_.now + kUnknownGrace, true});
   // The plans behind it on the device must not run.
-  effects_.abort = Unavailable(text);
-  aborted_ = true;
+  Abort(Unavailable(text));
 }
 
-void Engine::Impl::EndOnPeerLoss(Rank peer, const std::string& reason) {
-  if (!ended_.ok()) return;
-  const Status why = LostStatus(peer, reason);
+void Engine::EndOnPeerLoss(Rank peer, const std::string& reason) {
+  if (!ending_.ended().ok()) return;
+  const Status why = texts_.Lost(peer, reason);
   ReportFault(peer, why);
   EndGeneration(why, peer);
 }
 
-void Engine::Impl::EndOnLeave(Rank peer, const std::string& what) {
-  if (!ended_.ok()) return;
-  const Status why = LeftStatus(peer, what);
+void Engine::EndOnLeave(Rank peer, const std::string& what) {
+  if (!ending_.ended().ok()) return;
+  const Status why = texts_.Left(peer, what);
   ReportFault(peer, why);
   EndGeneration(why, peer);
 }
 
-void Engine::Impl::EndOnError(const Status& status) {
-  if (!ended_.ok()) return;
+void Engine::EndOnError(const Status& status) {
+  if (!ending_.ended().ok()) return;
   ReportFault(rank_, status);
   EndGeneration(status, kNoRank);
 }
 
-void Engine::Impl::ReportFault(Rank rank, const Status& status) {
+void Engine::ReportFault(Rank rank, const Status& status) {
   if (rank_ == 0) return;  // rank 0 tells everybody when the generation ends
   Frame fault;
   fault.type = FrameType::kFault;
   fault.rank = rank;
   fault.status = status;
-  SendFrame(0, fault);
+  frames_.Send(0, fault);
 }
 
-void Engine::Impl::EndGeneration(const Status& why, Rank lost) {
-  if (!ended_.ok()) return;
-  ended_ = why;
-  health_changed_ = true;
-  if (peers_.InRange(lost) && lost != rank_) {
-    (why.code() == StatusCode::kCancelled ? departed_ : lost_).insert(lost);
-  }
+void Engine::EndGeneration(const Status& why, Rank culprit) {
+  if (!ending_.ended().ok()) return;
+  ending_.End(why, peers_.InRange(culprit) && culprit != rank_ ? culprit : kNoRank);
   if (rank_ == 0) {
     Frame abort;
     abort.type = FrameType::kAbort;
-    abort.rank = lost;
+    abort.rank = culprit;
     abort.status = why;
-    Broadcast(abort);
+    frames_.Broadcast(abort);
   }
-  if (!aborted_) effects_.abort = why;
-  aborted_ = true;
-  AddResults(std::exchange(held_, {}), why);
+  if (!ending_.aborted()) Abort(why);
+  plans_.EndHeld(why);
   Close(why);
 }
 
-void Engine::Impl::UpdateHealth() {
-  if (!std::exchange(health_changed_, false)) return;
-  auto health = std::make_shared<GenerationHealth>();
-  health->lost.assign(lost_.begin(), lost_.end());
-  health->departed.assign(departed_.begin(), departed_.end());
-  if (!ended_.ok()) {
-    health->error = ended_;
-  } else if (!closed_.ok() && !leaving_) {
-    health->error = closed_;
-  } else if (!departed_.empty()) {
-    health->error = LeftStatus(peers_.first_departed(), "");
-  }
-  effects_.health = std::move(health);
+void Engine::Abort(const Status& why) {
+  effects_.abort = why;
+  ending_.Abort();
 }
 
-void Engine::Impl::Refuse(const Status& why) {
-  if (!closed_.ok()) return;
-  closed_ = why;
-  health_changed_ = true;
-  drain_deadline_ = now_ + kDrainLimit;
-  drain_progress_ = progress_;
-}
-
-void Engine::Impl::Close(const Status& why) {
-  Refuse(why);
+void Engine::Close(const Status& why) {
+  ending_.Close(why, time_.now, time_.progress);
   if (negotiator_ == nullptr) return;
   TakeRecalled();
-  EndParked(why);
-  AddResults(negotiator_->TakeCalls(), why);
+  plans_.EndParked(why);
+  plans_.EndCalls(negotiator_->TakeCalls(), why);
   negotiator_.reset();
 }
 
-void Engine::Impl::SendGoodbye(Rank to, std::vector<Departure> departures) {
+void Engine::SendGoodbye(Rank to, std::vector<Departure> departures) {
   Frame goodbye;
   goodbye.type = FrameType::kGoodbye;
   goodbye.departures = std::move(departures);
-  SendFrame(to, goodbye);
-}
-
-// tfring/observe/explain/ends.py reads who is to blame out of this text and the next.
-Status Engine::Impl::LostStatus(Rank peer, const std::string& reason) const {
-  return Unavailable(Name(peer) + " was lost: " + reason + ". See the log of that rank; " +
-                     kWhatToDo);
-}
-
-Status Engine::Impl::LeftStatus(Rank peer, const std::string& what) const {
-  std::string text = Name(peer) + " has shut down";
-  std::string error = peer == rank_ ? "" : ErrorText(peer);
-  // Rank 0 often leaves because another rank did: name that one.
-  const Rank first = peers_.first_departed();
-  if (peer == 0 && rank_ != 0 && first != kNoRank && first != 0) {
-    error = ErrorText(first);
-    text += ", after " + (error.empty() ? Name(first) + " had" : error);
-  } else if (!error.empty()) {
-    text = error;
-  }
-  if (!what.empty()) text += (error.empty() ? " while " : ", while ") + what + " was running";
-  return Cancelled(text + (error.empty() ? ": no" : ". No") +
-                   " collective with it is possible any more");
-}
-
-std::string Engine::Impl::ErrorText(Rank peer) const {
-  const std::string& error = peers_.departure_error(peer);
-  return error.empty() ? "" : Name(peer) + kEnded + error;
+  frames_.Send(to, goodbye);
 }
 
 }  // namespace tfring

@@ -4,189 +4,186 @@
 #include <utility>
 
 #include "ops/runtime/base/check.h"
-#include "ops/runtime/protocol/engine/engine_impl.h"
-#include "ops/runtime/protocol/message/nonce.h"
+#include "ops/runtime/protocol/engine/limits.h"
 #include "ops/runtime/protocol/message/text.h"
 
 namespace tfring {
 
-Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
-
-Engine::~Engine() = default;
-
-EngineEffects Engine::Step(TimePoint now, EngineEvents events) {
-  return impl_->Step(now, std::move(events));
-}
-
-TimePoint Engine::next_deadline() const { return impl_->next_deadline(); }
-
-size_t Engine::in_flight() const { return impl_->in_flight(); }
-
-uint64_t Engine::lock() const {
-  return impl_->negotiator_ == nullptr ? 0 : impl_->negotiator_->own_lock();
-}
-
-uint64_t Engine::lock_rounds() const {
-  return impl_->negotiator_ == nullptr ? 0 : impl_->negotiator_->lock_rounds();
-}
-
-const ProcessSets& Engine::process_sets() const { return impl_->sets_; }
-
-int64_t Engine::cache_hits() const {
-  return impl_->negotiator_ == nullptr ? 0 : impl_->negotiator_->cache_hits();
-}
-
-Engine::Impl::Impl(EngineOptions options)
+Engine::Engine(EngineOptions options)
     : rank_(options.rank),
-      size_(options.size),
-      config_(options.config),
-      hosts_(std::move(options.hosts)),
-      nonce_(options.nonce),
       sets_(options.size, options.last_process_set),
-      peers_(options.rank, options.size, options.config, options.start_timeout) {
+      peers_(options.rank, options.size, options.config, options.start_timeout),
+      texts_(options.rank, std::move(options.hosts), peers_),
+      frames_(options.rank, options.nonce, &peers_) {
   for (auto& [id, ranks] : options.process_sets) {
     const Status added = sets_.Add(id, std::move(ranks));
     TFRING_CHECK(added.ok()) << added.message();
   }
-  negotiator_ = std::make_unique<Negotiator>(rank_, size_, config_, &sets_);
+  negotiator_ = std::make_unique<Negotiator>(rank_, options.size, options.config, &sets_);
 }
 
-EngineEffects Engine::Impl::Step(TimePoint now, EngineEvents events) {
-  now_ = now;
-  progress_ = events.progress;
-  if (!started_) {
-    started_ = true;
-    peers_.StartHeartbeats(now);
-  } else if (now - due_ > kHeldUp) {
-    PutOff(now - due_);
-  }
+EngineEffects Engine::Step(TimePoint now, EngineEvents events) {
+  BeginStep(now, events.progress);
   for (const Completion& completion : events.completions) OnCompletion(completion);
   for (const ControlEvent& event : events.control) OnControl(event);
   DrainNegotiator();
   for (const Withdrawal& withdrawal : events.withdrawals) OnWithdrawal(withdrawal);
   if (events.unlock && negotiator_ != nullptr) {
-    negotiator_->StopLock({UnlockCause::kRequested, ""}, now_);
+    negotiator_->StopLock({UnlockCause::kRequested, ""}, now);
   }
   if (events.shutdown) WantShutdown(events.error);
   for (Submission& submission : events.submissions) OnSubmission(std::move(submission));
   OnTime();
   ShutDownUnlessLocked();
   DrainNegotiator();
-  UpdateHealth();
+  effects_.frames = frames_.Take();
+  effects_.health = ending_.TakeHealth(texts_, peers_.first_departed());
+  effects_.results = plans_.TakeResults();
   effects_.stays = Stays();
   effects_.awaits_end = negotiator_ != nullptr && negotiator_->holds_back();
-  effects_.finished =
-      leaving_ && !closed_.ok() && !effects_.stays && running_.empty() && held_.empty();
-  due_ = std::max(now, next_deadline());
+  effects_.finished = ending_.leaving() && !ending_.closed().ok() && !effects_.stays &&
+                      plans_.empty() && !plans_.holds_calls();
+  time_.due = std::max(now, next_deadline());
   return std::exchange(effects_, {});
+}
+
+void Engine::BeginStep(TimePoint now, int64_t progress) {
+  time_.now = now;
+  time_.progress = progress;
+  frames_.SetTime(now);
+  if (!std::exchange(time_.started, true)) {
+    peers_.StartHeartbeats(now);
+  } else if (now - time_.due > kHeldUp) {
+    PutOff(now - time_.due);
+  }
 }
 
 // This process did not run, because it was stopped (Ctrl-Z, a debugger, a frozen group of
 // processes) or the machine had no time for it. The others cannot be blamed for that time: what
 // they sent meanwhile came with this Step, and if they were stopped as well, they need time to go
 // on.
-void Engine::Impl::PutOff(Duration pause) {
+void Engine::PutOff(Duration pause) {
   peers_.PutOff(pause);
-  if (drain_deadline_ != kNever) drain_deadline_ += pause;
-  if (leave_deadline_ != kNever) leave_deadline_ += pause;
+  ending_.PutOff(pause);
   if (negotiator_ != nullptr) negotiator_->PutOff(pause);
 }
 
-TimePoint Engine::Impl::next_deadline() const {
-  if (!started_) return 0;
-  if (!ended_.ok()) return kNever;
-  TimePoint deadline = peers_.suspicion_deadline();
-  if (!goodbyes_.empty()) deadline = std::min(deadline, pass_on_at_);
-  if (shutdown_wanted_) deadline = std::min(deadline, shutdown_deadline_);
-  if (!running_.empty()) deadline = std::min(deadline, drain_deadline_);
+TimePoint Engine::next_deadline() const {
+  if (!time_.started) return 0;
+  if (!ending_.ended().ok()) return kNever;
+  TimePoint deadline =
+      std::min({peers_.suspicion_deadline(), goodbyes_.deadline(), ending_.wanted_deadline()});
+  if (!plans_.empty()) deadline = std::min(deadline, ending_.drain_deadline());
   if (negotiator_ != nullptr) {
     deadline = std::min({deadline, negotiator_->next_deadline(), peers_.heartbeat_deadline()});
-    if (closed_.ok() || Stays()) deadline = std::min(deadline, leave_deadline_);
+    if (ending_.closed().ok() || Stays()) deadline = std::min(deadline, ending_.leave_deadline());
   }
   return deadline;
 }
 
-size_t Engine::Impl::in_flight() const {
-  size_t count =
-      held_.size() + delayed_.size() + (negotiator_ == nullptr ? 0 : negotiator_->waiting());
-  for (const auto& item : running_) count += item.second.calls.size();
-  return count;
+size_t Engine::in_flight() const {
+  return plans_.in_flight() + (negotiator_ == nullptr ? 0 : negotiator_->participant().waiting());
 }
 
-void Engine::Impl::OnCompletion(const Completion& completion) {
-  if (completion.stage == CompletionStage::kLaunched) return OnLaunched(completion.sequence);
-  const auto it = running_.find(completion.sequence);
-  TFRING_CHECK(it != running_.end()) << "plan " << completion.sequence << " ended without running";
-  if (completion.recalled || it->second.is_void) return OnRecalled(completion);
-  const Running plan = std::move(it->second);
-  running_.erase(it);
+uint64_t Engine::lock() const { return negotiator_ == nullptr ? 0 : negotiator_->own_lock(); }
+
+uint64_t Engine::lock_rounds() const {
+  return negotiator_ == nullptr ? 0 : negotiator_->participant().lock_rounds();
+}
+
+int64_t Engine::cache_hits() const {
+  return negotiator_ == nullptr ? 0 : negotiator_->participant().cache_hits();
+}
+
+bool Engine::InLockedSchedule(uint64_t sequence) const {
+  return negotiator_ != nullptr && negotiator_->participant().HasEntered(sequence);
+}
+
+void Engine::OnCompletion(const Completion& completion) {
+  const uint64_t sequence = completion.sequence;
+  if (completion.stage == CompletionStage::kLaunched) return OnLaunched(sequence);
+  if (completion.recalled || plans_.At(sequence).is_void) return OnRecalled(completion);
+  const RunningPlans::Plan plan = plans_.Take(sequence);
   // A backend says Unimplemented where no member can run the plan. All of them find that out by
   // themselves before they move data, so the connections are intact.
-  const bool in_lock = negotiator_ != nullptr && negotiator_->HasEntered(completion.sequence);
+  const bool in_lock = InLockedSchedule(sequence);
   const bool impossible =
       completion.status.code() == StatusCode::kUnimplemented && !plan.launched && !in_lock;
   if (completion.status.ok() || impossible) {
-    AddResults(plan.calls, impossible ? Unimplemented("cannot run " + plan.what + ": " +
-                                                      completion.status.message())
-                                      : OkStatus());
+    plans_.EndCalls(plan.calls, impossible ? Unimplemented("cannot run " + plan.what + ": " +
+                                                           completion.status.message())
+                                           : OkStatus());
     if (negotiator_ != nullptr && !plan.launched) {
-      negotiator_->OnPlanDone(completion.sequence, now_, impossible);
+      negotiator_->OnPlanDone(sequence, time_.now, impossible);
     }
     return;
   }
   if (in_lock) {
-    Park(completion.sequence, plan);
+    plans_.Park(sequence, plan);
   } else {
-    Hold(plan.calls);
+    plans_.Hold(plan.calls);
   }
-  if (aborted_) return;  // this failure follows from an earlier one
+  if (ending_.aborted()) return;  // this failure follows from an earlier one
   if (peers_.InRange(completion.suspect)) return OnBrokenConnection(completion, plan.what);
   if (completion.suspects_unknown_peer) return OnBrokenGroup(completion.status, plan.what);
   // The failure is this rank's own, but the others wait for data that will not come.
-  EndOnError(Status(completion.status.code(), Name(rank_) + " could not run " + plan.what + ": " +
-                                                  completion.status.message()));
+  EndOnError(Status(completion.status.code(), texts_.Name(rank_) + " could not run " + plan.what +
+                                                  ": " + completion.status.message()));
 }
 
 // The plan still runs, and may still fail, but other plans may follow it.
-void Engine::Impl::OnLaunched(uint64_t sequence) {
-  const auto it = running_.find(sequence);
-  TFRING_CHECK(it != running_.end() && !std::exchange(it->second.launched, true))
-      << "plan " << sequence << " was launched without running, or twice";
-  if (negotiator_ != nullptr) negotiator_->OnPlanDone(sequence, now_);
+void Engine::OnLaunched(uint64_t sequence) {
+  TFRING_CHECK(!std::exchange(plans_.At(sequence).launched, true))
+      << "plan " << sequence << " was launched twice";
+  if (negotiator_ != nullptr) negotiator_->OnPlanDone(sequence, time_.now);
 }
 
-void Engine::Impl::OnSubmission(Submission call) {
-  if (!closed_.ok()) return AddResults({call.id}, closed_);
-  if (leaving_ || shutdown_wanted_) return AddResults({call.id}, LeftStatus(rank_, ""));
-  negotiator_->Submit(call.id, std::move(call.request), now_, call.attempt);
+void Engine::OnSubmission(Submission call) {
+  if (!ending_.closed().ok()) return plans_.EndCalls({call.id}, ending_.closed());
+  if (ending_.leaving() || ending_.wants_to_leave()) {
+    return plans_.EndCalls({call.id}, texts_.Left(rank_));
+  }
+  negotiator_->Submit(call.id, std::move(call.request), time_.now, call.attempt);
 }
 
-void Engine::Impl::OnWithdrawal(const Withdrawal& withdrawal) {
+void Engine::OnWithdrawal(const Withdrawal& withdrawal) {
   if (negotiator_ == nullptr) return;  // every call has ended
   negotiator_->Withdraw(
       withdrawal.process_set, withdrawal.attempt,
-      "the step of " + Name(rank_) + " failed: " + Shortened(withdrawal.cause.ToString()), now_);
+      "the step of " + texts_.Name(rank_) + " failed: " + Shortened(withdrawal.cause.ToString()),
+      time_.now);
   DrainNegotiator();  // the others get the cause also if this rank shuts down now
 }
 
-void Engine::Impl::OnTime() {
-  while (auto expired = peers_.TakeExpired(now_)) OnSuspicion(expired->first, expired->second);
-  if (!running_.empty() && now_ >= drain_deadline_ && ended_.ok()) OnDrainLimit();
-  if (leaving_ && closed_.ok() && now_ >= leave_deadline_) Close(LeftStatus(rank_, ""));
-  if (peers_.all_departed()) goodbyes_.clear();
-  if (!goodbyes_.empty() && now_ >= pass_on_at_) PassGoodbyesOn();
-  if (negotiator_ == nullptr) return;
-  if (Rank silent = peers_.Silent(now_); silent != kNoRank) {
-    EndOnPeerLoss(silent,
-                  "no heartbeat for " + std::to_string(config_.heartbeat_timeout / kSecond) + " s");
-    return;
+void Engine::OnTime() {
+  const TimePoint now = time_.now;
+  while (auto expired = peers_.TakeExpired(now)) OnSuspicion(expired->first, expired->second);
+  if (!plans_.empty() && now >= ending_.drain_deadline() && ending_.ended().ok()) OnDrainLimit();
+  if (ending_.leaving() && ending_.closed().ok() && now >= ending_.leave_deadline()) {
+    Close(texts_.Left(rank_));
   }
-  if (now_ >= negotiator_->next_deadline()) negotiator_->OnTime(now_, progress_);
+  if (peers_.all_departed()) goodbyes_.Clear();
+  if (!goodbyes_.empty() && now >= goodbyes_.deadline()) PassGoodbyesOn();
+  if (negotiator_ == nullptr) return;
+  if (Rank silent = peers_.Silent(now); silent != kNoRank) {
+    return EndOnPeerLoss(silent,
+                         "no heartbeat for " + std::to_string(peers_.timeout() / kSecond) + " s");
+  }
+  if (now >= negotiator_->next_deadline()) negotiator_->OnTime(now, time_.progress);
   OnHeartbeats();
 }
 
-bool Engine::Impl::Stays() const {
-  if (rank_ != 0 || !leaving_ || negotiator_ == nullptr || now_ >= leave_deadline_) return false;
+void Engine::OnHeartbeats() {
+  DrainNegotiator();  // a peer that gets another frame now needs no heartbeat
+  if (negotiator_ == nullptr) return;
+  Frame heartbeat;
+  heartbeat.type = FrameType::kHeartbeat;
+  for (Rank peer : peers_.HeartbeatsDue(time_.now)) frames_.Send(peer, heartbeat);
+}
+
+bool Engine::Stays() const {
+  if (rank_ != 0 || !ending_.leaving() || negotiator_ == nullptr) return false;
+  if (time_.now >= ending_.leave_deadline()) return false;
   for (const auto& [id, ranks] : sets_.all()) {
     const bool without_us = ranks.front() != rank_;
     const auto gone = [this](Rank rank) { return peers_.departed(rank) || peers_.gone(rank); };
@@ -195,98 +192,109 @@ bool Engine::Impl::Stays() const {
   return false;
 }
 
-void Engine::Impl::OnDrainLimit() {
-  if (progress_ != drain_progress_) {  // data flows: the plan ends by itself
-    drain_progress_ = progress_;
-    drain_deadline_ = now_ + kDrainLimit;
-    return;
-  }
-  const Rank left = leaving_ ? rank_ : 0;
-  const Status why = LeftStatus(left, running_.begin()->second.what);
-  if (leaving_) ReportFault(rank_, why);
-  EndGeneration(why, left);
-}
-
-void Engine::Impl::OnHeartbeats() {
-  DrainNegotiator();  // a peer that gets another frame now needs no heartbeat
-  if (negotiator_ == nullptr) return;
-  Frame heartbeat;
-  heartbeat.type = FrameType::kHeartbeat;
-  for (Rank peer : peers_.HeartbeatsDue(now_)) SendFrame(peer, heartbeat);
-}
-
-void Engine::Impl::PassGoodbyesOn() {
+void Engine::PassGoodbyesOn() {
   Frame frame;
   frame.type = FrameType::kGoodbye;
-  frame.departures = std::exchange(goodbyes_, {});
-  for (size_t i = kErrorsPassedOn; i < frame.departures.size(); ++i) {
-    frame.departures[i].error.clear();
-  }
-  pass_on_at_ = now_ + kGoodbyePause;
+  frame.departures = goodbyes_.Take(time_.now);
   const std::string bytes = EncodeFrame(frame);
   for (Rank peer : peers_.control_peers()) {
-    if (!peers_.departed(peer)) Send(peer, bytes);
+    if (!peers_.departed(peer)) frames_.Send(peer, bytes);
   }
 }
 
-void Engine::Impl::DrainNegotiator() {
+// Moves what the negotiator produced into the effects.
+void Engine::DrainNegotiator() {
   if (negotiator_ == nullptr) return;
   Negotiator::Output output = negotiator_->Drain();
   // Who gets such an error learns first which ranks have left.
   if (output.cancels && !goodbyes_.empty()) PassGoodbyesOn();
-  for (auto& [to, frame] : output.frames) Send(to, std::move(frame));
+  for (auto& [to, frame] : output.frames) frames_.Send(to, std::move(frame));
   for (std::string& warning : output.warnings) effects_.warnings.push_back(std::move(warning));
   for (LockNews& news : output.locks) effects_.locks.push_back(std::move(news));
   for (AttemptEnd& end : output.left) effects_.left.push_back(std::move(end));
-  for (auto& [id, error] : output.refused) AddResults({id}, error);
+  for (auto& [id, error] : output.refused) plans_.EndCalls({id}, error);
   TakeRecalled();
   for (PlanRun& run : output.runs) Run(std::move(run));
   if (!output.fatal.ok()) EndOnError(output.fatal);
 }
 
-void Engine::Impl::Run(PlanRun run) {
+void Engine::Run(PlanRun run) {
   // An error ends its calls at once, also before plans with lower numbers that still run: it uses
   // no connection, and no rank waits for another in it.
-  if (!run.plan.error.ok()) return AddResults(run.calls, run.plan.error);
+  if (!run.plan.error.ok()) return plans_.EndCalls(run.calls, run.plan.error);
   if (ChangesProcessSets(run.plan.kind)) {
     effects_.process_sets = std::make_shared<const ProcessSets>(sets_);
   }
   // An aborted backend may have stopped in the middle of a transfer: nothing can follow on its
   // connections.
-  const bool in_lock = negotiator_ != nullptr && negotiator_->HasEntered(run.plan.sequence);
-  if (aborted_ && !in_lock) return Hold(run.calls);
-  Running running;
-  running.calls = run.calls;
-  running.what = FirstAndMore(run.plan.items.front().name, run.plan.items.size());
-  running.is_void = run.entry == PlanEntry::kVoid;
-  if (aborted_) return Park(run.plan.sequence, std::move(running));
-  running_[run.plan.sequence] = std::move(running);
+  const uint64_t sequence = run.plan.sequence;
+  if (ending_.aborted() && !InLockedSchedule(sequence)) return plans_.Hold(run.calls);
+  RunningPlans::Plan plan;
+  plan.calls = run.calls;
+  plan.what = FirstAndMore(run.plan.items.front().name, run.plan.items.size());
+  plan.is_void = run.entry == PlanEntry::kVoid;
+  if (ending_.aborted()) return plans_.Park(sequence, std::move(plan));
+  plans_.Add(sequence, std::move(plan));
   effects_.runs.push_back(std::move(run));
 }
 
-void Engine::Impl::AddResults(const std::vector<CallId>& calls, const Status& status) {
-  for (CallId id : calls) {
-    auto& results = busy_.count(id) > 0 ? delayed_ : effects_.results;
-    results.emplace_back(id, status);
+bool Engine::Keep(const ControlEvent& event, FrameType type) {
+  if (negotiator_ == nullptr || rank_ != 0) return false;
+  if (type == FrameType::kGoodbye) DrainNegotiator();  // what came before it may make a lock
+  if (negotiator_ == nullptr || !negotiator_->locked() || !KeptEvents::Keeps(type)) return false;
+  kept_.Add(event, type, !negotiator_->coordinator()->frozen(event.peer));
+  return true;
+}
+
+// After a frame that may have ended the locked schedule.
+void Engine::ReadKept() {
+  if (kept_.empty() || (negotiator_ != nullptr && negotiator_->locked())) return;
+  const LockCoordinator* ranks = negotiator_ == nullptr ? nullptr : negotiator_->coordinator();
+  for (const ControlEvent& event : kept_.Take(ranks)) OnControl(event);
+}
+
+// Not all members have entered the plan, so rank 0 says, or has said, that its calls wait again.
+void Engine::OnRecalled(const Completion& completion) {
+  const uint64_t sequence = completion.sequence;
+  RunningPlans::Plan& running = plans_.At(sequence);
+  plans_.Release(sequence);
+  if (!completion.recalled && completion.status.ok()) {
+    plans_.Take(sequence);
+    return EndOnError(Internal("plan " + std::to_string(sequence) + " of a lock ended on " +
+                               texts_.Name(rank_) + ", although not all ranks have entered it"));
   }
+  if (!running.is_void && negotiator_ != nullptr) {
+    running.parked = true;
+    return;
+  }
+  const RunningPlans::Plan plan = plans_.Take(sequence);
+  plans_.EndCalls(plan.calls, ending_.ended().ok() ? ending_.closed() : ending_.ended());
+  if (completion.status.ok() || ending_.aborted()) return;
+  if (peers_.InRange(completion.suspect)) return OnBrokenConnection(completion, plan.what);
+  return EndOnError(completion.status);
 }
 
-// The calls end when it is known why the generation ends.
-void Engine::Impl::Hold(const std::vector<CallId>& calls) {
-  if (!ended_.ok()) return AddResults(calls, ended_);
-  held_.insert(held_.end(), calls.begin(), calls.end());
+// From here on the calls of plans that were recalled wait, and no longer run.
+void Engine::TakeRecalled() {
+  if (const auto recalled = negotiator_->TakeRecalled()) plans_.Recall(*recalled);
 }
 
-void Engine::Impl::Send(Rank to, std::string frame) {
-  if (to == rank_ || peers_.gone(to)) return;
-  peers_.Sent(to, now_);
-  AddNonce(nonce_, &frame);
-  effects_.frames.emplace_back(to, std::move(frame));
+void Engine::WantShutdown(const std::string& exception) {
+  DrainNegotiator();
+  if (negotiator_ == nullptr || !negotiator_->locked() || ending_.leaving()) {
+    return OnShutdown(exception);
+  }
+  // Others have entered batches that wait for this rank, and the sequencer with it.
+  negotiator_->StopLock({UnlockCause::kShutdown, ""}, time_.now);
+  ending_.WantToLeave(exception, time_.now + kDrainLimit);
 }
 
-void Engine::Impl::Broadcast(const Frame& frame) {
-  const std::string bytes = EncodeFrame(frame);
-  for (Rank peer : peers_.control_peers()) Send(peer, bytes);
+void Engine::ShutDownUnlessLocked() {
+  if (!ending_.wants_to_leave()) return;
+  const bool locked = negotiator_ != nullptr && negotiator_->locked();
+  if (locked && time_.now < ending_.wanted_deadline()) return;
+  OnShutdown(ending_.TakeWanted());
+  if (locked) EndGeneration(texts_.Left(rank_), rank_);
 }
 
 }  // namespace tfring

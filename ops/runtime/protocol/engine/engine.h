@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,10 +13,19 @@
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/interfaces/collective_backend.h"
 #include "ops/runtime/interfaces/control_transport.h"
+#include "ops/runtime/protocol/engine/control_frames.h"
+#include "ops/runtime/protocol/engine/ending.h"
+#include "ops/runtime/protocol/engine/goodbyes.h"
+#include "ops/runtime/protocol/engine/kept_events.h"
+#include "ops/runtime/protocol/engine/peer_texts.h"
+#include "ops/runtime/protocol/engine/peers.h"
+#include "ops/runtime/protocol/engine/running_plans.h"
 #include "ops/runtime/protocol/message/lock_news.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
+#include "ops/runtime/protocol/message/wire.h"
 #include "ops/runtime/protocol/negotiation/attempts.h"
+#include "ops/runtime/protocol/negotiation/negotiator.h"
 #include "ops/runtime/protocol/negotiation/process_sets.h"
 
 namespace tfring {
@@ -40,13 +50,6 @@ struct Submission {
   CallId id;
   Request request;
   uint64_t attempt;  // the caller's, of the process set: the call ends if it is over here
-};
-
-// What this rank knows of the end of its generation.
-struct GenerationHealth {
-  Status error;            // not ok: collectives of all ranks are not possible any more, and why
-  std::vector<Rank> lost;  // the ranks whose loss ended it, ascending
-  std::vector<Rank> departed;  // the other ranks that have left, ascending
 };
 
 // What happened since the last Step. Completions are handled before submissions, so a name may be
@@ -94,13 +97,21 @@ struct EngineEffects {
 //
 // A call is always in one place: it waits in the Negotiator until a plan comes, runs with the
 // backend until the plan's completion, or, if its plan broke, is held until it is known which rank
-// is to blame. Each of these ends with one result, and the end of the generation ends them all:
-// after a peer was lost every call, present or future, ends with Unavailable naming that rank.
+// is to blame (RunningPlans). Each of these ends with one result, and the end of the generation
+// ends them all: after a peer was lost every call, present or future, ends with Unavailable naming
+// that rank.
+//
+// A rank that leaves says goodbye and takes no new calls, but runs the plans that rank 0 numbered
+// before it knew: rank 0 answers the goodbye, and its plans come before the answer. When rank 0
+// leaves, it plans on for process sets without it. Other ranks need not hear of a goodbye at once:
+// rank 0 decides what it explains (OnFault).
+//
+// engine.cc has the events of normal work, end_of_generation.cc those that end it (see Ending).
 // Control thread only; one per generation.
 class Engine {
  public:
   explicit Engine(EngineOptions options);
-  ~Engine();
+  Engine(const Engine&) = delete;
 
   EngineEffects Step(TimePoint now, EngineEvents events);
 
@@ -110,21 +121,86 @@ class Engine {
   // Calls that were submitted and have no result yet.
   size_t in_flight() const;
 
-  // The number of the lock whose batches this rank enters by itself; 0: none.
+  // The number of the locked schedule whose batches this rank enters by itself; 0: none.
   uint64_t lock() const;
 
-  // Rounds of locks that are known to be run by all ranks; 0 once the negotiation is over.
+  // Rounds of locked schedules that are known to be run by all ranks; 0 once the negotiation is
+  // over.
   uint64_t lock_rounds() const;
 
   // As of the last Step.
-  const ProcessSets& process_sets() const;
+  const ProcessSets& process_sets() const { return sets_; }
 
-  // Calls that went out as a cache id so far; 0 once the negotiation is over.
+  // Calls that went out as a cache id; 0 once the negotiation is over.
   int64_t cache_hits() const;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  struct Times {
+    bool started = false;
+    TimePoint now = 0;       // of the present Step
+    TimePoint due = kNever;  // when the present Step was wanted at the latest
+    int64_t progress = 0;    // of the backend, as of the present Step
+  };
+
+  void BeginStep(TimePoint now, int64_t progress);
+  void PutOff(Duration pause);
+  void OnCompletion(const Completion& completion);
+  void OnLaunched(uint64_t sequence);
+  void OnSubmission(Submission call);
+  void OnWithdrawal(const Withdrawal& withdrawal);
+  void OnTime();
+  void OnHeartbeats();
+  bool Stays() const;     // whether rank 0, which has left, has to plan for others
+  void PassGoodbyesOn();  // rank 0
+  void DrainNegotiator();
+  void Run(PlanRun run);
+  bool InLockedSchedule(uint64_t sequence) const;
+  // Rank 0, while there is a locked schedule: whether the frame is read at its end.
+  bool Keep(const ControlEvent& event, FrameType type);
+  void ReadKept();
+  void OnRecalled(const Completion& completion);
+  void TakeRecalled();
+  void WantShutdown(const std::string& exception);
+  void ShutDownUnlessLocked();
+
+  // end_of_generation.cc
+  void OnControl(const ControlEvent& event);
+  void OnControlFrame(Rank from, std::string_view bytes);
+  void OnGoodbye(Rank from, const Frame& frame);
+  void OnDeparture(Rank from, const Departure& departure);
+  void OnAbort(Rank from, const Frame& frame);
+  void OnFault(Rank from, const Frame& frame);
+  void OnPeerLost(Rank peer, const std::string& reason);
+  void OnSuspicion(Rank suspect, const Peers::Suspicion& suspicion);
+  void OnShutdown(const std::string& exception);
+  void OnDrainLimit();
+  // A plan (`what`) failed because the data connection to completion.suspect broke.
+  void OnBrokenConnection(const Completion& completion, const std::string& what);
+  // The same, but it is not known which peer is gone, if one is.
+  void OnBrokenGroup(const Status& failure, const std::string& what);
+  // The reasons for which a generation ends here. Each is reported to rank 0, which tells all
+  // others.
+  void EndOnPeerLoss(Rank peer, const std::string& reason);
+  void EndOnLeave(Rank peer, const std::string& what);
+  void EndOnError(const Status& status);
+  void ReportFault(Rank rank, const Status& status);
+  void EndGeneration(const Status& why, Rank culprit);
+  void Abort(const Status& why);
+  void Close(const Status& why);  // refuses new calls, and ends those that wait
+  void SendGoodbye(Rank to, std::vector<Departure> departures);
+
+  const Rank rank_;
+  ProcessSets sets_;
+  Peers peers_;
+  const PeerTexts texts_;
+  ControlFrames frames_;
+  std::unique_ptr<Negotiator> negotiator_;  // has the calls that wait; null once it is closed
+  RunningPlans plans_;
+  KeptEvents kept_;
+  Goodbyes goodbyes_;
+  Ending ending_;
+  Times time_;
+  EngineEffects effects_;  // of the present Step
 };
 
 }  // namespace tfring

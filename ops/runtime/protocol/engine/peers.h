@@ -32,6 +32,7 @@ class Peers {
 
   const std::vector<Rank>& control_peers() const { return control_peers_; }
   bool IsControlPeer(Rank peer) const;
+  Duration timeout() const { return timeout_; }  // of heartbeats
   bool InRange(Rank peer) const { return peer >= 0 && peer < size_; }
 
   // Once for each; with the exception that ends its process, or "".

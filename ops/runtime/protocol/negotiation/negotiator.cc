@@ -296,8 +296,4 @@ std::vector<CallId> Negotiator::TakeCalls() {
 
 bool Negotiator::holds_back() const { return sequencer_ != nullptr && sequencer_->holds_back(); }
 
-size_t Negotiator::waiting() const { return participant_.waiting(); }
-
-int64_t Negotiator::cache_hits() const { return participant_.cache_hits(); }
-
 }  // namespace tfring

@@ -65,8 +65,9 @@ class Negotiator {
   // Does nothing for a plan that moves no data: the sequencer does not count those.
   void OnPlanDone(uint64_t sequence, TimePoint now, bool failed = false);
 
-  // Whether the plan is a batch of the present lock that has not ended here.
-  bool HasEntered(uint64_t sequence) const { return participant_.HasEntered(sequence); }
+  const Participant& participant() const { return participant_; }
+  // Null on other ranks than 0.
+  const LockCoordinator* coordinator() const { return coordinator_.get(); }
 
   // Not null: a lock is over. Its plans that not all ranks have entered: their calls wait again.
   std::optional<std::vector<uint64_t>> TakeRecalled() { return std::exchange(recalled_, {}); }
@@ -74,8 +75,6 @@ class Negotiator {
   // Rank 0 only: there is a lock. What ranks send meanwhile, kFrozen aside, has to be kept until it
   // is over. Requests that came before the sender's kFrozen are dropped then, unless it declined.
   bool locked() const { return coordinator_ != nullptr && coordinator_->locked(); }
-  bool frozen(Rank rank) const { return coordinator_->frozen(rank); }
-  bool declined(Rank rank) const { return coordinator_->declined(rank); }
 
   // The lock whose batches this rank enters; 0: none.
   uint64_t own_lock() const {
@@ -85,9 +84,6 @@ class Negotiator {
 
   // Ends a lock that there is; after kShutdown no other follows on this rank.
   void StopLock(UnlockReason reason, TimePoint now);
-
-  // As Participant::lock_rounds.
-  uint64_t lock_rounds() const { return participant_.lock_rounds(); }
 
   // As Sequencer::OnDeparted (rank 0 only).
   void OnDeparted(Rank rank, const std::string& error, TimePoint now);
@@ -112,12 +108,6 @@ class Negotiator {
 
   // As Sequencer::holds_back; false on other ranks than 0. To be asked after Drain.
   bool holds_back() const;
-
-  // Calls of this rank that wait for a plan.
-  size_t waiting() const;
-
-  // Calls that went out as a cache id, since the beginning of the generation.
-  int64_t cache_hits() const;
 
  private:
   void Fail(Status status);

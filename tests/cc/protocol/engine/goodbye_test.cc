@@ -1,4 +1,4 @@
-#include "ops/runtime/protocol/engine/engine_impl.h"
+#include "ops/runtime/protocol/engine/limits.h"
 #include "tests/cc/protocol/engine/fixture.h"
 #include "tests/cc/test.h"
 

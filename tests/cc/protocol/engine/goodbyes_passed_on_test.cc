@@ -1,6 +1,6 @@
 #include <string>
 
-#include "ops/runtime/protocol/engine/engine_impl.h"
+#include "ops/runtime/protocol/engine/limits.h"
 #include "tests/cc/protocol/engine/fixture.h"
 #include "tests/cc/test.h"
 

@@ -28,7 +28,7 @@ void ExpectWorks(Cluster* cluster, int size, uint64_t attempt) {
   cluster->Run();
   for (Rank rank = 0; rank < size; ++rank) {
     EXPECT_EQ(cluster->Only(rank).error.ToString(), "Ok");
-    EXPECT_EQ(cluster->at(rank).waiting(), size_t{0});
+    EXPECT_EQ(cluster->at(rank).participant().waiting(), size_t{0});
   }
   EXPECT_EQ(cluster->fatal.ToString(), "Ok");
 }
@@ -63,7 +63,7 @@ TEST(WithoutARunTheOthersGoOn) {
     EXPECT_TRUE(cluster.Only(rank).error.code() == StatusCode::kFailedPrecondition);
     EXPECT_TRUE(cluster.left[rank].empty());
   }
-  EXPECT_EQ(cluster.at(2).waiting(), size_t{1});
+  EXPECT_EQ(cluster.at(2).participant().waiting(), size_t{1});
   for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("waits"));
   cluster.Run();
   ExpectWorks(&cluster, 3, 0);
@@ -177,7 +177,7 @@ TEST(NoRoomForMoreRequests) {
   cluster.Submit(2, Allreduce("x"));
   cluster.Run();
   EXPECT_CONTAINS(cluster.log(2).back().error.message(), "the step of rank 0 failed: Resource");
-  for (Rank rank : {0, 1, 2}) EXPECT_EQ(cluster.at(rank).waiting(), size_t{0});
+  for (Rank rank : {0, 1, 2}) EXPECT_EQ(cluster.at(rank).participant().waiting(), size_t{0});
   EXPECT_EQ(cluster.fatal.ToString(), "Ok");
 }
 
@@ -191,7 +191,7 @@ TEST(ASetThatCannotBeAdded) {
   cluster.Submit(0, Allreduce("waits"));
   cluster.Run();
   for (Rank rank : {0, 1, 2}) EXPECT_EQ(cluster.left[rank].size(), size_t{1});
-  EXPECT_EQ(cluster.at(0).waiting(), size_t{0});
+  EXPECT_EQ(cluster.at(0).participant().waiting(), size_t{0});
   FailRun(&cluster, 2, 0);
   ExpectWorks(&cluster, 3, 1);
 }
@@ -219,7 +219,7 @@ TEST(ACachedRequestKnowsOfTheRun) {
         for (Rank rank : {0, 1}) cluster.Submit(rank, request);
         cluster.Run();
       }
-      EXPECT_EQ(cluster.at(1).cache_hits(), 2);
+      EXPECT_EQ(cluster.at(1).participant().cache_hits(), 2);
       cluster.ClearLogs();
       request.in_run = then;
       cluster.Submit(0, Allreduce("x", {9}));

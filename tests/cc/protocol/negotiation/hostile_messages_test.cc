@@ -147,7 +147,7 @@ TEST(AWrongPlanLosesNoCall) {
   ProcessSets sets(3);
   Negotiator negotiator(1, 3, Config(), &sets);
   for (CallId id : {3, 2, 1}) negotiator.Submit(id, Allreduce("x" + std::to_string(id)), 0);
-  EXPECT_EQ(negotiator.waiting(), size_t{3});
+  EXPECT_EQ(negotiator.participant().waiting(), size_t{3});
   Plan wrong = PlanOf("x2", 2);
   wrong.items.push_back({"x2", 0, {}});
   negotiator.OnFrame(0, Plans({PlanOf("x1"), wrong, PlanOf("x3", 3)}), 1);
@@ -184,7 +184,7 @@ TEST(ResendOfWhatIsNotInFlight) {
     plan.items[0].cache_id = 5;
     negotiator->OnFrame(0, Plans({plan}), 0);
     SubmitX(negotiator);
-    EXPECT_EQ(negotiator->cache_hits(), 1);
+    EXPECT_EQ(negotiator->participant().cache_hits(), 1);
     plan.sequence = 2;
     plan.items[0].name.clear();
     negotiator->OnFrame(0, Plans({plan}), 0);

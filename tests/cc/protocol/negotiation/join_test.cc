@@ -10,7 +10,8 @@ namespace {
 
 void ExpectNothingLeft(Cluster* cluster, int size) {
   EXPECT_EQ(cluster->fatal.ToString(), "Ok");
-  for (Rank rank = 0; rank < size; ++rank) EXPECT_EQ(cluster->at(rank).waiting(), size_t{0});
+  for (Rank rank = 0; rank < size; ++rank)
+    EXPECT_EQ(cluster->at(rank).participant().waiting(), size_t{0});
 }
 
 TEST(TheOthersGoOnWithoutWhoHasJoined) {
@@ -116,12 +117,12 @@ TEST(CachedCallsAreAnsweredInFullWithoutTheJoined) {
     for (Rank rank : {0, 1, 2}) cluster.Submit(rank, Allgather("g", {rank, 2}));
     cluster.Run();
   }
-  EXPECT_EQ(cluster.at(2).cache_hits(), 1);
+  EXPECT_EQ(cluster.at(2).participant().cache_hits(), 1);
   cluster.ClearLogs();
   cluster.Submit(0, Join());
   for (Rank rank : {1, 2}) cluster.Submit(rank, Allgather("g", {rank, 2}));
   cluster.Run();
-  EXPECT_EQ(cluster.at(2).cache_hits(), 2);
+  EXPECT_EQ(cluster.at(2).participant().cache_hits(), 2);
   EXPECT_EQ(cluster.Only(2).items[0].negotiated_values, (std::vector<int64_t>{1, 2}));
   EXPECT_EQ(cluster.Only(2).items[0].cache_id, 0u);
   for (Rank rank : {1, 2}) cluster.Submit(rank, Join());
@@ -129,7 +130,7 @@ TEST(CachedCallsAreAnsweredInFullWithoutTheJoined) {
   cluster.ClearLogs();
   for (Rank rank : {0, 1, 2}) cluster.Submit(rank, Allgather("g", {rank, 2}));
   cluster.Run();
-  EXPECT_EQ(cluster.at(0).cache_hits(), 2);  // the id still means the call of all
+  EXPECT_EQ(cluster.at(0).participant().cache_hits(), 2);  // the id still means the call of all
   EXPECT_EQ(cluster.Only(1).items[0].negotiated_values, (std::vector<int64_t>{0, 1, 2}));
   ExpectNothingLeft(&cluster, 3);
 }
@@ -152,7 +153,7 @@ void ExpectEnds(Request request, const std::string& part) {
     cluster.Run();
     EXPECT_TRUE(cluster.Only(2).error.code() == StatusCode::kFailedPrecondition);
     EXPECT_EQ(cluster.fatal.ToString(), "Ok");
-    EXPECT_EQ(cluster.at(2).waiting(), size_t{0});
+    EXPECT_EQ(cluster.at(2).participant().waiting(), size_t{0});
   }
 }
 

@@ -55,7 +55,8 @@ std::vector<std::string> SortedNames(const std::vector<TakenPlan>& plans) {
 
 void ExpectAllInFlightDone(Cluster* cluster, int size) {
   EXPECT_EQ(cluster->fatal.ToString(), "Ok");
-  for (Rank rank = 0; rank < size; ++rank) EXPECT_EQ(cluster->at(rank).waiting(), size_t{0});
+  for (Rank rank = 0; rank < size; ++rank)
+    EXPECT_EQ(cluster->at(rank).participant().waiting(), size_t{0});
 }
 
 void RunMixedRounds(int size, const Config& config, unsigned seed) {
@@ -159,7 +160,7 @@ TEST(AnnouncedEvictionsAreHeeded) {
   }
   // Every plan said that the other name's id is gone, so nobody used it.
   EXPECT_EQ(cluster.frames_of_type[static_cast<int>(FrameType::kResend)], size_t{0});
-  EXPECT_EQ(cluster.at(1).cache_hits(), 0);
+  EXPECT_EQ(cluster.at(1).participant().cache_hits(), 0);
   EXPECT_EQ(cluster.log(1).size(), size_t{4});
 }
 
@@ -180,8 +181,8 @@ TEST(SteadyStateTravelsAsIds) {
   EXPECT_TRUE(first > 500 * 50);
   EXPECT_TRUE(second < 500 * 7);
   EXPECT_EQ(cluster.frames, size_t{2});
-  EXPECT_EQ(cluster.at(0).cache_hits(), 500);
-  EXPECT_EQ(cluster.at(1).cache_hits(), 500);
+  EXPECT_EQ(cluster.at(0).participant().cache_hits(), 500);
+  EXPECT_EQ(cluster.at(1).participant().cache_hits(), 500);
   EXPECT_EQ(cluster.log(1).size(), size_t{1});
   EXPECT_EQ(cluster.log(1)[0].items[7].name, "gradient_of_some_layer_7");
 }
@@ -201,12 +202,12 @@ TEST(AllgatherDimensionsStayWithTheCachedId) {
   };
   round({1, 2, 3});
   round({1, 2, 3});
-  EXPECT_EQ(cluster.at(2).cache_hits(), 1);
+  EXPECT_EQ(cluster.at(2).participant().cache_hits(), 1);
   round({1, 0, 3});  // one rank in full, two by id
-  EXPECT_EQ(cluster.at(2).cache_hits(), 2);
-  EXPECT_EQ(cluster.at(1).cache_hits(), 1);
+  EXPECT_EQ(cluster.at(2).participant().cache_hits(), 2);
+  EXPECT_EQ(cluster.at(1).participant().cache_hits(), 1);
   round({1, 0, 3});
-  EXPECT_EQ(cluster.at(1).cache_hits(), 2);
+  EXPECT_EQ(cluster.at(1).participant().cache_hits(), 2);
   EXPECT_TRUE(cluster.Only(2).items[0].cache_id != 0);
 }
 
@@ -230,7 +231,7 @@ TEST(DisagreementEndsTheCallAndNothingElse) {
       }
     }
   }
-  EXPECT_EQ(cluster.at(1).cache_hits(), 1);  // the id has kept its meaning
+  EXPECT_EQ(cluster.at(1).participant().cache_hits(), 1);  // the id has kept its meaning
   ExpectAllInFlightDone(&cluster, 3);
 }
 
@@ -313,7 +314,7 @@ TEST(OneRankPlansForItself) {
     EXPECT_EQ(cluster.log(0).size(), size_t{2});
     EXPECT_EQ(cluster.frames, size_t{0});
   }
-  EXPECT_EQ(cluster.at(0).cache_hits(), 2);
+  EXPECT_EQ(cluster.at(0).participant().cache_hits(), 2);
   EXPECT_EQ(cluster.log(0)[0].items[0].negotiated_values.at(0), 5);
   ExpectAllInFlightDone(&cluster, 1);
 }

@@ -71,7 +71,7 @@ TEST(DifferentPathsAreCached) {
     for (Rank rank : {0, 1, 2}) cluster.Submit(rank, On(asked[rank], Allreduce("x")));
     cluster.Run();
   }
-  for (Rank rank : {0, 1, 2}) EXPECT_EQ(cluster.at(rank).cache_hits(), int64_t{3});
+  for (Rank rank : {0, 1, 2}) EXPECT_EQ(cluster.at(rank).participant().cache_hits(), int64_t{3});
   // The host's rank changes: its request comes in full, the others' ids stand for what they asked.
   cluster.ClearLogs();
   cluster.Submit(0, On(kDevice, Allreduce("x")));
@@ -80,7 +80,7 @@ TEST(DifferentPathsAreCached) {
   cluster.Run();
   for (Rank rank : {0, 1, 2}) {
     EXPECT_TRUE(cluster.Only(rank).path == kDevice);
-    EXPECT_EQ(cluster.at(rank).cache_hits(), int64_t{rank == 1 ? 3 : 4});
+    EXPECT_EQ(cluster.at(rank).participant().cache_hits(), int64_t{rank == 1 ? 3 : 4});
   }
   EXPECT_EQ(cluster.fatal.ToString(), "Ok");
 }

@@ -73,7 +73,7 @@ TEST(ARemovedSetTakesItsCallsAndItsIdsAlong) {
     for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("x", {4}, 1));
     cluster.Run();
   }
-  EXPECT_EQ(cluster.at(1).cache_hits(), 1);
+  EXPECT_EQ(cluster.at(1).participant().cache_hits(), 1);
   cluster.Submit(0, Allreduce("x", {4}, 1));  // rank 1 never asks
   OnAll(&cluster, 3, RemoveSet(1));
   ASSERT_EQ(cluster.log(0).size(), size_t{2});
@@ -84,7 +84,7 @@ TEST(ARemovedSetTakesItsCallsAndItsIdsAlong) {
   cluster.ClearLogs();
   for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("x", {4}, 2));
   cluster.Run();
-  EXPECT_EQ(cluster.at(1).cache_hits(), 1);
+  EXPECT_EQ(cluster.at(1).participant().cache_hits(), 1);
   EXPECT_EQ(cluster.Only(1).items[0].name, "x");
   EXPECT_EQ(cluster.fatal.ToString(), "Ok");
 }
@@ -116,7 +116,7 @@ TEST(AnIdThatCrossesTheRemovalEndsItsCall) {
   EXPECT_TRUE(cluster.log(1)[2].error.code() == StatusCode::kFailedPrecondition);
   EXPECT_CONTAINS(cluster.log(1)[2].error.message(),
                   "'x' in process set 1: the process set was removed");
-  EXPECT_EQ(cluster.at(1).waiting(), size_t{0});
+  EXPECT_EQ(cluster.at(1).participant().waiting(), size_t{0});
   EXPECT_EQ(cluster.fatal.ToString(), "Ok");
 }
 

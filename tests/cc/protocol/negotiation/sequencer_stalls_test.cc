@@ -60,7 +60,7 @@ TEST(AStallReportNamesTheLinesOfBothSides) {
   cluster.Run();
   EXPECT_EQ(cluster.at(0).next_deadline(), kNever);
   EXPECT_EQ(cluster.fatal.ToString(), "Ok");
-  for (Rank rank : {0, 1, 2, 3}) EXPECT_EQ(cluster.at(rank).waiting(), size_t{0});
+  for (Rank rank : {0, 1, 2, 3}) EXPECT_EQ(cluster.at(rank).participant().waiting(), size_t{0});
 }
 
 TEST(CallSitesOutliveTheResponseCache) {
@@ -74,7 +74,8 @@ TEST(CallSitesOutliveTheResponseCache) {
     if (round < 2) cluster.Submit(2, At("c.py:3", Allreduce("x")));
     cluster.Run();
   }
-  EXPECT_EQ(cluster.at(1).cache_hits(), 2);  // lines that differ, but stay, cost no hits
+  EXPECT_EQ(cluster.at(1).participant().cache_hits(),
+            2);  // lines that differ, but stay, cost no hits
   const std::vector<std::string> warnings = WarningsAt(20 * kSecond, &cluster);
   ASSERT_EQ(warnings.size(), size_t{1});
   EXPECT_CONTAINS(warnings[0], "rank 0 waits at a.py:1; rank 1 waits at b.py:2; rank 2 is missing");

@@ -80,7 +80,7 @@ TEST(UnknownProcessSetIsTheSendersError) {
   EXPECT_CONTAINS(cluster.Only(1).error.message(), "process set 9");
   EXPECT_TRUE(cluster.log(0).empty());
   EXPECT_EQ(cluster.fatal.ToString(), "Ok");
-  EXPECT_EQ(cluster.at(1).waiting(), size_t{0});
+  EXPECT_EQ(cluster.at(1).participant().waiting(), size_t{0});
 }
 
 TEST(ARequestIsRepeatedOnlyWhenAsked) {
@@ -168,7 +168,7 @@ TEST(ACallBeyondTheMemoryForPendingRequestsEndsTheAttempt) {
   cluster.Run();
   EXPECT_CONTAINS(cluster.Only(0).error.message(), why);
   for (Rank rank : {0, 1, 2}) {
-    EXPECT_EQ(cluster.at(rank).waiting(), size_t{0});
+    EXPECT_EQ(cluster.at(rank).participant().waiting(), size_t{0});
     EXPECT_EQ(cluster.left[rank].size(), size_t{1});
   }
   // All go on, and there is room again.

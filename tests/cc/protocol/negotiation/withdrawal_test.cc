@@ -32,7 +32,8 @@ void ExpectAborted(const Cluster& cluster, Rank rank, const std::string& name, R
 
 void ExpectNothingLeft(Cluster* cluster, int size) {
   EXPECT_EQ(cluster->fatal.ToString(), "Ok");
-  for (Rank rank = 0; rank < size; ++rank) EXPECT_EQ(cluster->at(rank).waiting(), size_t{0});
+  for (Rank rank = 0; rank < size; ++rank)
+    EXPECT_EQ(cluster->at(rank).participant().waiting(), size_t{0});
 }
 
 // All ranks run one more collective, in this attempt.
@@ -90,7 +91,7 @@ TEST(WhatIsCompleteRuns) {
   Withdraw(&cluster, 1);
   cluster.Run();
   ExpectAborted(cluster, 1, "incomplete", 1);
-  EXPECT_EQ(cluster.at(1).waiting(), size_t{1});
+  EXPECT_EQ(cluster.at(1).participant().waiting(), size_t{1});
   cluster.finish_plans = true;
   cluster.Run();
   for (Rank rank : {0, 1}) {
@@ -131,7 +132,7 @@ TEST(ARequestGoesOutBeforeTheWithdrawalThatFollowsIt) {
   cluster.Run();
   ExpectAborted(cluster, 1, "x", 1);
   EXPECT_TRUE(cluster.Only(1).error.message().find("broadcast") == std::string::npos);
-  EXPECT_EQ(cluster.at(1).waiting(), size_t{1});
+  EXPECT_EQ(cluster.at(1).participant().waiting(), size_t{1});
 }
 
 TEST(CallsOfAnAttemptThatIsOverAreNotSent) {
@@ -224,7 +225,7 @@ TEST(WhatIsResentBelongsToTheAttemptOfTheFirstTime) {
     cluster.Submit(1, Allreduce("z"), 1);
     cluster.Run();
     EXPECT_TRUE(cluster.frames_of_type[static_cast<int>(FrameType::kResend)] >= 1);
-    EXPECT_EQ(cluster.at(1).waiting(), size_t{1});  // z
+    EXPECT_EQ(cluster.at(1).participant().waiting(), size_t{1});  // z
     cluster.ClearLogs();
     for (Rank rank : {0, 2}) cluster.Submit(rank, Allreduce("x"));
     cluster.Run();
@@ -288,7 +289,7 @@ TEST(OtherSetsGoOn) {
   Withdraw(&cluster, 1, 0, 1);
   cluster.Run();
   ExpectAborted(cluster, 0, "x", 1);
-  EXPECT_EQ(cluster.at(1).waiting(), size_t{2});
+  EXPECT_EQ(cluster.at(1).participant().waiting(), size_t{2});
   cluster.ClearLogs();
   cluster.Submit(2, Allreduce("x", {4}, 2));
   for (Rank rank : {0, 2}) cluster.Submit(rank, Allreduce("x"));

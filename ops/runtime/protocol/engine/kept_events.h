@@ -1,0 +1,42 @@
+#ifndef TFRING_OPS_RUNTIME_PROTOCOL_ENGINE_KEPT_EVENTS_H_
+#define TFRING_OPS_RUNTIME_PROTOCOL_ENGINE_KEPT_EVENTS_H_
+
+#include <vector>
+
+#include "ops/runtime/base/types.h"
+#include "ops/runtime/interfaces/control_transport.h"
+#include "ops/runtime/protocol/locked/lock_coordinator.h"
+#include "ops/runtime/protocol/message/wire.h"
+
+namespace tfring {
+
+// What ranks have sent to rank 0 during a locked schedule about requests and goodbyes. Rank 0 reads
+// it when the schedule is over. Part of the engine.
+class KeptEvents {
+ public:
+  static bool Keeps(FrameType type);
+
+  // A frame of a type that is kept. `early`: it came before the sender's kFrozen.
+  void Add(const ControlEvent& frame, FrameType type, bool early);
+  // The connection of a rank ended behind its goodbye.
+  void AddEnd(const ControlEvent& end);
+
+  bool empty() const { return events_.empty(); }
+  bool HasGoodbye(Rank peer) const;
+
+  // All events, but for early requests of ranks that took the schedule: their calls are part of it.
+  // Forgets them. `ranks` is null if the negotiation is over.
+  std::vector<ControlEvent> Take(const LockCoordinator* ranks);
+
+ private:
+  struct Kept {
+    ControlEvent event;
+    FrameType type;
+    bool early;
+  };
+  std::vector<Kept> events_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_PROTOCOL_ENGINE_KEPT_EVENTS_H_

@@ -1,0 +1,74 @@
+#ifndef TFRING_OPS_RUNTIME_PROTOCOL_ENGINE_RUNNING_PLANS_H_
+#define TFRING_OPS_RUNTIME_PROTOCOL_ENGINE_RUNNING_PLANS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/runtime/base/status.h"
+#include "ops/runtime/base/types.h"
+#include "ops/runtime/protocol/message/plan.h"
+
+namespace tfring {
+
+// The plans that the backend has, and the calls that have left the Negotiator with a plan, until
+// each has its one result. Part of the engine.
+class RunningPlans {
+ public:
+  struct Plan {
+    std::vector<CallId> calls;
+    std::string what;       // "'x' and 3 more"
+    bool launched = false;  // a device has all of its work: the sequencer does not count it
+    bool is_void = false;   // of a locked schedule: it has to come back recalled
+    bool parked = false;    // it was recalled or has failed in a locked schedule
+  };
+
+  void Add(uint64_t sequence, Plan plan) { plans_[sequence] = std::move(plan); }
+  // Aborts the process if the backend does not have this plan.
+  Plan& At(uint64_t sequence);
+  Plan Take(uint64_t sequence);
+  // The plan that has run the longest. There has to be one.
+  const Plan& first() const { return plans_.begin()->second; }
+  bool empty() const { return plans_.empty(); }
+
+  // Calls without a result.
+  size_t in_flight() const;
+  bool holds_calls() const { return !held_.empty(); }
+
+  // Ends calls, those of a plan that is recalled when it comes back.
+  void EndCalls(const std::vector<CallId>& calls, const Status& status);
+  // The plan of these calls broke: they end with the generation, at once if it is over.
+  void Hold(const std::vector<CallId>& calls);
+  // The generation is over.
+  void EndHeld(const Status& why);
+
+  // A plan of a locked schedule failed. The end of the schedule decides whether its calls wait
+  // again.
+  void Park(uint64_t sequence, Plan plan);
+  // A locked schedule is over. The calls of these plans wait in the negotiator again; the other
+  // plans that are parked have failed.
+  void Recall(const std::vector<uint64_t>& sequences);
+  // The backend has no memory of the calls of this plan any more.
+  void Release(uint64_t sequence);
+  void EndParked(const Status& why);
+
+  // The results since the last time. Forgets them.
+  std::vector<std::pair<CallId, Status>> TakeResults() { return std::exchange(results_, {}); }
+
+ private:
+  std::map<uint64_t, Plan> plans_;  // by sequence
+  std::vector<CallId> held_;
+  Status over_;  // not ok: why the generation is over
+  // Calls that wait again while the backend has their memory in a plan that is recalled. By call:
+  // the plan.
+  std::map<CallId, uint64_t> busy_;
+  std::vector<std::pair<CallId, Status>> delayed_;  // results of such calls
+  std::vector<std::pair<CallId, Status>> results_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_OPS_RUNTIME_PROTOCOL_ENGINE_RUNNING_PLANS_H_
