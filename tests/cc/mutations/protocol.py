@@ -157,7 +157,7 @@ MUTATIONS = (
         "deadlock",
         "--seeds=100",
         Edit(
-            "runtime/protocol/negotiation/sequencer_lock.cc",
+            "runtime/protocol/negotiation/sequencer.cc",
             "number < ranks.entered(rank)",
             "number < unlock.entered",
         ),
@@ -175,7 +175,7 @@ MUTATIONS = (
         "cannot be locked",
         "--seeds=300",
         Edit(
-            "runtime/protocol/negotiation/sequencer_lock.cc",
+            "runtime/protocol/negotiation/lock_maker.cc",
             "agreement->request.path == DataPath::kCpu",
             "agreement->request.path != DataPath::kDevice",
         ),

@@ -49,6 +49,11 @@ struct Plan {
   std::vector<uint32_t> evicted;  // cache ids that no rank may send from here on
 };
 
+struct AddressedPlan {
+  Plan plan;
+  std::vector<Rank> recipients;
+};
+
 // The plan that `request` leads to, still without sequence, path, absent ranks and items. Fields
 // that the kind does not use have their defaults.
 Plan PlanFor(const Request& request);

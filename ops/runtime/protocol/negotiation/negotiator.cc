@@ -36,7 +36,7 @@ std::vector<std::string> EncodeRequests(std::vector<Request> requests,
   return frames;
 }
 
-std::vector<std::string> EncodePlans(const std::vector<Sequencer::Addressed>& plans,
+std::vector<std::string> EncodePlans(const std::vector<AddressedPlan>& plans,
                                      const std::vector<size_t>& chosen) {
   std::vector<std::string> frames;
   Frame frame;
@@ -188,7 +188,7 @@ void Negotiator::ReceivePlan(Rank from, Plan plan) {
 void Negotiator::OnPlanDone(uint64_t sequence, TimePoint now, bool failed) {
   now_ = now;
   participant_.OnPlanEnded(sequence);
-  if (sequencer_) sequencer_->OnPlanDone(sequence, failed);
+  if (sequencer_) sequencer_->planner().OnPlanDone(sequence, failed);
 }
 
 void Negotiator::OnDeparted(Rank rank, const std::string& error, TimePoint now) {
@@ -204,15 +204,15 @@ std::vector<CallId> Negotiator::Leave(const std::string& error, TimePoint now) {
 
 void Negotiator::PutOff(Duration pause) {
   lock_timer_.PutOff(pause);
-  if (sequencer_) sequencer_->PutOff(pause);
+  if (sequencer_) sequencer_->stalls().PutOff(pause);
 }
 
 void Negotiator::OnTime(TimePoint now, int64_t progress) {
   now_ = now;
   lock_timer_.Update(participant_.lock(), now);
   if (lock_timer_.Expired(now, progress)) StopLock(participant_.WhatWaits(), now);
-  if (!sequencer_ || dead_ || now < sequencer_->next_deadline()) return;
-  const Status status = sequencer_->OnTime(now, &out_.warnings);
+  if (!sequencer_ || dead_ || now < sequencer_->stalls().next_deadline()) return;
+  const Status status = sequencer_->stalls().OnTime(now, &out_.warnings);
   if (!status.ok()) Fail(status);
 }
 
@@ -278,7 +278,8 @@ void Negotiator::SendPlans() {
 
 TimePoint Negotiator::next_deadline() const {
   if (dead_) return kNever;
-  return std::min(lock_timer_.deadline(), sequencer_ ? sequencer_->next_deadline() : kNever);
+  return std::min(lock_timer_.deadline(),
+                  sequencer_ ? sequencer_->stalls().next_deadline() : kNever);
 }
 
 std::vector<CallId> Negotiator::TakeCalls() {
@@ -294,6 +295,8 @@ std::vector<CallId> Negotiator::TakeCalls() {
   return calls;
 }
 
-bool Negotiator::holds_back() const { return sequencer_ != nullptr && sequencer_->holds_back(); }
+bool Negotiator::holds_back() const {
+  return sequencer_ != nullptr && sequencer_->planner().holds_back();
+}
 
 }  // namespace tfring

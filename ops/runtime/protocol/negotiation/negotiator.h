@@ -106,7 +106,7 @@ class Negotiator {
 
   TimePoint next_deadline() const;
 
-  // As Sequencer::holds_back; false on other ranks than 0. To be asked after Drain.
+  // As Planner::holds_back; false on other ranks than 0. To be asked after Drain.
   bool holds_back() const;
 
  private:

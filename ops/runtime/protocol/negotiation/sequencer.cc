@@ -9,46 +9,35 @@
 #include "ops/runtime/protocol/negotiation/negotiated_values.h"
 #include "ops/runtime/protocol/negotiation/validation.h"
 
-// From requests to complete tensors. Each tensor leaves this file in one of three ways: queued for
-// a plan (ValidateAndQueue), ended with an error on all ranks that sent a request (EndDisagreement,
-// EndWithAttempt, CancelFor), or, for a request that is not even recorded, ended on its own rank
-// (RejectRequest).
 namespace tfring {
 namespace {
 
-// Ranks that wait for each other for so long are reported.
-constexpr Duration kCircleWarning = 3 * kSecond;
-// Rank 0 keeps the texts of so many layouts; after that it drops them all.
+// Rank 0 keeps the texts of this many layouts. After that it drops them all.
 constexpr size_t kMaxLayouts = 64;
 
 }  // namespace
 
 Sequencer::Sequencer(const Config& config, ProcessSets process_sets)
-    : sets_(std::move(process_sets)),
-      max_plans_in_flight_(static_cast<size_t>(std::max<int64_t>(1, config.max_plans_in_flight))),
-      stall_shutdown_(config.stall_shutdown),
-      check_call_sites_(config.call_site_check),
+    : check_call_sites_(config.call_site_check),
       max_pending_bytes_(static_cast<size_t>(config.max_pending_bytes)),
-      cache_(config.cache_capacity),
-      stalls_(config),
-      circle_warning_(std::min(config.stall_warning, kCircleWarning)),
-      throttled_(config),
-      unthrottled_(config),
-      locks_(config.lock_schedule && sets_.Find(kGlobalProcessSet)->size() > 1) {}
+      sets_(std::move(process_sets)),
+      stalls_(config, &readiness_, &joins_),
+      failures_(&sets_, &readiness_, &joins_, &stalls_),
+      planner_(config, &sets_, &readiness_, &joins_, &failures_) {}
 
 Status Sequencer::OnRequests(Rank from, std::vector<Request> requests,
                              const std::vector<uint32_t>& cache_ids, TimePoint now) {
-  if (departed_.count(from) > 0) return OkStatus();  // it has cancelled its calls itself
-  last_request_[from] = now;
+  if (failures_.departed(from)) return OkStatus();  // it has cancelled its calls itself
+  stalls_.OnRequest(from, now);
   // What a rank requested before it joined has to count as requested before. Joins always come in
   // full, so ids go first; and a join waits for the requests that its rank was asked to resend.
   for (uint32_t id : cache_ids) TFRING_RETURN_IF_ERROR(OnCacheId(from, id, now));
   for (Request& request : requests) {
-    const uint64_t made_at = attempts_.LeftCount(from);
+    const uint64_t made_at = failures_.attempts().LeftCount(from);
     if (std::exchange(request.resent, false)) {
       TFRING_RETURN_IF_ERROR(OnResent(from, std::move(request), now));
-    } else if (request.kind == CollectiveKind::kJoin && awaited_.count(from) > 0) {
-      late_joins_[from].emplace_back(made_at, std::move(request));
+    } else if (request.kind == CollectiveKind::kJoin && resends_.awaits(from)) {
+      resends_.KeepJoin(from, {made_at, std::move(request)});
     } else {
       TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(request), made_at, now));
     }
@@ -58,18 +47,11 @@ Status Sequencer::OnRequests(Rank from, std::vector<Request> requests,
 
 // One of the requests that `from` was asked to repeat. After the last it may join.
 Status Sequencer::OnResent(Rank from, Request request, TimePoint now) {
-  const auto awaited = awaited_.find(from);
-  if (awaited == awaited_.end()) return Internal("it repeats a request that nobody asked for");
-  TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(request), awaited->second.front(), now));
-  awaited->second.pop_front();
-  if (!awaited->second.empty()) return OkStatus();
-  awaited_.erase(awaited);
-  const auto late = late_joins_.find(from);
-  if (late == late_joins_.end()) return OkStatus();
-  auto joins = std::move(late->second);
-  late_joins_.erase(late);
-  for (auto& [made_at, join] : joins) {
-    TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(join), made_at, now));
+  const std::optional<uint64_t> made_at = resends_.TakeAnswered(from);
+  if (!made_at) return Internal("it repeats a request that nobody asked for");
+  TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(request), *made_at, now));
+  for (auto& [joined_at, join] : resends_.TakeJoins(from)) {
+    TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(join), joined_at, now));
   }
   return OkStatus();
 }
@@ -80,9 +62,9 @@ Status Sequencer::OnRequest(Rank from, Request request, uint64_t made_at, TimePo
   if (members == nullptr) {
     // The plan that removed the set was made while the request was on its way.
     const bool removed = set > kGlobalProcessSet && set < sets_.NextId();
-    RejectRequest(from, request,
-                  removed ? SetWasRemoved(request)
-                          : InvalidArgument(Describe(request) + ": " + NoSuchSet(set)));
+    failures_.Reject(from, request,
+                     removed ? SetWasRemoved(request)
+                             : InvalidArgument(Describe(request) + ": " + NoSuchSet(set)));
     return OkStatus();
   }
   if (!sets_.Contains(set, from)) {
@@ -95,7 +77,7 @@ Status Sequencer::OnRequest(Rank from, Request request, uint64_t made_at, TimePo
     if (layouts_.size() >= kMaxLayouts) layouts_.clear();
     layouts_.emplace(request.layout_hash, std::exchange(request.layout, ""));
   }
-  if (RejectIfOver(from, request, made_at)) return OkStatus();
+  if (failures_.RejectIfOver(from, request, made_at)) return OkStatus();
   if (!check_call_sites_) request.unnamed = false;
   RankRequest rank_request;
   rank_request.full = std::make_shared<const Request>(std::move(request));
@@ -104,12 +86,12 @@ Status Sequencer::OnRequest(Rank from, Request request, uint64_t made_at, TimePo
 
 Status Sequencer::OnCacheId(Rank from, uint32_t id, TimePoint now) {
   RankRequest rank_request;
-  rank_request.cached = cache_.Find(id);
+  rank_request.cached = planner_.Find(id);
   if (rank_request.cached == nullptr) {
-    if (!cache_.Issued(id)) return Internal("cache id " + std::to_string(id) + " was never issued");
+    if (!planner_.Issued(id))
+      return Internal("cache id " + std::to_string(id) + " was never issued");
     // Evicted, and `from` did not know that yet.
-    resend_[from].push_back(id);
-    awaited_[from].push_back(attempts_.LeftCount(from));
+    resends_.Ask(from, id, failures_.attempts().LeftCount(from));
     return OkStatus();
   }
   const ProcessSetId set = rank_request.cached->request.process_set;
@@ -117,7 +99,8 @@ Status Sequencer::OnCacheId(Rank from, uint32_t id, TimePoint now) {
     return Internal("cache id " + std::to_string(id) + " belongs to process set " +
                     std::to_string(set) + ", of which it is no member");
   }
-  if (RejectIfOver(from, rank_request.common(), attempts_.LeftCount(from))) return OkStatus();
+  if (failures_.RejectIfOver(from, rank_request.common(), failures_.attempts().LeftCount(from)))
+    return OkStatus();
   return RecordRequest(from, *sets_.Find(set), std::move(rank_request), now);
 }
 
@@ -128,7 +111,7 @@ Status Sequencer::RecordRequest(Rank from, const std::vector<Rank>& of_set,
   const std::string name = request.name;
   const bool joins = request.kind == CollectiveKind::kJoin && request.refusal.empty();
   if (joins_.Has(set, from)) {
-    RejectRequest(
+    failures_.Reject(
         from, request,
         FailedPrecondition(Describe(request) + SetText(set) + ": rank " + std::to_string(from) +
                            " has joined and takes no part until all have; wait for its "
@@ -138,7 +121,7 @@ Status Sequencer::RecordRequest(Rank from, const std::vector<Rank>& of_set,
   if (joins) {
     Status joined = joins_.Join(set, name, from);
     if (!joined.ok()) {
-      RejectRequest(from, request, std::move(joined));
+      failures_.Reject(from, request, std::move(joined));
       return OkStatus();
     }
   }
@@ -150,7 +133,7 @@ Status Sequencer::RecordRequest(Rank from, const std::vector<Rank>& of_set,
   }
   pending->asked.Add(from, now);
   if (!room.ok()) {
-    EndWithAttempt(pending, std::move(room));
+    failures_.EndWithAttempt(pending, std::move(room));
   } else if (joins) {
     CompleteWithout(from, now);
   } else {
@@ -196,25 +179,22 @@ void Sequencer::CompleteWithout(Rank joined, TimePoint now) {
 // Called after each change that can complete a tensor. If a member is still missing, it is watched
 // for a stall: every tensor either leaves this state or is reported sooner or later.
 void Sequencer::TryComplete(PendingTensor* pending, TimePoint now) {
-  const std::vector<Rank> departed = DepartedOf(pending->members);
-  if (!departed.empty()) return CancelFor(departed, pending);
+  if (failures_.EndIfDeparted(pending)) return;
   std::vector<Rank> absent = joins_.AbsentFrom(*pending);
   Status possible = CheckAbsent(pending->AnyRequest(), absent);
-  if (!possible.ok()) return EndDisagreement(pending, std::move(possible));
+  if (!possible.ok()) return failures_.EndDisagreement(pending, std::move(possible));
   if (pending->ready + absent.size() == pending->members.size()) {
     pending->absent = std::move(absent);
     return ValidateAndQueue(pending);
   }
   // A join that waits for ranks that still work is no stall.
-  if (pending->watched || pending->AnyRequest().kind == CollectiveKind::kJoin) return;
-  pending->watch = stalls_.Watch(pending->handle, now);
-  pending->watched = true;
+  if (pending->AnyRequest().kind != CollectiveKind::kJoin) stalls_.Watch(pending, now);
 }
 
 void Sequencer::ValidateAndQueue(PendingTensor* pending) {
-  StopStallWatch(pending);
+  stalls_.Forget(pending);
   Status agreed = Validate(pending);
-  if (!agreed.ok()) return EndDisagreement(pending, std::move(agreed));
+  if (!agreed.ok()) return failures_.EndDisagreement(pending, std::move(agreed));
   pending->complete = true;
   pending->path = pending->CommonPath();
   // Until this tensor is planned, its name must not start another one on the same ranks; they do
@@ -222,10 +202,7 @@ void Sequencer::ValidateAndQueue(PendingTensor* pending) {
   // send/recv, and absent ranks that come back.
   const bool of_two = pending->AnyRequest().kind == CollectiveKind::kSendRecv;
   if (of_two || !pending->absent.empty()) readiness_.ReleaseName(*pending);
-  const bool with_rank_0 =
-      pending->members.front() == 0 && (pending->absent.empty() || pending->absent.front() != 0);
-  (with_rank_0 ? throttled_ : unthrottled_)
-      .Add(pending->handle, pending->AnyRequest(), pending->absent, pending->path);
+  planner_.Queue(*pending);
 }
 
 // Checks that the requests agree, and computes the values that no rank knows alone.
@@ -248,91 +225,40 @@ Status Sequencer::Validate(PendingTensor* pending) const {
   return ValidateValues(ranks, pending->negotiated_values, *requests[0]);
 }
 
-// Ends a request that was not recorded, on the rank that sent it.
-void Sequencer::RejectRequest(Rank from, const Request& request, Status error, bool ends_attempt) {
-  Addressed rejection{PlanFor(request), {from}};
-  rejection.plan.error = std::move(error);
-  rejection.plan.ends_attempt = ends_attempt;
-  rejection.plan.items.push_back({request.name, 0, {}});
-  errors_.push_back(std::move(rejection));
-}
-
-// In the order in which they left.
-std::vector<Rank> Sequencer::DepartedOf(const std::vector<Rank>& members) const {
-  std::vector<Rank> departed;
-  for (Rank rank : departed_in_order_) {
-    if (std::binary_search(members.begin(), members.end(), rank)) departed.push_back(rank);
-  }
-  return departed;
-}
-
-// Names the first of `departed`: others often leave because one rank did.
-void Sequencer::CancelFor(std::vector<Rank> departed, PendingTensor* pending) {
-  const Rank first = departed.front();
-  const std::string& error = departed_.at(first);
-  std::vector<Rank> after(departed.begin() + 1, departed.end());
-  std::sort(after.begin(), after.end());
-  std::sort(departed.begin(), departed.end());
-  const std::string detail =
-      " (" + Describe(*pending) + ", asked for by " + RanksText(pending->ReadyRanks()) + "). ";
-  if (!error.empty()) {
-    return EndWithError(pending,
-                        Cancelled(error + ". Tensor '" + pending->name + "' was waiting for " +
-                                  RanksText(departed) + detail + "See the log of rank " +
-                                  std::to_string(first) + "; " + kWhatToDo));
-  }
-  std::string who = "rank " + std::to_string(first) + " has shut down";
-  if (!after.empty()) who += ", after it " + RanksText(after) + ",";
-  EndWithError(pending,
-               Cancelled(who + " while tensor '" + pending->name + "' was waiting for " +
-                         (after.empty() ? "it" : "them") + detail +
-                         "Every rank has to run the same number of steps; do all have the same "
-                         "amount of data?"));
-}
-
-// Sends the error to all ranks whose requests have come. The others never know of the tensor.
-void Sequencer::EndWithError(PendingTensor* pending, Status error, bool ends_attempt) {
-  StopStallWatch(pending);
-  Addressed ending{PlanFor(pending->AnyRequest()), {}};
-  for (size_t i = 0; i < pending->rank_requests.size(); ++i) {
-    const RankRequest& rank_request = pending->rank_requests[i];
-    const Rank rank = pending->members[i];
-    if (rank_request.order == 0) continue;
-    if (rank_request.common().kind == CollectiveKind::kJoin) {
-      joins_.Leave(pending->process_set, rank);
-    }
-    if (departed_.count(rank) == 0) ending.recipients.push_back(rank);
-  }
-  ending.plan.error = std::move(error);
-  ending.plan.ends_attempt = ends_attempt;
-  ending.plan.items.push_back({pending->name, 0, {}});
-  if (!ending.recipients.empty()) errors_.push_back(std::move(ending));
-  readiness_.Erase(pending->handle);
-}
-
-void Sequencer::StopStallWatch(PendingTensor* pending) {
-  if (pending->watched) stalls_.Forget(pending->watch);
-  pending->watched = false;
-}
-
-void Sequencer::OnPlanDone(uint64_t sequence, bool failed) {
-  in_flight_.erase(sequence);
-  if (failed) detector_.OnOtherPlan();
-}
-
 void Sequencer::OnDeparted(Rank rank, const std::string& error) {
-  if (!departed_.emplace(rank, error).second) return;
-  departed_in_order_.push_back(rank);
-  resend_.erase(rank);
-  awaited_.erase(rank);
-  late_joins_.erase(rank);
-  std::vector<uint64_t> waiting;
-  for (const auto& [handle, pending] : readiness_.all()) {
-    if (std::binary_search(pending.members.begin(), pending.members.end(), rank)) {
-      waiting.push_back(handle);
+  if (failures_.OnDeparted(rank, error)) resends_.Forget(rank);
+}
+
+Sequencer::Outgoing Sequencer::Take() {
+  Outgoing out;
+  if (planner_.locked()) return out;
+  out.resend = resends_.TakeIds();
+  out.plans = planner_.Take();
+  if (planner_.may_lock() && Quiet()) out.lock = planner_.MakeLock();
+  return out;
+}
+
+// Nothing waits, and the next requests of every rank are its first after the last plan.
+bool Sequencer::Quiet() const {
+  if (!readiness_.all().empty() || !failures_.empty() || !resends_.empty() || !joins_.empty() ||
+      !failures_.none_departed()) {
+    return false;
+  }
+  const std::vector<Rank>& ranks = *sets_.Find(kGlobalProcessSet);
+  return std::all_of(ranks.begin(), ranks.end(), [this](Rank rank) {
+    return failures_.attempts().WhyOver(kGlobalProcessSet, rank) == nullptr;
+  });
+}
+
+Status Sequencer::OnUnlock(const LockMessage& unlock, const LockCoordinator& ranks, TimePoint now) {
+  const LockMessage lock = planner_.OnUnlock(unlock);
+  for (Rank rank : *sets_.Find(kGlobalProcessSet)) {
+    for (uint64_t number = unlock.entered; number < ranks.entered(rank); ++number) {
+      const LockedBatch& batch = lock.batches[number % lock.batches.size()];
+      TFRING_RETURN_IF_ERROR(OnRequests(rank, {}, batch, now));
     }
   }
-  for (uint64_t handle : waiting) CancelFor({rank}, readiness_.Find(handle));
+  return OkStatus();
 }
 
 }  // namespace tfring

@@ -1,49 +1,68 @@
+#include "ops/runtime/protocol/negotiation/stall_reports.h"
+
 #include <algorithm>
 #include <utility>
 
-#include "ops/runtime/protocol/negotiation/sequencer.h"
-
-// Which tensors have waited too long for some of their ranks, and what to write about them.
 namespace tfring {
 namespace {
 
-// One report for each stalled tensor, up to so many at one time.
+// Ranks that wait for each other are reported after this time.
+constexpr Duration kCircleWarning = 3 * kSecond;
+// At most this many stalled tensors are reported at one time.
 constexpr size_t kMaxStallReports = 8;
 
 }  // namespace
 
-TimePoint Sequencer::next_deadline() const {
-  return std::min(stalls_.next_deadline(), CircleDeadline());
+StallReports::StallReports(const Config& config, Readiness* readiness, const Joins* joins)
+    : readiness_(*readiness),
+      joins_(*joins),
+      inspector_(config),
+      shutdown_(config.stall_shutdown),
+      circle_warning_(std::min(config.stall_warning, kCircleWarning)) {}
+
+void StallReports::Watch(PendingTensor* pending, TimePoint now) {
+  if (pending->watched) return;
+  pending->watch = inspector_.Watch(pending->handle, now);
+  pending->watched = true;
 }
 
-void Sequencer::PutOff(Duration pause) {
-  stalls_.PutOff(pause);
+void StallReports::Forget(PendingTensor* pending) {
+  if (pending->watched) inspector_.Forget(pending->watch);
+  pending->watched = false;
+}
+
+TimePoint StallReports::next_deadline() const {
+  return std::min(inspector_.next_deadline(), CircleDeadline());
+}
+
+void StallReports::PutOff(Duration pause) {
+  inspector_.PutOff(pause);
   for (auto& item : last_request_) item.second += pause;
 }
 
-Status Sequencer::OnTime(TimePoint now, std::vector<std::string>* warnings) {
-  if (const uint64_t* handle = stalls_.Expired(now)) {
-    return DeadlineExceeded(StallReport(*readiness_.Find(*handle), now, OldestWaits()) +
-                            StallAdvice(stall_shutdown_) + " This time has passed.");
+Status StallReports::OnTime(TimePoint now, std::vector<std::string>* warnings) {
+  if (const uint64_t* handle = inspector_.Expired(now)) {
+    return DeadlineExceeded(Report(*readiness_.Find(*handle), now, OldestWaits()) +
+                            StallAdvice(shutdown_) + " This time has passed.");
   }
   CheckCircles(now, warnings);
-  const std::vector<uint64_t> due = stalls_.TakeWarnings(now);
+  const std::vector<uint64_t> due = inspector_.TakeWarnings(now);
   if (due.empty()) return OkStatus();
   const std::map<Rank, OldestWait> waits = OldestWaits();
   for (size_t i = 0; i < due.size() && i < kMaxStallReports; ++i) {
-    warnings->push_back(StallReport(*readiness_.Find(due[i]), now, waits));
+    warnings->push_back(Report(*readiness_.Find(due[i]), now, waits));
   }
   if (due.size() > kMaxStallReports) {
     warnings->push_back(std::to_string(due.size() - kMaxStallReports) +
                         " more tensors have stalled as well, the last of them " +
                         Describe(*readiness_.Find(due.back())) + ".");
   }
-  warnings->back() += StallAdvice(stall_shutdown_);
+  warnings->back() += StallAdvice(shutdown_);
   return OkStatus();
 }
 
 // By rank. Of a rank that is missing from one tensor this shows which other tensor it waits for.
-std::map<Rank, Sequencer::OldestWait> Sequencer::OldestWaits() const {
+std::map<Rank, StallReports::OldestWait> StallReports::OldestWaits() const {
   std::map<Rank, OldestWait> oldest;
   for (const auto& [handle, pending] : readiness_.all()) {
     if (pending.complete) continue;
@@ -58,8 +77,8 @@ std::map<Rank, Sequencer::OldestWait> Sequencer::OldestWaits() const {
 }
 
 // The tensor is watched.
-std::string Sequencer::StallReport(const PendingTensor& pending, TimePoint now,
-                                   const std::map<Rank, OldestWait>& waits) const {
+std::string StallReports::Report(const PendingTensor& pending, TimePoint now,
+                                 const std::map<Rank, OldestWait>& waits) const {
   std::vector<StallView> views;
   for (size_t i = 0; i < pending.rank_requests.size(); ++i) {
     StallView view;
@@ -75,17 +94,17 @@ std::string Sequencer::StallReport(const PendingTensor& pending, TimePoint now,
     }
     views.push_back(std::move(view));
   }
-  return StallMessage(Describe(pending), now - stalls_.Since(pending.watch), views);
+  return StallMessage(Describe(pending), now - inspector_.Since(pending.watch), views);
 }
 
-TimePoint Sequencer::CircleDeadline() const {
-  const TimePoint since = stalls_.waiting_since();
+TimePoint StallReports::CircleDeadline() const {
+  const TimePoint since = inspector_.waiting_since();
   return since == kNever ? kNever : std::max(since + circle_warning_, next_circle_check_);
 }
 
 // Ranks that wait for each other never go on by themselves, so they are reported sooner than a
 // stall that may be one slow rank. Once for a circle: the reports of its tensors follow anyway.
-void Sequencer::CheckCircles(TimePoint now, std::vector<std::string>* warnings) {
+void StallReports::CheckCircles(TimePoint now, std::vector<std::string>* warnings) {
   if (now < CircleDeadline()) return;
   next_circle_check_ = now + circle_warning_;
   const std::vector<Rank> ranks = RanksInCircles(IncompleteWaits());
@@ -110,11 +129,11 @@ void Sequencer::CheckCircles(TimePoint now, std::vector<std::string>* warnings) 
   }
   if (oldest == reported_circle_) return;
   reported_circle_ = oldest;
-  warnings->push_back(CircleMessage(now - latest, views) + StallAdvice(stall_shutdown_));
+  warnings->push_back(CircleMessage(now - latest, views) + StallAdvice(shutdown_));
 }
 
 // Joins are left out: a rank that has joined is absent from the others' calls, not missing.
-std::vector<StallWait> Sequencer::IncompleteWaits() const {
+std::vector<StallWait> StallReports::IncompleteWaits() const {
   std::vector<StallWait> waits;
   for (const auto& [handle, pending] : readiness_.all()) {
     if (!pending.watched) continue;

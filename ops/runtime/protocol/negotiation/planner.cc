@@ -1,42 +1,97 @@
+#include "ops/runtime/protocol/negotiation/planner.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "ops/runtime/base/check.h"
+#include "ops/runtime/protocol/message/text.h"
 #include "ops/runtime/protocol/negotiation/admission.h"
 #include "ops/runtime/protocol/negotiation/negotiated_values.h"
-#include "ops/runtime/protocol/negotiation/sequencer.h"
 
-// From complete tensors to plans. Whatever plans refer to (cache ids, joins, process sets) changes
-// here and only here, at the moment when a plan gets its number: so each rank, which makes the same
-// change when it takes the plan, has the same state at the same point of the sequence.
 namespace tfring {
+namespace {
 
-Sequencer::Outgoing Sequencer::Take() {
-  Outgoing out;
-  if (lock_) return out;
-  out.resend = std::exchange(resend_, {});
-  // Again while there are errors: a plan that removes a process set ends the calls that wait in it.
-  do {
-    for (Addressed& error : std::exchange(errors_, {})) {
-      error.plan.sequence = ++last_sequence_;
-      NotePlan(error.plan);
-      out.plans.push_back(std::move(error));
+// Appends the plan, once for all who get the same values.
+void AddressPlan(AddressedPlan plan, std::vector<AddressedPlan>* plans) {
+  if (plan.plan.kind != CollectiveKind::kAlltoall) {
+    plans->push_back(std::move(plan));
+    return;
+  }
+  const std::vector<PlanItem> items = std::exchange(plan.plan.items, {});
+  for (size_t member = 0; member < plan.recipients.size(); ++member) {
+    AddressedPlan own{plan.plan, {plan.recipients[member]}};
+    for (const PlanItem& item : items) {
+      own.plan.items.push_back(
+          {item.name, item.cache_id,
+           ValuesForMember(plan.plan.kind, item.negotiated_values, plan.recipients.size(), member),
+           item.asked});
     }
-    while (MakePlan(&unthrottled_, &out)) {
-    }
-    while (in_flight_.size() < max_plans_in_flight_ && MakePlan(&throttled_, &out)) {
-    }
-  } while (!errors_.empty());
-  out.lock = MakeLock();
-  return out;
+    plans->push_back(std::move(own));
+  }
 }
 
-// Makes a plan of the next batch of `planner`; false if there is none.
-bool Sequencer::MakePlan(FusionPlanner* planner, Outgoing* out) {
-  while (!planner->empty()) {
-    Addressed next;
+}  // namespace
+
+Planner::Planner(const Config& config, ProcessSets* sets, Readiness* readiness, Joins* joins,
+                 Failures* failures)
+    : sets_(*sets),
+      readiness_(*readiness),
+      joins_(*joins),
+      failures_(*failures),
+      max_in_flight_(static_cast<size_t>(std::max<int64_t>(1, config.max_plans_in_flight))),
+      cache_(config.cache_capacity),
+      throttled_(config),
+      unthrottled_(config),
+      locks_(config.lock_schedule && sets->Find(kGlobalProcessSet)->size() > 1) {}
+
+void Planner::Queue(const PendingTensor& pending) {
+  const bool with_rank_0 =
+      pending.members.front() == 0 && (pending.absent.empty() || pending.absent.front() != 0);
+  (with_rank_0 ? throttled_ : unthrottled_)
+      .Add(pending.handle, pending.AnyRequest(), pending.absent, pending.path);
+}
+
+void Planner::OnPlanDone(uint64_t sequence, bool failed) {
+  in_flight_.erase(sequence);
+  if (failed) locks_.OnFailure();
+}
+
+std::vector<AddressedPlan> Planner::Take() {
+  std::vector<AddressedPlan> plans;
+  // Again while there are errors: a plan that removes a process set ends the calls that wait in it.
+  do {
+    for (AddressedPlan& error : failures_.Take()) {
+      error.plan.sequence = ++last_sequence_;
+      locks_.OnPlan(error.plan, cache_);
+      plans.push_back(std::move(error));
+    }
+    while (MakePlan(&unthrottled_, &plans)) {
+    }
+    while (in_flight_.size() < max_in_flight_ && MakePlan(&throttled_, &plans)) {
+    }
+  } while (!failures_.empty());
+  return plans;
+}
+
+std::optional<LockMessage> Planner::MakeLock() {
+  std::optional<LockMessage> lock =
+      locks_.OnQuiet(last_sequence_ + 1, failures_.attempts().Over(kGlobalProcessSet));
+  if (lock) ++last_sequence_;
+  return lock;
+}
+
+LockMessage Planner::OnUnlock(const LockMessage& unlock) {
+  LockMessage lock = locks_.OnUnlock(unlock);
+  last_sequence_ = lock.id + unlock.high;
+  return lock;
+}
+
+// Makes a plan of the next batch of the queue; false if there is none.
+bool Planner::MakePlan(FusionPlanner* queue, std::vector<AddressedPlan>* plans) {
+  while (!queue->empty()) {
+    AddressedPlan next;
     Plan& plan = next.plan;
-    for (uint64_t handle : planner->Take()) {
+    for (uint64_t handle : queue->Take()) {
       const PendingTensor* pending = readiness_.Find(handle);
       if (pending == nullptr) continue;  // it ended with an error meanwhile
       if (plan.items.empty()) {
@@ -59,33 +114,14 @@ bool Sequencer::MakePlan(FusionPlanner* planner, Outgoing* out) {
     }
     const bool runs_here = next.recipients.front() == 0 && Traits(plan.kind).uses_backend;
     if (runs_here) in_flight_.insert(plan.sequence);
-    NotePlan(plan);
-    AddressPlan(std::move(next), &out->plans);
+    locks_.OnPlan(plan, cache_);
+    AddressPlan(std::move(next), plans);
     return true;
   }
   return false;
 }
 
-// Appends the plan, once for all who get the same values.
-void Sequencer::AddressPlan(Addressed plan, std::vector<Addressed>* plans) {
-  if (plan.plan.kind != CollectiveKind::kAlltoall) {
-    plans->push_back(std::move(plan));
-    return;
-  }
-  const std::vector<PlanItem> items = std::exchange(plan.plan.items, {});
-  for (size_t member = 0; member < plan.recipients.size(); ++member) {
-    Addressed own{plan.plan, {plan.recipients[member]}};
-    for (const PlanItem& item : items) {
-      own.plan.items.push_back(
-          {item.name, item.cache_id,
-           ValuesForMember(plan.plan.kind, item.negotiated_values, plan.recipients.size(), member),
-           item.asked});
-    }
-    plans->push_back(std::move(own));
-  }
-}
-
-void Sequencer::AddItem(const PendingTensor& pending, Plan* plan) {
+void Planner::AddItem(const PendingTensor& pending, Plan* plan) {
   if (!Traits(plan->kind).uses_backend) return AddMembershipItem(pending, plan);
   PlanItem item;
   item.asked = pending.asked;
@@ -115,7 +151,7 @@ void Sequencer::AddItem(const PendingTensor& pending, Plan* plan) {
 
 // The item of a join, or of a process set that is added or removed: the change happens here now,
 // and on each rank when it takes the plan.
-void Sequencer::AddMembershipItem(const PendingTensor& pending, Plan* plan) {
+void Planner::AddMembershipItem(const PendingTensor& pending, Plan* plan) {
   PlanItem item;
   item.name = pending.name;
   item.asked = pending.asked;
@@ -131,13 +167,13 @@ void Sequencer::AddMembershipItem(const PendingTensor& pending, Plan* plan) {
   plan->ends_attempt = !plan->error.ok() && pending.InRun();
   if (plan->ends_attempt) {
     const std::vector<Rank> told = pending.ReadyRanks();
-    EndAttempt(pending.process_set, told,
-               "the step of " + RanksText(told) + " failed: " + plan->error.ToString());
+    failures_.EndAttempt(pending.process_set, told,
+                         "the step of " + RanksText(told) + " failed: " + plan->error.ToString());
   }
   plan->items.push_back(std::move(item));
 }
 
-Status Sequencer::AddSet(const Request& request, std::vector<int64_t>* values) {
+Status Planner::AddSet(const Request& request, std::vector<int64_t>* values) {
   const std::vector<Rank>& ranks = request.set_ranks;
   const ProcessSetId equal = sets_.FindEqual(ranks);
   if (equal >= 0) {
@@ -153,20 +189,20 @@ Status Sequencer::AddSet(const Request& request, std::vector<int64_t>* values) {
   return OkStatus();
 }
 
-Status Sequencer::RemoveSet(const Request& request, std::vector<int64_t>* values) {
+Status Planner::RemoveSet(const Request& request, std::vector<int64_t>* values) {
   const ProcessSetId id = request.removed_set;
   const Status removed = sets_.Remove(id);
   if (!removed.ok()) return InvalidArgument(Describe(request) + ": " + removed.message());
   cache_.DropSet(id);
   evicted_.erase(id);
-  attempts_.DropSet(id);
+  failures_.DropSet(id);
   std::vector<uint64_t> waiting;
   for (const auto& [handle, pending] : readiness_.all()) {
     if (pending.process_set == id) waiting.push_back(handle);
   }
   for (uint64_t handle : waiting) {
     PendingTensor* pending = readiness_.Find(handle);
-    EndWithError(pending, SetWasRemoved(pending->AnyRequest()));
+    failures_.End(pending, SetWasRemoved(pending->AnyRequest()));
   }
   *values = {id};
   return OkStatus();
