@@ -186,8 +186,8 @@ MUTATIONS = (
         "FAILED",
         "--seeds=1200",
         Edit(
-            "runtime/protocol/negotiation/participant_lock.cc",
-            "lock.attempt != AttemptOf(kGlobalProcessSet)",
+            "runtime/protocol/negotiation/locked_calls.cc",
+            "lock.attempt != attempt",
             "false",
         ),
     ),
@@ -197,7 +197,7 @@ MUTATIONS = (
         "deadlock",
         "--seeds=100",
         Edit(
-            "runtime/protocol/negotiation/participant_lock.cc",
+            "runtime/protocol/negotiation/locked_calls.cc",
             "number < unlock.high",
             "number < entered",
         ),

@@ -56,9 +56,9 @@ MUTATIONS = (
         "enter_after_the_end",
         "of a lock that was over",
         Edit(
-            "runtime/protocol/negotiation/participant.cc",
-            "Locked() && cache_id != 0",
-            "lock_ != nullptr && cache_id != 0",
+            "runtime/protocol/negotiation/locked_calls.cc",
+            "Locked() && schedule_->Has(cache_id)",
+            "schedule_ != nullptr && schedule_->Has(cache_id)",
         ),
         Edit(
             "runtime/protocol/locked/locked_schedule.cc", "frozen_ || missing_ > 0", "missing_ > 0"

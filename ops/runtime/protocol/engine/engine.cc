@@ -85,10 +85,12 @@ size_t Engine::in_flight() const {
   return plans_.in_flight() + (negotiator_ == nullptr ? 0 : negotiator_->participant().waiting());
 }
 
-uint64_t Engine::lock() const { return negotiator_ == nullptr ? 0 : negotiator_->own_lock(); }
+uint64_t Engine::lock() const {
+  return negotiator_ == nullptr ? 0 : negotiator_->participant().locked().entering();
+}
 
 uint64_t Engine::lock_rounds() const {
-  return negotiator_ == nullptr ? 0 : negotiator_->participant().lock_rounds();
+  return negotiator_ == nullptr ? 0 : negotiator_->participant().locked().rounds();
 }
 
 int64_t Engine::cache_hits() const {
@@ -96,7 +98,7 @@ int64_t Engine::cache_hits() const {
 }
 
 bool Engine::InLockedSchedule(uint64_t sequence) const {
-  return negotiator_ != nullptr && negotiator_->participant().HasEntered(sequence);
+  return negotiator_ != nullptr && negotiator_->participant().locked().HasEntered(sequence);
 }
 
 void Engine::OnCompletion(const Completion& completion) {

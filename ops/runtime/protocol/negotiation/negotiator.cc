@@ -57,9 +57,9 @@ std::vector<std::string> EncodePlans(const std::vector<AddressedPlan>& plans,
 }
 
 // As they go to rank 0.
-std::vector<std::string> FramesOf(std::vector<Participant::Outgoing> batches) {
+std::vector<std::string> FramesOf(std::vector<RequestBatch> batches) {
   std::vector<std::string> frames;
-  for (Participant::Outgoing& batch : batches) {
+  for (RequestBatch& batch : batches) {
     if (batch.frozen) {
       Frame frame;
       frame.type = FrameType::kFrozen;
@@ -121,13 +121,13 @@ void Negotiator::Withdraw(ProcessSetId set, uint64_t attempt, const std::string&
 }
 
 void Negotiator::PassOwnRequests() {
-  for (Participant::Outgoing& batch : participant_.TakeOutgoing()) {
+  for (RequestBatch& batch : participant_.TakeOutgoing()) {
     if (batch.frozen) OnFrozen(kSequencerRank, *batch.frozen);
     batch.frozen.reset();
     own_kept_.push_back(std::move(batch));
   }
   if (locked()) return;
-  for (Participant::Outgoing& batch : std::exchange(own_kept_, {})) {
+  for (RequestBatch& batch : std::exchange(own_kept_, {})) {
     for (const auto& [set, cause] : batch.withdrawals) {
       FailPeer(kSequencerRank, sequencer_->OnWithdrawal(kSequencerRank, set, cause));
     }
@@ -187,7 +187,7 @@ void Negotiator::ReceivePlan(Rank from, Plan plan) {
 
 void Negotiator::OnPlanDone(uint64_t sequence, TimePoint now, bool failed) {
   now_ = now;
-  participant_.OnPlanEnded(sequence);
+  participant_.locked().OnPlanEnded(sequence);
   if (sequencer_) sequencer_->planner().OnPlanDone(sequence, failed);
 }
 
@@ -209,8 +209,8 @@ void Negotiator::PutOff(Duration pause) {
 
 void Negotiator::OnTime(TimePoint now, int64_t progress) {
   now_ = now;
-  lock_timer_.Update(participant_.lock(), now);
-  if (lock_timer_.Expired(now, progress)) StopLock(participant_.WhatWaits(), now);
+  lock_timer_.Update(participant_.locked().schedule(), now);
+  if (lock_timer_.Expired(now, progress)) StopLock(participant_.locked().WhatWaits(), now);
   if (!sequencer_ || dead_ || now < sequencer_->stalls().next_deadline()) return;
   const Status status = sequencer_->stalls().OnTime(now, &out_.warnings);
   if (!status.ok()) Fail(status);
@@ -225,9 +225,9 @@ Negotiator::Output Negotiator::Drain() {
     }
   }
   out_.left = participant_.TakeLeft();
-  out_.locks = participant_.TakeLockNews();
+  out_.locks = participant_.locked().TakeNews();
   TakeEntered();
-  lock_timer_.Update(participant_.lock(), now_);
+  lock_timer_.Update(participant_.locked().schedule(), now_);
   return std::exchange(out_, Output());
 }
 

@@ -76,12 +76,6 @@ class Negotiator {
   // is over. Requests that came before the sender's kFrozen are dropped then, unless it declined.
   bool locked() const { return coordinator_ != nullptr && coordinator_->locked(); }
 
-  // The lock whose batches this rank enters; 0: none.
-  uint64_t own_lock() const {
-    const LockedSchedule* const lock = participant_.lock();
-    return lock == nullptr || lock->frozen() ? 0 : lock->id();
-  }
-
   // Ends a lock that there is; after kShutdown no other follows on this rank.
   void StopLock(UnlockReason reason, TimePoint now);
 
@@ -130,7 +124,7 @@ class Negotiator {
   Participant participant_;
   std::unique_ptr<Sequencer> sequencer_;          // rank 0 only
   std::unique_ptr<LockCoordinator> coordinator_;  // the same
-  std::vector<Participant::Outgoing> own_kept_;   // rank 0's own, during a lock
+  std::vector<RequestBatch> own_kept_;            // rank 0's own, during a lock
   LockTimer lock_timer_;
   std::optional<std::vector<uint64_t>> recalled_;
   Output out_;

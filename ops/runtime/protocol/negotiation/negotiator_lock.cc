@@ -11,7 +11,7 @@ void Negotiator::OnLockFrame(Rank from, FrameType type, const LockMessage& messa
     case FrameType::kLock:
       return FailPeer(from, participant_.OnLock(message, now_));
     case FrameType::kStop:
-      return FailPeer(from, participant_.OnStop(message));
+      return FailPeer(from, participant_.locked().OnStop(message));
     case FrameType::kUnlock:
       return FailPeer(from, EndOwnLock(message));
     default:
@@ -35,7 +35,7 @@ void Negotiator::OnFrozen(Rank from, const LockMessage& message) {
     LockMessage stop;
     stop.id = message.id;
     SendToOthers(FrameType::kStop, stop);
-    participant_.StopLock({});
+    participant_.locked().Stop({});
     PassOwnRequests();
   }
   if (const auto unlock = coordinator_->TakeUnlock()) Unlock(*unlock);
@@ -68,12 +68,12 @@ void Negotiator::SendToOthers(FrameType type, const LockMessage& message) {
 
 void Negotiator::StopLock(UnlockReason reason, TimePoint now) {
   now_ = now;
-  participant_.StopLock(std::move(reason));
+  participant_.locked().Stop(std::move(reason));
   if (sequencer_ && !dead_) PassOwnRequests();
 }
 
 void Negotiator::TakeEntered() {
-  for (PlanRun& run : participant_.TakeEntered()) out_.runs.push_back(std::move(run));
+  for (PlanRun& run : participant_.locked().TakeRuns()) out_.runs.push_back(std::move(run));
 }
 
 }  // namespace tfring

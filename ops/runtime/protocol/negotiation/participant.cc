@@ -19,32 +19,24 @@ std::string PlanName(const Plan& plan) { return "plan " + std::to_string(plan.se
 Status Participant::Submit(CallId id, Request request, uint64_t attempt, TimePoint now) {
   const ProcessSetId set = request.process_set;
   if (attempt < AttemptOf(set)) return attempts_[set].error;
-  TFRING_CHECK(waiting_.Find(set, request.name) == nullptr)
+  TFRING_CHECK(calls_.Find(set, request.name) == nullptr)
       << Describe(request) << " was submitted twice";
   const uint32_t cache_id = known_.IdFor(request);
-  const bool in_lock = Locked() && cache_id != 0 && lock_->Has(cache_id);
-  if (Locked() && !in_lock) StopLock(WhyUnlockedBy(request));
+  const bool in_lock = cache_id != 0 && locked_.Takes(cache_id);
+  if (!in_lock) locked_.StopFor(request);
   if (cache_id == 0) {
-    Batch()->requests.push_back(request);
+    outgoing_.Last()->requests.push_back(request);
     request.layout.clear();  // rank 0 keeps it
   }
-  const std::string name = request.name;
-  WaitingCall* call = waiting_.Put(set, name, {id, std::move(request), attempt, cache_id});
+  calls_.Add({id, std::move(request), attempt, cache_id});
   if (cache_id == 0) return OkStatus();
   ++cache_hits_;
-  sent_ids_[cache_id] = call;
   if (in_lock) {
-    lock_->OnCall(cache_id, now);
-    EnterBatches(now);
+    locked_.OnCall(cache_id, now);
   } else {
-    Batch()->cache_ids.push_back(cache_id);
+    outgoing_.Last()->cache_ids.push_back(cache_id);
   }
   return OkStatus();
-}
-
-Participant::Outgoing* Participant::Batch() {
-  if (outgoing_.empty()) outgoing_.emplace_back();
-  return &outgoing_.back();
 }
 
 uint64_t Participant::AttemptOf(ProcessSetId set) const {
@@ -55,9 +47,9 @@ uint64_t Participant::AttemptOf(ProcessSetId set) const {
 void Participant::Withdraw(ProcessSetId set, uint64_t attempt, const std::string& why) {
   // Left already, because of another rank; or the set was removed meanwhile.
   if (attempt < AttemptOf(set) || process_sets_->Find(set) == nullptr) return;
-  StopLock({UnlockCause::kStepFailed, why});
+  locked_.Stop({UnlockCause::kStepFailed, why});
   bool waits = false;
-  waiting_.ForEach([&](const WaitingCall& call) {
+  calls_.ForEach([&](const WaitingCall& call) {
     waits = waits || (call.request.process_set == set && call.attempt == attempt);
   });
   const std::string reported =
@@ -74,36 +66,42 @@ void Participant::Leave(ProcessSetId set, const Status& error, Status reported) 
   ++attempt.number;
   attempt.error = error;
   // What was submitted before belongs to the attempt before.
-  const Outgoing* batch = Batch();
-  if (!batch->requests.empty() || !batch->cache_ids.empty()) outgoing_.emplace_back();
-  outgoing_.back().withdrawals.emplace_back(set, std::move(reported));
+  const RequestBatch* batch = outgoing_.Last();
+  if (!batch->requests.empty() || !batch->cache_ids.empty()) outgoing_.BeginBatch();
+  outgoing_.Last()->withdrawals.emplace_back(set, std::move(reported));
 }
 
 Status Participant::OnResend(const std::vector<uint32_t>& cache_ids) {
   for (uint32_t id : cache_ids) {
-    const auto sent = sent_ids_.find(id);
-    if (sent == sent_ids_.end()) {
+    WaitingCall* call = calls_.FindSent(id);
+    if (call == nullptr) {
       return Internal("it asks again for cache id " + std::to_string(id) +
                       ", which is not in flight");
     }
     // Also if the process set was removed meanwhile: rank 0 then ends the call.
-    Outgoing* batch = Batch();
-    batch->requests.push_back(sent->second->request);
+    RequestBatch* batch = outgoing_.Last();
+    batch->requests.push_back(call->request);
     batch->requests.back().resent = true;
-    sent->second->sent_id = 0;
-    sent_ids_.erase(sent);
+    calls_.SendInFull(call);
     known_.Forget(id);
   }
   return OkStatus();
 }
 
-std::vector<CallId> Participant::TakeCalls() {
-  std::vector<CallId> ids;
-  waiting_.ForEach([&ids](const WaitingCall& call) { ids.push_back(call.id); });
-  waiting_ = {};
-  sent_ids_.clear();
-  std::sort(ids.begin(), ids.end());
-  return ids;
+Status Participant::OnLock(const LockMessage& lock, TimePoint now) {
+  if (locked_.schedule() == nullptr && lock.id <= last_sequence_) {
+    return Internal("lock " + std::to_string(lock.id) + " came after plan " +
+                    std::to_string(last_sequence_));
+  }
+  TFRING_RETURN_IF_ERROR(locked_.OnLock(lock, AttemptOf(kGlobalProcessSet), now));
+  last_sequence_ = lock.id;
+  return OkStatus();
+}
+
+Status Participant::OnUnlock(const LockMessage& unlock, std::vector<uint64_t>* recalled) {
+  TFRING_RETURN_IF_ERROR(locked_.OnUnlock(unlock, recalled));
+  last_sequence_ = unlock.id + unlock.high;
+  return OkStatus();
 }
 
 Status Participant::OnPlan(PlanRun* run) {
@@ -137,7 +135,7 @@ Status Participant::OnPlan(PlanRun* run) {
   }
   for (WaitingCall* call : calls) {
     run->calls.push_back(call->id);
-    TakeCall(call);
+    calls_.Take(call);
   }
   for (uint32_t id : plan.evicted) known_.Forget(id);
   return OkStatus();
@@ -184,7 +182,7 @@ Status Participant::FindCall(const PlanRun& run, PlanItem* item, WaitingCall** c
   } else if (known != nullptr) {
     return Internal(PlanName(plan) + " uses cache id " + std::to_string(item->cache_id) + " again");
   }
-  *call = waiting_.Find(plan.process_set, item->name);
+  *call = calls_.Find(plan.process_set, item->name);
   if (*call == nullptr || (*call)->in_plan) {
     return Internal(PlanName(plan) + " holds tensor '" + item->name + "', which rank " +
                     std::to_string(rank_) + " has not asked for");
@@ -224,13 +222,6 @@ Status Participant::CheckItem(const PlanRun& run, const PlanItem& item,
     return Internal(PlanName(plan) + " gives tensor '" + item.name + "' a cache id");
   }
   return OkStatus();
-}
-
-void Participant::TakeCall(WaitingCall* call) {
-  if (call->sent_id != 0) sent_ids_.erase(call->sent_id);
-  const ProcessSetId set = call->request.process_set;
-  const std::string name = std::move(call->request.name);
-  waiting_.Erase(set, name);
 }
 
 Status Participant::ChangeSets(PlanRun* run) {

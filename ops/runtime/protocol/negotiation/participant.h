@@ -3,23 +3,20 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
-#include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "ops/runtime/base/status.h"
-#include "ops/runtime/protocol/locked/locked_schedule.h"
 #include "ops/runtime/protocol/message/lock.h"
-#include "ops/runtime/protocol/message/lock_news.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/message/request.h"
 #include "ops/runtime/protocol/negotiation/attempts.h"
-#include "ops/runtime/protocol/negotiation/name_table.h"
+#include "ops/runtime/protocol/negotiation/locked_calls.h"
+#include "ops/runtime/protocol/negotiation/outgoing_requests.h"
 #include "ops/runtime/protocol/negotiation/process_sets.h"
 #include "ops/runtime/protocol/negotiation/response_cache.h"
+#include "ops/runtime/protocol/negotiation/waiting_calls.h"
 
 namespace tfring {
 
@@ -35,19 +32,14 @@ namespace tfring {
 // the process set. The calls that wait then stay until rank 0 has answered each of them, with a
 // plan that was complete already or with an error: so no plan names a call that is gone.
 //
-// While there is a lock (see LockedSchedule) it sends nothing, and makes the plans itself. Pure;
-// part of the Negotiator.
+// Pure; part of the Negotiator.
 class Participant {
  public:
-  Participant(Rank rank, ProcessSets* process_sets) : rank_(rank), process_sets_(process_sets) {}
-
-  // What is to be sent, in this order.
-  struct Outgoing {
-    std::optional<LockMessage> frozen;
-    std::vector<std::pair<ProcessSetId, Status>> withdrawals;  // as in a kWithdraw frame
-    std::vector<Request> requests;
-    std::vector<uint32_t> cache_ids;
-  };
+  Participant(Rank rank, ProcessSets* process_sets)
+      : rank_(rank),
+        process_sets_(process_sets),
+        locked_(process_sets, &known_, &calls_, &outgoing_) {}
+  Participant(const Participant&) = delete;
 
   // `request` has passed AdmitRequest; no call of its name waits in its process set. Not ok, and
   // nothing is sent, if the attempt is over: the call ends with that.
@@ -57,7 +49,7 @@ class Participant {
   void Withdraw(ProcessSetId set, uint64_t attempt, const std::string& why);
 
   // What the calls since the last time want to be sent; forgets it.
-  std::vector<Outgoing> TakeOutgoing() { return std::exchange(outgoing_, {}); }
+  std::vector<RequestBatch> TakeOutgoing() { return outgoing_.Take(); }
 
   // The attempts that this rank has left since the last time because of others; forgets them.
   std::vector<AttemptEnd> TakeLeft() { return std::exchange(left_, {}); }
@@ -72,82 +64,37 @@ class Participant {
   Status OnResend(const std::vector<uint32_t>& cache_ids);
 
   // Gives up: the calls that wait, ascending.
-  std::vector<CallId> TakeCalls();
+  std::vector<CallId> TakeCalls() { return calls_.TakeAll(); }
 
-  // participant_lock.cc. A kLock frame: takes the lock, or declines it. Internal if the lock makes
-  // no sense here.
+  // A kLock or kUnlock frame: as LockedCalls.
   Status OnLock(const LockMessage& lock, TimePoint now);
-  // A kStop frame.
-  Status OnStop(const LockMessage& stop);
-  // A kUnlock frame. Adds the batches that this rank has not entered and others have to the runs,
-  // and to `recalled` the plans whose calls wait again, because not all ranks have entered them.
   Status OnUnlock(const LockMessage& unlock, std::vector<uint64_t>* recalled);
-  // Ends a lock that there is. After kShutdown this rank takes no lock any more.
-  void StopLock(UnlockReason reason);
-  // Why a lock in which something has waited for too long ends.
-  UnlockReason WhatWaits() const;
-  // Whether the plan is a batch of the present lock that has not ended here.
-  bool HasEntered(uint64_t sequence) const;
-  // The backend has run a plan.
-  void OnPlanEnded(uint64_t sequence);
-  // The batches of the lock that begin now; forgets them.
-  std::vector<PlanRun> TakeEntered() { return std::exchange(entered_runs_, {}); }
-  const LockedSchedule* lock() const { return lock_.get(); }
-  // The locks that have begun or ended since the last time; forgets them.
-  std::vector<LockNews> TakeLockNews() { return std::exchange(lock_news_, {}); }
-  // Rounds of locks that are known to be run by all ranks. Does not decrease.
-  uint64_t lock_rounds() const;
+  LockedCalls& locked() { return locked_; }
+  const LockedCalls& locked() const { return locked_; }
 
-  size_t waiting() const { return waiting_.size(); }
+  size_t waiting() const { return calls_.size(); }
   int64_t cache_hits() const { return cache_hits_; }
 
  private:
-  struct WaitingCall {
-    CallId id = 0;
-    Request request;
-    uint64_t attempt = 0;
-    uint32_t sent_id = 0;  // 0: sent in full
-    bool in_plan = false;  // named by the plan that is being taken
-  };
   struct Attempt {
     uint64_t number = 0;
     Status error;  // of the one before
   };
   uint64_t AttemptOf(ProcessSetId set) const;
   void Leave(ProcessSetId set, const Status& error, Status reported);
-  Outgoing* Batch();
   Status FindMembers(PlanRun* run) const;
   Status FindCall(const PlanRun& run, PlanItem* item, WaitingCall** call);
   Status CheckItem(const PlanRun& run, const PlanItem& item, const Request& request) const;
-  void TakeCall(WaitingCall* call);
   Status ChangeSets(PlanRun* run);
-  // participant_lock.cc
-  bool Locked() const { return lock_ != nullptr && !lock_->frozen(); }
-  Status CheckLock(const LockMessage& lock) const;
-  std::optional<UnlockReason> WhyNot(const LockMessage& lock) const;
-  UnlockReason WhyUnlockedBy(const Request& request) const;
-  LockNews News() const;
-  void Freeze(bool declined, UnlockReason reason);
-  void EnterBatches(TimePoint now);
-  UnlockReason WhyApart(LockedBatch early) const;
-  PlanRun RunOf(uint64_t number, PlanEntry entry) const;
 
   const Rank rank_;
   ProcessSets* const process_sets_;
-  NameTable<WaitingCall> waiting_;
-  // Calls that were sent as an id and wait. Stays true when the id is evicted meanwhile.
-  std::unordered_map<uint32_t, WaitingCall*> sent_ids_;
+  WaitingCalls calls_;
   KnownIds known_;
+  OutgoingRequests outgoing_;
+  LockedCalls locked_;
   std::map<ProcessSetId, Attempt> attempts_;  // of sets in which one is over
-  std::vector<Outgoing> outgoing_;
   std::vector<AttemptEnd> left_;
-  std::unique_ptr<LockedSchedule> lock_;  // from kLock to kUnlock
-  // Calls of batches that were entered and have not ended, by the number of the plan.
-  std::map<uint64_t, std::vector<WaitingCall>> entered_;
-  std::vector<PlanRun> entered_runs_;
-  std::vector<LockNews> lock_news_;
-  uint64_t lock_rounds_ = 0;  // of locks that are over
-  bool declines_locks_ = false;
   uint64_t last_sequence_ = 0;
   int64_t cache_hits_ = 0;
 };
