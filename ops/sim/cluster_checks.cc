@@ -17,7 +17,7 @@ bool Cluster::NothingFollows(Rank rank, const EngineEvents& events) const {
          !events.shutdown && !events.unlock;
 }
 
-// Between ranks that run a locked schedule nothing is said but that they are alive.
+// Ranks that run a locked schedule send each other nothing but heartbeats and faults.
 void Cluster::CheckFrames(Rank rank, bool locked, const EngineEffects& effects) {
   for (const auto& [to, frame] : effects.frames) {
     const auto type = static_cast<FrameType>(frame[0]);

@@ -13,7 +13,7 @@ const std::vector<DataType> kFloats = {DataType::kFloat16, DataType::kBfloat16, 
 const std::vector<ReduceOp> kRandomOps = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
                                           ReduceOp::kMax};
 
-// The kinds that use the backend and are possible among so many ranks.
+// The kinds that use the backend and are possible among this number of ranks.
 std::vector<CollectiveKind> KindsFor(size_t ranks) {
   std::vector<CollectiveKind> kinds;
   for (int i = 0; i < kNumCollectiveKinds; ++i) {

@@ -37,12 +37,12 @@ using Phase = std::vector<Call>;
 // begins the next attempt when the calls that were made have ended.
 struct AttemptScript {
   std::vector<Phase> phases;
-  Duration fails_after = kNever;  // the step fails so long after its begin, unless it has ended
+  Duration fails_after = kNever;  // after its begin: the step fails then, unless it has ended
   bool fails_at_end = false;      // else after its last phase
 };
 
 // What one of the users on a rank does, one attempt after the other. The users of a rank work at
-// the same time; all but the first attempt need a process set of which nobody else is a user.
+// the same time; all but the first attempt need a process set that no other user has.
 struct UserScript {
   ProcessSetId process_set = kGlobalProcessSet;
   bool removed = false;  // the set is removed meanwhile
@@ -58,7 +58,7 @@ struct Workload {
   Config config;
   size_t largest_phase = 0;
   Duration between_calls = 200 * kMicrosecond;  // at most, of one phase
-  // From the begin of the run, a fault happens; or within so many steps of the engine.
+  // A fault happens within this time from the begin of the run, or this number of Engine::Steps.
   Duration fault_within = 60 * kMillisecond;
   int64_t fault_within_steps = 60;
 };

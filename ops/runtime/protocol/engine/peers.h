@@ -13,8 +13,9 @@
 namespace tfring {
 
 // What this rank knows about the other ranks: which have said goodbye, whose control connection has
-// ended, which are suspected to be lost, and when a heartbeat is due to or overdue from a control
-// peer (all others on rank 0, rank 0 on all others). Part of the engine.
+// ended, which may be lost, and when a heartbeat is due to a control peer or overdue from it. The
+// control peers of rank 0 are all other ranks, those of any other rank are rank 0. Part of the
+// engine.
 class Peers {
  public:
   // Why a rank may be lost. A hard suspicion comes from a plan that broke: the generation ends in
@@ -26,8 +27,8 @@ class Peers {
     bool hard = false;
   };
 
-  // Until a peer has been heard of once it may be silent for `start_timeout`, if that is longer
-  // than the timeout of heartbeats: it may still be starting.
+  // A peer that was never heard may be silent for `start_timeout`, if that is longer than the
+  // timeout of heartbeats: it may still be starting.
   Peers(Rank rank, int size, const Config& config, Duration start_timeout);
 
   const std::vector<Rank>& control_peers() const { return control_peers_; }
@@ -62,7 +63,7 @@ class Peers {
     state_[peer].received = now;
     state_[peer].heard = true;
   }
-  // This process did not run for so long: nobody's silence is to be judged by that time.
+  // This process did not run for `pause`: no peer's silence is judged by that time.
   void PutOff(Duration pause);
   // Control peers to which a heartbeat has to be sent now.
   std::vector<Rank> HeartbeatsDue(TimePoint now) const;
@@ -82,7 +83,7 @@ class Peers {
     bool heard = false;  // at all
   };
   TimePoint SilentFrom(Rank peer) const;
-  // Rank 0 also after its goodbye: it may plan for others as long as it is connected.
+  // Rank 0 also after its goodbye: it may plan for others while it is connected.
   bool Watched(Rank peer) const {
     return (!state_[peer].departed || peer == 0) && !state_[peer].gone;
   }

@@ -11,15 +11,15 @@
 
 namespace tfring {
 
-// How a lock ends, on rank 0: collects how many batches each rank has entered, and decides which of
-// them run. Pure; part of the Negotiator.
+// Ends a locked schedule, on rank 0: collects the number of batches that each rank has entered, and
+// decides which of them run. Pure; part of the Negotiator.
 class LockCoordinator {
  public:
   explicit LockCoordinator(int size) : frozen_(static_cast<size_t>(size)) {}
 
   void Start(uint64_t id);
 
-  // There is a lock: from Start until all ranks have frozen.
+  // From Start until all ranks have frozen.
   bool locked() const { return locked_; }
   bool frozen(Rank rank) const { return frozen_[static_cast<size_t>(rank)].has_value(); }
   bool any_frozen() const { return count_ > 0; }
@@ -27,8 +27,8 @@ class LockCoordinator {
   // Internal if no correct rank sends this.
   Status OnFrozen(Rank rank, const LockMessage& message);
 
-  // All ranks have frozen: which batches run. Ends the lock. Until the next Start `entered` and
-  // `declined` can be asked for.
+  // When all ranks have frozen: ends the schedule, and returns which batches run. `entered` and
+  // `declined` keep their values until the next Start.
   std::optional<LockMessage> TakeUnlock();
   uint64_t entered(Rank rank) const { return frozen_[static_cast<size_t>(rank)]->entered; }
   bool declined(Rank rank) const { return frozen_[static_cast<size_t>(rank)]->declined; }

@@ -11,15 +11,15 @@
 
 namespace tfring {
 
-// Finds out, on rank 0, that plans repeat. What is planned between two moments at which nothing
-// waits is a segment. Two segments are equal if they hold the same cache ids, however they were
-// fused. A lock fuses what was fused in all of the last kFusedRounds rounds: in a batch the first
-// call waits for the last one. The last lock comes back with the fusion that it had.
-// What it says is a guess: a lock that does not fit is slow, not wrong. Constant work per plan,
-// limited memory. Pure; part of the Sequencer.
+// Finds plans that repeat, on rank 0. The plans between two moments at which nothing waits are a
+// segment. Two segments are equal if they hold the same cache ids, however they were fused. A
+// locked schedule fuses what was fused in all of the last kFusedRounds rounds, because in a batch
+// the first call waits for the last one. The last schedule comes back with the fusion that it had.
+// The result is a guess: a schedule that does not fit is slow, not wrong. Constant work per plan,
+// limited memory. Pure; part of the LockMaker.
 class LockDetector {
  public:
-  // So many rounds in a row have to be equal.
+  // This many rounds in a row have to be equal.
   static constexpr uint64_t kRounds = 3;
   // The same where some tensors were fused in all of them.
   static constexpr uint64_t kFusedRounds = 5;
@@ -32,14 +32,14 @@ class LockDetector {
   // Whether there was a plan since the last OnQuiet.
   bool fresh() const { return odd_ || !present_.empty(); }
 
-  // Nothing waits. The batches of one round if it is time to lock them, else none.
+  // Nothing waits. Returns the batches of one round if it is time to lock them, else nothing.
   std::vector<LockedBatch> OnQuiet();
 
-  // The lock is over; all ranks have entered `entered` batches of it. The calls of the ids `early`
-  // came long before others of their batches: the next lock has those batches in two parts.
+  // The schedule is over, and all ranks have entered `entered` of its batches. The calls of the ids
+  // `early` came long before the others of their batches: the next schedule splits those batches.
   void OnUnlock(uint64_t entered, const LockedBatch& early = {});
 
-  // How many equal rounds the next lock needs, unless it is the one that was there before.
+  // The equal rounds that the next schedule needs, unless it is the last one again.
   uint64_t needed() const { return needed_; }
 
  private:
@@ -64,8 +64,8 @@ class LockDetector {
   uint64_t seen_ = 0;                          // how many there were in all
   std::map<LockedBatch, uint64_t> last_seen_;  // by ids: the number of the last such segment
   size_t period_ = 0;                          // 0: unknown
-  uint64_t matched_ = 0;                // so many of the last segments equal that one period before
-  std::vector<LockedBatch> last_lock_;  // ids of its segments, sorted
+  uint64_t matched_ = 0;                       // last segments that equal the one a period before
+  std::vector<LockedBatch> last_lock_;         // ids of its segments, sorted
   std::map<LockedBatch, std::vector<LockedBatch>> fused_;  // by these: its batches
   size_t locked_batches_ = 0;
   uint64_t needed_ = kRounds;

@@ -12,14 +12,14 @@
 
 namespace tfring {
 
-// One rank's view of a lock: which of its calls wait, and which batch it may enter. Batches are
-// entered in order, round after round, each as soon as this rank's calls of all its ids wait. A
-// call counts for the next batch that has its id: a name has at most one call that waits. Pure;
-// part of the Participant.
+// One rank's view of a locked schedule: which of its calls wait, and which batch it may enter. The
+// rank enters batches in order, round after round, each as soon as its calls of all ids of the
+// batch wait. A call counts for the next batch that has its id, because a name has at most one call
+// that waits. Pure; part of LockedCalls.
 class LockedSchedule {
  public:
-  // The calls of a batch are apart if the first comes kApart or longer before the last, in
-  // kApartRounds rounds in a row.
+  // The calls of a batch are apart if, in kApartRounds rounds in a row, the first comes at least
+  // kApart before the last.
   static constexpr Duration kApart = 5 * kMillisecond;
   static constexpr int kApartRounds = 5;
 
@@ -28,14 +28,14 @@ class LockedSchedule {
   uint64_t id() const { return id_; }
   bool Has(uint32_t cache_id) const { return calls_.count(cache_id) > 0; }
 
-  // The call of this id, which the lock has, waits from now on.
+  // The call of this id waits from now on. The schedule has the id.
   void OnCall(uint32_t cache_id, TimePoint now);
 
   // Enters the next batch if its calls are there, and returns its number.
   std::optional<uint64_t> Enter(TimePoint now);
 
-  // Of the batch that was entered last: the ids whose calls have come before the others, if they
-  // have for kApartRounds. Then the batch could have begun without the others.
+  // Of the batch that was entered last: the ids whose calls came before the others for
+  // kApartRounds. The batch could have begun without the others.
   LockedBatch Apart() const;
 
   // A batch that was entered has ended.
@@ -50,7 +50,7 @@ class LockedSchedule {
   size_t batches() const { return batches_.size(); }  // of a round
   uint64_t SequenceOf(uint64_t number) const { return id_ + 1 + number; }
 
-  // Whether something waits: a call, or a batch that was entered, for the other ranks or its data.
+  // Whether a call waits, or a batch that was entered waits for other ranks or for its data.
   bool waits() const { return !frozen_ && (waiting_ > 0 || running_ > 0); }
   // Changes with every batch that is entered or ends, and when something begins to wait.
   uint64_t activity() const { return activity_; }
@@ -81,13 +81,13 @@ class LockedSchedule {
   std::vector<Spread> spreads_;  // by batch of a round
 };
 
-// Says when something has waited in a lock for so long that the lock should end: without it rank 0
-// sees who waits for whom.
+// Says when something has waited too long in a locked schedule, so that the schedule should end:
+// without it rank 0 sees which rank waits for which.
 class LockTimer {
  public:
   static constexpr Duration kPatience = 100 * kMillisecond;
 
-  // After each change; `lock` may be null.
+  // To be called after each change. `lock` may be null.
   void Update(const LockedSchedule* lock, TimePoint now);
   void PutOff(Duration pause) { since_ += waits_ ? pause : 0; }
   TimePoint deadline() const { return waits_ ? since_ + kPatience : kNever; }

@@ -10,19 +10,19 @@
 
 namespace tfring {
 
-// A lock has begun, or is over: the same on all ranks. A value type.
+// A locked schedule has begun or is over. The same on all ranks. A value type.
 struct LockNews {
   uint64_t id = 0;
   bool over = false;
   size_t batches = 0;  // of a round
   size_t tensors = 0;  // calls, of a round
-  // With `over`: rounds that all ranks have run whole, and which rank ended it, and why.
+  // With `over`: the rounds that all ranks have run to the end, the rank that ended it, and why.
   uint64_t rounds = 0;
   Rank rank = 0;
   UnlockReason reason;
 };
 
-// "other_call": the name of the cause where causes are counted.
+// The name of the cause in metrics: "other_call".
 const char* UnlockCauseName(UnlockCause cause);
 
 // A sentence for the log.

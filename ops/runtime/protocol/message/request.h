@@ -58,8 +58,8 @@ bool operator==(const Request& a, const Request& b);
 // "allreduce of tensor 'x'", the beginning of error messages.
 TFRING_EXPORT std::string Describe(const Request& request);
 
-// Whether the call sites of the ranks have to be equal. Calls of which one rank is the root may
-// well stand on one line for the root and on another for the rest; a barrier mixes up no data.
+// Whether the call sites of the ranks have to be equal. A call with a root may stand on one line
+// for the root and on another for the rest, and a barrier mixes up no data.
 bool CallSiteCounts(const Request& request);
 
 // Of all tensors together; INT64_MAX when that does not fit.
@@ -73,8 +73,8 @@ std::vector<Rank> RanksOf(const Request& request, const std::vector<Rank>& membe
 // CheckRequest.
 std::vector<int64_t> RowsByMember(const Request& request, size_t members);
 
-// Turns `request` into a refusal with the message of `why` as its reason. Only the fields that a
-// refusal needs are kept, so that it can be encoded whatever was wrong with the others.
+// Turns `request` into a refusal with the message of `why` as its reason. Keeps only the fields
+// that a refusal needs, so that it can be encoded whatever was wrong with the others.
 TFRING_EXPORT void Refuse(const Status& why, Request* request);
 
 }  // namespace tfring

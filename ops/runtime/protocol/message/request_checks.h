@@ -10,7 +10,7 @@
 
 namespace tfring {
 
-// What the rank that makes a call has of it in memory.
+// The memory of a call on the rank that makes it.
 struct CallMemory {
   const std::vector<TensorBuffer>& buffers;
   bool allocates = false;  // outputs when the plan arrives
@@ -19,13 +19,12 @@ struct CallMemory {
 // All checks of a call that need no other rank. `members` is the process set, `self` the rank that
 // calls. InvalidArgument names the tensor. Pure.
 //
-// CheckRouting: what rank 0 needs to match the call with those of the other ranks, that is the
-// name, the kind and the two ends of a send/recv. A call that fails here ends on its own rank.
+// CheckRouting: the name, the kind and the two ends of a send/recv. Rank 0 needs them to match the
+// call with those of the other ranks. A call that fails here ends on its own rank.
 Status CheckRouting(const Request& request, const std::vector<Rank>& members, Rank self);
-// CheckContent: all else, that is known enums, a reducible dtype, shapes and splits that the kind
-// can have, a root that is a member, and, on the rank that calls, `memory` for it. A call that
-// fails here has to be refused (see Refuse), so that the other ranks do not wait for it. The
-// request has passed CheckRouting.
+// CheckContent: known enums, a reducible dtype, shapes and splits that fit the kind, a root that is
+// a member, and, on the rank that calls, `memory`. A call that fails here has to be refused (see
+// Refuse), so that the other ranks do not wait for it. The request has passed CheckRouting.
 Status CheckContent(const Request& request, const std::vector<Rank>& members, Rank self,
                     const CallMemory* memory);
 // Both, for rank 0, which trusts no other rank; a refusal has no content.

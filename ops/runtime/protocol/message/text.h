@@ -7,17 +7,17 @@
 
 namespace tfring {
 
-// Of a text that one rank tells all others.
+// The length of a text that one rank tells all others.
 inline constexpr size_t kMaxReasonBytes = 1024;
 
-// What to do when collectives of all ranks are not possible any more: the end of such errors.
+// The end of errors after which no collective of all ranks is possible any more.
 inline constexpr char kWhatToDo[] = "unless the job is elastic, it must be started again";
 
 // Whether Python can decode it: no bytes that are not UTF-8, no overlong forms, no surrogates.
 bool IsUtf8(std::string_view text);
 
-// The text as UTF-8 of at most `max_bytes`: bytes that are none become "?", and what is too long
-// is cut between two characters and ends with " ...". `max_bytes` is at least 8.
+// The text as UTF-8 of at most `max_bytes`, which is at least 8. Bytes that are not UTF-8 become
+// "?". A longer text is cut between two characters and ends with " ...".
 std::string Shortened(std::string_view text, size_t max_bytes = kMaxReasonBytes);
 
 }  // namespace tfring

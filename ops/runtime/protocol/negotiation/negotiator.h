@@ -69,11 +69,12 @@ class Negotiator {
   // Null on other ranks than 0.
   const LockCoordinator* coordinator() const { return coordinator_.get(); }
 
-  // Not null: a lock is over. Its plans that not all ranks have entered: their calls wait again.
+  // Once after the end of a locked schedule: the plans that not all ranks have entered. Their calls
+  // wait again.
   std::optional<std::vector<uint64_t>> TakeRecalled() { return std::exchange(recalled_, {}); }
 
-  // Rank 0 only: there is a lock. What ranks send meanwhile, kFrozen aside, has to be kept until it
-  // is over. Requests that came before the sender's kFrozen are dropped then, unless it declined.
+  // On rank 0: there is a locked schedule. Until it is over, frames about requests have to be kept
+  // (see KeptEvents).
   bool locked() const { return coordinator_ != nullptr && coordinator_->locked(); }
 
   // Ends a lock that there is; after kShutdown no other follows on this rank.
@@ -86,7 +87,7 @@ class Negotiator {
   // and returns them, ascending; everything was drained before. `error` as in OnDeparted.
   std::vector<CallId> Leave(const std::string& error, TimePoint now);
 
-  // This process did not run for so long: no stall is judged by that time.
+  // This process did not run for `pause`: no stall is judged by that time.
   void PutOff(Duration pause);
 
   // Checks that are due; `progress` of the backend differs from the last if data has moved.

@@ -36,8 +36,8 @@ struct Agreement {
 
 // The sequencer's response cache, for kinds that are cacheable: the agreement of each cache id. Ids
 // ascend and are never used twice in a generation, so an id that crosses its own eviction cannot be
-// mistaken for another request. When the cache is full the least recently planned agreement is
-// evicted. Part of the Sequencer.
+// mistaken for another request. A full cache evicts the least recently planned agreement. Part of
+// the Planner.
 class ResponseCache {
  public:
   using Evicted = std::vector<std::pair<ProcessSetId, uint32_t>>;

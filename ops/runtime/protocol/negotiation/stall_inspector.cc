@@ -9,7 +9,7 @@
 namespace tfring {
 namespace {
 
-// A report names so many different places of the program.
+// A report names at most this many different places of the program.
 constexpr size_t kMaxPlaces = 16;
 
 // " at train.py:40 (allreduce of tensor 'a')", or the part of it that is known.

@@ -54,7 +54,7 @@ class StallReports {
   const Joins& joins_;
   StallInspector inspector_;
   const Duration shutdown_;
-  const Duration circle_warning_;           // as long as ranks may wait for each other
+  const Duration circle_warning_;           // ranks may wait this long for each other
   std::map<Rank, TimePoint> last_request_;  // when a rank last asked for anything
   TimePoint next_circle_check_ = 0;         // not before
   uint64_t reported_circle_ = 0;            // handle of its oldest tensor

@@ -13,7 +13,7 @@
 namespace tfring {
 namespace {
 
-// An error message lists so many different values.
+// An error message lists at most this many different values.
 constexpr size_t kMaxValuesNamed = 8;
 // Bounds the frame of one plan.
 constexpr size_t kMaxNegotiatedValues = 1u << 20;

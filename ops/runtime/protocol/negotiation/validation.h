@@ -19,8 +19,8 @@ using Layouts = std::map<uint64_t, std::string>;
 // Checks that all ranks that take part make the same call: requests[i] is the request of members[i]
 // under one name, never null. FailedPrecondition names the tensor, the ranks, both values and what
 // to do; InvalidArgument repeats the reason for which a rank refused its own call, or says that the
-// call is too large for so many ranks. All checks that compare the requests of several ranks, and
-// their messages, go here; those of a request by itself into CheckContent.
+// call is too large for this number of ranks. All checks that compare the requests of several
+// ranks, and their messages, go here; those of a request by itself into CheckContent.
 Status ValidateAgreement(const std::vector<Rank>& members,
                          const std::vector<const Request*>& requests, const Layouts& layouts = {});
 
