@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfring.ops import arguments, builders, library, names
-from tfring.runtime.process_sets import ProcessSet, checked_id, global_process_set
+from tfring.runtime.process_sets import ProcessSet, global_process_set
 
 
 @library.outside_autograph
@@ -49,11 +49,10 @@ def allgather(
             shape.
         tf.errors.UnavailableError: a rank was lost.
     """
-    process_set_id = checked_id(process_set)
     gradient = arguments.checked_gradient(gradient)
-    arguments.require_init("allgather")
+    process_set_id = arguments.begin("allgather", process_set)
     value = arguments.checked_tensor(tensor, name, library.MOVABLE, "allgather")
-    full_name = names.collective_name("allgather", name, ignore_name_scope, process_set)
+    full_name = names.collective_name("allgather", name, ignore_name_scope, process_set_id)
     return builders.allgather_op(
         [value], name=full_name, process_set_id=process_set_id, gradient=gradient
     )[0]
@@ -79,22 +78,16 @@ def grouped_allgather(
     Raises:
         Exception: what allgather raises.
     """
-    process_set_id = checked_id(process_set)
     gradient = arguments.checked_gradient(gradient)
-    arguments.require_init("grouped_allgather")
+    process_set_id = arguments.begin("grouped_allgather", process_set)
     values = [arguments.checked_tensor(t, name, library.MOVABLE, "allgather") for t in tensors]
     if not values:
         return []
-    full_name = names.collective_name("grouped_allgather", name, ignore_name_scope, process_set)
-    results: list[Any] = [None] * len(values)
-    for op_name, positions in arguments.by_dtype(values, full_name):
-        gathered = builders.allgather_op(
-            [values[i] for i in positions],
-            name=op_name,
-            process_set_id=process_set_id,
-            group=True,
-            gradient=gradient,
-        )
-        for i, result in zip(positions, gathered, strict=True):
-            results[i] = result
-    return results
+    full_name = names.collective_name("grouped_allgather", name, ignore_name_scope, process_set_id)
+    return arguments.build_by_dtype(
+        values,
+        full_name,
+        lambda part, part_name: builders.allgather_op(
+            part, name=part_name, process_set_id=process_set_id, group=True, gradient=gradient
+        ),
+    )

@@ -9,7 +9,6 @@ Distributed Training with Adaptive Summation, https://arxiv.org/abs/2006.02924).
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -81,17 +80,27 @@ def allreduce(
         tf.errors.UnavailableError: a rank was lost.
     """
     op = arguments.checked_op(op, average)
-    options = _Options(op, compression, prescale_factor, postscale_factor, checked_id(process_set))
-    arguments.require_init("allreduce")
-    options.check([tensor], name)
-    _note([tensor])
+    process_set_id = arguments.begin("allreduce", process_set)
+    _note(tensor)
     if isinstance(tensor, tf.IndexedSlices):
-        full_name = names.collective_name("allreduce", name, ignore_name_scope, process_set)
-        return options.reduce_sparse([tensor], full_name, device_sparse)[0]
+        sparse.check_allreduce(tensor, name, op, prescale_factor, postscale_factor)
+        full_name = names.collective_name("allreduce", name, ignore_name_scope, process_set_id)
+        reduction = sparse.SparseReduction(op, process_set_id, device=device_sparse)
+        return reduction.reduce([tensor], full_name)[0]
+    compressed = compression is not Compression.none
     with arguments.on_device(device_dense):
-        wires = options.compress([tensor], name)
-        full_name = names.collective_name("allreduce", name, ignore_name_scope, process_set)
-        return options.reduce_dense(wires, full_name, group=False)[0]
+        if compressed:
+            tensor, context = compression.compress(tf.convert_to_tensor(tensor))
+        sent = arguments.checked_reducible(tensor, name, "allreduce", op)
+        [reduced] = builders.allreduce_op(
+            [sent],
+            name=names.collective_name("allreduce", name, ignore_name_scope, process_set_id),
+            op=op,
+            prescale=prescale_factor,
+            postscale=postscale_factor,
+            process_set_id=process_set_id,
+        )
+        return compression.decompress(reduced, context) if compressed else reduced
 
 
 @library.outside_autograph
@@ -120,27 +129,60 @@ def grouped_allreduce(
         Exception: what allreduce raises.
     """
     op = arguments.checked_op(op, average)
-    options = _Options(op, compression, prescale_factor, postscale_factor, checked_id(process_set))
-    arguments.require_init("grouped_allreduce")
+    process_set_id = arguments.begin("grouped_allreduce", process_set)
     if not tensors:
         return []
-    options.check(tensors, name)
-    _note(tensors)
+    for tensor in tensors:
+        _note(tensor)
+        if isinstance(tensor, tf.IndexedSlices):
+            sparse.check_allreduce(tensor, name, op, prescale_factor, postscale_factor)
     sparse_at = [i for i, t in enumerate(tensors) if isinstance(t, tf.IndexedSlices)]
     dense_at = [i for i in range(len(tensors)) if i not in sparse_at]
-    results: dict[int, Any] = {}
+    first: list[Any] = []  # the first result, which comes if all ranks have the same lists
+
     with arguments.on_device(device_dense):
-        wires = options.compress([tensors[i] for i in dense_at], name)
-        full_name = names.collective_name("grouped_allreduce", name, ignore_name_scope, process_set)
-        reduced = options.reduce_dense(wires, full_name, group=True, sparse_at=sparse_at)
-    results.update(zip(dense_at, reduced, strict=True))
+        wires = arguments.compress(
+            [tensors[i] for i in dense_at], name, compression, "allreduce", op
+        )
+        full_name = names.collective_name(
+            "grouped_allreduce", name, ignore_name_scope, process_set_id
+        )
+        sent = [wire for wire, _ in wires]
+        # It covers the ops behind the first and the positions of tf.IndexedSlices: ranks whose
+        # lists differ get an error before one waits in a collective that others do not make.
+        later = [
+            part.removeprefix(full_name) for part, _ in arguments.by_dtype(sent, full_name)[1:]
+        ]
+        layout = buckets.text_hash(f"{later}{sparse_at}") if later or sparse_at else 0
+
+        def reduce(part: list[Any], part_name: str) -> list[Any]:
+            with tf.control_dependencies(first[:1]):
+                reduced = builders.allreduce_op(
+                    part,
+                    name=part_name,
+                    op=op,
+                    prescale=prescale_factor,
+                    postscale=postscale_factor,
+                    process_set_id=process_set_id,
+                    layout_hash=layout,
+                    group=True,
+                )
+            first.extend(reduced)
+            return reduced
+
+        dense = arguments.build_by_dtype(sent, full_name, reduce)
+        dense = [
+            compression.decompress(each, context)
+            for each, (_, context) in zip(dense, wires, strict=True)
+        ]
+    results = dict(zip(dense_at, dense, strict=True))
     if sparse_at:
         # The first collective has the plain name on every rank, whatever its list.
         sparse_name = f"{full_name}.sparse" if dense_at else full_name
-        with tf.control_dependencies(reduced[:1]):
-            slices = [tensors[i] for i in sparse_at]
-            reduced = options.reduce_sparse(slices, sparse_name, device_sparse)
-        results.update(zip(sparse_at, reduced, strict=True))
+        with tf.control_dependencies(first[:1]):
+            reduction = sparse.SparseReduction(op, process_set_id, device=device_sparse)
+            slices = reduction.reduce([tensors[i] for i in sparse_at], sparse_name)
+        results.update(zip(sparse_at, slices, strict=True))
     return [results[i] for i in range(len(tensors))]
 
 
@@ -232,69 +274,7 @@ def start_bucket_allreduce(
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Options:
-    """What one call of allreduce or grouped_allreduce does to its tensors."""
-
-    op: int
-    compression: Any
-    prescale: float
-    postscale: float
-    process_set_id: int
-
-    def check(self, tensors: Sequence[Any], name: str | None) -> None:
-        """Raises what cannot be done with those of the tensors that are tf.IndexedSlices."""
-        for tensor in tensors:
-            sparse.check_allreduce(tensor, name, self.op, self.prescale, self.postscale)
-
-    def compress(self, tensors: Sequence[Any], name: str | None) -> list[tuple[Any, Any]]:
-        """Returns what is sent for each dense tensor, and the compression's context."""
-        return arguments.compress(tensors, name, self.compression, "allreduce", self.op)
-
-    def reduce_dense(
-        self,
-        wires: list[tuple[Any, Any]],
-        name: str,
-        *,
-        group: bool,
-        sparse_at: Sequence[int] = (),
-    ) -> list[Any]:
-        """Builds one op per dtype of what `compress` returned.
-
-        The layout hash of the first op covers the later ops and the positions of the
-        tf.IndexedSlices: ranks whose lists differ get an error there, before one of them waits in
-        a collective that the others do not make.
-        """
-        results: list[Any] = [None] * len(wires)
-        parts = arguments.by_dtype([wire for wire, _ in wires], name)
-        later = [part_name.removeprefix(name) for part_name, _ in parts[1:]]
-        layout = buckets.text_hash(f"{later}{list(sparse_at)}") if later or sparse_at else 0
-        first: list[Any] = []
-        for op_name, positions in parts:
-            with tf.control_dependencies(first):
-                reduced = builders.allreduce_op(
-                    [wires[i][0] for i in positions],
-                    name=op_name,
-                    op=self.op,
-                    prescale=self.prescale,
-                    postscale=self.postscale,
-                    process_set_id=self.process_set_id,
-                    layout_hash=layout,
-                    group=group,
-                )
-            first = first or reduced[:1]
-            for i, wire in zip(positions, reduced, strict=True):
-                results[i] = self.compression.decompress(wire, wires[i][1])
-        return results
-
-    def reduce_sparse(self, slices: Sequence[Any], name: str, device: str) -> list[Any]:
-        """Reduces tf.IndexedSlices."""
-        reduction = sparse.SparseReduction(self.op, self.process_set_id, device=device)
-        return reduction.reduce(slices, name)
-
-
-def _note(tensors: Sequence[Any]) -> None:
-    for tensor in tensors:
-        shape = getattr(tensor, "shape", None)
-        elements = tf.TensorShape(shape).num_elements() if shape is not None else 0
-        _largest[0] = max(_largest[0], sys.maxsize if elements is None else elements)
+def _note(tensor: Any) -> None:
+    shape = getattr(tensor, "shape", None)
+    elements = tf.TensorShape(shape).num_elements() if shape is not None else 0
+    _largest[0] = max(_largest[0], sys.maxsize if elements is None else elements)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfring.ops import arguments, builders, library, names
-from tfring.runtime.process_sets import ProcessSet, checked_id, global_process_set
+from tfring.runtime.process_sets import ProcessSet, global_process_set
 
 
 @library.outside_autograph
@@ -55,13 +55,12 @@ def alltoall(
             row shape, or a rank has joined.
         tf.errors.UnavailableError: a rank was lost.
     """
-    process_set_id = checked_id(process_set)
     gradient = arguments.checked_gradient(gradient)
-    arguments.require_init("alltoall")
+    process_set_id = arguments.begin("alltoall", process_set)
     arguments.refuse_sparse([tensor], name, "alltoall")
     value = arguments.checked_tensor(tensor, name, library.MOVABLE, "alltoall")
     sizes = arguments.checked_splits(splits, name)
-    full_name = names.collective_name("alltoall", name, ignore_name_scope, process_set)
+    full_name = names.collective_name("alltoall", name, ignore_name_scope, process_set_id)
     received, received_splits = builders.alltoall_op(
         value, sizes, name=full_name, process_set_id=process_set_id, gradient=gradient
     )

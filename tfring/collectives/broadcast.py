@@ -51,12 +51,11 @@ def broadcast(
             shape or root.
         tf.errors.UnavailableError: a rank was lost.
     """
-    process_set_id = checked_id(process_set)
     gradient = arguments.checked_gradient(gradient)
-    arguments.require_init("broadcast")
+    process_set_id = arguments.begin("broadcast", process_set)
     root_rank = int(root_rank)
     value = arguments.checked_tensor(tensor, name, library.MOVABLE, "broadcast")
-    full_name = names.collective_name("broadcast", name, ignore_name_scope, process_set)
+    full_name = names.collective_name("broadcast", name, ignore_name_scope, process_set_id)
     return builders.broadcast_op(
         [value],
         name=full_name,

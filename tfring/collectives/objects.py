@@ -159,7 +159,7 @@ def _allgather(encode: Callable[[Any], bytes], value: Any, name: str, set_id: in
 def _default_name(kind: str, set_id: int) -> str:
     """One name for all calls of a kind, which therefore have to come from one thread."""
     if is_initialized():
-        names.require_one_thread(kind, set_id)
+        names.count_in_one_thread(kind, set_id)
     return f"tfring.{kind}"
 
 

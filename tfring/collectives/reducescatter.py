@@ -8,7 +8,7 @@ from typing import Any
 from tfring.collectives.compression import Compression
 from tfring.ops import arguments, builders, library, names
 from tfring.ops.reduce_ops import Average
-from tfring.runtime.process_sets import ProcessSet, checked_id, global_process_set
+from tfring.runtime.process_sets import ProcessSet, global_process_set
 
 
 @library.outside_autograph
@@ -130,27 +130,28 @@ def _reducescatter(
 ) -> list[Any]:
     """Builds one op per dtype."""
     op = arguments.checked_elementwise_op(op, "reducescatter")
-    process_set_id = checked_id(process_set)
     gradient = arguments.checked_gradient(gradient)
-    arguments.require_init(kind)
+    process_set_id = arguments.begin(kind, process_set)
     arguments.refuse_sparse(tensors, name, "reducescatter")
     if not tensors:
         return []
-    results: list[Any] = [None] * len(tensors)
     with arguments.on_device(device):
         wires = arguments.compress(tensors, name, compression, "reducescatter", op)
-        full_name = names.collective_name(kind, name, ignore_name_scope, process_set)
-        for op_name, positions in arguments.by_dtype([wire for wire, _ in wires], full_name):
-            reduced = builders.reducescatter_op(
-                [wires[i][0] for i in positions],
-                name=op_name,
+        reduced = arguments.build_by_dtype(
+            [wire for wire, _ in wires],
+            names.collective_name(kind, name, ignore_name_scope, process_set_id),
+            lambda part, part_name: builders.reducescatter_op(
+                part,
+                name=part_name,
                 op=op,
                 prescale=factors[0],
                 postscale=factors[1],
                 process_set_id=process_set_id,
                 group=kind.startswith("grouped"),
                 gradient=gradient,
-            )
-            for i, wire in zip(positions, reduced, strict=True):
-                results[i] = compression.decompress(wire, wires[i][1])
-    return results
+            ),
+        )
+        return [
+            compression.decompress(each, context)
+            for each, (_, context) in zip(reduced, wires, strict=True)
+        ]

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfring.ops import arguments, builders, gradients, library, names
 from tfring.ops.reduce_ops import Average
-from tfring.runtime.process_sets import ProcessSet, checked_id, global_process_set
+from tfring.runtime.process_sets import ProcessSet, global_process_set
 
 
 @library.outside_autograph
@@ -38,9 +38,8 @@ def replicated(
         tf.errors.FailedPreconditionError: tfring is not initialized; or, when the gradient is
             computed, ranks disagree on dtype or shape.
     """
-    process_set_id = checked_id(process_set)
-    arguments.require_init("replicated")
-    full_name = names.collective_name("replicated", name, ignore_name_scope, process_set)
+    process_set_id = arguments.begin("replicated", process_set)
+    full_name = names.collective_name("replicated", name, ignore_name_scope, process_set_id)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def identity(value: Any) -> Any:

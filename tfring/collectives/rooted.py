@@ -11,7 +11,7 @@ from typing import Any
 
 from tfring.ops import arguments, builders, library, names
 from tfring.ops.reduce_ops import Average
-from tfring.runtime.process_sets import ProcessSet, checked_id, global_process_set
+from tfring.runtime.process_sets import ProcessSet, global_process_set
 
 
 @library.outside_autograph
@@ -52,14 +52,13 @@ def reduce(
         tf.errors.UnavailableError: a rank was lost.
     """
     op = arguments.checked_elementwise_op(op, "reduce")
-    process_set_id = checked_id(process_set)
-    arguments.require_init("reduce")
+    process_set_id = arguments.begin("reduce", process_set)
     root_rank = int(root_rank)
     arguments.refuse_sparse([tensor], name, "reduce")
     value = arguments.checked_tensor(tensor, name, library.REDUCIBLE, "reduce")
     return builders.reduce_op(
         [value],
-        name=names.collective_name("reduce", name, ignore_name_scope, process_set),
+        name=names.collective_name("reduce", name, ignore_name_scope, process_set_id),
         root_rank=root_rank,
         op=op,
         prescale=prescale_factor,
@@ -94,14 +93,13 @@ def gather(
             shape or root, or the root has joined.
         tf.errors.UnavailableError: a rank was lost.
     """
-    process_set_id = checked_id(process_set)
-    arguments.require_init("gather")
+    process_set_id = arguments.begin("gather", process_set)
     root_rank = int(root_rank)
     arguments.refuse_sparse([tensor], name, "gather")
     value = arguments.checked_tensor(tensor, name, library.MOVABLE, "gather")
     return builders.gather_op(
         value,
-        name=names.collective_name("gather", name, ignore_name_scope, process_set),
+        name=names.collective_name("gather", name, ignore_name_scope, process_set_id),
         root_rank=root_rank,
         process_set_id=process_set_id,
     )
@@ -144,8 +142,7 @@ def scatter(
             shape or root, or a rank has joined.
         tf.errors.UnavailableError: a rank was lost.
     """
-    process_set_id = checked_id(process_set)
-    arguments.require_init("scatter")
+    process_set_id = arguments.begin("scatter", process_set)
     root_rank = int(root_rank)
     arguments.refuse_sparse([tensor], name, "scatter")
     value = arguments.checked_tensor(tensor, name, library.MOVABLE, "scatter")
@@ -153,7 +150,7 @@ def scatter(
     return builders.scatter_op(
         value,
         sizes,
-        name=names.collective_name("scatter", name, ignore_name_scope, process_set),
+        name=names.collective_name("scatter", name, ignore_name_scope, process_set_id),
         root_rank=root_rank,
         process_set_id=process_set_id,
     )

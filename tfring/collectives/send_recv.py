@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfring.ops import arguments, builders, library, names
-from tfring.runtime.process_sets import ProcessSet, checked_id, global_process_set
+from tfring.runtime.process_sets import ProcessSet, global_process_set
 from tfring.runtime.topology import rank
 
 
@@ -48,14 +48,13 @@ def send(
             dtype or shape, or it has joined.
         tf.errors.UnavailableError: a rank was lost.
     """
-    process_set_id = checked_id(process_set)
-    arguments.require_init("send")
+    process_set_id = arguments.begin("send", process_set)
     source, dest = rank(), int(dest)
     arguments.refuse_sparse([tensor], name, "send")
     value = arguments.checked_tensor(tensor, name, library.MOVABLE, "send")
     return builders.send_op(
         value,
-        name=_name(name, ignore_name_scope, process_set, source, dest),
+        name=_name(name, ignore_name_scope, process_set_id, source, dest),
         source=source,
         destination=dest,
         process_set_id=process_set_id,
@@ -95,15 +94,14 @@ def recv(
             or shape, or it has joined.
         tf.errors.UnavailableError: a rank was lost.
     """
-    process_set_id = checked_id(process_set)
-    arguments.require_init("recv")
+    process_set_id = arguments.begin("recv", process_set)
     source, dest = int(source), rank()
     wanted = tf.TensorSpec(shape, dtype)
     library.check_dtype(wanted, name or arguments.UNNAMED, library.MOVABLE, "recv")
     return builders.recv_op(
         wanted.dtype,
         wanted.shape,
-        name=_name(name, ignore_name_scope, process_set, source, dest),
+        name=_name(name, ignore_name_scope, process_set_id, source, dest),
         source=source,
         destination=dest,
         process_set_id=process_set_id,
@@ -111,11 +109,11 @@ def recv(
 
 
 def _name(
-    name: str | None, ignore_name_scope: bool, process_set: ProcessSet, source: int, dest: int
+    name: str | None, ignore_name_scope: bool, process_set_id: int, source: int, dest: int
 ) -> str:
     """The name that the two give to the call; other pairs may use the same one."""
     if source == dest:
         raise ValueError(f"rank {source} cannot send to or receive from itself")
     return names.collective_name(
-        "send", name, ignore_name_scope, process_set, suffix=f".{source}to{dest}"
+        "send", name, ignore_name_scope, process_set_id, suffix=f".{source}to{dest}"
     )

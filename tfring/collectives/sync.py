@@ -36,8 +36,7 @@ def join(process_set: ProcessSet = global_process_set) -> Any:
         tf.errors.FailedPreconditionError: tfring is not initialized.
         tf.errors.UnavailableError: a rank was lost.
     """
-    process_set_id = checked_id(process_set)
-    arguments.require_init("join")
+    process_set_id = arguments.begin("join", process_set)
     last = builders.join_op(name=_JOIN_NAME, process_set_id=process_set_id)
     if not tf.executing_eagerly():
         return last
@@ -68,7 +67,7 @@ def barrier(process_set: ProcessSet | None = None) -> Any:
     process_set_id = checked_id(chosen)
     if not tf.executing_eagerly():
         arguments.require_init("barrier")
-        full_name = names.collective_name("barrier", None, process_set=chosen)
+        full_name = names.collective_name("barrier", None, process_set_id=process_set_id)
         return builders.barrier_op(name=full_name, process_set_id=process_set_id)
     # All calls share a name, because a rank that has joined makes fewer of them. So only one thread
     # of this rank can be in a barrier of the set at a time.

@@ -86,9 +86,9 @@ def broadcast_(
     """
     given = list(variables)
     tf_variables = [_tf_variable(v) for v in given]
-    arguments.require_init("broadcast_")
+    process_set_id = arguments.begin("broadcast_", process_set)
     values = [arguments.checked_tensor(v, name, library.MOVABLE, "broadcast") for v in tf_variables]
-    full_name = names.collective_name("broadcast_", name, process_set=process_set)
+    full_name = names.collective_name("broadcast_", name, process_set_id=process_set_id)
     parts = arguments.by_dtype(values, full_name)
     assigned = _assign(tf_variables, parts, full_name, root_rank, process_set)
     return given if tf.executing_eagerly() else assigned

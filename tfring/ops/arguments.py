@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -18,6 +18,7 @@ import tensorflow as tf
 from tfring.ops import library, reduce_ops
 from tfring.ops.reduce_ops import Adasum, Average, Sum
 from tfring.runtime import _native, topology
+from tfring.runtime.process_sets import checked_id, global_process_set
 
 UNNAMED = "(without a name)"
 
@@ -47,8 +48,11 @@ def handle_average_backwards_compatibility(op: int | None, average: bool | None)
 
 def checked_op(op: int | None, average: bool | None = None) -> int:
     """Returns the reduce operation's number; ValueError for one that does not exist."""
-    chosen = int(handle_average_backwards_compatibility(op, average))
-    reduce_ops.name_of(chosen)
+    if op is None or average is not None:
+        op = handle_average_backwards_compatibility(op, average)
+    chosen = int(op)
+    if chosen not in reduce_ops.NAMES:
+        reduce_ops.name_of(chosen)  # raises
     return chosen
 
 
@@ -72,6 +76,19 @@ def checked_gradient(gradient: str) -> str:
     return gradient
 
 
+def begin(kind: str, process_set: Any) -> int:
+    """Returns the id of the process set that a call is about to use.
+
+    Raises:
+        ValueError: the process set is not registered.
+        tf.errors.FailedPreconditionError: tfring is not initialized; `kind` is what was called.
+    """
+    set_id = 0 if process_set is global_process_set else checked_id(process_set)
+    if not _native.core.is_initialized():
+        require_init(kind)
+    return set_id
+
+
 def require_init(what: str) -> None:
     """Raises tf.errors.FailedPreconditionError, which says why, unless the runtime is running."""
     if _native.core.is_initialized():
@@ -83,13 +100,19 @@ def require_init(what: str) -> None:
         raise tf.errors.FailedPreconditionError(None, None, f"{what}: {why}") from None
 
 
-def checked_tensor(
-    tensor: Any, name: str | None, supported: Sequence[str], kind: str, variant: str = ""
-) -> Any:
-    """Returns the value as a tensor; TypeError for a dtype that `kind` (`variant`) cannot take."""
+def checked_tensor(tensor: Any, name: str | None, supported: Sequence[str], kind: str) -> Any:
+    """Returns the value as a tensor; TypeError for a dtype that `kind` cannot take."""
     value = tf.convert_to_tensor(tensor)
-    library.check_dtype(value, name or UNNAMED, supported, kind + variant)
+    if value.dtype.name not in supported:
+        library.check_dtype(value, name or UNNAMED, supported, kind)
     return value
+
+
+def checked_reducible(tensor: Any, name: str | None, kind: str, op: int) -> Any:
+    """As checked_tensor, for a reduction with `op`."""
+    if op == Adasum:
+        return checked_tensor(tensor, name, _FLOATS, f"{kind} with op=Adasum")
+    return checked_tensor(tensor, name, library.REDUCIBLE, kind)
 
 
 def refuse_sparse(tensors: Sequence[Any], name: str | None, kind: str) -> None:
@@ -106,11 +129,19 @@ def compress(
 ) -> list[tuple[Any, Any]]:
     """Returns what goes over the wire for each tensor, and the compression's context."""
     pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
-    supported = _FLOATS if op == Adasum else library.REDUCIBLE
-    variant = " with op=Adasum" if op == Adasum else ""
-    return [
-        (checked_tensor(wire, name, supported, kind, variant), context) for wire, context in pairs
-    ]
+    return [(checked_reducible(wire, name, kind, op), context) for wire, context in pairs]
+
+
+def build_by_dtype(
+    tensors: Sequence[Any], name: str, build: Callable[[list[Any], str], list[Any]]
+) -> list[Any]:
+    """Calls build(tensors, name) for each dtype; returns all results in the order of `tensors`."""
+    results: list[Any] = [None] * len(tensors)
+    for part_name, positions in by_dtype(tensors, name):
+        built = build([tensors[i] for i in positions], part_name)
+        for i, result in zip(positions, built, strict=True):
+            results[i] = result
+    return results
 
 
 def by_dtype(items: Sequence[Any], name: str) -> list[tuple[str, list[int]]]:
@@ -128,14 +159,11 @@ def by_dtype(items: Sequence[Any], name: str) -> list[tuple[str, list[int]]]:
     ]
 
 
-@contextlib.contextmanager
-def on_device(name: str) -> Iterator[None]:
+def on_device(name: str) -> contextlib.AbstractContextManager[Any]:
     """Places the ops that are built in this context; "" leaves that to TensorFlow."""
-    if not name:
-        yield
-        return
-    with tf.device(name):
-        yield
+    device: contextlib.AbstractContextManager[Any]
+    device = tf.device(name) if name else contextlib.nullcontext()
+    return device
 
 
 def checked_splits(splits: Any, name: str | None) -> Any:

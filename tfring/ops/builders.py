@@ -13,8 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring.ops import call_sites, channels, library, placement, step_guard, xla
+from tfring.ops import call_sites, channels, library, names, placement, step_guard, xla
 from tfring.ops.reduce_ops import Average
+from tfring.runtime import _native
 
 
 def allreduce_op(
@@ -34,10 +35,19 @@ def allreduce_op(
     With `early`, an op in a graph on a GPU is done as soon as the GPU has all of its work, and not
     when the results are there.
     """
-    attributes = _reduction(op, prescale, postscale) | {"layout_hash": _as_int64(layout_hash)}
+    attributes = _reduction(op, prescale, postscale)
     if early:
         attributes["early"] = True
-    return _build_list("allreduce", tensors, name, process_set_id, group=group, **attributes)
+    built = _build(
+        "allreduce",
+        name,
+        process_set_id,
+        tensors=list(tensors),
+        group=group,
+        layout_hash=layout_hash,
+        **attributes,
+    )
+    return built if tf.executing_eagerly() else _hand_on(built)
 
 
 def start_allreduce(
@@ -56,7 +66,7 @@ def start_allreduce(
     On a GPU the compiled program goes on with other work between the two, for which it has to be
     built: other ops that wait must not be traced in between. `allreduce_op` builds both at once.
     """
-    attributes = _reduction(op, prescale, postscale) | {"layout_hash": _as_int64(layout_hash)}
+    attributes = _reduction(op, prescale, postscale) | {"layout_hash": layout_hash}
     started = _build_list(
         "allreduce_start", tensors, name, process_set_id, group=group, **attributes
     )
@@ -188,48 +198,57 @@ def _reduction(op: int, prescale: float, postscale: float) -> dict[str, Any]:
 def _build_list(
     kind: str, tensors: Sequence[Any], name: str, process_set_id: int, **attributes: Any
 ) -> list[Any]:
-    """Builds one op that takes a list of tensors of one dtype and returns as many.
+    """Builds one op that takes a list of tensors of one dtype and returns as many."""
+    return _hand_on(_build(kind, name, process_set_id, tensors=list(tensors), **attributes))
 
-    In a graph one synchronous op, which passes them on, stands between that op and all others. When
-    an asynchronous op is done, TensorFlow hands each op that waits for one of its outputs to
+
+def _hand_on(results: Sequence[Any]) -> list[Any]:
+    """In a graph puts one synchronous op behind the results of a collective; returns its results.
+
+    When an asynchronous op is done, TensorFlow hands each op that waits for one of its outputs to
     another thread; behind a synchronous one, ops that are cheap run where it ran. Not where there
     is a GPU, to which it would copy tensors of int32.
     """
-    results = list(_build(kind, name, process_set_id, tensors=list(tensors), **attributes))
     direct = len(results) < 2 or tf.executing_eagerly() or xla.compiling() or library.on_gpus()
     if direct:
-        return results
+        return list(results)
     with xla.outside_clusters():
         return list(tf.raw_ops.IdentityN(input=results))
 
 
 def _build(kind: str, name: str, process_set_id: int, **inputs: Any) -> Any:
-    """Builds one op; under XLA after all others of the function, see tfring.ops.channels."""
-    library.refuse_xla(name, kind)
-    ops_library = library.load()
-    placement.check_gpus()
-    make = getattr(ops_library, f"tfring_{kind}")
-    step_guard.ensure(ops_library, process_set_id)
-    inputs.update(tensor_name=name, process_set_id=process_set_id, name=_node_name(kind, name))
-    inputs.update(call_sites.attributes(name))
+    """Builds one op of a graph, or runs it in eager mode."""
+    make = getattr(library.load(), f"tfring_{kind}")
+    on_gpus = library.on_gpus()
+    if on_gpus:
+        placement.check_gpus()
+    inputs.update(tensor_name=name, process_set_id=process_set_id)
+    if not tf.executing_eagerly():
+        return _build_in_graph(kind, make, inputs)
+    site = _native.call_site() or call_sites.find_rewritten()
+    _native.core.set_call_site(site, names.is_default(name))
+    inputs["channel"] = channels.channel_of_eager_calls()
+    if not on_gpus:
+        return make(**inputs)
+    with placement.beside(inputs.get("tensors") or [inputs[k] for k in ("tensor",) if k in inputs]):
+        return make(**inputs)
+
+
+def _build_in_graph(kind: str, make: Callable[..., Any], inputs: dict[str, Any]) -> Any:
+    """Builds one op; under XLA behind all others of the function, see tfring.ops.channels."""
+    name = inputs["tensor_name"]
+    xla.refuse(name, kind)
+    step_guard.ensure(library.load(), inputs["process_set_id"])
+    inputs.update(name=_node_name(kind, name), call_site=call_sites.find(), in_graph=True)
     if placement.always_early():
         inputs["early"] = True
     channels.ordered()
     if xla.compiling():
         return make(channel=channels.chain(), **inputs)
-    tensors = inputs.get("tensors") or [inputs[key] for key in ("tensor",) if key in inputs]
-    with xla.outside_clusters(), placement.beside(tensors):
-        return make(channel=channels.channel(name, process_set_id), **inputs)
+    with xla.outside_clusters():
+        return make(channel=channels.channel(name, inputs["process_set_id"]), **inputs)
 
 
-def _as_int64(value: int) -> int:
-    """The signed number with the same 64 bits."""
-    value &= (1 << 64) - 1
-    return value - (1 << 64) if value >> 63 else value
-
-
-def _node_name(kind: str, name: str) -> str | None:
-    """A node name for people who look at graphs; means nothing to the ranks."""
-    if tf.executing_eagerly():
-        return None
+def _node_name(kind: str, name: str) -> str:
+    """Returns a node name for people who look at graphs; it means nothing to the ranks."""
     return f"Tfring{kind.title()}_{re.sub('[^A-Za-z0-9_.-]', '_', name)}"

@@ -11,28 +11,18 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import tensorflow as tf
 from tensorflow.python.util import tf_stack
 
-from tfring.ops import names
 from tfring.runtime import _native
 
 
-def attributes(name: str) -> dict[str, Any]:
-    """Returns the attributes by which the op that is built next says where it is called.
-
-    Args:
-        name: of the collective.
-    """
-    if tf.executing_eagerly():
-        # tf.map_fn and its like have autograph compile what they call in eager mode, too.
-        _native.core.set_call_site(_native.call_site() or _rewritten(), names.is_default(name))
-        return {}
-    return {"call_site": _native.call_site() or _rewritten(), "in_graph": True}
+def find() -> str:
+    """Returns the line of the user's program that makes the present call; "" if none."""
+    return _native.call_site() or find_rewritten()
 
 
-def _rewritten() -> str:
-    """The user's line that runs in a function which autograph has compiled anew; "" if none."""
+def find_rewritten() -> str:
+    """Returns the user's line that runs in a function which autograph has compiled anew."""
     frame = _native.user_frame()
     if frame is None or not _native.GENERATED.search(frame.f_code.co_filename):
         return ""

@@ -63,8 +63,13 @@ def channel(name: str, process_set_id: int = 0) -> Any:
     Returns:
         A scalar resource handle, the same for all calls with these arguments in one graph.
     """
-    if not tf.executing_eagerly():
-        return _in_graph(tf.compat.v1.get_default_graph(), (name, process_set_id))
+    if tf.executing_eagerly():
+        return channel_of_eager_calls()
+    return _in_graph(tf.compat.v1.get_default_graph(), (name, process_set_id))
+
+
+def channel_of_eager_calls() -> Any:
+    """Returns the one channel of all eager calls."""
     context = eager_context.context()
     with _lock:
         handle = _eager_channels.get(context)

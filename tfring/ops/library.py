@@ -59,8 +59,9 @@ def load() -> Any:
         with _lock:
             if _library is None:
                 ops = register()
+                functions = _functions()
                 if on_gpus():
-                    _functions().TfringRegisterGpuKernels()
+                    functions.TfringRegisterGpuKernels()
                 xla.load(folder())
                 _library = ops
     return _library

@@ -40,7 +40,7 @@ from tensorflow.python.framework import func_graph
 from tfring.ops import library
 from tfring.ops.xla import CONTROL_FLOW_GRAPHS
 from tfring.runtime import _native
-from tfring.runtime.process_sets import checked_id, generation
+from tfring.runtime.process_sets import generation
 
 EAGER_NAMES = 16
 
@@ -72,7 +72,7 @@ def collective_name(
     kind: str,
     name: str | None,
     ignore_name_scope: bool = False,
-    process_set: Any = None,
+    process_set_id: int = 0,
     suffix: str = "",
 ) -> str:
     """Returns the name of a collective, which is the same on all its ranks.
@@ -81,23 +81,20 @@ def collective_name(
         kind: what the call is, as "allreduce"; part of default names.
         name: the user's name, or None or "" for a default name, which uses up a count.
         ignore_name_scope: leave out the current name scope.
-        process_set: the ranks that take part; None is all.
+        process_set_id: the ranks that take part.
         suffix: the end of the name; default names with different ends are counted apart.
 
     Raises:
-        ValueError: the process set is not registered.
         tf.errors.FailedPreconditionError: a default name in eager mode, and another thread, which
             is still alive, has used default names of the process set.
     """
-    set_id = checked_id(process_set)
     if name:
         scope = "" if ignore_name_scope else tf.get_current_name_scope()
         return f"{scope}/{name}{suffix}" if scope else f"{name}{suffix}"
-    group = f"set{set_id}." if set_id else ""
+    group = f"set{process_set_id}." if process_set_id else ""
     key = f"{group}{kind}{suffix}"
     if tf.executing_eagerly():
-        require_one_thread(kind, set_id)
-        count = _next(_of_this_process(set_id), key) % EAGER_NAMES
+        count = _next(count_in_one_thread(kind, process_set_id), key) % EAGER_NAMES
         return f"eager.{group}{kind}.{count}{suffix}"
     graph = _owner(tf.compat.v1.get_default_graph())
     return f"{_label(graph)}.{group}{kind}.{_next(_counters(graph), key)}{suffix}"
@@ -140,11 +137,12 @@ def is_default(name: str) -> bool:
     return _DEFAULT.match(name) is not None
 
 
-def require_one_thread(kind: str, set_id: int) -> None:
-    """Checks that calls without a name come from one thread, whose order is that of the program.
+def count_in_one_thread(kind: str, set_id: int) -> dict[str, int]:
+    """Returns a process set's eager counters; calls without a name must come from one thread.
 
-    A thread takes over from one that has ended. Threads that Python has not started are not looked
-    at: TensorFlow runs tf.py_function on one of its own while another thread waits for it.
+    Only within a thread the order of calls is that of the program. A thread takes over from one
+    that has ended. Threads that Python has not started are not looked at: TensorFlow runs
+    tf.py_function on one of its own while another thread waits for it.
 
     Args:
         kind: what the call is, as "allreduce".
@@ -156,12 +154,12 @@ def require_one_thread(kind: str, set_id: int) -> None:
     counters = _counters_of(set_id)
     this = threading.current_thread()
     if isinstance(this, threading._DummyThread):
-        return
+        return counters.counts
     with _lock:
         other = counters.thread() if counters.thread else None
         if other is None or not other.is_alive():
             counters.thread = weakref.ref(this)
-            return
+            return counters.counts
     if other is not this:
         raise tf.errors.FailedPreconditionError(
             None,
@@ -171,10 +169,7 @@ def require_one_thread(kind: str, set_id: int) -> None:
             "threads do not have: give each a name (name='...') that is the same on every rank, "
             "or make them all in one thread (or those of each thread in a process set of its own)",
         )
-
-
-def _of_this_process(set_id: int) -> dict[str, int]:
-    return _counters_of(set_id).counts
+    return counters.counts
 
 
 def _counters_of(set_id: int) -> _EagerCounters:

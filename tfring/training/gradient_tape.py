@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-def _name_of(members: Any) -> str:
+def _name_of(set_id: int) -> str:
     """Returns the start of the names of the collectives of one call of `gradient`.
 
     A tape is a new object in every step and every trace, so the call is numbered, as calls without
     a name are: in the function that is traced, or in the process in eager mode. The sources are no
     part of the name: ranks that differentiate by other lists use the same names, and get an error.
     """
-    call = names.collective_name("gradient", None, process_set=members)
+    call = names.collective_name("gradient", None, process_set_id=set_id)
     return f"{double_reduction.TAPE_PREFIX}{call}"
 
 
@@ -152,18 +152,17 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         flat_sources = tf.nest.flatten(sources)
         if not flat_sources:
             return local
-        members = self._reducer.options.members
+        set_id = process_sets.checked_id(self._reducer.options.process_set)
         flat = tf.nest.flatten(local)
-        name = _name_of(members)
+        name = _name_of(set_id)
         if weight is not None:
             narrow = self._reducer.options.narrow(flat_sources)
             # Eager calls take turns with some numbers.
             key = name.rstrip("0123456789") if tf.executing_eagerly() else name
-            set_id = process_sets.checked_id(members)
             weight = weights.of_step(weight, key, process_set_id=set_id, narrow=narrow)
         reduced = self._reducer.reduce(flat, flat_sources, name=name, weight=weight)
         _, shared = self._split(flat, flat_sources)
-        reductions.add_by_tape((v for _, v in shared), process_sets.checked_id(members))
+        reductions.add_by_tape((v for _, v in shared), set_id)
         return tf.nest.pack_sequence_as(local, reduced)
 
     def __enter__(self) -> DistributedGradientTape:

@@ -42,7 +42,9 @@ def local_statistics(values: Any, mask: Any, axes: Sequence[int]) -> Any:
 def statistics_of_all(local: Any, process_set: Any) -> tuple[Any, Any]:
     """Returns mean and variance, of shape [channels], of the samples of all ranks."""
     # Counted per trace, as default names are: Keras' names of layers differ between ranks.
-    name = names.collective_name("sync_batch_norm", None, process_set=process_set)
+    name = names.collective_name(
+        "sync_batch_norm", None, process_set_id=process_sets.checked_id(process_set)
+    )
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def of_all(local: Any) -> Any:

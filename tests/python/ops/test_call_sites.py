@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import tfring
-from tfring.ops import call_sites, names
+from tfring.ops import names
 from tfring.runtime import _native
 
 THIS = Path(__file__).name
@@ -100,16 +100,13 @@ def test_training_with_fit_has_the_line_of_fit() -> None:
 def test_an_eager_op_leaves_its_line_with_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """An attribute would make TensorFlow keep a kernel for each line."""
     left: list[tuple[str, bool]] = []
-
-    class Core:
-        set_call_site = staticmethod(lambda line, unnamed: left.append((line, unnamed)))
-
     with monkeypatch.context() as patch:
-        patch.setattr(call_sites._native, "core", Core)
-        assert call_sites.attributes("eager.allreduce.3") == {}  # an eager op
-        assert call_sites.attributes("mine") == {}
-    assert left[0] == (line_of("an eager op"), True)
-    assert not left[1][1]
+        patch.setattr(
+            _native.core, "set_call_site", lambda line, unnamed: left.append((line, unnamed))
+        )
+        tfring.allreduce(2.0)  # an eager op
+        tfring.allreduce(2.0, name="mine")  # with a name
+    assert left == [(line_of("an eager op"), True), (line_of("with a name"), False)]
     assert float(tfring.allreduce(2.0)) == 2.0
 
 
