@@ -151,17 +151,6 @@ def warn_of_untracked(model: Any, local: Sequence[Any]) -> None:
         )
 
 
-def own_batch_norms(model: Any) -> list[str]:
-    """Returns the names of layers that normalize with the statistics of each rank's own batch."""
-    found = []
-    for value in reachable(model).values():
-        kinds = [kind.__name__ for kind in type(value).__mro__]
-        plain = "BatchNormalization" in kinds and "SyncBatchNormalization" not in kinds
-        if plain and value.trainable:
-            found.append(str(value.name))
-    return found
-
-
 def settled(model: Any) -> set[Any]:
     """Returns the keys of variables whose gradients the present train function reduces."""
     known = _verified.get(model)

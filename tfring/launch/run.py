@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,17 +69,17 @@ def run(parsed: argparse.Namespace) -> int:
     try:
         if options.dry_run:
             return show(job_options(options))
-        return _run(options) if options.compare is None else _compare(options, options.compare)
+        return _run(options)
     except NoRanksError:
         if behind:
             return 2
         raise
 
 
-def _run(options: RunOptions, **environment: str) -> int:
-    """Runs the job that the options describe, with more variables; returns its exit code."""
+def _run(options: RunOptions) -> int:
+    """Runs the job that the options describe; returns its exit code."""
     job = job_options(options)
-    more = {**job.environment, **environment, **_screen(job)}
+    more = {**job.environment, **_screen(job)}
     job = dataclasses.replace(job, environment=more)
     variables = {**os.environ, **job.environment}
     hosts = dict.fromkeys(slot.host for slot in job.slots)
@@ -214,21 +213,3 @@ def _print_report(records: RunRecords) -> None:
         report.show(paths, to_errors=True)
     except Exception as error:  # the exit code is that of the job
         print(f"tfring run: no report: {error}", file=sys.stderr)
-
-
-def _compare(options: RunOptions, counts: tuple[int, int]) -> int:
-    """Runs the program with both numbers of ranks and compares; returns 1 if they differ."""
-    with tempfile.TemporaryDirectory(prefix="tfring-compare-") as name:
-        folders = [Path(name) / f"{i}-{count}" for i, count in enumerate(counts)]
-        for count, folder in zip(counts, folders, strict=True):
-            steps = str(options.compare_steps)
-            one = dataclasses.replace(options, num_proc=count)
-            code = _run(one, TFRING_X_COMPARE_FOLDER=str(folder), TFRING_X_COMPARE_STEPS=steps)
-            if code != 0:
-                return code
-        from tfring.training.comparison.runs import compare_runs
-
-        first, second = (counted(count, "rank") for count in counts)
-        outcome = compare_runs(folders[0], folders[1], (first, second))
-    print(f"tfring run: {first} and {second}: {outcome.text}")
-    return 0 if outcome.equal else 1

@@ -23,7 +23,6 @@ from tfring.keras.callbacks.running_fit import fit_variables
 from tfring.keras.callbacks.watch import ReductionWatch
 from tfring.keras.model_optimizers import optimizers_of, parts_of, remembered
 from tfring.runtime import topology
-from tfring.training.comparison.record import record
 
 _log = logging.getLogger("tfring")
 _fits: weakref.WeakKeyDictionary[Any, Fit] = weakref.WeakKeyDictionary()  # by model
@@ -102,8 +101,6 @@ class Fit:
             return
         if self._epoch is None and not self.reduced_by_user:
             self._watch.start(model, self.local)
-        if not record.begun:
-            _record(model)
         self._meet(model, epoch)
         if self.passes is not None:
             self.passes.begin_epoch(epoch, first=self._epoch is None)
@@ -119,8 +116,6 @@ class Fit:
         if done <= 0:
             return
         self.progress.end_batch(model, done, logs)
-        if record.active and _record(model):
-            model.stop_training = True
         if self.passes is not None:
             self.passes.commit(done)
         self._batches = batch + 1
@@ -300,8 +295,3 @@ def _rates(model: Any) -> dict[str, float]:
         for number, part in enumerate(parts_of(optimizer)):
             rates[f"{path}.optimizers[{number}]" if number else path] = facts.rate_of(part)
     return rates
-
-
-def _record(model: Any) -> bool:
-    weights = facts.weights_of(model, trainable=True)
-    return record.add(weights, checks.own_batch_norms(model))

@@ -20,7 +20,7 @@ _NEEDS_NODES = "{} needs --nnodes, as --nnodes 1:4"
 # Which options each kind of job does not take, and what to do; {} is the option.
 _NOT_TAKEN: dict[str, dict[tuple[str, ...], str]] = {
     "nodes": {
-        ("num_proc", "hosts", *_MAKES_ELASTIC, *_HOW_IT_CHANGES, "compare"): (
+        ("num_proc", "hosts", *_MAKES_ELASTIC, *_HOW_IT_CHANGES): (
             "with --nnodes each node is started by itself, with --nproc-per-node ranks: leave out "
             "{}"
         ),
@@ -28,7 +28,6 @@ _NOT_TAKEN: dict[str, dict[tuple[str, ...], str]] = {
     "elastic": {
         _ONLY_NODES: _NEEDS_NODES,
         ("max_restarts",): "{}: in an elastic job --reset-limit says it, give that one",
-        ("compare",): "{} compares jobs whose ranks stay: leave out the elastic options",
     },
     "static": {
         _ONLY_NODES: _NEEDS_NODES,

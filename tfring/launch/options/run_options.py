@@ -48,13 +48,6 @@ def endpoint(text: str) -> tuple[str, int]:
     return match[1].strip("[]"), port
 
 
-def _two_numbers(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"([1-9]\d*),([1-9]\d*)", text)
-    if match is None:
-        raise ValueError(f"{text}: it has to be two numbers of ranks, as 1,2")
-    return int(match[1]), int(match[2])
-
-
 def _ranks(text: str) -> frozenset[int]:
     return frozenset(parse_ranks(text))
 
@@ -205,14 +198,6 @@ class RunOptions:
         help="print what TensorFlow logs with level INFO, and when it starts",
     )
     verbose: bool = switch("--verbose", help="print where each rank runs, and on which cores")
-    compare: tuple[int, int] | None = option(
-        "--compare",
-        type=_two_numbers,
-        metavar="1,N",
-        help="run the program with 1 rank and then with N, and say after which step of fit which "
-        "weight differs first: tfring help recipes",
-    )
-    compare_steps: int = count("--compare-steps", low=1, default=10, help="steps of each")
     exit_report: str | None = option(
         "--exit-report", metavar="FILE", help="write how the job ended, as JSON"
     )

@@ -250,7 +250,6 @@ OURS = Group(
             "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE HOST_NAME RENDEZVOUS_FD AGENT "
             "RESTART_COUNT",
         ),
-        *_set_by("`tfring run --compare`", "COMPARE_FOLDER COMPARE_STEPS"),
         *_set_by("`tfring.run(function)`", "FUNCTION_ADDR FUNCTION_PORT FUNCTION_SECRET"),
         *_set_by("`init`, for the processes that a rank starts", "PARENT"),
         *_set_by(

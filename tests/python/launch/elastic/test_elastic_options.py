@@ -82,7 +82,6 @@ def test_how_many_workers_there_are_and_where(words, expected):
             "with --blacklist-hosts no host comes back",
         ),
         (("-np", 2, "--blacklist-hosts"), "--blacklist-hosts is for elastic jobs"),
-        (("--min-np", 1, "--compare", "1,2"), "--compare compares jobs whose ranks stay"),
         (("--nnodes", 2), "--rdzv-endpoint is missing"),
         (("--rdzv-id", "x"), "--rdzv-id needs --nnodes"),
         (("--nnodes", 2, "--spares", 1), "leave out --spares"),

@@ -96,13 +96,14 @@ def save_checkpoint(
         generation: the generation of the job that saves; None as in `Checkpointer.save`.
         optimizer: one that cannot be reached from the model, as in a loop of the user's.
         cursor: which data comes next, as in CheckpointCallback.
-        values: more to keep: values that JSON can hold. Those of rank 0 count.
+        values: more to keep, which JSON can hold; those of rank 0 count.
         metrics: they choose the best checkpoints, which are kept.
         local_variables: a rank's own variables of the model, which are left out.
         callbacks: whose states are kept; those of rank 0 count.
         leaves: whether this rank is about to leave others. It then writes nothing, unless it is
             rank 0 or no rank stays, so it need not wait for the storage.
-        must, may_publish: as in `Checkpointer.save`.
+        must: as in `Checkpointer.save`.
+        may_publish: as in `Checkpointer.save`.
 
     Returns:
         Whether it is saved and not skipped; the same on every rank.
