@@ -72,17 +72,13 @@ GUIDES = {
     "tfring.spark": "spark",
     "tfring.spark.keras": "spark",
     "tfring.spark.store": "spark",
-    "tfring.notebook": "notebooks",
     "tfring.data": "data",
     "tfring.checkpoint": "checkpoints",
     "tfring.store": "stores",
 }
-# Names that have neither: each is one line of Horovod's API or a question to the build.
+# Names that have neither.
 WITHOUT_EXAMPLE = {
-    *("BroadcastGlobalVariablesHook", "LocalGradientAggregationHelper", "ccl_built"),
-    *("broadcast_global_variables", "check_extension", "check_num_rank_power_of_2", "ddl_built"),
-    *("gloo_built", "gloo_enabled", "gpu_available", "handle_average_backwards_compatibility"),
-    *("load_ops", "mpi_threads_supported", "rocm_built", "run", "split_list"),
+    *("load_ops", "run"),
     *(
         "CommunicationMetricsCallback",
         "JoinCallback",

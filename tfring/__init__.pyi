@@ -26,21 +26,6 @@ from tfring.collectives.variables import broadcast_ as broadcast_
 from tfring.collectives.variables import broadcast_variables as broadcast_variables
 from tfring.data.sharding.batches import shard_batches as shard_batches
 from tfring.data.sharding.shard import shard as shard
-from tfring.horovod.build_flags import ccl_built as ccl_built
-from tfring.horovod.build_flags import cuda_built as cuda_built
-from tfring.horovod.build_flags import ddl_built as ddl_built
-from tfring.horovod.build_flags import gloo_built as gloo_built
-from tfring.horovod.build_flags import gloo_enabled as gloo_enabled
-from tfring.horovod.build_flags import mpi_built as mpi_built
-from tfring.horovod.build_flags import mpi_threads_supported as mpi_threads_supported
-from tfring.horovod.build_flags import nccl_built as nccl_built
-from tfring.horovod.build_flags import rocm_built as rocm_built
-from tfring.horovod.helpers import check_num_rank_power_of_2 as check_num_rank_power_of_2
-from tfring.horovod.helpers import gpu_available as gpu_available
-from tfring.horovod.helpers import split_list as split_list
-from tfring.horovod.tf1 import BroadcastGlobalVariablesHook as BroadcastGlobalVariablesHook
-from tfring.horovod.tf1 import broadcast_global_variables as broadcast_global_variables
-from tfring.horovod.util import check_extension as check_extension
 from tfring.keras import callbacks as callbacks
 from tfring.keras.callbacks.fit_callbacks import fit_callbacks as fit_callbacks
 from tfring.keras.evaluation import evaluate as evaluate
@@ -51,9 +36,6 @@ from tfring.keras.sync_batch_norm import SyncBatchNormalization as SyncBatchNorm
 from tfring.launch.function import run as run
 from tfring.observe.timeline.session import start_timeline as start_timeline
 from tfring.observe.timeline.session import stop_timeline as stop_timeline
-from tfring.ops.arguments import (
-    handle_average_backwards_compatibility as handle_average_backwards_compatibility,
-)
 from tfring.ops.library import load_ops as load_ops
 from tfring.ops.reduce_ops import Adasum as Adasum
 from tfring.ops.reduce_ops import Average as Average
@@ -68,6 +50,9 @@ from tfring.ops.topology_ops import local_size_op as local_size_op
 from tfring.ops.topology_ops import process_set_included_op as process_set_included_op
 from tfring.ops.topology_ops import rank_op as rank_op
 from tfring.ops.topology_ops import size_op as size_op
+from tfring.runtime.built import cuda_built as cuda_built
+from tfring.runtime.built import mpi_built as mpi_built
+from tfring.runtime.built import nccl_built as nccl_built
 from tfring.runtime.process_sets import ProcessSet as ProcessSet
 from tfring.runtime.process_sets import add_process_set as add_process_set
 from tfring.runtime.process_sets import global_process_set as global_process_set
@@ -79,9 +64,6 @@ from tfring.runtime.topology import local_rank as local_rank
 from tfring.runtime.topology import local_size as local_size
 from tfring.runtime.topology import rank as rank
 from tfring.runtime.topology import size as size
-from tfring.training.accumulation import (
-    LocalGradientAggregationHelper as LocalGradientAggregationHelper,
-)
 from tfring.training.comparison.assert_equal import assert_equal as assert_equal
 from tfring.training.gradient_norms import GradientNorms as GradientNorms
 from tfring.training.gradient_tape import DistributedGradientTape as DistributedGradientTape

@@ -80,25 +80,21 @@ if hvd.rank() == 0:  # one rank writes the file
     callbacks.append(hvd.callbacks.BestModelCheckpoint(monitor="loss", filepath=best))
 model.fit(data, epochs=1, verbose=0, callbacks=callbacks)
 
-# %% tfring.data.ElasticDataset, tfring.keras.callbacks.CursorCallback, tfring.data.fixed_global
-# %% tfring.data.Policy
+# %% tfring.data.ElasticDataset, tfring.keras.callbacks.CursorCallback
 numbered = hvd.data.ElasticDataset(
     lambda numbers: (x[numbers], y[numbers]),  # loads the samples of these numbers
     samples=len(x),
-    policy=hvd.data.fixed_global(16),  # samples of a step, on all ranks together
+    policy=16,  # samples of a step, on all ranks together
 )
 callbacks = [*hvd.fit_callbacks(), hvd.callbacks.CursorCallback(numbered)]
 model.fit(numbered, epochs=1, verbose=0, shuffle=False, callbacks=callbacks)
 
-# %% tfring.data.DataCursor, tfring.data.index_dataset, tfring.data.scaled
-cursor = hvd.data.DataCursor(len(x), hvd.data.scaled(8))  # 8 samples of a step on each rank
+# %% tfring.data.DataCursor, tfring.data.index_dataset, tfring.data.Policy
+policy = hvd.data.Policy(8, per_rank=True)  # 8 samples of a step on each rank
+cursor = hvd.data.DataCursor(len(x), policy)
 for rows in hvd.data.index_dataset(lambda numbers: tf.gather(x, numbers), cursor):
     assert len(rows) == 8
     cursor.commit()  # this step is trained on
-
-# %% tfring.data.ElasticSampler
-sampler = hvd.data.ElasticSampler(len(x), shuffle=False)
-assert len(list(sampler)) == len(x) // hvd.size()  # the numbers of this rank's samples
 
 # %% tfring.keras.elastic.fit
 model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")

@@ -28,7 +28,6 @@ ARROWS: dict[str, set[str]] = {
     "data": {"runtime", "collectives"},
     "elastic": {"runtime", "job", "ops", "collectives"},
     "training": {"runtime", "ops", "collectives"},
-    "horovod": {"runtime", "job", "ops", "collectives", "elastic"},
     "world": {"runtime", "job", "ops", "observe", "elastic"},
     "bench": {"runtime", "version", "ops", "collectives", "training", "world"},
     "keras": {
@@ -41,18 +40,25 @@ ARROWS: dict[str, set[str]] = {
         "elastic",
         "training",
     },
-    "launch": {"runtime", "version", "job", "observe", "elastic", "training", "horovod", "bench"},
+    "launch": {"runtime", "version", "job", "observe", "elastic", "training", "bench"},
     "__main__": {"launch"},
     "demo": {"job", "keras", "launch"},
-    "ray": {"runtime", "job", "world", "launch"},
-    "spark": {"runtime", "job", "observe", "horovod", "keras", "launch"},
+    "integration": {"runtime"},
+    "horovod": {"tfring", "elastic", "integration"},
+    "ray": {"tfring", "store", "integration"},
+    "spark": {"store", "integration", "keras"},
 }
 # What the public names of a package may come from, besides what it may import. Its __init__.pyi
 # lists them, and each is loaded when a user first asks for it: they make no circle.
 PUBLIC_NAMES_FROM: dict[str, set[str]] = {
     "tfring": set(ARROWS),
-    "keras": {"horovod", "world"},
+    "keras": {"world"},
+    "integration": {"job", "launch", "ops", "training", "world"},
 }
+# Packages that stand on the rest, as a project of its own would: they import public names only.
+ON_TOP = ("horovod", "ray", "spark")
+# Where those names are listed.
+PUBLIC_MODULES = ("tfring", "tfring.keras", "tfring.elastic", "tfring.store", "tfring.integration")
 # Third-party modules and the packages that may import them. A function may hold such an import:
 # these modules are large, or a job can do without them.
 THIRD_PARTY: dict[str, set[str]] = {
@@ -129,8 +135,7 @@ WITHOUT_TENSORFLOW = (
     "tfring/spark/",
     "tfring/data/__init__.py",
     "tfring/data/data_cursor.py",
-    "tfring/data/elastic_sampler.py",
-    "tfring/data/data_loader.py",
+    "tfring/horovod/data_loader.py",
 )
 # Their functions may import modules of tfring. What only some runs of a job need, or only its end
 # does, would make up most of the time in which the job starts.
@@ -152,7 +157,7 @@ IMPORTS_BY_NAME = {
     "tfring/job/bootstrap/mpi_exchange.py",
     "tfring/runtime/communicators.py",
     "tfring/job/bootstrap/records.py",
-    "tfring/horovod/build_flags.py",
+    "tfring/runtime/built.py",
     "tfring/keras/detect.py",
     "tfring/training/first_steps.py",
     "tfring/launch/installed.py",
@@ -289,6 +294,34 @@ def import_errors(path: str, sources: Sources) -> list[str]:
             if package_of(target) not in allowed:
                 errors.append(f"{where}: {package} may not import {target}")
     return list(dict.fromkeys(errors))
+
+
+def public_names(module: str, sources: Sources) -> set[str]:
+    """The names that a public module lists: in its stub, or by `import X as X` in its file."""
+    path = module.replace(".", "/")
+    files = (f"{path}/__init__.pyi", f"{path}.py")
+    listing = next((name for name in files if name in sources), None)
+    if listing is None:
+        return set()
+    return {one.name for one in imports_of(listing, sources[listing]) if one.name}
+
+
+def private_import_errors(path: str, sources: Sources) -> list[str]:
+    """Every import of a package of ON_TOP from the rest of tfring that is not of a public name."""
+    own = f"tfring.{package_of(path)}"
+    errors = []
+    for one in imports_of(path, sources[path]):
+        inside = f"{one.module}.{one.name}.".startswith(f"{own}.")
+        if one.module.split(".")[0] != "tfring" or inside:
+            continue
+        known = one.module in PUBLIC_MODULES
+        if not known or (one.name and one.name not in public_names(one.module, sources)):
+            name = " ".join(filter(None, [one.module, one.name]))
+            errors.append(
+                f"{path}:{one.line}: {name} is not public: take it from tfring, one of its public "
+                "packages or tfring/integration/__init__.pyi"
+            )
+    return errors
 
 
 def import_by_name_errors(path: str, text: str) -> list[str]:

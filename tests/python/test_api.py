@@ -17,7 +17,7 @@ HOROVOD_NAMES = {
     init shutdown is_initialized rank size local_rank local_size cross_rank cross_size
     allreduce grouped_allreduce allgather broadcast broadcast_variables broadcast_object
     broadcast_object_fn allgather_object barrier Compression DistributedGradientTape
-    DistributedOptimizer LocalGradientAggregationHelper PartialDistributedGradientTape
+    DistributedOptimizer PartialDistributedGradientTape
     ProcessSet global_process_set Average Sum Adasum Min Max Product
 """,
     "tfring.keras": """
@@ -52,6 +52,15 @@ def test_importing_does_not_import_tensorflow(statement: str) -> None:
     modules = imported_by(statement)
     assert "tfring" in modules
     assert not {"tensorflow", "keras", "mpi4py"} & modules
+
+
+@pytest.mark.parametrize("module", ["tfring", "tfring.keras"])
+def test_what_only_horovods_scripts_call_is_in_the_shim_alone(module: str) -> None:
+    hvd = importlib.import_module(module)
+    for name in ("gloo_built", "broadcast_global_variables"):
+        assert name not in hvd.__all__
+        with pytest.raises(AttributeError, match="scripts that import horovod have it"):
+            getattr(hvd, name)
 
 
 @pytest.mark.parametrize("module", ["tfring", "tfring.keras"])

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tfring.data.cursor import SAME, Cursor, Pass
-from tfring.data.exchange import allgather_numbers
-from tfring.data.policies import Policy, Ramp, fixed_global
-from tfring.runtime import topology
+from tfring.data.policies import Policy, Ramp
+from tfring.runtime import _native, topology
+from tfring.runtime.exceptions import tf_errors
 
 _WHOLE = (*SAME, "epoch", "consumed")
 
@@ -51,7 +51,7 @@ class DataCursor:
 
         Args:
             samples: how many the data has, or the data itself, which is asked for its length.
-            policy: what `fixed_global` or `scaled` returned; a number means `fixed_global`.
+            policy: of batch and learning rate; a number is the samples of a step on all ranks.
             shuffle: whether epochs are shuffled, each in another way.
             seed: of the shuffle.
             drop_remainder: leave out the last samples of an epoch if they fill no batch, others in
@@ -65,7 +65,7 @@ class DataCursor:
             NotInitializedError: no size was given, and tfring is not initialized.
         """
         self.samples = samples if isinstance(samples, int) else len(samples)
-        self.policy = fixed_global(policy) if isinstance(policy, int) else policy
+        self.policy = Policy(policy) if isinstance(policy, int) else policy
         if self.samples < 1 or seed < 0:
             raise ValueError(
                 f"data has at least one sample and a seed of at least 0, not {self.samples} and "
@@ -238,14 +238,17 @@ class DataCursor:
             self.resize(self._rank, self._size)
 
     def sync(self) -> None:
-        """Goes to where the rank is that has come farthest. A collective, of ten numbers per rank.
+        """Goes to where the rank is that has come farthest. A collective.
 
         Raises:
             ValueError: the ranks differ in samples, seed or shuffle; on every rank.
             tf.errors.FailedPreconditionError: tfring is not initialized.
         """
-        everywhere = allgather_numbers(_packed(self.state_dict()), name="tfring.data.cursor")
-        states = [_unpacked(numbers) for numbers in everywhere]
+        mine = _packed(self.state_dict())
+        with tf_errors():
+            _native.note_call_site()
+            together = _native.core.allgather(mine, name="tfring.data.cursor")
+        states = [_unpacked(numbers) for numbers in together.reshape(-1, mine.size)]
         for name in SAME:
             values = [state[name] for state in states]
             if len(set(values)) > 1:
@@ -272,7 +275,7 @@ class DataCursor:
 
 
 def _packed(state: Mapping[str, Any]) -> Any:
-    """What state_dict returned as int64; the floats keep their bits."""
+    """Returns what state_dict returned as int64; the floats keep their bits."""
     begin, goal, steps, done = state["ramp"]
     whole = [*(state[name] for name in _WHOLE), steps, done]
     bits = np.array([begin, goal, state["applied"]], dtype=np.float64).view(np.int64)

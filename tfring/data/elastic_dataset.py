@@ -67,7 +67,7 @@ class ElasticDataset(keras.utils.PyDataset):  # type: ignore[misc]
                 PyDataset does: inputs, (inputs, targets) or (inputs, targets, sample_weights), each
                 an array or a structure of arrays, or a dict. With workers, on several threads.
             samples: how many there are, or the data, which is asked for its length.
-            policy: what `fixed_global` or `scaled` returned; a number means `fixed_global`.
+            policy: of batch and learning rate; a number is the samples of a step on all ranks.
             shuffle: whether to shuffle, in every epoch in another way.
             seed: of the shuffle.
             drop_remainder: leave out the last samples of an epoch if they fill no batch.

@@ -1,16 +1,13 @@
-"""index_dataset: a tf.data.Dataset of the samples that a cursor deals to this rank; and skip."""
+"""index_dataset: a tf.data.Dataset of the samples that a cursor deals to this rank."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from tfring.data.data_cursor import PLAIN, DataCursor, check_weights
-
-_log = logging.getLogger("tfring")
 
 
 def index_dataset(
@@ -56,34 +53,6 @@ def index_dataset(
         deterministic=True,
     )
     return batches.prefetch(tf.data.AUTOTUNE)
-
-
-def skip(dataset: tf.data.Dataset, consumed: int) -> tf.data.Dataset:
-    """Returns what follows the first elements of any dataset, to go on where training was.
-
-    Slow: all that is left out is read and computed, which a warning says. The order has to be the
-    same as before: give every shuffle a seed, and begin with the iteration that the first run began
-    with. ElasticDataset and index_dataset begin at any sample at once.
-
-    Args:
-        dataset: gives batches or samples.
-        consumed: how many of these are left out.
-
-    Raises:
-        ValueError: less than none.
-    """
-    if consumed < 0:
-        raise ValueError(f"{consumed} elements cannot be left out")
-    options = tf.data.Options()
-    options.deterministic = True
-    if consumed == 0:
-        return dataset.with_options(options)
-    _log.warning(
-        "skip reads the first %d elements of a tf.data.Dataset and throws them away, which may be "
-        "slow. hvd.data.ElasticDataset and hvd.data.index_dataset begin at any sample at once",
-        consumed,
-    )
-    return dataset.skip(consumed).with_options(options)
 
 
 def _weighted(batch: Any, weight: Any, weights: bool | str | None) -> Any:

@@ -7,12 +7,20 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Policy:
-    """How large a batch is, and by what the learning rate is multiplied. See the functions below.
+    """How large a batch is, and by what the learning rate is multiplied.
+
+    `Policy(256)`: a step has 256 samples on all ranks together, and training does not depend on
+    the number of ranks. A rank's share may differ by one sample from another's.
+
+    `Policy(32, per_rank=True)`: each rank takes 32 samples a step, and the learning rate is
+    multiplied by the number of ranks. After a change it gets there in a straight line, and at the
+    start of training from the rate of a single rank (Goyal et al., "Accurate, large minibatch
+    SGD", 2017).
 
     Attributes:
-        batch: samples of a batch: of all ranks together, or per rank.
-        per_rank: which of the two.
-        ramp_steps: over how many steps the factor of the learning rate goes to a new value.
+        batch: Samples of a step, of all ranks together or of each rank.
+        per_rank: Whether they are of each rank.
+        ramp_steps: How many steps the way to a new learning rate takes; 0: none.
     """
 
     batch: int
@@ -41,38 +49,6 @@ class Policy:
             size: the number of ranks.
         """
         return float(size) if self.per_rank else 1.0
-
-
-def fixed_global(batch: int) -> Policy:
-    """Returns the policy under which training does not depend on the number of ranks.
-
-    Batch and learning rate stay what they are; each rank gets its share of the batch, which may
-    differ by one sample between ranks.
-
-    Args:
-        batch: samples of a step on all ranks together.
-
-    Raises:
-        ValueError: there are none.
-    """
-    return Policy(batch)
-
-
-def scaled(rows: int, ramp_steps: int = 0) -> Policy:
-    """Returns the policy under which more ranks take larger steps.
-
-    The batch of a rank stays what it is, and the learning rate is multiplied by the number of
-    ranks. After a change it gets there in a straight line, and at the start of training from the
-    rate of a single rank (Goyal et al., "Accurate, large minibatch SGD", 2017).
-
-    Args:
-        rows: samples of a step per rank.
-        ramp_steps: how many steps the way to a new learning rate takes; 0 is at once.
-
-    Raises:
-        ValueError: there are no rows, or less than 0 steps.
-    """
-    return Policy(rows, per_rank=True, ramp_steps=ramp_steps)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import os
 import runpy
 import sys
 
-from tfring.horovod.shim import SHIM_FOLDER, search_path
+from tfring.integration import SHIM_FOLDER, search_path
 
 USAGE = """\
 usage: python -m tfring.horovod [-m module | script] [arguments]

@@ -1,24 +1,13 @@
-"""Horovod's questions about what was built; what other frameworks have, tfring has not."""
+"""Horovod's questions about backends that tfring does not have."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-
-from tfring.job.bootstrap import mpi_exchange
-from tfring.runtime import _native
-from tfring.runtime.gpu.nccl import find_nccl
-from tfring.runtime.settings.environment import read_settings
-
-
-def mpi_built() -> bool:
-    """Whether jobs can be started under mpirun: whether mpi4py is installed."""
-    return importlib.util.find_spec("mpi4py") is not None
+from tfring.integration import threads_supported
 
 
 def mpi_threads_supported() -> bool:
     """Whether MPI is in use and allows calls from several threads at once."""
-    return mpi_exchange.threads_supported()
+    return threads_supported()
 
 
 def gloo_enabled() -> bool:
@@ -29,16 +18,6 @@ def gloo_enabled() -> bool:
 def gloo_built() -> bool:
     """False: tfring has its own transports instead of Gloo."""
     return False
-
-
-def nccl_built() -> int:
-    """The version of NCCL that collectives can use, 22707 for 2.27.7; 0 if there is none."""
-    return find_nccl(read_settings(os.environ).runtime).version if cuda_built() else 0
-
-
-def cuda_built() -> bool:
-    """Whether collectives take tensors in GPU memory: so does every build that has the ops."""
-    return any(_native.library_dir().glob("**/_tfring_ops.so"))
 
 
 def rocm_built() -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tfring.elastic.errors import HorovodInternalError as HorovodInternalError
-from tfring.elastic.errors import HostsUpdatedInterrupt as HostsUpdatedInterrupt
+from tfring.elastic import HorovodInternalError as HorovodInternalError
+from tfring.elastic import HostsUpdatedInterrupt as HostsUpdatedInterrupt
 
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from tfring.runtime.program_warnings import warn_program
+from tfring.integration import warn_program
 
 USE_KERAS_2 = "set TF_USE_LEGACY_KERAS=1 and install tf_keras to run this script with Keras 2"
 

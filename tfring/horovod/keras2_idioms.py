@@ -19,7 +19,7 @@ from tensorflow.python.util import object_identity
 
 from tfring.horovod import keras2_optimizers
 from tfring.horovod.keras2_arguments import accepting, warn_once
-from tfring.runtime.public_names import tf_keras_is_keras2
+from tfring.integration import tf_keras_is_keras2
 
 # Functions that Keras 2 has in `losses` and `metrics`. Keras 3 has some of them in `keras` only,
 # and some in `tf.keras` only.

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import os
 
-from tfring.runtime import topology
+import tfring
+from tfring.integration import waiting
 
 
 def rank() -> int:
     """As `tfring.rank`; of a process that has not been taken in yet: the rank that is likely."""
-    return _likely("HOROVOD_RANK") if topology.waiting() else topology.rank()
+    return _likely("HOROVOD_RANK") if waiting() else tfring.rank()
 
 
 def size() -> int:
     """As `tfring.size`; of a process that has not been taken in yet: the size that is likely."""
-    return max(_likely("HOROVOD_SIZE"), rank() + 1) if topology.waiting() else topology.size()
+    return max(_likely("HOROVOD_SIZE"), rank() + 1) if waiting() else tfring.size()
 
 
 def _likely(name: str) -> int:

@@ -14,21 +14,21 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.util
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tfring.horovod import tf_keras_idioms
 from tfring.horovod.orders import as_in_horovod
-from tfring.ops.early import register_where_loaded
-from tfring.runtime import keras_version
-from tfring.runtime.program_warnings import warn_program
-from tfring.runtime.public_names import no_name, reexport
-
-SHIM_FOLDER = Path(__file__).resolve().parent / "import_path"
+from tfring.integration import (
+    SHIM_FOLDER,
+    no_name,
+    reexport,
+    register_where_loaded,
+    warn_program,
+)
 
 # The release of Horovod whose names the shim has; scripts compare it.
 HOROVOD_VERSION = "0.28.1"
@@ -41,7 +41,7 @@ _MODULES: dict[str, str | None] = {
     "common.process_sets": "tfring.runtime.process_sets",
     "common.util": "tfring.horovod.util",
     "data": "tfring.data",
-    "data.data_loader_base": "tfring.data.data_loader",
+    "data.data_loader_base": "tfring.horovod.data_loader",
     "keras": "tfring.keras.horovod_keras",
     "keras.callbacks": "tfring.keras.callbacks",
     "keras.elastic": "tfring.keras.elastic",
@@ -71,23 +71,48 @@ _MODULES: dict[str, str | None] = {
     "tensorflow.sync_batch_norm": "tfring",
 }
 
-# Names that do not come from those modules, and the modules that have them.
+# Names that those modules lack or have otherwise, and the modules that have them for Horovod.
 _LIKELY = dict.fromkeys(("rank", "size"), "tfring.horovod.likely")
 _GROUPED = dict.fromkeys(
     ("grouped_allgather", "grouped_reducescatter"), "tfring.collectives.horovod_gradients"
 )
 _GATHERS = ("allgather", "broadcast", "reducescatter")
+_BUILT = dict.fromkeys(
+    ("ccl_built", "ddl_built", "gloo_built", "gloo_enabled", "mpi_threads_supported", "rocm_built"),
+    "tfring.horovod.build_flags",
+)
+_HELPERS = dict.fromkeys(
+    ("check_num_rank_power_of_2", "gpu_available", "split_list"), "tfring.horovod.helpers"
+)
+_TENSORFLOW = dict.fromkeys(
+    (
+        "BroadcastGlobalVariablesHook",
+        "LocalGradientAggregationHelper",
+        "broadcast_global_variables",
+        "handle_average_backwards_compatibility",
+    ),
+    "tfring.horovod.tf1",
+)
 _KERAS = {
     **_LIKELY,
     **_GROUPED,
+    **_BUILT,
+    "broadcast_global_variables": "tfring.horovod.tf1",
     **dict.fromkeys(_GATHERS, "tfring.keras.horovod_gradients"),
 }
 _OTHERWISE: dict[str | None, dict[str, str]] = {
     "tfring": {
         **_LIKELY,
         **_GROUPED,
+        **_BUILT,
+        **_HELPERS,
+        **_TENSORFLOW,
+        "check_extension": "tfring.horovod.util",
         **dict.fromkeys(_GATHERS, "tfring.collectives.horovod_gradients"),
     },
+    "tfring.data": dict.fromkeys(
+        ("AsyncDataLoaderMixin", "BaseDataLoader"), "tfring.horovod.data_loader"
+    ),
     "tfring.keras": _KERAS,
     "tfring.keras.horovod_keras": _KERAS,
     "tfring.keras.callbacks": {"MetricAverageCallback": "tfring.keras.callbacks.horovod_metrics"},
@@ -122,12 +147,6 @@ _KNOWN = {*_MODULES, *_INSTEAD, *_FOREIGN}
 _PACKAGES = {n for n in _KNOWN if any(other.startswith(f"{n}.") for other in _KNOWN)}
 
 
-def search_path(environ: Mapping[str, str]) -> str:
-    """Returns a PYTHONPATH with the shim's folder in front of what `environ` has."""
-    rest = [part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    return os.pathsep.join([str(SHIM_FOLDER), *(part for part in rest if part != str(SHIM_FOLDER))])
-
-
 def install() -> list[str]:
     """Makes the modules below `horovod` importable; returns the `__path__` of that package.
 
@@ -149,9 +168,9 @@ def _change_keras() -> None:
         importlib.import_module("tfring.horovod.keras2_idioms").install()
     except Exception as error:
         warn_program(
-            f"Keras {keras_version.installed()} is not as tfring's shim knows it ({error}): Keras "
-            f"2 idioms are not accepted. Install one of {keras_version.TESTED}, or write for "
-            "Keras 3."
+            f"Keras {sys.modules['keras'].__version__} is not as tfring's shim knows it ({error}): "
+            "Keras 2 idioms are not accepted. Install a Keras that `tfring help installation` "
+            "names, or write for Keras 3."
         )
 
 

@@ -1,4 +1,4 @@
-"""What TensorFlow 1 scripts call: broadcasts of all global variables of a graph."""
+"""What Horovod's scripts for TensorFlow call, and `tfring` does not have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring.collectives.variables import broadcast_variables
+import tfring
+from tfring.integration import LocalGradientAggregationHelper as LocalGradientAggregationHelper
+from tfring.integration import (
+    handle_average_backwards_compatibility as handle_average_backwards_compatibility,
+)
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
@@ -28,7 +32,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
             "of global variables. Use tfring.broadcast_variables(model.weights, root_rank=0) and "
             "the same for optimizer.variables, or BroadcastGlobalVariablesCallback"
         )
-    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+    return tfring.broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]

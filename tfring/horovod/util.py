@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import tfring
 from tfring.horovod import build_flags
 from tfring.horovod.helpers import check_num_rank_power_of_2, gpu_available, split_list
 
@@ -46,12 +47,12 @@ def _with_verbose(function: Callable[[], Any]) -> Callable[..., Any]:
     return answer
 
 
-mpi_built = _with_verbose(build_flags.mpi_built)
+mpi_built = _with_verbose(tfring.mpi_built)
 gloo_built = _with_verbose(build_flags.gloo_built)
-nccl_built = _with_verbose(build_flags.nccl_built)
+nccl_built = _with_verbose(tfring.nccl_built)
 ddl_built = _with_verbose(build_flags.ddl_built)
 ccl_built = _with_verbose(build_flags.ccl_built)
-cuda_built = _with_verbose(build_flags.cuda_built)
+cuda_built = _with_verbose(tfring.cuda_built)
 rocm_built = _with_verbose(build_flags.rocm_built)
 
 

@@ -14,16 +14,6 @@ from tfring.collectives.sync import join as join
 from tfring.collectives.variables import broadcast_variables as broadcast_variables
 from tfring.data.sharding.batches import shard_batches as shard_batches
 from tfring.data.sharding.shard import shard as shard
-from tfring.horovod.build_flags import ccl_built as ccl_built
-from tfring.horovod.build_flags import cuda_built as cuda_built
-from tfring.horovod.build_flags import ddl_built as ddl_built
-from tfring.horovod.build_flags import gloo_built as gloo_built
-from tfring.horovod.build_flags import gloo_enabled as gloo_enabled
-from tfring.horovod.build_flags import mpi_built as mpi_built
-from tfring.horovod.build_flags import mpi_threads_supported as mpi_threads_supported
-from tfring.horovod.build_flags import nccl_built as nccl_built
-from tfring.horovod.build_flags import rocm_built as rocm_built
-from tfring.horovod.tf1 import broadcast_global_variables as broadcast_global_variables
 from tfring.keras.callbacks.checkpoints.training_state import (
     restore_checkpoint as restore_checkpoint,
 )
@@ -48,6 +38,9 @@ from tfring.ops.reduce_ops import Max as Max
 from tfring.ops.reduce_ops import Min as Min
 from tfring.ops.reduce_ops import Product as Product
 from tfring.ops.reduce_ops import Sum as Sum
+from tfring.runtime.built import cuda_built as cuda_built
+from tfring.runtime.built import mpi_built as mpi_built
+from tfring.runtime.built import nccl_built as nccl_built
 from tfring.runtime.process_sets import ProcessSet as ProcessSet
 from tfring.runtime.process_sets import add_process_set as add_process_set
 from tfring.runtime.process_sets import global_process_set as global_process_set

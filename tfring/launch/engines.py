@@ -6,11 +6,9 @@ cause, and whether `import horovod` means tfring.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tfring.horovod.shim import SHIM_FOLDER
 from tfring.launch.hosts.placement import Slot
 
 # What a collective raises because another rank has failed: Cancelled, Aborted, Unavailable, as
@@ -117,14 +115,3 @@ def line(error: BaseException) -> str:
     """Returns the class of an exception and the first line of its text."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0]}"[:200]
-
-
-def uses_shim() -> bool:
-    """Whether `import horovod` means tfring in this process."""
-    return str(SHIM_FOLDER) in sys.path
-
-
-def use_shim() -> None:
-    """Lets `import horovod` mean tfring in this process."""
-    if not uses_shim():
-        sys.path.insert(0, str(SHIM_FOLDER))

@@ -10,7 +10,7 @@
 `tfring help ray` has the rest. __init__.pyi lists the names.
 """
 
-from tfring.runtime.public_names import lazy_names
+from tfring.integration import lazy_names
 
 try:
     import ray as _ray  # noqa: F401

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tfring.launch.elastic.options import NO_LIMIT, ElasticOptions
-from tfring.launch.engines import interfaces
+from tfring.integration import NO_LIMIT, ElasticOptions, interfaces
 from tfring.ray.elastic_job import ElasticJob
 from tfring.ray.nodes import Discovered, RayHostDiscovery
 from tfring.ray.settings import ELASTIC_SECONDS, Settings, resources

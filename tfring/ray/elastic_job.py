@@ -15,26 +15,27 @@ from ray.exceptions import RayActorError, RayError
 from ray.util.queue import Queue
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tfring.job.security.secret import fresh_secret
-from tfring.job.store import TCPStore
-from tfring.launch.elastic.coordinator import Service
-from tfring.launch.elastic.options import ElasticOptions
-from tfring.launch.elastic.orders import (
+from tfring.integration import (
     NOT_STARTED,
+    ElasticOptions,
     EndJob,
     Generation,
     KillWorker,
     Note,
     Restart,
+    Service,
     StartWorker,
+    described,
+    fresh_secret,
+    is_consequence,
+    uses_shim,
 )
-from tfring.launch.engines import is_consequence, uses_shim
 from tfring.ray.forming import fresh_job
 from tfring.ray.nodes import Discovered
 from tfring.ray.outcomes import cause_of, text_of
 from tfring.ray.settings import Resources, Settings
 from tfring.ray.worker import Ended, Worker
-from tfring.runtime.exceptions import described
+from tfring.store import TCPStore
 
 _log = logging.getLogger("tfring")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfring.launch.engines import interfaces
+from tfring.integration import interfaces
 from tfring.ray.data import split
 from tfring.ray.elastic import ElasticRayExecutor
 from tfring.ray.placement import Placement, shape_of

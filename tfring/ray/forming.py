@@ -8,9 +8,14 @@ from collections.abc import Mapping, Sequence
 
 import ray
 
-from tfring.job.security.secret import fresh_secret
-from tfring.launch.agents.addresses import open_rendezvous
-from tfring.launch.engines import Where, job_variables, rank_variables, use_shim
+from tfring.integration import (
+    Where,
+    fresh_secret,
+    job_variables,
+    open_rendezvous,
+    rank_variables,
+    use_shim,
+)
 
 
 def here() -> Where:

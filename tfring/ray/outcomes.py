@@ -10,7 +10,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from tfring.launch.engines import is_consequence, line
+from tfring.integration import is_consequence, line
 
 
 class RanksFailed(Exception):

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from tfring.runtime import topology
+import tfring
 
 __all__ = ["log"]
 
@@ -51,6 +51,6 @@ def log(info_dict: Mapping[str, Any], chief_only: bool = True) -> None:
 
 def _rank() -> int:
     """Returns this worker's rank, or, outside of init and shutdown, the one that it began with."""
-    if topology.is_initialized():
-        return topology.rank()
+    if tfring.is_initialized():
+        return tfring.rank()
     return int(os.environ.get("HOROVOD_RANK", "0"))  # a process without a job is its own rank 0

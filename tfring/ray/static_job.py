@@ -9,13 +9,12 @@ from typing import Any
 import ray
 from ray.exceptions import ActorHandleNotFoundError, RayError
 
-from tfring.launch.engines import Where, uses_shim
+from tfring.integration import Where, described, uses_shim
 from tfring.ray.forming import fresh_job, other_node, ranks_of_job
 from tfring.ray.outcomes import RanksFailed, cause_of, gather
 from tfring.ray.placement import Placement, Shape
 from tfring.ray.settings import Resources, Settings
 from tfring.ray.worker import Worker
-from tfring.runtime.exceptions import described
 
 # So long the other ranks have to end when one has failed.
 _GRACE_SECONDS = 30.0

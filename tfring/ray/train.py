@@ -20,8 +20,7 @@ import ray
 from ray.exceptions import RayError
 from ray.train.backend import Backend, BackendConfig
 
-from tfring import world
-from tfring.launch.engines import Where, uses_shim
+from tfring.integration import Where, leave, uses_shim
 from tfring.ray.forming import fresh_job, here, listen, other_node, prepare, ranks_of_job
 from tfring.ray.settings import TIMEOUT_SECONDS
 
@@ -77,5 +76,5 @@ class TfringBackend(Backend):  # type: ignore[misc]
             backend_config: The user's.
         """
         with contextlib.suppress(RayError):
-            leaving = worker_group.execute_async(world.leave, "")
+            leaving = worker_group.execute_async(leave, "")
             ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_SECONDS)

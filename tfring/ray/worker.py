@@ -8,12 +8,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tfring import world
-from tfring.launch.engines import Where, with_own_first
+from tfring.integration import Where, described, end_of_program, leave, with_own_first
 from tfring.ray import ray_logger
 from tfring.ray.data import Shards, use_shards
 from tfring.ray.forming import here, listen, prepare
-from tfring.runtime.exceptions import described
 
 _log = logging.getLogger("tfring")
 
@@ -106,7 +104,7 @@ class Worker:
             error: Why, for the errors of the other ranks; "" for a goodbye.
         """
         try:
-            world.leave(error)
+            leave(error)
         except Exception:
             _log.exception("%s could not leave its job", self._name)
 
@@ -130,9 +128,9 @@ class Worker:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
             ended = Ended(True, code, None)
         except BaseException as error:
-            world.end_of_program(error)
+            end_of_program(error)
             raise
-        world.end_of_program()
+        end_of_program()
         return ended
 
     @contextlib.contextmanager

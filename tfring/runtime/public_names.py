@@ -22,6 +22,25 @@ _INSTEAD = {
     "UpdateBatchStateCallback": "it is in horovod.keras.elastic, tfring.keras.elastic",
     "UpdateEpochStateCallback": "it is in horovod.keras.elastic, tfring.keras.elastic",
     "HorovodBasics": "use the functions init, rank, size and so on",
+    **dict.fromkeys(
+        (
+            "BroadcastGlobalVariablesHook",
+            "LocalGradientAggregationHelper",
+            "broadcast_global_variables",
+            "ccl_built",
+            "check_extension",
+            "check_num_rank_power_of_2",
+            "ddl_built",
+            "gloo_built",
+            "gloo_enabled",
+            "gpu_available",
+            "handle_average_backwards_compatibility",
+            "mpi_threads_supported",
+            "rocm_built",
+            "split_list",
+        ),
+        "only scripts that import horovod have it (`tfring help migration`)",
+    ),
 }
 
 # What Keras 2 needs of its own, by the module that has it: a layer, and what loads a model.
@@ -100,7 +119,7 @@ def reexport(
         change: called as change(target, name, value); returns what the new module has.
     """
     module = importlib.import_module(target)
-    public = [n for n in module.__all__ if not n.startswith("_")]
+    public = sorted({*(n for n in module.__all__ if not n.startswith("_")), *(instead or ())})
     names = public if only is None else only
 
     def get(name: str) -> Any:

@@ -7,7 +7,7 @@
 `tfring help spark` has the rest. __init__.pyi lists the names.
 """
 
-from tfring.runtime.public_names import lazy_names
+from tfring.integration import lazy_names
 
 try:
     import pyspark as _pyspark  # noqa: F401

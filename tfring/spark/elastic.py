@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
-from tfring.job.store import TCPStore
-from tfring.launch.elastic.coordinator import Service
-from tfring.launch.elastic.elastic_job import ElasticJobRunner
-from tfring.launch.elastic.options import ELASTIC_SECONDS, ElasticOptions
-from tfring.launch.elastic.orders import EndJob, Generation, Order, Orders, StartWorker
-from tfring.launch.function import pickled_call
-from tfring.observe.explain.launched import RunRecords
+from tfring.integration import (
+    ELASTIC_SECONDS,
+    ElasticOptions,
+    EndJob,
+    Generation,
+    Order,
+    Orders,
+    Output,
+    Service,
+    StartWorker,
+    pickled_call,
+    run_elastic_job,
+)
 from tfring.spark.settings import Wishes, function_server
 from tfring.spark.stage import Stage, active_context, addresses
 from tfring.spark.tunnels import TaskTunnels
+from tfring.store import TCPStore
 
 
 def run_elastic(
@@ -75,11 +80,9 @@ def run_elastic(
     wishes = Wishes(
         start_timeout=start_timeout,
         env=env,
-        stdout=stdout,
-        stderr=stderr,
-        verbose=verbose,
+        output=Output(stdout, stderr, prefix_output_with_timestamp, shown=bool(verbose)),
+        verbose=verbose > 1,
         nics=nics,
-        timestamps=prefix_output_with_timestamp,
     )
     least = min_num_proc if min_np is None else min_np
     most = max_num_proc if max_np is None else max_np
@@ -205,11 +208,7 @@ def _run(call: bytes, elastic: ElasticOptions, wishes: Wishes) -> list[Any]:
             return heads[0]
 
         job = wishes.options([], tunnels, server)
-        with wishes.output() as merger, RunRecords(os.environ) as records:
-            runner = ElasticJobRunner(job, make_head, elastic, merger, records)
-            code = runner.run()
-        if runner.stopped_by == signal.SIGINT:
-            raise KeyboardInterrupt
+        code = run_elastic_job(job, elastic, make_head, wishes.output).code
         failure = stage.failure() if code else None
         why = _given_up(failure) if failure else heads[0].reason
         members = [member.worker for member in heads[0].generation.members]

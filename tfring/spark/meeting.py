@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-JOB_ID = "tasks"
 # Tells a rank which Python its task runs on, and which GPUs Spark has given to the task.
 PYTHON, GPUS = "SPARK_TASK_PYTHON", "SPARK_TASK_GPUS"
 MAX_BYTES = 1 << 24

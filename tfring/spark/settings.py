@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TextIO
 
-from tfring.job.handshake.listener import bind
-from tfring.launch.engines import interfaces
-from tfring.launch.function import FunctionServer
-from tfring.launch.hosts.placement import Slot
-from tfring.launch.options.environment import sent_variables
-from tfring.launch.options.job_options import JobOptions
-from tfring.launch.output.merger import OutputMerger
-from tfring.launch.output.terminal import Terminal
-from tfring.runtime.settings.environment import Settings
+from tfring.integration import (
+    FunctionServer,
+    JobOptions,
+    Output,
+    Slot,
+    bind,
+    interfaces,
+    sent_variables,
+)
 from tfring.spark.meeting import PYTHON
 from tfring.spark.tunnels import TaskTunnels
 
@@ -35,21 +33,17 @@ class Wishes:
     Attributes:
         start_timeout: Seconds for Spark to start tasks, and for ranks to find each other.
         env: Variables for all ranks.
-        stdout: Where the output of ranks goes; None: that of this process.
-        stderr: The same for their error output.
-        verbose: 0: output is not shown; 2: says on which host each rank is.
+        output: Where the output of ranks goes.
+        verbose: Whether to say on which host each rank is.
         nics: Network interfaces to use between hosts; None: what fits.
-        timestamps: Whether lines of output begin with the time.
         executable: The Python of the ranks; None: that of their tasks.
     """
 
     start_timeout: float | None
     env: Mapping[str, str] | None
-    stdout: TextIO | None
-    stderr: TextIO | None
-    verbose: int
+    output: Output
+    verbose: bool
     nics: str | Sequence[str] | None
-    timestamps: bool
     executable: str | None = None
 
     def __post_init__(self) -> None:
@@ -65,7 +59,7 @@ class Wishes:
         """`start_timeout`, or what is waited without it."""
         if self.start_timeout is not None:
             return float(self.start_timeout)
-        return float(os.environ.get("HOROVOD_SPARK_START_TIMEOUT", Settings.start_timeout))
+        return float(os.environ.get("HOROVOD_SPARK_START_TIMEOUT", JobOptions.start_timeout))
 
     def options(
         self, slots: list[Slot], tunnels: TaskTunnels, server: FunctionServer
@@ -91,20 +85,9 @@ class Wishes:
             start_timeout=self.start_seconds,
             agent_timeout=_SILENCE_SECONDS,
             sent={name: text for name, text in here if not name.startswith(_NOT_SENT)},
-            verbose=self.verbose > 1,
+            verbose=self.verbose,
             secret=tunnels.secret,
         )
-
-    @contextlib.contextmanager
-    def output(self) -> Iterator[OutputMerger]:
-        """Shows the output of ranks while the context is there."""
-        with Terminal(self.stdout, self.stderr) as terminal:
-            yield OutputMerger(
-                terminal.stdout,
-                terminal.stderr,
-                timestamps=self.timestamps,
-                ranks=None if self.verbose else (),
-            )
 
 
 def function_server(call: bytes, tunnels: TaskTunnels) -> FunctionServer:

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
-from tfring.launch.engines import Where, gpus_of_node, places
-from tfring.launch.function import pickled_call
-from tfring.launch.hosts.placement import Slot
-from tfring.launch.job import JobRunner
-from tfring.observe.explain.launched import RunRecords
+from tfring.integration import Output, Slot, Where, gpus_of_node, pickled_call, places, run_job
 from tfring.spark.meeting import Task
 from tfring.spark.settings import Wishes, function_server
 from tfring.spark.stage import Stage, active_context, addresses, wait_for_tasks
@@ -72,11 +66,9 @@ def run(
     wishes = Wishes(
         start_timeout=start_timeout,
         env=env,
-        stdout=stdout,
-        stderr=stderr,
-        verbose=verbose,
+        output=Output(stdout, stderr, prefix_output_with_timestamp, shown=bool(verbose)),
+        verbose=verbose > 1,
         nics=nics,
-        timestamps=prefix_output_with_timestamp,
         executable=executable,
     )
     return _run(pickled_call(fn, args, kwargs), num_proc, wishes)
@@ -108,13 +100,8 @@ def _run(call: bytes, num_proc: int | None, wishes: Wishes) -> list[Any]:
         slots = _slots(tunnels, wait_for_tasks(tunnels, stage, number, wishes.start_seconds))
         tunnels.refuse_more("all ranks of the job have their tasks")
         server = at_end.enter_context(function_server(call, tunnels))
-        job = wishes.options(slots, tunnels, server)
-        with wishes.output() as merger, RunRecords(os.environ) as records:
-            runner = JobRunner(job, merger, records)
-            code = runner.run()
-        if runner.stopped_by == signal.SIGINT:
-            raise KeyboardInterrupt
-        return server.results(number, code, runner.reason)
+        end = run_job(wishes.options(slots, tunnels, server), wishes.output)
+        return server.results(number, end.code, end.reason)
 
 
 def _slots(tunnels: _StaticTunnels, tasks: list[Task]) -> list[Slot]:

@@ -13,21 +13,13 @@ import subprocess
 import sys
 import sysconfig
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from typing import IO
 
 from pyspark import TaskContext
 
-from tfring.horovod.shim import search_path
-from tfring.job.handshake import connector
-from tfring.job.handshake.auth import Hello, Role
-from tfring.job.handshake.errors import BootstrapError
-from tfring.job.security.errors import IntegrityError
-from tfring.job.security.mac import Channel
-from tfring.job.security.secret import job_key
-from tfring.launch.agents.protocol import agent_command
-from tfring.spark.meeting import GPUS, JOB_ID, MAX_BYTES, PYTHON, Meeting, Task
+from tfring.integration import Channel, IntegrityError, agent_command, link_to, search_path
+from tfring.spark.meeting import GPUS, MAX_BYTES, PYTHON, Meeting, Task
 
 __all__ = ["get_available_devices"]
 
@@ -60,12 +52,10 @@ def serve(meeting: Meeting, needed: bool, partition: int, rows: Iterable[object]
         pass
     context = TaskContext.get()
     attempt = context.taskAttemptId()
-    key = job_key(meeting.secret, JOB_ID)
-    hello = Hello(Role.TUNNEL, attempt & 0xFFFFFFFF, 0)
-    deadline = time.monotonic() + _CONNECT_SECONDS
+    where = (meeting.address, meeting.port)
     try:
-        channel = connector.connect(meeting.address, meeting.port, key, hello, deadline)
-    except BootstrapError as error:
+        channel = link_to(*where, meeting.secret, attempt, _CONNECT_SECONDS)
+    except ConnectionError as error:
         why = (
             f"task {attempt} cannot reach the program at {meeting.address}:{meeting.port}: "
             f"{error}; spark.driver.host has to be an address that executors reach, at any port"
@@ -74,10 +64,8 @@ def serve(meeting: Meeting, needed: bool, partition: int, rows: Iterable[object]
             raise RuntimeError(why) from None
         print(f"[tfring] {why}", file=sys.stderr)
         return iter((why,))
-    with channel.sock:
-        channel.sock.settimeout(None)
-        with contextlib.suppress(OSError, IntegrityError):
-            _work(channel, meeting, _this_task(context, partition, channel))
+    with channel.sock, contextlib.suppress(OSError, IntegrityError):
+        _work(channel, meeting, _this_task(context, partition, channel))
     return iter(())
 
 

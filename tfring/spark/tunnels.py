@@ -8,23 +8,13 @@ import os
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Mapping
 
-from tfring.job.handshake.auth import Hello
-from tfring.job.handshake.handshakes import ADMITTED, Handshakes
-from tfring.job.handshake.listener import bind
-from tfring.job.security.errors import IntegrityError
-from tfring.job.security.mac import Channel
-from tfring.job.security.secret import fresh_secret, job_key
-from tfring.launch.agents.host import LOST_CODE
-from tfring.launch.engines import uses_shim
-from tfring.spark.meeting import JOB_ID, MAX_BYTES, Meeting, Task
+from tfring.integration import LOST_CODE, Channel, IntegrityError, Links, fresh_secret, uses_shim
+from tfring.spark.meeting import MAX_BYTES, Meeting, Task
 
 _CHUNK = 1 << 16
-_BACKLOG = 1024
 _SAY_SECONDS = 10.0  # for which a task may keep us waiting when it has connected
-_STEP_SECONDS = 60.0
 
 
 class TaskTunnel:
@@ -127,20 +117,12 @@ class TaskTunnels:
         self.secret = fresh_secret()
         self.bind_address = bind_address
         self.on_change: Callable[[], None] = lambda: None
-        listener = bind(bind_address, 0, _BACKLOG)
-        port = listener.getsockname()[1]
-        self.meeting = Meeting(address, port, self.secret, uses_shim())
         self._changed = threading.Condition()  # guards all below
         self._tunnels: dict[str, TaskTunnel] = {}  # whose connections live, by the task's name
         self._opened: set[str] = set()
         self._refusal = ""  # why no more tasks are taken
-        self._closing = False
-        # Of the thread that accepts.
-        self._handshakes = Handshakes(
-            listener, job_key(self.secret, JOB_ID), 0, name="the program that started the job"
-        )
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-        self._thread.start()
+        self._links = Links(bind_address, self.secret, self._greet)
+        self.meeting = Meeting(address, self._links.port, self.secret, uses_shim())
 
     def tasks(self) -> list[Task]:
         """Returns the tasks that are there, in the order in which they came."""
@@ -195,23 +177,10 @@ class TaskTunnels:
         """Ends all connections."""
         self.refuse("the job is over")
         with self._changed:
-            self._closing = True
             left = list(self._tunnels.values())
         for tunnel in left:
             tunnel.kill()
-        self._handshakes.interrupt()
-        self._thread.join()
-
-    def _accept(self) -> None:
-        while not self._closing:
-            self._handshakes.step(
-                time.monotonic() + _STEP_SECONDS, lambda _: ADMITTED, self._admitted
-            )
-        self._handshakes.close()
-
-    def _admitted(self, hello: Hello, channel: Channel) -> None:
-        del hello
-        threading.Thread(target=self._greet, args=(channel,), daemon=True).start()
+        self._links.close()
 
     def _greet(self, channel: Channel) -> None:
         """Hears who has connected."""

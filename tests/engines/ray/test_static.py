@@ -192,11 +192,12 @@ def test_a_rank_that_does_not_leave_after_an_error_is_ended(monkeypatch):
         import time
 
         import tfring as hvd
+        import tfring.ray.worker
 
         hvd.init()
         if hvd.rank() == 1:
             raise KeyError("the missing column")
-        hvd.world.leave = lambda error: time.sleep(3600)
+        tfring.ray.worker.leave = lambda error: time.sleep(3600)
 
     with RayExecutor(SETTINGS, num_workers=2) as executor:
         executor.start()

@@ -13,14 +13,11 @@ import time
 
 import pytest
 
-from tfring.job.handshake import connector
-from tfring.job.handshake.auth import Hello, Role
-from tfring.job.handshake.errors import BootstrapError
-from tfring.job.security.secret import fresh_secret, job_key
+from tfring.integration import fresh_secret, link_to
 from tfring.launch.agents.connections import Connections
 from tfring.spark import task as tasks_of_spark
 from tfring.spark import tunnels as tunnels_of_program
-from tfring.spark.meeting import JOB_ID, MAX_BYTES, Meeting, Task
+from tfring.spark.meeting import MAX_BYTES, Meeting, Task
 from tfring.spark.tunnels import TaskTunnel, TaskTunnels
 
 
@@ -33,10 +30,8 @@ def tunnels():
 
 def _task(tunnels, attempt=1, *, secret=None, seconds=60):
     meeting = tunnels.meeting
-    key = job_key(secret or meeting.secret, JOB_ID)
-    hello = Hello(Role.TUNNEL, attempt, 0)
-    deadline = time.monotonic() + seconds
-    channel = connector.connect(meeting.address, meeting.port, key, hello, deadline)
+    where = (meeting.address, meeting.port)
+    channel = link_to(*where, secret or meeting.secret, attempt, seconds)
     channel.sock.settimeout(60)
     return channel
 
@@ -101,7 +96,7 @@ def test_the_end_of_the_launchers_side_reaches_the_task(tunnels):
 
 
 def test_who_does_not_know_the_secret_is_no_task(tunnels):
-    with pytest.raises(BootstrapError):
+    with pytest.raises(ConnectionError):
         _task(tunnels, secret=fresh_secret(), seconds=1)
     with socket.create_connection((tunnels.meeting.address, tunnels.meeting.port)) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)

@@ -439,7 +439,7 @@ def a_search_trains_several_models():
 @right()
 def rows_counted_by_an_elastic_dataset():
     hvd.set_random_seed(1)
-    policy = hvd.data.fixed_global(GLOBAL_BATCH)
+    policy = hvd.data.Policy(GLOBAL_BATCH)
     rows = hvd.data.ElasticDataset(lambda i: (X[i], Y[i]), len(X), policy)
     model = net(1)
     model.compile(wrapped(), "mse")

@@ -122,7 +122,9 @@ def test_a_loop_of_ones_own_with_index_dataset() -> None:
 @pytest.mark.any_ranks
 def test_every_sample_once_when_the_batch_grows_with_the_job() -> None:
     x, _ = samples()
-    data = hvd.data.ElasticDataset(lambda i: (i, i), x, hvd.data.scaled(3), seed=SEED)
+    data = hvd.data.ElasticDataset(
+        lambda i: (i, i), x, hvd.data.Policy(3, per_rank=True), seed=SEED
+    )
     for epoch in range(2):
         mine = [int(i) for batch in data for i, w in zip(batch[0], batch[2], strict=True) if w > 0]
         everywhere = hvd.allgather_object(mine)
@@ -152,20 +154,3 @@ def test_sync_refuses_other_data(several: int) -> None:
     cursor = hvd.data.DataCursor(20 + hvd.rank(), 4)
     with pytest.raises(ValueError, match=r"differ in samples \(rank 0: 20, rank 1: 21"):
         cursor.sync()
-
-
-@pytest.mark.any_ranks
-def test_the_sampler_merges_what_the_ranks_recorded() -> None:
-    sampler = hvd.data.ElasticSampler(40, seed=1)
-    sampler.record_batch(0, hvd.rank() + 1)  # other numbers of samples on each rank
-    mine = sampler.state_dict()["processed_indices"]
-    sampler.sync()
-    everywhere = hvd.allgather_object(mine)
-    assert sampler.processed_indices == {index for rank in everywhere for index in rank}
-    left = hvd.allgather_object(list(sampler))
-    assert {i for rank in left for i in rank} == set(range(40)) - sampler.processed_indices
-    if hvd.rank() == hvd.size() - 1:
-        sampler.set_epoch(2)
-        sampler.record_indices([7])
-    sampler.sync()
-    assert sampler.epoch == 2 and sampler.processed_indices == {7}

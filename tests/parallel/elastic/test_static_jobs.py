@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tfring as hvd
-from tfring.data import DataCursor, fixed_global
+from tfring.data import DataCursor
 from tfring.elastic.state import sync
 
 
@@ -108,7 +108,7 @@ def test_a_change_that_one_rank_hears_of_interrupts_all(rank: int, size: int) ->
 
 @pytest.mark.any_ranks
 def test_cursors_go_to_where_the_farthest_is(rank: int, size: int) -> None:
-    cursor = DataCursor(8 * size, fixed_global(size), seed=1)
+    cursor = DataCursor(8 * size, size, seed=1)
     state: Any = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, cursor=cursor)
     sync(state)
     cursor.begin()

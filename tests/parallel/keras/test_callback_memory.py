@@ -107,7 +107,7 @@ def by_fit(model: Any, callbacks: list[Any]) -> Any:
 
 def by_elastic(model: Any, folder: Path | None, callbacks: list[Any]) -> Any:
     x, y = my_data(2)
-    data = ElasticDataset(lambda rows: (x[rows], y[rows]), len(x), policies.fixed_global(6))
+    data = ElasticDataset(lambda rows: (x[rows], y[rows]), len(x), policies.Policy(6))
     return hvd.elastic.fit(
         model, data, epochs=EPOCHS, callbacks=callbacks, checkpoint=folder, verbose=0
     )

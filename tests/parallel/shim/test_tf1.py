@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tfring as hvd
+from tfring.horovod import tf1 as hvd
 
 tf1 = tf.compat.v1
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_cases import mean_over_ranks, mine
 
 import tfring as hvd
+from tfring.training.accumulation import LocalGradientAggregationHelper
 
 
 @pytest.mark.parametrize("in_function", [False, True])
@@ -25,7 +26,7 @@ def test_a_loop_reduces_in_the_last_pass(average: bool, in_function: bool) -> No
 
     dense, table, unused = tf.Variable([0.0]), tf.Variable(tf.zeros([3, 2])), tf.Variable(1.0)
     variables = [dense, table, unused]
-    helper = hvd.LocalGradientAggregationHelper(2, reduce, average_aggregated_gradients=average)
+    helper = LocalGradientAggregationHelper(2, reduce, average_aggregated_gradients=average)
     optimizer = keras.optimizers.SGD(1.0)
 
     def step(scale: Any) -> Any:
@@ -51,7 +52,7 @@ def test_a_loop_reduces_in_the_last_pass(average: bool, in_function: bool) -> No
 
 def test_its_default_is_the_average_with_local_variables_apart() -> None:
     shared, local = tf.Variable([0.0]), tf.Variable([0.0])
-    helper = hvd.LocalGradientAggregationHelper(1, name="local")
+    helper = LocalGradientAggregationHelper(1, name="local")
     helper.register_local_var(local)
     mine = tf.constant([hvd.rank() + 1.0])
     first, second = helper.compute_gradients([mine, mine], [shared, local])
@@ -63,9 +64,9 @@ def test_its_default_is_the_average_with_local_variables_apart() -> None:
 
 def test_it_says_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        hvd.LocalGradientAggregationHelper(0)
+        LocalGradientAggregationHelper(0)
     with pytest.raises(RuntimeError, match="compute_gradients before"):
-        hvd.LocalGradientAggregationHelper(2).apply_gradients(lambda: None)
+        LocalGradientAggregationHelper(2).apply_gradients(lambda: None)
 
 
 def in_session(build: Any, steps: int) -> Any:

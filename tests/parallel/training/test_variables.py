@@ -25,6 +25,7 @@ import tfring
 import tfring.keras as hvd
 from tfring.ops import library
 from tfring.runtime import topology
+from tfring.training.accumulation import LocalGradientAggregationHelper
 
 pytestmark = pytest.mark.skipif(
     bool(library.xla_trouble()), reason=f"no XLA: {library.xla_trouble()}"
@@ -112,7 +113,7 @@ def tape(inner: bool, outer: bool, weight_by: Any, **options: Any) -> None:
 def helper() -> None:
     variable, optimizer = tf.Variable([1.0]), SGD(0.1)
     optimizer.build([variable])
-    accumulated = tfring.LocalGradientAggregationHelper(2, name=f"variables.{next(_names)}")
+    accumulated = LocalGradientAggregationHelper(2, name=f"variables.{next(_names)}")
 
     def step() -> Any:
         gradients = accumulated.compute_gradients([tf.ones([1])], [variable])
@@ -179,7 +180,7 @@ def test_compiled_functions_can_read_the_variables(name: str) -> None:
 
 def test_a_saver_of_tensorflow_1_finds_the_counter_as_it_was() -> None:
     """XLA compiles no TF1 graph, and files of before have a counter of int32."""
-    helper = tfring.LocalGradientAggregationHelper(2, lambda gradients, _: gradients)
+    helper = LocalGradientAggregationHelper(2, lambda gradients, _: gradients)
     with tf.Graph().as_default():
         variable = tf.compat.v1.get_variable("weight", [1])
         helper.compute_gradients([tf.ones([1])], [variable])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfring.data import DataCursor, fixed_global, scaled
+from tfring.data import DataCursor, Policy
 from tfring.data.cursor import Cursor, Pass, permutation
 
 SEQUENCES = 2000
@@ -89,12 +89,12 @@ def committed_by(cursors: list[DataCursor], steps: int) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("kind", ["fixed_global", "scaled"])
-def test_ranks_that_come_and_go(kind: str) -> None:
+@pytest.mark.parametrize("per_rank", [False, True])
+def test_ranks_that_come_and_go(per_rank: bool) -> None:
     for seed in range(OF_WHOLE_JOBS):
         rng = random.Random(seed)
         samples = rng.randint(1, 200)
-        policy = fixed_global(rng.randint(1, 40)) if kind == "fixed_global" else scaled(3, 5)
+        policy = Policy(3, True, 5) if per_rank else Policy(rng.randint(1, 40))
 
         def ranks(size: int, samples: int = samples, policy: Any = policy) -> list[DataCursor]:
             return [DataCursor(samples, policy, seed=7, rank=r, size=size) for r in range(size)]
@@ -197,9 +197,9 @@ def test_what_is_wrong_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one sample and a seed of at least 0"):
         DataCursor(0, 1, rank=0, size=1)
     with pytest.raises(ValueError, match="at least one sample"):
-        fixed_global(0)
+        Policy(0)
     with pytest.raises(ValueError, match="fill no batch of 24"):
-        DataCursor(20, scaled(6), drop_remainder=True, rank=0, size=4)
+        DataCursor(20, Policy(6, per_rank=True), drop_remainder=True, rank=0, size=4)
     with pytest.raises(ValueError, match="no rank 2 among 2"):
         DataCursor(20, 2, rank=2, size=2)
     cursor = DataCursor(20, 2, rank=1, size=2)
@@ -226,7 +226,7 @@ def test_a_copy_for_another_process_goes_on() -> None:
 
 
 def test_the_learning_rate_follows_the_number_of_ranks_on_a_ramp() -> None:
-    cursor = DataCursor(10_000, scaled(2, ramp_steps=4), rank=0, size=5)
+    cursor = DataCursor(10_000, Policy(2, per_rank=True, ramp_steps=4), rank=0, size=5)
     factors = []
 
     def train(steps: int) -> None:
@@ -246,4 +246,4 @@ def test_the_learning_rate_follows_the_number_of_ranks_on_a_ramp() -> None:
     train(3)
     assert factors == [1, 2, 3, 4, 5, 5, 5, 4.5, 4.0, 4.0, 3.5, 3.0]
     assert DataCursor(10, 4, rank=0, size=3).rate_factor == 1.0
-    assert DataCursor(10, scaled(4), rank=0, size=3).rate_factor == 3.0
+    assert DataCursor(10, Policy(4, per_rank=True), rank=0, size=3).rate_factor == 3.0

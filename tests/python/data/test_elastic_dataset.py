@@ -257,8 +257,8 @@ def test_an_error_of_load_reaches_the_loop() -> None:
             list(dataset(load=broken, workers=workers))
 
 
-def test_the_learning_rate_of_scaled() -> None:
-    data = dataset(rank=1, size=3, policy=tfring_data.scaled(2, ramp_steps=2))
+def test_the_learning_rate_with_a_batch_for_each_rank() -> None:
+    data = dataset(rank=1, size=3, policy=tfring_data.Policy(2, per_rank=True, ramp_steps=2))
     model, rates = Seen(), []
     model.optimizer.learning_rate = 0.1
     note = keras.callbacks.LambdaCallback(
@@ -334,15 +334,3 @@ def test_index_dataset_in_fit_counts_epochs_without_commits() -> None:
     cursor, model = tfring_data.DataCursor(SAMPLES, 4, seed=3, rank=0, size=1), Seen()
     model.fit(index_batches(cursor), epochs=3, verbose=0)
     assert model.flat() == orders(0, 1, 2)
-
-
-def test_skip_leaves_out_what_was_consumed_and_says_that_it_is_slow(
-    log: pytest.LogCaptureFixture,
-) -> None:
-    whole = tf.data.Dataset.range(10).shuffle(10, seed=1, reshuffle_each_iteration=False).batch(2)
-    rest = [batch.tolist() for batch in tfring_data.skip(whole, 3).as_numpy_iterator()]
-    assert rest == [batch.tolist() for batch in whole.as_numpy_iterator()][3:]
-    assert "reads the first 3 elements" in log.text and len(log.records) == 1
-    assert tfring_data.skip(whole, 0).cardinality() == 5 and len(log.records) == 1
-    with pytest.raises(ValueError, match="-1 elements"):
-        tfring_data.skip(whole, -1)

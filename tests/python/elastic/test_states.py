@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("tfring.runtime._native")
 
-from tfring.data import DataCursor, fixed_global
+from tfring.data import DataCursor
 from tfring.elastic.errors import HostsUpdatedInterrupt
 from tfring.elastic.progress import Ahead, Progress
 from tfring.elastic.state import ObjectState, State, finish, position_of, restore, sync
@@ -51,7 +51,7 @@ def test_what_cannot_be_copied_is_named_once(caplog: pytest.LogCaptureFixture) -
 
 
 def test_objects_with_a_content_of_their_own_stay_the_same_objects() -> None:
-    cursor = DataCursor(100, fixed_global(10), seed=3, rank=0, size=1)
+    cursor = DataCursor(100, 10, seed=3, rank=0, size=1)
     cursor.begin()
     state: Any = ObjectState(broadcast, lambda: 0, cursor=cursor)
     begin = cursor.state_dict()
@@ -279,7 +279,7 @@ def test_a_copy_holds_the_last_commit_of_attributes() -> None:
     def state_of(cursor: DataCursor, **more: Any) -> Any:
         return ObjectState(broadcast, lambda: 0, cursor=cursor, **more)
 
-    cursors = [DataCursor(100, fixed_global(10), seed=3, rank=0, size=1) for _ in range(2)]
+    cursors = [DataCursor(100, 10, seed=3, rank=0, size=1) for _ in range(2)]
     table = np.arange(5000.0)
     state = state_of(cursors[0], table=table, epoch=3)
     cursors[0].begin()

@@ -13,10 +13,9 @@ import pytest
 import tensorflow as tf
 from launcher_tools import run_python
 
-from tfring.horovod import build_flags
 from tfring.launch import installed
 from tfring.ops import library, xla
-from tfring.runtime import _native
+from tfring.runtime import _native, built
 
 INSTALLED = ".".join(tf.__version__.split(".")[:2])
 
@@ -71,11 +70,11 @@ def test_a_folder_that_holds_another_build_is_refused(folder: Path) -> None:
 
 
 def test_whether_there_are_ops(folder: Path) -> None:
-    assert not build_flags.cuda_built()
+    assert not built.cuda_built()
     serve(folder, "2.1")
-    assert not build_flags.cuda_built()
+    assert not built.cuda_built()
     (folder / "tensorflow-2.1" / library.OPS_LIBRARY).touch()
-    assert build_flags.cuda_built()
+    assert built.cuda_built()
 
 
 def test_doctor_says_what_is_served(folder: Path) -> None:

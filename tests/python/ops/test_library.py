@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 import tfring
+from tfring.horovod import helpers
 from tfring.ops import arguments, channels, library, names, topology_ops
 from tfring.runtime import exceptions
 from tfring.runtime._native import core
@@ -221,11 +222,11 @@ def test_sparse_tensors_are_for_allreduce() -> None:
 
 
 def test_horovods_small_functions() -> None:
-    assert [n for n in range(10) if tfring.check_num_rank_power_of_2(n)] == [1, 2, 4, 8]
-    assert tfring.split_list([1, 2, 3, 4, 5], 3) == [[1, 2], [3, 4], [5]]
-    assert tfring.split_list([], 2) == [[], []]
-    assert tfring.gpu_available("tensorflow") == bool(tf.config.list_physical_devices("GPU"))
-    assert tfring.gpu_available("torch") is False
+    assert [n for n in range(10) if helpers.check_num_rank_power_of_2(n)] == [1, 2, 4, 8]
+    assert helpers.split_list([1, 2, 3, 4, 5], 3) == [[1, 2], [3, 4], [5]]
+    assert helpers.split_list([], 2) == [[], []]
+    assert helpers.gpu_available("tensorflow") == bool(tf.config.list_physical_devices("GPU"))
+    assert helpers.gpu_available("torch") is False
 
 
 def test_one_channel_per_name() -> None:

@@ -8,8 +8,7 @@ import launcher_tools as tools
 import pytest
 
 from tfring.horovod import likely
-from tfring.horovod.shim import search_path
-from tfring.runtime import topology
+from tfring.runtime.horovod_path import search_path
 
 needs_tf_keras = pytest.mark.skipif(
     importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras"
@@ -87,7 +86,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_rank_of_a_process_that_an_elastic_job_has_not_taken_in_yet(monkeypatch):
     """Scripts ask for it in order to leave files to rank 0."""
-    monkeypatch.setattr(topology, "waiting", lambda: True)
+    monkeypatch.setattr(likely, "waiting", lambda: True)
     monkeypatch.setenv("HOROVOD_RANK", "2")
     monkeypatch.setenv("HOROVOD_SIZE", "3")
     assert (likely.rank(), likely.size()) == (2, 3)

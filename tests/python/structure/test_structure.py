@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 import python_rules
 import source_rules as rules
+from python_rules import ON_TOP
 
 ROOT = Path(__file__).resolve().parents[3]
 # Beyond these a test fails; beyond the lower ones it warns.
@@ -111,6 +112,25 @@ def test_imports_follow_the_arrows() -> None:
     files = sources("tfring/", ".py", ".pyi")
     check_each(files, lambda name, _: python_rules.import_errors(name, files))
     check_each(files, python_rules.import_by_name_errors)
+
+
+def test_packages_on_top_import_public_names_only() -> None:
+    files = sources("tfring/", ".py", ".pyi")
+    on_top = {name: files[name] for name in files if python_rules.package_of(name) in ON_TOP}
+    assert {python_rules.package_of(name) for name in on_top} == set(ON_TOP)
+    check_each(on_top, lambda name, _: python_rules.private_import_errors(name, files))
+
+
+def test_what_integration_lists_is_used() -> None:
+    files = sources("tfring/", ".py", ".pyi")
+    used = {
+        one.name
+        for name, text in files.items()
+        if python_rules.package_of(name) in ON_TOP
+        for one in python_rules.imports_of(name, text)
+        if one.module == "tfring.integration"
+    }
+    assert python_rules.public_names("tfring.integration", files) == used
 
 
 def test_the_library_itself_pickles_nothing() -> None:

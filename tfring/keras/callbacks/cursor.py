@@ -12,9 +12,9 @@ class CursorCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     Also ends a resumed epoch after the batches that were left of it.
 
-    Put it before callbacks that save the state of the data. With `scaled`, each step multiplies the
-    learning rate by the change of the policy's factor. So other callbacks may change the rate, too;
-    one that sets it anew multiplies it by `dataset.rate_factor` itself.
+    Put it before callbacks that save the state of the data. With `Policy(..., per_rank=True)`, each
+    step multiplies the learning rate by the change of the policy's factor. So other callbacks may
+    change the rate, too; one that sets it anew multiplies it by `dataset.rate_factor` itself.
 
     The thread that calls `fit` uses it, for one `fit` at a time.
     """
@@ -50,7 +50,7 @@ class CursorCallback(keras.callbacks.Callback):  # type: ignore[misc]
             raise ValueError(
                 f"rank {self._cursor.rank}: the policy multiplies the learning rate by {factor}, "
                 "which cannot be done to a LearningRateSchedule: give the optimizer a number, and "
-                "change it by callbacks, or use fixed_global"
+                "change it by callbacks, or give a policy without per_rank"
             ) from error
         self._cursor.applied = factor
 

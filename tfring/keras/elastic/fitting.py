@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -31,8 +32,8 @@ from tfring.runtime.signals.termination import TerminationRequest
 _TRACED_SAMPLES = 2
 
 _POLICIES: dict[str, Callable[[int], policies.Policy]] = {
-    "fixed_global": policies.fixed_global,
-    "scaled": policies.scaled,
+    "fixed_global": policies.Policy,
+    "scaled": functools.partial(policies.Policy, per_rank=True),
 }
 
 

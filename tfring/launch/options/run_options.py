@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfring.horovod.shim import search_path
 from tfring.launch.agents.host import AGENT_TIMEOUT_SECONDS, ELASTIC_TIMEOUT_SECONDS
 from tfring.launch.elastic.options import ELASTIC_SECONDS
 from tfring.launch.hosts.allocations import find_allocation
@@ -19,6 +18,7 @@ from tfring.launch.options.environment import chosen_variable
 from tfring.launch.options.job_options import BINDINGS, SHELLS, STOP_SECONDS
 from tfring.launch.options.option import count, number, option, seconds, spelled, switch
 from tfring.launch.output.files import KEPT_FILES
+from tfring.runtime.horovod_path import search_path
 from tfring.runtime.settings.table import SETTINGS
 from tfring.runtime.texts.ranks import parse_ranks
 

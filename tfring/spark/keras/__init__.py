@@ -3,6 +3,6 @@
 __init__.pyi lists the names; `tfring help spark` says what they do.
 """
 
-from tfring.runtime.public_names import lazy_names
+from tfring.integration import lazy_names
 
 __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -32,7 +32,7 @@ def tf_import() -> dict[str, Any]:
         "gpus": len(gpus),
         "name": str(details.get("device_name")),
         "nccl_built": int(tfring.nccl_built()),
-        "gpu_available": bool(tfring.gpu_available("tensorflow")),
+        "gpu_available": bool(tf.config.get_visible_devices("GPU")),
     }
 
 

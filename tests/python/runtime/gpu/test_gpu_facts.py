@@ -12,8 +12,7 @@ from pathlib import Path
 import gpu_fake
 import pytest
 
-from tfring.horovod import build_flags
-from tfring.runtime import _native
+from tfring.runtime import _native, built
 from tfring.runtime.gpu import driver, nccl
 from tfring.runtime.gpu.report import gpu_report
 from tfring.runtime.gpu.toolkit import LIBDEVICE, PTXAS, find_toolkit
@@ -75,7 +74,7 @@ def test_a_library_that_lacks_a_function_is_none(tmp_path, monkeypatch):
     found = nccl.find_nccl({"NCCL_LIBRARY": str(path)})
     assert found.version == 0 and "lacks ncclCommInitRankConfig" in found.text
     monkeypatch.setenv("TFRING_NCCL_LIBRARY", str(path))
-    assert build_flags.nccl_built() == 0
+    assert built.nccl_built() == 0
 
 
 def test_a_path_where_nothing_is(tmp_path):
@@ -159,11 +158,11 @@ def test_what_is_built_is_told_truly(tmp_path, monkeypatch):
     monkeypatch.setenv("TFRING_NCCL_LIBRARY", str(path))
     assert _native.core  # loaded from where it is
     monkeypatch.setenv("TFRING_X_LIB_DIR", str(tmp_path))
-    assert (build_flags.cuda_built(), build_flags.nccl_built()) == (False, 0)
+    assert (built.cuda_built(), built.nccl_built()) == (False, 0)
     (tmp_path / "_tfring_ops.so").touch()
-    assert (build_flags.cuda_built(), build_flags.nccl_built()) == (True, 22707)
+    assert (built.cuda_built(), built.nccl_built()) == (True, 22707)
     monkeypatch.setenv("TFRING_NCCL_LIBRARY", str(tmp_path / "missing.so"))
-    assert build_flags.nccl_built() == 0
+    assert built.nccl_built() == 0
 
 
 def toolkit(folder: Path) -> dict[str, str]:

@@ -2,8 +2,8 @@
 
 from tfring.horovod import shim
 from tfring.horovod.shim import HOROVOD_VERSION as __version__  # noqa: F401
-from tfring.runtime import public_names
+from tfring.integration import reexport
 
 __path__ = shim.install()
-_get, __dir__, __all__ = public_names.reexport("tfring", ["run", "__version__"])
+_get, __dir__, __all__ = reexport("tfring", ["run", "__version__"])
 __getattr__ = shim.with_modules_below(__name__, _get)

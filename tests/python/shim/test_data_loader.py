@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tfring.data import AsyncDataLoaderMixin, BaseDataLoader
+from tfring.horovod.data_loader import AsyncDataLoaderMixin, BaseDataLoader
 
 WAIT = 60.0  # seconds; against hangs only
 
