@@ -14,15 +14,19 @@ __all__ = ["DBFSLocalStore", "FilesystemStore", "HDFSStore", "LocalStore", "Stor
 _TRAIN, _VAL, _TEST = "intermediate_train_data", "intermediate_val_data", "intermediate_test_data"
 _RUNS, _LOGS = "runs", "logs"
 # What Spark calls a file system that fsspec calls otherwise.
-_OF_SPARK = {"s3": "s3a", "file": "file"}
+_OF_SPARK = {"s3": "s3a"}
+_DBFS = "/dbfs/"
 
 
 class Store:
     """A folder that the program and all executors reach by the same name.
 
+    A path is of a folder that all hosts have, as NFS makes it, or of one host. "dbfs:/..." is
+    Databricks' file system, which all hosts have below /dbfs. Other URLs ("hdfs://...",
+    "s3://...") are for fsspec and Spark, who both have to know them.
+
     Args:
-        prefix_path: The folder: a path, or a URL that fsspec and Spark know ("hdfs://...", "s3://
-            ...").
+        prefix_path: The folder: a path or a URL.
         train_path: Where training data lies, if not below `prefix_path`.
         val_path: The same for validation data.
         test_path: The same for test data.
@@ -30,7 +34,7 @@ class Store:
         save_runs: Whether checkpoints and logs stay after the training.
         storage_options: For fsspec's file system: keys, endpoints.
         checkpoint_filename: The name of a run's model in its folder.
-        **other: Horovod's others, for fsspec's file system, too; a `LocalStore` has none.
+        **other: Horovod's other parameters, also for fsspec's file system. A path takes none.
 
     Raises:
         TypeError: There is no such parameter.
@@ -50,9 +54,9 @@ class Store:
         **other: Any,
     ) -> None:
         self.prefix_path = self._url(os.fspath(prefix_path))
-        self._options = {**(storage_options or {}), **other}
-        if other and isinstance(self, LocalStore):
+        if other and "://" not in self.prefix_path:
             raise TypeError(f"{type(self).__name__} has no parameters {sorted(other)}")
+        self._options = {**(storage_options or {}), **other}
         self._train = self._url(train_path) if train_path else self._below(_TRAIN)
         self._val = self._url(val_path) if val_path else self._below(_VAL)
         self._test = self._url(test_path) if test_path else self._below(_TEST)
@@ -65,34 +69,23 @@ class Store:
                 'end in ".keras"'
             )
 
-    @staticmethod
-    def create(prefix_path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Store:
-        """Returns the store for a path.
+    @classmethod
+    def create(cls, prefix_path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Store:
+        """Returns the store for a folder.
 
         Args:
-            prefix_path: The folder; its scheme ("hdfs://", "dbfs:/", ...) says which store it is.
+            prefix_path: The folder.
             *args: As the store takes them.
             **kwargs: As the store takes them.
         """
-        path = os.fspath(prefix_path)
-        for kind in (HDFSStore, DBFSLocalStore, LocalStore):
-            if kind.matches(path):
-                return kind(path, *args, **kwargs)
-        return FilesystemStore(path, *args, **kwargs)
-
-    @classmethod
-    def matches(cls, path: str) -> bool:
-        """Whether a path is for this kind of store.
-
-        Args:
-            path: The path.
-        """
-        del path
-        return True
+        return cls(prefix_path, *args, **kwargs)
 
     def _url(self, path: str) -> str:
-        """Returns a path as fsspec takes it."""
-        return path
+        """Returns a path as fsspec takes it; local ones without a scheme."""
+        if path.startswith("dbfs:/"):
+            path = _DBFS + path.removeprefix("dbfs:").lstrip("/")
+        local = path.removeprefix("file://")
+        return path if "://" in local else os.path.abspath(local)
 
     def _below(self, *names: str) -> str:
         return posixpath.join(self.prefix_path, *names)
@@ -115,6 +108,8 @@ class Store:
         Args:
             path: What a method of this store has returned.
         """
+        if path.startswith(_DBFS):
+            return f"dbfs:/{path.removeprefix(_DBFS)}"
         scheme, found, rest = path.partition("://")
         if not found:
             return f"file://{os.path.abspath(path)}"
@@ -167,15 +162,6 @@ class Store:
             path: Its path.
         """
         return bool(self.filesystem().exists(self.path_in_filesystem(path)))
-
-    def is_parquet_dataset(self, path: str) -> bool:
-        """Whether a folder has Parquet files.
-
-        Args:
-            path: The folder.
-        """
-        found = self.filesystem().find(self.path_in_filesystem(path))
-        return any(name.endswith(".parquet") for name in found)
 
     def read(self, path: str) -> bytes:
         """Returns the content of a file.
@@ -231,46 +217,20 @@ class Store:
             filesystem.rm(place, recursive=True)
 
 
-class FilesystemStore(Store):
-    """A store on any file system that fsspec knows: an object store, a mounted one."""
-
-
-class LocalStore(FilesystemStore):
-    """A store in a folder that all hosts have, as NFS makes it, or on one host."""
-
-    @classmethod
-    def matches(cls, path: str) -> bool:
-        """See `Store.matches`."""
-        return "://" not in path or path.startswith("file://")
-
-    def _url(self, path: str) -> str:
-        return os.path.abspath(path.removeprefix("file://"))
+# Horovod's names: one class serves all.
+FilesystemStore = LocalStore = Store
 
 
 class HDFSStore(Store):
     """A store on HDFS; fsspec reaches it through pyarrow, which needs Hadoop's libhdfs."""
 
-    @classmethod
-    def matches(cls, path: str) -> bool:
-        """See `Store.matches`."""
-        return path.startswith("hdfs://")
-
     def _url(self, path: str) -> str:
         return path if "://" in path else f"hdfs://{path}"
 
 
-class DBFSLocalStore(LocalStore):
-    """A store in the file system of Databricks, which all hosts have below /dbfs."""
-
-    @classmethod
-    def matches(cls, path: str) -> bool:
-        """See `Store.matches`."""
-        return path.startswith(("dbfs:/", "/dbfs/", "file:///dbfs/"))
+class DBFSLocalStore(Store):
+    """A store in the file system of Databricks."""
 
     def _url(self, path: str) -> str:
-        local = path.removeprefix("file://").removeprefix("dbfs:")
-        return local if local.startswith("/dbfs/") else f"/dbfs/{local.lstrip('/')}"
-
-    def path_for_spark(self, path: str) -> str:
-        """See `Store.path_for_spark`."""
-        return f"dbfs:/{path.removeprefix('/dbfs/')}"
+        known = path.startswith(("dbfs:/", "file://", _DBFS))
+        return super()._url(path if known else f"dbfs:/{path}")

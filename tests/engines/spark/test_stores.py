@@ -19,8 +19,25 @@ def test_paths_of_its_own(tmp_path, monkeypatch):
     assert HDFSStore("/a", test_path="/b").get_test_data_path() == "hdfs:///b"
 
 
+@pytest.mark.parametrize(
+    ("given", "fsspec", "spark"),
+    [
+        ("file:///data", "/data", "file:///data"),
+        ("dbfs:/data", "/dbfs/data", "dbfs:/data"),
+        ("/dbfs/data", "/dbfs/data", "dbfs:/data"),
+        ("file:///dbfs/data", "/dbfs/data", "dbfs:/data"),
+        ("hdfs://name/data", "hdfs://name/data", "hdfs://name/data"),
+        ("s3://bucket/data", "s3://bucket/data", "s3a://bucket/data"),
+    ],
+)
+def test_paths_for_fsspec_and_spark(given, fsspec, spark):
+    store = Store.create(given)
+    assert store.prefix_path == fsspec
+    assert store.path_for_spark(store.prefix_path) == spark
+
+
 def test_misspelt_parameters(tmp_path):
-    with pytest.raises(TypeError, match=r"LocalStore has no parameters \['save_run'\]"):
+    with pytest.raises(TypeError, match=r"Store has no parameters \['save_run'\]"):
         LocalStore(tmp_path, save_run=False)
     with pytest.raises(ValueError, match=r'end in "\.keras"'):
         LocalStore(tmp_path, checkpoint_filename="model.h5")
