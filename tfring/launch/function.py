@@ -143,8 +143,8 @@ def _job(
     for name, value in env.items():
         if not (isinstance(name, str) and isinstance(value, str) and name.isidentifier()):
             raise ValueError(
-                f"tfring.run(env={{{name!r}: {value!r}}}): it has to be the name of a variable and "
-                "its value, both strings"
+                f"tfring.run(env={{{name!r}: {value!r}}}): give the name of a variable and its "
+                "value, both as strings."
             )
     # The folders of the function's modules come first.
     folders = dict.fromkeys(os.path.abspath(folder) for folder in sys.path)

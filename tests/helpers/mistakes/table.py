@@ -99,7 +99,7 @@ model.fit(hvd.shard((x, y), batch_size=8), verbose=0, callbacks=callbacks)
 _TAPE = "hvd.DistributedGradientTape(tf.GradientTape())"
 _LONE = "Give compile() what hvd.DistributedOptimizer returns"
 _SAME_WEIGHTS = "Add callbacks=hvd.fit_callbacks() to model.fit, or call hvd.broadcast_variables("
-_COUNT = "it has to be a whole number from 1 to 100000"
+_COUNT = "is not a whole number from 1 to 100000."
 _ON_RANK_1 = """\
 import os
 import tfring.keras as hvd
@@ -454,8 +454,10 @@ _COMMANDS = (
     Mistake("20", "no ranks", "-np/--num-proc: 0", _COUNT, 2, options="-np 0"),
     Mistake("20b", "fewer than none", "-np/--num-proc: -2", _COUNT, 2, options="-np -2"),
     Mistake("20c", "no number", "-np/--num-proc: two", _COUNT, 2, options="-np two"),
-    Mistake("20d", "no -np", "say how many ranks to start", "tfring run -np 2 ", 2, options=""),
-    Mistake("20e", "no program", "say what to run", "tfring run -np 2 ", 2, behind="none"),
+    Mistake("20d", "no -np", "The number of ranks is missing", "tfring run -np 2 ", 2, options=""),
+    Mistake(
+        "20e", "no program", "There is no program to run", "tfring run -np 2 ", 2, behind="none"
+    ),
     Mistake(
         "21",
         "-np behind the program",
@@ -469,8 +471,8 @@ _COMMANDS = (
     Mistake(
         "23",
         "more ranks than slots",
-        "3 ranks were asked for, and the hosts have 2 slots in all",
-        "give each its number, as -H node1:4",
+        "3 ranks need more slots than the 2 of all hosts",
+        "Give each host its number, such as -H node1:4.",
         2,
         options="-np 3 -H localhost:2",
     ),

@@ -76,11 +76,11 @@ def test_options_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "say how many pods"),
-        (["--nnodes", "two"], "two: it has to be a number, or MIN:MAX"),
+        ([], "--nnodes, the number of pods, is missing"),
+        (["--nnodes", "two"], "two is neither a number nor MIN:MAX"),
         (
             ["--nnodes", "2", "--nproc-per-node", "0"],
-            "0: it has to be a whole number from 1 to 100000",
+            "0 is not a whole number from 1 to 100000",
         ),
         (["--nnodes", "2", "-np", "4"], "tfring manifest: there is no option -np."),
         (
@@ -91,16 +91,19 @@ def test_options_of_a_file(tmp_path):
             ["--nnodes", "2", "--stop-timeout", "5"],
             "tfring manifest: there is no option --stop-timeout.",
         ),
-        (["--nnodes", "2", "-x", "WANDB_API_KEY=1"], "-x WANDB_API_KEY: its value would stand"),
+        (["--nnodes", "2", "-x", "WANDB_API_KEY=1"], "-x WANDB_API_KEY looks like a secret"),
         (["--nnodes", "2", "--claim", "checkpoints"], "NAME:PATH"),
         (["--nnodes", "2", "--claim", "a:/x:ro"], "NAME:PATH"),
-        (["--nnodes", "2", "-x", "TFRING_PODS=9"], "-x TFRING_PODS: the manifest says it"),
+        (
+            ["--nnodes", "2", "-x", "TFRING_PODS=9"],
+            "-x TFRING_PODS: the manifest sets this variable",
+        ),
         (["--nnodes", "2", "-x", "TFRING_STOPPED_EXIT_CODE=0"], "-x TFRING_STOPPED_EXIT_CODE"),
         (["--nnodes", "2", "-x", "TFRING_LOG_LEVEL=loud"], "TFRING_LOG_LEVEL"),
-        (["--nnodes", "2", "--run-as", "0"], "--run-as: 0: it has to be"),
+        (["--nnodes", "2", "--run-as", "0"], "--run-as: 0 is not"),
         (["--nnodes", "2", "--elastic-timeout", "60"], "--elastic-timeout is for elastic jobs"),
         (["--nnodes", "2", "--print-ranks", "x"], "--print-ranks: x: it has to be ranks"),
-        (["--nnodes", "2", "--grace-period", "10"], "--grace-period: 10: it has to be"),
+        (["--nnodes", "2", "--grace-period", "10"], "--grace-period: 10 is not"),
     ],
 )
 def test_what_is_refused(words, says, capsys):
@@ -150,7 +153,7 @@ def test_volumes_of_claims():
 
 def test_an_image_is_needed_and_only_for_a_manifest(capsys):
     said = refused(capsys, "manifest", "--nnodes", "2", "x")
-    assert "name an image" in said
+    assert "Name an image" in said
     assert "there is no option --image." in refused(capsys, "run", *IMAGE, "-np", "2", "x")
 
 

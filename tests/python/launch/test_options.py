@@ -228,7 +228,7 @@ def test_secrets_of_other_services_stay_on_this_host():
 )
 def test_numbers_that_mean_nothing(bad, capsys):
     said = refused(capsys, "run", "-np", "1", *bad, "x")
-    assert f"argument {bad[0]}" in said and f": {bad[1]}: it has to be" in said
+    assert f"argument {bad[0]}" in said and f": {bad[1]} is not" in said
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,10 @@ def test_habits_of_torchrun_are_answered(words, says, capsys):
 @pytest.mark.parametrize("option", ["--exit-report", "--host-discovery-script", "--rdzv-id"])
 def test_a_variable_that_is_not_set_is_noticed(option, capsys):
     said = refused(capsys, "run", "-np", "1", option, "", "x")
-    assert f"argument {option}" in said and "it is empty: is a variable of your shell?" in said
+    assert (
+        f"argument {option}" in said
+        and "The value is empty. Check the variables of your shell." in said
+    )
 
 
 def test_ranks_on_one_host_of_several_are_told():

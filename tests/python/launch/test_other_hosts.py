@@ -284,7 +284,7 @@ def test_what_x_asks_for(monkeypatch):
     monkeypatch.setenv("A", "1")
     monkeypatch.delenv("B", raising=False)
     assert [chosen_variable(x) for x in ("A", "B=2", "C=")] == [("A", "1"), ("B", "2"), ("C", "")]
-    with pytest.raises(UsageError, match="no such variable"):
+    with pytest.raises(UsageError, match="is not set here"):
         chosen_variable("B")
     with pytest.raises(UsageError, match="NAME=VALUE"):
         chosen_variable("1=2")

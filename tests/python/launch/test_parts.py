@@ -43,7 +43,7 @@ def test_bad_hosts(text):
 
 
 def test_bad_hostfile_line_is_named():
-    with pytest.raises(UsageError, match="line 2"):
+    with pytest.raises(UsageError, match="Line 2"):
         parse_hostfile("a slots=1\nb slots=many\n")
 
 
@@ -62,10 +62,10 @@ def test_placement():
 @pytest.mark.parametrize(
     ("ranks", "hosts", "words"),
     [
-        (None, [], "how many"),
+        (None, [], "number of ranks is missing"),
         (0, [], "at least one"),
-        (3, [("a", 2)], "2 slots"),
-        (2, [("localhost", 1)], "as -H node1:4; without one a host has 1"),
+        (3, [("a", 2)], "more slots than the 2"),
+        (2, [("localhost", 1)], r"such as -H node1:4\. Without one a host has 1 slot"),
         (2, [("a", 1), ("a", 1)], "twice"),
     ],
 )
@@ -160,7 +160,7 @@ def test_a_variable_of_x_wins_over_the_environment(monkeypatch):
 
 
 def test_a_program_is_needed():
-    with pytest.raises(UsageError, match="say what to run"):
+    with pytest.raises(UsageError, match="no program to run"):
         job_options(parse("-np", "2"))
 
 

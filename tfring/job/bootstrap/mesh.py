@@ -218,7 +218,7 @@ class _Outgoing:
         """Waits until all are connected; raises what prevented it."""
         self._over.wait()
         if self._given_up:
-            raise BootstrapError("this generation was given up while its ranks connected")
+            raise BootstrapError("The coordinator ended this generation while its ranks connected.")
         if self._failures:
             raise self._failures[0]
 

@@ -48,7 +48,7 @@ def parse_hosts(text: str) -> list[tuple[str, int]]:
     """Reads ``host:slots,host:slots``, or raises UsageError; without a number it is one slot."""
     hosts = [host for part in split_list(text) for host in parse_entry(part, part)]
     if not hosts:
-        raise UsageError(f"-H {text!r} names no host: is a variable of your shell empty?")
+        raise UsageError(f"-H {text!r} names no host. Check the variables of your shell.")
     return hosts
 
 
@@ -64,12 +64,12 @@ def parse_hostfile(text: str) -> list[tuple[str, int]]:
             continue
         slots = [re.fullmatch(r"slots=(\d+)", word) for word in words[1:]]
         if len(words) > 2 or not all(slots):
-            raise UsageError(f'line {number} of the host file is "{line}", not "host slots=4"')
+            raise UsageError(f'Line {number} of the host file is "{line}". Write "host slots=4".')
         entry = f"{words[0]}:{slots[0].group(1)}" if slots and slots[0] else words[0]
         try:
             hosts += parse_entry(entry, line)
         except UsageError as error:
-            raise UsageError(f"line {number} of the host file: {error}") from None
+            raise UsageError(f"Line {number} of the host file: {error}") from None
     return hosts
 
 
@@ -78,7 +78,7 @@ def read_hostfile(path: str) -> list[tuple[str, int]]:
     try:
         return parse_hostfile(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the host file cannot be read: {error}") from None
+        raise UsageError(f"The host file cannot be read: {error}") from None
 
 
 def assign_slots(ranks: int | None, hosts: Sequence[tuple[str, int]]) -> list[Slot]:
@@ -88,26 +88,26 @@ def assign_slots(ranks: int | None, hosts: Sequence[tuple[str, int]]) -> list[Sl
     ranks. UsageError: there are too few slots or too many ranks, or a host is named twice.
     """
     if ranks is not None and ranks < 1:
-        raise UsageError(f"{ranks} ranks were asked for, and at least one is needed")
+        raise UsageError(f"{ranks} ranks are too few: a job needs at least one.")
     if not hosts:
         if ranks is None:
             raise NoRanksError(
-                "say how many ranks to start: tfring run -np 2 python train.py; within a job of "
-                "Slurm, PBS, LSF or SGE its hosts are taken"
+                "The number of ranks is missing. Write: tfring run -np 2 python train.py\nWithin a "
+                "job of Slurm, PBS, LSF or SGE its hosts are used."
             )
         hosts = [(host_name(), ranks)]
     names = [address_of(host) for host, _ in hosts]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"a host is named twice ({twice}): add up its slots in one entry")
+        raise UsageError(f"The host {twice} is named twice. Add up its slots in one entry.")
     total = sum(slots for _, slots in hosts)
     ranks = total if ranks is None else ranks
     if ranks > MOST_RANKS:
-        raise UsageError(f"{ranks} ranks were asked for, and a job has at most {MOST_RANKS}")
+        raise UsageError(f"{ranks} ranks are too many: a job has at most {MOST_RANKS}.")
     if ranks > total:
         raise UsageError(
-            f"{ranks} ranks were asked for, and the hosts have {total} slots in all: give each "
-            "its number, as -H node1:4; without one a host has 1"
+            f"{ranks} ranks need more slots than the {total} of all hosts.\nGive each host its "
+            "number, such as -H node1:4. Without one a host has 1 slot."
         )
     used: list[tuple[str, int]] = []
     left = ranks

@@ -81,7 +81,7 @@ _ONE_POD = Shape(1, 1, 1)
 def _claim(text: str) -> tuple[str, str]:
     name, _, path = text.partition(":")
     if not name or not path.startswith("/") or ":" in path:
-        raise ValueError(f"{text}: it has to be NAME:PATH, as checkpoints:/checkpoints")
+        raise ValueError(f"{text} is not NAME:PATH, such as checkpoints:/checkpoints.")
     return name, path
 
 
@@ -189,15 +189,15 @@ def request_of(parsed: argparse.Namespace) -> Request:
     parsed = with_file(parsed)
     asked = read_options(RunOptions, parsed)
     if not parsed.image:
-        raise UsageError("name an image that has the program and tfring: --image NAME")
+        raise UsageError("--image is missing. Name an image that has the program and tfring.")
     if asked.nnodes is None:
         raise UsageError(
-            "say how many pods the job has, as --nnodes 4 --nproc-per-node 2; an elastic one "
-            "--nnodes 2:4"
+            "--nnodes, the number of pods, is missing.\nGive --nnodes 4 --nproc-per-node 2, or "
+            "--nnodes 2:4 for an elastic job."
         )
     least, most = asked.nnodes
     if asked.elastic_timeout is not None and least == most:
-        raise UsageError("--elastic-timeout is for elastic jobs: give --nnodes 2:4")
+        raise UsageError("--elastic-timeout is for elastic jobs, such as --nnodes 2:4.")
     program = asked.program
     flags = words_of(asked, *_PASSED_ON)
     if asked.print_ranks is not None:
@@ -224,9 +224,9 @@ def _variables(asked: RunOptions) -> dict[str, str]:
     for name, value in values.items():
         if is_secret(name, value):
             raise UsageError(
-                f"-x {name}: its value would stand in the manifest for all to read: put it into a "
-                "Secret, and name that in the container's env"
+                f"-x {name} looks like a secret, and everybody can read a manifest.\nPut it into a "
+                "Secret, and name that in the container's env."
             )
         if _TAKEN.fullmatch(name):
-            raise UsageError(f"-x {name}: the manifest says it: leave it out")
+            raise UsageError(f"-x {name}: the manifest sets this variable itself. Leave it out.")
     return values

@@ -16,24 +16,24 @@ from tfring.launch.options.run_options import RunOptions
 _MAKES_ELASTIC = ("min_np", "max_np", "host_discovery_script", "spares")
 _HOW_IT_CHANGES = ("slots", "reset_limit", "blacklist_cooldown_range", "blacklist_hosts")
 _ONLY_NODES = ("nproc_per_node", "rdzv_endpoint", "coordinator", "rdzv_id")
-_NEEDS_NODES = "{} needs --nnodes, as --nnodes 1:4"
+_NEEDS_NODES = "{} needs --nnodes, such as --nnodes 1:4."
 # Which options each kind of job does not take, and what to do; {} is the option.
 _NOT_TAKEN: dict[str, dict[tuple[str, ...], str]] = {
     "nodes": {
         ("num_proc", "hosts", *_MAKES_ELASTIC, *_HOW_IT_CHANGES): (
-            "with --nnodes each node is started by itself, with --nproc-per-node ranks: leave out "
-            "{}"
+            "{} does not go with --nnodes: each node is started by itself, with --nproc-per-node "
+            "ranks.\nLeave it out."
         ),
     },
     "elastic": {
         _ONLY_NODES: _NEEDS_NODES,
-        ("max_restarts",): "{}: in an elastic job --reset-limit says it, give that one",
+        ("max_restarts",): "{} does not go with an elastic job. Give --reset-limit instead.",
     },
     "static": {
         _ONLY_NODES: _NEEDS_NODES,
         (*_HOW_IT_CHANGES, "elastic_timeout"): (
-            "{} is for elastic jobs: give --min-np, --max-np or --host-discovery-script, too, or "
-            "leave it out"
+            "{} is for elastic jobs.\nLeave it out, or add --min-np, --max-np or "
+            "--host-discovery-script."
         ),
     },
 }
@@ -60,13 +60,13 @@ def _nodes(options: RunOptions, least: int, most: int) -> tuple[ElasticOptions, 
     apart = options.coordinator is not None
     if apart and options.rdzv_endpoint is not None:
         raise UsageError(
-            "--rdzv-endpoint and --coordinator both say where the nodes meet: give one"
+            "--rdzv-endpoint and --coordinator both say where the nodes meet. Give one of them."
         )
     where = options.coordinator or options.rdzv_endpoint
     if where is None:
         raise UsageError(
-            "--rdzv-endpoint is missing: say where the nodes meet, as node1:29400 with the name of "
-            "one of them, the same on all"
+            "--rdzv-endpoint is missing. Give the name of one node, the same on all nodes, such as "
+            "--rdzv-endpoint node1:29400."
         )
     per_node = options.nproc_per_node or 1
     elastic = ElasticOptions(
@@ -86,13 +86,13 @@ def _elastic(options: RunOptions) -> ElasticOptions:
     cooldown = options.blacklist_cooldown_range
     if cooldown is not None and cooldown[0] > cooldown[1]:
         raise UsageError(
-            f"--blacklist-cooldown-range {cooldown[0]:g} {cooldown[1]:g}: these have to be the "
-            "shortest and the longest time in seconds, as 10 100"
+            f"--blacklist-cooldown-range {cooldown[0]:g} {cooldown[1]:g}: the first number is the "
+            "larger one.\nGive the shortest and the longest time in seconds, such as 10 100."
         )
     if cooldown is not None and options.blacklist_hosts:
         raise UsageError(
-            "with --blacklist-hosts no host comes back after a failure, and with "
-            "--blacklist-cooldown-range each does: leave one of them out"
+            "With --blacklist-hosts no host comes back after a failure; with "
+            "--blacklist-cooldown-range each does.\nLeave one of them out."
         )
     script = options.host_discovery_script
     hosts = () if script else _fixed_hosts(options)
@@ -120,19 +120,19 @@ def _counts(options: RunOptions, total: int | None) -> tuple[int, int, int]:
         np = max(min(all_but_spares, options.max_np or NO_LIMIT), options.min_np or 1)
     np = np or options.min_np or options.max_np
     if np is None:
-        raise UsageError("say with how many ranks to begin: -np 4, and --min-np 2 for the least")
+        raise UsageError("The number of ranks is missing. Give -np 4 and --min-np 2.")
     min_np = options.min_np or np
     max_np = options.max_np or (np if options.spares else NO_LIMIT)
     if not min_np <= np <= max_np:
         most = "" if max_np == NO_LIMIT else f" and --max-np {max_np}"
         raise UsageError(
-            f"-np {np} has to be between --min-np {min_np}{most}: the job begins with -np ranks"
+            f"-np {np} is not between --min-np {min_np}{most}. The job begins with -np ranks."
         )
     if total is not None and np > total:
         flag = "--min-np" if options.num_proc is None else "-np"
         raise UsageError(
-            f"{flag} {np} were asked for, and the hosts have {total} slots in all: name more "
-            "hosts, or begin with fewer"
+            f"{flag} {np} needs more slots than the {total} of all hosts.\nName more hosts, or "
+            "begin with fewer ranks."
         )
     return np, min_np, max_np
 
@@ -150,8 +150,8 @@ def _fixed_hosts(options: RunOptions) -> Hosts:
     found = options.known_hosts
     if found and options.slots is not None:
         raise UsageError(
-            "--slots is for hosts that a --host-discovery-script names: give the slots of other "
-            "hosts with them, as -H node1:4"
+            "--slots is for hosts that a --host-discovery-script names.\nGive the slots of other "
+            "hosts with their names: -H node1:4"
         )
     if found:
         assign_slots(None, found)  # refuses a host that is named twice
@@ -162,11 +162,13 @@ def _script(options: RunOptions, script: str) -> str:
     """The command of the discovery script; a file is run also if the path does not name it."""
     if options.hosts is not None:
         raise UsageError(
-            "--host-discovery-script says the hosts, and -H or a host file, too: give one of them"
+            "--host-discovery-script and -H or a host file both name the hosts. Give one of them."
         )
     path = Path(script)
     if not path.is_file():
         return script
     if not os.access(path, os.X_OK):
-        raise UsageError(f"--host-discovery-script {script} cannot be run: chmod +x {script}")
+        raise UsageError(
+            f"--host-discovery-script {script} is not executable.\nRun chmod +x {script}"
+        )
     return shlex.quote(str(path.absolute()))

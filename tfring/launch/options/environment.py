@@ -52,9 +52,9 @@ def chosen_variable(text: str) -> tuple[str, str]:
     """
     name, given, value = text.partition("=")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise UsageError(f"{text}: it has to be NAME or NAME=VALUE")
+        raise UsageError(f"{text} is neither NAME nor NAME=VALUE.")
     if not given and name not in os.environ:
-        raise UsageError(f"{name}: there is no such variable here; -x {name}=VALUE sets one")
+        raise UsageError(f"{name} is not set here. -x {name}=VALUE sets it.")
     return name, value if given else os.environ[name]
 
 

@@ -81,7 +81,7 @@ def _add(target: Any, field: dataclasses.Field[Any], names: tuple[str, ...], **r
 
 def _text(text: str) -> str:
     if not text:
-        raise ValueError("it is empty: is a variable of your shell?")
+        raise ValueError("The value is empty. Check the variables of your shell.")
     return text
 
 
@@ -154,7 +154,7 @@ def number(
         with contextlib.suppress(ValueError):
             value = kind(text)
         if not low <= value <= high or math.isinf(value) or (above and value == low):
-            raise ValueError(f"{text}: it has to be {allowed}")
+            raise ValueError(f"{text} is not {allowed}.")
         return value
 
     return convert

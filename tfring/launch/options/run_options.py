@@ -32,7 +32,7 @@ def _nodes(text: str) -> tuple[int, int]:
     least = int(match[1]) if match else 0
     most = int(match[2] or least) if match else 0
     if not 1 <= least <= most:
-        raise ValueError(f"{text}: it has to be a number, or MIN:MAX as 1:4")
+        raise ValueError(f"{text} is neither a number nor MIN:MAX, such as 1:4.")
     return least, most
 
 
@@ -42,8 +42,8 @@ def endpoint(text: str) -> tuple[str, int]:
     port = int(match[2] or DEFAULT_PORT) if match else 0
     if match is None or not 0 < port < 1 << 16:
         raise ValueError(
-            f"{text}: say where the nodes meet, as node1:29400 with the name of one of them, the "
-            "same on all"
+            f"{text} is not HOST:PORT. Give the name of one node, the same on all nodes, such as "
+            "node1:29400."
         )
     return match[1].strip("[]"), port
 
@@ -56,8 +56,8 @@ def _silence(text: str) -> float:
     found = number(float)(text)
     if 0 < found < _LEAST_AGENT_TIMEOUT:
         raise ValueError(
-            f"{text}: it has to be 0 or at least {_LEAST_AGENT_TIMEOUT:g}, as signs of life come "
-            "once a second"
+            f"{text} is neither 0 nor at least {_LEAST_AGENT_TIMEOUT:g}. Signs of life come once a "
+            "second."
         )
     return found
 
@@ -289,7 +289,7 @@ class RunOptions:
         """The program and its arguments; UsageError if there is none."""
         words = self.command[1:] if self.command[:1] == ("--",) else self.command
         if not words:
-            raise UsageError("say what to run: tfring run -np 2 python train.py")
+            raise UsageError("There is no program to run. Write: tfring run -np 2 python train.py")
         return words
 
     @property

@@ -65,26 +65,26 @@ def test_how_many_workers_there_are_and_where(words, expected):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("-np", 1, "--min-np", 2), "-np 1 has to be between --min-np 2"),
-        (("-np", 9, "--max-np", 8), "-np 9 has to be between --min-np 9 and --max-np 8"),
-        (("-np", 3, "--min-np", 1, "-H", "a:2"), "the hosts have 2 slots in all"),
-        (("--min-np", 3, "-H", "a:2"), "--min-np 3 were asked for, and the hosts have 2 slots"),
-        (("--min-np", 3, "--max-np", 2, "-H", "a:4"), "-np 3 has to be between --min-np 3 and"),
+        (("-np", 1, "--min-np", 2), "-np 1 is not between --min-np 2"),
+        (("-np", 9, "--max-np", 8), "-np 9 is not between --min-np 9 and --max-np 8"),
+        (("-np", 3, "--min-np", 1, "-H", "a:2"), "-np 3 needs more slots than the 2 of all hosts"),
+        (("--min-np", 3, "-H", "a:2"), "--min-np 3 needs more slots than the 2 of all hosts"),
+        (("--min-np", 3, "--max-np", 2, "-H", "a:4"), "-np 3 is not between --min-np 3 and"),
         (("-np", 2, "--reset-limit", 3), "--reset-limit is for elastic jobs"),
         (("-np", 2, "--slots", 3), "--slots is for elastic jobs"),
         (("--min-np", 1, "-H", "a:1", "--slots", 3), "--slots is for hosts that"),
-        (("--min-np", 1, "-H", "a:1,a:2"), "a host is named twice"),
-        (("--host-discovery-script", "x"), "say with how many ranks to begin"),
-        (("--min-np", 1, "-H", "a", "--host-discovery-script", "x"), "give one of them"),
+        (("--min-np", 1, "-H", "a:1,a:2"), "host a is named twice"),
+        (("--host-discovery-script", "x"), "The number of ranks is missing"),
+        (("--min-np", 1, "-H", "a", "--host-discovery-script", "x"), "Give one of them"),
         (("--min-np", 1, "--blacklist-cooldown-range", 5, 1), "the shortest and the longest"),
         (
             ("--min-np", 1, "--blacklist-cooldown-range", 1, 5, "--blacklist-hosts"),
-            "with --blacklist-hosts no host comes back",
+            "With --blacklist-hosts no host comes back",
         ),
         (("-np", 2, "--blacklist-hosts"), "--blacklist-hosts is for elastic jobs"),
         (("--nnodes", 2), "--rdzv-endpoint is missing"),
         (("--rdzv-id", "x"), "--rdzv-id needs --nnodes"),
-        (("--nnodes", 2, "--spares", 1), "leave out --spares"),
+        (("--nnodes", 2, "--spares", 1), "--spares does not go with --nnodes"),
     ],
 )
 def test_options_that_make_no_sense(words, message):
@@ -96,11 +96,11 @@ def test_options_that_make_no_sense(words, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--min-np", 0), "--min-num-proc: 0: it has to be a whole number from 1 to 100000"),
-        (("--min-np", 1, "--hostfile", "/nowhere"), "the host file cannot be read"),
-        (("--elastic-timeout", 0), "--elastic-timeout: 0: it has to be a number above 0"),
-        (("--nnodes", "3:2"), "3:2: it has to be a number, or MIN:MAX as 1:4"),
-        (("--rdzv-endpoint", "a:0"), "a:0: say where the nodes meet"),
+        (("--min-np", 0), "--min-num-proc: 0 is not a whole number from 1 to 100000"),
+        (("--min-np", 1, "--hostfile", "/nowhere"), "The host file cannot be read"),
+        (("--elastic-timeout", 0), "--elastic-timeout: 0 is not a number above 0"),
+        (("--nnodes", "3:2"), "3:2 is neither a number nor MIN:MAX, such as 1:4"),
+        (("--rdzv-endpoint", "a:0"), "a:0 is not HOST:PORT"),
     ],
 )
 def test_values_that_make_no_sense(words, message, capsys):

@@ -306,12 +306,12 @@ def test_an_order_that_comes_twice_is_carried_out_once(endpoint, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--nnodes", "2:1"), "--nnodes: 2:1: it has to be a number, or MIN:MAX"),
-        (("--nnodes", 2), "--rdzv-endpoint is missing: say where the nodes meet"),
-        (("--nnodes", 2, "-np", 2, "--rdzv-endpoint", "a"), "leave out -np"),
+        (("--nnodes", "2:1"), "--nnodes: 2:1 is neither a number nor MIN:MAX"),
+        (("--nnodes", 2), "--rdzv-endpoint is missing. Give the name of one node"),
+        (("--nnodes", 2, "-np", 2, "--rdzv-endpoint", "a"), "-np does not go with --nnodes"),
         (("--rdzv-id", "a"), "--rdzv-id needs --nnodes"),
         (("--nnodes", 1, "--rdzv-endpoint", "no.host.invalid"), "the nodes cannot meet"),
-        (("--nnodes", 1, "--rdzv-endpoint", "192.0.2.1:70000"), "say where the nodes meet"),
+        (("--nnodes", 1, "--rdzv-endpoint", "192.0.2.1:70000"), "is not HOST:PORT"),
     ],
 )
 def test_options_of_nodes_that_make_no_sense(options, message):
