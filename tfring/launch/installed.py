@@ -77,7 +77,7 @@ def binding(findings: Findings) -> None:
         "tcp between ranks, shared memory between ranks of one host; MPI on request "
         f"(plug-ins: {plugins})",
     )
-    on_gpus = "GPUs (NCCL, or copies through the host; experimental)"
+    on_gpus = "GPUs (NCCL, or copies through CPU memory; experimental)"
     everywhere = f"CPU, and {on_gpus}" if built["gpu_kernels"] else "CPU, not on GPUs"
     findings.show("collectives on", everywhere)
 

@@ -79,10 +79,10 @@ def _own_code_trouble() -> str:
 
 def _path_text(wanted: str, found: nccl.Found) -> str:
     if wanted not in ("auto", "nccl"):
-        return f"copied through the host (TFRING_GPU_OPERATIONS is {wanted})"
+        return f"copied through CPU memory (TFRING_GPU_OPERATIONS is {wanted})"
     if found.trouble:
-        return "an error, without NCCL" if wanted == "nccl" else "copied through the host"
-    return "NCCL where all ranks can use it, else copied through the host"
+        return "an error, without NCCL" if wanted == "nccl" else "copied through CPU memory"
+    return "NCCL where all ranks can use it, else copied through CPU memory"
 
 
 def _describe(gpu: Gpu, users: Mapping[str, list[str]] | None) -> str:

@@ -238,7 +238,7 @@ def test_the_doctor_says_what_becomes_of_tensors_without_nccl(tmp_path):
     tools = toolkit(tmp_path)
     lines, problems = report_on_the_fake(tools, NCCL_LIBRARY=missing)
     assert missing in lines["NCCL"]
-    assert (lines["tensors on GPUs"], problems) == ("copied through the host", [])
+    assert (lines["tensors on GPUs"], problems) == ("copied through CPU memory", [])
     lines, (problem,) = report_on_the_fake(tools, NCCL_LIBRARY=missing, GPU_OPERATIONS="nccl")
     assert lines["tensors on GPUs"] == "an error, without NCCL"
     assert problem.count(missing) == 1 and "pip install nvidia-nccl-cu12" in problem
