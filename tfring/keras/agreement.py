@@ -14,8 +14,8 @@ from tfring.ops import reduce_ops
 from tfring.runtime import _native, topology
 from tfring.runtime.exceptions import described, tf_errors
 
-# The ranks ask each other about so often, in seconds, so that the price does not matter and a stop
-# still comes soon; and at least every so many steps.
+# Seconds between two questions: the price does not matter, and a stop still comes soon. At most
+# _MOST_STEPS steps are between them.
 _PERIOD = 1.0
 _MOST_STEPS = 100
 _FASTEST = 1e-6  # seconds of a step: a clock may show none

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tfring.keras import detect
 from tfring.keras.gradient_hook import find_hook, innermost
 
-_LONGEST = 1000  # elements of a container that is looked into; what is longer holds data
+_LONGEST = 1000  # elements of a container that is searched; a longer one holds data
 _PLAIN = {type(None), bool, int, float, str, bytes, types.FunctionType, types.MethodType}
 
 # By model, while `remembered` is entered. A model is used by the thread that trains it.

@@ -17,10 +17,10 @@ from tfring.training.comparison.assert_equal import first_difference
 from tfring.training.comparison.hashes import fingerprint
 from tfring.training.reduction_record import reductions
 
-# By so much, relative to the largest element, a difference can grow by rounding from one comparison
-# to the next: processors or numbers of threads of different kinds sum in another order.
+# Between two comparisons rounding lets a difference grow by at most this, relative to the largest
+# element: different processors or numbers of threads sum in a different order.
 ROUNDING = 1e-4
-_WARN_AGAIN = 10.0  # times the difference of which there was a warning
+_WARN_AGAIN = 10.0  # times the difference of the last warning
 
 
 class DivergenceGuard:
@@ -113,18 +113,18 @@ class DivergenceGuard:
 
 
 _ADVICE = (
-    "Something changed them on some ranks only: a callback, a state that one rank loaded during "
-    "fit, gradients that were not reduced. Weights that are one rank's own go into local_variables "
+    "Only some ranks changed them: in a callback, by loading a state during fit, or by gradients "
+    "that were not reduced. Weights that are one rank's own go into local_variables "
     "of BroadcastGlobalVariablesCallback. TFRING_DIVERGENCE_GUARD=0 switches this check off"
 )
 _LEARNT = (
-    "So each rank trains the others with a state of its own, if a layer learns it from its batches "
-    "(codebooks, queues, normalisers). Average in the layer what it takes from a batch, by "
+    "A layer probably learns them from its batches (codebooks, queues, normalisers), so each rank "
+    "trains with a state of its own. In the layer, average the statistics of a batch by "
     "hvd.allreduce, or gather the batch by hvd.allgather. Weights that are one rank's own go into "
     "local_variables of BroadcastGlobalVariablesCallback"
 )
 _MAY_BE_ROUNDING = (
-    "The difference is small and may come from rounding, where ranks have other processors or "
+    "The difference is small and may come from rounding, where ranks have different processors or "
     "numbers of threads; it can grow. hvd.assert_equal finds the step after which it begins"
 )
 

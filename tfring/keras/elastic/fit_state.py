@@ -12,7 +12,7 @@ import numpy as np
 from tfring.elastic.messages import strongest
 from tfring.keras.elastic.state import KerasState
 
-# What a rank wants, below what has happened to hosts: that is told once, this as long as it is so.
+# Wishes of a rank, below changes of hosts: a change is told once, a wish as long as it lasts.
 _SAVE, _STOP, _HOSTS = 1, 2, 4
 
 

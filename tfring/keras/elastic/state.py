@@ -29,8 +29,8 @@ from tfring.keras.gradient_hook import find_hook, innermost
 from tfring.keras.model_optimizers import hooks_of, optimizers_of, remembered
 from tfring.training import gate
 
-# So many commits after a change the variables are looked for again: Keras makes those of metrics in
-# the first batch.
+# Commits after a change that search the variables again: Keras makes those of metrics in the first
+# batch.
 _UNTIL_KNOWN = 3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -27,6 +28,32 @@ from tfring.runtime.settings.environment import read_settings
 from tfring.runtime.signals.termination import TerminationRequest
 
 _AT_SIGTERM = ("exit", "return", "ignore")
+
+
+@dataclasses.dataclass
+class _Done:
+    """What is trained."""
+
+    step: int = 0
+    saved: int = 0  # of these steps, those in the last checkpoint
+    epoch: int = 0
+    skipped: int = 0  # batches of this epoch, before this fit
+    seen: int = 0  # batches of it that Keras has counted
+
+    @property
+    def batch(self) -> int:
+        """The trained batches of this epoch."""
+        return self.skipped + self.seen
+
+
+@dataclasses.dataclass
+class _Wanted:
+    """What is due when no gradient would be lost."""
+
+    due: bool = False  # a checkpoint
+    stops: bool = False  # the end of training
+    cut: bool = False  # a callback has ended training within this epoch
+    logs: Mapping[str, Any] | None = None  # of the epoch whose end made a checkpoint due
 
 
 class CheckpointCallback(LocalVariablesCallback):
@@ -105,13 +132,7 @@ class CheckpointCallback(LocalVariablesCallback):
         self._termination = TerminationRequest(self._fits)
         self.position: TrainingPosition | None = None
         self.stopped = False
-        self._step = self._saved = 0  # steps of training: done, in the last checkpoint
-        self._epoch = self._batch = 0  # batches of this epoch that are trained
-        self._skipped = 0  # batches of the first epoch that were trained before this fit
-        self._seen = 0  # batches that Keras has counted in this epoch
-        self._due = self._stops = False  # a checkpoint, and the end of training
-        self._cut = False  # whether a callback has ended training within this epoch
-        self._logs: Mapping[str, Any] | None = None  # of the epoch whose end made it due
+        self._done, self._wanted = _Done(), _Wanted()
         self._callbacks: Any = None  # Keras' list of all of this fit
         self._rates: Decisions | None = None  # of the epoch that training goes on within
         self._metrics: EpochMetrics | None = None  # of that epoch, until the metrics have them
@@ -143,35 +164,35 @@ class CheckpointCallback(LocalVariablesCallback):
         """
         super().on_train_begin(logs)
         self._refuse_another()
-        self.stopped = self._stops = self._due = self._termination.requested = False
-        self.position, self._step, self._skipped = None, 0, 0
-        self._logs = self._metrics = self._rates = None
+        self.stopped = self._termination.requested = False
+        self._done, self._wanted = _Done(), _Wanted()
+        self.position = self._metrics = self._rates = None
         self._begin()
         self._warn_of_unseen_state()
         wanted = self._wanted_generation
         if wanted is not None:
             self._checkpoints.generation = wanted() if callable(wanted) else wanted
-        self._saved = self._step
-        self._agreement.begin(self._step)
+        self._done.saved = self._done.step
+        self._agreement.begin(self._done.step)
         if self._at_sigterm != "ignore":
             self._termination.watch()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_epoch_begin(epoch, logs)
         first = self.position is not None and epoch == self.position.epoch
-        trained = self._skipped if first else 0
-        self._skipped = running_fit.shorten_epoch(self.model, self._steps(), trained)
-        self._epoch, self._batch, self._seen, self._cut = epoch, self._skipped, 0, False
+        trained = self._done.skipped if first else 0
+        self._done.skipped = running_fit.shorten_epoch(self.model, self._steps(), trained)
+        self._done.epoch, self._done.seen, self._wanted.cut = epoch, 0, False
         if first and self._rates is not None:  # they had this epoch's changes already
             self._rates.apply_rates(self.model)
-        if not self._skipped or (self._metrics and self._metrics.give_back(self.model)):
+        if not self._done.skipped or (self._metrics and self._metrics.give_back(self.model)):
             self._metrics = None
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Raises StopIteration if the epoch, which began in an earlier run, is complete."""
         super().on_train_batch_begin(batch, logs)
         steps = self._steps()
-        if self._skipped and steps is not None and self._skipped + batch >= steps:
+        if self._done.skipped and steps is not None and self._done.skipped + batch >= steps:
             raise StopIteration
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -183,37 +204,37 @@ class CheckpointCallback(LocalVariablesCallback):
             SystemExit: all ranks were asked to leave, and have.
         """
         super().on_train_batch_end(batch, logs)
-        self._step += batch + 1 - self._seen
-        self._seen = batch + 1
-        self._batch = self._skipped + self._seen
+        self._done.step += batch + 1 - self._done.seen
+        self._done.seen = batch + 1
         self._checkpoints.look_at_loss(self.model, logs)
         if self._metrics is not None:
             self._metrics.add_to(self.model)
             self._metrics = None
         if find_join(self.model) is not None:  # the other ranks may be in another step
             return
-        self._due |= self._checkpoints.due_at_step(self._step, self._saved)
-        if self._agreement.is_due(self._step):
+        self._wanted.due |= self._checkpoints.due_at_step(self._done.step, self._done.saved)
+        if self._agreement.is_due(self._done.step):
             self._agree()
-        if self._batch == self._steps():  # the epoch's end saves
+        if self._done.batch == self._steps():  # the epoch's end saves
             return
         if self.model.stop_training and not self.fit.reduced_by_user:
             self.fit.stop_together(self.model)
-            self._cut = self._due = True  # what is left of the epoch is still to be trained
-        self._settle(self._epoch, self._batch, final=self._cut)
+            # The rest of the epoch is still to be trained.
+            self._wanted.cut = self._wanted.due = True
+        self._settle(self._done.epoch, self._done.batch, final=self._wanted.cut)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves and leaves if that is due; raises what on_train_batch_end does."""
         super().on_epoch_end(epoch, logs)
-        if self.stopped or self._cut:  # within the epoch
+        if self.stopped or self._wanted.cut:  # within the epoch
             return
         wait_for_all(self.model)
         joins = find_join(self.model) is not None
         last = self._agree() or epoch + 1 == (self.params or {}).get("epochs")
-        self._due |= last or self._checkpoints.due_at_epoch(epoch + 1)
+        self._wanted.due |= last or self._checkpoints.due_at_epoch(epoch + 1)
         if not joins:
-            self._due |= self._checkpoints.due_at_step(self._step, self._saved)
-        self._logs = logs if self._due else None
+            self._wanted.due |= self._checkpoints.due_at_step(self._done.step, self._done.saved)
+        self._wanted.logs = logs if self._wanted.due else None
         self._settle(epoch + 1, 0, final=last or joins)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -248,16 +269,16 @@ class CheckpointCallback(LocalVariablesCallback):
         found = self._checkpoints.begin(self.model, cursor=cursor, local_variables=self.local())
         if found is None:
             return
-        self.position, self._step = found, found.step
+        self.position, self._done.step = found, found.step
         if self._cursor is not None:
-            self._skipped = found.batch
+            self._done.skipped = found.batch
         elif cursor is not None:
-            self._skipped = cursor.trained(found.batch)
+            self._done.skipped = cursor.trained(found.batch)
         elif found.batch and topology.rank() == 0:
             warnings.warn(
-                f"the checkpoint was taken after batch {found.batch} of epoch {found.epoch + 1}, "
-                "whose data begins anew: to go on within it give fit what hvd.shard has made, or "
-                "CheckpointCallback a cursor",
+                f"The checkpoint was taken after batch {found.batch} of epoch {found.epoch + 1}, "
+                "and the data of this epoch begins anew.\nTo resume within the epoch give fit data "
+                "of hvd.shard, or CheckpointCallback a cursor.",
                 stacklevel=3,
             )
         if self._callbacks is not None:
@@ -291,9 +312,9 @@ class CheckpointCallback(LocalVariablesCallback):
         ops = stateful_ops(running_fit.fit_variables(self.model).get("x"))
         if ops:
             warnings.warn(
-                f"the dataset has ops with a state of their own, which no checkpoint has: "
-                f"{', '.join(ops)}. After a restart they draw other numbers: use "
-                "tf.random.stateless_* ops, with seeds made of the epoch and the sample",
+                f"The dataset has ops with a state that no checkpoint keeps: {', '.join(ops)}. "
+                "After a restart they draw different numbers.\nUse tf.random.stateless_* ops, with "
+                "seeds made of the epoch and the sample.",
                 stacklevel=3,
             )
 
@@ -305,9 +326,9 @@ class CheckpointCallback(LocalVariablesCallback):
         """Asks all ranks what they want; returns whether a callback has ended training."""
         stops, late = self._termination.requested, self._checkpoints.due_by_time()
         ends = bool(self.model.stop_training)
-        stops, late, ends = self._agreement.ask(self._step, stops, late, ends)
-        self._stops |= stops
-        self._due |= late
+        stops, late, ends = self._agreement.ask(self._done.step, stops, late, ends)
+        self._wanted.stops |= stops
+        self._wanted.due |= late
         return ends
 
     def _settle(self, epoch: int, batch: int, *, final: bool = False) -> None:
@@ -318,17 +339,19 @@ class CheckpointCallback(LocalVariablesCallback):
             batch: how many batches of it are trained.
             final: there is no later step to do it after.
         """
-        if not (self._due or self._stops) or not self._boundary.is_here(self.model, final=final):
+        if not self._wanted.due and not self._wanted.stops:
             return
-        self._save(epoch, batch, must=final or self._stops)
-        if self._stops:
+        if not self._boundary.is_here(self.model, final=final):
+            return
+        self._save(epoch, batch, must=final or self._wanted.stops)
+        if self._wanted.stops:
             self._leave()
 
     def _save(self, epoch: int, batch: int, *, must: bool) -> None:
-        logs, callbacks = self._logs or {}, self._callbacks
+        logs, callbacks = self._wanted.logs or {}, self._callbacks
         self._checkpoints.save(
             self.model,
-            step=self._step,
+            step=self._done.step,
             epoch=epoch,
             batch=batch,
             cursor=self._data(),
@@ -338,7 +361,7 @@ class CheckpointCallback(LocalVariablesCallback):
             must=must,
             callbacks=() if callbacks is None else callbacks.callbacks[:-1],
         )
-        self._saved, self._due, self._logs = self._step, False, None
+        self._done.saved, self._wanted.due, self._wanted.logs = self._done.step, False, None
 
     def _leave(self) -> None:
         """Publishes, and ends training on all ranks, which have all come here."""

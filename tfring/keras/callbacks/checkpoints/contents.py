@@ -122,7 +122,7 @@ def _refuse_others(mine: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
     more = [f"{name} ({_path_of(mine[name])})" for name in mine if name not in saved]
     if missing or more:
         raise CheckpointError(
-            f"the checkpoint is of another model or optimizer: {_listed(missing)} only in the "
+            f"the checkpoint is of a different model or optimizer: {_listed(missing)} only in the "
             f"checkpoint, {_listed(more)} only in the model"
         )
 

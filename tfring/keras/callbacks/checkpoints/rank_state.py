@@ -76,9 +76,9 @@ def _load_cursor(cursor: Any, states: Sequence[Any]) -> None:
         cursor.load_state_dict(states[0])
     else:
         raise RuntimeError(
-            f"rank {rank}: the checkpoint has another data cursor for each of {len(states)} ranks, "
-            f"and there are {size} now: start as many, or use a cursor that counts the samples of "
-            "all ranks"
+            f"rank {rank}: the checkpoint has a different data cursor for each of {len(states)} "
+            f"ranks, and there are {size} now.\nStart {len(states)} ranks, or use a cursor that "
+            "counts the samples of all ranks."
         )
 
 

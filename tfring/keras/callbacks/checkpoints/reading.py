@@ -24,7 +24,7 @@ from tfring.runtime.exceptions import described
 _RESTORE = "tfring.checkpoint.restore"
 _OWN = "tfring/"  # parts of a checkpoint that are no variables, all in share 0
 RANK = _OWN + "rank/{}"
-_NO_FIT = "Give fit the model that was saved, or another folder to begin anew"
+_NO_FIT = "Give fit the model that was saved, or a new folder to begin anew"
 
 
 class Reading:

@@ -114,8 +114,8 @@ class TrainingCheckpoints:
         anew = found.memory.give_back(callbacks)
         if anew and topology.rank() == 0:
             _log.warning(
-                "callbacks that begin anew, because the checkpoint has nothing of them: %s. What a "
-                "callback remembers is kept if it has state_dict() and load_state_dict(state)",
+                "These callbacks begin anew, because the checkpoint has no state of them: %s.\n"
+                "Give a callback state_dict() and load_state_dict(state) to keep its state.",
                 ", ".join(anew),
             )
 
