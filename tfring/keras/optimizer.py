@@ -38,41 +38,40 @@ def DistributedOptimizer(
             will run again; models trace their training step anew.
         **options: all by keyword, and all but a few also of DistributedGradientTape:
 
-            op: Average (the default), Sum, Adasum, Min, Max or Product. Gradients that are
-                tf.IndexedSlices and stay sparse need Average or Sum.
-            compression: Compression.none, fp16 or bf16, or a tfring.Compressor of your own.
-            sparse_as_dense: make tf.IndexedSlices dense before reducing. With "auto" the ranks
-                choose in each step what moves fewer bytes; the result stays tf.IndexedSlices.
-            gradient_predivide_factor: with Average, divides by this before the sum and by the rest
-                of the number of ranks after it.
-            groups: lists of variables to reduce together, or the number of groups to cut the
-                gradients into. By default they are cut by size.
-            num_groups: the number of groups; Horovod's name.
-            process_set: the ranks to reduce over. On other ranks gradients stay local.
-            device_dense: device for dense reductions, "" for TensorFlow's choice.
-            device_sparse: device for sparse reductions, "" for TensorFlow's choice.
-            before_reduce: f(gradients, variables) -> gradients; called before the reduction and
-                before compression, with what this rank is about to reduce. All ranks must return
-                gradients of the same kind.
-            after_reduce: the same, called with the reduced gradients, before the optimizer clips.
-            weight_by: "loss" (the default), None, a number, variable or function of
-                (x, y, sample_weight).
-            local_layers: a Keras layer or tf.Module, or several. Their trainable weights are this
-                rank's own: gradients stay local, and callbacks do not broadcast or compare them.
-                They may be built later.
-            scale_local_gradients: divide local gradients by the number of ranks, so that one
-                learning rate suits them and the averaged ones. True by default.
+            - op: Average (the default), Sum, Adasum, Min, Max or Product. Gradients that are
+              tf.IndexedSlices and stay sparse need Average or Sum.
+            - compression: Compression.none, fp16 or bf16, or a tfring.Compressor of your own.
+            - sparse_as_dense: make tf.IndexedSlices dense before reducing. With "auto" the ranks
+              choose in each step what moves fewer bytes; the result stays tf.IndexedSlices.
+            - gradient_predivide_factor: with Average, divides by this before the sum and by the
+              rest of the number of ranks after it.
+            - groups: lists of variables to reduce together, or the number of groups to cut the
+              gradients into. By default they are cut by size.
+            - num_groups: the number of groups; Horovod's name.
+            - process_set: the ranks to reduce over. On other ranks gradients stay local.
+            - device_dense: device for dense reductions, "" for TensorFlow's choice.
+            - device_sparse: device for sparse reductions, "" for TensorFlow's choice.
+            - before_reduce: f(gradients, variables) -> gradients; called before the reduction and
+              before compression, with what this rank is about to reduce. All ranks must return
+              gradients of the same kind.
+            - after_reduce: the same, called with the reduced gradients, before the optimizer clips.
+            - weight_by: "loss" (the default), None, a number, variable or function of (x, y,
+              sample_weight).
+            - local_layers: a Keras layer or tf.Module, or several. Their trainable weights are this
+              rank's own: gradients stay local, and callbacks do not broadcast or compare them. They
+              may be built later.
+            - scale_local_gradients: divide local gradients by the number of ranks, so that one
+              learning rate suits them and the averaged ones. True by default.
 
             For optimizers only:
 
-            name: a part of the collectives' names, the same on every rank. By default the
-                optimizer's number among the wrapped ones, in the order in which they are first
-                used.
-            backward_passes_per_step: the number of passes that are accumulated on this rank
-                before one reduction and update.
-            average_aggregated_gradients: use the mean over these passes instead of their sum.
-                Keras' own gradient_accumulation_steps always uses the mean.
-            use_locking: lock variables during updates; optimizers of TensorFlow 1 only.
+            - name: a part of the collectives' names, the same on every rank. By default the
+              optimizer's number among the wrapped ones, in the order in which they are first used.
+            - backward_passes_per_step: the number of passes that are accumulated on this rank
+              before one reduction and update.
+            - average_aggregated_gradients: use the mean over these passes instead of their sum.
+              Keras' own gradient_accumulation_steps always uses the mean.
+            - use_locking: lock variables during updates; optimizers of TensorFlow 1 only.
 
     Returns:
         `optimizer`, with a method register_local_var(var) for a variable not to be reduced.
