@@ -40,7 +40,7 @@ ARROWS: dict[str, set[str]] = {
         "elastic",
         "training",
     },
-    "launch": {"runtime", "version", "job", "observe", "elastic", "training", "bench"},
+    "launch": {"runtime", "version", "job", "observe", "elastic", "bench"},
     "__main__": {"launch"},
     "demo": {"job", "keras", "launch"},
     "integration": {"runtime"},

@@ -109,8 +109,7 @@ def save_checkpoint(
         Whether it is saved and not skipped; the same on every rank.
 
     Raises:
-        RuntimeError: a rank cannot save, or an earlier checkpoint could not be written; on every
-            rank.
+        RuntimeError: a rank cannot save or has not written an earlier checkpoint; on every rank.
         TypeError: checkpoints is no Checkpointer, or step is no whole number.
         tf.errors.FailedPreconditionError: tfring is not initialized.
     """
