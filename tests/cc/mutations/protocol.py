@@ -175,7 +175,7 @@ MUTATIONS = (
         "cannot be locked",
         "--seeds=300",
         Edit(
-            "runtime/protocol/negotiation/lock_maker.cc",
+            "runtime/protocol/negotiation/planner.cc",
             "agreement->request.path == DataPath::kCpu",
             "agreement->request.path != DataPath::kDevice",
         ),

@@ -88,8 +88,9 @@ void Engine::OnDeparture(Rank from, const Departure& departure) {
   }
   std::optional<Peers::Suspicion> suspicion = peers_.TakeSuspicion(who);
   if (suspicion && suspicion->hard) return EndOnLeave(who, "");
-  if (rank_ == 0 && negotiator_ != nullptr)
+  if (rank_ == 0 && negotiator_ != nullptr) {
     negotiator_->OnDeparted(who, texts_.Ended(who), time_.now);
+  }
   // Rank 0 still answers requests, until its connection ends (OnPeerLost).
 }
 

@@ -2,26 +2,27 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 namespace tfring {
 
-void LockCoordinator::Start(uint64_t id) {
-  id_ = id;
+void LockCoordinator::Start(LockMessage lock) {
+  lock_ = std::move(lock);
   locked_ = true;
   count_ = 0;
   for (auto& frozen : frozen_) frozen.reset();
 }
 
 Status LockCoordinator::OnFrozen(Rank rank, const LockMessage& message) {
-  if (!locked_ || message.id != id_ || frozen(rank)) {
+  if (!locked_ || message.id != lock_.id || frozen(rank)) {
     return Internal("it has frozen in lock " + std::to_string(message.id) +
-                    (locked_ ? ", but the lock is " + std::to_string(id_) +
+                    (locked_ ? ", but the lock is " + std::to_string(lock_.id) +
                                    (frozen(rank) ? ", in which it had frozen before" : "")
                              : ", but there is no lock"));
   }
   if (!any_frozen()) {
     if (message.reason.cause == UnlockCause::kFollows) {
-      return Internal("it is the first to freeze in lock " + std::to_string(id_) +
+      return Internal("it is the first to freeze in lock " + std::to_string(lock_.id) +
                       ", but does not say why");
     }
     first_ = rank;
@@ -35,7 +36,7 @@ std::optional<LockMessage> LockCoordinator::TakeUnlock() {
   if (!locked_ || count_ < frozen_.size()) return std::nullopt;
   locked_ = false;
   LockMessage unlock;
-  unlock.id = id_;
+  unlock.id = lock_.id;
   unlock.entered = UINT64_MAX;
   unlock.rank = first_;
   unlock.reason = frozen_[static_cast<size_t>(first_)]->reason;

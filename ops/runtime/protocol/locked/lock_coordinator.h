@@ -17,7 +17,7 @@ class LockCoordinator {
  public:
   explicit LockCoordinator(int size) : frozen_(static_cast<size_t>(size)) {}
 
-  void Start(uint64_t id);
+  void Start(LockMessage lock);
 
   // From Start until all ranks have frozen.
   bool locked() const { return locked_; }
@@ -27,14 +27,17 @@ class LockCoordinator {
   // Internal if no correct rank sends this.
   Status OnFrozen(Rank rank, const LockMessage& message);
 
-  // When all ranks have frozen: ends the schedule, and returns which batches run. `entered` and
-  // `declined` keep their values until the next Start.
+  // When all ranks have frozen: ends the schedule, and returns which batches run. The
+  // values below stay until the next Start.
   std::optional<LockMessage> TakeUnlock();
+  const LockedBatch& batch(uint64_t number) const {
+    return lock_.batches[number % lock_.batches.size()];
+  }
   uint64_t entered(Rank rank) const { return frozen_[static_cast<size_t>(rank)]->entered; }
   bool declined(Rank rank) const { return frozen_[static_cast<size_t>(rank)]->declined; }
 
  private:
-  uint64_t id_ = 0;
+  LockMessage lock_;
   bool locked_ = false;
   std::vector<std::optional<LockMessage>> frozen_;  // by rank
   size_t count_ = 0;                                // how many have

@@ -16,7 +16,7 @@ namespace tfring {
 // locked schedule fuses what was fused in all of the last kFusedRounds rounds, because in a batch
 // the first call waits for the last one. The last schedule comes back with the fusion that it had.
 // The result is a guess: a schedule that does not fit is slow, not wrong. Constant work per plan,
-// limited memory. Pure; part of the LockMaker.
+// limited memory. Pure; part of the Planner.
 class LockDetector {
  public:
   // This many rounds in a row have to be equal.

@@ -111,7 +111,6 @@ class Negotiator {
   void ReceivePlan(Rank from, Plan plan);
   void SendRequests();
   void SendPlans();
-  // negotiator_lock.cc
   void OnLockFrame(Rank from, FrameType type, const LockMessage& message);
   void OnFrozen(Rank from, const LockMessage& message);
   void StartLock(const LockMessage& lock);

@@ -53,7 +53,7 @@ void Planner::Queue(const PendingTensor& pending) {
 
 void Planner::OnPlanDone(uint64_t sequence, bool failed) {
   in_flight_.erase(sequence);
-  if (failed) locks_.OnFailure();
+  if (failed) detector_.OnOtherPlan();
 }
 
 std::vector<AddressedPlan> Planner::Take() {
@@ -62,7 +62,7 @@ std::vector<AddressedPlan> Planner::Take() {
   do {
     for (AddressedPlan& error : failures_.Take()) {
       error.plan.sequence = ++last_sequence_;
-      locks_.OnPlan(error.plan, cache_);
+      NotePlan(error.plan);
       plans.push_back(std::move(error));
     }
     while (MakePlan(&unthrottled_, &plans)) {
@@ -74,16 +74,42 @@ std::vector<AddressedPlan> Planner::Take() {
 }
 
 std::optional<LockMessage> Planner::MakeLock() {
-  std::optional<LockMessage> lock =
-      locks_.OnQuiet(last_sequence_ + 1, failures_.attempts().Over(kGlobalProcessSet));
-  if (lock) ++last_sequence_;
+  LockMessage lock;
+  lock.batches = detector_.OnQuiet();
+  if (lock.batches.empty()) return std::nullopt;
+  lock.id = ++last_sequence_;
+  lock.attempt = failures_.attempts().Over(kGlobalProcessSet);
   return lock;
 }
 
-LockMessage Planner::OnUnlock(const LockMessage& unlock) {
-  LockMessage lock = locks_.OnUnlock(unlock);
-  last_sequence_ = lock.id + unlock.high;
-  return lock;
+void Planner::OnUnlock(const LockMessage& unlock) {
+  last_sequence_ = unlock.id + unlock.high;
+  detector_.OnUnlock(unlock.entered, unlock.reason.early);
+}
+
+// Remembers a plan that got its number.
+void Planner::NotePlan(const Plan& plan) {
+  if (!locks_) return;
+  bool fits = plan.process_set == kGlobalProcessSet && plan.kind == CollectiveKind::kAllreduce &&
+              plan.path == DataPath::kCpu && plan.error.ok() && plan.absent.empty() &&
+              plan.evicted.empty();
+  LockedBatch ids;
+  bool has_bytes = false;
+  for (const PlanItem& item : plan.items) {
+    const auto agreement = cache_.Find(item.cache_id);
+    // Named, it is new to some rank. What is staged for a device is not recalled: it would be
+    // copied back, and its results are used at its launch.
+    fits = fits && item.name.empty() && agreement != nullptr && agreement->paths.empty() &&
+           agreement->request.path == DataPath::kCpu;
+    if (!fits) break;
+    has_bytes |= TotalBytes(agreement->request) > 0;
+    ids.push_back(item.cache_id);
+  }
+  if (fits && has_bytes) {
+    detector_.OnPlan(std::move(ids));
+  } else {
+    detector_.OnOtherPlan();
+  }
 }
 
 // Makes a plan of the next batch of the queue; false if there is none.
@@ -106,15 +132,12 @@ bool Planner::MakePlan(FusionPlanner* queue, std::vector<AddressedPlan>* plans) 
     if (plan.items.empty()) continue;
     plan.sequence = ++last_sequence_;
     // An eviction goes into a plan that all members of the set get, or some would miss it.
-    const auto evicted = evicted_.find(plan.process_set);
-    if (evicted != evicted_.end() && plan.absent.empty() &&
-        plan.kind != CollectiveKind::kSendRecv) {
-      plan.evicted = std::move(evicted->second);
-      evicted_.erase(evicted);
+    if (plan.absent.empty() && plan.kind != CollectiveKind::kSendRecv) {
+      plan.evicted = cache_.TakeEvicted(plan.process_set);
     }
     const bool runs_here = next.recipients.front() == 0 && Traits(plan.kind).uses_backend;
     if (runs_here) in_flight_.insert(plan.sequence);
-    locks_.OnPlan(plan, cache_);
+    NotePlan(plan);
     AddressPlan(std::move(next), plans);
     return true;
   }
@@ -139,12 +162,9 @@ void Planner::AddItem(const PendingTensor& pending, Plan* plan) {
   // members that they are in a run, or that they are not.
   const bool equal = !pending.InRun(true) || !pending.InRun(false);
   if (Traits(plan->kind).cacheable && pending.absent.empty() && equal) {
-    ResponseCache::Evicted evicted;
     item.cache_id =
         cache_.Insert({0, pending.rank_requests.front().common(), item.negotiated_values,
-                       pending.DifferentCallSites(), pending.DifferentPaths()},
-                      &evicted);
-    for (const auto& [set, id] : evicted) evicted_[set].push_back(id);
+                       pending.DifferentCallSites(), pending.DifferentPaths()});
   }
   plan->items.push_back(std::move(item));
 }
@@ -194,7 +214,6 @@ Status Planner::RemoveSet(const Request& request, std::vector<int64_t>* values) 
   const Status removed = sets_.Remove(id);
   if (!removed.ok()) return InvalidArgument(Describe(request) + ": " + removed.message());
   cache_.DropSet(id);
-  evicted_.erase(id);
   failures_.DropSet(id);
   std::vector<uint64_t> waiting;
   for (const auto& [handle, pending] : readiness_.all()) {

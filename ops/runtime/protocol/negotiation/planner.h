@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -11,12 +10,12 @@
 
 #include "ops/runtime/base/config.h"
 #include "ops/runtime/base/status.h"
+#include "ops/runtime/protocol/locked/lock_detector.h"
 #include "ops/runtime/protocol/message/lock.h"
 #include "ops/runtime/protocol/message/plan.h"
 #include "ops/runtime/protocol/negotiation/failures.h"
 #include "ops/runtime/protocol/negotiation/fusion_planner.h"
 #include "ops/runtime/protocol/negotiation/join.h"
-#include "ops/runtime/protocol/negotiation/lock_maker.h"
 #include "ops/runtime/protocol/negotiation/process_sets.h"
 #include "ops/runtime/protocol/negotiation/readiness.h"
 #include "ops/runtime/protocol/negotiation/response_cache.h"
@@ -43,7 +42,7 @@ class Planner {
   void OnPlanDone(uint64_t sequence, bool failed = false);
 
   // The plans that may be sent now, by sequence; several with one number where the members get
-  // different values. Not to be asked while there is a locked schedule.
+  // different values. Not while there is a locked schedule.
   std::vector<AddressedPlan> Take();
 
   // Complete tensors wait for a plan of rank 0 to end. To be asked after Take.
@@ -54,16 +53,16 @@ class Planner {
   // Whether a plan has ever given this id.
   bool Issued(uint32_t cache_id) const { return cache_.Issued(cache_id); }
 
-  bool locked() const { return locks_.locked(); }
   // Whether MakeLock is of use: plans have come since the last time, and no rank waits to hear of
   // an eviction.
-  bool may_lock() const { return locks_.wants_quiet() && evicted_.empty(); }
-  // Nothing waits: a locked schedule, if it is time for one.
+  bool may_lock() const { return locks_ && detector_.fresh() && !cache_.has_evicted(); }
+  // Nothing waits: a locked schedule, if it is time for one. See docs/adr/0045-locked-schedule.md.
   std::optional<LockMessage> MakeLock();
-  // As LockMaker::OnUnlock.
-  LockMessage OnUnlock(const LockMessage& unlock);
+  // The locked schedule is over. `unlock` as in a kUnlock frame.
+  void OnUnlock(const LockMessage& unlock);
 
  private:
+  void NotePlan(const Plan& plan);
   bool MakePlan(FusionPlanner* queue, std::vector<AddressedPlan>* plans);
   void AddItem(const PendingTensor& pending, Plan* plan);
   void AddMembershipItem(const PendingTensor& pending, Plan* plan);
@@ -76,11 +75,11 @@ class Planner {
   Failures& failures_;
   const size_t max_in_flight_;
   ResponseCache cache_;
-  std::map<ProcessSetId, std::vector<uint32_t>> evicted_;  // cache ids; no plan has said so yet
   FusionPlanner throttled_;       // complete tensors in which rank 0 takes part
   FusionPlanner unthrottled_;     // all others
   std::set<uint64_t> in_flight_;  // plans that rank 0 is running
-  LockMaker locks_;
+  const bool locks_;              // whether it may lock plans that repeat
+  LockDetector detector_;
   uint64_t last_sequence_ = 0;
 };
 

@@ -32,11 +32,11 @@ void ResponseCache::Touch(uint32_t id) {
   uses_.splice(uses_.end(), uses_, it->second.use);
 }
 
-uint32_t ResponseCache::Insert(Agreement agreement, Evicted* evicted) {
+uint32_t ResponseCache::Insert(Agreement agreement) {
   if (capacity_ <= 0 || last_id_ == UINT32_MAX) return 0;
   const Request& request = agreement.request;
-  if (const uint32_t* old = by_name_.Find(request.process_set, request.name)) Evict(*old, evicted);
-  while (static_cast<int64_t>(by_id_.size()) >= capacity_) Evict(uses_.front(), evicted);
+  if (const uint32_t* old = by_name_.Find(request.process_set, request.name)) Evict(*old);
+  while (static_cast<int64_t>(by_id_.size()) >= capacity_) Evict(uses_.front());
   agreement.id = ++last_id_;
   by_name_.Put(request.process_set, request.name, last_id_);
   by_id_[last_id_] = {std::make_shared<Agreement>(std::move(agreement)),
@@ -44,16 +44,25 @@ uint32_t ResponseCache::Insert(Agreement agreement, Evicted* evicted) {
   return last_id_;
 }
 
-void ResponseCache::Evict(uint32_t id, Evicted* evicted) {
+void ResponseCache::Evict(uint32_t id) {
   const auto it = by_id_.find(id);
   const Request& request = it->second.agreement->request;
-  evicted->emplace_back(request.process_set, id);
+  evicted_[request.process_set].push_back(id);
   by_name_.Erase(request.process_set, request.name);
   uses_.erase(it->second.use);
   by_id_.erase(it);
 }
 
+std::vector<uint32_t> ResponseCache::TakeEvicted(ProcessSetId set) {
+  const auto found = evicted_.find(set);
+  if (found == evicted_.end()) return {};
+  std::vector<uint32_t> taken = std::move(found->second);
+  evicted_.erase(found);
+  return taken;
+}
+
 void ResponseCache::DropSet(ProcessSetId set) {
+  evicted_.erase(set);
   by_name_.EraseSet(set);
   for (auto it = by_id_.begin(); it != by_id_.end();) {
     if (it->second.agreement->request.process_set == set) {

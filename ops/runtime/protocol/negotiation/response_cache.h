@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -40,8 +41,6 @@ struct Agreement {
 // the Planner.
 class ResponseCache {
  public:
-  using Evicted = std::vector<std::pair<ProcessSetId, uint32_t>>;
-
   explicit ResponseCache(int64_t capacity) : capacity_(capacity) {}
 
   // The agreement, or null when it was evicted or never was. (See Issued().)
@@ -53,9 +52,14 @@ class ResponseCache {
   // Makes `id`, which is in the cache, the most recently used.
   void Touch(uint32_t id);
 
-  // Stores the agreement under a new id, replacing one of the same name; appends what it evicted to
-  // `evicted`. 0, and nothing stored, if the cache is disabled or has run out of ids.
-  uint32_t Insert(Agreement agreement, Evicted* evicted);
+  // Stores the agreement under a new id, replacing one of the same name. 0, and nothing stored, if
+  // the cache is disabled or has run out of ids.
+  uint32_t Insert(Agreement agreement);
+
+  // The ids of the set that were evicted since the last time. Forgets them.
+  std::vector<uint32_t> TakeEvicted(ProcessSetId set);
+  // Whether there are any, of any set.
+  bool has_evicted() const { return !evicted_.empty(); }
 
   // The set was removed. Its ids need no announcement: the plan that removes the set drops them on
   // every rank.
@@ -68,13 +72,14 @@ class ResponseCache {
     std::shared_ptr<const Agreement> agreement;
     std::list<uint32_t>::iterator use;
   };
-  void Evict(uint32_t id, Evicted* evicted);
+  void Evict(uint32_t id);
 
   int64_t capacity_;
   uint32_t last_id_ = 0;
   std::unordered_map<uint32_t, Slot> by_id_;
   NameTable<uint32_t> by_name_;
   std::list<uint32_t> uses_;  // the latest at the back
+  std::map<ProcessSetId, std::vector<uint32_t>> evicted_;
 };
 
 // The same on each member: this rank's own request for each cache id, learned from plans. Part of

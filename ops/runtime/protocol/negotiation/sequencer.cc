@@ -231,7 +231,6 @@ void Sequencer::OnDeparted(Rank rank, const std::string& error) {
 
 Sequencer::Outgoing Sequencer::Take() {
   Outgoing out;
-  if (planner_.locked()) return out;
   out.resend = resends_.TakeIds();
   out.plans = planner_.Take();
   if (planner_.may_lock() && Quiet()) out.lock = planner_.MakeLock();
@@ -251,11 +250,10 @@ bool Sequencer::Quiet() const {
 }
 
 Status Sequencer::OnUnlock(const LockMessage& unlock, const LockCoordinator& ranks, TimePoint now) {
-  const LockMessage lock = planner_.OnUnlock(unlock);
+  planner_.OnUnlock(unlock);
   for (Rank rank : *sets_.Find(kGlobalProcessSet)) {
     for (uint64_t number = unlock.entered; number < ranks.entered(rank); ++number) {
-      const LockedBatch& batch = lock.batches[number % lock.batches.size()];
-      TFRING_RETURN_IF_ERROR(OnRequests(rank, {}, batch, now));
+      TFRING_RETURN_IF_ERROR(OnRequests(rank, {}, ranks.batch(number), now));
     }
   }
   return OkStatus();

@@ -65,7 +65,7 @@ class Sequencer {
   void OnDeparted(Rank rank, const std::string& error);
 
   // Hands over, and forgets, what the calls since the last Take produced; makes the plans that may
-  // be sent now. None while there is a locked schedule.
+  // be sent now. Not while there is a locked schedule.
   Outgoing Take();
 
   // The locked schedule that Take has made is over; `unlock` as in a kUnlock frame. What ranks have

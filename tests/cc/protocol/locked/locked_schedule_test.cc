@@ -137,7 +137,10 @@ LockMessage Frozen(uint64_t id, uint64_t entered, UnlockCause cause = UnlockCaus
 TEST(ALockEndsWhenAllRanksHaveFrozen) {
   LockCoordinator coordinator(3);
   EXPECT_TRUE(!coordinator.OnFrozen(1, Frozen(9, 0)).ok());
-  coordinator.Start(9);
+  LockMessage lock;
+  lock.id = 9;
+  lock.batches = {{1}, {2, 3}};
+  coordinator.Start(lock);
   EXPECT_CONTAINS(coordinator.OnFrozen(1, Frozen(9, 5)).message(), "does not say why");
   EXPECT_TRUE(coordinator.OnFrozen(1, Frozen(9, 5, UnlockCause::kOtherCall)).ok());
   EXPECT_CONTAINS(coordinator.OnFrozen(1, Frozen(9, 5)).message(), "had frozen before");
@@ -151,6 +154,7 @@ TEST(ALockEndsWhenAllRanksHaveFrozen) {
   EXPECT_TRUE(unlock->rank == 1 && unlock->reason.cause == UnlockCause::kOtherCall);
   EXPECT_TRUE(!coordinator.locked());
   EXPECT_EQ(coordinator.entered(2), uint64_t{6});
+  EXPECT_TRUE(coordinator.batch(5) == lock.batches[1]);
 }
 
 }  // namespace

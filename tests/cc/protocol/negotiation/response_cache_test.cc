@@ -8,23 +8,21 @@ namespace {
 
 TEST(ResponseCacheEvictsTheLeastRecentlyUsed) {
   ResponseCache cache(2);
-  ResponseCache::Evicted evicted;
-  EXPECT_EQ(cache.Insert({0, Allreduce("a"), {}, {}}, &evicted), 1u);
-  EXPECT_EQ(cache.Insert({0, Allreduce("b"), {}, {}}, &evicted), 2u);
-  EXPECT_TRUE(evicted.empty());
+  EXPECT_EQ(cache.Insert({0, Allreduce("a"), {}, {}}), 1u);
+  EXPECT_EQ(cache.Insert({0, Allreduce("b"), {}, {}}), 2u);
+  EXPECT_TRUE(!cache.has_evicted());
   cache.Touch(1);
-  EXPECT_EQ(cache.Insert({0, Allreduce("c", {4}, 5), {}, {}}, &evicted), 3u);
-  EXPECT_TRUE(evicted == (ResponseCache::Evicted{{0, 2u}}));
+  EXPECT_EQ(cache.Insert({0, Allreduce("c", {4}, 5), {}, {}}), 3u);
+  EXPECT_TRUE(cache.TakeEvicted(0) == std::vector<uint32_t>{2u});
   EXPECT_TRUE(cache.Find(2) == nullptr);
   EXPECT_TRUE(cache.Issued(2));
   EXPECT_TRUE(!cache.Issued(4));
   EXPECT_TRUE(!cache.Issued(0));
-  evicted.clear();
-  EXPECT_EQ(cache.Insert({0, Allreduce("c", {9}, 5), {}, {}}, &evicted), 4u);  // instead of id 3
-  EXPECT_TRUE(evicted == (ResponseCache::Evicted{{5, 3u}}));
+  EXPECT_EQ(cache.Insert({0, Allreduce("c", {9}, 5), {}, {}}), 4u);  // instead of id 3
+  EXPECT_TRUE(cache.TakeEvicted(5) == std::vector<uint32_t>{3u} && !cache.has_evicted());
   EXPECT_EQ(cache.size(), size_t{2});
   EXPECT_TRUE(cache.Find(1) != nullptr);
-  EXPECT_EQ(ResponseCache(0).Insert({0, Allreduce("a"), {}, {}}, &evicted), 0u);
+  EXPECT_EQ(ResponseCache(0).Insert({0, Allreduce("a"), {}, {}}), 0u);
 }
 
 TEST(AgreementGivesEachMemberItsOwnRequest) {
