@@ -10,20 +10,21 @@
 
 namespace tfring {
 
-// The memory of one rank's record, shared with a file, so that what was written is in the file
-// whatever becomes of this process. Without a file (an empty path) it is ordinary memory. A forked
-// child does not have it. Unmaps on destruction and leaves the file.
+// The memory of one rank's record, shared with a file, so that the file has all of it whatever
+// happens to this process; without a path, ordinary memory. A forked child does not have it. The
+// destructor unmaps it and leaves the file.
 class RecordMemory {
  public:
-  // Makes the file anew, readable by its owner only, with room for a job of `size` ranks. All its
-  // blocks are there before it is mapped: a full file system is an error here, and no SIGBUS later.
+  // Makes the file anew, readable only by its owner, with room for a job of `size` ranks. All
+  // blocks are allocated before it is mapped: a full file system is an error here, not SIGBUS
+  // later.
   static Result<std::unique_ptr<RecordMemory>> Create(const std::string& path, int size);
   ~RecordMemory();
   RecordMemory(const RecordMemory&) = delete;
   RecordMemory& operator=(const RecordMemory&) = delete;
 
   RecordHeader& header() { return *static_cast<RecordHeader*>(base_); }
-  // The slot of the entry with this number; numbers begin at 1.
+  // The slot of the entry with this number, from 1.
   CallRecord& call(uint64_t number) { return calls()[(number - 1) % kCallSlots]; }
   PlanRecord& plan(uint64_t number) { return plans()[(number - 1) % kPlanSlots]; }
   EventRecord& event(uint64_t number) { return events()[(number - 1) % kEventSlots]; }

@@ -19,9 +19,9 @@
 
 namespace tfring {
 
-// Which rank of which job a record is of.
+// The rank and job of a record.
 struct RecordIdentity {
-  std::string path;  // of the file; empty: the record is in this process's memory only
+  std::string path;  // of the file; empty: only in this process's memory
   std::string job;
   std::string host;
   std::string boot;
@@ -32,38 +32,37 @@ struct RecordIdentity {
   Duration heartbeat_timeout = 0;
 };
 
-// The flight recorder: what this rank has called and run of late, and what happened to it, in
-// memory that is shared with a file and that other processes read (see record_layout.h). Rings keep
-// the newest entries; an entry that has not ended yet keeps its slot as long as the ring has
-// others. After Create nothing here allocates, waits or fails, except OriginOf, which is for those
-// who ask.
+// The flight recorder: the latest calls and plans of this rank and what happened to them, in memory
+// shared with a file that other processes read (see record_layout.h). Rings keep the newest
+// entries; an entry that has not ended keeps its slot while the ring has others. After Create
+// nothing but OriginOf allocates, waits or fails.
 //
-// The first four functions are for one thread at a time (the call table's lock sees to that),
-// PlanQueued for whoever takes a step of the engine, the others thread-safe. Lives for one
-// generation, longer than all that use it.
+// The first four functions are for one thread at a time, which holds the call table's mutex;
+// PlanQueued is for the thread that takes a step of the engine; the others are thread-safe. Lives
+// for one generation, longer than its users.
 class Recorder final : public TrafficSink {
  public:
   static Result<std::unique_ptr<Recorder>> Create(const RecordIdentity& identity);
 
-  // A call was accepted; returns its number. `flags`: those of CallRecord that the request does not
-  // tell.
+  // Records an accepted call and returns its number. `flags`: the flags of CallRecord that do not
+  // follow from the request.
   uint64_t Submitted(const Request& request, int64_t bytes, uint8_t flags, uint64_t attempt,
                      TimePoint now);
-  // Its plan came, and is about to run. Number 0 is no call.
+  // The plan of the call is about to run. Number 0 is no call.
   void Planned(uint64_t number, uint64_t sequence, const AskTimes& asked, TimePoint now);
-  // On rank 0: when ranks have entered a batch of a lock, which has these calls. It counts once.
+  // On rank 0, once: when the ranks entered a batch of a lock with these calls.
   void Entered(const std::vector<uint64_t>& numbers, const AskTimes& asked);
   void Ended(uint64_t number, StatusCode status, TimePoint now);
 
-  // Of a call that has not ended: where it was made, and the how manieth of its name it is.
+  // The call site of a call that has not ended, and its number among the calls of its name.
   struct Origin {
     std::string call_site;
     uint32_t invocation = 0;
   };
   Origin OriginOf(uint64_t number);
 
-  // A plan is about to be handed to the backend, with so many tensors. What is returned is valid
-  // until this object ends, and belongs to this plan for some thousand plans.
+  // The backend is about to get a plan. The result is valid as long as this object and belongs to
+  // this plan for some thousand plans.
   PlanMarks* PlanQueued(const PlanRun& run, size_t tensors, int64_t bytes, TimePoint now);
   // Any thread.
   void PlanLaunched(uint64_t sequence, TimePoint now);
@@ -72,7 +71,7 @@ class Recorder final : public TrafficSink {
   void Event(EventType type, StatusCode code, int64_t value, std::string_view text);
   void Awake(TimePoint now) { header().awake.store(now, std::memory_order_relaxed); }
   void Sent(int64_t bytes, int64_t cache_hits);
-  // A lock of the schedule has begun, or ended.
+  // A lock of the schedule began or ended.
   void Locked(bool begins) {
     (begins ? header().locks : header().unlocks).fetch_add(1, std::memory_order_relaxed);
   }
@@ -82,17 +81,17 @@ class Recorder final : public TrafficSink {
   }
   void State(RankState state) { header().state.store(static_cast<int32_t>(state)); }
 
-  // The program is in step `step` since now, and has trained on `samples` so far. Negative values
-  // change nothing.
+  // The program begins step `step` and has trained on `samples` so far. Negative values change
+  // nothing.
   void MarkStep(int64_t step, int64_t samples, int64_t input_nanoseconds);
   void MarkFit(const FitMark& fit);
 
-  // While it is paused, new calls and plans leave no trace here, not even that this rank is awake.
-  // A plan that began before stays open. For measuring what the record costs. Thread-safe.
+  // While paused, new calls and plans are not recorded, nor that this rank is awake; a plan that
+  // began before stays open. For measuring the cost of the record. Thread-safe.
   void Pause(bool paused) { paused_.store(paused, std::memory_order_relaxed); }
   bool paused() const { return paused_.load(std::memory_order_relaxed); }
 
-  // Of a job that ended well nobody needs the file.
+  // Nobody needs the file of a job that ended well.
   void RemoveFile();
 
   RecordHeader& header() { return memory_->header(); }
@@ -108,8 +107,7 @@ class Recorder final : public TrafficSink {
   std::atomic<bool> paused_{false};
 };
 
-// The record that calls and plans are written to now: null where there is none, and while it is
-// paused.
+// Returns the record if there is one and it is not paused, else null.
 inline Recorder* Recording(Recorder* recorder) {
   return recorder == nullptr || recorder->paused() ? nullptr : recorder;
 }
