@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfring.checkpoint import (
@@ -132,7 +132,10 @@ class Reading:
             if wrong is not None:
                 return str(wrong)
         contents.assign(values or {})
-        _broadcast(contents.variables(), shares)
+        variables = contents.variables()
+        for rank, names in shares.items():
+            if names:
+                broadcast_variables([variables[name] for name in names], root_rank=rank)
         return None
 
     def _seen(self, name: str, data: str) -> tuple[Checkpointer, CheckpointInfo] | None:
@@ -145,10 +148,3 @@ class Reading:
                 raise
             return None
         return (checkpoints, info) if info.data == data else None
-
-
-def _broadcast(variables: Mapping[str, Any], shares: Mapping[int, Sequence[str]]) -> None:
-    """Gives all ranks the values that each reader has."""
-    for rank, names in shares.items():
-        if names:
-            broadcast_variables([variables[name] for name in names], root_rank=rank)

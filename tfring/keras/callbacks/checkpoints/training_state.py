@@ -81,11 +81,10 @@ def save_checkpoint(
 ) -> bool:
     """Saves weights, optimizers and the position of training; a collective of all ranks.
 
-    Each rank that sees the folder of rank 0 copies and writes a share of the weights and the
-    optimizers' variables. Rank 0 keeps the states of random generators, the metrics of the epoch
-    and the data cursor of each rank, which the ranks exchange in one small collective. While a rank
-    still writes an earlier checkpoint nothing is saved; see `Checkpointer.save`. Call it where
-    optimizers have no accumulated gradients: these are not kept.
+    Each rank that sees the folder of rank 0 writes a share of the variables. Rank 0 also writes the
+    random states, metrics of the epoch and data cursor of each rank, from one small collective.
+    While a rank still writes an earlier checkpoint nothing is saved; see `Checkpointer.save`. Call
+    it where optimizers have no accumulated gradients: these are not kept.
 
     Args:
         checkpoints: where to save, the same on every rank.
@@ -93,15 +92,15 @@ def save_checkpoint(
         step: how many steps are trained, as `optimizer.iterations`; that of rank 0 counts.
         epoch: the next epoch after a restart, or the one that is not finished, counted from 0.
         batch: how many batches of it have been trained.
-        generation: the generation of the job that saves; None as in `Checkpointer.save`.
+        generation: of the job that saves; None as in `Checkpointer.save`.
         optimizer: one that cannot be reached from the model, as in a loop of the user's.
         cursor: which data comes next, as in CheckpointCallback.
         values: more to keep, which JSON can hold; those of rank 0 count.
         metrics: they choose the best checkpoints, which are kept.
         local_variables: a rank's own variables of the model, which are left out.
         callbacks: whose states are kept; those of rank 0 count.
-        leaves: whether this rank is about to leave others. It then writes nothing, unless it is
-            rank 0 or no rank stays, so it need not wait for the storage.
+        leaves: whether this rank is about to leave others. It then writes only if it is rank 0 or
+            no rank stays, so it need not wait for the storage.
         must: as in `Checkpointer.save`.
         may_publish: as in `Checkpointer.save`.
 
@@ -109,7 +108,7 @@ def save_checkpoint(
         Whether it is saved and not skipped; the same on every rank.
 
     Raises:
-        RuntimeError: a rank cannot save or has not written an earlier checkpoint; on every rank.
+        RuntimeError: a rank cannot save, or could not write an earlier checkpoint; on every rank.
         TypeError: checkpoints is no Checkpointer, or step is no whole number.
         tf.errors.FailedPreconditionError: tfring is not initialized.
     """
@@ -117,8 +116,7 @@ def save_checkpoint(
     step = _checked_step(checkpoints, step)
     contents = Contents(model, optimizer, local_variables)
     own, memory = RankState(model, cursor, within_epoch=batch > 0), Memory()
-    if generation is None:
-        generation = reserve(checkpoints, again=False)
+    generation = reserve(checkpoints, again=False) if generation is None else generation
 
     def of_rank_0() -> dict[str, Any]:
         nonlocal memory
