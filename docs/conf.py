@@ -67,7 +67,6 @@ MODULES = {
 GUIDES = {
     "tfring.elastic": "elastic",
     "tfring.keras.elastic": "elastic",
-    "tfring.keras.distribution": "keras_distribution",
     "tfring.ray": "ray",
     "tfring.spark": "spark",
     "tfring.spark.keras": "spark",
