@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     """
     for name, most in (("seconds", 3600), ("rate", 1000)):
         if not 1 <= getattr(options, name) <= most:
-            raise ValueError(f"--{name} {getattr(options, name)}: it has to be from 1 to {most}")
+            raise ValueError(f"--{name} {getattr(options, name)}: use 1 to {most}")
     job = load_job(resolve_job(options.job))
     file = Path(options.output or f"profile-{job.job}.speedscope.json")
     profiles = sample(job.records, options.seconds, options.rate)

@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--internals",
         action="store_true",
-        help="also what is inside the runtime: locks of the schedule, calls and plans",
+        help="also the runtime's internals: locks of the schedule, calls and plans",
     )
 
 

@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         ValueError: --native without py-spy, or an impossible --timeout.
     """
     if not 0 < options.timeout <= 3600:
-        raise ValueError(f"--timeout {options.timeout}: it has to be above 0, up to 3600 seconds")
+        raise ValueError(f"--timeout {options.timeout}: use more than 0 and at most 3600 seconds")
     given = resolve_job(options.job, elsewhere=bool(options.host))
     try:
         job = load_job(given) if given else None

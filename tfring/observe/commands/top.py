@@ -46,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--internals",
         action="store_true",
-        help="also what is inside the runtime: open calls, locks of the schedule",
+        help="also the runtime's internals: open calls, locks of the schedule",
     )
     add_host_options(parser)
 
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         ValueError: An option is impossible.
     """
     if not 0.05 <= options.interval <= 3600:
-        raise ValueError(f"--interval {options.interval}: it has to be from 0.05 to 3600 seconds")
+        raise ValueError(f"--interval {options.interval}: use 0.05 to 3600 seconds")
     if not options.json:
         require_rich()
     given = resolve_job(options.job, elsewhere=bool(options.host))
@@ -81,7 +81,7 @@ def _show(options: argparse.Namespace, watch: Watch, others: OtherHosts | None =
     if options.json or options.once:
         return _print(options, watch)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ValueError("there is no terminal here: --once prints one table, --json objects")
+        raise ValueError("this is no terminal: use --once for one table, or --json for objects")
 
     latest = LatestVerdict(watch.given)
 

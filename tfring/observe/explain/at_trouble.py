@@ -93,5 +93,5 @@ class TroubleExplainer:
         except (RecordError, OSError):
             return None  # the folder has been removed: there is nothing to tell
         except Exception:  # a mistake in a rule; the next trouble may be explained
-            _log.warning("what is wrong with this job cannot be explained", exc_info=True)
+            _log.warning("tfring cannot explain what is wrong with this job", exc_info=True)
             return None

@@ -143,7 +143,7 @@ def _stack_advice(s: Situation, rank: int, call: Call) -> str:
             f"`tfring stacks` or `py-spy dump --pid {pid}` on that host says on which line it is. "
         )
     return advice + (
-        "Often that is input that does not come, a lock, a branch without the call, or an "
+        "Often the reason is missing input, a lock, a branch without the call, or an "
         "evaluation or a checkpoint on one rank."
     )
 
@@ -213,12 +213,12 @@ def _judge(
         return Cause.EXTRA_CALL, (
             f"{who} {has} gone on to '{theirs.name}', call {theirs.invocation} of that name, which "
             f"{others} {_never(s, usual) if not known_there else _not_now(usual)}"
-            f"{' called' if not known_there else ''}: a call too many, or fewer steps than the "
-            "others have."
+            f"{' called' if not known_there else ''}: an extra call, or fewer steps than the "
+            "others."
         )
     count = s.counts[rank].get((expected.process_set, expected.name), 0)
     return Cause.OTHER_ORDER, (
-        f"{who} {'makes its' if len(odd) == 1 else 'make their'} calls in another order or "
+        f"{who} {'makes its' if len(odd) == 1 else 'make their'} calls in a different order or "
         f"{has} left out '{expected.name}': "
         f"{ranks_text(odd)} {has} called it {count} times, {others} {expected.invocation} times."
     )

@@ -17,15 +17,15 @@ class Cause(enum.Enum):
     LOST = "the other ranks could not reach a rank any more"
     STOPPED = "a process is stopped by a signal or a debugger"
     EXCEPTION = "a rank ended, or its step failed, with an exception"
-    DISAGREE = "ranks call the same collective with other values"
+    DISAGREE = "ranks call the same collective with different values"
     LEFT = "a rank has left the job while others need it"
     LINK = "data does not get from one rank to another"
-    OTHER_BRANCH = "ranks make calls that the others never make, each others"
+    OTHER_BRANCH = "each rank makes calls that the others never make"
     EXTRA_CALL = "a rank makes a call that the others do not make"
-    OTHER_ORDER = "a rank makes its calls in another order, or leaves one out"
+    OTHER_ORDER = "a rank makes its calls in a different order, or leaves one out"
     NOT_CALLING = "a rank makes no call"
     SLOW = "the others wait for one rank in every step"
-    FAILED = "the job has failed otherwise"
+    FAILED = "the job has failed for another reason"
 
 
 # The job is well.

@@ -44,7 +44,7 @@ def report_of(records: Sequence[Path]) -> Report | None:
     try:
         return make_report(join_records(found)) if found else None
     except Exception:  # a mistake in a report
-        _log.warning("there is no report of this job", exc_info=True)
+        _log.warning("tfring cannot make the report of this job", exc_info=True)
         return None
 
 
@@ -173,7 +173,7 @@ class RunRecords:
         except (RecordError, OSError):
             return None
         except Exception:  # a mistake in a rule
-            _log.warning("there is no explanation of this failure", exc_info=True)
+            _log.warning("tfring cannot explain this failure", exc_info=True)
             return None
         if found.cause in WELL:
             return None

@@ -91,7 +91,7 @@ def _always_slow(s: Situation, first: Record) -> tuple[int, tuple[str, ...], str
 def _input_text(s: Situation, rank: int) -> str:
     """Says how much of its time a rank waits for input, if its program reports it."""
     share = s.job.records[rank].input_share if rank in s.job.records else None
-    return "" if share is None else f" It has spent {share:.0%} of its time in waiting for input."
+    return "" if share is None else f" It has spent {share:.0%} of its time waiting for input."
 
 
 def find_over(s: Situation) -> Finding | None:
@@ -119,7 +119,7 @@ def describe_calm(s: Situation) -> Finding:
     )
     if waiters:
         first = any(call.invocation == 1 for calls in s.waiting.values() for call in calls)
-        usual = "no longer than is usual in this job"
+        usual = "no longer than usual in this job"
         why = "for the first time: others may still load or compile" if first else usual
         text += f" At present {waiters}, {why}."
     return Finding(Cause.NOTHING, (), (), upper_first(text), "")

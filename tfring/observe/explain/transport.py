@@ -110,4 +110,4 @@ def _side(wait: _Wait | None) -> str:
     plan = wait.plan
     if plan.waits_receives:
         return f"rank {wait.rank} waits for {plan.waits_bytes} bytes from rank {wait.peer}"
-    return f"rank {wait.rank} cannot get rid of {plan.waits_bytes} bytes to rank {wait.peer}"
+    return f"rank {wait.rank} cannot send {plan.waits_bytes} bytes to rank {wait.peer}"

@@ -133,7 +133,9 @@ def parse_row(values: dict[str, Any]) -> Row:
         asked = [tuple(one) for one in taken["asked"]]
         return Row(**{**taken, "record": record, "asked": asked})
     except (KeyError, TypeError) as error:
-        raise ValueError("another host runs another version of tfring") from error
+        raise ValueError(
+            "another host runs a different version of tfring: install one version on all hosts"
+        ) from error
 
 
 def make_row(record: Record, gpus: Mapping[int, GpuUse] | None = None) -> Row:

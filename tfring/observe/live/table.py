@@ -138,9 +138,9 @@ def write_help(internals: bool) -> str:
         "q": "quit",
         "<  >": "sort by the column to the left or right, the largest first; * marks it",
         "h": "one line per host or per rank",
-        "i": "also what is inside the runtime",
+        "i": "also the runtime's internals",
         "s": "stacks of all ranks: at which line each is",
-        "d": "dump: write all that is known of the job into one file, for a bug report",
+        "d": "dump: save all that is known of the job in one file, for a bug report",
         "?": "this help",
     }
     columns = [one for one in COLUMNS if internals or not one.internal]
@@ -181,7 +181,7 @@ def _lines(view: Overview, most: int | None, choice: Choice) -> tuple[list[Line]
     if most is not None and count > most:
         lines = sorted(lines, key=lambda line: line.worst == "running")[:most]
     more = count - len(lines)
-    below = [f"{more} more {what}, for which the window is too low"] if more else []
+    below = [f"{more} more {what} do not fit into the window"] if more else []
     return _sorted(lines, choice.sort), below
 
 

@@ -79,7 +79,7 @@ class RankCollector:
         try:
             return self._follower.look()
         except (OSError, RecordError) as error:
-            _log.warning("metrics lack what is in the record of rank %s: %s", self._rank, error)
+            _log.warning("rank %s: the metrics lack its record: %s", self._rank, error)
             self._follower = None
             return None
 

@@ -44,7 +44,7 @@ _TRAINING = (
     (
         "counter",
         "input_wait_seconds_total",
-        "Time spent in waiting for input, where `fit` or the program says so.",
+        "Time spent waiting for input, where `fit` or the program says so.",
     ),
     (
         "counter",

@@ -33,8 +33,8 @@ def check(settings: Settings) -> None:
     if not ipaddress.ip_address(settings.metrics_addr).is_loopback:
         raise SettingError(
             f'TFRING_METRICS_ADDR is "{settings.metrics_addr}", which other hosts can reach: set '
-            "TFRING_METRICS_TOKEN_FILE to a file of mode 0600 with a token that Prometheus has, "
-            "too, or leave out the address, so that the metrics can be read on this host only"
+            "TFRING_METRICS_TOKEN_FILE to a file of mode 0600 with Prometheus' token, or unset the "
+            "address, so that only this host can read the metrics"
         )
 
 

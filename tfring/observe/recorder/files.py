@@ -103,8 +103,8 @@ def check_header(path: Path, data: bytes) -> dict[str, Any]:
         header[f"{name}_bytes"] != dtype.itemsize for name, dtype in _TYPES.items()
     ):
         raise RecordError(
-            f"{path} is a record of version {header['version']}, and this tfring reads version "
-            f"{layout.VERSION}: read it with the tfring that the job ran with"
+            f"{path} is a record of version {header['version']}, but this tfring reads version "
+            f"{layout.VERSION}: read it with the tfring that ran the job"
         )
     rank, size = header["rank"], header["size"]
     # A spool of a killed rank has nothing of each rank.

@@ -89,6 +89,6 @@ def check_own(base: Path) -> None:
     """Raises OSError if another user owns the folder; takes away the permissions of others."""
     found = base.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise PermissionError(f"{base} belongs to somebody else")
+        raise PermissionError(f"{base} belongs to another user")
     if found.st_mode & 0o077:
         base.chmod(0o700)

@@ -118,8 +118,8 @@ def _check_runs(record: Record) -> None:
         raise _CannotAskError(f"its process {pid} has ended")
     if state == "stopped":
         raise _CannotAskError(
-            f"it has been stopped by a signal or a debugger and does nothing; kill -CONT {pid} "
-            f"lets it go on. {describe_process(pid)}"
+            f"it is stopped by a signal or a debugger; kill -CONT {pid} lets it go on. "
+            f"{describe_process(pid)}"
         )
 
 

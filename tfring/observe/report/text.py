@@ -101,14 +101,14 @@ def write_sentences(report: Report, *, internals: bool = False) -> list[str]:
     lines += _progress(report)
     steps = report.steps
     if steps.efficiency is None:
-        lines.append("The records hold no complete training step of all ranks.")
+        lines.append("The records have no complete training step of all ranks.")
     else:
         lines.append(_shares(report))
     slowest = report.slowest
     if slowest is not None and len(steps.number):
         lines.append(_slowest(slowest, slowest.late / len(steps.number)))
     if report.always_slow is not None:
-        lines.append(f"Rank {report.always_slow} has been slower than the others all along.")
+        lines.append(f"Rank {report.always_slow} was always slower than the others.")
     lines += _slowdowns(report)
     if internals:
         lines += _locks(report)
@@ -126,7 +126,7 @@ def _slowdowns(report: Report) -> list[str]:
     listed = [one for one in report.slowdowns if one not in left_out]
     lines = [f"{upper_first(one.text())}." for one in listed]
     if left_out:
-        lines.append(f"Slowdowns that have cost less and are over: {len(left_out)}.")
+        lines.append(f"{len(left_out)} smaller past slowdowns are not listed.")
     return lines
 
 
@@ -207,10 +207,10 @@ def make_time_table(report: Report, *, internals: bool = False) -> Table:
             cells += [_milliseconds(rank.overlapped), "-" if rank.last is None else f"{rank.last}x"]
         table.add_row(str(rank.rank), Text(rank.host), rank.state, *cells)  # no markup of rich's
     table.caption = (
-        "own work: all but the exchange; of it input: waiting for data, callbacks: Keras' after "
-        "each batch. exchange: after the last gradient was there; of it waiting: for other ranks. "
-        "awaited: for so long all others waited for this rank. Medians; input, callbacks and "
-        "awaited are means. -: unknown."
+        "own work: all but the exchange, with input (waiting for data) and Keras' callbacks after "
+        "each batch. exchange: after the last gradient was ready, with waiting for other ranks. "
+        "awaited: how long all others waited for this rank. Medians; input, callbacks and awaited "
+        "are means. -: unknown."
     )
     if internals:
         table.caption += (
@@ -237,9 +237,9 @@ def make_traffic_table(report: Report) -> Table:
             "" if rank.fused is None else f"{rank.fused:.1f}",
         )
     table.caption = (
-        "given: bytes of the tensors of all calls. sent: bytes to other ranks. cached: calls "
-        "whose request was known by a number. plans: those that the record still "
-        "has; several calls in one plan are fused."
+        "given: bytes of the tensors of all calls. sent: bytes to other ranks. cached: calls that "
+        "were sent as a number. plans: those that the record still has; a plan of several calls is "
+        "fused."
     )
     return table
 

@@ -62,16 +62,16 @@ def make_file(path: Path, rank: int, facts: dict[str, Any]) -> None:
         return  # a folder that hosts share: rank 0 makes the file of all, or has made it
     if rank not in spools:
         raise RecordError(
-            f"{spool_path(path, rank)} is not the one that rank {rank} has written: another job "
-            "writes a timeline of the same name, or somebody has removed it"
+            f"{spool_path(path, rank)} is not the file that rank {rank} wrote: another job uses the"
+            " same name for its timeline, or the file was removed"
         )
     _wait_for(list(spools.values()))
     target = find_target(path, rank)
     job = _write(target, list(spools.values()))
     if job.missing:
         _log.warning(
-            "%s has no timeline of %d of %d ranks; where they are on other hosts, bring together "
-            "the files %s.rank-*.spool of all and run `tfring timeline` on them",
+            "%s lacks %d of %d ranks. If they are on other hosts, copy all files %s.rank-*.spool "
+            "into one folder and run `tfring timeline` on them",
             target,
             len(job.missing),
             job.size,

@@ -121,17 +121,16 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
         make_files()  # of the one before, by the same name
     with _lock:
         if _state.here is None:
-            raise ValueError("a timeline is of a job: call init() before start_timeline()")
+            raise ValueError("call init() before start_timeline()")
         if _state.session is not None:
             raise ValueError(
-                f"a timeline is on already, and goes to {_state.session.path}: call "
-                "stop_timeline() first"
+                f"a timeline to {_state.session.path} is on already: call stop_timeline() first"
             )
         record = own_path()
         if record is None:
             raise RuntimeError(
-                "a timeline is made of the record of the rank, and this one keeps none in a file: "
-                "unset TFRING_RECORD, or name a folder that can be written with TFRING_RECORD_DIR"
+                "a timeline needs the rank's record in a file: unset TFRING_RECORD, or set "
+                "TFRING_RECORD_DIR to a folder that you can write"
             )
         _state.session = _Session(path, _state.here, record)
 
@@ -165,7 +164,7 @@ def attach(rank: int, local_rank: int, megabytes: int, timeline: str | None) -> 
     try:
         start_timeline(timeline)
     except (OSError, RuntimeError) as error:
-        _log.warning("there will be no timeline of rank %d: %s", rank, error)
+        _log.warning("rank %d has no timeline: %s", rank, error)
 
 
 def phases() -> PhaseSource | None:

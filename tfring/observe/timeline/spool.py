@@ -163,7 +163,7 @@ def read_facts(path: Path) -> dict[str, Any]:
         raise RecordError(f"{path} is no spool of a timeline")
     if any(type(facts.get(name)) is not kind for name, kind in FACTS.items()):
         raise RecordError(
-            f"{path} is a spool of another version of tfring: read it with the one that wrote it"
+            f"{path} is a spool of a different version of tfring: read it with that version"
         )
     return facts
 

@@ -198,7 +198,7 @@ def test_the_share_of_the_input_is_told_of_a_slow_rank() -> None:
         job([record(0, 2, asked, 41), record(1, 2, steps(40), 41, **times)]), {0: RUNS, 1: RUNS}
     )
     assert (found.cause, found.ranks) == (Cause.SLOW, (1,))
-    assert "60% of its time in waiting for input" in found.text
+    assert "60% of its time waiting for input" in found.text
 
 
 def test_the_calls_of_a_batch_of_a_lock_were_waited_for_once() -> None:
@@ -300,7 +300,7 @@ def test_a_rank_is_slow_by_a_change_or_all_along(tmp_path: Path, slow_from: int 
     else:
         assert "rank 2 (host here, process" in found.text and "slower than the others" in found.text
         assert report.always_slow == 2 and report.slowdowns == ()
-        assert "Rank 2 has been slower than the others all along." in write_sentences(report)
+        assert "Rank 2 was always slower than the others." in write_sentences(report)
 
 
 @pytest.mark.parametrize(

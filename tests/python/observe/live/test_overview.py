@@ -188,7 +188,7 @@ def test_rows_go_through_json() -> None:
     lost = training(0, loss=float("nan"))
     told = parse_row(json.loads(json.dumps(lost.as_json(), allow_nan=False)))
     assert told.loss is not None and math.isnan(told.loss)
-    with pytest.raises(ValueError, match="another version"):
+    with pytest.raises(ValueError, match="different version"):
         parse_row({"rank": 1})
 
 
@@ -231,7 +231,7 @@ def test_a_low_window_shows_the_ranks_in_trouble() -> None:
     lines = lines[lines.index("the note") + 2 :]
     assert [line.split()[0] for line in lines[:8]] == ["0", "1", "2", "3", "4", "30", "31", "32"]
     assert all("waits 5 s" in line for line in lines[:5])
-    assert lines[8] == "7 more ranks, for which the window is too low"
+    assert lines[8] == "7 more ranks do not fit into the window"
     assert lines[9].startswith("no record here of ranks 5-29: ")
 
 
@@ -398,5 +398,5 @@ def test_what_is_wrong_comes_first_and_takes_its_lines_from_the_table() -> None:
     lines = shown(replace(view, verdict="Rank 1 sleeps. " * 12, trouble="the runtime"), 90, 6)
     assert lines[0].startswith("Rank 1 sleeps.") and lines[2].startswith("job j")
     assert "the runtime" not in "".join(lines)  # it knows less
-    assert "4 more ranks, for which the window is too low" in "".join(lines)
+    assert "4 more ranks do not fit into the window" in "".join(lines)
     assert "the runtime" in "".join(shown(replace(view, trouble="the runtime"), 90, 6))

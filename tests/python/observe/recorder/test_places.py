@@ -153,7 +153,7 @@ def test_a_folder_of_somebody_else_is_not_used(
         assert "path" not in keeping.record_options("job-1", 0, 1, None, True)
     base.rmdir()  # nothing was put into it
     assert "rank 0 keeps its record in its own memory" in caplog.text
-    assert f"{base} belongs to somebody else. Set TFRING_RECORD_DIR" in caplog.text
+    assert f"{base} belongs to another user. Set TFRING_RECORD_DIR" in caplog.text
     target = tmp_path / "elsewhere"
     target.mkdir()
     base.symlink_to(target)

@@ -25,4 +25,4 @@ def test_of_slowdowns_that_are_over_the_costly_ones_are_named(tmp_path: Path) ->
     named = [line for line in lines if " slow" in line and "since step" in line]
     begins = [line.split("since step ")[1].split(":")[0] for line in named]
     assert begins == ["30", "100", "300", "400"]
-    assert lines[-1] == "Slowdowns that have cost less and are over: 2."
+    assert lines[-1] == "2 smaller past slowdowns are not listed."

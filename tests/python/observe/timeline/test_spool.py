@@ -149,7 +149,7 @@ def test_ranks_of_other_hosts_make_a_file_of_their_own(tmp_path, caplog):
     merge.make_file(path, 1, one.facts)
     name = f"job.{os.uname().nodename}.json"
     assert not path.exists() and (tmp_path / name).exists()
-    assert f"{name} has no timeline of 1 of 2 ranks" in caplog.text
+    assert f"{name} lacks 1 of 2 ranks" in caplog.text
     # Brought together with rank 0's, they are one timeline.
     zero = ended_rank(tmp_path / "host0", 0, size=2)
     job = load_timeline([one.spool, zero.spool]).job
@@ -221,7 +221,7 @@ def test_spools_of_others_do_no_harm(tmp_path, caplog):
     others[0].write_text(json.dumps({"format": spool.FORMAT, "rank": 5}) + "\n")
     others[1].write_text("\n")
     os.mkfifo(others[2])
-    with pytest.raises(RecordError, match="another version"):
+    with pytest.raises(RecordError, match="different version"):
         spool.read_facts(others[0])
     merge.remove_spools_above(path, 1)
     merge.make_file(path, 0, one.facts)
@@ -268,6 +268,6 @@ def test_a_device_is_not_replaced(tmp_path):
 def test_another_job_that_writes_the_same_timeline_is_said(tmp_path):
     rank = ended_rank(tmp_path, 0, size=1)
     path = tmp_path / "job.json"
-    with pytest.raises(RecordError, match=r"job\.json\.rank-0\.spool .* another job writes"):
+    with pytest.raises(RecordError, match=r"job\.json\.rank-0\.spool .* another job uses"):
         merge.make_file(path, 0, {**rank.facts, "job": "ours"})
     assert not path.exists() and rank.spool.exists()
