@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tfring.observe.explain.causes import HANGS
 from tfring.observe.explain.explain import explain_now
+from tfring.observe.live.table import require_rich
 from tfring.observe.recorder.choice import KnownJob, find_records, known_jobs
 from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.places import short
@@ -78,6 +79,7 @@ def _row(job: KnownJob) -> dict[str, object]:
 
 
 def _print(rows: list[dict[str, object]]) -> None:
+    require_rich()
     from rich.console import Console
 
     console = Console() if sys.stdout.isatty() else Console(width=_WIDE)

@@ -48,8 +48,8 @@ class Finding:
     Attributes:
         cause: What.
         ranks: The ranks at fault if known, else all that take part.
-        names: Of the tensors that it is about.
         text: Sentences for a reader who knows nothing of the job.
+        names: Of the tensors that it is about.
         advice: What to do.
         brief: The same in a few words; "": the text's first sentence.
         age: How long it has lasted, in nanoseconds; 0: unknown.
@@ -57,9 +57,9 @@ class Finding:
 
     cause: Cause
     ranks: tuple[int, ...]
-    names: tuple[str, ...]
     text: str
-    advice: str
+    names: tuple[str, ...] = ()
+    advice: str = ""
     brief: str = ""
     age: int = 0
 

@@ -39,7 +39,6 @@ def find_stopped(s: Situation) -> Finding | None:
         return Finding(
             cause=Cause.STOPPED,
             ranks=tuple(ranks),
-            names=(),
             text=f"All {len(ranks)} ranks are stopped by a signal.",
             advice=(
                 "`fg` in the terminal of the job, or `kill -CONT` on each process, lets them go on."
@@ -107,7 +106,6 @@ def find_all_killed(s: Situation) -> Finding | None:
     return Finding(
         cause=Cause.KILLED,
         ranks=tuple(s.ranks),
-        names=(),
         text=f"The processes of {ranks_text(s.ranks)} are gone; none has written why, so they were "
         f"killed together. {upper_first('; '.join(last))}.",
         advice="Look at what ended the job: its time limit, the launcher, the kernel (`dmesg`).",
@@ -151,7 +149,6 @@ def find_any_failure(s: Situation) -> Finding | None:
         return Finding(
             cause=Cause.FAILED,
             ranks=named,
-            names=(),
             text=f"The job failed first on {s.who(rank)}: {event.text}",
             advice="Look at the end of that rank's error output.",
         )
@@ -183,7 +180,12 @@ def _of_event(s: Situation, rank: int, event: Event) -> Finding | None:
 
 def _exception(s: Situation, rank: int, error: str, how: str = "{} ended with: ") -> Finding:
     # The other ranks get a shortened text.
-    said = {r: e.text for r in s.ranks for e in s.job.records[r].events if _ended_with(e)}
+    said = {
+        r: e.text
+        for r in s.ranks
+        for e in s.job.records[r].events
+        if e.type is EventType.SHUTDOWN and e.text
+    }
     error = said.get(rank, error).rstrip(". ")
     others = [text for r, text in said.items() if r != rank]
     alike = {of_any_rank(text, r) for r, text in said.items()}
@@ -191,7 +193,6 @@ def _exception(s: Situation, rank: int, error: str, how: str = "{} ended with: "
         return Finding(
             cause=Cause.EXCEPTION,
             ranks=tuple(s.ranks),
-            names=(),
             text=f"All {len(said)} ranks ended with: {alike.pop().rstrip('. ')}.",
             advice="Look at the traceback of one of them.",
         )
@@ -204,14 +205,9 @@ def _exception(s: Situation, rank: int, error: str, how: str = "{} ended with: "
     return Finding(
         cause=Cause.EXCEPTION,
         ranks=(rank,),
-        names=(),
         text=f"{upper_first(how.format(s.who(rank)))}{error}.{after}",
         advice=f"{advice}.",
     )
-
-
-def _ended_with(event: Event) -> bool:
-    return event.type is EventType.SHUTDOWN and bool(event.text)
 
 
 def _lost(s: Situation, rank: int, reason: str) -> Finding:

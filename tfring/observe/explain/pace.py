@@ -102,9 +102,7 @@ def find_over(s: Situation) -> Finding | None:
     return Finding(
         cause=Cause.OVER,
         ranks=(),
-        names=(),
         text=f"The job is over: {ranks_text(s.ranks)} left without an error, after {calls} calls.",
-        advice="",
     )
 
 
@@ -122,4 +120,4 @@ def describe_calm(s: Situation) -> Finding:
         usual = "no longer than usual in this job"
         why = "for the first time: others may still load or compile" if first else usual
         text += f" At present {waiters}, {why}."
-    return Finding(Cause.NOTHING, (), (), upper_first(text), "")
+    return Finding(Cause.NOTHING, (), upper_first(text))

@@ -19,8 +19,7 @@ from tfring.runtime.texts.times import time_text
 from tfring.runtime.texts.words import counted
 
 MISSING = (
-    "tfring top needs the package rich, which comes with Keras: pip install 'tfring[top]'; --json "
-    "does without it"
+    "tables need the package rich, which comes with Keras: pip install 'tfring[top]', or use --json"
 )
 _WIDE = 250
 # From this width on the state is complete and columns are further apart.

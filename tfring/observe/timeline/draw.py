@@ -10,7 +10,7 @@ import numpy as np
 
 from tfring.observe.recorder.gradients import Series
 from tfring.observe.recorder.job import JobRecords
-from tfring.observe.recorder.reader import Call, Event, Record
+from tfring.observe.recorder.reader import Call, Event, Record, find_last_sign
 from tfring.observe.timeline.moments import JobMoments, Moments
 from tfring.observe.timeline.phases import KINDS, NO_PHASES, Phases
 from tfring.observe.timeline.trace import Trace
@@ -34,11 +34,6 @@ def draw(job: JobRecords, phases: Mapping[int, Phases] | None = None) -> Trace:
     for rank, record in job.records.items():
         _Rank(trace, moments, rank).draw(record, (phases or {}).get(rank, NO_PHASES))
     return trace
-
-
-def process_of(rank: int) -> int:
-    """Returns the number of a rank's process in the file."""
-    return rank + 1
 
 
 def _origin(job: JobRecords) -> int:
@@ -85,8 +80,8 @@ class _Rank:
 
     def __init__(self, trace: Trace, moments: JobMoments, rank: int) -> None:
         self._trace, self._moments, self._rank = trace, moments, rank
-        self._process = process_of(rank)
-        self._last = moments.last_time(rank)
+        self._process = rank + 1  # 0 would be an idle CPU
+        self._last = moments.job.common(rank, find_last_sign(moments.job.records[rank]))
 
     def draw(self, record: Record, phases: Phases) -> None:
         name = f"rank {self._rank} ({record.host}, process {record.pid})"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tfring.observe.recorder.gradients import Series, find_gradient_calls
 from tfring.observe.recorder.job import JobRecords
-from tfring.observe.recorder.reader import Call, Plan, Record, find_last_sign
+from tfring.observe.recorder.reader import Call, Plan, Record
 from tfring.observe.recorder.steps import Steps, align_steps, steps_of
 
 Key = tuple[Series, int]
@@ -96,10 +96,6 @@ class JobMoments:
             finished=common(rank, plan.ended) if plan else 0,
             ended=common(rank, call.ended),
         )
-
-    def last_time(self, rank: int) -> int:
-        """Returns until when a rank is known to have lived, on the common clock."""
-        return self.job.common(rank, find_last_sign(self.job.records[rank]))
 
 
 def _calls_of_steps(record: Record, own: Steps, same: Steps) -> dict[Key, list[Call]]:

@@ -9,6 +9,7 @@ becomes a record with longer rings.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import struct
 import time
@@ -129,7 +130,7 @@ def spool_path(timeline: Path, rank: int) -> Path:
 
 def find_spools(timeline: Path) -> list[Path]:
     """Returns the spools of a timeline."""
-    found = timeline.parent.glob(f"{_escaped(timeline.name)}.rank-*{SUFFIX}")
+    found = timeline.parent.glob(f"{glob.escape(timeline.name)}.rank-*{SUFFIX}")
     return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
@@ -312,7 +313,3 @@ def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
                 return
             if name is not None and length % sizes[name] == 0:
                 yield name, data
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

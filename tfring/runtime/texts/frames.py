@@ -36,18 +36,13 @@ def library(path: str, function: str) -> str:
         return "tensorflow"
     if _IMPORT.search(path):
         return "importlib"
-    package = short_path(path).partition("/")[0]
+    package = _INSTALLED.sub("", path).partition("/")[0]
     return package if package != path and package in LIBRARIES else ""
 
 
 def is_users(path: str) -> bool:
     """Tells whether a file belongs to the program and to no library."""
     return not (library(path, "") or _STANDARD.search(path) or _OTHERS.search(path))
-
-
-def short_path(path: str) -> str:
-    """Returns the path of a file of an installed package without the folders above."""
-    return _INSTALLED.sub("", path)
 
 
 def place(line: str, function: str | None) -> str:
