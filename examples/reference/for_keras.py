@@ -112,4 +112,20 @@ def train(state):  # is called again when ranks were lost or have joined
         state.commit()
 
 
+train(state)  # %% tfring.keras.elastic.fit
+model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+history = hvd.elastic.fit(model, (x, y), epochs=1, batch_size=16, verbose=0)
+
+# %% tfring.elastic.run, tfring.keras.elastic.KerasState
+state = hvd.elastic.KerasState(model, epoch=0)
+
+
+@hvd.elastic.run
+def train(state):  # is called again when ranks were lost or have joined
+    while state.epoch < 2:
+        model.fit(data, epochs=1, verbose=0, callbacks=hvd.fit_callbacks())
+        state.epoch += 1
+        state.commit()
+
+
 train(state)
