@@ -101,7 +101,7 @@ def test_failures(tmp_path):
         ({"use_mpi": True}, NotImplementedError, "mpirun"),
         ({"min_np": 1}, NotImplementedError, "elastic"),
         ({"no_such": 1}, TypeError, "no_such"),
-        ({"env": {"A": 1}}, ValueError, "both strings"),
+        ({"env": {"A": 1}}, ValueError, "both as strings"),
         ({"env": {"A=B": "1"}}, ValueError, "the name of a variable"),
         ({"host_discovery_script": "x"}, NotImplementedError, "elastic"),
     ],
