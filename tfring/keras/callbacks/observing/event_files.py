@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ class EventFiles:
         """Writes the values of one rank, by name, without those that are NaN."""
         if self._writers is None:
             return
-        try:
+        with self._without_harm():
             if rank not in self._writers:
                 folder = os.path.join(self._folder, f"rank-{rank}")
                 self._writers[rank] = tf.summary.create_file_writer(folder)
@@ -40,15 +41,21 @@ class EventFiles:
                     if not math.isnan(value):
                         _write_scalar(name, value, step)
             self._writers[rank].flush()
-        except (OSError, tf.errors.OpError) as error:
-            self._writers = None
-            _log.warning("tfring writes no event files any more: %s", error)
 
     def close(self) -> None:
         """Closes the files; nothing is written any more."""
-        for writer in (self._writers or {}).values():
-            writer.close()
+        with self._without_harm():
+            for writer in (self._writers or {}).values():
+                writer.close()
         self._writers = None
+
+    @contextlib.contextmanager
+    def _without_harm(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, tf.errors.OpError) as error:
+            self._writers = None
+            _log.warning("tfring writes no event files any more: %s", error)
 
 
 def event_files_of(callbacks: Any) -> EventFiles | None:
