@@ -10,7 +10,7 @@ Distributed Training with Adaptive Summation, https://arxiv.org/abs/2006.02924).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -148,12 +148,7 @@ def grouped_allreduce(
             "grouped_allreduce", name, ignore_name_scope, process_set_id
         )
         sent = [wire for wire, _ in wires]
-        # It covers the ops behind the first and the positions of tf.IndexedSlices: ranks whose
-        # lists differ get an error before one waits in a collective that others do not make.
-        later = [
-            part.removeprefix(full_name) for part, _ in arguments.by_dtype(sent, full_name)[1:]
-        ]
-        layout = buckets.text_hash(f"{later}{sparse_at}") if later or sparse_at else 0
+        layout = _layout_hash(sent, full_name, sparse_at)
 
         def reduce(part: list[Any], part_name: str) -> list[Any]:
             with tf.control_dependencies(first[:1]):
@@ -230,48 +225,14 @@ def bucket_allreduce(
     )
 
 
-@library.outside_autograph
-def start_bucket_allreduce(
-    tensors: Sequence[Any],
-    *,
-    name: str,
-    op: int,
-    prescale_factor: float,
-    postscale_factor: float,
-    layout_hash: int,
-    process_set: ProcessSet,
-) -> Callable[[], list[Any]]:
-    """As bucket_allreduce, in a function with jit_compile=True, in two parts.
+def _layout_hash(tensors: Sequence[Any], name: str, sparse_at: list[int]) -> int:
+    """Returns a hash of the ops behind the first, and of the positions of tf.IndexedSlices.
 
-    XLA runs the collectives of a function in the order in which they were traced. On a GPU those
-    that are begun before the first is waited for overlap with each other and with the work that
-    their tensors are the results of.
-
-    Args:
-        tensors: as for bucket_allreduce.
-        name: likewise.
-        op: likewise.
-        prescale_factor: likewise.
-        postscale_factor: likewise.
-        layout_hash: likewise.
-        process_set: likewise.
-
-    Returns:
-        A function, to be called once, that waits and returns the reduced tensors.
-
-    Raises:
-        Exception: what allreduce raises.
+    Ranks whose lists differ get an error in the first op, before one waits in a collective that the
+    others do not make.
     """
-    return builders.start_allreduce(
-        [arguments.checked_tensor(t, name, library.REDUCIBLE, "allreduce") for t in tensors],
-        name=name,
-        op=arguments.checked_op(op),
-        prescale=prescale_factor,
-        postscale=postscale_factor,
-        process_set_id=checked_id(process_set),
-        layout_hash=layout_hash,
-        group=True,
-    )
+    later = [part.removeprefix(name) for part, _ in arguments.by_dtype(tensors, name)[1:]]
+    return buckets.text_hash(f"{later}{sparse_at}") if later or sparse_at else 0
 
 
 def _note(tensor: Any) -> None:

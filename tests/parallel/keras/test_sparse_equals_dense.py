@@ -13,7 +13,7 @@ from tiers import slow
 
 import tfring
 import tfring.keras as hvd
-from tfring.training import reducer
+from tfring.training import bucket_reduction
 
 ROWS, WIDTH, PER_RANK, STEPS = 7, 3, 6, 3
 OF_KERAS = keras.optimizers
@@ -165,7 +165,7 @@ def test_fit_of_a_model_with_an_embedding(sparse_as_dense: Any, jit: bool) -> No
 def test_jit_compile_makes_gradients_of_embeddings_dense_and_says_so_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    reducer._say_dense.cache_clear()
+    bucket_reduction._say_dense.cache_clear()
     table = tf.Variable(tf.zeros([3, 2]))
 
     def step(rows: Any) -> Any:

@@ -60,8 +60,8 @@ def test_what_is_reduced_besides_gradients() -> None:
 
 
 def test_buckets_and_eager_names() -> None:
-    reducer = (TFRING / "training/reducer.py").read_text(encoding="utf-8")
-    assert 'name = f"{self.name}.{bucket.index}"' in reducer
+    reducer = (TFRING / "training/bucket_reduction.py").read_text(encoding="utf-8")
+    assert 'name = f"{self._name}.{bucket.index}"' in reducer
     tape = (TFRING / "training/gradient_tape.py").read_text(encoding="utf-8")
     assert 'names.collective_name("gradient", None' in tape
     names = (TFRING / "ops/names.py").read_text(encoding="utf-8")

@@ -1,0 +1,261 @@
+"""Reduces the gradients of one step, bucket by bucket.
+
+A bucket for which this rank has no gradient is reduced all the same, with one element. If other
+ranks have gradients there, the layout hashes differ, and all ranks get an error instead of waiting.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfring.collectives import allreduce, buckets, sparse
+from tfring.collectives.compression import Compression
+from tfring.ops import arguments, reduce_ops, xla
+from tfring.ops.gradients import as_complex, as_pair
+from tfring.runtime import process_sets, topology
+from tfring.training import first_steps, gate, weights
+from tfring.training.local_variables import variable_key
+from tfring.training.options import ReduceOptions
+from tfring.training.value_names import describe_layout, name_gradients, variable_name
+
+_log = logging.getLogger("tfring")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sent:
+    """One gradient on its way."""
+
+    position: int  # in the list of gradients
+    tensor: Any  # as it travels
+    compressor: Any
+    context: Any  # of the compressor
+    is_complex: bool
+
+    def restore(self, reduced: Any) -> Any:
+        """Returns the reduced gradient, in the dtype in which it was given."""
+        result = self.compressor.decompress(reduced, self.context)
+        return as_complex(result) if self.is_complex else result
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What one collective reduces: gradients of a bucket that travel with one dtype."""
+
+    name: str
+    tensors: list[Any]
+    sent: list[Sent]  # one for each tensor; none where this rank has no gradient in the bucket
+
+    def put(self, reduced: Sequence[Any], results: list[Any]) -> None:
+        """Puts the reduced gradients at their positions in `results`."""
+        for each, tensor in zip(self.sent, reduced, strict=False):
+            results[each.position] = each.restore(tensor)
+
+
+class BucketReduction:
+    """Reduces one list of gradients.
+
+    Args:
+        options: how to reduce them.
+        name: the collectives are called `name`.0, `name`.1 and so on.
+        variables: what the gradients belong to. tf.TensorSpec stand at the end for values that
+            travel with the gradients.
+        loss_scaled: the gradients may contain inf and nan that an optimizer looks for.
+    """
+
+    def __init__(
+        self, options: ReduceOptions, name: str, variables: Sequence[Any], loss_scaled: bool
+    ) -> None:
+        self._options = options
+        self._name = name
+        self._variables = variables
+        self._loss_scaled = loss_scaled
+
+    def reduce(self, gradients: Sequence[Any]) -> list[Any]:
+        """Returns the reduced gradients, None where there was none."""
+        given = [self._as_dense(gradient) for gradient in gradients]
+        cut = buckets.cut_buckets(
+            tuple(_spec_of(variable) for variable in self._variables),
+            self._groups_by_position(),
+            buckets.FIRST_BUCKET_BYTES,
+            buckets.BUCKET_BYTES,
+        )
+        layout = self._layout(cut, given)
+        results: list[Any] = [None] * len(given)
+        self._reduce_all(cut, given, layout, results)
+        return results
+
+    def _reduce_all(
+        self, cut: Sequence[buckets.Bucket], gradients: list[Any], layout: int, results: list[Any]
+    ) -> None:
+        for bucket in cut:
+            # Nothing of the step is left to be computed while the last bucket is reduced, so its op
+            # need not wait for the results; behind a gate it has to have succeeded.
+            early = bucket is cut[-1] and not gate.wanted()
+            agreed: list[Any] = []  # a result of a collective that compared the layouts
+            slices = [p for p in bucket.positions if _kind(gradients[p]) == "S"]
+            with arguments.on_device(self._options.device_dense):
+                for part in self._parts(bucket, gradients):
+                    # Later parts wait for the first, which fails if the ranks' layouts differ.
+                    with tf.control_dependencies(agreed):
+                        reduced = allreduce.bucket_allreduce(
+                            part.tensors,
+                            name=part.name,
+                            op=self._options.op,
+                            prescale_factor=1.0 / self._options.gradient_predivide_factor,
+                            postscale_factor=self._options.gradient_predivide_factor,
+                            layout_hash=layout,
+                            process_set=self._options.members,
+                            early=early,
+                        )
+                    agreed = agreed or reduced[:1]
+                    part.put(reduced, results)
+            if slices:
+                name = f"{self._name}.{bucket.index}"
+                with tf.control_dependencies(agreed):
+                    self._reduce_slices(
+                        f"{name}.sparse" if agreed else name, slices, gradients, results, layout
+                    )
+
+    def _parts(self, bucket: buckets.Bucket, gradients: list[Any]) -> Iterator[Part]:
+        """Yields what the collectives of a bucket's dense gradients reduce.
+
+        A compression may choose another type for each gradient: each type is one collective.
+        """
+        name = f"{self._name}.{bucket.index}"
+        dense = [p for p in bucket.positions if _kind(gradients[p]) == "D"]
+        if dense:
+            sent = [self._send(gradients[p], p) for p in dense]
+            for part_name, places in arguments.by_dtype([each.tensor for each in sent], name):
+                part = [sent[i] for i in places]
+                variables = [self._variables[each.position] for each in part]
+                name_gradients(part_name, variables, loss_scaled=self._loss_scaled)
+                yield Part(part_name, [each.tensor for each in part], part)
+        elif all(_kind(gradients[p]) == "N" for p in bucket.positions):
+            yield Part(name, [tf.zeros([1], bucket.dtype)], [])
+
+    def _send(self, gradient: Any, position: int) -> Sent:
+        compressor = self._compressor(position)
+        is_complex = gradient.dtype.is_complex
+        if is_complex and self._options.op not in (reduce_ops.Average, reduce_ops.Sum):
+            raise TypeError(
+                f"the gradient of {variable_name(self._variables[position])!r} is complex, which "
+                f"op={reduce_ops.name_of(self._options.op)} does not take; use op=Average or op=Sum"
+            )
+        # A complex gradient travels as pairs of numbers.
+        tensor, context = compressor.compress(as_pair(gradient) if is_complex else gradient)
+        return Sent(position, tensor, compressor, context, is_complex)
+
+    def _reduce_slices(
+        self,
+        name: str,
+        positions: list[int],
+        gradients: list[Any],
+        results: list[Any],
+        layout: int,
+    ) -> None:
+        sparse.check_op(self._options.op, name)
+        reduction = sparse.SparseReduction(
+            op=self._options.op,
+            process_set_id=process_sets.checked_id(self._options.members),
+            choose=self._options.sparse_as_dense == "auto",
+            device=self._options.device_sparse,
+            layout=layout,
+            prescale=1.0 / self._options.gradient_predivide_factor,
+            postscale=self._options.gradient_predivide_factor,
+        )
+        reduced = reduction.reduce(
+            [gradients[p] for p in positions], name, [self._compressor(p) for p in positions]
+        )
+        for p, gradient in zip(positions, reduced, strict=True):
+            results[p] = gradient
+
+    def _as_dense(self, gradient: Any) -> Any:
+        if not isinstance(gradient, tf.IndexedSlices):
+            return gradient
+        choice = self._options.sparse_as_dense
+        if choice is not True and not xla.compiling():
+            return gradient
+        if choice is False and topology.rank() == 0:
+            _say_dense()
+        with arguments.on_device(self._options.device_dense):
+            return tf.convert_to_tensor(gradient)
+
+    def _layout(self, cut: Sequence[buckets.Bucket], gradients: list[Any]) -> int:
+        """Returns the layout hash; tells the runtime what to say where ranks differ."""
+        # "auto" runs other collectives for sparse gradients: ranks must agree on it, too.
+        sparse_kind = "A" if self._options.sparse_as_dense == "auto" else "S"
+        kinds = [_kind(gradient).replace("S", sparse_kind) for gradient in gradients]
+        specs = [_text_of(variable) for variable in self._variables]
+        options = (self._options.op, self._options.gradient_predivide_factor)
+        found = buckets.layout_hash(cut, kinds, f"{specs}{options}")
+        own = [v for v in self._variables if not isinstance(v, tf.TensorSpec)]
+        describe_layout(found, kinds[: len(own)], own, specs[: len(own)])
+        return found
+
+    def _groups_by_position(self) -> buckets.Groups:
+        groups = self._options.groups
+        if groups is None or isinstance(groups, int):
+            return groups
+        position = {variable_key(v): i for i, v in enumerate(self._variables)}
+        found = tuple(
+            tuple(position[variable_key(v)] for v in group if variable_key(v) in position)
+            for group in groups
+        )
+        if not any(found):
+            raise ValueError(
+                "none of the variables in groups= is among the variables whose gradients are "
+                "reduced; give lists of the model's own trainable variables"
+            )
+        return tuple(group for group in found if group)
+
+    def _compressor(self, position: int) -> Any:
+        variable, compression = self._variables[position], self._options.compression
+        if variable is weights.WIRE:
+            return Compression.none
+        if variable is first_steps.WIRE:
+            known = compression in (Compression.fp16, Compression.bf16)
+            return compression if known else Compression.none
+        choose = getattr(compression, "for_variable", None)
+        return compression if choose is None else choose(variable)
+
+
+def _kind(gradient: Any) -> str:
+    if gradient is None:
+        return "N"
+    if isinstance(gradient, tf.IndexedSlices):
+        return "S"
+    if isinstance(gradient, tf.Tensor):
+        return "D"
+    raise NotImplementedError(
+        f"cannot reduce a gradient of type {type(gradient).__name__}; tf.Tensor and "
+        "tf.IndexedSlices can be reduced"
+    )
+
+
+def _text_of(variable: Any) -> str:
+    """Returns dtype and shape; of a tensor the shape may be known on some ranks only."""
+    shape = "" if isinstance(variable, tf.Tensor) else f", shape {variable.shape}"
+    return f"({tf.as_dtype(variable.dtype).name}{shape})"
+
+
+def _spec_of(variable: Any) -> buckets.TensorSpec:
+    dtype = tf.as_dtype(variable.dtype)
+    elements = 1
+    for dim in tf.TensorShape(variable.shape).as_list() if variable.shape is not None else []:
+        elements *= dim if dim is not None else 1
+    return buckets.TensorSpec(dtype.real_dtype.name, elements * dtype.size)
+
+
+@functools.cache
+def _say_dense() -> None:
+    _log.warning(
+        "jit_compile=True: gradients of embeddings (tf.IndexedSlices) are reduced as dense tensors "
+        "of whole tables. sparse_as_dense=True is the same without this line; "
+        "jit_compile=False reduces only the rows that a step uses"
+    )
