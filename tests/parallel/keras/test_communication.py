@@ -13,6 +13,7 @@ from keras_cases import FEATURES, compiled, fit, my_data, written
 import tfring.keras as hvd
 from tfring.keras import callbacks
 from tfring.keras.callbacks.observing.communication import NAMES
+from tfring.keras.callbacks.observing.event_files import EventFiles
 from tfring.observe.recorder import own
 from tfring.training import first_steps, weights
 
@@ -88,3 +89,17 @@ def test_models_of_keras_2_have_them_too() -> None:
     used = [callbacks.CommunicationMetricsCallback()]
     history = model.fit(x, y, batch_size=len(x) // 2, verbose=0, callbacks=used).history
     check(history, model, 1)
+
+
+def test_a_disk_that_is_full_at_the_end_does_not_end_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(self: Any) -> None:
+        raise OSError("no space left")
+
+    files = EventFiles(tmp_path)
+    files.write(0, {"loss": 1.0, "unknown": math.nan}, 1)
+    assert set(written(tmp_path / "rank-0")) == {"loss"}
+    monkeypatch.setattr(type(files._writers[0]), "close", full)
+    files.close()
+    assert caplog.text.count("writes no event files any more: no space left") == 1
