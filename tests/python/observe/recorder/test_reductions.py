@@ -32,6 +32,13 @@ def test_what_names_of_reductions_begin_with() -> None:
     # Messages begin with the name of a module, too; what is found out then follows words.
     names = [re.fullmatch(r"tfring\.(\w+)\.", text) for text in begins]
     found = {name[1] for name in names if name}
+    # That of a hook is an attribute of its class.
+    found |= {
+        constant(node.value).removeprefix("tfring.")
+        for tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "prefix"
+    } - {""}
     # The tape's is a constant.
     source = (TFRING / "training/double_reduction.py").read_text(encoding="utf-8")
     assert 'TAPE_PREFIX = "tfring.tape."' in source
