@@ -70,7 +70,7 @@ from tfring.training.gradient_tape import DistributedGradientTape as Distributed
 from tfring.training.gradient_tape import (
     PartialDistributedGradientTape as PartialDistributedGradientTape,
 )
-from tfring.training.reduction_record import reduced as reduced
+from tfring.training.reduction_record import mark_reduced as mark_reduced
 from tfring.version import __version__ as __version__
 from tfring.world import init as init
 from tfring.world import is_homogeneous as is_homogeneous

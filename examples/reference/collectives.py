@@ -137,7 +137,7 @@ assert gradient.numpy()[0, 0] == (hvd.size() + 1) / 2  # the mean over all ranks
 with tf.GradientTape() as tape:  # a plain one: this program averages the gradients itself
     loss = tf.reduce_sum(kernel * float(hvd.rank() + 1))
 gradients = hvd.grouped_allreduce(tape.gradient(loss, [kernel]))
-gradients = hvd.reduced(gradients, [kernel])  # says so, for the checks of tfring's callbacks
+gradients = hvd.mark_reduced(gradients, [kernel])  # says so, for the checks of tfring's callbacks
 
 # %% tfring.Compression, tfring.Compressor
 half = hvd.allreduce(tf.ones([4]), compression=hvd.Compression.fp16)  # travels as float16

@@ -67,8 +67,8 @@ def refuse_reduced(
     if found:
         raise ValueError(
             f"The gradient of {variable_name(found[0])!r} was reduced already, by a "
-            "DistributedGradientTape, hvd.reduced or an optimizer's _compute_gradients, and would "
-            "be reduced again.\n"
+            "DistributedGradientTape, an optimizer's _compute_gradients or your own code "
+            "(hvd.mark_reduced), and would be reduced again.\n"
             "Reduce all gradients of a step in one place: wrap the tape or the optimizer, not both."
         )
 

@@ -104,15 +104,16 @@ reductions = ReductionRecord()
 """The record of this process: a tape does not know which optimizer will apply its gradients."""
 
 
-def reduced(gradients: Any, variables: Any = None) -> Any:
-    """Says that your own code has reduced these gradients over the ranks; returns them.
+def mark_reduced(gradients: Any, variables: Any = None) -> Any:
+    """Marks gradients that your own code has reduced over the ranks; returns them.
 
     For training steps that call `allreduce` themselves and then a plain optimizer. tfring's
     callbacks else refuse a step that leaves a variable with different values on the ranks and whose
     gradient no DistributedGradientTape or DistributedOptimizer has reduced. Runs no collective. A
     DistributedOptimizer refuses what was returned: it would reduce it again.
 
-        gradients = hvd.reduced(hvd.grouped_allreduce(tape.gradient(loss, variables)), variables)
+        gradients = hvd.grouped_allreduce(tape.gradient(loss, variables))
+        gradients = hvd.mark_reduced(gradients, variables)
 
     Args:
         gradients: structure of tf.Tensor, tf.IndexedSlices or None.

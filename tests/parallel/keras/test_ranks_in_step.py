@@ -140,7 +140,7 @@ class OwnStep(keras.Model):
             loss = self.compute_loss(x, y, self(x, training=True))
         gradients = tape.gradient(loss, self.trainable_variables)
         reduced = hvd.grouped_allreduce(gradients, name="mine")
-        self.optimizer.apply(hvd.reduced(reduced), self.trainable_variables)
+        self.optimizer.apply(hvd.mark_reduced(reduced), self.trainable_variables)
         return {"loss": loss}
 
 

@@ -75,7 +75,7 @@ class Gan(keras.Model):
         own = [tape.gradient(a, b) for a, b in zip(losses, parts, strict=True)]
         if self.how in ("itself", "itself, says so"):
             own = [hvd.grouped_allreduce(gradients, op=hvd.Average) for gradients in own]
-        return hvd.reduced(own, parts) if self.how == "itself, says so" else own
+        return hvd.mark_reduced(own, parts) if self.how == "itself, says so" else own
 
     def train_step(self, data: Any) -> Any:
         for_critic, for_maker = self.gradients(data[0])
@@ -351,4 +351,4 @@ def test_gradients_said_to_be_reduced_are_not_reduced_again() -> None:
     variable = keras.Variable([1.0])
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
     with pytest.raises(ValueError, match=r"hvd\.reduced"):
-        optimizer.apply(hvd.reduced([tf.constant([1.0])]), [variable])
+        optimizer.apply(hvd.mark_reduced([tf.constant([1.0])]), [variable])

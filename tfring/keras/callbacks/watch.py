@@ -105,7 +105,7 @@ def _message(variables: Sequence[Any], when: str) -> str:
         f"was reduced for them: {names}{more}. Wrap the optimizer that trains them in "
         "DistributedOptimizer (the outermost, if one holds another), or the tape in "
         "DistributedGradientTape. If your train_step reduces gradients itself, pass them through "
-        "hvd.reduced(gradients, variables); if it trains on every rank alone and you average "
+        "hvd.mark_reduced(gradients, variables); if it trains on every rank alone and you average "
         "weights later, say reduced_by_user=True to BroadcastGlobalVariablesCallback; weights that "
         "belong to one rank go into its local_variables"
     )
