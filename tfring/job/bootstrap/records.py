@@ -274,8 +274,8 @@ def _agreed_settings(records: list[Record], rank: int) -> dict[str, str]:
     for name, value in mine.items():
         if not SETTINGS[name].per_rank and first.get(name) != value:
             _log.warning(
-                "TFRING_%s is %s on rank %d and %s on rank 0: rank 0's setting counts for all",
-                name,
+                "%s is %s on rank %d and %s on rank 0: rank 0's setting counts for all",
+                SETTINGS[name].variable,
                 value,
                 rank,
                 first.get(name, "not set"),
