@@ -169,12 +169,14 @@ def _refuse_contradictions(runtime: Mapping[str, str]) -> None:
 
 def _unknown_warnings(environ: Mapping[str, str]) -> list[str]:
     known = {setting.variable for setting in SETTINGS.values()}
-    public = [setting.variable for setting in SETTINGS.values() if not setting.internal]
     warnings = []
     for name in sorted(environ):
         if not name.startswith("TFRING_") or name.startswith("TFRING_TEST_") or name in known:
             continue
-        near = difflib.get_close_matches(name, public, n=3, cutoff=0.7)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`tfring doctor` lists all of them"
+        # Without the prefix, which all have in common.
+        own = name.removeprefix("TFRING_").removeprefix("X_")
+        near = difflib.get_close_matches(own, SETTINGS, n=3, cutoff=0.7)
+        variables = " or ".join(SETTINGS[one].variable for one in near)
+        hint = f"did you mean {variables}?" if near else "`tfring doctor` lists all of them"
         warnings.append(f"the variable {name} is unknown and has no effect: {hint}")
     return warnings

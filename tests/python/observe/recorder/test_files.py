@@ -169,7 +169,7 @@ def test_foreign_cut_and_other_files_are_refused(tmp_path: Path) -> None:
 def test_other_versions_are_refused(tmp_path: Path) -> None:
     for fields in ({"version": 2}, {"call_bytes": 328}, {"rank_bytes": 40}):
         path = write_record(tmp_path / "r", **fields)
-        with pytest.raises(RecordError, match="with the tfring that the job ran with"):
+        with pytest.raises(RecordError, match="read it with the tfring that ran the job"):
             read_record(path)
 
 
