@@ -133,7 +133,7 @@ with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
 (gradient,) = tape.gradient(loss, [kernel])
 assert gradient.numpy()[0, 0] == (hvd.size() + 1) / 2  # the mean over all ranks
 
-# %% tfring.reduced
+# %% tfring.mark_reduced
 with tf.GradientTape() as tape:  # a plain one: this program averages the gradients itself
     loss = tf.reduce_sum(kernel * float(hvd.rank() + 1))
 gradients = hvd.grouped_allreduce(tape.gradient(loss, [kernel]))
