@@ -1,1 +1,1 @@
-"""What training needs on top of the collectives: reduced gradients, for tapes and optimizers."""
+"""Reduced gradients for tapes and optimizers, built on the collectives."""

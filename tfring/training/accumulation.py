@@ -1,4 +1,4 @@
-"""LocalGradientAggregationHelper: gradients accumulated over passes and reduced once per update."""
+"""LocalGradientAggregationHelper: sums gradients over passes, reduces them once per update."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LocalGradientAggregationHelper:
         gradients = helper.compute_gradients(tape.gradient(loss, variables), variables)
         helper.apply_gradients(lambda: optimizer.apply(gradients, variables))
 
-    Works in eager mode, in a tf.function, which is traced once, and in TF1 graphs. Keeps one dense
+    Works in eager mode, in a tf.function (traced once) and in TF1 graphs. Keeps one dense
     accumulator per variable, so tf.IndexedSlices become dense. One helper serves one list of
     variables, in the thread that runs or traces the steps.
     """
@@ -55,16 +55,15 @@ class LocalGradientAggregationHelper:
 
         Args:
             backward_passes_per_step: the number of passes per update.
-            allreduce_func: is called as f(gradients, variables) and returns reduced gradients; in a
-                graph once, when it is traced. None averages over the process set.
-            sparse_as_dense: accepted for Horovod's sake; accumulators are dense.
+            allreduce_func: f(gradients, variables), returns reduced gradients. A graph calls it
+                once, when it is traced. None averages over the process set.
+            sparse_as_dense: accepted for Horovod scripts; accumulators are always dense.
             average_aggregated_gradients: use the mean over the passes instead of their sum.
-            rank: accepted for Horovod's sake.
-            optimizer_type: accepted for Horovod's sake.
-            process_set: the ranks to reduce over without allreduce_func.
+            rank: accepted for Horovod scripts.
+            optimizer_type: accepted for Horovod scripts.
+            process_set: the ranks to reduce over if there is no allreduce_func.
             scale_local_gradients: divide local variables' gradients by the size of the process set.
-            name: a part of the names of collectives, the same on every rank and another for every
-                helper.
+            name: part of the names of collectives: equal on all ranks, different for each helper.
 
         Raises:
             ValueError: backward_passes_per_step is not positive.
@@ -92,28 +91,28 @@ class LocalGradientAggregationHelper:
 
     @property
     def variables(self) -> list[Any]:
-        """What was accumulated, and in how many passes; not in TF1 graphs."""
+        """The accumulators and the number of passes; not in TF1 graphs."""
         state = self._eager
         return [] if state is None else [state.counter, *state.sums.values()]
 
     def register_local_var(self, var: Any) -> None:
-        """Makes the gradient of a variable stay this rank's own."""
+        """Keeps the gradient of a variable on this rank: it is not reduced."""
         self.local.register(var)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
-        """Adds this pass's gradients; in the last pass returns the reduced sums and starts anew.
+        """Adds this pass's gradients; the last pass returns the reduced sums and starts anew.
 
         Args:
             grads: tf.Tensor, tf.IndexedSlices or None, one per variable.
-            vars: tf.Variable or keras.Variable, in every pass the same.
+            vars: tf.Variable or keras.Variable, the same in every pass.
 
         Returns:
-            Dense tensors, None where no pass had a gradient: in the last pass the reduced sums, in
-            the others `grads`, which apply_gradients does not apply.
+            Dense tensors, None where no pass had a gradient. The last pass returns the reduced
+            sums. The others return `grads`, which apply_gradients does not apply.
 
         Raises:
-            ValueError: the variables are not those of the passes before.
+            ValueError: the variables differ from those of earlier passes.
             tf.errors.FailedPreconditionError: as DistributedGradientTape.gradient.
         """
         state = self._state(vars)
@@ -153,21 +152,21 @@ class LocalGradientAggregationHelper:
 
         Args:
             apply_grads_closure: applies what compute_gradients returned.
-            optimizer: accepted for Horovod's sake. Its iterations count updates, not passes.
-            *args: accepted for Horovod's sake.
-            global_step: a variable that the closure increments, and this in all other passes, so
-                that it counts passes.
-            **kwargs: accepted for Horovod's sake.
+            optimizer: accepted for Horovod scripts. Its iterations count updates, not passes.
+            *args: accepted for Horovod scripts.
+            global_step: a variable that counts passes. The closure increments it in the last pass,
+                this method in the others.
+            **kwargs: accepted for Horovod scripts.
 
         Returns:
-            A tensor in a graph, to be run; it says whether there was an update.
+            In a graph: a tensor to run, true if there was an update.
 
         Raises:
             RuntimeError: compute_gradients was not called before.
         """
         del optimizer, args, kwargs
         if self._is_update is None:
-            raise RuntimeError("call compute_gradients before apply_gradients, in every pass")
+            raise RuntimeError("call compute_gradients before apply_gradients in every pass")
         is_update, self._is_update = self._is_update, None
 
         def update() -> Any:
@@ -208,8 +207,9 @@ class LocalGradientAggregationHelper:
             graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
             state = self._eager if graph is None else self._graphs.get(graph)
             if state is None:
-                # On a GPU variables of int32 are in host memory, where XLA does not read them. It
-                # compiles no TF1 graph, and there a Saver keeps this one: its files stay valid.
+                # On GPUs, TensorFlow keeps int32 variables in host memory, where XLA does not read
+                # them. XLA compiles no TF1 graph, so there int32 stays: a Saver's old files remain
+                # valid.
                 dtype = tf.int64 if graph is None else tf.int32
                 state = _State(tf.Variable(0, trainable=False, dtype=dtype, name="passes"), keys)
                 if graph is None:
@@ -218,8 +218,8 @@ class LocalGradientAggregationHelper:
                     self._graphs[graph] = state
         if state.keys != keys:
             raise ValueError(
-                "a LocalGradientAggregationHelper serves one list of variables, always in the same "
-                "order; make another helper for these"
+                "a LocalGradientAggregationHelper serves one list of variables, always in the "
+                "same order. Make another helper for these variables"
             )
         return state
 
@@ -236,8 +236,8 @@ class LocalGradientAggregationHelper:
 def _add(total: Any, gradient: Any) -> Any:
     """Adds to a variable.
 
-    TensorFlow's kernel that adds to complex variables is one of the host's, which it also takes for
-    those in GPU memory: the process would end with SIGSEGV.
+    TensorFlow adds to complex variables with a CPU kernel, also if they are in GPU memory. That
+    would end the process with SIGSEGV.
     """
     if gradient.dtype.is_complex:
         return total.assign(total + gradient)
@@ -245,6 +245,6 @@ def _add(total: Any, gradient: Any) -> Any:
 
 
 def _operations(results: Any) -> list[Any]:
-    """Returns what a graph can wait for among the results of a closure."""
+    """Returns the closure's results that a graph can wait for."""
     flat = tf.nest.flatten(results)
     return [r for r in flat if isinstance(r, (tf.Tensor, tf.Operation, tf.Variable))]

@@ -1,9 +1,9 @@
-"""Names gradients that a gather has averaged over the ranks and a reduction averages once more.
+"""Warns about gradients that a gather has averaged and a reduction averages again.
 
-What goes through such a gather counts 1/N of what one process gives, which Adam hides and a loss
-does not show. Found when a step is traced, by the search in the graph of double_reduction; in eager
-mode a value does not say what it was computed from. Programs without a gather of that convention
-(tfring.ops.gradients) pay nothing.
+The part behind the gather then counts 1/N of its value in one process. Adam hides this, and a loss
+does not show it. The search of double_reduction finds it when a step is traced. In eager mode a
+value does not tell what it was computed from. Only gathers with this convention
+(tfring.ops.gradients) cost the search.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _log = logging.getLogger("tfring")
 
 
 def warn(gradients: Sequence[Any], variables: Sequence[Any], members: Any) -> None:
-    """Says so once on rank 0 if gradients that are about to be averaged are of this kind.
+    """Warns once, on rank 0, if gradients would be averaged twice.
 
     Args:
-        gradients: None where there is none.
-        variables: what they belong to.
-        members: the process set over which they are about to be averaged.
+        gradients: what is about to be averaged, None where there is none.
+        variables: one per gradient.
+        members: the process set to average over.
     """
     if not conventions.averaging or topology.rank() != 0 or topology.size() == 1:
         return
@@ -40,12 +40,13 @@ def warn(gradients: Sequence[Any], variables: Sequence[Any], members: Any) -> No
                 return
 
 
-@functools.lru_cache(maxsize=64)  # once for each
+@functools.lru_cache(maxsize=64)
 def _warn(variable: str, call: str) -> None:
     size = topology.size()
     _log.warning(
-        f"Rank 0 averages the gradient of {variable!r} over {size} ranks, and a part of it was "
-        f"averaged before by the gradient of {call!r}: that part counts 1/{size} of what one "
-        'process gives.\nWrite gradient="sum" in that call of allgather or broadcast; it is the '
-        "default of `import tfring`. An example: tfring help recipes embeddings"
+        f"Rank 0 averages the gradient of {variable!r} over {size} ranks. The gradient of "
+        f"{call!r} has already averaged a part of it, so that part counts 1/{size} of its value "
+        "in one process.\n"
+        'Write gradient="sum" in that call of allgather or broadcast; it is the default of '
+        "`import tfring`. For an example, run: tfring help recipes embeddings"
     )

@@ -1,7 +1,7 @@
 """Reduces the gradients of one step, bucket by bucket.
 
-A bucket for which this rank has no gradient is reduced all the same, with one element. If other
-ranks have gradients there, the layout hashes differ, and all ranks get an error instead of waiting.
+A rank without gradients for a bucket still reduces it, with one element. If other ranks have
+gradients there, the layout hashes differ: all ranks get an error instead of waiting.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ _log = logging.getLogger("tfring")
 
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """One gradient on its way."""
+    """One gradient to reduce."""
 
-    position: int  # in the list of gradients
-    tensor: Any  # as it travels
+    position: int  # index in the list of gradients
+    tensor: Any  # the compressed tensor
     compressor: Any
     context: Any  # of the compressor
     is_complex: bool
 
     def restore(self, reduced: Any) -> Any:
-        """Returns the reduced gradient, in the dtype in which it was given."""
+        """Returns the reduced gradient in its first dtype."""
         result = self.compressor.decompress(reduced, self.context)
         return as_complex(result) if self.is_complex else result
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What one collective reduces: gradients of a bucket that travel with one dtype."""
+    """The gradients of a bucket that one collective reduces: all have one dtype when sent."""
 
     name: str
     tensors: list[Any]
-    sent: list[Sent]  # one for each tensor; none where this rank has no gradient in the bucket
+    sent: list[Sent]  # empty if this rank has no gradient in the bucket
 
     def put(self, reduced: Sequence[Any], results: list[Any]) -> None:
         """Puts the reduced gradients at their positions in `results`."""
@@ -63,9 +63,9 @@ class BucketReduction:
     Args:
         options: how to reduce them.
         name: the collectives are called `name`.0, `name`.1 and so on.
-        variables: what the gradients belong to. tf.TensorSpec stand at the end for values that
-            travel with the gradients.
-        loss_scaled: the gradients may contain inf and nan that an optimizer looks for.
+        variables: one per gradient. Values that travel with the gradients stand at the end, as
+            tf.TensorSpec.
+        loss_scaled: the gradients may contain inf and nan, which the optimizer looks for.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class BucketReduction:
         self, cut: Sequence[buckets.Bucket], gradients: list[Any], layout: int, results: list[Any]
     ) -> None:
         for bucket in cut:
-            # Nothing of the step is left to be computed while the last bucket is reduced, so its op
-            # need not wait for the results; behind a gate it has to have succeeded.
+            # No work of the step is left while the last bucket is reduced, so its op need not wait
+            # for the results. Behind a gate it must have succeeded.
             early = bucket is cut[-1] and not gate.wanted()
-            agreed: list[Any] = []  # a result of a collective that compared the layouts
+            agreed: list[Any] = []  # results of the collective that compared the layouts
             slices = [p for p in bucket.positions if _kind(gradients[p]) == "S"]
             with arguments.on_device(self._options.device_dense):
                 for part in self._parts(bucket, gradients):
-                    # Later parts wait for the first, which fails if the ranks' layouts differ.
+                    # Later parts wait for the first: it fails if the ranks' layouts differ.
                     with tf.control_dependencies(agreed):
                         reduced = allreduce.bucket_allreduce(
                             part.tensors,
@@ -123,9 +123,9 @@ class BucketReduction:
                     )
 
     def _parts(self, bucket: buckets.Bucket, gradients: list[Any]) -> Iterator[Part]:
-        """Yields what the collectives of a bucket's dense gradients reduce.
+        """Yields one part for each collective of a bucket's dense gradients.
 
-        A compression may choose another type for each gradient: each type is one collective.
+        A compressor may choose another dtype for each gradient; each dtype needs one collective.
         """
         name = f"{self._name}.{bucket.index}"
         dense = [p for p in bucket.positions if _kind(gradients[p]) == "D"]
@@ -145,9 +145,10 @@ class BucketReduction:
         if is_complex and self._options.op not in (reduce_ops.Average, reduce_ops.Sum):
             raise TypeError(
                 f"the gradient of {variable_name(self._variables[position])!r} is complex, which "
-                f"op={reduce_ops.name_of(self._options.op)} does not take; use op=Average or op=Sum"
+                f"op={reduce_ops.name_of(self._options.op)} does not support. Use op=Average or "
+                "op=Sum"
             )
-        # A complex gradient travels as pairs of numbers.
+        # A complex gradient is sent as pairs of real numbers.
         tensor, context = compressor.compress(as_pair(gradient) if is_complex else gradient)
         return Sent(position, tensor, compressor, context, is_complex)
 
@@ -187,8 +188,8 @@ class BucketReduction:
             return tf.convert_to_tensor(gradient)
 
     def _layout(self, cut: Sequence[buckets.Bucket], gradients: list[Any]) -> int:
-        """Returns the layout hash; tells the runtime what to say where ranks differ."""
-        # "auto" runs other collectives for sparse gradients: ranks must agree on it, too.
+        """Returns the layout hash, and tells the runtime what it stands for."""
+        # "auto" runs other collectives for sparse gradients, so ranks must agree on it.
         sparse_kind = "A" if self._options.sparse_as_dense == "auto" else "S"
         kinds = [_kind(gradient).replace("S", sparse_kind) for gradient in gradients]
         specs = [_text_of(variable) for variable in self._variables]
@@ -209,8 +210,8 @@ class BucketReduction:
         )
         if not any(found):
             raise ValueError(
-                "none of the variables in groups= is among the variables whose gradients are "
-                "reduced; give lists of the model's own trainable variables"
+                "no variable in groups= has a gradient to reduce. Give lists of the model's own "
+                "trainable variables"
             )
         return tuple(group for group in found if group)
 
@@ -233,13 +234,13 @@ def _kind(gradient: Any) -> str:
     if isinstance(gradient, tf.Tensor):
         return "D"
     raise NotImplementedError(
-        f"cannot reduce a gradient of type {type(gradient).__name__}; tf.Tensor and "
-        "tf.IndexedSlices can be reduced"
+        f"cannot reduce a gradient of type {type(gradient).__name__}. Use a tf.Tensor or "
+        "tf.IndexedSlices"
     )
 
 
 def _text_of(variable: Any) -> str:
-    """Returns dtype and shape; of a tensor the shape may be known on some ranks only."""
+    """Returns dtype and shape. Some ranks may not know the shape of a tensor."""
     shape = "" if isinstance(variable, tf.Tensor) else f", shape {variable.shape}"
     return f"({tf.as_dtype(variable.dtype).name}{shape})"
 
@@ -255,7 +256,7 @@ def _spec_of(variable: Any) -> buckets.TensorSpec:
 @functools.cache
 def _say_dense() -> None:
     _log.warning(
-        "jit_compile=True: gradients of embeddings (tf.IndexedSlices) are reduced as dense tensors "
-        "of whole tables. sparse_as_dense=True is the same without this line; "
-        "jit_compile=False reduces only the rows that a step uses"
+        "jit_compile=True: gradients of embeddings (tf.IndexedSlices) are reduced as dense "
+        "tensors with all rows of the table. Set sparse_as_dense=True to hide this warning, or "
+        "jit_compile=False to reduce only the rows that a step uses"
     )

@@ -1,21 +1,20 @@
-"""Refuses to reduce gradients a second time that a DistributedGradientTape has reduced.
+"""Refuses to reduce gradients again that a DistributedGradientTape has reduced.
 
-Wrapping both the tape and the optimizer is an easy mistake, and with op=Sum every rank's gradient
-would count N times. Three signs give it away:
+It is easy to wrap both the tape and the optimizer by mistake. With op=Sum every rank's gradient
+would then count N times. Three signs show it:
 
 1. The gradient is the very object that the tape returned.
-2. In a graph, the gradient was computed from what a tape reduced in that graph, however it was
-   changed since (clipped, scaled, returned by another tf.function).
-3. In eager mode, where a value does not say what it was computed from, a tape has reduced gradients
-   of this variable since the optimizer was wrapped.
+2. In a graph, the gradient was computed from a tape's result in that graph, whatever changed it
+since (clipped, scaled, returned by another tf.function).
+3. In eager mode a value does not tell what it was computed from. There the sign is that a tape has
+reduced gradients of this variable since the optimizer was wrapped.
 
-Reducing over two different process sets, one after the other, is allowed.
+A program may reduce over two different process sets, one after the other.
 
-The second sign is found by a search in the graph (graph_search). A collective carries its name and
-its process set as attributes, and those that a tape builds have names that begin with TAPE_PREFIX.
-A record by variable, as in eager mode, would not do: a step may reduce a gradient of a variable
-with a tape, for a penalty or a perturbation of the weights, and then train the same variable with a
-wrapped optimizer.
+A search in the graph (graph_search) finds the second sign. A collective carries its name and
+process set as attributes, and a tape's names begin with TAPE_PREFIX. A record by variable, as in
+eager mode, would not do. A step may use a tape to reduce a gradient for a penalty or a perturbation
+of the weights, and then train the same variable with a wrapped optimizer.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ TAPE_PREFIX = "tfring.tape."
 
 
 def mark(gradient: Any, members: Any) -> None:
-    """Marks the result of a reduction over a process set; does nothing to None."""
+    """Marks the result of a reduction over a process set; ignores None."""
     if gradient is not None:
         setattr(gradient, REDUCED_MARK, process_sets.checked_id(members))
 
@@ -47,13 +46,13 @@ def is_marked(gradient: Any) -> bool:
 def refuse_reduced(
     gradients: Sequence[Any], variables: Sequence[Any], members: Any, since: int
 ) -> None:
-    """Raises ValueError for gradients that have been reduced already.
+    """Raises ValueError if gradients have been reduced already.
 
     Args:
         gradients: what is about to be reduced, None where there is none.
-        variables: what the gradients belong to.
-        members: the process set over which they are about to be reduced.
-        since: the time in the record of reductions at which the optimizer was wrapped.
+        variables: one per gradient.
+        members: the process set to reduce over.
+        since: when the optimizer was wrapped, in the time of the record of reductions.
     """
     set_id = process_sets.checked_id(members)
     present = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
@@ -66,30 +65,31 @@ def refuse_reduced(
         found = [v for _, v in present if reductions.any_by_tape_since([v], set_id, since)]
     if found:
         raise ValueError(
-            f"The gradient of {variable_name(found[0])!r} was reduced already, by a "
+            f"The gradient of {variable_name(found[0])!r} has already been reduced, by a "
             "DistributedGradientTape, an optimizer's _compute_gradients or your own code "
             "(hvd.mark_reduced), and would be reduced again.\n"
-            "Reduce all gradients of a step in one place: wrap the tape or the optimizer, not both."
+            "Reduce all gradients of a step in one place: wrap the tape or the optimizer, not "
+            "both."
         )
 
 
 def symbolic_parts(gradients: Iterable[Any]) -> list[Any]:
-    """Returns the graph's tensors that gradients consist of; none in eager mode."""
+    """Returns the graph tensors of these gradients; none in eager mode."""
     values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
     return [t for t in values if isinstance(t, tf.Tensor) and not hasattr(t, "numpy")]
 
 
 def comes_from(tensors: Sequence[Any], prefix: str) -> bool:
-    """Returns whether a graph's tensors were computed from a collective whose name begins so."""
+    """Returns whether tensors depend on a collective whose name begins with `prefix`."""
     return any(name.startswith(prefix) for name, _ in collectives_behind(tensors))
 
 
 def _computed_from_reduced(tensors: Sequence[Any], set_id: int) -> bool:
-    """Returns whether the tensors were computed from what a tape reduced over a process set.
+    """Returns whether tensors were computed from what a tape reduced over a process set.
 
-    A loss that contains reduced gradients, as for a gradient penalty, is differentiated through the
-    tape's reduction. Its gradient has not been reduced itself, though it depends on the reduction;
-    what tells it apart is that it also depends on the gradient operation of that reduction.
+    A loss that contains reduced gradients, such as a gradient penalty, is differentiated through
+    the tape's reduction. Its gradient depends on the reduction but has not been reduced. It also
+    depends on the gradient op of that reduction, which shows the difference.
     """
     behind = set(collectives_behind(tensors))
     if any(name.startswith(f"grad.{TAPE_PREFIX}") for name, _ in behind):

@@ -1,10 +1,10 @@
-"""Knows the gradients that an optimizer has reduced before it is asked to apply any.
+"""Remembers gradients that an optimizer has reduced before it applies any.
 
-`_compute_gradients` and methods like it return reduced gradients. An optimizer applies these very
-objects as they are. It reduces all others, for nothing tells what they were computed from: a
-program may have clipped a reduced gradient, or thrown it away and computed another. A gradient that
-is equal on all ranks is its own average, so another reduction does no harm. Where it would do harm,
-as with op=Sum, an error says so.
+`_compute_gradients` and similar methods return reduced gradients. An optimizer applies these very
+objects as they are. It reduces all others, because a gradient does not tell what it was computed
+from: a program may have clipped a reduced gradient, or computed a new one. A gradient that is equal
+on all ranks is its own average, so another reduction does no harm. If it would, as with op=Sum, an
+error says so.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _MARK = "_tfring_reduced_early"
 
 
 class EarlyReduction:
-    """What one optimizer has reduced early; for the thread that traces or runs its steps."""
+    """The early reduced gradients of one optimizer; for the thread that runs its steps."""
 
     def __init__(self, options: ReduceOptions, local: LocalVariables) -> None:
-        """Takes how the optimizer reduces, and the variables whose gradients it leaves alone."""
+        """Takes how the optimizer reduces, and its local variables."""
         self._options = options
         self._local = local
-        self._variables: set[Any] = set()  # keys of those whose gradients were returned
+        self._variables: set[Any] = set()  # variables whose gradients were returned
 
     def mark(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Returns reduced gradients as the program gets them: objects that are known again."""
+        """Returns copies of reduced gradients, which `left` will recognise."""
         marked = [g if g is None or double_reduction.is_marked(g) else _copy(g) for g in gradients]
         for gradient in marked:
             if gradient is not None:
@@ -46,10 +46,10 @@ class EarlyReduction:
         return any(variable_key(v) in self._variables for v in variables)
 
     def left(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[int]:
-        """Returns the positions of the gradients that are still to be reduced.
+        """Returns the positions of the gradients that are not yet reduced.
 
         Raises:
-            ValueError: another reduction of a gradient that may be reduced would do harm.
+            ValueError: the gradient may be reduced already, and another reduction would do harm.
         """
         ours = {i for i, g in enumerate(gradients) if getattr(g, _MARK, None) is self}
         others = [i for i, g in enumerate(gradients) if g is not None and i not in ours]
@@ -62,18 +62,18 @@ class EarlyReduction:
                 name = variable_name(variables[i])
                 raise ValueError(
                     f"The gradient of {name!r} is not the object that this optimizer has reduced "
-                    "and returned (_compute_gradients, get_gradients, _aggregate_gradients), and "
-                    f"may have been computed from it. Then {harm}.\n"
+                    "and returned (_compute_gradients, get_gradients, _aggregate_gradients). It "
+                    f"may have been computed from that object. Then {harm}.\n"
                     "Apply what the optimizer returned, unchanged. To change reduced gradients, "
                     "use a DistributedGradientTape and an optimizer that is not wrapped."
                 )
         return [i for i in range(len(gradients)) if i not in ours]
 
     def _harm(self, local: bool) -> str:
-        """Returns what another reduction would do to a reduced gradient; "" for nothing."""
+        """Returns the harm that another reduction would do; "" for none."""
         options = self._options
         if local:
-            divided = "this local gradient would be divided by the number of ranks twice"
+            divided = "the number of ranks would divide this local gradient twice"
             return divided if self._local.scale else ""
         if options.before_reduce is not None or options.after_reduce is not None:
             return "before_reduce and after_reduce would change it twice"
@@ -83,5 +83,5 @@ class EarlyReduction:
 
 
 def _copy(gradient: Any) -> Any:
-    """Returns a new object, for that of a local gradient may be in use elsewhere."""
+    """Returns a new object: a local gradient's own object may be in use elsewhere."""
     return tf.nest.map_structure(tf.identity, gradient, expand_composites=True)

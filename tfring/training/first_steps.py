@@ -1,21 +1,21 @@
-"""Looks at the first steps of a job: do the ranks train the same weights, with different data?
+"""Checks the first steps of a job: do the ranks train the same weights, on different data?
 
-Ranks that begin with different weights train different models, and ranks that get the same batches
-do the same work N times. Neither is an error of a collective, so nothing else would say it.
+Ranks that begin with different weights train different models. Ranks that get the same batches do
+the same work N times. No collective fails then, so nothing else would report it.
 
 - At the second reduction of a list of variables each rank sends a hash and a few elements of each
-  variable. Different weights are an error on every rank. It is the second one because programs for
-  Horovod broadcast after their first step. The same at the tenth and the hundredth: a rank alone
-  may have loaded a state, or have left out a step.
+  variable. If weights differ, every rank raises. It is the second reduction because Horovod scripts
+  broadcast after their first step. The check runs again at the tenth and the hundredth: one rank
+  alone may have loaded a state, or skipped a step.
 - At the second, third and fourth reduction each rank sends a hash of some small gradients. If they
   were equal on all ranks each time, rank 0 warns once.
 
-A traced function runs no Python in its later steps. There a counter stands in the graph, and a
-conditional whose branch is taken in these steps only. Ranks count by the name of the reduction and
-the shapes of its variables, from 0 again in a new generation, which may have new ranks, and after a
-join. Each rank says in the reduction itself whether it does not look, and all look if none has said
-so: a rank never waits for one that has counted otherwise. Functions that XLA compiles, TF1 graphs
-and tf.distribute strategies do not look. TFRING_CHECK_START=0 switches it off.
+A traced function runs no Python in its later steps. So its graph has a counter, and a conditional
+that runs the check in these steps only. Ranks count by the name of the reduction and the shapes of
+its variables. They begin at 0 again in a new generation, which may have new ranks, and after a
+join. In the reduction itself each rank says if it skips the check, and the ranks check only if none
+does. So no rank waits for one that has counted differently. There is no check in functions that XLA
+compiles, in TF1 graphs and in tf.distribute strategies. TFRING_CHECK_START=0 turns the check off.
 """
 
 from __future__ import annotations
@@ -44,36 +44,36 @@ from tfring.training.local_variables import variable_key
 
 _log = logging.getLogger("tfring")
 
-_COMPARED = (2, 10, 100)  # the reductions at which weights are compared
-_GRADIENTS_OF = (2, 3, 4)  # those of which gradients are compared
-_UNKNOWN = 1000.0  # what a counter whose key is not known has counted
+_COMPARED = (2, 10, 100)  # reductions at which weights are compared
+_GRADIENTS_OF = (2, 3, 4)  # reductions at which gradients are compared
+_UNKNOWN = 1000.0  # the count for a counter whose key is not known
 _PROCESS = uuid.uuid4().hex
-_ELEMENTS = 8  # elements of each variable that are sent
+_ELEMENTS = 8  # elements sent of each variable
 # What each rank says in the reduction; it stands among the variables. 16 bits are enough for it.
 WIRE = tf.TensorSpec([2], tf.float32, "look_at_first_steps")
-_HEAD, _ROW = 3, 1 + _ELEMENTS + 2  # a hash, elements, their sum, that of absolute values
-# Relative to the largest element: processors of other kinds round differently, and it grows.
+_HEAD, _ROW = 3, 1 + _ELEMENTS + 2  # a hash, elements, their sum, the sum of absolute values
+# Relative to the largest element: different processors round differently, and the difference grows.
 _ROUNDING, _LATER = 1e-4, 1e-3
-_SMALL = 4096  # elements of a gradient that is hashed
+_SMALL = 4096  # the most elements of a gradient that is hashed
 _GRADIENTS = 3  # gradients that are hashed
 _VARIED = 4  # different elements that they need: a single number may be equal by chance
 
 
 class _State:
-    """What this process has counted since its generation began."""
+    """The counts of this process since its generation began."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # guards `traced`, `same` and `warned`
-        # By process set, name of the reduction ("" in eager mode), and the variables' kinds.
+        # Key: process set, name of the reduction ("" in eager mode), kinds of the variables.
         self.eager: dict[Any, int] = {}
-        self.traced: set[Any] = set()  # these have a _counter
+        self.traced: set[Any] = set()  # keys that have a _counter
         self.same: dict[Any, int] = {}  # successive steps with the same gradients
-        self.own: set[Any] = set()  # keys of variables that are this rank's own
+        self.own: set[Any] = set()  # keys of this rank's own variables
         self.broadcast_comes = False
         self.warned = False
 
     def begin(self, process_set_id: int = 0) -> None:
-        """Begins to count anew, for one process set or, with 0, for all."""
+        """Restarts the counts, for one process set or, with 0, for all."""
 
         def begins(key: Any) -> bool:
             return process_set_id in (0, key[0])
@@ -94,30 +94,30 @@ topology.on_begin_together(_state.begin)
 
 
 def broadcast_comes(comes: bool) -> None:
-    """Says whether the program will give all ranks the same weights after its first batches."""
+    """Says whether the program will broadcast weights after its first batches."""
     _state.broadcast_comes = comes
 
 
 def leave_out(variables: Iterable[Any]) -> None:
-    """Names variables that are each rank's own, though their gradients may be reduced."""
+    """Names variables that differ between ranks on purpose, even if their gradients are reduced."""
     _state.own.update(variable_key(v) for v in variables)
 
 
 def ask(variables: Sequence[Any], name: str, members: Any, op: int) -> Asked | None:
-    """Returns what this rank says in a reduction, or None if none says anything.
+    """Returns what this rank says in a reduction, or None if no rank says anything.
 
     Args:
-        variables: of the gradients, in the same order on all ranks.
-        name: what the collectives of this reduction are called.
-        members: the process set that reduces; this rank is in it.
+        variables: one per gradient, in the same order on all ranks.
+        name: of the reduction's collectives.
+        members: the process set that reduces; includes this rank.
         op: the reduce operation.
     """
-    # Not a tensor: it is another one in every step.
+    # No tensors: they are new objects in every step.
     compared = [v for v in variables if hasattr(v, "assign")]
     if not compared or op not in (reduce_ops.Average, reduce_ops.Sum) or topology.always_alone():
         return None
-    # Ranks agree on these. They need not on which objects have been reduced before: one of them may
-    # have loaded its model a second time. The calls of a tape in eager mode have new names each.
+    # Ranks agree on these. They need not agree on which objects were reduced before: one rank may
+    # have loaded its model twice. A tape's calls in eager mode have new names each time.
     its = hashlib.sha1(repr([(v.dtype, str(v.shape)) for v in compared]).encode()).hexdigest()
     eager = tf.executing_eagerly()
     key = (process_sets.checked_id(members), "" if eager else name, its)
@@ -140,15 +140,15 @@ def ask(variables: Sequence[Any], name: str, members: Any, op: int) -> Asked | N
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """Whether this rank is to look at one reduction.
+    """Whether this rank checks one reduction.
 
     Attributes:
-        key: by which it counts.
-        variables: what the gradients belong to.
+        key: of the count.
+        variables: one per gradient.
         name: of the reduction.
         members: the process set that reduces.
-        number: of the reduction; None if this rank does not look.
-        said: 1.0 if it does not compare weights, else 0.0; the same for gradients.
+        number: of the reduction; None if this rank does not check it.
+        said: 1.0 if this rank does not compare weights, else 0.0; the same for gradients.
     """
 
     key: Any
@@ -159,19 +159,19 @@ class Asked:
     said: Any
 
     def look(self, gradients: Sequence[Any], reduced: Sequence[Any], answers: Any) -> None:
-        """Looks at one step's gradients and variables, if all ranks are to.
+        """Checks one step's gradients and variables, if all ranks do.
 
-        To be called between the reduction and the update. A reduction that fails is not counted.
+        Call it between the reduction and the update. A reduction that fails is not counted.
 
         Args:
             gradients: what this rank has reduced, None where there is none.
-            reduced: the results; those that are None are None on all ranks.
+            reduced: the results; None is None on all ranks.
             answers: what the ranks have said, reduced.
 
         Raises:
-            RuntimeError: in eager mode: the ranks have different weights. A graph raises, when it
-                runs, tf.errors.UnknownError with the same text, or AbortedError where another rank
-                was first.
+            RuntimeError: in eager mode: the ranks have different weights. A graph raises when it
+                runs: tf.errors.UnknownError with the same text, or AbortedError if another rank was
+                first.
         """
         if self.number is None:
             return
@@ -185,7 +185,7 @@ class Asked:
                 mine = batches.describe(*(sample.numpy() for sample in _samples(gradients)))
                 batches.judge(self._gathered(mine, "batches").numpy())
             return
-        # The branch reads the variables, so that TensorFlow lets no later op update them before.
+        # The branch reads the variables, so TensorFlow lets no later op update them first.
         held = [v if isinstance(v, tf.Variable) else v.value for v in self.variables]
         samples = _samples(gradients)
         results = [g.values if isinstance(g, tf.IndexedSlices) else g for g in reduced]
@@ -199,7 +199,7 @@ class Asked:
             )
             with tf.control_dependencies([result for result in results if result is not None]):
                 _counter(self.key).set(self.number)
-            # A rank that waited in this collective when another one raises would not say why.
+            # Otherwise a rank that waits in this collective could not say why another rank raised.
             with tf.control_dependencies([done]):
                 some = _is_one_of(self.number, _GRADIENTS_OF)
                 self._in_graph(some, lambda: answers[1], batches, lambda: samples, "batches")
@@ -218,7 +218,7 @@ class Asked:
         tensors: Callable[[], Sequence[Any]],
         what: str,
     ) -> Any:
-        """Describes, gathers and judges where `condition` holds and no rank has said no."""
+        """Describes, gathers and judges if `condition` holds and no rank has said no."""
 
         def judged(everywhere: Any) -> Any:
             judge.judge(everywhere)
@@ -232,7 +232,7 @@ class Asked:
         def nothing() -> Any:
             return tf.constant(True)
 
-        # The answer may be in a GPU's memory: it is read in these steps only.
+        # The answer may be in GPU memory, so only these steps read it.
         return tf.cond(condition, lambda: tf.cond(tf.equal(answer(), 0), taken, nothing), nothing)
 
 
@@ -242,22 +242,22 @@ def _is_one_of(number: Any, numbers: Sequence[int]) -> Any:
 
 def _wanted() -> bool:
     try:
-        # A rank may be alone in an elastic job when it traces a step, and later not.
+        # An elastic job may trace a step with one rank, and grow later.
         several = topology.size() > 1 or topology.slot() is not None
-    except topology.NotInitializedError:  # the reduction says so
+    except topology.NotInitializedError:  # the reduction raises it
         return False
     if not several or tf.distribute.has_strategy() or xla.compiling():
         return False
     with tf.init_scope():
-        in_graph = not tf.executing_eagerly()  # of TF1
+        in_graph = not tf.executing_eagerly()  # a TF1 graph
     return not in_graph and read_settings(os.environ).check_start
 
 
 def _counter(key: Any) -> KeptNumber:
     """Returns how many reductions graphs have counted under a key.
 
-    Where a function is loaded that another process has saved, its key is not known, and its steps
-    are not looked at: the Python of that look is not there.
+    A function that another process saved has an unknown key. Its steps are not checked, because the
+    Python of the check does not exist here.
     """
     return KeptNumber(f"{_PROCESS} {key!r}", _UNKNOWN)
 
@@ -269,7 +269,7 @@ class _Weights:
         self.variables = list(variables)
 
     def describe(self, number: Any, *values: Any) -> Any:
-        """Returns this rank's part: who it is, and a hash and some elements of each value.
+        """Returns this rank's part: its rank, and a hash and some elements of each value.
 
         Args:
             number: of the reduction.
@@ -293,9 +293,8 @@ class _Weights:
     def judge(self, everywhere: Any) -> None:
         """Raises RuntimeError if the ranks' variables differ by more than rounding.
 
-        Ranks that have other variables, or that have joined, are left to the reduction itself.
-        Scripts of Horovod get a warning: they may broadcast later, after a first batch of which
-        they have made several steps.
+        The reduction itself handles ranks that have other variables, or that have joined. Horovod
+        scripts get a warning: they may take several steps on a first batch and broadcast after it.
         """
         each = _HEAD + _ROW * len(self.variables)
         if everywhere.size % each:
@@ -322,11 +321,12 @@ class _Weights:
         others = f"{len(found) - 1} more variable{'s differ' if len(found) > 2 else ' differs'}"
         more = f" {others}." if len(found) > 1 else ""
         text = (
-            f"rank {topology.rank()}: the ranks train different weights: {where} of "
-            f"'{name}' is {numbers[0, at]:.9g} on rank {ranks[0]} and {numbers[other, at]:.9g} on "
-            f"rank {ranks[other]}.{more}\n{_CHANGED if later else _BEGUN} A variable that is each "
-            "rank's own goes into register_local_var of the optimizer, or register_local_source of "
-            "the tape. TFRING_CHECK_START=0 leaves this check out."
+            f"rank {topology.rank()}: the ranks train different weights: {where} of '{name}' is "
+            f"{numbers[0, at]:.9g} on rank {ranks[0]} and {numbers[other, at]:.9g} on rank "
+            f"{ranks[other]}.{more}\n"
+            f"{_CHANGED if later else _BEGUN} If a variable should differ between ranks, give it "
+            "to register_local_var of the optimizer, or to register_local_source of the tape. "
+            "TFRING_CHECK_START=0 turns this check off."
         )
         if "horovod" not in sys.modules:
             raise RuntimeError(text)
@@ -339,9 +339,9 @@ _BEGUN = (
     "hvd.broadcast_variables(model.weights, 0) before the first step."
 )
 _CHANGED = (
-    "They were equal at first. What changes weights or the learning rate (a callback, a state that "
-    "is loaded, a step that is left out) must do so on all ranks, or "
-    "hvd.broadcast_variables(model.weights, 0) has to follow."
+    "They were equal at first. Whatever changes weights or the learning rate (a callback, a "
+    "loaded state, a skipped step) must do so on all ranks; otherwise call "
+    "hvd.broadcast_variables(model.weights, 0) after it."
 )
 
 
@@ -350,7 +350,7 @@ def _places(size: int) -> Any:
 
 
 def _differ(rows: Any, rounding: float) -> bool:
-    """Returns whether a variable has other bits on some rank, and not by rounding only."""
+    """Returns whether a variable differs between ranks by more than rounding."""
     if (rows[:, 0] == rows[0, 0]).all():
         return False
     numbers = rows[:, 1:].copy().view(np.float64)
@@ -363,7 +363,7 @@ def _differ(rows: Any, rounding: float) -> bool:
 
 
 def _samples(gradients: Sequence[Any]) -> list[Any]:
-    """Returns a few small gradients, the first that the backward pass computes."""
+    """Returns a few small gradients: the first that the backward pass computes."""
     small = [
         gradient
         for gradient in reversed(gradients)
@@ -381,7 +381,7 @@ class _Batches:
         self.key = key
 
     def describe(self, *samples: Any) -> Any:
-        """Returns a hash of these gradients; 0 if they do not tell batches apart."""
+        """Returns a hash of these gradients; 0 if they cannot tell batches apart."""
         crc, varied = 0, 0
         for sample in samples:
             values = np.ascontiguousarray(sample).reshape(-1)
@@ -391,7 +391,7 @@ class _Batches:
         return np.array([crc if varied >= _VARIED else 0], np.int64)
 
     def judge(self, everywhere: Any) -> None:
-        """Warns on rank 0 when all ranks had the same gradients each time so far."""
+        """Warns on rank 0 if all ranks had the same gradients each time so far."""
         same = len(everywhere) > 1 and everywhere[0] != 0 and (everywhere == everywhere[0]).all()
         with _state.lock:
             seen = _state.same[self.key] = _state.same.get(self.key, 0) + 1 if same else 0
@@ -400,11 +400,12 @@ class _Batches:
             _state.warned = True
         if topology.rank() == 0:
             _log.warning(
-                "all %d ranks have computed the same gradients in their first steps, as ranks do "
-                "that train on the same batches. If so, each step is done %d times and training is "
-                "not faster.\nGive each rank its own part of the data: "
-                "model.fit(hvd.shard((x, y), batch_size=32), ...), or hvd.shard_batches(dataset) "
-                "of batches. TFRING_CHECK_START=0 leaves this out.",
+                "all %d ranks have computed the same gradients in their first steps, so they "
+                "probably train on the same batches. If so, each step is done %d times and "
+                "training is not faster.\n"
+                "Give each rank its own part of the data: model.fit(hvd.shard((x, y), "
+                "batch_size=32), ...), or hvd.shard_batches(dataset) for a dataset of batches. "
+                "TFRING_CHECK_START=0 turns this check off.",
                 len(everywhere),
                 len(everywhere),
             )

@@ -1,14 +1,14 @@
-"""The gate of elastic jobs: no update of a step before all reductions of the step have succeeded.
+"""The gate of elastic jobs: a step updates nothing before all its reductions have succeeded.
 
-A step reduces its gradients by several collectives. If a rank is lost between two of them, a graph
-would by then have updated the variables of the first one and counted the step, and nobody could go
-on from such weights. Behind the gate a step is done whole on a rank, or not at all: the ranks that
-are left differ by one step at most, and those behind take the state of one that is ahead.
+A step reduces its gradients by several collectives. Suppose a rank is lost between two of them.
+Without the gate a graph would have updated the variables of the first one and counted the step, and
+no rank could go on from these weights. With the gate a rank does a step whole or not at all. So the
+remaining ranks differ by one step at most, and those behind take the state of one that is ahead.
 
-The gate consists of control dependencies, so it costs little; what it takes away is that updates of
-some variables overlap with the reduction of others. In eager mode a failed reduction raises before
-any update. Under XLA the whole step is one operation; a failed one may leave any of its variables
-spoiled, so there only copies help (see tfring/keras/elastic/state.py).
+The gate consists of control dependencies, so it costs little. Its price: updates of some variables
+no longer overlap with the reduction of others. In eager mode a failed reduction raises before any
+update. Under XLA the whole step is one operation. If it fails, any of its variables may be wrong,
+so only copies help (see tfring/keras/elastic/state.py).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tfring.runtime import topology
 
 
 def wanted() -> bool:
-    """Returns whether steps that are traced now have a gate: in elastic jobs."""
+    """Returns whether steps that are traced now need a gate: in elastic jobs."""
     return topology.slot() is not None
 
 
 def behind_all(gradients: Sequence[Any]) -> list[Any]:
-    """Returns the gradients, none of which is there before all of them are.
+    """Returns gradients that are ready only when all of them are.
 
     Args:
         gradients: tf.Tensor, tf.IndexedSlices or None.
@@ -41,7 +41,7 @@ def behind_all(gradients: Sequence[Any]) -> list[Any]:
 
 
 def closed_until(gradients: Iterable[Any]) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context: operations that are built in it run when all these gradients are there.
+    """Returns a context whose operations run only when all these gradients are ready.
 
     Args:
         gradients: tf.Tensor, tf.IndexedSlices or None.
@@ -52,11 +52,11 @@ def closed_until(gradients: Iterable[Any]) -> contextlib.AbstractContextManager[
 
 
 def _after(tensors: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context in which operations wait for tensors, by way of one operation.
+    """Returns a context in which operations wait for tensors, through one operation.
 
-    So there are few edges. And a conditional that has one of the tensors as an input waits for it
-    as well: it would not get that as a control input, and its branches begin before its inputs are
-    there.
+    This keeps the number of edges small. A conditional that has one of the tensors as an input then
+    waits, too. It would not take that tensor as a control input, and its branches begin before its
+    inputs are ready.
     """
     with tf.control_dependencies(tensors):
         all_there = tf.no_op(name="tfring_gate")

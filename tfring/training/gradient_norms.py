@@ -1,4 +1,4 @@
-"""GradientNorms: how large each rank's own gradients are, before they are reduced."""
+"""GradientNorms: the norm of each rank's own gradients, before they are reduced."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _log = logging.getLogger("tfring")
 class GradientNorms:
     """Writes the norm of this rank's own gradients into its record, every `every` steps.
 
-    For `before_reduce=` of DistributedOptimizer or DistributedGradientTape, one object for each. A
-    rank whose norm leaves those of the others has other data, or goes wrong. The norm is the square
-    root of the sum of the squares of all elements, in float32; of tf.IndexedSlices the rows count
-    as they are, also those that occur twice. With a loss scale it is that without the scale.
+    Give one object for each optimizer or tape as `before_reduce=` of DistributedOptimizer or
+    DistributedGradientTape. A rank whose norm differs much from the others has different data, or a
+    fault. The norm is the square root of the sum of squares of all elements, in float32, without
+    the loss scale. Each row of tf.IndexedSlices counts, also if its index occurs twice.
 
     Attributes:
         norm: a tf.Variable with the norm of the last step that counted; NaN before the first.
     """
 
     def __init__(self, every: int = 100) -> None:
-        """Prepares the variables; to be made outside of tf.functions.
+        """Creates the variables; call it outside of tf.functions.
 
         Args:
-            every: steps from one norm to the next, the first step counts. Others cost nothing.
+            every: steps between two norms, beginning with the first step. Other steps cost nothing.
 
         Raises:
             ValueError: `every` is less than 1.
-            TypeError: it is no whole number.
+            TypeError: `every` is not an integer.
         """
         if operator.index(every) < 1:
             raise ValueError(f"GradientNorms needs every >= 1, not {every}")
@@ -44,7 +44,7 @@ class GradientNorms:
         self._steps = tf.Variable(0, trainable=False, dtype=tf.int64)
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> Sequence[Any]:
-        """Returns the gradients as they are.
+        """Returns the gradients unchanged.
 
         Args:
             gradients: tf.Tensor, tf.IndexedSlices or None.

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 def _name_of(set_id: int) -> str:
     """Returns the start of the names of the collectives of one call of `gradient`.
 
-    A tape is a new object in every step and every trace, so the call is numbered, as calls without
-    a name are: in the function that is traced, or in the process in eager mode. The sources are no
-    part of the name: ranks that differentiate by other lists use the same names, and get an error.
+    A tape is a new object in every step and every trace, so the call is numbered, like calls
+    without a name: in the function that is traced, or in eager mode in the process. The sources are
+    not part of the name. So ranks that differentiate by different lists use the same names, and get
+    an error.
     """
     call = names.collective_name("gradient", None, process_set_id=set_id)
     return f"{double_reduction.TAPE_PREFIX}{call}"
@@ -32,25 +33,24 @@ def _name_of(set_id: int) -> str:
 class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
     """Wraps a tf.GradientTape: `gradient` returns gradients reduced over the ranks.
 
-    Everything else is the wrapped tape's own: recording, watching, persistence, and `jacobian` and
-    `batch_jacobian`, whose results stay local. Either of the two tapes can be entered. Works in
-    eager mode and in a tf.function; used by the thread that uses the wrapped tape.
+    All other methods are those of the wrapped tape. The results of `jacobian` and `batch_jacobian`
+    stay local. You may enter either of the two tapes. Works in eager mode and in a tf.function, in
+    the thread that uses the wrapped tape.
 
     Args:
         gradtape: the tf.GradientTape to wrap.
-        **options: tfring.keras.DistributedOptimizer describes them: compression, device_dense,
-            device_sparse, gradient_predivide_factor, groups, num_groups, op, process_set,
-            sparse_as_dense, before_reduce, after_reduce, local_layers, scale_local_gradients.
-            And `weight_by`: what this rank's loss was divided by, for example its number of rows
-            or of valid tokens, as a number or scalar tensor. With Average the result is then the
-            gradient of the mean over all ranks' rows or tokens, `sum(weight * gradient) /
-            sum(weight)`. A rank with weight 0 counts as nothing, even if its gradient is NaN. Give
-            it on all ranks, or on none.
+        **options: see tfring.keras.DistributedOptimizer: compression, device_dense, device_sparse,
+            gradient_predivide_factor, groups, num_groups, op, process_set, sparse_as_dense,
+            before_reduce, after_reduce, local_layers, scale_local_gradients. Also `weight_by`: the
+            number that this rank's loss was divided by, for example its rows or valid tokens, as a
+            number or scalar tensor. With Average the result is then the gradient of the mean over
+            all ranks' rows or tokens, `sum(weight * gradient) / sum(weight)`. A rank with weight 0
+            does not count, even if its gradient is NaN. Give it on all ranks, or on none.
 
     Raises:
         ValueError: `gradtape` is wrapped already, options contradict each other, or the process set
             is not registered.
-        TypeError: there is no such option, or an argument has a wrong type.
+        TypeError: an unknown option, or an argument of a wrong type.
     """
 
     def __init__(self, gradtape: Any, **options: Unpack[TapeOptions]) -> None:
@@ -61,7 +61,8 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         weight_by = options.get("weight_by")
         if isinstance(weight_by, str) or callable(weight_by):
             raise TypeError(
-                f"weight_by must be a number or a tensor, not {weight_by!r}: a tape knows no batch"
+                f"weight_by must be a number or a tensor, not {weight_by!r}: a tape does not know "
+                "the batch"
             )
         self._wrapped = gradtape
         self._reducer = GradientReducer(
@@ -69,11 +70,11 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         )
 
     def register_local_source(self, source: Any) -> None:
-        """Makes the gradient of a variable, or of a tensor, stay this rank's own.
+        """Keeps the gradient of a variable or tensor on this rank: it is not reduced.
 
         Args:
-            source: what is differentiated; its gradient is divided by the size of the process set
-                if `scale_local_gradients` says so.
+            source: what is differentiated. Its gradient is divided by the size of the process set,
+                unless `scale_local_gradients` is False.
         """
         self._reducer.local.register(source)
 
@@ -85,15 +86,15 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         output_gradients: Any = None,
         use_generic_names: bool = False,
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-        """Differentiates, and sorts the gradients by whether `gradient` would reduce them.
+        """Differentiates, and separates local gradients from those that `gradient` would reduce.
 
-        Reduces none, so it runs no collective.
+        Runs no collective.
 
         Args:
             target: tensors to differentiate.
             sources: nested structure of variables or tensors.
             output_gradients: as in tf.GradientTape.gradient.
-            use_generic_names: accepted for Horovod's sake.
+            use_generic_names: accepted for Horovod scripts.
 
         Returns:
             Two lists of (gradient, source): of the registered local sources, and of all others.
@@ -127,16 +128,16 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
             target: tensors to differentiate.
             sources: nested structure of variables or tensors; the result has the same structure.
             output_gradients: as in tf.GradientTape.gradient.
-            use_generic_names: accepted for Horovod's sake; names are always generic here.
+            use_generic_names: accepted for Horovod scripts; names are always generic here.
             unconnected_gradients: as in tf.GradientTape.gradient. With ZERO a gradient that does
-                not exist on this rank takes part as zeros.
+                not exist on this rank is reduced as zeros.
 
         Returns:
             tf.Tensor, tf.IndexedSlices or None for every source.
 
         Raises:
-            tf.errors.FailedPreconditionError: tfring is not initialized, or ranks disagree about
-                the list of sources, about which gradients exist or about their shapes.
+            tf.errors.FailedPreconditionError: tfring is not initialized, or the ranks' lists of
+                sources, existing gradients or shapes differ.
         """
         del use_generic_names
         weight = self._reducer.options.weight_by
@@ -157,7 +158,7 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         name = _name_of(set_id)
         if weight is not None:
             narrow = self._reducer.options.narrow(flat_sources)
-            # Eager calls take turns with some numbers.
+            # Eager calls reuse a few numbers in turn.
             key = name.rstrip("0123456789") if tf.executing_eagerly() else name
             weight = weights.of_step(weight, key, process_set_id=set_id, narrow=narrow)
         reduced = self._reducer.reduce(flat, flat_sources, name=name, weight=weight)
@@ -189,15 +190,15 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         return self._wrapped.watched_variables()
 
     def jacobian(self, *args: Any, **kwargs: Any) -> Any:
-        """As tf.GradientTape.jacobian, of this rank's target alone."""
+        """As tf.GradientTape.jacobian, of this rank's target only."""
         return self._wrapped.jacobian(*args, **kwargs)
 
     def batch_jacobian(self, *args: Any, **kwargs: Any) -> Any:
-        """As tf.GradientTape.batch_jacobian, of this rank's target alone."""
+        """As tf.GradientTape.batch_jacobian, of this rank's target only."""
         return self._wrapped.batch_jacobian(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_wrapped":  # __init__ failed before it was set
+        if name == "_wrapped":  # __init__ failed before it set this
             raise AttributeError(name)
         return getattr(self._wrapped, name)
 

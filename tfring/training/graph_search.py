@@ -1,12 +1,11 @@
-"""Finds the collectives from which a graph's tensors were computed.
+"""Finds the collectives that a graph's tensors were computed from.
 
-A depth-first search that starts at the tensors and goes from each operation to the operations that
-compute its inputs. Where it arrives at the input of a function's body, it goes on at the tensor
-outside that the function captured. Where it arrives at an output of a call or a branch, it goes
-through the bodies that are called: from what this output returns, to those of the call's inputs
-that it depends on. (A function may reduce gradients and return a loss beside them.) What has been
-found for an output in a body is kept during the search, so each is visited once, however many
-outputs of the body depend on it. That is when a step is traced; nothing is left for when it runs.
+A depth-first search from the tensors to the operations that compute their inputs. At the input of a
+function's body, it goes on at the tensor outside that the function captured. At an output of a call
+or a branch, it searches the called bodies: from the value that this output returns to the call's
+inputs that the value depends on. (A function may reduce gradients and return a loss beside them.)
+The search keeps the results for each output of a body, so it visits each output once. It runs when
+a step is traced, never when it runs.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ _LOOPS = ("While", "StatelessWhile")
 
 
 def collectives_behind(tensors: Sequence[Any]) -> Iterator[tuple[str, int]]:
-    """Yields name and process set of all collectives from which symbolic tensors were computed.
+    """Yields name and process set of all collectives that symbolic tensors were computed from.
 
-    The value of a tf.stop_gradient counts only where it may be one of the tensors, going by its
-    shape: a loss that is weighted by it was not computed from it in the sense of a gradient.
+    The value of a tf.stop_gradient counts only if its shape allows that it is one of the tensors. A
+    loss that is only weighted by it was not computed from it in the sense of a gradient.
     """
     shapes = {str(tensor.shape) for tensor in tensors}
     seen: set[int] = set()
@@ -53,7 +52,7 @@ def collectives_behind(tensors: Sequence[Any]) -> Iterator[tuple[str, int]]:
 
 @dataclasses.dataclass
 class _Found:
-    """What one output depends on: collectives, and positions among the inputs as bits of a number.
+    """What one output depends on: collectives, and indices of inputs as bits of a number.
 
     A body may have thousands of inputs, and as many outputs that depend on all of them.
     """
@@ -68,7 +67,7 @@ class _Found:
 
 
 class _Body:
-    """A function's body, and what has been found in it."""
+    """A function's body, and the search's results in it."""
 
     def __init__(self, definition: Any) -> None:
         signature = definition.signature
@@ -86,11 +85,11 @@ def _at_node(graph: Any, node: Any, inputs: int, output: int, bodies: _Bodies) -
     """Returns what an output of a node depends on.
 
     Args:
-        graph: where the functions are known that the node may call.
+        graph: has the functions that the node may call.
         node: a NodeDef, of the graph or of a function's body.
-        inputs: how many inputs it has, without control inputs.
-        output: which of its outputs.
-        bodies: those that have been searched already, by name.
+        inputs: the number of its inputs, without control inputs.
+        output: the index of the output.
+        bodies: the bodies that were already searched, by name.
     """
     names = _functions_of(node)
     called = names and ("Call" in node.op or node.op in _BRANCHES or node.op in _LOOPS)
@@ -106,7 +105,9 @@ def _at_node(graph: Any, node: Any, inputs: int, output: int, bodies: _Bodies) -
         body = bodies[name]
         outputs = range(len(body.results))
         wanted = [output] if node.op not in _LOOPS and output in outputs else outputs
-        first = 1 if node.op in _BRANCHES else 0  # what chooses the branch is no argument
+        first = (
+            1 if node.op in _BRANCHES else 0
+        )  # the input that selects the branch is not an argument
         for each in wanted:
             inside = _in_body(graph, body, body.results[each], bodies)
             found.add(_Found(inside.collectives, inside.inputs << first & _all(inputs)))
@@ -114,16 +115,16 @@ def _at_node(graph: Any, node: Any, inputs: int, output: int, bodies: _Bodies) -
 
 
 def _in_body(graph: Any, body: _Body, wanted: str, bodies: _Bodies) -> _Found:
-    """Returns what an output in a function's body depends on, the inputs being its arguments.
+    """Returns what an output in a function's body depends on; the inputs are its arguments.
 
     Args:
-        graph: where the functions are known that the body may call.
+        graph: has the functions that the body may call.
         body: the body.
         wanted: "argument", or "node:name of the output:position".
-        bodies: those that have been searched already, by name.
+        bodies: the bodies that were already searched, by name.
     """
     known = body.found
-    opened: dict[str, _Found] = {}  # what each output on the way to the present one depends on
+    opened: dict[str, _Found] = {}  # the dependencies of each output on the way to this one
     stack = [wanted]
     while stack:
         reference = stack[-1]
@@ -134,7 +135,7 @@ def _in_body(graph: Any, body: _Body, wanted: str, bodies: _Bodies) -> _Found:
         node = body.nodes[name]
         sources = [source for source in node.input if not source.startswith("^")]
         if reference not in known:
-            known[reference] = _Found()  # before it is filled, for a function that calls itself
+            known[reference] = _Found()  # set before it is filled: a function may call itself
             position = int(place[-1]) if place else 0
             behind = _at_node(graph, node, len(sources), position, bodies)
             opened[reference] = behind
@@ -150,7 +151,7 @@ def _in_body(graph: Any, body: _Body, wanted: str, bodies: _Bodies) -> _Found:
 
 
 def _all(inputs: int) -> int:
-    """Returns the bits of so many inputs."""
+    """Returns one bit for each input."""
     return (1 << inputs) - 1
 
 

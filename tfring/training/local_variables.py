@@ -1,8 +1,8 @@
-"""Variables that belong to one rank: their gradients are not reduced.
+"""Variables of one rank: their gradients are not reduced.
 
-The gradient of a variable that all ranks share is averaged, so it is 1/N of the gradient of the sum
-of the ranks' losses. Local gradients are divided by N as well, unless scale_local_gradients is
-False, so that one learning rate suits both. N is the size of the process set when the step runs.
+The gradient of a shared variable is averaged, so it is 1/N of the gradient of the sum of the ranks'
+losses. Local gradients are divided by N as well, unless scale_local_gradients is False, so one
+learning rate suits both. N is the size of the process set when the step runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tfring.runtime import process_sets
 
 
 def variable_key(variable: Any) -> Any:
-    """Returns what identifies a variable within this process; never sent anywhere."""
+    """Returns the key of a variable within this process; never sent to other ranks."""
     value = getattr(variable, "value", None)
     inner = variable if callable(value) or value is None else value
     return getattr(inner, "_unique_id", None) or id(inner)
@@ -27,8 +27,8 @@ def variable_key(variable: Any) -> Any:
 class LocalVariables:
     """The variables whose gradients one tape or optimizer does not reduce.
 
-    Layers may be given before they are built: their weights are looked up when they are needed.
-    Used by the thread that traces or runs the training step.
+    Layers may be given before they are built: their weights are looked up when needed. Used by the
+    thread that traces or runs the training step.
     """
 
     def __init__(self, layers: Any = None, *, scale: bool = True, process_set: Any = None) -> None:
@@ -37,10 +37,10 @@ class LocalVariables:
         Args:
             layers: a layer or module, or several of them, or None.
             scale: divide local gradients by the size of the process set.
-            process_set: the process set; None stands for all ranks.
+            process_set: the process set; None means all ranks.
 
         Raises:
-            TypeError: something in `layers` has no trainable weights to look up.
+            TypeError: something in `layers` is neither a Keras layer nor a tf.Module.
         """
         several = isinstance(layers, Iterable) and not _has_weights(layers)
         self._layers = list(layers) if several else [] if layers is None else [layers]
@@ -51,7 +51,7 @@ class LocalVariables:
                 )
         self.scale = scale
         self._process_set = process_set or process_sets.global_process_set
-        # Keeps the objects, too: the key of an object that is freed may be that of another one.
+        # Keeps the objects alive: another object could get the key of a freed one.
         self._registered: dict[Any, Any] = {}
 
     def register(self, variable: Any) -> None:
@@ -71,7 +71,7 @@ class LocalVariables:
         return {i for i, v in enumerate(variables) if variable_key(v) in keys}
 
     def scaled(self, gradients: Sequence[Any]) -> list[Any]:
-        """Returns local gradients as the optimizer should get them: divided, if that is wanted."""
+        """Returns local gradients for the optimizer: divided, unless `scale` is False."""
         included = self._process_set.process_set_id == 0 or self._process_set.included()
         if not self.scale or not gradients or not included:
             return list(gradients)

@@ -1,14 +1,14 @@
 """Mean and variance per channel over the samples of all ranks, for SyncBatchNormalization.
 
-Every rank sends the count, mean and variance of its own samples, per channel, in one allgather; the
+Every rank sends the count, mean and variance of its own samples, per channel, in one allgather. The
 moments of the whole batch follow by the parallel formula of Chan, Golub and LeVeque ("Updating
-formulae and a pairwise algorithm for computing sample variances", 1979), which stays exact where
-the mean is large against the deviation. All ranks compute from the same rows, so their moving
-statistics are equal to the last bit.
+formulae and a pairwise algorithm for computing sample variances", 1979). It stays exact if the mean
+is much larger than the deviation. All ranks compute from the same rows, so their moving statistics
+are equal to the last bit.
 
-The gradient is that of the sum of all ranks' losses, so averaging the gradients of the weights, as
-tfring does, gives what one process gets from the mean loss of the whole batch. Where ranks are
-weighted, rank i's gradients are multiplied by its d later. So here each loss j counts d_j / d_i.
+The gradient is that of the sum of all ranks' losses. tfring averages the gradients of the weights,
+so the result is what one process gets from the mean loss of the whole batch. If ranks are weighted,
+rank i's gradients are multiplied by its d later, so here each loss j counts d_j / d_i.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def local_statistics(values: Any, mask: Any, axes: Sequence[int]) -> Any:
         counted = tf.ones_like(values)
     else:
         present = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(values))
-        # What is masked may be inf or nan, which a factor of zero would not remove.
+        # Masked values may be inf or nan, which a factor of zero would not remove.
         values = tf.where(present, values, tf.zeros_like(values))
         counted = tf.cast(present, values.dtype)
     count = tf.reduce_sum(counted, axes, keepdims=True)
@@ -41,7 +41,7 @@ def local_statistics(values: Any, mask: Any, axes: Sequence[int]) -> Any:
 
 def statistics_of_all(local: Any, process_set: Any) -> tuple[Any, Any]:
     """Returns mean and variance, of shape [channels], of the samples of all ranks."""
-    # Counted per trace, as default names are: Keras' names of layers differ between ranks.
+    # Counted per trace, like default names: Keras names layers differently on each rank.
     name = names.collective_name(
         "sync_batch_norm", None, process_set_id=process_sets.checked_id(process_set)
     )
@@ -75,12 +75,12 @@ def statistics_of_all(local: Any, process_set: Any) -> tuple[Any, Any]:
 
 
 def ranks_of(process_set: Any) -> list[int]:
-    """Returns the ranks of a process set, or of the list that a saved model holds instead."""
+    """Returns the ranks of a process set, or of the list in a saved model."""
     return list(getattr(process_set, "ranks", process_set))
 
 
 def registered(process_set: Any) -> Any:
-    """Returns a set that collectives take; ValueError for ranks that came from a saved model."""
+    """Returns a process set for collectives; raises ValueError for ranks from a saved model."""
     if process_set is None:
         return process_sets.global_process_set
     if isinstance(process_set, process_sets.ProcessSet):

@@ -1,4 +1,4 @@
-"""The options of tapes and optimizers: their names and types, defaults and checks."""
+"""The options of tapes and optimizers: names, types, defaults and checks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tfring.ops import reduce_ops
 from tfring.runtime import process_sets
 
 GradientTransform = Callable[[list[Any], list[Any]], Sequence[Any]]
-"""Takes gradients and their variables, returns as many gradients."""
+"""Takes gradients and their variables, returns one gradient for each."""
 
 LOSS = "loss"
-"""For weight_by: what the losses of `compile` divide by."""
+"""For weight_by: what the losses of `compile` are divided by."""
 
 
 class TapeOptions(TypedDict, total=False):
@@ -49,10 +49,10 @@ class OptimizerOptions(TapeOptions, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class ReduceOptions:
-    """The values of all options; checked when it is made, constant afterwards.
+    """The values of all options; checked when created, constant afterwards.
 
-    `groups` is a number, lists of variables, or None for a cut by size. `process_set=None` is the
-    set of all ranks.
+    `groups` is a number, lists of variables, or None for a cut by size. `process_set=None` means
+    all ranks.
     """
 
     op: int = reduce_ops.Average
@@ -78,7 +78,7 @@ class ReduceOptions:
         """Makes options from the keywords of a call.
 
         Args:
-            function: the name of what was called, for errors.
+            function: the function's name, for errors.
             given: the keywords.
             known: TapeOptions or OptimizerOptions: the keywords that the function takes.
 
@@ -116,7 +116,7 @@ class ReduceOptions:
         for method in ("compress", "decompress"):
             if not callable(getattr(self.compression, method, None)):
                 raise TypeError(
-                    f"compression must have the methods of tfring.Compressor, and "
+                    "compression must have the methods of tfring.Compressor, but "
                     f"{self.compression!r} has no {method}"
                 )
         for hook in (self.before_reduce, self.after_reduce):
@@ -127,7 +127,9 @@ class ReduceOptions:
     def _check_weight(self, op: str) -> None:
         weight = self.weight_by
         if isinstance(weight, str) and weight != LOSS:
-            raise ValueError(f'weight_by must be "loss", None, a number or a function: {weight!r}')
+            raise ValueError(
+                f'weight_by must be "loss", None, a number or a function, not {weight!r}'
+            )
         if weight is None or isinstance(weight, str):
             return
         if self.op != reduce_ops.Average:
@@ -142,11 +144,11 @@ class ReduceOptions:
 
     @property
     def weighs(self) -> bool:
-        """Whether the ranks may count differently."""
+        """Whether ranks may have different weights."""
         return self.weight_by is not None and self.op == reduce_ops.Average
 
     def narrow(self, variables: Sequence[Any]) -> bool:
-        """Whether gradients of these variables may have no more than the range of float16."""
+        """Whether gradients of these variables may have only the range of float16."""
         narrow = any(tf.as_dtype(v.dtype) == tf.float16 for v in variables)
         return narrow or self.compression is not Compression.none
 
@@ -162,7 +164,7 @@ class ReduceOptions:
 
     @property
     def depends_on_magnitude(self) -> bool:
-        """Whether hooks or compression must get the gradients without a loss scale."""
+        """Whether hooks or compression need the gradients without a loss scale."""
         hooked = self.before_reduce is not None or self.after_reduce is not None
         return hooked or self.compression is not Compression.none
 
@@ -170,17 +172,17 @@ class ReduceOptions:
 def call_hook(
     hook: GradientTransform | None, gradients: Sequence[Any], variables: Sequence[Any]
 ) -> list[Any]:
-    """Returns what a hook makes of the gradients; the gradients themselves if there is no hook.
+    """Returns what a hook makes of the gradients; without a hook, the gradients themselves.
 
     Raises:
-        ValueError: the hook returned another number of gradients.
+        ValueError: the hook returned a different number of gradients.
     """
     if hook is None:
         return list(gradients)
     returned = list(hook(list(gradients), list(variables)))
     if len(returned) != len(gradients):
         raise ValueError(
-            f"the hook {getattr(hook, '__name__', hook)!r} was given {len(gradients)} gradients "
-            f"and returned {len(returned)}; it must return one for each, None where there is none"
+            f"the hook {getattr(hook, '__name__', hook)!r} got {len(gradients)} gradients but "
+            f"returned {len(returned)}. It must return one for each, or None where there is none"
         )
     return returned

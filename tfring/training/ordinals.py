@@ -1,4 +1,4 @@
-"""Numbers that come out the same on every rank, for the names of collectives."""
+"""Numbers that are equal on every rank, for the names of collectives."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Hashable
 
 
 class Ordinals:
-    """Numbers things 0, 1, 2, ... in the order of their first use, each group by itself.
+    """Numbers things 0, 1, 2, ... in the order of their first use, in each group.
 
     Ranks that use things in the same order give them the same numbers, even if one rank has made
-    more things, which it never uses. A number stays as long as the process, through shutdown() and
-    another init(): functions that were traced before keep the names that they were traced with, so
-    another trace on one rank alone has to find the same number. Any thread may ask.
+    more things and never uses them. A number stays for the life of the process, through shutdown()
+    and another init(): a traced function keeps its names, so a new trace on one rank must find the
+    same number. Any thread may ask.
     """
 
     def __init__(self) -> None:

@@ -1,16 +1,16 @@
-"""Lets the exchange overlap with the backward pass under XLA on a GPU, whatever the shapes.
+"""Overlaps the reductions with the backward pass under XLA on a GPU, for all shapes.
 
-XLA orders a program so that it needs little memory. A weight gradient that is larger than the
-activations can wait, and so can the collective that takes it: XLA would put both behind the whole
-backward pass. So an activation gradient passes through an optimization barrier together with a
-result of the collective's start. The ops of earlier layers take it from there, and XLA has to put
-the start before them. The barrier computes nothing.
+XLA orders a program for little memory. A weight gradient that is larger than the activations can
+wait, and so can its collective: XLA would put both behind the whole backward pass. So an activation
+gradient passes through an optimization barrier, together with a result of the collective's start.
+The ops of earlier layers take it from there, and XLA must put the start before them. The barrier
+computes nothing.
 
-The edges are changed when the whole backward pass is in the graph, and no circle can come of it.
-Each op gets a number: that of the first bucket whose start needs it, by data, by a control
-dependency, or because both are stateful and it was traced before. (TensorFlow orders some of these
-later.) All edges, these included, lead to the same number or a higher one. A barrier of bucket n
-has only consumers with higher numbers. An op that no start needs is left alone.
+The edges change when the whole backward pass is in the graph, and they can make no cycle. Each op
+gets a number: that of the first bucket whose start needs it, by data, by a control dependency, or
+because both are stateful and it was traced before. (TensorFlow orders some of these later.) All
+edges, these included, lead to the same number or a higher one. A barrier of bucket n has only
+consumers with higher numbers. An op that no start needs stays as it is.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _START, _DONE = "TfringAllreduceStart", "TfringAllreduceDone"
 
 
 def begin() -> int:
-    """Returns what `pin` has to know: how many ops the graph has before a step's reduction."""
+    """Returns the state for `pin`: the number of ops in the graph before a step's reduction."""
     return len(_operations()) if _wanted() else 0
 
 
 def pin(begun: int) -> None:
     """Puts each start that was built since `begin` before the backward pass of earlier layers.
 
-    To be called when starts and dones have been built. Does nothing where no GPU is, or where
-    nothing is found that the ops of earlier layers have to wait for.
+    Call it when starts and dones have been built. Does nothing without a GPU, or if no op of an
+    earlier layer has to wait.
     """
     if not _wanted():
         return
@@ -62,8 +62,8 @@ def _operations() -> Sequence[Any]:
 
 
 def _first_buckets(operations: Sequence[Any], starts: Sequence[Any]) -> dict[Any, int]:
-    """Returns the number of the first start that needs an op, for each op that one needs."""
-    before: dict[Any, Any] = {}  # the stateful op that was traced before a stateful op
+    """Returns the number of the first start that needs an op, for each needed op."""
+    before: dict[Any, Any] = {}  # the previous stateful op in the trace
     types: dict[str, bool] = {}
     last = None
     for op in operations:
@@ -85,24 +85,24 @@ def _first_buckets(operations: Sequence[Any], starts: Sequence[Any]) -> dict[Any
 
 
 def _is_activation(tensor: Any) -> bool:
-    """Tells whether a tensor may be the gradient of one: no constant, no scale."""
+    """Returns whether a tensor may be the gradient of an activation: no constant, no scale."""
     return bool(tensor.dtype.is_floating) and tensor.shape.rank != 0 and len(tensor.op.inputs) > 0
 
 
 def _later(tensor: Any, buckets: dict[Any, int]) -> list[Any]:
-    """Returns the consumers of a tensor that only later buckets than its own need."""
+    """Returns the consumers of a tensor that only later buckets need."""
     own = buckets[tensor.op]
     return [op for op in tensor.consumers() if buckets.get(op, own) > own]
 
 
 def _tie(start: Any, tensor: Any, consumers: Sequence[Any]) -> None:
-    """Lets some consumers of a tensor wait for a start."""
+    """Makes some consumers of a tensor wait for a start."""
     from tensorflow.compiler.tf2xla.ops import gen_xla_ops  # loads a library
 
     dones = [op for op in start.outputs[0].consumers() if op.type == _DONE]
     graph = start.graph
     with tf.control_dependencies(None), graph.gradient_override_map({_BARRIER: _GRADIENT}):
-        # XLA drops what goes through a barrier for nobody: the dones take the start's result.
+        # XLA drops barrier outputs that nobody uses, so the dones take the start's result.
         behind = gen_xla_ops.xla_optimization_barrier([tensor, start.outputs[0]])
     for source, behind_it, ops in zip(
         (tensor, start.outputs[0]), behind, (consumers, dones), strict=True

@@ -1,21 +1,21 @@
-"""Reduces one step's gradients: the part that the tape and the optimizers share.
+"""Reduces one step's gradients, for the tape and the optimizers.
 
 What happens to a gradient, in this order:
 
-1. It is divided by the loss scale, if it has one: the ranks' scales may differ, for example if one
-   rank alone has loaded its state; and hooks and compression must see its own magnitude.
+1. It is divided by the loss scale, if it has one. The ranks' scales may differ, for example if one
+rank alone has loaded its state. Hooks and compression must see the true magnitude.
 2. The user's before_reduce gets it.
-3. It is multiplied by this rank's weight (weights.py), if the ranks do not count alike.
+3. It is multiplied by this rank's weight (weights.py), if ranks have different weights.
 4. tf.IndexedSlices become dense, if sparse_as_dense is True, and always under XLA.
 5. The list of variables is cut into buckets (collectives/buckets.py).
 6. The gradients of a bucket are compressed, reduced by one collective and decompressed. Complex
-   ones are pairs of real numbers meanwhile.
-7. It is divided by the mean weight of the ranks, which has travelled with the gradients.
+gradients are sent as pairs of real numbers.
+7. It is divided by the mean weight of the ranks, which was reduced with the gradients.
 8. The user's after_reduce gets it.
 9. It is multiplied by the loss scale, if step 1 divided it.
 
 An optimizer's own clipping comes after all that. Gradients of local variables (local_variables.py)
-go through none of these steps; they are divided by the number of ranks, if the user wants that.
+skip these steps; they are divided by the number of ranks, if the user wants that.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from tfring.training.xla_reduction import XlaReduction
 class GradientReducer:
     """Cuts gradients into buckets and reduces them over the ranks of a process set.
 
-    Usable in eager mode and while a function is traced. Keeps nothing from one step to the next, so
-    a retrace builds the same operations under the same names. Belongs to one tape or optimizer.
+    Works in eager mode and while a function is traced. Keeps nothing between steps, so a retrace
+    builds the same operations under the same names. Belongs to one tape or optimizer.
     """
 
     def __init__(self, options: ReduceOptions) -> None:
-        """Prepares a reducer; `local` has the variables whose gradients stay this rank's own."""
+        """Prepares a reducer; `local` holds the variables whose gradients stay on this rank."""
         self.options = options
         self.local = LocalVariables(
             options.local_layers,
@@ -76,30 +76,30 @@ class GradientReducer:
     ) -> list[Any]:
         """Returns the reduced gradients, None where there was none.
 
-        On a rank outside the process set the gradients stay its own, as in Horovod; the hooks are
-        called with them all the same.
+        On a rank outside the process set the gradients stay local, as in Horovod; the hooks are
+        still called with them.
 
         Args:
             gradients: tf.Tensor, tf.IndexedSlices or None, one per variable.
-            variables: what the gradients belong to; only dtype, shape and identity are used.
+            variables: one per gradient; only dtype, shape and identity are used.
             name: the collectives are called `name`.0, `name`.1 and so on.
-            unscale: the loss scale by which the gradients are multiplied; hooks and compression
-                get them without it.
-            loss_scaled: an optimizer looks for inf and nan in the result and lowers its loss scale;
-                with an `unscale` that is no plain number that is known.
-            weight: how much this rank counts; None for as much as each other rank. Local gradients
-                are multiplied by it, too.
+            unscale: the loss scale that the gradients were multiplied by; hooks and compression get
+                them without it.
+            loss_scaled: the optimizer looks for inf and nan in the result and lowers its loss
+                scale; needs an `unscale` that is not a known plain number.
+            weight: this rank's weight; None if all ranks weigh the same. Local gradients are
+                multiplied by it, too.
 
         Raises:
-            tf.errors.FailedPreconditionError: tfring is not initialized; or, when the operation
-                runs, ranks disagree about which gradients exist or about their shapes.
+            tf.errors.FailedPreconditionError: tfring is not initialized. Or, when the operation
+                runs, the ranks' existing gradients or their shapes differ.
         """
         if not topology.is_initialized():
             raise tf.errors.FailedPreconditionError(
                 None,
                 None,
                 f"The gradients of {name} cannot be reduced: tfring has not been initialized.\n"
-                "Call init() first, at the beginning of the program.",
+                "Call hvd.init() at the beginning of the program.",
             )
         loss_scaled = loss_scaled or not isinstance(unscale, (int, float, type(None)))
         local = self.local.positions(variables)
@@ -129,7 +129,7 @@ class GradientReducer:
 
         Args:
             name: as for `reduce`.
-            why: all ranks that come here say the same.
+            why: the reason, equal on all ranks that come here.
 
         Raises:
             tf.errors.FailedPreconditionError: a rank reduces gradients; it gets the same error.
@@ -177,9 +177,9 @@ class GradientReducer:
         return gradients, answers
 
     def _divisor(self, variables: Sequence[Any], unscale: Any, name: str) -> Any:
-        """Returns what the gradients are divided by before they are reduced; None for nothing.
+        """Returns the divisor of the gradients before they are reduced; None for none.
 
-        A loss scale that is a plain number is the same on all ranks. float16 gradients may vanish
+        A loss scale that is a plain number is equal on all ranks. float16 gradients may vanish
         without their scale: they are only brought to the smallest scale of all ranks.
         """
         options = self.options
@@ -203,7 +203,7 @@ class GradientReducer:
         weight: weights.Weight | None,
         asked: first_steps.Asked | None,
     ) -> tuple[list[Any], Any]:
-        """Reduces gradients, and with them this rank's weight and what it asks of the others."""
+        """Reduces gradients, this rank's weight and its questions to the others together."""
         sent = list(gradients) if weight is None else weight.applied_to(gradients)
         more: list[tuple[Any, Any]] = []
         if weight is not None:
@@ -224,10 +224,10 @@ def _divided(gradient: Any, scale: Any) -> Any:
 
 
 def _while_outside(gradients: list[Any], process_set_id: int) -> list[Any]:
-    """The gradients of a rank outside of the process set; in a graph as long as the set exists.
+    """Returns the gradients on a rank outside the process set; in a graph, while the set exists.
 
-    The graph holds nothing else of the set: after another init, where this rank may be in it, the
-    other members would wait for this rank.
+    The graph holds nothing else of the set. After another init this rank may be in it, and the
+    other members would wait for it.
     """
     if tf.executing_eagerly():
         return gradients

@@ -1,4 +1,4 @@
-"""Which variables' gradients were reduced in this process, when, by tapes or not, and over what."""
+"""Records which gradients this process reduced: when, over what, and whether by a tape."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from tfring.training.local_variables import variable_key
 class ReductionRecord:
     """Remembers for every variable when its gradient was last reduced, and when by a tape.
 
-    A reduction is recorded where it is built: once per trace of a tf.function, in every step in
-    eager mode. Times are counts of what was recorded. Tensors are left out: they are new objects in
-    every step. What a user says to have reduced (`declare`) has no time: the function that holds it
-    may have been traced at any time. Any thread may ask; keys of variables are kept as long as the
-    process runs.
+    A reduction is recorded when it is built: once per trace of a tf.function, in eager mode in
+    every step. Times are counts of records. Tensors are left out: they are new objects in every
+    step. What a user declares as reduced (`declare`) has no time: its function may have been traced
+    at any time. Any thread may ask. The record keeps keys of variables as long as the process runs.
     """
 
     def __init__(self) -> None:
@@ -31,7 +30,7 @@ class ReductionRecord:
         self._declared_kinds: set[Any] = set()  # dtypes and shapes
 
     def now(self) -> int:
-        """Returns a time that is earlier than that of everything recorded from here on."""
+        """Returns a time before all later records."""
         with self._lock:
             return self._time
 
@@ -61,8 +60,8 @@ class ReductionRecord:
 
         Args:
             gradients: tf.Tensor, tf.IndexedSlices or None.
-            variables: what they belong to; None stands for all variables of the gradients' dtypes
-                and shapes.
+            variables: one per gradient; None means all variables with the dtype and shape of a
+                gradient.
         """
         keys = None if variables is None else _keys(variables)
         kinds = {_kind_of(g) for g in gradients if g is not None} if keys is None else set()
@@ -72,17 +71,17 @@ class ReductionRecord:
             self._declared_kinds |= kinds
 
     def forget_tapes(self) -> None:
-        """Forgets what tapes reduced: what they returned has been applied or dropped by now."""
+        """Forgets what tapes reduced: the program has applied or dropped it by now."""
         with self._lock:
             self._by_tape.clear()
 
     def is_local(self, variable: Any) -> bool:
-        """Returns whether this variable's gradient stayed this rank's own when last looked at."""
+        """Returns whether this variable's gradient stayed local the last time."""
         with self._lock:
             return self._over.get(variable_key(variable)) == _LOCAL
 
     def any_in_process_set(self, variables: Iterable[Any]) -> bool:
-        """Returns whether one of these was last reduced over a process set of its own."""
+        """Returns whether one of these was last reduced over a process set that the user made."""
         with self._lock:
             return any(self._over.get(key, 0) > 0 for key in _keys(variables))
 
@@ -107,18 +106,18 @@ reductions = ReductionRecord()
 def mark_reduced(gradients: Any, variables: Any = None) -> Any:
     """Marks gradients that your own code has reduced over the ranks; returns them.
 
-    For training steps that call `allreduce` themselves and then a plain optimizer. tfring's
-    callbacks else refuse a step that leaves a variable with different values on the ranks and whose
+    For training steps that call `allreduce` themselves and then a plain optimizer. Without the
+    mark, tfring's callbacks refuse a step after which a variable differs between ranks and whose
     gradient no DistributedGradientTape or DistributedOptimizer has reduced. Runs no collective. A
-    DistributedOptimizer refuses what was returned: it would reduce it again.
+    DistributedOptimizer refuses marked gradients: it would reduce them again.
 
         gradients = hvd.grouped_allreduce(tape.gradient(loss, variables))
         gradients = hvd.mark_reduced(gradients, variables)
 
     Args:
         gradients: structure of tf.Tensor, tf.IndexedSlices or None.
-        variables: what the gradients belong to. Without them it is said of all variables that have
-            the dtype and shape of one of the gradients.
+        variables: one per gradient. Without them the mark holds for all variables with the dtype
+            and shape of one of the gradients.
 
     Returns:
         `gradients`.

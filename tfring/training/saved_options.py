@@ -1,9 +1,9 @@
 """Options of DistributedOptimizer in the archive of a saved model, and back.
 
-A saved model holds the optimizer that was wrapped, as it was given, so Keras loads it without
-tfring. Keras also lets an optimizer write files beside the model, and does not look at them when it
-loads a plain optimizer. The options that are not the defaults are in one, as JSON. Variables are in
-it by their positions, by which Keras keeps the optimizer's state, too.
+A saved model holds the plain optimizer, so Keras loads it without tfring. Keras also lets an
+optimizer write files beside the model, and ignores them when it loads a plain optimizer. One such
+file, in JSON, holds the options that are not the defaults. It names variables by their positions,
+as Keras does for the optimizer's state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tfring.training.local_variables import LocalVariables, variable_key
 from tfring.training.options import LOSS, OptimizerOptions, ReduceOptions
 
 SAVED: Any = "saved"
-"""For arguments of load_model: what the file says, or the default if it says nothing."""
+"""For arguments of load_model: use the file's value, or the default without one."""
 
 FILE = "tfring.json"
 _PLACES = [f"assets/optimizer/{FILE}", f"assets/optimizer/inner_optimizer/{FILE}"]
@@ -45,8 +45,8 @@ def write(
     """Writes a file into `folder`, unless all options are the defaults.
 
     Args:
-        folder: where Keras keeps the optimizer's files of the archive that it writes.
-        options: those of an optimizer.
+        folder: where Keras keeps the optimizer's files of the archive.
+        options: of the optimizer.
         local: the optimizer's local variables.
         variables: those that the optimizer was built for, in its order; [] before it is built.
     """
@@ -58,7 +58,7 @@ def write(
 
 
 def read(filepath: Any) -> dict[str, Any]:
-    """Returns what `write` has written into a saved model; {} for a file without options."""
+    """Returns the options that `write` put into a saved model; {} for a file without options."""
     path = str(filepath)
     if tf.io.gfile.isdir(path):
         for place in _PLACES:
@@ -77,12 +77,12 @@ def of_file(filepath: Any, given: Mapping[str, Any], variables: Sequence[Any]) -
 
     Args:
         filepath: of the saved model.
-        given: options of DistributedOptimizer, which win; those that are SAVED are not given.
+        given: options of DistributedOptimizer, which win; an option that is SAVED is not given.
         variables: those that the loaded optimizer was built for, in its order.
 
     Raises:
         ValueError: an option cannot be made again from the file.
-        TypeError: there is no such option.
+        TypeError: an unknown option.
     """
     asked = {name: value for name, value in given.items() if value is not SAVED}
     for name, value in read(filepath).items():
@@ -94,7 +94,7 @@ def of_file(filepath: Any, given: Mapping[str, Any], variables: Sequence[Any]) -
 def _values(
     options: ReduceOptions, local: LocalVariables, variables: Sequence[Any]
 ) -> dict[str, Any]:
-    """Returns all options that are kept, as JSON can hold them."""
+    """Returns all saved options as JSON values."""
     positions = {variable_key(v): i for i, v in enumerate(variables)}
     groups: Any = options.groups
     if groups is not None and not isinstance(groups, int):
@@ -130,7 +130,7 @@ def _is_part(process_set: Any) -> bool:
 
 
 def _lost(value: Any) -> dict[str, str]:
-    """Returns what stands in the file for an object that no file can hold."""
+    """Returns the file's stand-in for an object that no file can hold."""
     return {"lost": getattr(value, "__name__", None) or type(value).__name__}
 
 
@@ -161,6 +161,7 @@ def _argument(name: str, value: Any, variables: Sequence[Any]) -> Any:
 
 def _error(name: str, text: Any, instead: str) -> ValueError:
     return ValueError(
-        f"The optimizer of this model had {name}={text}, which load_model cannot make from the "
-        f"file.\n{instead}"
+        f"The optimizer of this model had {name}={text}. load_model cannot make that from the "
+        "file.\n"
+        f"{instead}"
     )

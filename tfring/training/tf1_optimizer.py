@@ -1,9 +1,9 @@
 """DistributedOptimizer for the optimizers of TensorFlow 1, tf.compat.v1.train.Optimizer.
 
 Such an optimizer computes gradients in `compute_gradients` and applies them in `apply_gradients`;
-`minimize` calls both. After wrapping the first returns reduced gradients. A script may change them,
-to clip them for example, before it applies them. As with Keras optimizers the user's own object is
-changed: the two methods become instance attributes.
+`minimize` calls both. After wrapping, compute_gradients returns reduced gradients. A script may
+change them, for example clip them, before it applies them. As with Keras optimizers, wrapping
+changes the user's own object: the two methods become instance attributes.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def wrap(optimizer: Any, options: ReduceOptions) -> Any:
 
     Args:
         optimizer: the optimizer.
-        options: how to reduce; with `use_locking` variables are locked while they are updated.
+        options: how to reduce; `use_locking` locks variables while they are updated.
 
     Raises:
         ValueError: it is wrapped already, or backward_passes_per_step is not positive.
     """
     if hasattr(optimizer, _ATTRIBUTE):
         raise ValueError(
-            f"optimizer {optimizer.get_name()!r} is wrapped by DistributedOptimizer already; "
-            "wrap it once"
+            f"optimizer {optimizer.get_name()!r} is already wrapped by DistributedOptimizer. Wrap "
+            "it once"
         )
     hook = _TF1OptimizerHook(optimizer, options)
     if options.use_locking:
@@ -48,14 +48,14 @@ def wrap(optimizer: Any, options: ReduceOptions) -> Any:
 
 
 class _TF1OptimizerHook:
-    """The methods that are attached to one optimizer, and what they need.
+    """The methods that are attached to one optimizer, and their state.
 
     Used by the thread that builds the graph or, in eager mode, runs the steps.
     """
 
     def __init__(self, optimizer: Any, options: ReduceOptions) -> None:
         self._given_name = options.name
-        self._key = object()  # identifies this hook among those that are numbered
+        self._key = object()  # this hook's key in the ordinals
         self._optimizer_name = optimizer.get_name()
         self._compute = optimizer.compute_gradients
         self._apply = optimizer.apply_gradients
@@ -73,7 +73,7 @@ class _TF1OptimizerHook:
         return self._reducer.reduce(gradients, variables, name=self._name())
 
     def _name(self) -> str:
-        """Made up when first needed: a rank may have wrapped optimizers that it never uses."""
+        """The name, made when first needed: a rank may never use an optimizer that it wrapped."""
         if self._given_name is not None:
             return f"tfring.tf1_optimizer.{self._given_name}"
         group = self._reducer.options.members
@@ -95,7 +95,7 @@ class _TF1OptimizerHook:
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:
-        """Replaces `optimizer.apply_gradients`; with accumulation applies in the last pass only."""
+        """Replaces `optimizer.apply_gradients`; with accumulation, only the last pass applies."""
         pairs = list(grads_and_vars)
         self._check_reduced([g for g, _ in pairs], [v for _, v in pairs])
         if self._helper is None:
@@ -107,7 +107,7 @@ class _TF1OptimizerHook:
         return done if tf.executing_eagerly() else tf.group(done)
 
     def _check_reduced(self, gradients: list[Any], variables: list[Any]) -> None:
-        """Raises RuntimeError if the gradients come from elsewhere than compute_gradients."""
+        """Raises RuntimeError if the gradients do not come from compute_gradients."""
         local = self._reducer.local.positions(variables)
         shared = [g for i, g in enumerate(gradients) if g is not None and i not in local]
         if not shared or not self._reducer.options.included:
@@ -121,6 +121,6 @@ class _TF1OptimizerHook:
         if not reduced:
             raise RuntimeError(
                 f"optimizer {self._optimizer_name!r} is about to apply gradients that were not "
-                "reduced over the ranks: get them from optimizer.compute_gradients, which does "
-                "that, or from a DistributedGradientTape"
+                "reduced over the ranks. Get them from optimizer.compute_gradients, which "
+                "reduces them, or from a DistributedGradientTape"
             )

@@ -1,16 +1,17 @@
-"""Names Keras optimizers that apply gradients which nothing has reduced.
+"""Warns about Keras optimizers that apply gradients which nothing has reduced.
 
 A wrapped optimizer refuses them itself, and tfring's callbacks refuse an optimizer that is not
-wrapped. Elsewhere, in `fit` without callbacks, in train_on_batch and in a loop of one's own, each
-rank would train a model of its own without a word: after a forgotten tape, or with an optimizer
-that was loaded, which is a plain one. So the methods of Keras that apply are replaced in their
-classes: `apply` of Keras 3, `apply_gradients` of Keras 2.
+wrapped. Without either (`fit` without callbacks, train_on_batch, a custom loop) each rank would
+train its own model in silence: after a forgotten tape, or with a loaded optimizer, which is a plain
+one. So this module replaces the methods of Keras that apply gradients, in their classes: `apply` of
+Keras 3, `apply_gradients` of Keras 2.
 
-A program may mean it: each rank tries other parameters, or the program averages weights. So it is
-said while it runs only in a program that has made a tape or wrapped an optimizer, or whose
-optimizer has taken steps before; and at the end, if the rank has reduced nothing. Gradients that
-the program has reduced by calls of its own are recognised in graphs; in eager mode any allreduce of
-as many elements as the largest variable has counts as one. TFRING_CHECK_START=0 switches it off.
+A program may mean it: each rank tries other parameters, or the program averages weights. So the
+warning comes early only if the program has made a tape or wrapped an optimizer, or if the optimizer
+has taken steps before. Otherwise it comes at the end, if the rank has reduced nothing. In graphs,
+the search recognises gradients that the program's own calls reduced. In eager mode any allreduce
+with as many elements as the largest variable counts as one. TFRING_CHECK_START=0 turns the warning
+off.
 """
 
 from __future__ import annotations
@@ -37,26 +38,26 @@ from tfring.training.value_names import variable_name
 _log = logging.getLogger("tfring")
 
 _REMEDY = (
-    "Give compile() what hvd.DistributedOptimizer returns, or take gradients from a "
-    "hvd.DistributedGradientTape. keras.saving.load_model gives a plain optimizer: use "
+    "Give compile() the result of hvd.DistributedOptimizer, or take gradients from an "
+    "hvd.DistributedGradientTape. keras.saving.load_model returns a plain optimizer: use "
     "hvd.load_model, or wrap it with resumed=True"
 )
 
 
 class _State:
-    """Of this process. Written by the thread that trains."""
+    """The state of this process. The training thread writes it."""
 
-    expected = False  # whether a tape or an optimizer has been made that reduces
+    expected = False  # whether the program has made a tape or an optimizer that reduces
     warned = False
     elements = 0  # of the largest variable that was updated without a reduction
     name = ""  # of that variable
 
 
-_seen: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers that have applied
+_seen: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers that have applied gradients
 
 
 class _Thread(threading.local):
-    """What this thread is in."""
+    """The state of this thread."""
 
     takes_gradients = False
 
@@ -66,7 +67,7 @@ _thread = _Thread()
 
 @contextlib.contextmanager
 def taking_gradients() -> Iterator[None]:
-    """Within this context a step of Keras' own takes gradients by a tape that is not wrapped."""
+    """In this context a step of Keras takes gradients with a tape that is not wrapped."""
     before, _thread.takes_gradients = _thread.takes_gradients, True
     try:
         yield
@@ -75,12 +76,12 @@ def taking_gradients() -> Iterator[None]:
 
 
 def expect() -> None:
-    """Is told that the program has made something that reduces gradients."""
+    """Notes that the program has made something that reduces gradients."""
     _State.expected = True
 
 
 def watch(keras: Any) -> None:
-    """Watches the optimizers of Keras 3, which is given; a second call changes nothing."""
+    """Watches the optimizers of Keras 3, the module given; a second call changes nothing."""
 
     def make(original: Any) -> Any:
         def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
@@ -96,7 +97,7 @@ def watch(keras: Any) -> None:
 
 
 def watch_keras2(tf_keras: Any) -> None:
-    """Watches the optimizers of Keras 2, new and legacy ones; as `watch`."""
+    """Watches the optimizers of Keras 2, new and legacy; as `watch`."""
 
     def make(original: Any) -> Any:
         def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
@@ -148,9 +149,9 @@ def _look(optimizer: Any, gradients: Sequence[Any], variables: Any) -> None:
     if topology.rank() == 0 and (_State.expected or loaded):
         _State.warned = True
         _log.warning(
-            "optimizer %r (%s) applies gradients of %r and other variables that were not reduced: "
-            "each of the %d ranks trains a model of its own.\n%s. If that is meant, "
-            "TFRING_CHECK_START=0 leaves this out.",
+            "optimizer %r (%s) applies gradients of %r and other variables that were not "
+            "reduced: each of the %d ranks trains its own model.\n"
+            "%s. If you mean that, TFRING_CHECK_START=0 turns this warning off.",
             getattr(optimizer, "name", None) or optimizer._name,
             type(optimizer).__name__,
             _State.name,
@@ -160,7 +161,7 @@ def _look(optimizer: Any, gradients: Sequence[Any], variables: Any) -> None:
 
 
 def at_end(kinds: Sequence[type]) -> None:
-    """Says on rank 0 at the end of a job that it has trained, and reduced nothing.
+    """Warns on rank 0 at the end of a job if it has trained without any reduction.
 
     Args:
         kinds: classes of optimizers; they may have been loaded too late to be watched.
@@ -171,13 +172,14 @@ def at_end(kinds: Sequence[type]) -> None:
     for optimizer in gc.get_objects() if wanted else []:
         if not issubclass(type(optimizer), tuple(kinds)) or not _has_trained(optimizer):
             continue
-        if not _reduces(optimizer):  # else it has its steps from a checkpoint
+        if not _reduces(optimizer):  # otherwise its steps come from a checkpoint
             for variable in getattr(optimizer, "_trainable_variables", None) or []:
                 _note(variable)
     if allreduce.largest() < _State.elements and topology.rank() == 0:
         _log.warning(
-            "rank 0 of %d has applied gradients to %r and other variables, and reduced none: it "
-            "trained a model of its own.\n%s. If that is meant, nothing is wrong.",
+            "rank 0 of %d has applied gradients to %r and other variables but reduced none: it "
+            "trained its own model.\n"
+            "%s. If you mean that, nothing is wrong.",
             topology.size(),
             _State.name,
             _REMEDY,
@@ -196,13 +198,13 @@ def _note(variable: Any) -> None:
 
 
 def _reduces(optimizer: Any) -> bool:
-    """Returns whether an optimizer reduces, or holds one that does and gets the gradients."""
+    """Returns whether an optimizer reduces, or wraps one that does."""
     held = vars(optimizer).values()
     return any(hasattr(each, "_tfring_hook") for each in (optimizer, *held))
 
 
 def _has_trained(optimizer: Any) -> bool:
-    steps = getattr(optimizer, "_iterations", None)  # a legacy optimizer makes it when used
+    steps = getattr(optimizer, "_iterations", None)  # a legacy optimizer creates it on first use
     with tf.init_scope(), contextlib.suppress(Exception):  # it may be in a TF1 graph
         return steps is not None and int(steps) > 0
     return False

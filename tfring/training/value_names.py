@@ -1,7 +1,7 @@
 """Tells the runtime which variables a bucket's gradients belong to.
 
-The runtime looks for NaN and Inf in what each rank gives to a reduction, and finds the first
-variable whose gradient is another one on some ranks; it knows collectives by their names only.
+The runtime looks for NaN and Inf in each rank's input of a reduction, and for the first variable
+whose gradient differs between ranks. It knows collectives by their names only.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ _SPACES = str.maketrans("\t\n", "  ")
 
 _lock = threading.Lock()  # guards the two below
 _told: dict[str, tuple[list[str], bool]] = {}  # by collective
-_described: set[int] = set()  # hashes of layouts, at most so many
+_described: set[int] = set()  # layout hashes, a limited number
 _MOST_DESCRIBED = 1000
 
 
 def variable_name(variable: Any) -> str:
-    """Returns what a variable is called in reports and messages."""
+    """Returns the name of a variable for reports and messages."""
     return str(getattr(variable, "path", None) or getattr(variable, "name", "?"))
 
 
 def name_gradients(collective: str, variables: Sequence[Any], *, loss_scaled: bool) -> None:
-    """Makes reports call the tensors of a collective the gradients of these variables.
+    """Makes reports name the tensors of a collective after these variables.
 
-    To be called whenever the collective is built; a step that runs eagerly builds it every time.
+    Call it each time the collective is built: in eager mode, in every step.
 
     Args:
         collective: its name.
         variables: in the order of its tensors.
-        loss_scaled: the gradients are multiplied by a loss scale that is lowered when they are not
-            finite, so that this is expected now and then.
+        loss_scaled: the gradients are multiplied by a loss scale, which the optimizer lowers when
+            they are not finite. So this happens now and then.
     """
     names = [variable_name(v) for v in variables]
     with _lock:
@@ -52,7 +52,7 @@ def describe_layout(
     Args:
         layout: the hash.
         kinds: one letter per variable, as for buckets.layout_hash.
-        variables: whose gradients they are.
+        variables: one per gradient.
         specs: the dtype and shape of each.
     """
     with _lock:

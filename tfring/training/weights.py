@@ -1,20 +1,20 @@
 """Weights of ranks: gradients become sum(d * g) / sum(d) instead of the mean of g.
 
-A loss is a mean over something, rows or valid tokens, and ranks may have different numbers d of
-them. Each rank sends d/c * g, and d/c as one more gradient of the same exchange, so no rank waits
-for d before it computes. Then all divide by the mean of d/c. Where a factor is 1, nothing is
-multiplied. Ranks that have joined count in neither mean.
+A loss is a mean over rows or valid tokens, and ranks may have different numbers d of them. Each
+rank sends d/c * g, and d/c as one more gradient of the same reduction, so no rank waits for d
+before it computes. Then all divide by the mean of d/c. A factor of 1 is not multiplied. Ranks that
+have joined count in neither mean.
 
-The scale c keeps gradients of 16 bits in their range, and makes d/c 1 where all d are equal. It is
-the mean of d in an earlier step, and stays until that mean is CHANGED times as large or as small.
-Ranks must have the same c, and each computes it from the same results. In a new generation and
-after a join all begin anew. Still c may differ, if a step failed on some ranks only. So c and 1/c
-travel, too: the product of their means is 1 only if all are equal. If not, all take a new c, and
-only that one step is weighted by d/c of different c. (0 for both says that there is no c yet.)
+The scale c keeps 16-bit gradients in their range, and makes d/c 1 if all d are equal. It is the
+mean of d in an earlier step, and stays until that mean is CHANGED times as large or as small. Ranks
+must have the same c, and each computes it from the same results. In a new generation and after a
+join all begin anew. Still c may differ, if a step failed on some ranks only. So each rank also
+sends c and 1/c: the product of their means is 1 only if all are equal. If not, all take a new c,
+and only that one step is weighted by d/c of different c. (0 for both means that there is no c yet.)
 
 With backward_passes_per_step each pass adds d/c * g, and the update divides by the mean of d/c over
-passes and ranks. Keras' own accumulation takes the mean of passes whatever they count; there ranks
-count alike.
+passes and ranks. Keras' own accumulation takes the plain mean of passes; there ranks weigh the
+same.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from tfring.runtime import topology
 
 FIRST = 1024.0  # c of a first step
 CHANGED = 4.0
-# float16 holds gradients times this. A rank that has more of 16-bit gradients counts as this much.
+# float16 can hold gradients times this. It is the largest weight of a rank with 16-bit gradients.
 NARROW_LIMIT = 64.0
 
-# What each rank sends: d/c, d, c and 1/c. It stands among the variables.
+# Each rank sends d/c, d, c and 1/c, among the variables.
 WIRE = tf.TensorSpec([4], tf.float32, "weight_of_rank")
 
 _lock = threading.Lock()
 # c, by process set and name of the reduction.
 _scales: dict[tuple[int, str], kept_number.KeptNumber] = {}
-# c of the job that a checkpoint goes on with, for reductions that this process has not traced yet.
+# c from a checkpoint, for reductions that this process has not traced yet.
 _earlier: dict[tuple[int, str], float] = {}
 
 
 def _forget(process_set_id: int) -> None:
-    """Lets scales begin anew; 0 stands for all process sets."""
+    """Restarts the scales of a process set; 0 means all process sets."""
     with _lock:
         for (members, _), scale in _scales.items():
             if process_set_id in (0, members):
@@ -60,7 +60,7 @@ topology.on_begin_together(_forget)
 def scales() -> list[tuple[int, str, float]]:
     """Returns c of all reductions, with process set and name, for a checkpoint.
 
-    A step with another c rounds otherwise, so training that goes on needs it to be exact.
+    A step with a different c rounds differently, so a resumed job needs it to be exact.
     """
     with _lock:
         now = [(*key, scale.now()) for key, scale in _scales.items()]
@@ -68,7 +68,7 @@ def scales() -> list[tuple[int, str, float]]:
 
 
 def begin_with_scales(saved: Sequence[Sequence[Any]]) -> None:
-    """Goes on with what `scales` returned, the same on all ranks."""
+    """Continues with the result of `scales`, equal on all ranks."""
     with _lock:
         for members, name, value in saved:
             _earlier[members, name] = value
@@ -78,12 +78,12 @@ def begin_with_scales(saved: Sequence[Sequence[Any]]) -> None:
 
 @dataclasses.dataclass
 class Weight:
-    """How much this rank's gradients count in one reduction.
+    """This rank's weight in one reduction.
 
     Attributes:
         share: d/c.
         known: c of earlier steps, or 0: then FIRST was used.
-        scale: where c is kept; None if it is not.
+        scale: where c is kept; None if it is not kept.
         applied: the gradients have been multiplied by their shares.
         mean: of all ranks' shares, after the reduction.
     """
@@ -95,21 +95,21 @@ class Weight:
     mean: Any = None
 
     def wire(self) -> Any:
-        """Returns what travels with the gradients."""
+        """Returns the values to reduce with the gradients."""
         known = self.known
         count = self.share * _used(known)
         return tf.stack([self.share, count, known, tf.math.divide_no_nan(1.0, known)])
 
     def applied_to(self, gradients: Sequence[Any]) -> list[Any]:
-        """Returns what this rank sends of its gradients."""
+        """Returns this rank's gradients times its share."""
         return list(gradients) if self.applied else scaled(gradients, self.share)
 
     def divide(self, gradients: Sequence[Any], wire: Any) -> list[Any]:
-        """Returns the weighted average; if no rank counts anything, zeros.
+        """Returns the weighted average; if all weights are 0, zeros.
 
         Args:
             gradients: the reduced gradients.
-            wire: the mean over the ranks of what `wire` returned.
+            wire: the mean over the ranks of the results of `wire`.
         """
         self.mean, count, known, inverse = tf.unstack(wire, num=4)
         if self.scale is not None:
@@ -120,7 +120,7 @@ class Weight:
         return scaled(gradients, tf.math.divide_no_nan(1.0, self.mean))
 
     def scaled_here(self, gradients: Sequence[Any]) -> list[Any]:
-        """Returns gradients that stay this rank's own, times d over the mean of d."""
+        """Returns local gradients times d over the mean of d."""
         factor = 1.0 if self.applied else self.share
         return scaled(gradients, tf.math.divide_no_nan(factor, self.mean))
 
@@ -129,8 +129,8 @@ def of_step(count: Any, name: str, *, process_set_id: int, narrow: bool) -> Weig
     """Returns the weight of gradients that were divided by `count`.
 
     Args:
-        count: a number, tensor or variable without dimensions.
-        name: of the reduction, the same in each step.
+        count: a scalar number, tensor or variable.
+        name: of the reduction, equal in each step.
         process_set_id: of the ranks that reduce.
         narrow: some gradients have the range of float16.
     """
@@ -157,18 +157,18 @@ def _scale(key: tuple[int, str]) -> kept_number.KeptNumber:
 
 
 def scaled(gradients: Sequence[Any], factor: Any) -> list[Any]:
-    """Returns gradients times a scalar; where that is 0, zeros even for NaN.
+    """Returns gradients times a scalar; if that is 0, zeros even for NaN.
 
     Args:
         gradients: tf.Tensor, tf.IndexedSlices or None.
-        factor: a float32 scalar; if it is 1, but for rounding, the gradients are returned as they
-            are.
+        factor: a float32 scalar; if it is 1, but for rounding, the gradients are returned
+            unchanged.
     """
     live = [i for i, gradient in enumerate(gradients) if gradient is not None]
     if not live:
         return list(gradients)
     parts = [_values(gradients[i]) for i in live]
-    # XLA fuses the product with what made the gradient. A GPU would wait for the host to decide.
+    # XLA fuses the product with the op before it. On a GPU a conditional would wait for the host.
     if xla.compiling() or library.on_gpus():
         products = [_times(part, factor) for part in parts]
     else:
@@ -194,7 +194,7 @@ def _times(tensor: Any, factor: Any) -> Any:
 
 
 class PassWeights:
-    """What the passes of one update count, for an optimizer that accumulates gradients.
+    """The weights of the passes of one update, for an optimizer that accumulates gradients.
 
     Used by the thread that traces or runs the training step.
     """
@@ -205,11 +205,11 @@ class PassWeights:
 
     @property
     def variables(self) -> list[Any]:
-        """c, the sum of shares and the number of passes, in one variable, once there is."""
+        """c, the sum of shares and the number of passes, in one variable, once it exists."""
         return [] if self._state is None else [self._state]
 
     def add(self, gradients: Sequence[Any], weight: Weight) -> list[Any]:
-        """Returns what is to be accumulated of one pass with this weight."""
+        """Returns the part of one pass, with this weight, to accumulate."""
         if self._state is None:
             self._state = kept_number.new_variable([0.0, 0.0, 0.0])
         known, total, passes = tf.unstack(self._state.read_value())
@@ -218,7 +218,7 @@ class PassWeights:
         share = weight.share * (_used(weight.known) / _used(known))
         weight = dataclasses.replace(weight, known=known, share=share)
         products = weight.applied_to(gradients)
-        # Where the data have ended, there are no gradients, and this is no pass.
+        # After the end of the data there are no gradients, and this does not count as a pass.
         there = [_values(product) for product in products if product is not None]
         with tf.control_dependencies(there[:1]):
             self._state.assign(tf.stack([known, total + share, passes + 1.0]))
@@ -226,7 +226,7 @@ class PassWeights:
         return products
 
     def take(self) -> Weight:
-        """Returns the weight of the mean over the passes, and begins with the next update."""
+        """Returns the weight of the mean over the passes, and starts the next update."""
         known, total, passes = tf.unstack(self._state.read_value())
         self._state.assign(tf.zeros([3]))
         assert self._last is not None

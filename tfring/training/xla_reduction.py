@@ -13,10 +13,10 @@ from tfring.training.bucket_reduction import BucketReduction
 
 
 class XlaReduction(BucketReduction):
-    """As BucketReduction, but each collective is started before the first is waited for.
+    """As BucketReduction, but starts each collective before it waits for the first.
 
-    XLA runs the collectives of a function in the order in which they were traced. On a GPU those
-    that have started overlap with each other and with the backward pass. Gradients are dense here.
+    XLA runs the collectives of a function in the order in which they were traced. On a GPU, started
+    collectives overlap with each other and with the backward pass. Gradients are dense here.
     """
 
     def _reduce_all(

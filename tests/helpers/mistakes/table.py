@@ -97,7 +97,7 @@ model.fit(hvd.shard((x, y), batch_size=8), verbose=0, callbacks=callbacks)
 
 
 _TAPE = "hvd.DistributedGradientTape(tf.GradientTape())"
-_LONE = "Give compile() what hvd.DistributedOptimizer returns"
+_LONE = "Give compile() the result of hvd.DistributedOptimizer"
 _SAME_WEIGHTS = "Add callbacks=hvd.fit_callbacks() to model.fit, or call hvd.broadcast_variables("
 _COUNT = "is not a whole number from 1 to 100000."
 _ON_RANK_1 = """\
@@ -114,7 +114,7 @@ _PROGRAMS = (
         "1",
         "no init",
         "tfring has not been initialized.",
-        "Call init() first, at the beginning of the program.",
+        "Call hvd.init() at the beginning of the program.",
         program=_program(f"{_COMPILE}model.fit(x, y, verbose=0)", init=""),
     ),
     Mistake(
@@ -168,15 +168,15 @@ _PROGRAMS = (
         "7",
         "a loop without a tape",
         "rank 0 of 2 has applied gradients to 'sequential/dense/kernel' and other variables, and "
-        "reduced none: it trained a model of its own.",
-        "or take gradients from a hvd.DistributedGradientTape",
+        "reduced none: it trained its own model.",
+        "or take gradients from an hvd.DistributedGradientTape",
         0,
         _loop("tf.GradientTape()"),
     ),
     Mistake(
         "8",
         "nothing but init",
-        "reduced none: it trained a model of its own.",
+        "reduced none: it trained its own model.",
         _LONE,
         0,
         _program('model.compile(sgd, "mse", run_eagerly=True)\nmodel.fit(x, y, verbose=0)'),

@@ -1,1 +1,1 @@
-"""Finds out whether ranks, or runs, have equal values, and where they first differ."""
+"""Compares values between ranks or runs and finds the first difference."""

@@ -1,4 +1,4 @@
-"""assert_equal: raises where variables differ between ranks, and says where."""
+"""assert_equal: raises if variables differ between ranks, and says where."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Difference(NamedTuple):
     """The first variable that differs between ranks.
 
     Attributes:
-        text: Which one, on which ranks, where, and the values.
-        largest: The largest difference of two ranks' elements of any variable, relative to the
-            largest element of that variable; inf where that is no number.
-        others: How many more variables differ.
+        text: the variable, the ranks, the place and the values.
+        largest: the largest difference of an element between two ranks, over all variables,
+            relative to the largest element of its variable; inf if it is not a number.
+        others: how many more variables differ.
     """
 
     text: str
@@ -29,19 +29,19 @@ class Difference(NamedTuple):
 
 
 def assert_equal(variables: Iterable[Any], when: str = "") -> None:
-    """Raises an error on every rank if variables differ between ranks, in any bit. A collective.
+    """Raises on every rank if variables differ between ranks in any bit. A collective.
 
-    As long as they are equal, the ranks exchange eight bytes each.
+    While they are equal, each rank sends eight bytes.
 
     Args:
         variables: tf.Variable, keras.Variable or tensors, in the same order on every rank, for
-            example `model.trainable_variables`. (`model.variables` contains the seeds of dropout,
-            which are each rank's own.)
+            example `model.trainable_variables`. (`model.variables` includes the seeds of dropout,
+            which differ between ranks.)
         when: for the message, for example "after step 100".
 
     Raises:
-        RuntimeError: they differ; the message names the first one that does, the ranks and both
-            values. Or the ranks have other numbers, shapes or dtypes of variables.
+        RuntimeError: the values differ; the message names the first such variable, the ranks and
+            both values. Also if numbers, shapes or dtypes of the variables differ.
         tf.errors.FailedPreconditionError: tfring is not initialized.
     """
     given = list(variables)
@@ -56,16 +56,16 @@ def assert_equal(variables: Iterable[Any], when: str = "") -> None:
     when = f" {when}" if when else ""
     raise RuntimeError(
         f"rank {topology.rank()}: the ranks' variables differ{when}: {found.text}{more}. Give all "
-        "ranks the same values (broadcast_variables), and change them only by gradients that are "
-        "reduced"
+        "ranks the same values (broadcast_variables), and change them only with reduced gradients"
     )
 
 
 def first_difference(variables: Sequence[Any]) -> Difference:
-    """Finds the first variable of which not all ranks have the same bits. A collective.
+    """Finds the first variable that is not equal on all ranks, bit by bit. A collective.
 
     Args:
-        variables: at least one differs, in value, shape or dtype, or their numbers do.
+        variables: at least one differs in value, shape or dtype, or the ranks have different
+            numbers of them.
     """
     kinds = [f"{value.dtype}{list(value.shape)}" for value in map(value_of, variables)]
     rows = [list(row) for row in zip(kinds, map(hash_of, variables), strict=True)]
@@ -93,7 +93,7 @@ def first_difference(variables: Sequence[Any]) -> Difference:
 
 
 def _right(hashes: Sequence[int]) -> int:
-    """Returns the rank whose value counts as right: of equally frequent ones the lowest rank's."""
+    """Returns the rank with the right value: the most frequent one, the lowest rank first."""
     return hashes.index(max(hashes, key=hashes.count))
 
 
@@ -101,8 +101,8 @@ def _largest(variables: Sequence[Any], rights: Mapping[int, int]) -> float:
     """Returns the largest relative difference of these variables from the right ranks' values.
 
     Args:
-        variables: all that are compared.
-        rights: by the numbers of those that differ, the rank whose value is right.
+        variables: all variables that are compared.
+        rights: for each index that differs, the rank with the right value.
     """
     mine: list[float | None] = []
     for position, right in rights.items():
@@ -113,7 +113,7 @@ def _largest(variables: Sequence[Any], rights: Mapping[int, int]) -> float:
 
 
 def _sent(value: Any, root: int) -> Any:
-    """Returns the value that a rank has, flat; each rank gives its own."""
+    """Returns the flat value of the root rank; every rank gives its own."""
     data = value.reshape(-1).view(np.uint8)
     with tf_errors():
         _native.note_call_site()
@@ -122,7 +122,7 @@ def _sent(value: Any, root: int) -> Any:
 
 
 def _element(value: Any, right: int, odd: int) -> str:
-    """Compares two ranks' values of a variable; every rank gets what the odd one finds."""
+    """Compares two ranks' values of a variable; every rank gets the odd rank's result."""
     theirs, mine = _sent(value, right), value.reshape(-1)
     size = value.dtype.itemsize
     bytes_differ = (theirs.view(np.uint8) != mine.view(np.uint8)).reshape(-1, size).any(axis=1)
@@ -136,7 +136,7 @@ def _element(value: Any, right: int, odd: int) -> str:
 
 
 def _relative(mine: Any, theirs: Any) -> float | None:
-    """Returns the largest difference relative to the largest element; None if it is no number."""
+    """Returns the largest difference relative to the largest element; None if not a number."""
     try:
         a, b = mine.astype(np.float64), theirs.astype(np.float64)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Hashes by which ranks compare variables without sending them."""
+"""Hashes: ranks compare them instead of sending variables."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 
 
 def value_of(variable: Any) -> Any:
-    """Returns the value of a tf.Variable, a keras.Variable or a tensor as an array, to be read.
+    """Returns the value of a tf.Variable, a keras.Variable or a tensor as an array to read.
 
-    It is no copy where TensorFlow has the value in this process's memory.
+    Does not copy a value in this process's memory.
 
     Raises:
-        TypeError: it holds strings.
+        TypeError: the variable holds strings.
     """
     held = variable
     while (inner := getattr(held, "value", None)) is not None:
@@ -28,19 +28,19 @@ def value_of(variable: Any) -> Any:
 
 
 def name_of(variable: Any) -> str:
-    """Returns what a message calls a variable."""
+    """Returns the name of a variable for messages."""
     return str(getattr(variable, "path", None) or getattr(variable, "name", "?"))
 
 
 def hash_of(variable: Any) -> int:
-    """Returns 64 bits that are equal on two ranks if, and almost only if, the values' bits are."""
+    """Returns a 64-bit hash of a value; ranks with equal hashes almost surely have equal bits."""
     return _number(hashlib.blake2b(_bytes(value_of(variable)), digest_size=8))
 
 
 def fingerprint(variables: Iterable[Any]) -> int:
     """Returns 64 bits for the values of all variables together, in their order.
 
-    Made from 32 bits of each variable, by a checksum that is several times as fast as a hash.
+    Takes 32 bits of each variable, from a checksum several times as fast as a hash.
     """
     digest = hashlib.blake2b(digest_size=8)
     for variable in variables:
