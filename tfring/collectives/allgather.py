@@ -1,4 +1,4 @@
-"""allgather: the ranks' tensors, one after another, on every rank."""
+"""allgather: every rank gets the ranks' tensors, concatenated."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def allgather(
 
         gradient=   of the tensor                 of Horovod's   use it where
         "sum"       the sum of all ranks' dL/dx   N times        a tape or optimizer averages
-        "mean"      1/N of that sum               the same       nothing does, and all compute one L
+        "mean"      1/N of that sum               the same       nothing averages, all have one L
 
-    With "sum", the default, and a DistributedOptimizer or DistributedGradientTape, N ranks get what
-    one process gets, whether each rank's loss is of its own rows against all, or of all rows.
+    With "sum", the default, and a DistributedOptimizer or DistributedGradientTape, N ranks get
+    the gradients of one process, whether a rank's loss compares its own rows with all rows or
+    covers all rows.
     Horovod's gradient, the default under `import horovod`, is "horovod".
 
     Args:
@@ -67,9 +68,9 @@ def grouped_allgather(
     *,
     gradient: str = "sum",
 ) -> list[Any]:
-    """Gathers a list of tensors from all ranks, those of one dtype as one collective.
+    """Gathers a list of tensors from all ranks; tensors of one dtype share one collective.
 
-    The parameters are those of allgather, for all tensors, whose dtypes and numbers of rows may
+    The parameters are those of allgather, for all tensors. Their dtypes and numbers of rows may
     differ. `name` is the name of the group.
 
     Returns:

@@ -1,10 +1,10 @@
-"""allreduce: the sum, mean or another reduction of the ranks' tensors, on every rank.
+"""allreduce: every rank gets the sum, mean or another reduction of the ranks' tensors.
 
-Adasum counts what the tensors have in common once: of two it makes
+Adasum counts the common part of two tensors once. It makes
 (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b, where a.b is the dot product of the whole tensors. So
-orthogonal tensors are added and equal ones averaged; a tensor of zeros changes nothing. Any number
-of ranks is combined along a balanced binary tree, neighbours first (Maleki et al., Scaling
-Distributed Training with Adaptive Summation, https://arxiv.org/abs/2006.02924).
+orthogonal tensors are added and equal ones averaged; a tensor of zeros changes nothing. A balanced
+binary tree combines any number of ranks, neighbours first (Maleki et al., Scaling Distributed
+Training with Adaptive Summation, https://arxiv.org/abs/2006.02924).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tfring.ops import arguments, builders, library, names
 from tfring.ops.reduce_ops import Average
 from tfring.runtime.process_sets import ProcessSet, checked_id, global_process_set
 
-_largest = [0]  # elements of the largest tensor that the program has reduced by calls of its own
+_largest = [0]  # elements of the largest tensor in the program's own allreduce calls
 
 
 def largest() -> int:
-    """Returns how many elements the largest tensor had that the program has reduced itself.
+    """Returns the number of elements of the largest tensor that the program itself has reduced.
 
-    That is, by allreduce or grouped_allreduce; a tensor of unknown shape counts as larger than all.
+    Counts allreduce and grouped_allreduce; an unknown shape counts as larger than all.
     """
     return _largest[0]
 
@@ -58,7 +58,7 @@ def allreduce(
         average: deprecated, use op: True is Average, False is Sum.
         device_dense: device for the reduction of a dense tensor, "" for TensorFlow's choice.
         device_sparse: likewise for tf.IndexedSlices.
-        compression: what is done to a dense tensor on the wire.
+        compression: how a dense tensor is encoded for sending.
         op: Average (the default), Sum, Min, Max, Product or Adasum. Average is the sum divided by
             the number of ranks that took part (see join): a sum of integers wraps around as it does
             in NumPy. Adasum is for floating dtypes; tfring.collectives.allreduce describes it.
@@ -117,9 +117,9 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """Reduces a list of tensors over all ranks, those of one dtype as one collective.
+    """Reduces a list of tensors over all ranks; tensors of one dtype share one collective.
 
-    The parameters are those of allreduce, for all tensors, whose shapes and dtypes may differ;
+    The parameters are those of allreduce, for all tensors. Their shapes and dtypes may differ, and
     tf.IndexedSlices may be among them. `name` is the name of the group.
 
     Returns:
@@ -138,7 +138,7 @@ def grouped_allreduce(
             sparse.check_allreduce(tensor, name, op, prescale_factor, postscale_factor)
     sparse_at = [i for i, t in enumerate(tensors) if isinstance(t, tf.IndexedSlices)]
     dense_at = [i for i in range(len(tensors)) if i not in sparse_at]
-    first: list[Any] = []  # the first result, which comes if all ranks have the same lists
+    first: list[Any] = []  # the first result; it comes only if all ranks have the same lists
 
     with arguments.on_device(device_dense):
         wires = arguments.compress(
@@ -201,10 +201,10 @@ def bucket_allreduce(
         op: Average, Sum, Min, Max, Product or Adasum.
         prescale_factor: multiplies before the reduction.
         postscale_factor: multiplies the result.
-        layout_hash: of the way in which all gradients were cut into buckets; if the ranks' hashes
-            differ, all get FailedPreconditionError.
+        layout_hash: hash of how the gradients were cut into buckets. If the ranks' hashes differ,
+            all get FailedPreconditionError.
         process_set: the ranks that take part.
-        early: on a GPU the op is done when the GPU has its work, not when it has the results.
+        early: on a GPU the op is done when the GPU has its work, before it has the results.
 
     Returns:
         The reduced tensors.
@@ -226,9 +226,9 @@ def bucket_allreduce(
 
 
 def _layout_hash(tensors: Sequence[Any], name: str, sparse_at: list[int]) -> int:
-    """Returns a hash of the ops behind the first, and of the positions of tf.IndexedSlices.
+    """Returns a hash of the ops after the first, and of the positions of tf.IndexedSlices.
 
-    Ranks whose lists differ get an error in the first op, before one waits in a collective that the
+    Ranks whose lists differ get an error in the first op. So none waits in a collective that the
     others do not make.
     """
     later = [part.removeprefix(name) for part, _ in arguments.by_dtype(tensors, name)[1:]]

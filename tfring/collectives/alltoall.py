@@ -24,10 +24,11 @@ def alltoall(
 
         gradient=   of the tensor                 of Horovod's   use it where
         "sum"       the sum of all ranks' dL/dx   the same       a tape or optimizer averages
-        "mean"      1/N of that sum               1/N            nothing does, and all compute one L
+        "mean"      1/N of that sum               1/N            nothing averages, all have one L
 
-    With "sum", the default, and a DistributedOptimizer or DistributedGradientTape, N ranks get what
-    one process gets, whether each rank's loss is of its own rows against all, or of all rows.
+    With "sum", the default, and a DistributedOptimizer or DistributedGradientTape, N ranks get
+    the gradients of one process, whether a rank's loss compares its own rows with all rows or
+    covers all rows.
     Horovod's gradient, the default under `import horovod`, is "horovod".
 
     Args:
@@ -49,8 +50,8 @@ def alltoall(
         ValueError: the process set or the gradient is unknown.
         TypeError: a dtype is not supported.
         tf.errors.InvalidArgumentError: on every rank: some rank's tensor is a scalar; its splits
-            are no vector with a number of rows for each rank or do not add up to its rows; or,
-            without splits, its rows cannot be cut into equal parts.
+            do not give a number of rows for each rank or do not add up to its rows; or, without
+            splits, its rows cannot be cut into equal parts.
         tf.errors.FailedPreconditionError: tfring is not initialized, ranks disagree on dtype or
             row shape, or a rank has joined.
         tf.errors.UnavailableError: a rank was lost.

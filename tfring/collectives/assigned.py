@@ -1,9 +1,9 @@
-"""Tells Keras layers that variables of theirs were assigned.
+"""Tells Keras layers that their variables were assigned.
 
 A Normalization layer computes with tensors that its `finalize_state` makes from its weights. Keras
-calls that where it loads weights; whoever assigns them has to call it, too. A variable does not
-know its layer, so the layer is searched among the objects of this process. That takes about 0.1 s,
-and is done only where a variable has the name that such a layer gives it.
+calls it after loading weights; any other code that assigns them must call it, too. A variable does
+not know its layer, so this module searches the objects of this process. That takes about 0.1 s, and
+is done only if a variable has the name that such a layer gives it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 import tensorflow as tf
 
 _WEIGHTS = ("adapt_mean", "adapt_variance")  # attributes of a layer
-_NAME = "mean"  # of the first of them
+_NAME = "mean"  # of the first weight
 
 
 def finalize(variables: Iterable[Any]) -> None:
     """Calls `finalize_state` of the layers whose statistics are among these variables.
 
     Args:
-        variables: tf.Variable or keras.Variable, which have their new values.
+        variables: tf.Variable or keras.Variable, with their new values.
     """
     found = {id(_value(v)) for v in variables if _last_part(v) == _NAME and not v.trainable}
     if not found or not tf.executing_eagerly():

@@ -1,4 +1,4 @@
-"""broadcast: one rank's tensor on every rank."""
+"""broadcast: every rank gets one rank's tensor."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ def broadcast(
 
         gradient=   of the tensor                 of Horovod's   use it where
         "sum"       the sum of all ranks' dL/dx   N times        a tape or optimizer averages
-        "mean"      1/N of that sum               the same       nothing does, and all compute one L
+        "mean"      1/N of that sum               the same       nothing averages, all have one L
 
-    With "sum", the default, and a DistributedOptimizer or DistributedGradientTape, N ranks get what
-    one process gets, whether each rank's loss is of its own rows against all, or of all rows.
+    With "sum", the default, and a DistributedOptimizer or DistributedGradientTape, N ranks get
+    the gradients of one process, whether a rank's loss compares its own rows with all rows or
+    covers all rows.
     Horovod's gradient, the default under `import horovod`, is "horovod".
 
     Args:
         tensor: tensor, variable, array or number of any number or bool dtype; on the other ranks
             only shape and dtype matter, and must be the root's.
-        root_rank: whose tensor it is: a rank of the whole job, also within a process set.
+        root_rank: the sender; a world rank, also within a process set.
         name: the same on every rank; made up by default.
         ignore_name_scope: use `name` as it is, without the current name scope.
         process_set: the ranks that take part.
@@ -46,7 +47,7 @@ def broadcast(
     Raises:
         ValueError: the process set or the gradient is unknown.
         TypeError: the dtype is not supported.
-        tf.errors.InvalidArgumentError: there is no such rank.
+        tf.errors.InvalidArgumentError: no such rank.
         tf.errors.FailedPreconditionError: tfring is not initialized, or ranks disagree on dtype,
             shape or root.
         tf.errors.UnavailableError: a rank was lost.

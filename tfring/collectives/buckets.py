@@ -1,12 +1,12 @@
 """Cuts the list of gradients into buckets: pure functions of dtypes and sizes.
 
 One bucket is one collective. Buckets are cut when a function is traced, in reverse variable order,
-because backward computes the last layer's gradients first: the first bucket is small so that
-communication starts early, the others are large so that a step costs a handful of operations.
+because backward computes the last layer's gradients first. The first bucket is small, so
+communication starts early. The others are large, so a step needs few operations.
 
 The cut does not depend on which gradients exist. So a bucket has the same number, and its
-collective the same name, on every rank even where a gradient is None on some ranks only; the ranks'
-hashes of the layout then differ, and all of them get an error instead of a wait without end.
+collective the same name, on every rank, even if a gradient is None on some ranks only. The ranks'
+layout hashes then differ, and all ranks get an error instead of an endless wait.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUCKET_BYTES = 25 << 20
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
-    """What the cut needs to know of one variable."""
+    """The properties of a variable that the cut needs."""
 
     dtype: str
     nbytes: int
@@ -33,7 +33,7 @@ class TensorSpec:
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """Positions, in the list of variables, whose gradients travel together; one dtype."""
+    """Positions, in the list of variables, whose gradients one collective reduces; one dtype."""
 
     index: int
     dtype: str
@@ -50,15 +50,15 @@ def cut_buckets(
     first_bytes: int = FIRST_BUCKET_BYTES,
     bucket_bytes: int = BUCKET_BYTES,
 ) -> tuple[Bucket, ...]:
-    """Cuts the variables into buckets, which are numbered in the order in which they should leave.
+    """Cuts the variables into buckets, in the order in which they should be sent.
 
     Args:
         specs: one per variable, in variable order.
-        groups: None cuts by size; a number makes that many groups of consecutive variables; a tuple
-            of tuples of positions makes these groups, and what is in none of them is cut by size. A
-            group becomes one bucket per dtype in it.
-        first_bytes: where the first bucket is closed when cutting by size.
-        bucket_bytes: where every other one is.
+        groups: None cuts by size. A number makes that many groups of consecutive variables. A tuple
+            of tuples of positions makes these groups, and cuts all others by size. A group becomes
+            one bucket per dtype in it.
+        first_bytes: size of the first bucket when cutting by size.
+        bucket_bytes: size of every later bucket.
 
     Raises:
         ValueError: a group names a position twice or one that does not exist.
@@ -73,7 +73,7 @@ def cut_buckets(
     )
     for group in groups or ():
         parts.extend(_by_dtype(specs, sorted(group, reverse=True)))
-    # Buckets leave in the order in which backward completes them: by their lowest position, last.
+    # Buckets are sent in the order in which backward completes them: at their lowest position.
     parts.sort(key=min, reverse=True)
     return _number(specs, parts)
 
@@ -82,17 +82,17 @@ def layout_hash(buckets: Sequence[Bucket], kinds: Sequence[str], more: str = "")
     """Returns a number in [1, 2**63) that is equal on two ranks only if they cut alike.
 
     Args:
-        buckets: what `cut_buckets` returned.
-        kinds: one letter per variable: how its gradient travels here ("D" dense, "S" sparse, "N"
-            there is none).
-        more: what else has to be equal.
+        buckets: the result of `cut_buckets`.
+        kinds: one letter per variable, for its gradient on this rank: "D" dense, "S" sparse, "N"
+            none.
+        more: other values that must be equal.
     """
     text = ";".join(f"{b.index}:{b.dtype}:{','.join(map(str, b.positions))}" for b in buckets)
     return text_hash(f"{text}|{''.join(kinds)}{more}")
 
 
 def text_hash(text: str) -> int:
-    """Returns a number in [1, 2**63) by which ranks compare a text."""
+    """Returns a number in [1, 2**63) with which ranks compare a text."""
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "little") >> 1) or 1
 
@@ -120,7 +120,7 @@ def _check_groups(groups: tuple[tuple[int, ...], ...], count: int) -> set[int]:
     seen: set[int] = set()
     for position in (p for group in groups for p in group):
         if not 0 <= position < count:
-            raise ValueError(f"a group names variable {position} of {count}")
+            raise ValueError(f"a group names variable {position}, but there are {count}")
         if position in seen:
             raise ValueError(f"variable {position} is in two groups, or twice in one")
         seen.add(position)

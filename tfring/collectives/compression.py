@@ -1,7 +1,7 @@
-"""What is done to a gradient before it travels, and undone after.
+"""Encodes gradients before they are sent, and decodes them after.
 
-Users can write their own: subclass `Compressor` and pass the class, or an object of it where it has
-parameters or state, as `compression=`.
+Users can write their own: subclass `Compressor`, and pass as `compression=` the class, or an object
+if it has parameters or state.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "Non
 class Compressor:
     """Interface of a compression: a class with static methods, or an object.
 
-    What `decompress` needs travels in the context. How a gradient is sent must follow from its
-    dtype and shape alone: that is decided once, when a function is traced, and must come out the
-    same on every rank. What is reduced is what `compress` returned, so adding up (or averaging)
-    compressed tensors must mean adding up gradients. State, such as the part of a gradient that was
-    not sent, belongs into tf.Variables. A compression with state for each variable has a method
-    `for_variable(variable)`, too, which returns the compression for the gradients of that variable;
-    it makes its tf.Variables once, in a tf.init_scope, because steps are traced more than once.
+    The context carries what `decompress` needs. The dtype and shape of a gradient alone must
+    determine how it is sent, because that is decided once, when a function is traced, and must be
+    equal on every rank. The results of `compress` are reduced, so the sum (or average) of
+    compressed tensors must be that of the gradients. Keep state, such as the part of a gradient
+    that was not sent, in tf.Variables. A compression with state for each variable also has a method
+    `for_variable(variable)`. It returns the compression for the gradients of that variable, and
+    makes its tf.Variables once, in a tf.init_scope, because steps are traced more than once.
 
     Attributes:
-        for_sparse: compress the values of tf.IndexedSlices, too. They come with fewer or more rows
-            than they leave with, so this suits compressions that work element by element.
+        for_sparse: compress the values of tf.IndexedSlices, too. The number of rows changes between
+            compress and decompress, so this suits elementwise compressions.
     """
 
     for_sparse: bool = False
@@ -38,7 +38,7 @@ class Compressor:
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        """Returns the reduced tensor in the dtype and shape that `compress` was given."""
+        """Returns the reduced tensor in the dtype and shape of the input of `compress`."""
         raise NotImplementedError("a Compressor must define decompress(tensor, ctx)")
 
 
@@ -57,7 +57,7 @@ class NoneCompressor(Compressor):
 
 
 class _FloatCompressor(Compressor):
-    """Sends floating point tensors with another dtype, that of the subclass."""
+    """Sends floating point tensors with the dtype of the subclass."""
 
     for_sparse = True
     _dtype: Any
@@ -88,7 +88,7 @@ class BF16Compressor(_FloatCompressor):
 
 
 class Compression:
-    """The compressions that come with tfring, under the names that scripts use."""
+    """tfring's compressions, under the names that scripts use."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

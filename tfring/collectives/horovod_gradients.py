@@ -1,6 +1,6 @@
 """The gathers with Horovod's gradients, for `import horovod.tensorflow`.
 
-They are those of tfring, whose `gradient` is "horovod" by default.
+They are tfring's, with the default gradient="horovod".
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Sends Python objects between ranks.
 
-Objects are pickled, and unpickled by the ranks that receive them: as everywhere with pickle, the
-ranks of a job must trust each other. Nobody else has to be trusted: what comes is unpickled only if
-its MAC proves that a rank of this job sent it here and now. What the library itself exchanges is
-JSON. Blocking, and outside of any graph.
+Objects are pickled, and unpickled by the ranks that receive them. So the ranks of a job must trust
+each other, as always with pickle. They need to trust nobody else: bytes are unpickled only if their
+MAC proves that a rank of this job sent them here and now. The library itself exchanges JSON.
+Blocking, and outside of any graph.
 """
 
 from __future__ import annotations
@@ -34,22 +34,24 @@ def broadcast_object(
 ) -> Any:
     """Returns the root's `obj` on every rank; the root gets its own object back.
 
-    It is pickled, so the ranks have to trust the root: who decides what the root sends, or knows
-    the job's secret, can run code on all of them. Others cannot, also not on the way.
+    The object is pickled, so the ranks have to trust the root. Whoever controls the root's object,
+    or knows the job's secret, can run code on all ranks. Others cannot, even if they can change the
+    traffic.
 
     Args:
         obj: anything that cloudpickle can pickle; ignored on the other ranks.
-        root_rank: whose object all get: a rank of the whole job, also within a process set.
-        session: a TF1 session, for Horovod's sake; it is not needed.
-        name: what the collectives are named after; by default all calls share one name.
-        process_set: the ranks that take part; None is all.
+        root_rank: the rank whose object all get; a world rank, also within a process set.
+        session: a TF1 session, accepted for Horovod scripts; not needed.
+        name: start of the collectives' names; by default all calls share one name.
+        process_set: the ranks that take part; None means all.
 
     Raises:
         ValueError: the process set is not registered.
-        tf.errors.FailedPreconditionError: tfring is not initialized, ranks name other roots, or
-            another thread, too, makes calls without a name.
-        RuntimeError: The root could not pickle its object (on the root the pickler's own error, or
-            a TypeError that names the entry of a dictionary), or what came is not the root's.
+        tf.errors.FailedPreconditionError: tfring is not initialized, the ranks' roots differ, or
+            another thread also makes calls without a name.
+        RuntimeError: the root could not pickle its object (on the root: the pickler's own error, or
+            a TypeError that names the entry of a dictionary), or the received bytes are not the
+            root's.
     """
     del session
     set_id = process_sets.checked_id(process_set)
@@ -89,21 +91,21 @@ def allgather_object(
 ) -> list[Any]:
     """Returns the list of every rank's `obj`, in rank order.
 
-    Ranks that have joined are left out. The objects are pickled, so the ranks have to trust each
-    other: each can run code on all. Others cannot, also not on the way.
+    Leaves out ranks that have joined. The objects are pickled, so the ranks have to trust each
+    other: each can run code on all. Others cannot, even if they can change the traffic.
 
     Args:
         obj: anything that cloudpickle can pickle.
-        session: a TF1 session, for Horovod's sake; it is not needed.
-        name: what the collectives are named after.
-        process_set: the ranks that take part; None is all.
+        session: a TF1 session, accepted for Horovod scripts; not needed.
+        name: start of the collectives' names.
+        process_set: the ranks that take part; None means all.
 
     Raises:
         ValueError: the process set is not registered.
-        tf.errors.FailedPreconditionError: tfring is not initialized, or another thread, too, makes
+        tf.errors.FailedPreconditionError: tfring is not initialized, or another thread also makes
             calls without a name.
-        RuntimeError: A rank could not pickle its object (on that rank the pickler's own error), or
-            what came is not that rank's.
+        RuntimeError: a rank could not pickle its object (on that rank: the pickler's own error), or
+            the received bytes are not that rank's.
     """
     del session
     set_id = process_sets.checked_id(process_set)
@@ -112,17 +114,17 @@ def allgather_object(
 
 
 def allgather_json(value: Any, name: str) -> list[Any]:
-    """Returns the list of every rank's value, in rank order. For the library's own use: no pickle.
+    """Returns the list of every rank's value, in rank order. For internal use: no pickle.
 
-    Ranks that have joined are left out.
+    Leaves out ranks that have joined.
 
     Args:
-        value: anything that JSON can hold. Tuples come back as lists, keys as text.
-        name: what the collectives are named after.
+        value: any JSON value. Tuples come back as lists, keys as text.
+        name: start of the collectives' names.
 
     Raises:
         tf.errors.FailedPreconditionError: tfring is not initialized.
-        RuntimeError: what came is not a rank's own.
+        RuntimeError: the received bytes are not a rank's own.
     """
     return [json.loads(data) for data in _allgather(_to_json, value, name, 0)]
 
@@ -134,11 +136,11 @@ def _to_json(value: Any) -> bytes:
 def _python_number(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"{value!r} is nothing that JSON can hold")
+    raise TypeError(f"{value!r} cannot be encoded as JSON")
 
 
 def _allgather(encode: Callable[[Any], bytes], value: Any, name: str, set_id: int) -> list[bytes]:
-    """Returns every rank's encoded value, in rank order; the MACs of all are right."""
+    """Returns every rank's encoded value, in rank order, after checking all MACs."""
     label = f"{name} in process set {set_id}"
     payload, failure = _signed(encode, value, label)
     with tf_errors():
@@ -157,17 +159,17 @@ def _allgather(encode: Callable[[Any], bytes], value: Any, name: str, set_id: in
 
 
 def _default_name(kind: str, set_id: int) -> str:
-    """One name for all calls of a kind, which therefore have to come from one thread."""
+    """Returns one name for all calls of a kind, which must come from one thread."""
     if is_initialized():
         names.count_in_one_thread(kind, set_id)
     return f"tfring.{kind}"
 
 
 def _signed(encode: Callable[[Any], bytes], obj: Any, label: str) -> tuple[Any, Exception | None]:
-    """Returns the object's bytes with our MAC; or none and the error that prevents it."""
+    """Returns the object's bytes with our MAC; or empty bytes and the error."""
     try:
         data = encode(obj)
-        if is_initialized():  # else the collective that follows raises
+        if is_initialized():  # otherwise the collective that follows raises
             data = generation.sign(data, label, rank())
         return np.frombuffer(data, dtype=np.uint8), None
     except Exception as error:
@@ -175,15 +177,15 @@ def _signed(encode: Callable[[Any], bytes], obj: Any, label: str) -> tuple[Any, 
 
 
 def _of_an_entry(entries: dict[Any, Any], failure: Exception) -> Exception:
-    """Returns an error that names the first entry that cannot be pickled; else `failure`."""
+    """Returns an error that names the first entry that cannot be pickled; otherwise `failure`."""
     for name, value in entries.items():
         try:
             cloudpickle.dumps(value)
-        except Exception as error:  # a value is pickled by code of its class
+        except Exception as error:  # pickling runs code of the value's class
             found = TypeError(
-                f"rank {rank()}: {name!r} is a {type(value).__name__}, which cannot be sent to the "
-                f"other ranks ({described(error)}). Leave it out; as an attribute of an elastic "
-                "state it may have state_dict and load_state_dict instead"
+                f"rank {rank()}: {name!r} is a {type(value).__name__}, which cannot be sent to "
+                f"other ranks ({described(error)}). Leave it out. If it is an attribute of an "
+                "elastic state, give it state_dict and load_state_dict"
             )
             found.__cause__ = failure
             return found
@@ -191,14 +193,14 @@ def _of_an_entry(entries: dict[Any, Any], failure: Exception) -> Exception:
 
 
 def _refuse_failed(sizes: Sequence[int], failure: Exception | None, ranks: Sequence[int]) -> None:
-    """Raises on every rank if one of them could not pickle its object, so that no rank waits."""
+    """Raises on every rank if one of them could not pickle its object, so no rank waits."""
     if failure is not None:
         raise failure
     failed = [str(r) for r, size in zip(ranks, sizes, strict=True) if size == _FAILED]
     if failed:
         raise RuntimeError(
-            f"rank {rank()}: rank {', '.join(failed)} could not pickle the object that it was "
-            "to send; see the error there"
+            f"rank {rank()}: rank {', '.join(failed)} could not pickle its object; see the error "
+            "there"
         )
 
 

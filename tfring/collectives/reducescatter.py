@@ -31,17 +31,18 @@ def reducescatter(
 
         gradient=   of the tensor                 of Horovod's   use it where
         "sum"       the sum of all ranks' dL/dx   1/N            a tape or optimizer averages
-        "mean"      1/N of that sum               1/N^2          nothing does, and all compute one L
+        "mean"      1/N of that sum               1/N^2          nothing averages, all have one L
 
-    With "sum", the default, and a DistributedOptimizer or DistributedGradientTape, N ranks get what
-    one process gets, whether each rank's loss is of its own rows against all, or of all rows.
+    With "sum", the default, and a DistributedOptimizer or DistributedGradientTape, N ranks get
+    the gradients of one process, whether a rank's loss compares its own rows with all rows or
+    covers all rows.
     Horovod's gradient, the default under `import horovod`, is "horovod".
 
     Args:
         tensor: tensor, variable or array with at least one dimension, of the same shape on every
             rank: float16, bfloat16, float32, float64, int8, uint8, int32 or int64.
         device_dense: device for the reduction, "" for TensorFlow's choice.
-        compression: what is done to the tensor on the wire.
+        compression: how the tensor is encoded for sending.
         op: Average, Sum, Min, Max or Product.
         name: the same on every rank; made up by default.
         process_set: the ranks that take part.
@@ -91,9 +92,9 @@ def grouped_reducescatter(
     *,
     gradient: str = "sum",
 ) -> list[Any]:
-    """Reduces a list of tensors as reducescatter does, those of one dtype as one collective.
+    """Reduces a list of tensors as reducescatter does; tensors of one dtype share one collective.
 
-    The parameters are those of reducescatter, for all tensors, whose shapes and dtypes may differ.
+    The parameters are those of reducescatter, for all tensors. Their shapes and dtypes may differ.
     `name` is the name of the group.
 
     Returns:

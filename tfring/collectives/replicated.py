@@ -1,4 +1,4 @@
-"""replicated: the same value on all ranks, whose gradient is averaged over them."""
+"""replicated: a value that is equal on all ranks; its gradient is averaged."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ def replicated(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Returns a value as it is; its gradient becomes the average over the ranks.
+    """Returns a value unchanged; its gradient becomes the average over the ranks.
 
     For libraries that make their own tape (natural gradients, L-BFGS): compute the loss from
-    `hvd.replicated(variable)` in place of the variable, and every rank gets the gradient that
+    `hvd.replicated(variable)` instead of the variable. Every rank then gets the gradient that
     DistributedGradientTape would give. All ranks must differentiate the same calls.
 
     Args:
-        tensor: tensor or variable of a float or complex dtype, of the same value on all ranks.
+        tensor: tensor or variable of a float or complex dtype, with the same value on all ranks.
         name: of the gradient's collective, the same on every rank; made up by default.
         ignore_name_scope: use `name` as it is, without the current name scope.
         process_set: the ranks that take part.
 
     Returns:
-        A tensor of the same value. Where the gradient is tf.IndexedSlices, it becomes dense.
+        A tensor with the same value. A gradient that is tf.IndexedSlices becomes dense.
 
     Raises:
         ValueError: the process set is unknown.

@@ -1,8 +1,8 @@
-"""Collectives with one special rank: reduce, gather and scatter.
+"""Collectives with a root: reduce, gather and scatter.
 
-Horovod has none of them. Where one is differentiated, every rank has to use its own result in its
-loss, the zeros and empty tensors of the other ranks as well (tf.reduce_sum(result) will do): the
-gradient is a collective, and TensorFlow leaves out what a loss does not depend on.
+Horovod has none of them. To differentiate one, every rank has to use its own result in its loss,
+even zeros and empty tensors (tf.reduce_sum(result) is enough). The gradient is a collective, and
+TensorFlow leaves out what a loss does not depend on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def reduce(
 
     Args:
         tensor: as in allreduce.
-        root_rank: who gets the result: a rank of the whole job, also within a process set.
+        root_rank: gets the result; a world rank, also within a process set.
         op: Average, Sum, Min, Max or Product.
         prescale_factor: multiplies every rank's tensor before the reduction.
         postscale_factor: multiplies the result.
@@ -46,7 +46,7 @@ def reduce(
         ValueError: op or the process set is unknown.
         TypeError: the dtype is not supported.
         NotImplementedError: tf.IndexedSlices, or op is Adasum.
-        tf.errors.InvalidArgumentError: on every rank: the root is no rank of the process set.
+        tf.errors.InvalidArgumentError: on every rank: the root is not in the process set.
         tf.errors.FailedPreconditionError: tfring is not initialized, ranks disagree on dtype,
             shape, op, factors or root, or the root has joined.
         tf.errors.UnavailableError: a rank was lost.
@@ -87,7 +87,7 @@ def gather(
         ValueError: the process set is unknown.
         TypeError: the dtype is not supported.
         NotImplementedError: tf.IndexedSlices.
-        tf.errors.InvalidArgumentError: on every rank: the root is no rank of the process set, or
+        tf.errors.InvalidArgumentError: on every rank: the root is not in the process set, or
             some rank's tensor is a scalar.
         tf.errors.FailedPreconditionError: tfring is not initialized, ranks disagree on dtype, row
             shape or root, or the root has joined.
@@ -121,8 +121,8 @@ def scatter(
     Args:
         tensor: on the root a tensor, variable or array with at least one dimension, of any number
             or bool dtype: the rows for the first rank, then those for the second, and so on. On the
-            others a tensor of this dtype with rows of this shape; how many is no matter, 0 will do.
-        root_rank: whose rows they are: a rank of the whole job, also within a process set.
+            others a tensor of this dtype with rows of this shape; any number of rows, 0 is enough.
+        root_rank: the sender; a world rank, also within a process set.
         splits: on the root a vector of how many rows go to each rank of the process set, int32 or
             int64; None for equal parts. Nothing on the others.
         name: the same on every rank; made up by default.
@@ -136,7 +136,7 @@ def scatter(
         ValueError: the process set is unknown.
         TypeError: a dtype is not supported.
         NotImplementedError: tf.IndexedSlices.
-        tf.errors.InvalidArgumentError: on every rank: the root is no rank of the process set, its
+        tf.errors.InvalidArgumentError: on every rank: the root is not in the process set, its
             rows cannot be cut in this way, or some rank's tensor is a scalar.
         tf.errors.FailedPreconditionError: tfring is not initialized, ranks disagree on dtype, row
             shape or root, or a rank has joined.

@@ -1,7 +1,7 @@
-"""send and recv: a tensor from one rank to one other.
+"""send and recv: a tensor from one rank to another.
 
-Horovod has neither. The ranks are those of the whole job, also within a process set. A call is made
-for the rank that it is built on: a function that was traced before another init is traced anew.
+Horovod has neither. The ranks are world ranks, also within a process set. A call is made for the
+rank that builds it, so a function that was traced before another init is traced again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def send(
         ValueError: the process set is unknown, or dest is this rank.
         TypeError: the dtype is not supported.
         NotImplementedError: tf.IndexedSlices.
-        tf.errors.InvalidArgumentError: one of the two is no rank of the process set.
+        tf.errors.InvalidArgumentError: one of the two is not in the process set.
         tf.errors.FailedPreconditionError: tfring is not initialized, the receiver wants another
             dtype or shape, or it has joined.
         tf.errors.UnavailableError: a rank was lost.
@@ -89,7 +89,7 @@ def recv(
     Raises:
         ValueError: the process set is unknown, or source is this rank.
         TypeError: the dtype is not supported.
-        tf.errors.InvalidArgumentError: one of the two is no rank of the process set.
+        tf.errors.InvalidArgumentError: one of the two is not in the process set.
         tf.errors.FailedPreconditionError: tfring is not initialized, the sender has another dtype
             or shape, or it has joined.
         tf.errors.UnavailableError: a rank was lost.
@@ -111,7 +111,7 @@ def recv(
 def _name(
     name: str | None, ignore_name_scope: bool, process_set_id: int, source: int, dest: int
 ) -> str:
-    """The name that the two give to the call; other pairs may use the same one."""
+    """Returns the pair's name for the call; other pairs may use the same one."""
     if source == dest:
         raise ValueError(f"rank {source} cannot send to or receive from itself")
     return names.collective_name(

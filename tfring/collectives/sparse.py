@@ -1,25 +1,25 @@
 """The reduction of tf.IndexedSlices, such as the gradients of embedding tables.
 
 Each rank first sums its rows of one index. Then either all rows are gathered, or each rank makes
-its tensor dense and that is reduced. Gathering moves the rows of all ranks, the dense way about two
-times the table, whatever the rows; so with `choose` all ranks take what moves fewer bytes, in every
-step anew and without a retrace.
+its tensor dense and that is reduced. Gathering moves the rows of all ranks. The dense way moves
+about two times the table, whatever the rows. With `choose`, all ranks take the way that moves fewer
+bytes, in every step anew and without a retrace.
 
-Rows of one index that come from several ranks are summed, too, so that every index occurs once. An
-optimizer that is not linear in the gradient (Adam squares it, clipnorm takes its norm) would else
-treat the parts of one row as different rows, with another result for every number of ranks.
+Rows of one index from several ranks are summed, too, so every index occurs once. Otherwise an
+optimizer that is not linear in the gradient (Adam squares it, clipnorm takes its norm) would treat
+the parts of one row as different rows, and the result would depend on the number of ranks.
 
-Before any row is sent the ranks tell each other how many rows they have, under the plain name of
-the call. A rank that makes another collective of this name, such as the allreduce of a dense
-tensor, gets an error like all others. There are two ways:
+Before any row is sent, the ranks tell each other how many rows they have, under the plain name of
+the call. If a rank makes another collective of this name, such as the allreduce of a dense tensor,
+all ranks get an error. There are two ways:
 
 - For gradients, which have a layout hash: an allreduce of the counts that carries a hash of the
   layout and the options. It also counts the ranks that take part, because ranks that have joined
-  bring nothing.
-- For a call of allreduce, which has none: an allgather of the counts, whose number of rows is the
-  number of ranks that take part. The operation is compared by a second allreduce beside the
-  gathering of the rows, so that an error names the operations. Without `choose` all ranks gather
-  whatever the operation is, so nobody waits in vain.
+  send nothing.
+- For a call of allreduce, which has no hash: an allgather of the counts, whose number of rows is
+  the number of ranks that take part. A second allreduce beside the gathering compares the
+  operation, so an error names the operations. Without `choose` all ranks gather whatever the
+  operation is, so no rank waits in vain.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from tfring.ops.reduce_ops import Average, Sum
 
 
 def check_op(op: int, name: str) -> None:
-    """Raises NotImplementedError for an operation that tf.IndexedSlices cannot be reduced with."""
+    """Raises NotImplementedError for an operation that tf.IndexedSlices do not support."""
     if op not in (Average, Sum):
         raise NotImplementedError(
             f"tensor {name}: tf.IndexedSlices can be reduced with Average and Sum, not with "
-            f"{reduce_ops.name_of(op)}; make it dense with tf.convert_to_tensor, or gradients with "
-            "sparse_as_dense=True"
+            f"{reduce_ops.name_of(op)}. Make it dense with tf.convert_to_tensor, or gradients "
+            "with sparse_as_dense=True"
         )
 
 
 def check_allreduce(
     tensor: Any, name: str | None, op: int, prescale: float, postscale: float
 ) -> None:
-    """Checks a tensor that was given to allreduce; there is nothing to check in a dense one.
+    """Checks a tensor that was given to allreduce; a dense one needs no check.
 
     Raises:
         NotImplementedError: the operation, a factor, or a function with jit_compile=True.
@@ -62,8 +62,8 @@ def check_allreduce(
     check_op(op, label)
     if prescale != 1.0 or postscale != 1.0:
         raise NotImplementedError(
-            f"tensor {label}: scale factors are not available for tf.IndexedSlices; make it dense "
-            "with tf.convert_to_tensor"
+            f"tensor {label}: tf.IndexedSlices do not support scale factors. Make it dense with "
+            "tf.convert_to_tensor"
         )
     arguments.checked_tensor(tensor.values, name, library.MOVABLE, "allgather")
 
@@ -76,9 +76,9 @@ class SparseReduction:
         op: Average or Sum.
         process_set_id: the ranks that take part.
         choose: choose between gathering and the dense way in every step.
-        device: where, "" for TensorFlow's choice.
-        layout: a number that is the same on ranks that reduce the same list of tensors with the
-            same options; 0 without one, and then without `choose` and factors.
+        device: TensorFlow device, "" for TensorFlow's choice.
+        layout: a number that is equal on ranks that reduce the same list of tensors with the same
+            options. 0 if there is none; then `choose` and factors are not allowed.
         prescale: factor before the reduction.
         postscale: factor after it.
     """
@@ -123,7 +123,7 @@ class SparseReduction:
                 ]
 
     def _allreduce_counts(self, rows: Any, name: str) -> tuple[Any, Any, Any]:
-        """Returns the number of ranks, all ranks' rows, and what to wait for before results."""
+        """Returns the number of ranks, all ranks' rows, and what results must wait for."""
         [counts] = builders.allreduce_op(
             [tf.concat([[tf.constant(1, tf.int64)], rows], 0)],
             name=name,
@@ -134,7 +134,7 @@ class SparseReduction:
         return counts[0], counts[1:], counts
 
     def _allgather_counts(self, rows: Any, name: str) -> tuple[Any, Any, Any]:
-        """As _allreduce_counts, where there is no layout hash and nothing to choose."""
+        """As _allreduce_counts, without a layout hash and a choice."""
         assert not self.choose
         everybody = self._gather(tf.expand_dims(rows, 0), name)
         with tf.control_dependencies([everybody]):
@@ -170,7 +170,7 @@ class SparseReduction:
         indices = self._gather(slices.indices, f"{name}.indices")
         values = compressor.decompress(values, context)
         gathered = tf.IndexedSlices(values, indices, slices.dense_shape)
-        with tf.device("CPU:0"):  # sums in a fixed order there, so all ranks get the same bits
+        with tf.device("CPU:0"):  # sums in a fixed order, so all ranks get the same bits
             summed = with_distinct_rows(gathered)
         return summed.values, summed.indices
 
@@ -195,13 +195,13 @@ class SparseReduction:
 
 
 def times(gradient: Any, factor: Any) -> Any:
-    """Returns a gradient, of any kind and also None, times a number or scalar tensor."""
+    """Returns a gradient of any kind, or None, times a number or scalar tensor."""
     if gradient is None:
         return None
     if isinstance(gradient, tf.IndexedSlices):
         values = times(gradient.values, factor)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    if gradient.dtype in (tf.float16, tf.bfloat16):  # the factor may be out of their range
+    if gradient.dtype in (tf.float16, tf.bfloat16):  # the factor may exceed their range
         wide = tf.cast(gradient, tf.float32) * tf.cast(factor, tf.float32)
         return tf.cast(wide, gradient.dtype)
     if gradient.dtype.is_integer:
@@ -224,14 +224,14 @@ def with_distinct_rows(slices: Any) -> Any:
 
 
 def _gathering_is_dearer(slices: Any, rows: Any, table: Any) -> Any:
-    """Compares bytes received: all ranks' rows and indices, or a ring's twice the table."""
+    """Compares received bytes: all ranks' rows and indices, or twice the table for a ring."""
     elements = tf.reduce_prod(tf.shape(slices.values, out_type=tf.int64)[1:])
     row_bytes = elements * slices.values.dtype.size
     return rows * (row_bytes + slices.indices.dtype.size) > 2 * table * row_bytes
 
 
 def _sparse(compressors: Sequence[Any] | None, i: int) -> Any:
-    """The compressor for the values of tf.IndexedSlices number i."""
+    """Returns the compressor for the values of the i-th tf.IndexedSlices."""
     if compressors is None or not getattr(compressors[i], "for_sparse", False):
         return Compression.none
     return compressors[i]

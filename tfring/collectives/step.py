@@ -1,4 +1,4 @@
-"""A block of code that fails on all ranks if it fails on one: for steps in eager mode."""
+"""step: a block of code that fails on all ranks if it fails on one, for eager mode."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tfring.runtime.process_sets import checked_id
 def step(process_set: Any = None) -> Iterator[None]:
     """Makes the block fail on all ranks if it fails on one.
 
-    If an exception leaves the block on some ranks, the collectives that wait for them on the
-    others, and those that come, end with tf.errors.AbortedError, which names the rank and the
-    exception; so the block fails there, too. After the exception was caught, the ranks go on
-    together. Executions of a tf.function and Keras' fit do this by themselves. ::
+    If an exception leaves the block on some ranks, waiting and later collectives raise
+    tf.errors.AbortedError on the others. It names the rank and the exception, so the block fails
+    there, too. After the exception was caught, the ranks go on together. Executions of a
+    tf.function and Keras' fit do this by themselves. ::
 
         for images, labels in batches:
             with hvd.step():
@@ -29,7 +29,7 @@ def step(process_set: Any = None) -> Iterator[None]:
                 ...
 
     Args:
-        process_set: The ranks that go through the block together; None is all.
+        process_set: The ranks that go through the block together; None means all.
 
     Raises:
         ValueError: The process set is not registered.
@@ -37,7 +37,7 @@ def step(process_set: Any = None) -> Iterator[None]:
     run = _native.core.begin_run(checked_id(process_set))
     try:
         yield
-    except (StopIteration, tf.errors.OutOfRangeError):  # the data have come to their end
+    except (StopIteration, tf.errors.OutOfRangeError):  # the end of the data
         _native.core.end_run(run)
         raise
     except BaseException as error:

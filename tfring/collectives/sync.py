@@ -11,7 +11,7 @@ from tfring.runtime import _native, topology
 from tfring.runtime.exceptions import tf_errors
 from tfring.runtime.process_sets import ProcessSet, checked_id, global_process_set
 
-# One name for all calls: ranks may join in different places of a script, wherever their data ends.
+# One name for all calls: each rank may join at another place of the script, when its data ends.
 _JOIN_NAME = "tfring.join"
 
 
@@ -19,17 +19,18 @@ _JOIN_NAME = "tfring.join"
 def join(process_set: ProcessSet = global_process_set) -> Any:
     """Says that this rank has no more data, and waits until all ranks have said so.
 
-    Until then allreduce, allgather, broadcast, reduce, gather and barrier go on among the ranks
-    that have not joined, and Average divides by their number. A collective that needs this rank
-    (alltoall, reducescatter, scatter, a send or recv with it, one whose root it is) fails on the
-    others with FailedPreconditionError. Afterwards all ranks take part again, and default names are
-    counted from zero again.
+    Until then allreduce, allgather, broadcast, reduce, gather and barrier go on among the other
+    ranks, and Average divides by their number. A collective that needs this rank (alltoall,
+    reducescatter, scatter, send or recv with it, or any with it as the root) raises
+    FailedPreconditionError on the others. Afterwards all ranks take part again, and default names
+    count from zero.
 
     Args:
         process_set: the ranks that join. A rank that joins the global set is left out of every set.
 
     Returns:
-        The rank that joined last: an int in eager mode, else an int32 scalar, which has to run.
+        The rank that joined last: an int in eager mode, otherwise an int32 scalar, which has to
+            run.
 
     Raises:
         ValueError: the process set is unknown.
@@ -53,15 +54,15 @@ def barrier(process_set: ProcessSet | None = None) -> Any:
     op runs by itself, but only operations with a control dependency on it wait for it.
 
     Args:
-        process_set: None is the global one.
+        process_set: None means the global one.
 
     Returns:
-        The op when called while a graph is built, else None.
+        The op when called while a graph is built, otherwise None.
 
     Raises:
-        ValueError: The process set is not registered.
+        ValueError: the process set is not registered.
         tf.errors.FailedPreconditionError: tfring is not initialized.
-        tf.errors.UnavailableError: A rank was lost meanwhile; other errors as for collectives.
+        tf.errors.UnavailableError: a rank was lost meanwhile; other errors as for collectives.
     """
     chosen = global_process_set if process_set is None else process_set
     process_set_id = checked_id(chosen)
@@ -69,7 +70,7 @@ def barrier(process_set: ProcessSet | None = None) -> Any:
         arguments.require_init("barrier")
         full_name = names.collective_name("barrier", None, process_set_id=process_set_id)
         return builders.barrier_op(name=full_name, process_set_id=process_set_id)
-    # All calls share a name, because a rank that has joined makes fewer of them. So only one thread
+    # All calls share a name, because a rank that has joined makes fewer calls. So only one thread
     # of this rank can be in a barrier of the set at a time.
     with chosen.barrier_lock, tf_errors():
         _native.note_call_site()

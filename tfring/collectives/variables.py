@@ -24,16 +24,16 @@ def broadcast_variables(
 ) -> Any:
     """Assigns the root's values to the variables on every rank.
 
-    The states of Keras' seed generators, which `model.variables` contains, are left out with a
+    Leaves out the states of Keras' seed generators, which `model.variables` contains, with a
     warning: with equal states dropout would drop the same units on all ranks. (`broadcast_` takes
     them.) An empty list, as of a model that is not built, gets a warning, too.
 
     Args:
         variables: tf.Variable or keras.Variable, in the same order on every rank; any dtype but
             string.
-        root_rank: whose values all get: a rank of the whole job, also within a process set.
-        process_set: the ranks that take part; None is all.
-        inplace: accepted for Horovod's sake; the values go from variable to variable anyhow.
+        root_rank: the sender; a world rank, also within a process set.
+        process_set: the ranks that take part; None means all.
+        inplace: accepted for Horovod scripts; values always go from variable to variable.
         device: TensorFlow device for the operations, "" for TensorFlow's choice.
 
     Returns:
@@ -69,7 +69,7 @@ def broadcast_(
     Args:
         variables: tf.Variable or keras.Variable, in the same order on every rank; any dtype but
             string.
-        root_rank: whose values all get: a rank of the whole job, also within a process set.
+        root_rank: the sender; a world rank, also within a process set.
         name: the same on every rank; made up by default.
         process_set: the ranks that take part.
 
@@ -79,7 +79,7 @@ def broadcast_(
 
     Raises:
         ValueError: the process set is unknown.
-        TypeError: what is no variable.
+        TypeError: one is not a variable.
         tf.errors.InvalidArgumentError: there is no such rank in the process set.
         tf.errors.FailedPreconditionError: tfring is not initialized, or ranks differ in root,
             dtype, shape or number of variables.
@@ -101,10 +101,10 @@ def _assign(
     root_rank: int,
     process_set: Any,
 ) -> list[Any]:
-    """Broadcasts each part, which has a name and positions of variables of one dtype, as one op.
+    """Broadcasts each part as one op. A part has a name and positions of variables of one dtype.
 
-    Before it the ranks compare the parts' dtypes in a collective: if they are about to make
-    different lists of broadcasts, all of them get an error, and none waits for the others.
+    First the ranks compare the parts' dtypes in a collective. If they are about to make different
+    lists of broadcasts, all get an error, and none waits for the others.
 
     Returns:
         The result of each variable's assignment.
@@ -133,20 +133,20 @@ def _assign(
 
 
 def _without_seeds(variables: Iterable[Any]) -> list[Any]:
-    """Returns the variables that ranks should have in common; warns about others, and if none."""
+    """Returns the variables that all ranks share; warns about others, and if there are none."""
     given = list(variables)
     kept = [v for v in given if not _is_seed(v)]
     if len(kept) < len(given):
         warnings.warn(
-            "broadcast_variables leaves out the states of seed generators: dropout and other "
-            "random layers draw other numbers on every rank. Give it model.weights instead of "
-            "model.variables; broadcast_ takes them",
+            "broadcast_variables leaves out the states of seed generators, so dropout and other "
+            "random layers draw different numbers on each rank. Pass model.weights instead of "
+            "model.variables. broadcast_ includes them",
             stacklevel=3,
         )
     elif not given:
         warnings.warn(
-            "broadcast_variables got an empty list: nothing is broadcast. A model or an optimizer "
-            "has no variables before it is built: call it, or build(), first",
+            "broadcast_variables got an empty list, so it broadcasts nothing. A model or an "
+            "optimizer has no variables before it is built. Call it or its build() first",
             stacklevel=3,
         )
     return kept
@@ -164,13 +164,13 @@ def describe_variables(variables: Sequence[Any]) -> list[tuple[str, tuple[int, .
 
 
 def _tf_variable(variable: Any) -> Any:
-    """Returns the tf.Variable, which a keras.Variable holds in `value`."""
+    """Returns the tf.Variable in a keras.Variable's `value`, or the variable itself."""
     if isinstance(variable, tf.Variable):
         return variable
     value = getattr(variable, "value", None)
     if not isinstance(value, tf.Variable):
         raise TypeError(
-            f"need a tf.Variable or a keras.Variable, not {type(variable).__module__}."
-            f"{type(variable).__name__}"
+            "expected a tf.Variable or a keras.Variable, got "
+            f"{type(variable).__module__}.{type(variable).__name__}"
         )
     return value

@@ -23,7 +23,7 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
     Args:
         ext_base_name: "tensorflow"; there is nothing else in tfring that could see one.
-        verbose: accepted for Horovod's sake.
+        verbose: accepted for Horovod scripts.
     """
     del verbose
     if ext_base_name != "tensorflow":

@@ -1,1 +1,1 @@
-"""The TensorFlow ops: loading their library, building, naming and differentiating them."""
+"""The TensorFlow ops: load their library, build, name and differentiate them."""

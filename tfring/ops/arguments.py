@@ -1,8 +1,8 @@
-"""What the collectives check and prepare before they build an op.
+"""Checks and prepares the arguments of collectives before an op is built.
 
-A dtype or an option that no op can be built with is refused before the call gets a default name, so
-a refused call uses up no count, and later calls have the same names as on the other ranks. All else
-that can be wrong on one rank alone (scalars, splits, roots) goes into the request, so that every
+A dtype or an option that no op supports is refused before the call gets a default name. So a
+refused call uses up no count, and later calls have the same names as on the other ranks. Other
+values that may be wrong on one rank alone (scalars, splits, roots) go into the request, so every
 rank gets the error.
 """
 
@@ -22,12 +22,12 @@ from tfring.runtime.process_sets import checked_id, global_process_set
 
 UNNAMED = "(without a name)"
 
-# What Adasum is defined for: it divides by squared lengths.
+# Adasum divides by squared lengths, so it needs these dtypes.
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:
-    """Joins the deprecated `average` with `op`.
+    """Combines the deprecated `average` with `op`.
 
     Raises:
         ValueError: both are given.
@@ -39,7 +39,7 @@ def handle_average_backwards_compatibility(op: int | None, average: bool | None)
     if average is None:
         return Average
     warnings.warn(
-        "the parameter average is deprecated: use op=tfring.Average or op=tfring.Sum",
+        "average= is deprecated. Use op=tfring.Average or op=tfring.Sum",
         DeprecationWarning,
         stacklevel=4,
     )
@@ -47,7 +47,7 @@ def handle_average_backwards_compatibility(op: int | None, average: bool | None)
 
 
 def checked_op(op: int | None, average: bool | None = None) -> int:
-    """Returns the reduce operation's number; ValueError for one that does not exist."""
+    """Returns the reduce operation's number; raises ValueError for an unknown one."""
     if op is None or average is not None:
         op = handle_average_backwards_compatibility(op, average)
     chosen = int(op)
@@ -57,31 +57,31 @@ def checked_op(op: int | None, average: bool | None = None) -> int:
 
 
 def checked_elementwise_op(op: int, kind: str) -> int:
-    """As checked_op, for collectives that have no Adasum; NotImplementedError for that."""
+    """As checked_op, for collectives without Adasum; raises NotImplementedError for Adasum."""
     chosen = checked_op(op)
     if chosen == Adasum:
         raise NotImplementedError(
-            f"op=Adasum needs whole tensors: it is there for allreduce, not for {kind}"
+            f"op=Adasum works on whole tensors, so only allreduce supports it, not {kind}"
         )
     return chosen
 
 
 def checked_gradient(gradient: str) -> str:
-    """Returns the name of a gradient's convention; ValueError for one that does not exist."""
+    """Returns the name of a gradient's convention; raises ValueError for an unknown one."""
     if gradient not in ("sum", "mean", "horovod"):
         raise ValueError(
-            f'gradient={gradient!r}: there are "sum" (for tapes and optimizers that average), '
-            '"mean" and "horovod"'
+            f'gradient={gradient!r} is unknown. Use "sum" (for tapes and optimizers that '
+            'average), "mean" or "horovod"'
         )
     return gradient
 
 
 def begin(kind: str, process_set: Any) -> int:
-    """Returns the id of the process set that a call is about to use.
+    """Returns the id of the process set for a call.
 
     Raises:
         ValueError: the process set is not registered.
-        tf.errors.FailedPreconditionError: tfring is not initialized; `kind` is what was called.
+        tf.errors.FailedPreconditionError: tfring is not initialized; the message names `kind`.
     """
     set_id = 0 if process_set is global_process_set else checked_id(process_set)
     if not _native.core.is_initialized():
@@ -90,18 +90,18 @@ def begin(kind: str, process_set: Any) -> int:
 
 
 def require_init(what: str) -> None:
-    """Raises tf.errors.FailedPreconditionError, which says why, unless the runtime is running."""
+    """Raises tf.errors.FailedPreconditionError with the reason if the runtime is not running."""
     if _native.core.is_initialized():
         return
     try:
-        _native.core.process_sets()  # its error says why: no init yet, or a forked child
+        _native.core.process_sets()  # its error gives the reason: no init yet, or a forked child
     except _native.core.CoreError as error:
         why = topology.started_by() or error.message
         raise tf.errors.FailedPreconditionError(None, None, f"{what}: {why}") from None
 
 
 def checked_tensor(tensor: Any, name: str | None, supported: Sequence[str], kind: str) -> Any:
-    """Returns the value as a tensor; TypeError for a dtype that `kind` cannot take."""
+    """Returns the value as a tensor; raises TypeError if `kind` does not support its dtype."""
     value = tf.convert_to_tensor(tensor)
     if value.dtype.name not in supported:
         library.check_dtype(value, name or UNNAMED, supported, kind)
@@ -116,18 +116,18 @@ def checked_reducible(tensor: Any, name: str | None, kind: str, op: int) -> Any:
 
 
 def refuse_sparse(tensors: Sequence[Any], name: str | None, kind: str) -> None:
-    """Raises NotImplementedError for tf.IndexedSlices, which only allreduce takes."""
+    """Raises NotImplementedError for tf.IndexedSlices, which only allreduce supports."""
     if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
         raise NotImplementedError(
-            f"tensor {name or UNNAMED}: {kind} takes no tf.IndexedSlices; make it dense with "
-            "tf.convert_to_tensor"
+            f"tensor {name or UNNAMED}: {kind} does not support tf.IndexedSlices. Make it dense "
+            "with tf.convert_to_tensor"
         )
 
 
 def compress(
     tensors: Sequence[Any], name: str | None, compression: Any, kind: str, op: int
 ) -> list[tuple[Any, Any]]:
-    """Returns what goes over the wire for each tensor, and the compression's context."""
+    """Returns the compressed tensors, and the compression's contexts."""
     pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
     return [(checked_reducible(wire, name, kind, op), context) for wire, context in pairs]
 
@@ -145,10 +145,10 @@ def build_by_dtype(
 
 
 def by_dtype(items: Sequence[Any], name: str) -> list[tuple[str, list[int]]]:
-    """Returns, for each dtype of what has one, the name of its op and the positions in `items`.
+    """Returns, for each dtype, the name of its op and the positions in `items`.
 
-    The op of the first dtype has the plain name, so that ranks whose dtypes differ make a call
-    under one name and get an error.
+    The op of the first dtype has the plain name. So ranks whose dtypes differ call one name, and
+    get an error.
     """
     found: dict[Any, list[int]] = {}
     for i, item in enumerate(items):
@@ -160,23 +160,23 @@ def by_dtype(items: Sequence[Any], name: str) -> list[tuple[str, list[int]]]:
 
 
 def on_device(name: str) -> contextlib.AbstractContextManager[Any]:
-    """Places the ops that are built in this context; "" leaves that to TensorFlow."""
+    """Places the ops that are built in this context; with "" TensorFlow chooses."""
     device: contextlib.AbstractContextManager[Any]
     device = tf.device(name) if name else contextlib.nullcontext()
     return device
 
 
 def checked_splits(splits: Any, name: str | None) -> Any:
-    """Returns splits as an int32 or int64 tensor, or None; what is in them is checked later.
+    """Returns splits as an int32 or int64 tensor, or None. Their values are checked later.
 
     Raises:
-        TypeError: they are no integers of 32 or 64 bits.
+        TypeError: their dtype is not int32 or int64.
     """
     if splits is None:
         return None
     sizes = tf.convert_to_tensor(splits)
     if sizes.dtype == tf.float32 and sizes.shape.num_elements() == 0:
-        sizes = tf.cast(sizes, tf.int32)  # an empty list says nothing about its dtype
+        sizes = tf.cast(sizes, tf.int32)  # an empty list has no integer dtype
     label = f"splits of {name or UNNAMED}"
     library.check_dtype(sizes, label, ("int32", "int64"), "a number of rows")
     return sizes

@@ -1,13 +1,13 @@
-"""How much this rank's loss counts in the backward pass that a thread runs or traces.
+"""The weight of this rank's loss in the backward pass that a thread runs or traces.
 
-Where ranks count by what their losses divide by (docs/adr/0072), a tape or an optimizer multiplies
-rank i's gradients by its number d_i. Behind a collective they hold parts of all ranks' losses. So
-the gradient of a collective counts the loss of rank j d_j / d_i times.
+Ranks may be weighted by what their losses are divided by (docs/adr/0072). Then a tape or an
+optimizer multiplies rank i's gradients by its number d_i. Behind a collective, gradients hold parts
+of all ranks' losses. So the gradient of a collective counts the loss of rank j d_j / d_i times.
 
-TensorFlow builds the gradient of a tf.function as a function of its own, once: perhaps before it
-is known who differentiates it, and for later steps with another d. There d is looked up when the
-gradient runs. Who differentiates sets it before (`announce`, `announced`), and afterwards it is 1
-again (`over`). Such a process differentiates in one thread at a time.
+TensorFlow builds the gradient of a tf.function once, as a function of its own. At that time nobody
+may know who will differentiate it, and later steps have another d. So that gradient looks d up when
+it runs. The tape or optimizer sets d before (`announce`, `announced`), and afterwards it is 1 again
+(`over`). Such a process may differentiate in one thread at a time only.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class _Pass(threading.local):
     """The backward pass that this thread runs or traces."""
 
     count: Callable[[], Any] | None = None
-    graph: Any = None  # in which it differentiates; None in eager mode
+    graph: Any = None  # the graph in which it differentiates; None in eager mode
 
 
 class _State:
-    """Of this process; written by any thread, only ever to True."""
+    """The state of this process. Any thread may set a flag; none clears it."""
 
-    looked_up = False  # some gradient of a function looks d up
-    compiled = False  # one that XLA compiles
+    looked_up = False  # the gradient of some function looks d up
+    compiled = False  # such a gradient is compiled by XLA
 
 
 _pass = _Pass()
@@ -49,10 +49,10 @@ _sets: Any = weakref.WeakKeyDictionary()  # the last ops that set d, by graph
 
 @contextlib.contextmanager
 def counted(count: Callable[[], Any]) -> Iterator[None]:
-    """Within this context gradients of collectives count ranks.
+    """In this context gradients of collectives weigh ranks.
 
     Args:
-        count: returns d of this rank, or None where ranks count alike; called if a gradient asks.
+        count: returns d of this rank, or None if ranks weigh the same; called if a gradient asks.
     """
     before = _pass.count, _pass.graph
     _pass.count, _pass.graph = count, _graph()
@@ -65,11 +65,12 @@ def counted(count: Callable[[], Any]) -> Iterator[None]:
 def weighted(
     gradients: Sequence[Any], exchange: Callable[[list[Any]], Sequence[Any]]
 ) -> Sequence[Any]:
-    """Returns what an exchange with other ranks makes of gradients of their losses.
+    """Returns the result of an exchange with other ranks on gradients of weighted losses.
 
     Args:
         gradients: of this rank's loss, of one dtype.
-        exchange: linear in them; gets float32 for 16 bits, whose range a product may leave.
+        exchange: a linear function of them. Instead of 16-bit gradients it gets float32, because a
+            product may leave their range.
     """
     given = _count(gradients)
     if given is None:
@@ -82,11 +83,11 @@ def weighted(
 
 
 def announce(count: Any, targets: Sequence[Any]) -> Any:
-    """A context for building gradients: they run once `count` is set, where any look it up.
+    """A context for building gradients: they run after `count` is set, if any of them looks it up.
 
     Args:
-        count: d of this rank, or None where ranks count alike.
-        targets: what is differentiated. Gradients that it was computed from had an earlier d.
+        count: d of this rank, or None if ranks weigh the same.
+        targets: what is differentiated. Gradients in their history had an earlier d.
     """
     if not _looks_up():
         return contextlib.nullcontext()
@@ -94,7 +95,7 @@ def announce(count: Any, targets: Sequence[Any]) -> Any:
 
 
 def announced(loss: Any, count: Callable[[], Any]) -> Any:
-    """Returns a loss whose gradient begins by setting d, where any gradient looks it up.
+    """Returns a loss whose gradient first sets d, if any gradient looks it up.
 
     Args:
         loss: a tensor; the forward pass has been built.
@@ -115,14 +116,14 @@ def announced(loss: Any, count: Callable[[], Any]) -> Any:
 
 
 def over(gradients: Sequence[Any]) -> None:
-    """Makes d 1 again once these gradients, which were built after `announce`, are there."""
+    """Sets d to 1 again after these gradients, which were built after `announce`."""
     if not _looks_up():
         return
     _set(1.0, [g for g in gradients if g is not None])
 
 
 def _count(gradients: Sequence[Any]) -> Any:
-    """Returns d for the gradient that is being built; None where ranks count alike."""
+    """Returns d for the gradient that is being built; None if ranks weigh the same."""
     graph = _graph()
     if _pass.count is not None and graph is _pass.graph:
         return _pass.count()
@@ -133,19 +134,19 @@ def _count(gradients: Sequence[Any]) -> Any:
         outer = graph.outer_graph
         while outer is not None:
             if isinstance(outer, xla.CONTROL_FLOW_GRAPHS):
-                # The gradient of a branch can capture no variable of eager mode.
+                # The gradient of a branch cannot capture a variable of eager mode.
                 return None if _pass.count is None else _pass.count()
             outer = getattr(outer, "outer_graph", None)
         _State.compiled = True
         with graph.as_default():
             return _kept.get()
-    # What runs in a function that TensorFlow inlines waits for its own inputs only.
+    # In a function that TensorFlow inlines, an op waits for its own inputs only.
     with tf.control_dependencies(gradients):
         return _kept.get()
 
 
 def _set(count: Any, after: Sequence[Any]) -> list[Any]:
-    """Sets d once other tensors are there; returns the ops."""
+    """Sets d after other tensors are ready; returns the ops."""
     if _graph() is None:
         graph, before = None, []
     else:
@@ -173,7 +174,7 @@ def _graph() -> Any:
 
 
 def _looks_up() -> bool:
-    """Tells whether a gradient may look d up: one of a function with a collective in it."""
+    """Returns whether a gradient may look d up: that of a function with a collective."""
     graph = _graph()
     if graph is None:
         return _State.looked_up

@@ -1,8 +1,8 @@
 """Builds the ops of the collectives: one function per op.
 
-Each takes what the op's attributes need, the whole name and the id of the process set. The caller
-has checked the dtypes (tfring.ops.arguments); here a function with jit_compile=True is refused
-where XLA cannot compile the op.
+Each function takes the op's attributes, the whole name and the id of the process set. The caller
+has checked the dtypes (tfring.ops.arguments). These functions refuse jit_compile=True for an op
+that XLA cannot compile.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def allreduce_op(
 ) -> list[Any]:
     """Builds one TfringAllreduce of tensors of one dtype; returns tensors of the same shapes.
 
-    With `early`, an op in a graph on a GPU is done as soon as the GPU has all of its work, and not
-    when the results are there.
+    With `early`, an op in a graph on a GPU is done when the GPU has all of its work, before the
+    results are ready.
     """
     attributes = _reduction(op, prescale, postscale)
     if early:
@@ -61,10 +61,10 @@ def start_allreduce(
     layout_hash: int = 0,
     group: bool = False,
 ) -> Callable[[], list[Any]]:
-    """Builds what begins an allreduce under XLA; returns what builds the rest.
+    """Builds the start of an allreduce under XLA; returns a function that builds the rest.
 
-    On a GPU the compiled program goes on with other work between the two, for which it has to be
-    built: other ops that wait must not be traced in between. `allreduce_op` builds both at once.
+    On a GPU the compiled program does other work between the two. Do not trace other waiting ops in
+    between. `allreduce_op` builds both at once.
     """
     attributes = _reduction(op, prescale, postscale) | {"layout_hash": layout_hash}
     started = _build_list(
@@ -117,10 +117,10 @@ def reducescatter_op(
 def alltoall_op(
     tensor: Any, splits: Any, *, name: str, process_set_id: int = 0, gradient: str = "sum"
 ) -> tuple[Any, Any]:
-    """Builds one TfringAlltoall; returns rows and how many came from each rank.
+    """Builds one TfringAlltoall; returns the rows, and how many came from each rank.
 
-    `tensor` has the rows for all ranks, in their order; `splits`, an int32 or int64 vector, says
-    how many go to each rank, None in equal parts.
+    `tensor` holds the rows for all ranks, in rank order. `splits`, an int32 or int64 vector, says
+    how many go to each rank; None means equal parts.
     """
     inputs = {"tensor": tensor, "gradient": gradient, **_splits(splits)}
     received, received_splits = _build("alltoall", name, process_set_id, **inputs)
@@ -137,22 +137,22 @@ def reduce_op(
     postscale: float = 1.0,
     process_set_id: int = 0,
 ) -> list[Any]:
-    """Builds one TfringReduce of tensors of one dtype; returns zeros on all ranks but the root."""
+    """Builds one TfringReduce of tensors of one dtype; all ranks but the root get zeros."""
     attributes = _reduction(op, prescale, postscale)
     return _build_list("reduce", tensors, name, process_set_id, root_rank=root_rank, **attributes)
 
 
 def gather_op(tensor: Any, *, name: str, root_rank: int, process_set_id: int = 0) -> Any:
-    """Builds one TfringGather; returns no rows on all ranks but the root."""
+    """Builds one TfringGather; all ranks but the root get no rows."""
     return _build("gather", name, process_set_id, tensor=tensor, root_rank=root_rank)
 
 
 def scatter_op(
     tensor: Any, splits: Any, *, name: str, root_rank: int, process_set_id: int = 0
 ) -> Any:
-    """Builds one TfringScatter of the root's rows, with `tensor` and `splits` as in alltoall_op.
+    """Builds one TfringScatter of the root's rows; `tensor` and `splits` are as in alltoall_op.
 
-    The other ranks' tensors only say dtype and row shape, and their splits nothing.
+    The other ranks' tensors only give dtype and row shape; their splits are ignored.
     """
     inputs = {"tensor": tensor, **_splits(splits)}
     return _build("scatter", name, process_set_id, root_rank=root_rank, **inputs)
@@ -161,7 +161,7 @@ def scatter_op(
 def send_op(
     tensor: Any, *, name: str, source: int, destination: int, process_set_id: int = 0
 ) -> Any:
-    """Builds one TfringSend; returns the operation, in eager mode None."""
+    """Builds one TfringSend; returns the operation, or None in eager mode."""
     ends = {"source": source, "destination": destination}
     return _build("send", name, process_set_id, tensor=tensor, **ends)
 
@@ -169,13 +169,13 @@ def send_op(
 def recv_op(
     dtype: Any, shape: Any, *, name: str, source: int, destination: int, process_set_id: int = 0
 ) -> Any:
-    """Builds one TfringRecv; the shape may be unknown, wholly or in parts."""
+    """Builds one TfringRecv; the shape may be wholly or partly unknown."""
     ends = {"source": source, "destination": destination}
     return _build("recv", name, process_set_id, T=dtype, shape=shape, **ends)
 
 
 def barrier_op(*, name: str, process_set_id: int = 0) -> Any:
-    """Builds one TfringBarrier; returns the operation, in eager mode None."""
+    """Builds one TfringBarrier; returns the operation, or None in eager mode."""
     return _build("barrier", name, process_set_id)
 
 
@@ -190,7 +190,7 @@ def _splits(splits: Any) -> dict[str, Any]:
 
 
 def _reduction(op: int, prescale: float, postscale: float) -> dict[str, Any]:
-    """The attributes of a reduction; repr is the shortest text that gives the same double again."""
+    """The attributes of a reduction; repr gives the shortest text of the same double."""
     factors = {"prescale_factor": repr(float(prescale)), "postscale_factor": repr(float(postscale))}
     return {"reduce_op": op, **factors}
 
@@ -198,16 +198,16 @@ def _reduction(op: int, prescale: float, postscale: float) -> dict[str, Any]:
 def _build_list(
     kind: str, tensors: Sequence[Any], name: str, process_set_id: int, **attributes: Any
 ) -> list[Any]:
-    """Builds one op that takes a list of tensors of one dtype and returns as many."""
+    """Builds one op that takes and returns a list of tensors of one dtype."""
     return _hand_on(_build(kind, name, process_set_id, tensors=list(tensors), **attributes))
 
 
 def _hand_on(results: Sequence[Any]) -> list[Any]:
-    """In a graph puts one synchronous op behind the results of a collective; returns its results.
+    """In a graph, puts one synchronous op behind the results of a collective; returns its results.
 
     When an asynchronous op is done, TensorFlow hands each op that waits for one of its outputs to
-    another thread; behind a synchronous one, ops that are cheap run where it ran. Not where there
-    is a GPU, to which it would copy tensors of int32.
+    another thread. Behind a synchronous op, cheap ops run on the same thread. Not done with a GPU:
+    the op would copy int32 tensors to it.
     """
     direct = len(results) < 2 or tf.executing_eagerly() or xla.compiling() or library.on_gpus()
     if direct:
@@ -235,7 +235,7 @@ def _build(kind: str, name: str, process_set_id: int, **inputs: Any) -> Any:
 
 
 def _build_in_graph(kind: str, make: Callable[..., Any], inputs: dict[str, Any]) -> Any:
-    """Builds one op; under XLA behind all others of the function, see tfring.ops.channels."""
+    """Builds one op; under XLA, behind all others of the function (see tfring.ops.channels)."""
     name = inputs["tensor_name"]
     xla.refuse(name, kind)
     step_guard.ensure(library.load(), inputs["process_set_id"])
@@ -250,5 +250,5 @@ def _build_in_graph(kind: str, make: Callable[..., Any], inputs: dict[str, Any])
 
 
 def _node_name(kind: str, name: str) -> str:
-    """Returns a node name for people who look at graphs; it means nothing to the ranks."""
+    """Returns a node name for people who look at graphs; ranks do not use it."""
     return f"Tfring{kind.title()}_{re.sub('[^A-Za-z0-9_.-]', '_', name)}"

@@ -1,9 +1,8 @@
-"""Which line of the user's program a collective comes from: for error messages and stall reports.
+"""Finds the line of the user's program that makes a collective, for errors and stall reports.
 
-An op of a graph carries its line as an attribute, from when it was traced. An eager op has none,
-because TensorFlow keeps a kernel for each combination of attributes that it has seen, and a program
-has many lines: its line is left with the thread, where the kernel, which runs on the same thread,
-finds it.
+An op of a graph carries its line as an attribute, from its trace. An eager op cannot: TensorFlow
+keeps a kernel for each combination of attributes that it has seen, and a program has many lines.
+Its line is stored for the thread. The kernel runs on that thread and finds it.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from tfring.runtime import _native
 
 
 def find() -> str:
-    """Returns the line of the user's program that makes the present call; "" if none."""
+    """Returns the line of the user's program that makes the current call; "" if none."""
     return _native.call_site() or find_rewritten()
 
 
 def find_rewritten() -> str:
-    """Returns the user's line that runs in a function which autograph has compiled anew."""
+    """Returns the user's line in a function that autograph has rewritten."""
     frame = _native.user_frame()
     if frame is None or not _native.GENERATED.search(frame.f_code.co_filename):
         return ""
-    # TensorFlow knows which lines of the user these are, but not which file belongs to whom.
+    # TensorFlow knows which lines are the user's, but not which file belongs to whom.
     foreign = set()
     above: Any = sys._getframe()
     while above is not None:

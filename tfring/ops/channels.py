@@ -1,24 +1,25 @@
-"""Channels: what keeps collectives of one name in order, and others independent.
+"""Channels keep collectives of one name in order, and others independent.
 
 TensorFlow's automatic control dependencies order the stateful ops of a function by the resources
 that they use. So all collectives of one name in one graph have one resource as their last input,
-the channel: they run in program order, and those of different names do not wait for each other.
-A channel is an op of the graph that it is used in. It is not captured from outside, because a loop
-or condition whose gradient captures something new cannot be built, and a function that captures
+the channel. They run in program order, and those of different names do not wait for each other.
+
+A channel is an op of the graph that uses it. It is not captured from outside, for two reasons. A
+loop or condition whose gradient captures something new cannot be built. A function that captures
 something that no object holds cannot be saved.
 
 A call of a function, a loop or a condition uses the channels of all collectives inside. TensorFlow
-asks for them, see `_channels_inside`, when it has traced the function around.
+asks for them (`_channels_inside`) when it has traced the surrounding function.
 
 A function that TensorFlow derives for a gradient has no automatic control dependencies. There
-`ordered` does the same. It is told of each collective and each differentiated call: the gradient of
-a call may be a function that was derived before, for another place.
+`ordered` does the same. It learns of each collective and each differentiated call, because the
+gradient of a call may be a function that was derived earlier, for another place.
 
-Under XLA the chain takes the place of channels: one for all collectives of a compiled function,
-which keeps them in the order in which Python traced them (ops/xla/xla_kernels.cc). Each nested
-function has one of its own, and TensorFlow makes one program of them all; loops and conditions
-capture that of the function around them. A function that is not compiled itself has one that keeps
-its calls of compiled functions in order: they occupy a thread each while they wait.
+Under XLA the chain takes the place of channels. One chain for all collectives of a compiled
+function keeps them in the order in which Python traced them (ops/xla/xla_kernels.cc). Each nested
+function has its own chain, and TensorFlow makes one program of them all. Loops and conditions
+capture the chain of the surrounding function. A function that is not compiled has a chain that
+keeps its calls of compiled functions in order, because each occupies a thread while it waits.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from tensorflow.python.ops.parallel_for import pfor
 from tfring.ops import library, step_guard, xla
 
 _CHANNELS = "_tfring_channels"  # of a graph: its channels by (name, process set id)
-# All eager calls share one channel: they run one after another anyway, and have many names.
+# All eager calls share one channel: they run one after another, and have many names.
 _EAGER = ("tfring.eager", 0)
 
 _Key = tuple[str, int]  # the name of a collective and the id of its process set
-# Those of the collectives that something runs, in order, with the ids of their process sets.
+# The collectives that something runs, in order, with the ids of their process sets.
 _Keys = dict[_Key, frozenset[int]]
 # Of the chain.
 _CHAIN: _Key = ("", -1)
@@ -74,13 +75,13 @@ def channel_of_eager_calls() -> Any:
     with _lock:
         handle = _eager_channels.get(context)
         if handle is None:
-            with tf.device("CPU:0"):  # whatever the device of the first call
+            with tf.device("CPU:0"):  # whatever device the first call uses
                 handle = _eager_channels[context] = _new(_EAGER)
     return handle
 
 
 def chain() -> Any:
-    """Returns what stands in the place of a channel in a graph that XLA compiles."""
+    """Returns the stand-in for a channel in a graph that XLA compiles."""
     return _chain_of(tf.compat.v1.get_default_graph())
 
 
@@ -92,7 +93,7 @@ def _chain_of(graph: Any) -> Any:
 
 
 def in_chain(collective: Any) -> bool:
-    """Tells whether a collective, of a graph or run eagerly, is one that XLA compiles."""
+    """Returns whether a collective, of a graph or run eagerly, is one that XLA compiles."""
     channel = collective.inputs[-1]
     return not isinstance(channel, ops.EagerTensor) and channel.op.type != CHANNEL
 
@@ -104,7 +105,7 @@ def _in_graph(graph: Any, key: _Key) -> Any:
             known = {}
             setattr(graph, _CHANNELS, known)
         if key not in known:
-            # At the top level of the graph, whatever is being built around the collective.
+            # At the top level of the graph, whatever surrounds the collective.
             with graph.as_default(), tf.control_dependencies(None):
                 known[key] = _new(key)
         return known[key]
@@ -120,8 +121,8 @@ def _new(key: _Key) -> Any:
 def ordered() -> None:
     """Orders the collectives of functions without automatic control dependencies.
 
-    To be called for each collective that is built and each call of a function with collectives that
-    is differentiated; it concerns the present function and those around it.
+    Call it for each collective that is built, and for each differentiated call of a function with
+    collectives. It acts on the current function and those around it.
     """
     _order(tf.compat.v1.get_default_graph())
 
@@ -137,9 +138,9 @@ def _order(graph: Any) -> None:
 class _LateControlOutputs(list[Any]):
     """The control outputs of a function: ops that end before a call of it has ended.
 
-    TensorFlow reads them when the graph is complete and becomes a function. Only then all ops are
-    there that run collectives: loops and calls are added after what they run has been built. They
-    are put in order here, too.
+    TensorFlow reads them when the graph is complete and becomes a function. Only then do all ops
+    that run collectives exist: loops and calls are added after what they run. This class also puts
+    them in order.
     """
 
     def __init__(self, graph: Any) -> None:
@@ -162,13 +163,13 @@ class _LateControlOutputs(list[Any]):
 
 
 def _check_derived(graph: Any) -> None:
-    """Raises NotImplementedError for a derived function that XLA compiles by itself, but cannot."""
+    """Raises NotImplementedError for a derived function that XLA cannot compile alone."""
     if not isinstance(graph.outer_graph, func_graph.FuncGraph) and _has_lists(graph.inputs):
         _refuse_lists()
 
 
 def _check_call(op: Any) -> None:
-    """Raises NotImplementedError for a call that lets lists out of a function that XLA compiles."""
+    """Raises NotImplementedError for a call that returns lists from an XLA-compiled function."""
     compiled = dict(op.node_def.attr).get("_XlaMustCompile")
     if compiled is None or not compiled.b or not _has_lists(op.outputs):
         return
@@ -177,18 +178,19 @@ def _check_call(op: Any) -> None:
 
 
 def _has_lists(tensors: Any) -> bool:
-    """Whether there are lists of tensors, which the gradients of loops use.
+    """Returns whether there are lists of tensors, which the gradients of loops use.
 
-    XLA refuses them at the border of what it compiles, but only when it has run it. TensorFlow 2.21
-    then frees the variables that were assigned, though they are in use.
+    XLA refuses them at the border of a compiled function, but only after it has run it. TensorFlow
+    2.21 then frees assigned variables that are still in use.
     """
     return any(tensor.dtype == tf.variant for tensor in tensors)
 
 
 def _refuse_lists() -> None:
     raise NotImplementedError(
-        "a gradient taken outside of a function with jit_compile=True goes through a loop, which "
-        "XLA cannot compile: take the gradient inside that function, or use jit_compile=False"
+        "XLA cannot compile this gradient: it was taken outside of the function with "
+        "jit_compile=True and goes through a loop. Take the gradient inside that function, or "
+        "use jit_compile=False"
     )
 
 
@@ -207,7 +209,7 @@ def _ordered_gradient(gradient: Any, op: Any, *grads: Any) -> Any:
 
 @pfor.RegisterPFor("TfringChannel")  # type: ignore[untyped-decorator]
 def _vectorized_channel(pfor_input: Any) -> Any:
-    """Tells tf.vectorized_map and jacobians that the channel is one for all iterations."""
+    """Tells tf.vectorized_map and jacobians that all iterations share the channel."""
     op = pfor_input.op
     handle = channel(tf.compat.as_str(op.get_attr("tensor_name")), op.get_attr("process_set_id"))
     return pfor.wrap(handle, False)
@@ -222,7 +224,7 @@ def _vectorized_chain(pfor_input: Any) -> Any:
 
 @auto_control_deps.register_acd_resource_resolver  # type: ignore[untyped-decorator]
 def _channels_inside(op: Any, reads: Any, writes: Any) -> bool:
-    """Adds the channels of the collectives inside a call, loop or condition to what it writes."""
+    """Adds the channels of the collectives inside a call, loop or condition to its writes."""
     del reads
     added = False
     if op.type not in _FUNCTIONS_OF:
@@ -266,7 +268,7 @@ COLLECTIVES = frozenset(
     )
 )
 
-# The ops that run functions, and their attributes with the names of these.
+# The ops that run functions, and the attributes that name these functions.
 _FUNCTIONS_OF = {
     "PartitionedCall": ("f",),
     "StatefulPartitionedCall": ("f",),
@@ -277,7 +279,7 @@ _FUNCTIONS_OF = {
 
 
 def _keys_of(op: Any) -> _Keys:
-    """The keys of the collectives that an op of a graph runs, in order."""
+    """Returns the keys of the collectives that an op of a graph runs, in order."""
     if op.type in COLLECTIVES:
         return _keys_of_node(op.node_def, not in_chain(op))
     found: _Keys = {}
@@ -289,9 +291,9 @@ def _keys_of(op: Any) -> _Keys:
 
 
 def _keys_in(graph: Any, name: str) -> _Keys:
-    """The keys of all collectives in a function and in those that it runs.
+    """Returns the keys of all collectives in a function and in the functions that it runs.
 
-    They are read from the definition: the graph from which it was made may be gone.
+    Reads the definition: the graph that it was made from may be gone.
     """
     function = graph._get_function(name)
     if not hasattr(function, "cached_definition"):

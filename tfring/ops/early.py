@@ -1,6 +1,6 @@
-"""Registers the ops where TensorFlow is loaded already; this file itself never loads it.
+"""Registers the ops if TensorFlow is already loaded; this file never loads it.
 
-A graph or model that was saved with tfring's ops can be loaded as soon as TensorFlow knows them.
+A graph or model that was saved with tfring's ops can be loaded when TensorFlow knows the ops.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ _log = logging.getLogger("tfring")
 def register_where_loaded() -> None:
     """Registers the ops with TensorFlow, if this process has loaded it.
 
-    A library that is missing or for another TensorFlow is a warning here, because this process may
-    use no collective. The first collective raises that error.
+    If the library is missing or for another TensorFlow, this only warns: the process may use no
+    collective. The first collective raises that error.
     """
     if "tensorflow" not in sys.modules:
         return
     try:
         importlib.import_module("tfring.ops.library").register()
-    except Exception as error:  # also TensorFlow's, of a library that cannot be loaded
+    except Exception as error:  # also TensorFlow's error for a library that cannot be loaded
         _warn(str(error))
 
 
 def watch_optimizers() -> None:
-    """Has optimizers of Keras looked at that reduce nothing, if this process has loaded Keras."""
+    """Watches Keras optimizers for gradients that were not reduced, if Keras is loaded."""
     for package, watch in _KERAS.items():
         if _loaded(package):
             getattr(importlib.import_module(_UNREDUCED), watch)(sys.modules[package])
 
 
 def say_what_was_not_reduced() -> None:
-    """Says at the end of a job what these optimizers have done."""
+    """Warns at the end of a job about optimizers that reduced nothing."""
     kinds = [sys.modules[name].optimizers.Optimizer for name in _KERAS if _loaded(name)]
     if kinds:
         importlib.import_module(_UNREDUCED).at_end(kinds)
@@ -51,7 +51,7 @@ def _loaded(package: str) -> bool:
 @functools.cache
 def _warn(error: str) -> None:
     _log.warning(
-        "tfring's ops are not registered with TensorFlow: %s. The first collective will raise this "
-        "error. `tfring doctor` says which TensorFlow this tfring serves",
+        "tfring's ops are not registered with TensorFlow: %s. The first collective will raise "
+        "this error. Run `tfring doctor` to see which TensorFlow this tfring supports",
         error.rstrip("."),
     )

@@ -1,8 +1,8 @@
 """Gradients of the collectives without a root.
 
-A rank differentiates its own loss, but its tensors reach the losses of others, so each gradient has
-to say which loss of the whole job it differentiates. The parameter `gradient` of a call says it, as
-a factor of the gradient of the sum of all ranks' losses; N is the number of ranks:
+A rank differentiates its own loss, but its tensors also reach the losses of others. The parameter
+`gradient` of a call says which loss of the whole job a gradient belongs to, as a factor of the
+gradient of the sum of all ranks' losses; N is the number of ranks:
 
     gradient=        "sum"   "mean"   "horovod"
     allgather          1      1/N        1/N
@@ -10,18 +10,18 @@ a factor of the gradient of the sum of all ranks' losses; N is the number of ran
     alltoall           1      1/N         1
     reducescatter      1      1/N         N
 
-- "sum", the default, is right where a tape or an optimizer averages the gradients of variables over
-  the ranks: together they give the gradient of the mean of all ranks' losses, which is the loss of
-  one process with all data.
-- "mean" is right where nothing averages them afterwards and all ranks compute one loss.
+- "sum", the default, is right if a tape or an optimizer averages the gradients of variables over
+  the ranks. Together they give the gradient of the mean of all ranks' losses: the loss of one
+  process with all data.
+- "mean" is right if nothing averages them afterwards and all ranks compute one loss.
 - "horovod", the default under `import horovod`, is what Horovod does. Behind an averaging tape the
   gradient through an allgather or broadcast counts 1/N.
 
-Collectives that are not in the table have no choice: an allreduce and those with a root
+Other collectives have no choice: allreduce and those with a root
 (tfring.ops.rooted_gradients) have the gradient of the sum of all ranks' losses.
 
-Where ranks count by what their losses divide by, the losses are those times that: see
-tfring.ops.backward.
+If ranks are weighted by what their losses are divided by, each loss is multiplied by its weight:
+see tfring.ops.backward.
 
 Every gradient is a collective itself: all ranks must differentiate the same call. It is named after
 the call, with "grad." before it. Importing tfring.collectives registers the gradients.
@@ -39,7 +39,7 @@ from tfring.ops.reduce_ops import Average, Max, Min, Product, Sum
 
 _Gradient = TypeVar("_Gradient", bound=Callable[[Any, list[Any], str], list[Any]])
 
-# By how many times N the gradient of the sum of all ranks' losses is divided; -1: it is multiplied.
+# The gradient of the sum of all ranks' losses is divided by N this many times; -1: multiplied.
 _DIVISIONS = {
     "TfringAllgather": {"sum": 0, "mean": 1, "horovod": 1},
     "TfringBroadcast": {"sum": 0, "mean": 1, "horovod": 1},
@@ -52,18 +52,18 @@ averaging: set[str] = set()
 
 
 def gradient_of(op_type: str) -> Callable[[_Gradient], _Gradient]:
-    """A decorator that registers a function as the gradient of an op; once per process.
+    """Registers the decorated function as the gradient of an op; once per process.
 
-    The function takes the operation, whose inputs are one or more tensors, splits where it has
-    them, and the channel; a list of one gradient for each output, of its dtype, zeros for an output
-    that nobody used: the other ranks expect them from us; and the name of the gradient's
-    collective, with which the names of further ones begin. It returns one gradient for each tensor,
-    of its shape.
+    The function takes three arguments. First the operation: its inputs are one or more tensors,
+    splits if it has them, and the channel. Then a list of one gradient for each output, of its
+    dtype; zeros for an unused output, because the other ranks expect them. Last the name of the
+    gradient's collective; names of further collectives begin with it. It returns one gradient for
+    each tensor, of its shape.
     """
 
     def register(gradient: _Gradient) -> _Gradient:
         def of_all_inputs(op: Any, *grads: Any) -> list[Any]:
-            # What a user gives as output_gradients may be of another dtype.
+            # A user's output_gradients may have another dtype.
             dense = [
                 tf.zeros_like(out)
                 if grad is None
@@ -88,8 +88,8 @@ def no_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
     """Raises NotImplementedError: this collective cannot be differentiated."""
     del grads, name
     raise NotImplementedError(
-        f"{op.type} (tensor {tensor_name(op)}) has no gradient: put tf.stop_gradient around what "
-        "goes in or comes out, or use a collective that has one (allgather, alltoall, broadcast)"
+        f"{op.type} (tensor {tensor_name(op)}) has no gradient. Put tf.stop_gradient around its "
+        "input or result, or use a collective that has one (allgather, alltoall, broadcast)"
     )
 
 
@@ -97,11 +97,11 @@ def no_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
 def allreduce_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
     """The gradient of TfringAllreduce, by reduce operation.
 
-    - Sum: of the sum of all ranks' losses: Sum-allreduce of the gradients.
-    - Average: Average-allreduce of the gradients: of the sum of all ranks' losses where every rank
+    - Sum: Sum-allreduce of the gradients: of the sum of all ranks' losses.
+    - Average: Average-allreduce of the gradients: of the sum of all ranks' losses, where each rank
       has its share 1/N of the average. Horovod's rule is "the same operation and factors".
     - Min, Max: of the sum of all ranks' losses. The ranks that hold the extremum share it equally.
-    - Product: of the sum of all ranks' losses, exact also where a factor is zero.
+    - Product: of the sum of all ranks' losses, exact even if a factor is zero.
     - Adasum: none.
 
     Raises:
@@ -124,35 +124,35 @@ def allreduce_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
 
 @gradient_of("TfringAllreduceDone")
 def allreduce_done_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
-    """That of what it waits for: TfringAllreduceStart has the gradient of both."""
+    """Passes the gradients on: TfringAllreduceStart has the gradient of both."""
     del op, name
     return grads
 
 
 @gradient_of("TfringAllreduceStart")
 def allreduce_start_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
-    """As allreduce_gradient, for Sum and Average: only those need no result of the reduction.
+    """As allreduce_gradient, for Sum and Average: only these need no result of the reduction.
 
     Raises:
-        NotImplementedError: it is another operation.
+        NotImplementedError: any other operation.
     """
     if reduction(op) in (Sum, Average):
         return allreduce_gradient(op, grads, name)
     raise NotImplementedError(
-        f"tensor {tensor_name(op)}: reduced by {reduce_ops.name_of(reduction(op))}, it has no "
-        "gradient in a function with jit_compile=True; use jit_compile=False"
+        f"tensor {tensor_name(op)}: {reduce_ops.name_of(reduction(op))} has no gradient in a "
+        "function with jit_compile=True. Use jit_compile=False"
     )
 
 
 def gradients_of_selection(
     op: Any, tensors: list[Any], results: list[Any], totals: list[Any], name: str
 ) -> list[Any]:
-    """Passes gradients of a Min, Max or Product to the tensors; the analytic ones.
+    """Passes the analytic gradients of a Min, Max or Product to the tensors.
 
     Args:
         op: the operation.
         tensors: its inputs.
-        results: what the reduction of the inputs gave, of the inputs' shapes.
+        results: the reduced inputs, of the inputs' shapes.
         totals: the gradients of `results`, summed over all losses.
         name: of the gradient's collective.
 
@@ -165,8 +165,8 @@ def gradients_of_selection(
     if reduction(op) == Product:
         return _product_gradients(op, tensors, totals, name)
     raise NotImplementedError(
-        f"tensor {tensor_name(op)}: {reduce_ops.name_of(reduction(op))} has no gradient; use "
-        "op=Average or op=Sum where the result is differentiated, or put tf.stop_gradient around it"
+        f"tensor {tensor_name(op)}: {reduce_ops.name_of(reduction(op))} has no gradient. Use "
+        "op=Average or op=Sum to differentiate the result, or put tf.stop_gradient around it"
     )
 
 
@@ -175,8 +175,8 @@ def _extremum_gradients(
 ) -> list[Any]:
     prescale, postscale = factor(op, "prescale_factor"), factor(op, "postscale_factor")
     if prescale != 1.0 or postscale != 1.0:
-        # The scaled outputs may be rounded: compare with unscaled extrema. A negative prescale
-        # turns the order around.
+        # The scaled outputs may be rounded, so compare with unscaled extrema. A negative prescale
+        # reverses the order.
         kind = reduction(op)
         if prescale < 0:
             kind = Min if kind == Max else Max
@@ -203,7 +203,7 @@ def _product_gradients(op: Any, tensors: list[Any], totals: list[Any], name: str
         [tf.expand_dims(rank(), 0)], name=f"{name}.ranks", process_set_id=set_id
     )
     position = tf.math.count_nonzero(ranks < rank(), dtype=tf.int32)
-    # The product of the others without a division, which a zero would spoil.
+    # The product of the others, without a division: a factor may be zero.
     all_factors = builders.allgather_op(
         [tf.expand_dims(tensor * tf.constant(prescale, tensor.dtype), 0) for tensor in tensors],
         name=f"{name}.factors",
@@ -226,13 +226,13 @@ def _product_gradients(op: Any, tensors: list[Any], totals: list[Any], name: str
 def allgather_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
     """The gradient of TfringAllgather.
 
-    Allreduce of the outputs' gradients, of which each rank keeps its own rows. To find them the
-    ranks exchange their numbers of rows when it runs.
+    An allreduce of the outputs' gradients, of which each rank keeps its own rows. To find them, the
+    ranks exchange their numbers of rows when the gradient runs.
     """
     tensors = list(op.inputs[:-1])
     set_id = process_set(op)
     rows = tf.stack([tf.shape(tensor, out_type=tf.int64)[0] for tensor in tensors])
-    # Each rank's number and its rows, so that it does not matter who takes part.
+    # Each rank sends its rank and its rows, so any ranks may take part.
     mine = tf.expand_dims(tf.concat([[tf.cast(rank(), tf.int64)], rows], 0), 0)
     [everybody] = builders.allgather_op([mine], name=f"{name}.rows", process_set_id=set_id)
     before = everybody[:, :1] < tf.cast(rank(), tf.int64)
@@ -245,7 +245,7 @@ def allgather_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
 
 
 def _rows_from(total: Any, start: Any, tensor: Any) -> Any:
-    """As many rows as `tensor` has; written so that XLA sees that their number is fixed."""
+    """Returns as many rows as `tensor` has, in a form that shows XLA a fixed number."""
     begin = tf.concat([[start], tf.zeros([tf.rank(tensor) - 1], tf.int64)], 0)
     return tf.slice(total, begin, tf.shape(tensor, out_type=tf.int64))
 
@@ -260,7 +260,7 @@ def broadcast_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
 
 @gradient_of("TfringAlltoall")
 def alltoall_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
-    """The gradient of TfringAlltoall: each row's goes back to where the row came from.
+    """The gradient of TfringAlltoall: each row's gradient goes back to the row's sender.
 
     An alltoall with the received splits.
     """
@@ -274,12 +274,12 @@ def alltoall_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
 def reducescatter_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
     """The gradient of TfringReducescatter: the allgather of the gradients.
 
-    With Horovod's factor an allgather of the result, in Horovod's convention, has the gradient of
-    an allreduce of the same operation.
+    With Horovod's factor, an allgather of the result in Horovod's convention has the gradient of an
+    allreduce of the same operation.
 
     - Sum: the allgather of the gradients.
-    - Average: it, divided by the number of ranks.
-    - Min, Max, Product: what allreduce_gradient says.
+    - Average: the same, divided by the number of ranks.
+    - Min, Max, Product: as allreduce_gradient.
 
     The factors of the call apply to the gradient as well.
     """
@@ -302,7 +302,7 @@ def reducescatter_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
 
 
 def _over_ranks(op: Any, grads: list[Any], name: str) -> list[Any]:
-    """Allreduce of the gradients of a gather or broadcast, as its convention says."""
+    """Allreduces the gradients of a gather or broadcast in the convention of the call."""
     kind = Average if _DIVISIONS[op.type][convention(op)] else Sum
     if kind == Average and not tf.executing_eagerly():
         averaging.add(name)
@@ -315,7 +315,7 @@ def _over_ranks(op: Any, grads: list[Any], name: str) -> list[Any]:
 
 
 def in_pairs(tensors: list[Any], reduce: Callable[[list[Any]], list[Any]]) -> list[Any]:
-    """Reduces tensors of one dtype; complex ones travel as pairs of numbers.
+    """Reduces tensors of one dtype; complex tensors are sent as pairs of real numbers.
 
     Args:
         tensors: of any dtype.
@@ -332,7 +332,7 @@ def as_pair(tensor: Any) -> Any:
 
 
 def as_complex(pair: Any) -> Any:
-    """Returns the complex tensor of which `as_pair` has made this."""
+    """Returns the complex tensor from which `as_pair` made this one."""
     return tf.complex(pair[0], pair[1])
 
 

@@ -1,4 +1,4 @@
-"""A number that graphs keep from step to step, and that any of them may look up."""
+"""A number that graphs keep from step to step, and that any graph may look up."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tfring.ops import xla
 
 
 class KeptNumber:
-    """A float32 scalar of this process, by a key.
+    """A float32 scalar of this process, with a key.
 
-    It is in a table that the graph itself looks up. A graph would capture a tf.Variable, and a
-    function that captures a variable that no object tracks cannot be saved. XLA has no tables:
-    compiled functions have a variable, with a value of its own.
+    The graph looks it up in a table. A graph would capture a tf.Variable, and a function that
+    captures a variable that no object tracks cannot be saved. XLA has no tables: compiled functions
+    have a variable with a value of its own.
     """
 
     def __init__(self, key: str, default: float, *, of_gradients: bool = False) -> None:
@@ -25,9 +25,9 @@ class KeptNumber:
 
         Args:
             key: its name in the table.
-            default: the value that there is before one is set.
-            of_gradients: it is computed from gradients. Where TensorFlow uses a GPU it is a
-                variable there: the host would wait for a number that it has to put into a table.
+            default: the value before one is set.
+            of_gradients: it is computed from gradients. If TensorFlow uses a GPU, it is a variable
+                there: with a table, the host would wait for the number.
         """
         self._key = key
         self._default = self._first = default
@@ -36,7 +36,7 @@ class KeptNumber:
         self._variable: Any = None
 
     def get(self) -> Any:
-        """Returns the value at the time when this runs."""
+        """Returns the value when this runs."""
         if self._in_variable():
             return self.variable().read_value()
         with tf.device("CPU:0"):
@@ -45,7 +45,7 @@ class KeptNumber:
             )
 
     def set(self, value: Any) -> Any:
-        """Sets it; the op that is returned is ordered like any other by what it depends on."""
+        """Sets it; the returned op is ordered, like any other, by its inputs."""
         value = tf.cast(value, tf.float32)
         if self._in_variable():
             return self.variable().assign(value)
@@ -67,16 +67,16 @@ class KeptNumber:
             return self._variable
 
     def now(self) -> float:
-        """Returns the value as it is now, outside of graphs."""
+        """Returns the current value, outside of graphs."""
         with tf.init_scope():
             return float(self.get() if self._variable is None else self._variable.read_value())
 
     def forget(self) -> None:
-        """Sets it to what it was at first, everywhere."""
+        """Resets it to the default, everywhere."""
         self.begin_with(self._default)
 
     def begin_with(self, value: float) -> None:
-        """Sets it everywhere, also where it is made later."""
+        """Sets it everywhere, also in variables that are made later."""
         with tf.init_scope():
             self.set(value)
         with self._lock, tf.init_scope():
@@ -92,10 +92,10 @@ def _table() -> Any:
 
 
 def new_variable(value: Any) -> Any:
-    """Returns a new variable on the device of this call: a GPU, if there is one and none is named.
+    """Returns a new variable on this call's device: a GPU, if there is one and none is named.
 
-    Made in a thread of its own. A tf.function in which a variable is made traces itself again, even
-    if tf.init_scope is around.
+    Makes it in its own thread: a tf.function that makes a variable is traced again, even with
+    tf.init_scope.
     """
     device = eager_context.context().device_name or None
 

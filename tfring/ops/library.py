@@ -1,8 +1,7 @@
-"""The TensorFlow op library: loading it, and calling its ops.
+"""The TensorFlow op library: loads it and calls its ops.
 
-`_tfring_ops.so` works with the minor version of TensorFlow that it was built for and with no other.
-A wheel has several, of which the installed TensorFlow chooses one; the version is compared before
-the library is loaded.
+`_tfring_ops.so` works only with the minor version of TensorFlow that it was built for. A wheel has
+several; the installed TensorFlow selects one. Its version is checked before the library is loaded.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _lock = threading.RLock()  # guards both below
 _registered: Any = None  # the module of generated op wrappers
-_library: Any = None  # the same, once what depends on devices is in place, too
+_library: Any = None  # the same, when what depends on devices is loaded, too
 
 
 def outside_autograph(function: _Function) -> _Function:
-    """Keeps autograph from rewriting a function that builds ops; tracing is faster without."""
+    """Keeps autograph from rewriting a function that builds ops; tracing is faster this way."""
     return cast(_Function, tf.autograph.experimental.do_not_convert(function))
 
 
 def load() -> Any:
-    """Returns the module of generated op wrappers; loads the library at the first call.
+    """Returns the module of generated op wrappers; the first call loads the library.
 
     Raises:
         ImportError: the library is missing, or was built for another TensorFlow.
@@ -70,8 +69,8 @@ def load() -> Any:
 def register() -> Any:
     """Registers the ops, with kernels for CPUs; returns the module of generated op wrappers.
 
-    Unlike `load` it asks TensorFlow for no devices: after that CUDA_VISIBLE_DEVICES, which programs
-    set after init, would have no effect.
+    Unlike `load`, it does not ask TensorFlow for devices. After that, CUDA_VISIBLE_DEVICES would
+    have no effect, and programs set it after init.
 
     Raises:
         ImportError: the library is missing, or was built for another TensorFlow.
@@ -86,9 +85,9 @@ def register() -> Any:
 def load_ops() -> None:
     """Registers the ops of the collectives with TensorFlow, with their kernels for GPUs.
 
-    tf.saved_model.load needs this in a process that has used no collective yet, and did not load
-    TensorFlow before init: there `init` registers them, with kernels for CPUs. To run what was
-    loaded takes init, too.
+    tf.saved_model.load needs this in a process that has used no collective yet and did not load
+    TensorFlow before init. (Otherwise `init` registers the ops, with kernels for CPUs.) To run the
+    loaded model, also call init.
 
     Raises:
         ImportError: the library is missing, or was built for another TensorFlow.
@@ -97,7 +96,7 @@ def load_ops() -> None:
 
 
 def folder() -> pathlib.Path:
-    """Returns the folder of the libraries for the TensorFlow that is installed.
+    """Returns the folder of the libraries for the installed TensorFlow.
 
     Raises:
         ImportError: there is none.
@@ -105,9 +104,8 @@ def folder() -> pathlib.Path:
     found, served = _native.ops_folder(tf.__version__), _native.minors_served()
     if served and found == _native.library_dir() and not (found / BUILD_FILE).exists():
         raise ImportError(
-            f"TensorFlow {tf.__version__} is installed, and this tfring serves "
-            f"{', '.join(served)}. "
-            f'Run: pip install "tensorflow=={served[-1]}.*", or {_BUILD}.'
+            f"TensorFlow {tf.__version__} is installed, but this tfring supports "
+            f'{", ".join(served)}. Run: pip install "tensorflow=={served[-1]}.*", or {_BUILD}.'
         )
     check_tensorflow_version(built_for(found), tf.__version__)
     return found
@@ -115,9 +113,9 @@ def folder() -> pathlib.Path:
 
 @functools.cache
 def on_gpus() -> bool:
-    """Tells whether TensorFlow sees a GPU, so that it may place collectives there.
+    """Returns whether TensorFlow sees a GPU, so that it may place collectives there.
 
-    Does not initialise the GPU, and settings of it can still be changed.
+    Does not initialise the GPU: the program can still change its settings.
     """
     return bool(tf.config.list_physical_devices("GPU"))
 
@@ -132,25 +130,25 @@ def built_for(folder: pathlib.Path) -> str:
         version = json.loads((folder / BUILD_FILE).read_text())["tensorflow"]
     except (OSError, ValueError, KeyError) as error:
         raise ImportError(
-            f"tfring's op library in {folder} is incomplete ({error}): install tfring again, or "
+            f"tfring's op library in {folder} is incomplete ({error}). Install tfring again, or "
             "build it (see CONTRIBUTING.md)"
         ) from error
     return str(version)
 
 
 def check_tensorflow_version(built: str, installed: str) -> None:
-    """Raises ImportError unless both are of one minor version."""
+    """Raises ImportError unless both have the same minor version."""
     wanted = ".".join(built.split(".")[:2])
     if installed.split(".")[:2] == wanted.split("."):
         return
     raise ImportError(
-        f"TensorFlow {installed} is installed, and this tfring serves {wanted} (it was built for "
-        f'{built}). Run: pip install "tensorflow=={wanted}.*", or {_BUILD}.'
+        f"TensorFlow {installed} is installed, but this tfring supports {wanted} (it was built "
+        f'for {built}). Run: pip install "tensorflow=={wanted}.*", or {_BUILD}.'
     )
 
 
 def output_counters() -> dict[str, int]:
-    """Returns how many outputs took over an input's buffer ("forwarded") or not ("allocated").
+    """Returns how many outputs reused an input's buffer ("forwarded") or did not ("allocated").
 
     Counts all ops of this process since the library was loaded.
     """
@@ -162,23 +160,23 @@ def output_counters() -> dict[str, int]:
 
 
 def joins(process_set_id: int) -> int:
-    """Returns how often all ranks of the process set have joined, since the library was loaded."""
+    """Returns how often all ranks of the process set have joined since the library was loaded."""
     if _library is None:
         return 0
     return int(_functions().TfringJoins(process_set_id))
 
 
 def steps_in_flight() -> int:
-    """Returns how many executions of graphs with collectives are known now; for tests."""
+    """Returns how many executions of graphs with collectives are now known; for tests."""
     load()
     return int(_functions().TfringStepsInFlight())
 
 
 def input_microseconds() -> int | None:
-    """Returns for how long tf.data has kept this process waiting for elements so far.
+    """Returns how long tf.data has kept this process waiting for elements.
 
-    In microseconds, of all iterators together; None where TensorFlow does not count that. Takes
-    about 0.1 ms.
+    In microseconds, of all iterators together; None if TensorFlow does not count that. Takes about
+    0.1 ms.
     """
     load()
     counted = int(_functions().TfringInputMicroseconds())
@@ -197,7 +195,7 @@ def _functions() -> Any:
 
 
 def check_dtype(tensor: Any, name: str, supported: Sequence[str], kind: str) -> None:
-    """Raises TypeError naming tensor, dtype and what is supported."""
+    """Raises TypeError with the tensor, its dtype and the supported dtypes."""
     if tensor.dtype.name not in supported:
         raise TypeError(
             f"tensor {name} has dtype {tensor.dtype.name}, which {kind} does not support; "
@@ -206,7 +204,7 @@ def check_dtype(tensor: Any, name: str, supported: Sequence[str], kind: str) -> 
 
 
 def xla_trouble() -> str:
-    """Returns why collectives cannot be compiled by XLA in this process, or ""."""
+    """Returns why XLA cannot compile collectives in this process, or ""."""
     load()
     return xla.trouble()
 

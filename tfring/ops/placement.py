@@ -1,8 +1,8 @@
-"""On which device an eager collective runs, and how many GPUs a rank should see.
+"""The device of an eager collective, and how many GPUs a rank should see.
 
-An eager collective runs where its tensors are. TensorFlow runs an op on a GPU if it has a kernel
-for that, and would copy tensors of the host to the GPU and the result back. In graphs TensorFlow
-chooses: there, mostly, it does not know yet where a tensor will be.
+An eager collective runs where its tensors are. TensorFlow runs an op on a GPU if there is a kernel
+for it, and would copy host tensors to the GPU and the result back. In graphs TensorFlow chooses,
+mostly before it knows where a tensor will be.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HOST = "CPU:0"
 def beside(tensors: Iterable[Any]) -> Any:
     """Returns a context in which an eager op runs where its tensors are.
 
-    It changes nothing in a graph, without a GPU, inside a tf.device, without tensors, and for those
+    It has no effect in a graph, without a GPU, inside a tf.device, without tensors, and for tensors
     on several devices.
 
     Args:
@@ -44,7 +44,7 @@ def beside(tensors: Iterable[Any]) -> Any:
 
 
 def always_early() -> bool:
-    """Tells whether every op that is built for a graph is done early: see builders.allreduce_op.
+    """Returns whether every op of a graph is done early (see builders.allreduce_op).
 
     Eager ops always are.
     """
@@ -52,9 +52,9 @@ def always_early() -> bool:
 
 
 def check_gpus() -> None:
-    """Warns once if this rank sees GPUs that are for other ranks of its host.
+    """Warns once if this rank sees GPUs of other ranks on its host.
 
-    For every collective that is called: by then a program has chosen its GPU if it ever does.
+    Called for every collective: by then a program has chosen its GPU, if it ever does.
     """
     if library.on_gpus() and topology.is_initialized():
         _warn_of_gpus_of_others()
@@ -67,10 +67,11 @@ def _warn_of_gpus_of_others() -> None:
     if seen < 2 or ranks < 2:
         return
     _log.warning(
-        "rank %d sees %d GPUs and uses one of them, and %d ranks are on this host: TensorFlow "
-        "takes memory on every GPU that it sees, so the ranks take each other's. After init, and "
-        "before anything uses a GPU, call tf.config.set_visible_devices("
-        "tf.config.list_physical_devices('GPU')[hvd.local_rank()], 'GPU')",
+        "rank %d sees %d GPUs and uses one of them, and %d ranks are on this host. TensorFlow "
+        "takes memory on every GPU that it sees, so these ranks compete for it. After init, and "
+        "before anything uses a GPU, call "
+        "tf.config.set_visible_devices(tf.config.list_physical_devices('GPU')[hvd.local_rank()], "
+        "'GPU')",
         topology.rank(),
         seen,
         ranks,
@@ -83,6 +84,6 @@ def _async_completion() -> bool:
 
 
 def _memory_of(tensor: Any) -> str:
-    """The device in whose memory a tensor is; one of int32 that a GPU has made is on the host."""
+    """Returns the device whose memory holds a tensor; int32 tensors of a GPU are on the host."""
     device: str | None = getattr(tensor, "backing_device", None)
     return HOST if device is None else device

@@ -22,8 +22,8 @@ NAMES: Final[dict[int, str]] = {
 
 
 def name_of(op: int) -> str:
-    """Returns "Average" for 0 and so on; raises ValueError for a number that is no operation."""
+    """Returns "Average" for 0 and so on; raises ValueError for an unknown number."""
     if op not in NAMES:
         known = ", ".join(f"{name}={number}" for number, name in NAMES.items())
-        raise ValueError(f"{op!r} is not a reduce operation; use one of {known}")
+        raise ValueError(f"{op!r} is not a reduce operation. Use one of {known}")
     return NAMES[op]

@@ -1,8 +1,8 @@
 """Gradients of the collectives with a root: of the sum of all ranks' losses.
 
-Horovod has none of these collectives, so these gradients are the analytic ones. Every rank has to
-differentiate the call, as for all collectives: its loss has to contain its result, zeros and empty
-tensors included.
+Horovod has none of these collectives, so these gradients are the analytic ones. As for all
+collectives, every rank has to differentiate the call: its loss must contain its own result, even
+zeros and empty tensors.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def reduce_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
     """The gradient of TfringReduce: of the sum of all ranks' losses.
 
     Only the root's loss depends on the tensors; the zeros of the others are constants. So it is the
-    root's gradient, broadcast: for Sum as it is, for Average divided by the number of ranks that
-    took part, for Min, Max and Product shared as in gradients.allreduce_gradient; times the
-    factors of the call.
+    root's gradient, broadcast. For Average it is divided by the number of ranks that took part.
+    Min, Max and Product share it as in gradients.allreduce_gradient. The factors of the call
+    multiply it.
     """
     set_id, root = _call(op)
     totals = builders.broadcast_op(grads, name=name, root_rank=root, process_set_id=set_id)
@@ -58,19 +58,19 @@ def gather_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
 def scatter_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
     """The gradient of TfringScatter: of the sum of all ranks' losses.
 
-    The root gets the gradients of all rows: a gather. The other ranks' tensors are not used, their
-    gradients are zeros.
+    The root gets the gradients of all rows: a gather. The other ranks' tensors are not used, so
+    their gradients are zeros.
     """
     tensor = op.inputs[0]
     set_id, root = _call(op)
     gathered = builders.gather_op(grads[0], name=name, root_rank=root, process_set_id=set_id)
-    # No rows on the others: zeros for all of theirs.
+    # The other ranks get no rows, so all their gradients are zeros.
     missing = tf.zeros_like(tensor)[tf.shape(gathered)[0] :]
     return [tf.ensure_shape(tf.concat([gathered, missing], 0), tensor.shape)]
 
 
 def _call(op: Any) -> tuple[int, int]:
-    """The process set and the root."""
+    """Returns the process set and the root."""
     return gradients.process_set(op), int(op.get_attr("root_rank"))
 
 

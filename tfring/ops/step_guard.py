@@ -1,11 +1,11 @@
 """The guard of a step: tells the other ranks when an execution of a graph fails on this one.
 
-An op that fails ends its step on its own rank only. The other ranks would wait for the collectives
-that this rank does not call any more, or take those of its next step for them. A collective that
-waits notices the failure itself; the guard, an op that runs when the graph starts, notices it at
-any time: before the first collective, between two, and after the last (ops/kernels/step_runs.h).
+A failing op ends the step on its own rank only. The other ranks would wait for collectives that
+this rank no longer calls, or match them with those of its next step. A waiting collective notices
+the failure itself. The guard is an op that runs when the graph starts. It notices a failure at any
+time: before the first collective, between two, and after the last (ops/kernels/step_runs.h).
 
-Eager mode has no steps. In a TF1 graph the collectives that wait notice a failure, nobody else.
+Eager mode has no steps. In a TF1 graph only the waiting collectives notice a failure.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _GUARDS = "_tfring_guards"
 
 
 def ensure(ops_library: Any, process_set_id: int) -> None:
-    """Puts a guard into the graph that is being built and those around it, if they have none yet.
+    """Puts a guard into the current graph and those around it, if they have none yet.
 
-    Functions around it have to fail as a whole, too. Left out are bodies of loops and conditions,
-    where it would run each time or not at all, and what XLA compiles.
+    Surrounding functions have to fail as a whole, too. Bodies of loops and conditions get none:
+    there it would run each time or not at all. Neither does a function that XLA compiles.
 
     Args:
-        ops_library: The module of generated op wrappers.
-        process_set_id: The process set of the collective that is about to be built.
+        ops_library: the module of generated op wrappers.
+        process_set_id: the process set of the collective that is about to be built.
     """
     if tf.executing_eagerly():
         return
@@ -44,17 +44,17 @@ def ensure(ops_library: Any, process_set_id: int) -> None:
 
 
 def ensure_around(ops_library: Any, call: Any, process_set_id: int) -> None:
-    """The same for the graph of a call, and those around it.
+    """Puts a guard into the graph of a call and those around it.
 
-    What is called may be a function that was traced before, where the graph of the call was not
-    around it. To be called while TensorFlow puts the ops of that graph in order: it takes no notice
-    of ops that are added then, so the guard becomes a control input of the call. It is one in any
-    case: what is called may fail at once, and the step around it has to have begun by then.
+    The called function may have been traced earlier, outside of the call's graph. Call this while
+    TensorFlow puts the ops of that graph in order. TensorFlow ignores ops that are added then, so
+    the guard becomes a control input of the call. It always is one: the called function may fail at
+    once, and by then the surrounding step must have begun.
 
     Args:
-        ops_library: The module of generated op wrappers.
-        call: The op that calls a function with collectives, or runs it in a loop or condition.
-        process_set_id: The process set of such a collective.
+        ops_library: the module of generated op wrappers.
+        call: the op that calls a function with collectives, or runs it in a loop or condition.
+        process_set_id: the process set of a collective inside.
     """
     _guard_all(ops_library, call.graph, process_set_id, call)
 
@@ -82,11 +82,11 @@ def _make(ops_library: Any, graph: Any, process_set_id: int) -> Any:
         guard = ops_library.tfring_step_guard(process_set_id=process_set_id)
     order = getattr(graph, "experimental_acd_manager", None)
     if order is not None:
-        # Else it would wait for every stateful op that was traced before it, as a tf.py_function.
+        # Otherwise it would wait for every stateful op traced before it, such as a tf.py_function.
         order.run_independently(guard)
     return guard
 
 
 def _is_compiled(graph: Any) -> bool:
-    """Whether XLA compiles it. While it is traced, the graph around it is in the context of XLA."""
+    """Returns whether XLA compiles it. During its trace, the outer graph is in an XLA context."""
     return bool(control_flow_util.GraphOrParentsInXlaContext(graph.outer_graph))

@@ -1,4 +1,4 @@
-"""Rank and size as tensors: read when a graph runs, so that no graph contains today's values."""
+"""Rank and size as tensors: read when a graph runs, so no graph contains old values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def local_size_op(name: str | None = None) -> Any:
 @library.outside_autograph
 def local_rank_op(name: str | None = None) -> Any:
     """Returns this process's rank within its host as an int32 scalar, read when the op runs."""
-    if topology.slot() is not None:  # the runtime numbers ranks of a host without holes
+    if topology.slot() is not None:  # the runtime numbers a host's ranks without gaps
         return tf.constant(topology.slot(), tf.int32, name=name)
     return library.load().tfring_local_rank(name=name)
 

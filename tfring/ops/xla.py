@@ -1,13 +1,12 @@
-"""jit_compile=True: what can be compiled, and in which order it runs.
+"""jit_compile=True: which collectives XLA can compile, and their order.
 
-`_tfring_xla.so` tells XLA how to compile the collectives that training uses. It is a library of its
-own because it needs more of TensorFlow than the ops do; where it cannot be loaded, everything works
-but jit_compile=True. tfring.ops.library loads it.
+`_tfring_xla.so` tells XLA how to compile the collectives that training uses. It is a separate
+library because it needs more of TensorFlow than the ops do. If it cannot be loaded, everything but
+jit_compile=True works. tfring.ops.library loads it.
 
 A compiled program runs its collectives one after another, so all ranks must run them in one order:
-see tfring.ops.channels.
-
-On a GPU a collective need not be waited for where it begins: see `builders.start_allreduce`.
+see tfring.ops.channels. On a GPU a collective can start without waiting for its end: see
+`builders.start_allreduce`.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
 LIBRARY = "_tfring_xla.so"
-# What the library can compile.
+# The collectives that the library can compile.
 COMPILED = ("allreduce", "allreduce_start", "allreduce_done", "allgather", "broadcast")
 
-# The graphs of branches and loops, which belong to the function around them.
+# The graphs of branches and loops, which belong to the surrounding function.
 CONTROL_FLOW_GRAPHS = (
     control_flow.CondBranchFuncGraph,
     control_flow.WhileBodyFuncGraph,
@@ -39,19 +38,19 @@ _building = threading.local()  # .gradient: of a compiled collective
 
 
 class _State:
-    """Why the library is not in use; "" once it is. Written by `load`, under the caller's lock."""
+    """Why the library is not in use; "" if it is. `load` writes it, under the caller's lock."""
 
     trouble = "it has not been loaded"
 
 
 _UNCOMPILED = (
-    "jit_compile=False, in tf.function or in compile() "
-    '(where "auto", the default, means True as soon as there is a GPU)'
+    'jit_compile=False, in tf.function or in compile() (where "auto", the default, means True if '
+    "there is a GPU)"
 )
 
 
 def load(folder: pathlib.Path) -> None:
-    """Loads the library from `folder` if that is possible; `trouble` says why it was not."""
+    """Loads the library from `folder` if possible; otherwise `trouble` returns the reason."""
     path = folder / LIBRARY
     if not path.exists():
         _State.trouble = f"this tfring was built without {LIBRARY}{_reason(tf.__version__)}"
@@ -69,7 +68,7 @@ def _reason(version: str) -> str:
     """Returns why there is no library for a version of TensorFlow, if that is the reason."""
     if [int(part) for part in version.split(".")[:2]] >= [2, 18]:
         return ""
-    return f", which needs TensorFlow 2.18 or newer, and TensorFlow {version} is installed"
+    return f", which needs TensorFlow 2.18 or newer; TensorFlow {version} is installed"
 
 
 def trouble() -> str:
@@ -82,7 +81,7 @@ def trouble() -> str:
 
 
 def compiling() -> bool:
-    """Tells whether a function with jit_compile=True is being traced, or its gradient."""
+    """Returns whether a function with jit_compile=True, or its gradient, is being traced."""
     if tf.executing_eagerly():
         return False
     graph = tf.compat.v1.get_default_graph()
@@ -90,19 +89,18 @@ def compiling() -> bool:
 
 
 def in_compiled(graph: Any) -> bool:
-    """Tells whether a graph is part of a function with jit_compile=True that is being traced."""
+    """Returns whether a graph is part of a function with jit_compile=True that is being traced."""
     return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
 def refuse(name: str, kind: str) -> None:
-    """Raises NotImplementedError where a collective is traced for XLA but cannot be compiled.
+    """Raises NotImplementedError for a collective that is traced for XLA but cannot be compiled.
 
-    TensorFlow would refuse it as well, but only when the function runs, and would not say what to
-    do.
+    TensorFlow would refuse it only when the function runs, and would not say what to do.
 
     Args:
         name: of the tensor.
-        kind: of the collective; one that is not in COMPILED cannot be compiled.
+        kind: of the collective; only those in COMPILED can be compiled.
     """
     if not compiling():
         return
@@ -116,19 +114,19 @@ def refuse(name: str, kind: str) -> None:
         dense = "make gradients dense with sparse_as_dense=True, or " if "Slices" in kind else ""
         kind = kind.partition("_")[0]
         raise NotImplementedError(
-            f"the {kind} of {name} is inside a function with jit_compile=True and "
-            f"{reason}; {dense}use {_UNCOMPILED}"
+            f"the {kind} of {name} is inside a function with jit_compile=True and {reason}; "
+            f"{dense}use {_UNCOMPILED}"
         )
 
 
 def refuse_traced_before(name: str) -> None:
     """Raises NotImplementedError for a call that a function with jit_compile=True makes.
 
-    The library refuses it as well, but only after TensorFlow has looked for other ops that XLA does
-    not know, such as those that compare the ranks in their first steps.
+    The library refuses it as well, but TensorFlow looks first for other ops that XLA does not know,
+    such as those that compare the ranks in their first steps.
 
     Args:
-        name: of a tensor in the function that is called, which was traced for TensorFlow.
+        name: of a tensor in the called function, which was traced for TensorFlow.
     """
     raise NotImplementedError(
         f"A function with jit_compile=True calls one that was traced without it, which reduces "
@@ -139,7 +137,7 @@ def refuse_traced_before(name: str) -> None:
 def outside_clusters() -> Any:
     """A context for building a collective without jit_compile=True: XLA must not compile it.
 
-    With --tf_xla_auto_jit TensorFlow compiles clusters of ops of any graph. It would take these
+    With --tf_xla_auto_jit TensorFlow compiles clusters of ops of any graph. It would include these
     collectives, which are not in the chain.
     """
     if tf.executing_eagerly():
@@ -152,12 +150,12 @@ def compiled_gradient(
 ) -> Callable[..., Any]:
     """Wraps a gradient so that its collectives are compiled if the differentiated one is.
 
-    When a tape outside of a function with jit_compile=True differentiates it, TensorFlow builds the
-    gradient in a graph that does not tell that it will be compiled.
+    A tape may differentiate a function with jit_compile=True from outside. TensorFlow then builds
+    the gradient in a graph that does not show that it will be compiled.
 
     Args:
-        gradient: Builds the gradient of an op.
-        is_compiled: Whether an op is compiled.
+        gradient: builds the gradient of an op.
+        is_compiled: returns whether an op is compiled.
     """
 
     @functools.wraps(gradient)

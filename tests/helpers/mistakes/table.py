@@ -274,7 +274,7 @@ _PROGRAMS = (
     Mistake(
         "26",
         "a TensorFlow that is not served",
-        "ImportError: TensorFlow 2.19.0 is installed, and this tfring serves ",
+        "ImportError: TensorFlow 2.19.0 is installed, but this tfring supports ",
         'Run: pip install "tensorflow==',
         program=_program('tf.__version__ = "2.19.0"\nhvd.allreduce(tf.ones(3))'),
     ),

@@ -104,15 +104,15 @@ BAD_CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "reducescatter bool": (lambda: tfring.reducescatter([True]), "dtype bool"),
     "reduce Adasum": (
         lambda: tfring.reduce(1.0, 0, op=tfring.Adasum),
-        "Adasum needs whole tensors",
+        "Adasum works on whole tensors",
     ),
     "reducescatter Adasum": (
         lambda: tfring.reducescatter([1.0], op=tfring.Adasum),
-        "Adasum needs whole tensors",
+        "Adasum works on whole tensors",
     ),
     "grouped reducescatter Adasum": (
         lambda: tfring.grouped_reducescatter([[1.0]], op=tfring.Adasum),
-        "Adasum needs whole tensors",
+        "Adasum works on whole tensors",
     ),
     "allreduce Adasum": (
         lambda: tfring.allreduce(1, op=tfring.Adasum),

@@ -58,14 +58,14 @@ def test_one_that_is_not_served(folder: Path) -> None:
     with pytest.raises(ImportError) as caught:
         library.folder()
     said = str(caught.value)
-    assert f"TensorFlow {tf.__version__} is installed, and this tfring serves 2.1, 2.2." in said
+    assert f"TensorFlow {tf.__version__} is installed, but this tfring supports 2.1, 2.2." in said
     assert 'pip install "tensorflow==2.2.*"' in said and "\n" not in said
 
 
 def test_a_folder_that_holds_another_build_is_refused(folder: Path) -> None:
     serve(folder, INSTALLED)
     (folder / f"tensorflow-{INSTALLED}" / library.BUILD_FILE).write_text('{"tensorflow": "2.2.0"}')
-    with pytest.raises(ImportError, match=r"serves 2\.2 \(it was built for 2\.2\.0\)"):
+    with pytest.raises(ImportError, match=r"supports 2\.2 \(it was built for 2\.2\.0\)"):
         library.folder()
 
 
@@ -81,12 +81,12 @@ def test_doctor_says_what_is_served(folder: Path) -> None:
     serve(folder, "2.1", "2.2")
     findings = installed.Findings()
     installed.tensorflow(findings)
-    assert "is installed, and this tfring serves 2.1, 2.2." in findings.problems[0]
+    assert "is installed, but this tfring supports 2.1, 2.2." in findings.problems[0]
 
 
 def test_jit_compile_needs_a_newer_tensorflow() -> None:
     assert xla._reason("2.18.0") == xla._reason("2.21.1") == xla._reason("3.0.0") == ""
-    assert "needs TensorFlow 2.18 or newer, and TensorFlow 2.17.1 is" in xla._reason("2.17.1")
+    assert "needs TensorFlow 2.18 or newer; TensorFlow 2.17.1 is" in xla._reason("2.17.1")
 
 
 def test_libraries_in_such_a_folder_work(tmp_path: Path) -> None:

@@ -115,4 +115,4 @@ def test_a_library_that_is_missing_is_a_warning_and_then_an_error(tmp_path: Path
     )
     assert "INIT" in done.stdout and "ERROR" in done.stdout, done.stderr
     assert done.stderr.count("tfring's ops are not registered with TensorFlow") == 1
-    assert "`tfring doctor` says which TensorFlow this tfring serves" in done.stderr
+    assert "Run `tfring doctor` to see which TensorFlow this tfring supports" in done.stderr
