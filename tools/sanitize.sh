@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# sanitize.sh BUILD [--build-only]: the C++ tests of `make test` with address and undefined, then those
-# with threads in them with thread. Each in its own folder beside BUILD.
+# sanitize.sh BUILD [--build-only]: the C++ tests of `make test` with the address and undefined
+# sanitizers, then the tests with threads with the thread sanitizer. Each in a folder beside BUILD.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build_only=${2:-}
@@ -26,7 +26,7 @@ export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 echo "== address, undefined"
-# Not whether the simulators' checks can fail: the simulators themselves run here.
+# Leaves out sim_checker_test: it tests the simulator's checks, and the simulator itself runs here.
 run "$1-address" address,undefined tfring_tests --exclude-regex '^sim_checker_test$'
 echo "== thread"
 run "$1-thread" thread tests_with_threads --label-regex '^threads$'

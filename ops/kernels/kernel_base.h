@@ -39,10 +39,10 @@ struct KernelCall {
 // 4. When the collective has ended, a thread of the pool runs `finish`, sets the op's status and
 //    calls `done`. TensorFlow may run the ops that follow on that same thread.
 //
-// Of an op on a GPU, the tensors are in device memory (but for int32, see registration.cc), which
-// belongs to the stream on which TensorFlow computes: the call goes with that stream, and the
-// runtime is told which of its work comes before. `done` comes when the results are there; with
-// `early` when the stream waits for them, so that whoever called the op waits for nothing.
+// For an op on a GPU, the tensors are in device memory (except int32, see registration.cc), which
+// belongs to the stream on which TensorFlow computes. The call carries that stream and a mark of
+// the work that comes before it. `done` comes when the results are there; with `early` already when
+// the stream waits for them, so the caller of the op does not wait.
 //
 // There is one instance per node of a graph; TensorFlow keeps it until its last call has ended.
 // Constant after construction, so several executor threads may use it at once.

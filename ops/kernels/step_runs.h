@@ -17,41 +17,66 @@
 namespace tfring {
 
 // Tells the runtime which executions of graphs use collectives on this rank, and which of them
-// fail: the other ranks' have to fail, too, and nobody may wait for what a failed one does not call
-// any more (RankRuntime::FailRun).
+// fail. If one fails, the same execution fails on all ranks: no rank may wait for collectives that
+// the failed one no longer calls (RankRuntime::FailRun).
 //
-// A step here is what has a step id of TensorFlow's. A function that is called within a step is
-// often a step by itself, but all of them share one cancellation manager and fail together: they
-// are one run of the runtime's.
+// A step is an execution with one TensorFlow step id. A function that a step calls is often a step
+// with another id. Both share one cancellation manager and fail together, so they are one run of
+// the runtime.
 //
-// When an op fails, the executor first aborts the rendezvous of its own step with the error and
-// then cancels the manager, which runs our callback. The rendezvous of the steps around it are
-// aborted later, when the called function has ended. A run that ends well cancels the manager, too,
-// when it is destroyed. What tells the two apart, and gives the cause, are the rendezvous.
+// When an op fails, the executor first aborts the rendezvous of its step with the error and then
+// cancels the manager, which runs our callback. The rendezvous of the steps around it are aborted
+// later, when the called function has ended. A run that succeeds also cancels the manager, when the
+// manager is destroyed. Only the rendezvous tell success from failure, and give the cause.
 //
 // A step is known here from its guard (TfringStepGuard), which runs when the graph starts, to its
-// end; without a guard (eager mode, TF1 sessions, bodies of loops) while collectives of it wait.
+// end. A step without a guard (eager mode, TF1 sessions, bodies of loops) is known while its
+// collectives wait.
+//
+// How a run moves between the fields, with Run::State in brackets:
+//
+//                first guard or collective
+//                            |
+//                            v
+//          runs_; guarded_ if it has a guard    [kOpen]
+//              |                     |
+//              |                     | cancelled, and the outcome is not known yet
+//              |                     v
+//              |             also closing_      [kClosing]
+//              |                     |
+//              | outcome known       | outcome known, or waited long enough (CloseLocked)
+//              v                     v
+//            in none of the three fields        [kOver]
+//              |                     |
+//              | succeeded           | failed
+//              v                     v
+//          forgotten             failed_runs_: until its steps have ended
+//                                unsafe_: until WaitForFailed has waited for its XLA programs
+//                                failed_, if it had a guard: until another run begins or no
+//                                executor uses its steps
+//
 // Thread-safe; never destroyed.
 class StepRuns final : public Steps {
  public:
   static StepRuns& Get();
 
-  // The guard of a graph runs: the step may use the process set.
+  // Called by the guard of a graph: the step may use the process set.
   void Guard(tensorflow::OpKernelContext* context, ProcessSetId process_set);
 
-  // A collective is about to wait; returns the run that it belongs to, number 0 for none. If that
-  // has failed already, the runtime knows it afterwards and refuses the call.
+  // Call this before a collective waits. Returns its run, number 0 for none. If the run has failed
+  // already, the runtime learns that here and refuses the collective.
   StepRun Enter(tensorflow::OpKernelContext* context, ProcessSetId process_set);
-  // It has ended; to be called before TensorFlow's `done`, after which the step may be gone. `run`
-  // is the number that Enter returned. `failure`: not ok if the run fails because of it, of which
-  // the guard may not have run yet.
+  // Call this when the collective has ended, before TensorFlow's `done`, after which the step may
+  // be gone. `run` is the number that Enter returned. `failure` is not ok if the run fails because
+  // of this collective; the guard of the run may not have run yet.
   void Leave(uint64_t run, const tensorflow::OpKernelContext& context, const absl::Status& failure);
 
-  // The guarded run that has not ended, or the failed one whose programs may still run.
+  // The one guarded run that has not ended, or the failed run whose XLA programs may still run;
+  // number 0 if there is none or if several are guarded.
   StepRun Surrounding() override;
   void OnProgramFailed(uint64_t run) override;
 
-  // How many steps are known now, without those that have failed.
+  // The number of known steps whose run is not over.
   int64_t count();
 
  private:
@@ -59,51 +84,56 @@ class StepRuns final : public Steps {
   struct Step;
   enum class Caller { kGuard, kCollective };
   using RendezvousRef = tsl::core::RefCountPtr<tensorflow::Rendezvous>;
-  // Released after the lock: the end of a rendezvous calls OnEnded.
+  // References to rendezvous. The caller releases them after mutex_, because the destructor of a
+  // rendezvous calls OnEnded, which takes mutex_.
   using Alive = std::vector<RendezvousRef>;
 
   StepRun Join(tensorflow::OpKernelContext* context, ProcessSetId process_set, Caller caller);
-  // A run that is new began in this generation.
+  // The step of `context`. Adds it if it is new, and its run, with this generation, if that is new.
   Step* StepLocked(tensorflow::OpKernelContext* context, uint64_t generation, Alive* alive);
-  // Of a step that is new; null if its run is new, too.
+  // The known run of a new step, by the step's cancellation manager; null if the run is new.
   std::shared_ptr<Run> FindRunLocked(tensorflow::CancellationManager* manager, Alive* alive);
   void GuardLocked(Step* step);
   // The run's cancellation manager was cancelled or is being destroyed.
   void OnCancelled(const std::shared_ptr<Run>& run);
-  // A step's rendezvous is being destroyed. TensorFlow keeps those that were aborted for a while.
+  // The rendezvous of a guarded step is being destroyed: the step has ended. TensorFlow keeps an
+  // aborted rendezvous for a while.
   void OnEnded(uint64_t step);
-  // Ends the run if it can be known how, else it is closing. `next`: another run begins, so that
-  // nothing is waited for that could tell the cause better.
+  // Ends the run if its outcome is known; otherwise moves it to closing_. While no rendezvous tells
+  // the outcome, only a run whose collectives have waited 1 s ends. If the only known cause is that
+  // it was cancelled, it ends after 1 s, or now if `next`: another run is starting.
   void CloseLocked(const std::shared_ptr<Run>& run, bool next, Alive* alive);
-  // The same for the runs that are closing, but for this one. Null: none begins.
+  // CloseLocked for all runs in closing_ except `next`, the run that starts; null if none starts.
   void CloseOthersLocked(const Run* next, Alive* alive);
+  // Moves the run to closing_ and starts the thread of Watch.
   void WaitLocked(const std::shared_ptr<Run>& run);
-  // Tells the runtime how the run ended. Ok: well, unless calls wait.
+  // Tells the runtime how the run ended. It succeeded if `cause` is ok and no collective waits.
   void EndLocked(const std::shared_ptr<Run>& run, const absl::Status& cause);
-  // Without the lock: blocks until no memory of programs of runs that have failed is in use.
+  // Blocks until no XLA program of a failed run uses memory. Call it without the lock.
   void WaitForFailed();
   void ForgetStepLocked(Step* step);
   void SetSurroundingLocked();
+  // Whether a collective of the run waits, or an executor still holds one of its steps.
   static bool InUse(const Run& run, Alive* alive);
-  // A thread's body: looks after the runs that are closing; sleeps while there is none.
+  // The body of a thread that calls CloseLocked for the runs in closing_; sleeps if it is empty.
   void Watch();
 
-  std::mutex mutex_;  // guards everything below, and what the steps and runs hold
-  std::condition_variable closing_began_;
-  std::unordered_map<uint64_t, std::unique_ptr<Step>> steps_;                        // by step id
-  std::unordered_map<tensorflow::CancellationManager*, std::shared_ptr<Run>> runs_;  // not failed
-  std::vector<std::shared_ptr<Run>> guarded_;  // of these, those with a guard
-  // A guarded run that has failed, until another one begins: programs of it that XLA has compiled
-  // may still run.
+  std::mutex mutex_;  // guards everything below, and the fields of the steps and runs
+  std::condition_variable closing_began_;                      // closing_ is not empty
+  std::unordered_map<uint64_t, std::unique_ptr<Step>> steps_;  // by step id
+  // Runs that are not over, by cancellation manager.
+  std::unordered_map<tensorflow::CancellationManager*, std::shared_ptr<Run>> runs_;
+  std::vector<std::shared_ptr<Run>> guarded_;  // those of runs_ with a guard
+  // The last guarded run that failed: its XLA programs may still run.
   std::shared_ptr<Run> failed_;
-  StepRun surrounding_;
-  // Cancelled, and no rendezvous was aborted yet, or none that tells why. Mostly the run has ended
-  // well, and the rendezvous are destroyed right away.
+  StepRun surrounding_;  // what Surrounding returns
+  // Those of runs_ that were cancelled while no rendezvous told why. Most have succeeded, and their
+  // rendezvous are destroyed right away.
   std::vector<std::shared_ptr<Run>> closing_;
-  // The latest runs that have failed: functions of theirs may just begin.
+  // The last 64 runs that failed: one of their functions may be about to begin.
   std::deque<std::shared_ptr<Run>> failed_runs_;
-  std::vector<uint64_t> unsafe_;  // failed, and WaitForFailed has not waited for them yet
-  bool watched_ = false;          // the thread runs
+  std::vector<uint64_t> unsafe_;  // failed runs for which WaitForFailed has not waited yet
+  bool watched_ = false;          // the thread of Watch runs
 };
 
 }  // namespace tfring

@@ -10,15 +10,15 @@
 
 namespace tfring {
 
-// What a backend that works on devices says as CollectiveBackend::progress. Grows with each step
-// and, while collectives are open, with the time since the last step, for at most `patience`: a
-// device shows nothing while it computes what the framework gave it before, here or on a peer, and
-// nothing when it hangs. Thread-safe.
+// CollectiveBackend::progress of a backend on devices. The value grows with each step. While
+// collectives are open it also grows with the time since the last step, for at most `patience`: a
+// device that first computes earlier work of the framework, here or on a peer, looks like one that
+// hangs. Thread-safe.
 class DeviceProgress {
  public:
   explicit DeviceProgress(Duration patience) : patience_(patience) {}
 
-  void Begin() { Count(1); }  // one more collective is open
+  void Begin() { Count(1); }  // a collective begins
   void Step() { Count(0); }
   void End() { Count(-1); }
 

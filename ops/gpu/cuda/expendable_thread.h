@@ -10,20 +10,21 @@
 
 namespace tfring {
 
-// Starts a thread that nobody waits for. Internal if the system has none left.
+// Starts a thread that nobody has to wait for. Internal if the system cannot start a thread.
 Status StartExpendable(std::function<void()> work);
 
-// Says that an expendable thread is left alone, perhaps in NCCL or the driver. If one still runs
-// when the process exits, the process ends with its exit code and without static destructors: those
-// of the libraries that the thread is in would crash it, or it them. The first call counts.
+// Call this when an expendable thread may never return, for example from NCCL or the driver. If
+// such a thread still runs when the process exits, the process skips static destructors and ends
+// with its exit code: a destructor of a library and a thread inside that library would crash. Later
+// calls do nothing.
 void LeaveAlone();
 
-// Runs `work` on a thread of its own and waits for it, but not beyond `limit`: then the thread is
-// left alone and may run on, so `work` has to own all that it uses. DeadlineExceeded says that
-// `what` did not end; Internal that the system has no thread left.
+// Runs `work` on a new thread and waits for it, at most for `limit`. After that the thread may
+// still run, so `work` must own everything that it uses. DeadlineExceeded if `what` did not end in
+// time; Internal if the system cannot start a thread.
 Status RunWithin(Duration limit, const std::string& what, std::function<void()> work);
 
-// The same for several at once, each on a thread of its own.
+// The same for several works at once, each on a separate thread.
 Status RunAllWithin(Duration limit, const std::string& what,
                     std::vector<std::function<void()>> works);
 

@@ -7,13 +7,13 @@
 
 namespace tfring {
 
-// What a device may still use after the time that was left to it: lets go of `memory` once `event`
-// has happened or the device is broken. Asks every 100 ms, on a thread that is there while
-// something is kept. Without an event, and without a thread, it is kept until the process ends.
-// Says in the log, once, that memory is kept.
+// Keeps `memory` alive for a device that missed its deadline and may still use it. Releases it when
+// `event` has completed or the device is broken; a thread polls every 100 ms while memory is kept.
+// Without an event, keeps it until the process ends. If the thread cannot start, the next call
+// tries again. The first call writes an error to the log.
 void KeepUntil(std::shared_ptr<CudaEvent> event, std::shared_ptr<void> memory);
 
-// Keeps it until the process ends.
+// Keeps `kept` until the process ends.
 void KeepForever(std::shared_ptr<void> kept);
 
 }  // namespace tfring

@@ -16,23 +16,23 @@
 
 namespace tfring {
 
-// The task of a thread pool that runs collectives in order, one at a time. One completion of each
-// goes to the sink, on the thread that has run it. A failure leaves the streams to the peers in the
-// middle of a message, so that every later collective ends with the same failure; the exception is
-// Unimplemented, which all members find out before they move anything. Submit and Abort are
-// thread-safe and return at once; the destructor ends what is left as cancelled.
+// The task of a thread pool that runs collectives in order, one at a time. The thread that has run
+// a collective gives its one completion to the sink. After a failure the streams may be in the
+// middle of a message, so all later collectives fail the same way. Unimplemented is different:
+// members detect it before moving data, and later collectives run. Submit and Abort are thread-safe
+// and return at once; the destructor ends the remaining collectives with Cancelled.
 class CollectiveQueue {
  public:
   struct Hooks {
-    // Does the work, on one thread of the pool at a time; returns soon after Abort. Nothing if it
-    // would have to wait beyond `until`: then it is called again with the same collective.
+    // Does the work, on one thread of the pool at a time; returns soon after Abort. Returns nothing
+    // if it would have to wait beyond `until`: it is then called again with the same collective.
     std::function<std::optional<Completion>(const Collective&, TimePoint until)> run;
     // Makes `run` return if it waits for peers; called from any thread.
     std::function<void()> interrupt;
   };
 
-  // Abort sets `poison`. It, what the hooks use and the pool must outlive this. Without a pool it
-  // has one of its own; throws std::runtime_error if the system refuses the thread.
+  // Abort sets `poison`. `poison`, `pool` and what the hooks use must outlive this. If `pool` is
+  // null, the queue makes one; throws std::runtime_error if the system refuses the thread.
   CollectiveQueue(Hooks hooks, CompletionSink sink, std::atomic<bool>* poison,
                   ThreadPool* pool = nullptr);
   // Not on a thread of the pool.
@@ -43,7 +43,7 @@ class CollectiveQueue {
   void Submit(Collective collective);
   void Abort(Status why);
 
-  // How often a thread of its own pool woke.
+  // How often a thread of the pool that it made has woken; 0 with a pool from outside.
   int64_t wakeups() const { return own_pool_ == nullptr ? 0 : own_pool_->wakeups(); }
 
  private:
@@ -57,10 +57,10 @@ class CollectiveQueue {
 
   std::mutex mutex_;  // guards the two below
   std::deque<Collective> queue_;
-  std::optional<Completion> ended_;  // how everything ends from now on
+  std::optional<Completion> ended_;  // how all collectives end after a failure
 
-  std::optional<Collective>
-      running_;  // of the thread that has the task; stays if it is left undone
+  // Used by the thread that runs the task. Stays set between two calls of `run`.
+  std::optional<Collective> running_;
 
   const std::unique_ptr<ThreadPool> own_pool_;
   ThreadPool* const pool_;

@@ -45,10 +45,10 @@ class FrameCounts {
 // frames to send, collectives to submit, calls to end. Between two steps it sleeps in the transport
 // until the engine's next deadline. Other threads put what they have into the call table or the
 // inbox, and wake the loop only if it sleeps: `asleep_` is set before the last look at the queues,
-// so an addition is either seen by that look or finds the flag set. During a lock no rank is asked
-// before a batch begins, so a thread that submits takes the step itself where nobody is at one, and
-// the control thread sleeps on. Run is the body of the control thread. Lives for one generation;
-// all that it points to outlives it.
+// so an addition is either seen by that look or finds the flag set. In a locked schedule a
+// submission needs no message. So the submitting thread runs the engine step itself, if no other
+// thread is running one, and the control thread stays asleep. Run is the body of the control
+// thread. Lives for one generation; all that it points to outlives it.
 class ControlLoop {
  public:
   // `recorder` may be null.
@@ -74,24 +74,24 @@ class ControlLoop {
 
   // The call table has a new call. Any thread.
   void NotifySubmission();
-  // Whether this rank enters batches of a lock, as of the last step. Any thread.
+  // Whether this rank entered batches of a locked schedule at the last step. Any thread.
   bool locked() const { return locked_; }
   // The run table has a withdrawal. Any thread.
   void NotifyWithdrawal() { WakeIfAsleep(); }
-  // This rank ends the generation without a goodbye: Run returns soon. Calls that no plan has ended
-  // by then end with `why`, those that the backend has in work when it has let go of their buffers.
-  // The first one counts. Any thread.
+  // This rank ends the generation without a goodbye: Run returns soon. Calls that have no result by
+  // then end with `why`; those that the backend runs end once it no longer uses their buffers. The
+  // first call of Abandon counts. Any thread.
   void Abandon(const Status& why);
   // This rank leaves; Run returns soon. `error` as in EngineEvents. Any thread.
   void RequestShutdown(const std::string& error);
 
-  // The process sets as of the last plan that this rank has taken. Any thread.
+  // The process sets after the last plan that this rank has taken. Any thread.
   std::shared_ptr<const ProcessSets> process_sets() const;
 
-  // As of the last step. Any thread.
+  // After the last step. Any thread.
   std::shared_ptr<const GenerationHealth> health() const;
 
-  // Whether Run has a reason to go on after RequestShutdown: data has moved since the last call,
+  // Whether Run has a reason to continue after RequestShutdown: data has moved since the last call,
   // which left a number in `seen`, or rank 0 plans for others. Any thread.
   bool Progresses(int64_t* seen) const;
 
@@ -133,14 +133,15 @@ class ControlLoop {
   const Rank rank_;
   LoopReports reports_;
   ValueReports value_reports_;
-  // Held by whoever takes a step, from the look at the queues until its effects are carried out:
-  // guards the engine and the order in which plans reach the backend. Only the control thread waits
-  // for it.
+  // A thread that runs a step holds it from the look at the queues until the effects are carried
+  // out. It guards the engine and the order in which plans reach the backend. Only the control
+  // thread waits for it.
   std::mutex step_mutex_;
   Engine engine_;
-  TimePoint sleeps_until_ = 0;   // guarded by step_mutex_; of the control thread
-  bool stepped_for_it_ = false;  // guarded by step_mutex_; another thread has, since it slept
-  bool over_ = false;            // guarded by step_mutex_; no step any more
+  TimePoint sleeps_until_ = 0;  // guarded by step_mutex_; of the control thread
+  // Guarded by step_mutex_: another thread has run a step since the control thread went to sleep.
+  bool stepped_for_it_ = false;
+  bool over_ = false;  // guarded by step_mutex_; no more steps
   CallTable* const table_;
   RunTable* const runs_;
   Completions* const completions_;
@@ -155,7 +156,7 @@ class ControlLoop {
   std::atomic<bool> finished_{false};
   std::atomic<bool> stays_{false};
   std::atomic<bool> awaits_end_{false};
-  std::atomic<bool> locked_{false};  // as of the last step: this rank enters batches of a lock
+  std::atomic<bool> locked_{false};  // see locked()
 
   mutable std::mutex state_mutex_;  // guards sets_ and health_
   std::shared_ptr<const ProcessSets> sets_;

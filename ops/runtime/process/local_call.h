@@ -13,26 +13,27 @@
 
 namespace tfring {
 
-// What of a call stays on this rank, beside its Request. `buffers` has one element per shape of the
-// Request. For kinds with allocates_output, `allocate` is called once per tensor with its final
-// shape and returns the memory; not on the sender of a send/recv. `announce` may be empty; it is
-// called before `done`, and only if a plan came, with the rows received from each member
-// (alltoall), the rank that joined last (join) or the id (adding or removing a process set). Both
-// run on the control thread and must not block. `done` is called exactly once, whatever happens, on
-// a thread that the runtime does not need to make progress, with no lock held; it may call Enqueue.
+// The part of a call that stays on this rank; the Request goes to the others. `buffers` has one
+// element per shape of the Request. For kinds with allocates_output, `allocate` is called once per
+// tensor with its final shape and returns the memory; not on the sender of a send/recv. `announce`
+// may be empty; it is called before `done`, and only if a plan came, with the rows received from
+// each member (alltoall), the rank that joined last (join) or the id (adding or removing a process
+// set). Both run on the control thread and must not block. `done` is called exactly once, whatever
+// happens, on a thread that the runtime does not need to make progress, with no lock held; it may
+// call Enqueue.
 //
 // `run` is the execution of a TensorFlow graph that makes the call (its step id), or 0 for none, as
-// in an eager call. See ProcessRuntime::FailRun. An eager op that TensorFlow runs as a graph of its
-// own has a number, too.
+// in an eager call. See RankRuntime::FailRun. An eager op that TensorFlow runs as a separate graph
+// has a number as well.
 //
-// `stream`: the tensors are in device memory and belong to it; null: they are in CPU memory. Its
-// RunsOnDevice gives the path of the Request, whatever that had before. With `early`, `done` is
-// called with OK as soon as the device has all of the collective, if it runs there; the
-// caller calls the stream's WaitForResults before it uses the results. A failure after that ends
-// the calls that follow. `keeps` holds the memory of the buffers: it is released on a thread of the
-// runtime when nothing uses that memory any more, which with `early` may be long after `done`.
+// `stream` is the device stream of the tensors, or null if they are in CPU memory. RunsOnDevice of
+// the stream overwrites the path of the Request. With `early`, a collective that runs on the device
+// calls `done` with OK as soon as the device has all of its work; the caller calls the stream's
+// WaitForResults before it uses the results. A failure after that ends the calls that follow.
+// `keeps` holds the memory of the buffers. A thread of the runtime releases it when nothing uses
+// that memory any more, which with `early` may be long after `done`.
 //
-// `compiled`: a program of XLA's makes the call, and its thread waits. For the record only.
+// `compiled`: an XLA program makes the call, and its thread waits. For the record only.
 struct LocalCall {
   uint64_t run = 0;
   std::vector<TensorBuffer> buffers;

@@ -13,17 +13,18 @@
 
 namespace tfring {
 
-// What this rank tells of locks of the schedule: counts, events in its record and, on rank 0, lines
-// of the log. A program may lock and end the lock all the time, which would push everything else
-// out of the record: the first, second, fourth, eighth ... lock is told, and of each cause the same
-// ends. Report and Rounds are for one thread at a time, Counts for any.
+// Reports locked schedules: counts, events in the record of this rank and, on rank 0, lines in the
+// log. A program may begin and end locked schedules all the time, which would push everything else
+// out of the record. So only the first, second, fourth, eighth ... begin is reported, and for each
+// cause the first, second, fourth ... end. One thread at a time calls Report and Rounds, any thread
+// Counts.
 class LockReports {
  public:
   // `recorder` may be null.
   LockReports(Rank rank, Recorder* recorder) : rank_(rank), recorder_(recorder) {}
 
   void Report(const LockNews& news);
-  // So many rounds of locks have been run so far.
+  // The number of rounds that all locked schedules have run until now.
   void Rounds(uint64_t rounds);
 
   // "locks" that have begun, "lock_rounds", and "unlocks_CAUSE" for each cause.

@@ -126,10 +126,10 @@ class TFRING_EXPORT ProcessRuntime {
   // the rank that it was forked from; everything else is an error there.
   Result<Topology> topology() const;
 
-  // The runtime of the present generation: the one place that says what holds where there is none,
-  // FailedPrecondition with the reason: before init, after the end, in a forked child. With a
-  // number it has to be that generation's. What holds the runtime may outlive the generation: its
-  // calls are refused then.
+  // Returns the runtime of the current generation, or of `generation` if that is not 0 and is the
+  // current one. FailedPrecondition says why there is none (init was not called, shutdown was
+  // called, this is a forked child). All code that needs the runtime gets it here. After the end of
+  // the generation a kept runtime refuses calls.
   Result<std::shared_ptr<RankRuntime>> Current(uint64_t generation = 0) const;
 
  private:
@@ -140,8 +140,8 @@ class TFRING_EXPORT ProcessRuntime {
   Impl* impl_;
 };
 
-// RankRuntime::Enqueue in the generation of this number, 0 for the present one. Where Current has
-// none, the call ends with the reason.
+// RankRuntime::Enqueue in the generation of this number, 0 for the current one. If Current has no
+// runtime, the call ends with its error.
 TFRING_EXPORT void EnqueueIn(uint64_t generation, Request request, LocalCall call);
 
 }  // namespace tfring

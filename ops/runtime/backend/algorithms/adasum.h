@@ -8,8 +8,8 @@
 
 namespace tfring {
 
-// What the schedule of an Adasum depends on: unlike other reductions, also on where tensors begin
-// and end, because each tensor has factors of its own.
+// What the schedule of an Adasum depends on. Unlike other reductions, it depends on where tensors
+// begin and end, because each tensor has separate factors.
 struct AdasumShape {
   int self = 0;
   int size = 1;

@@ -8,15 +8,15 @@
 
 namespace tfring {
 
-// As what the data of a collective travels between hosts: the setting for sums of float32 over
-// several hosts; float32, which stands for "as it is", for everything else.
+// The dtype on the wire between hosts: the setting, for allreduces that sum or average float32 over
+// several hosts; otherwise float32, which means unchanged.
 DataType WireOf(const Collective& collective, const Config& config, const HostLayout& layout);
 
-// Makes a schedule of an allreduce of float32 send 16 bits for each element between hosts, so that
-// all members still get the same bits. Whoever finishes an element rounds it, and keeps it rounded;
-// what is rounded already does not change any more on its way. Results are left as they are where
-// parts were rounded instead (Schedule::rounds_parts): then every host has made the same sum.
-// Peers are positions in `layout`.
+// Makes the schedule of a float32 allreduce send 16 bits per element between hosts. All members
+// still get the same bits: the member that finishes an element rounds it and keeps the rounded
+// value, and a rounded value does not change on its way. If the schedule rounds parts instead
+// (Schedule::rounds_parts), results are not rounded: every host has computed the same sum. Peers
+// are positions in `layout`.
 void NarrowBetweenHosts(const HostLayout& layout, int self, DataType wire, Schedule* schedule);
 
 }  // namespace tfring

@@ -9,10 +9,11 @@
 namespace tfring {
 namespace {
 
-// With more data, and more members than two, streams are faster: they take more in before a rank
+// With more bytes, and more than two members, streams are faster: they buffer more before a rank
 // has to wait for another.
 constexpr int64_t kMostMoved = 4 << 20;
-// A lock in which ranks wait for a tenth of a second ends, unless a process was stopped.
+// Entry times further apart than this are not believed: a locked schedule ends after 0.1 s of
+// waiting, so only a stopped process makes larger gaps.
 constexpr Duration kLongestWait = 10 * kSecond;
 
 bool MovesInArenas(int64_t bytes, size_t members) { return members == 2 || bytes <= kMostMoved; }
@@ -93,7 +94,7 @@ bool ArenaCollective::UsesStaging() const {
   return mover_ == &allreduce_ || (mover_ == &exchange_ && exchange_.stages_rounds());
 }
 
-// Whether a rank may still read what was in a place in an earlier plan.
+// Whether a rank may still read the content that a slot had in an earlier plan.
 bool ArenaCollective::Needs(const User& user) const {
   const ArenaEnd& end = group_.of_rank(user.rank).control()->end;
   return end.finished.load(std::memory_order_seq_cst) < user.key;

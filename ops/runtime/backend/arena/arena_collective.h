@@ -22,9 +22,9 @@ namespace tfring {
 // computed once, or by all in the same way, so every rank has the same bits, whatever is fused and
 // whoever comes first.
 //
-// A rank leaves when it has read what it needs and staged what others need. It uses a place of its
-// arena again when those who read what was there have left: in later plans their `finished` tells;
-// within a plan the movers say who waits for whom.
+// A rank leaves when it has read what it needs and staged what others need. A rank reuses a slot of
+// its arena once all readers of its old content are done. For earlier plans their `finished` field
+// shows that; within one plan the movers decide who waits.
 //
 // A state machine: Advance does one thing that can be done without waiting. Used by one thread.
 class ArenaCollective {
@@ -63,7 +63,7 @@ class ArenaCollective {
   // one to do so.
   Rank Awaited() const;
   std::vector<ArenaWait> Waits() const;
-  // How much a member reads from this rank in the present collective, and this rank from it.
+  // Bytes that a member reads from this rank in the current collective, and this rank from it.
   int64_t BytesTo(int member) const { return mover_ == nullptr ? 0 : mover_->BytesTo(member); }
   int64_t BytesFrom(int member) const { return mover_ == nullptr ? 0 : mover_->BytesFrom(member); }
   // A rank that this one waits for, or another member, that has closed its transport.
@@ -71,7 +71,7 @@ class ArenaCollective {
 
  private:
   enum class Phase { kDone, kPost, kMeet, kMove };
-  // A rank that reads what was in a place in an earlier plan, and the key of that plan.
+  // A rank that reads the content that a slot had in an earlier plan, and the key of that plan.
   struct User {
     Rank rank = kNoRank;
     uint64_t key = 0;
@@ -100,15 +100,15 @@ class ArenaCollective {
   std::vector<User> slot_users_[2];
   std::vector<User> staging_users_;
 
-  // The present plan.
+  // The current plan.
   const Collective* collective_ = nullptr;
   Phase phase_ = Phase::kDone;
   ArenaMover* mover_ = nullptr;  // null: only headers are exchanged
   LaneHeader header_;
   bool recalled_ = false;
   AskTimes entered_;
-  bool told_ = true;  // no times are so far apart that they may be wrong
-  size_t seen_ = 0;   // members whose headers were read or are not needed, the first ones
+  bool told_ = true;  // the entry times are close enough to be believed
+  size_t seen_ = 0;   // the headers of the first `seen_` members were read or are not needed
   bool met_ = false;
 };
 

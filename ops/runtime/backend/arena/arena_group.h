@@ -11,8 +11,8 @@
 
 namespace tfring {
 
-// The members of the present plan, their arenas, and how far each has shown that it is. Members are
-// numbered by their position. Used by one thread.
+// The members of the current plan, their arenas, and the progress that each has published. Members
+// are numbered by their position. Used by one thread.
 class ArenaGroup {
  public:
   using Count = std::atomic<uint64_t> ArenaProgress::*;
@@ -20,7 +20,7 @@ class ArenaGroup {
   // `memory` must outlive this.
   ArenaGroup(HostMemory* memory, Rank self);
 
-  // A plan begins, which is this rank's next one. `collective` must stay valid until the next call.
+  // Begins this rank's next plan. `collective` must stay valid until the next Start.
   void Start(const Collective& collective);
 
   uint64_t key() const { return collective_->sequence + 1; }
@@ -35,15 +35,15 @@ class ArenaGroup {
   uint64_t number_at(int member) const { return numbers_[member]; }
   void Met(int member, uint64_t number) { numbers_[member] = number; }
 
-  // Whether a member has got through `count` blocks or rounds.
+  // Whether a member has finished `count` blocks or rounds.
   bool Has(int member, Count what, int64_t count) const;
   // The first other member that has not; kNoRank if all have.
   Rank FirstBelow(Count what, int64_t count) const;
   bool OthersHave(Count what, int64_t count) const { return FirstBelow(what, count) == kNoRank; }
 
-  // Shows the members that this rank has got through `count`.
+  // Publishes that this rank has finished `count` blocks or rounds.
   void ShowProgress(Count what, int64_t count);
-  // The same of anything in the own arena.
+  // Publishes any other value in this rank's arena.
   void Show(std::atomic<uint64_t>* place, uint64_t value);
 
  private:
@@ -51,7 +51,7 @@ class ArenaGroup {
   const Rank self_;
   std::vector<Arena> arenas_;  // by rank
   Arena own_;
-  uint64_t number_ = 0;  // of the present or last plan
+  uint64_t number_ = 0;  // of the current or last plan
   const Collective* collective_ = nullptr;
   std::vector<uint64_t> numbers_;  // by member
 };
@@ -63,24 +63,23 @@ struct ArenaWait {
   bool receives = true;  // false: for the peer to read what this rank has staged
 };
 
-// One of the ways in which data moves through the arenas of a group: a state machine that does one
-// thing at a time, without waiting. Its plan begins with what the headers of the members carry.
-// Until those that this rank needs have been read (`met`), only what needs no other member may be
-// done.
+// One way to move data through the arenas of a group: a state machine that does one thing at a time
+// and never waits. A plan begins with the headers of the members. Until this rank has read the
+// headers that it needs (`met`), a mover may only do what needs no other member.
 class ArenaMover {
  public:
   virtual ~ArenaMover() = default;
-  // Writes what goes with the header. The places are free.
+  // Writes the data that goes with the header. Its slots are free.
   virtual void Post() = 0;
   virtual bool CanMove(bool met) const = 0;
   virtual void Move(bool met) = 0;
   virtual bool done() const = 0;
-  // Met, and not able to move: a member that has to show something first, and that does not wait
-  // for this rank to do so.
+  // If `met` and it cannot move: a member that has to publish something first, and that is not
+  // itself waiting for this rank.
   virtual Rank Awaited() const = 0;
   virtual void AddWaits(std::vector<ArenaWait>* waits) const = 0;
-  // How much a member reads from this rank in the whole plan, or this rank from it. Who reads
-  // nothing from a rank does not look at its header.
+  // Bytes that a member reads from this rank in the whole plan, and this rank from it. A rank does
+  // not read the header of a member from which it needs no bytes.
   virtual int64_t BytesTo(int member) const = 0;
   virtual int64_t BytesFrom(int member) const = 0;
 };

@@ -13,11 +13,10 @@ namespace tfring {
 // A cache line: what different ranks write shares none.
 inline constexpr int64_t kArenaLine = 64;
 
-// A rank's arena: what it has in its part of a HostMemory. It alone writes it; zeros are "nothing
-// yet". Everything that others wait for is one cache line of its own, so that a line is fetched
-// once for each change.
+// A rank's arena is its part of a HostMemory. Only that rank writes it; zeros mean "nothing yet".
+// Each value that others wait for has a separate cache line, so a line is fetched once per change.
 
-// What a rank says when it begins a plan. `key` is written last.
+// What a rank publishes when it begins a plan. `key` is written last.
 struct alignas(64) ArenaHeader {
   std::atomic<uint64_t> key{0};  // of the plan: its sequence plus 1, so that keys only grow
   uint64_t number = 0;           // of the rank's plans, counted by itself from 1
@@ -28,14 +27,14 @@ struct alignas(64) ArenaHeader {
 };
 static_assert(sizeof(ArenaHeader) == 64, "one cache line");
 
-// A moment in microseconds, of which 32 bits tell two moments apart that are less than half an hour
-// apart: ranks that wait for each other in a lock for 0.1 s leave it.
+// A time in microseconds, cut to 32 bits. That is unambiguous for times less than half an hour
+// apart, and ranks leave a locked schedule after waiting 0.1 s for each other.
 inline uint32_t ShortTime(TimePoint time) { return static_cast<uint32_t>(time / kMicrosecond); }
 inline TimePoint LongTime(uint32_t time, TimePoint near) {
   return near + static_cast<int32_t>(time - ShortTime(near)) * kMicrosecond;
 }
 
-// How many blocks, or rounds, of a plan a rank has got through: see ArenaMark.
+// How many blocks or rounds of a plan a rank has finished: see ArenaMark.
 struct alignas(64) ArenaProgress {
   std::atomic<uint64_t> staged{0};   // its input can be read
   std::atomic<uint64_t> reduced{0};  // its slice of the result can be read

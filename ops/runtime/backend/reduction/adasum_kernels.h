@@ -13,7 +13,7 @@ namespace tfring {
 //
 // Orthogonal gradients are added, equal ones averaged. A gradient of norm zero has factor 1. More
 // than two gradients are combined along a binary tree over the positions, neighbours first. Each
-// tensor of a collective is a gradient of its own.
+// tensor of a collective is a separate gradient.
 
 // a.b, |a|^2 and |b|^2. As bytes: three doubles, of any alignment.
 struct AdasumDots {

@@ -18,7 +18,7 @@ struct TFRING_EXPORT Reduction {
   const ReduceKernels* kernels = nullptr;  // null: the collective reduces nothing
   ReduceKernels::CombineFn combine = nullptr;
   const AdasumKernels* adasum = nullptr;  // instead of `combine`
-  Scale before;  // applied to the inputs in a pass of its own; the identity where that can be saved
+  Scale before;  // applied to the inputs in a separate pass; the identity if none is needed
   Scale after;   // applied once to every complete element
   int most_halvings = 0;  // of a partial sum; 0 unless the dtype is float16
 

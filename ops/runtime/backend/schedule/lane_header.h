@@ -15,8 +15,8 @@ struct LaneHeader {
 };
 static_assert(sizeof(LaneHeader) == 16, "sent as bytes");
 
-// How many bytes are sent before the data: the header, and zeros after it where the data would not
-// fit behind it into its cache line, so that the data begins with a line of its own.
+// How many bytes are sent before the data: the header, and padding if the data does not fit into
+// the rest of the header's cache line. The data then begins at a new line.
 int64_t LeadBytes(int64_t data_bytes);
 inline constexpr int64_t kMaxLeadBytes = 64;
 

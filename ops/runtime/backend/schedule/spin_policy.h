@@ -11,17 +11,18 @@
 
 namespace tfring {
 
-// Whether a wait begins with looking again and again, decided by what that has come to so far. It
-// saves a wake-up where the peer answers at once, and wastes a core where it does not: each time in
-// a row that it does not, it is left out for twice as many waits. A value type.
+// Decides whether a wait spins before it sleeps, from how earlier spins went. Spinning saves a
+// wake-up if the peer answers at once, and wastes a core if not. After each failed spin in a row,
+// twice as many waits skip spinning. A value type.
 class SpinPolicy {
  public:
-  // How long a wait looks before it sleeps, and for how much of that it keeps the core to itself.
-  // After that every other thread that could run goes first: it may be the rank that is waited for.
+  // How long a wait spins before it sleeps, and for how much of that it does not yield the core.
+  // After kSpinTime it yields after every look: another thread may be the rank that it waits for.
   static constexpr Duration kWaitTime = kMillisecond / 10;
   static constexpr Duration kSpinTime = kMillisecond / 200;
 
-  // Calls `look`, which returns a Result<bool>, until that is true or an error, or `limit` is over.
+  // Calls `look`, which returns a Result<bool>, until that is true or an error, or `limit` has
+  // passed.
   template <typename Look>
   static Result<bool> Wait(Duration limit, const Look& look) {
     const TimePoint begin = MonotonicNow();
@@ -41,7 +42,7 @@ class SpinPolicy {
     return false;
   }
 
-  // After Wait: whether the wait was over by then.
+  // After each Wait. `over`: the spin succeeded, no sleep was needed.
   void Spun(bool over) {
     to_skip_ = over ? 0 : std::min((2 << std::min(failures_, 16)) - 1, kMaxToSkip);
     failures_ = over ? 0 : failures_ + 1;
@@ -51,7 +52,7 @@ class SpinPolicy {
   static constexpr int kMaxToSkip = 256;
 
   int failures_ = 0;  // in a row
-  int to_skip_ = 0;   // waits that begin with sleeping
+  int to_skip_ = 0;   // the number of next waits that sleep at once
 };
 
 }  // namespace tfring

@@ -33,7 +33,7 @@ class ControlFrames {
   // To all control peers.
   void Broadcast(const Frame& frame);
 
-  // The frames since the last time, in order. Forgets them.
+  // Hands over the frames since the last call, in order.
   std::vector<std::pair<Rank, std::string>> Take() { return std::exchange(frames_, {}); }
 
  private:

@@ -62,8 +62,10 @@ struct EngineEvents {
   std::vector<Submission> submissions;
   bool shutdown = false;  // from now on this rank leaves; set once
   std::string error;      // with `shutdown`: the exception that ends the process; "" for none
-  bool unlock = false;    // something wants to see requests: ends a lock that there is
-  int64_t progress = 0;   // of the backend: differs from the last if data has moved since
+  // Somebody (a timeline, a report) needs to see requests: end the locked schedule, if there is
+  // one.
+  bool unlock = false;
+  int64_t progress = 0;  // of the backend: changes when data has moved
 };
 
 // What has to be done now, in the order of the fields.
@@ -86,8 +88,8 @@ struct EngineEffects {
   std::vector<LockNews> locks;  // that have begun or ended, in this order
   bool finished = false;  // after a shutdown: nothing is in flight, and nobody needs this rank
   bool stays = false;     // after a shutdown: rank 0 plans on for others, for a limited time
-  // The next plan waits for one that runs. Else nothing follows from a completion without an error
-  // but the results of its calls, unless this rank leaves: it may be handed in with a later Step.
+  // True if the next plan cannot be made before a running one ends. If false, and this rank is not
+  // leaving, a successful completion may be delivered with a later Step: it only produces results.
   bool awaits_end = false;
 };
 
@@ -128,7 +130,7 @@ class Engine {
   // over.
   uint64_t lock_rounds() const;
 
-  // As of the last Step.
+  // After the last Step.
   const ProcessSets& process_sets() const { return sets_; }
 
   // Calls that went out as a cache id; 0 once the negotiation is over.
@@ -139,7 +141,7 @@ class Engine {
     bool started = false;
     TimePoint now = 0;       // of the present Step
     TimePoint due = kNever;  // when the present Step was wanted at the latest
-    int64_t progress = 0;    // of the backend, as of the present Step
+    int64_t progress = 0;    // of the backend, at the present Step
   };
 
   void BeginStep(TimePoint now, int64_t progress);

@@ -20,7 +20,7 @@ class Goodbyes {
   // When they should go out.
   TimePoint deadline() const { return waiting_.empty() ? kNever : not_before_; }
 
-  // All of them, a few with their texts. Forgets them.
+  // Hands over all goodbyes. Only the first few keep their error texts.
   std::vector<Departure> Take(TimePoint now) {
     std::vector<Departure> taken = std::exchange(waiting_, {});
     for (size_t i = kErrorsPassedOn; i < taken.size(); ++i) taken[i].error.clear();

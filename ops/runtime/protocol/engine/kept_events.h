@@ -10,8 +10,8 @@
 
 namespace tfring {
 
-// What ranks have sent to rank 0 during a locked schedule about requests and goodbyes. Rank 0 reads
-// it when the schedule is over. Part of the engine.
+// Frames about requests and goodbyes that reached rank 0 during a locked schedule. Rank 0 reads
+// them when the schedule is over. Part of the engine.
 class KeptEvents {
  public:
   static bool Keeps(FrameType type);
@@ -24,8 +24,8 @@ class KeptEvents {
   bool empty() const { return events_.empty(); }
   bool HasGoodbye(Rank peer) const;
 
-  // All events, but for early requests of ranks that took the schedule: their calls are part of it.
-  // Forgets them. `ranks` is null if the negotiation is over.
+  // Hands over all events except early requests of ranks that took the schedule: those calls are
+  // part of it. `ranks` is null if the negotiation is over.
   std::vector<ControlEvent> Take(const LockCoordinator* ranks);
 
  private:

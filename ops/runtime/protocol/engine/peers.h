@@ -56,7 +56,8 @@ class Peers {
   // Removes and returns the suspicion whose deadline passed first, if one has.
   std::optional<std::pair<Rank, Suspicion>> TakeExpired(TimePoint now);
 
-  // Counts as a frame to and from every peer; to be called once, before the rest.
+  // Starts the heartbeat clocks of all peers, as if each had just sent and received a frame. Call
+  // it once, first.
   void StartHeartbeats(TimePoint now);
   void Sent(Rank peer, TimePoint now) { state_[peer].sent = now; }
   void Received(Rank peer, TimePoint now) {

@@ -30,7 +30,7 @@ class RunningPlans {
   // Aborts the process if the backend does not have this plan.
   Plan& At(uint64_t sequence);
   Plan Take(uint64_t sequence);
-  // The plan that has run the longest. There has to be one.
+  // The plan that has run the longest. Requires !empty().
   const Plan& first() const { return plans_.begin()->second; }
   bool empty() const { return plans_.empty(); }
 
@@ -38,9 +38,10 @@ class RunningPlans {
   size_t in_flight() const;
   bool holds_calls() const { return !held_.empty(); }
 
-  // Ends calls, those of a plan that is recalled when it comes back.
+  // Ends these calls. A call whose plan is being recalled ends only when the backend has returned
+  // that plan.
   void EndCalls(const std::vector<CallId>& calls, const Status& status);
-  // The plan of these calls broke: they end with the generation, at once if it is over.
+  // The plan of these calls broke: they end with the generation, or now if it is over.
   void Hold(const std::vector<CallId>& calls);
   // The generation is over.
   void EndHeld(const Status& why);
@@ -55,7 +56,7 @@ class RunningPlans {
   void Release(uint64_t sequence);
   void EndParked(const Status& why);
 
-  // The results since the last time. Forgets them.
+  // Hands over the results since the last call.
   std::vector<std::pair<CallId, Status>> TakeResults() { return std::exchange(results_, {}); }
 
  private:

@@ -26,7 +26,7 @@ enum class UnlockCause : uint8_t {
   kStepFailed = 4,   // its step failed; the text has the cause
   kShutdown = 5,     // it shuts down
   kWaited = 6,       // a batch that it had entered waited; the text names the first tensor
-  kIncomplete = 7,   // its calls of a batch waited for another of its own, which the text names
+  kIncomplete = 7,   // a batch waited for one more of its calls, which the text names
   kRequested = 8,    // something there wants to see requests
   kChangedCall = 9,  // a call of the lock came with another request; the text names the tensor
   kApart = 10,       // its calls of a batch come apart again and again; the text names a late one

@@ -38,10 +38,10 @@ Status StepFailed(const std::string& what, const std::string& why);
 // the Sequencer.
 class Attempts {
  public:
-  // The attempt is over that is not yet; `why` is kept for those that are in it.
+  // Ends the current attempt of the set. Ranks that are still in it get `why` as their error.
   void End(ProcessSetId set, const std::string& why);
 
-  // `rank` leaves its attempt, which is over.
+  // `rank` leaves its attempt, which has ended.
   void Leave(ProcessSetId set, Rank rank);
 
   // How many attempts of the set are over.
@@ -50,8 +50,9 @@ class Attempts {
   // Why the attempt of `rank` is over; null while it is not.
   const std::string* WhyOver(ProcessSetId set, Rank rank) const;
 
-  // For requests that overtake: how often `rank` has left an attempt, of any set; and the error of
-  // a request that it made when that was `count`, null if it is still in the attempt of then.
+  // LeftCount: how often `rank` has left an attempt of any set. WhyOverSince: the error for a
+  // request that `rank` made when its LeftCount was `count`; null if the attempt of that time is
+  // still open. Needed because a resent request arrives late.
   uint64_t LeftCount(Rank rank) const;
   const std::string* WhyOverSince(ProcessSetId set, Rank rank, uint64_t count) const;
 

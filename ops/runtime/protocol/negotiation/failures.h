@@ -62,7 +62,7 @@ class Failures {
   const Attempts& attempts() const { return attempts_; }
   void DropSet(ProcessSetId set) { attempts_.DropSet(set); }
 
-  // Plans that end calls, still without a sequence number. Forgets them.
+  // Hands over the plans that end calls. They have no sequence number yet.
   std::vector<AddressedPlan> Take() { return std::exchange(plans_, {}); }
   bool empty() const { return plans_.empty(); }
   bool none_departed() const { return departed_.empty(); }

@@ -44,7 +44,7 @@ class LockedCalls {
   void OnCall(uint32_t cache_id, TimePoint now);
   // A call that is not in the schedule ends it.
   void StopFor(const Request& request);
-  // Ends a schedule that there is. After kShutdown this rank takes none any more.
+  // Ends the locked schedule, if there is one. After kShutdown this rank takes no other.
   void Stop(UnlockReason reason);
   // Why a schedule in which something has waited for too long ends.
   UnlockReason WhatWaits() const;
@@ -61,9 +61,9 @@ class LockedCalls {
   // Rounds that are known to be run by all ranks. Does not decrease.
   uint64_t rounds() const;
 
-  // The batches that begin now. Forgets them.
+  // Hands over the batches that begin now.
   std::vector<PlanRun> TakeRuns() { return std::exchange(runs_, {}); }
-  // The schedules that have begun or ended since the last time. Forgets them.
+  // Hands over news of the schedules that have begun or ended since the last call.
   std::vector<LockNews> TakeNews() { return std::exchange(news_, {}); }
 
  private:

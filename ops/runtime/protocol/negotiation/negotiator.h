@@ -66,25 +66,25 @@ class Negotiator {
   void OnPlanDone(uint64_t sequence, TimePoint now, bool failed = false);
 
   const Participant& participant() const { return participant_; }
-  // Null on other ranks than 0.
+  // Null on ranks other than 0.
   const LockCoordinator* coordinator() const { return coordinator_.get(); }
 
   // Once after the end of a locked schedule: the plans that not all ranks have entered. Their calls
   // wait again.
   std::optional<std::vector<uint64_t>> TakeRecalled() { return std::exchange(recalled_, {}); }
 
-  // On rank 0: there is a locked schedule. Until it is over, frames about requests have to be kept
-  // (see KeptEvents).
+  // True on rank 0 during a locked schedule. Until it is over, KeptEvents keeps the frames about
+  // requests.
   bool locked() const { return coordinator_ != nullptr && coordinator_->locked(); }
 
-  // Ends a lock that there is; after kShutdown no other follows on this rank.
+  // Ends the locked schedule, if there is one. After kShutdown no other follows on this rank.
   void StopLock(UnlockReason reason, TimePoint now);
 
   // As Sequencer::OnDeparted (rank 0 only).
   void OnDeparted(Rank rank, const std::string& error, TimePoint now);
 
-  // Rank 0 itself has shut down, and goes on as the sequencer of the others. Gives up its own calls
-  // and returns them, ascending; everything was drained before. `error` as in OnDeparted.
+  // Rank 0 itself has shut down, but stays the sequencer of the others. Gives up its own calls and
+  // returns them, ascending. Call it after Drain. `error` as in OnDeparted.
   std::vector<CallId> Leave(const std::string& error, TimePoint now);
 
   // This process did not run for `pause`: no stall is judged by that time.
@@ -93,7 +93,7 @@ class Negotiator {
   // Checks that are due; `progress` of the backend differs from the last if data has moved.
   void OnTime(TimePoint now, int64_t progress = 0);
 
-  // Hands over, and forgets, what the calls since the last Drain produced.
+  // Hands over what the calls since the last Drain produced.
   Output Drain();
 
   // Gives up: the calls, ascending, that have not come out of Drain with a plan.
@@ -101,7 +101,7 @@ class Negotiator {
 
   TimePoint next_deadline() const;
 
-  // As Planner::holds_back; false on other ranks than 0. To be asked after Drain.
+  // As Planner::holds_back; false on ranks other than 0. Valid only after Drain.
   bool holds_back() const;
 
  private:
@@ -129,7 +129,7 @@ class Negotiator {
   std::optional<std::vector<uint64_t>> recalled_;
   Output out_;
   TimePoint now_ = 0;  // the latest seen
-  bool dead_ = false;  // there was a fatal status: nothing is sent or received any more
+  bool dead_ = false;  // after a fatal status: nothing more is sent or received
 };
 
 }  // namespace tfring

@@ -28,13 +28,13 @@ class OutgoingRequests {
     if (batches_.empty()) batches_.emplace_back();
     return &batches_.back();
   }
-  // What follows goes into a batch of its own.
+  // Starts a new batch for what follows.
   void BeginBatch() {
     if (!batches_.empty()) batches_.emplace_back();
   }
   bool empty() const { return batches_.empty(); }
 
-  // All batches. Forgets them.
+  // Hands over all batches.
   std::vector<RequestBatch> Take() { return std::exchange(batches_, {}); }
 
  private:

@@ -48,10 +48,10 @@ class Participant {
   // The step of this rank failed; `why` names the rank and the cause.
   void Withdraw(ProcessSetId set, uint64_t attempt, const std::string& why);
 
-  // What the calls since the last time want to be sent; forgets it.
+  // Hands over what the calls since the last call of this have to send.
   std::vector<RequestBatch> TakeOutgoing() { return outgoing_.Take(); }
 
-  // The attempts that this rank has left since the last time because of others; forgets them.
+  // Hands over the attempts that this rank has left, because of others, since the last call.
   std::vector<AttemptEnd> TakeLeft() { return std::exchange(left_, {}); }
 
   // Completes run->plan, whose items may be cache ids, and adds the members and the calls, which do

@@ -45,7 +45,8 @@ class Planner {
   // different values. Not while there is a locked schedule.
   std::vector<AddressedPlan> Take();
 
-  // Complete tensors wait for a plan of rank 0 to end. To be asked after Take.
+  // True if complete tensors wait because rank 0 already runs the maximum number of plans. Valid
+  // only after Take.
   bool holds_back() const { return !throttled_.empty(); }
 
   // The agreement of a cache id, or null when it was evicted.

@@ -11,8 +11,8 @@ namespace tfring {
 
 // Which ranks belong to which process set. Id 0 is all ranks. A value type. The plans that add and
 // remove sets change it, so it is the same on every rank at the same point of the plan stream: the
-// engine of each rank has one, and the sequencer one that is ahead of them, as of the last plan
-// that it made. Other threads read a snapshot that the engine publishes.
+// engine of each rank has one. The sequencer has another, which is ahead: it includes the last plan
+// that the sequencer made. Other threads read a snapshot that the engine publishes.
 class ProcessSets {
  public:
   // Ids up to `last_id` are not used: earlier generations of the process had sets with them.

@@ -32,10 +32,10 @@ class Resends {
 
   // For a rank that has to answer.
   void KeepJoin(Rank rank, Join join) { joins_[rank].push_back(std::move(join)); }
-  // Nothing until the rank has answered all. Forgets them.
+  // Hands over the kept joins of the rank; none before it has answered everything.
   std::vector<Join> TakeJoins(Rank rank);
 
-  // The ids that were not handed over yet, by rank. Forgets them.
+  // Hands over the ids since the last call, by rank.
   std::map<Rank, std::vector<uint32_t>> TakeIds() { return std::exchange(ids_, {}); }
 
   // The rank has left.

@@ -56,7 +56,7 @@ class ResponseCache {
   // the cache is disabled or has run out of ids.
   uint32_t Insert(Agreement agreement);
 
-  // The ids of the set that were evicted since the last time. Forgets them.
+  // Hands over the ids of the set that were evicted since the last call.
   std::vector<uint32_t> TakeEvicted(ProcessSetId set);
   // Whether there are any, of any set.
   bool has_evicted() const { return !evicted_.empty(); }

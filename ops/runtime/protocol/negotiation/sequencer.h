@@ -64,8 +64,8 @@ class Sequencer {
   // the rank and the exception with which its process ends; it is empty if there was none.
   void OnDeparted(Rank rank, const std::string& error);
 
-  // Hands over, and forgets, what the calls since the last Take produced; makes the plans that may
-  // be sent now. Not while there is a locked schedule.
+  // Makes the plans that may be sent now, and hands over what the calls since the last Take
+  // produced. Not during a locked schedule.
   Outgoing Take();
 
   // The locked schedule that Take has made is over; `unlock` as in a kUnlock frame. What ranks have
@@ -91,7 +91,7 @@ class Sequencer {
 
   const bool check_call_sites_;
   const size_t max_pending_bytes_;
-  ProcessSets sets_;  // as of the last plan that was made
+  ProcessSets sets_;  // after the last plan that was made
   Layouts layouts_;
   Readiness readiness_;
   Joins joins_;

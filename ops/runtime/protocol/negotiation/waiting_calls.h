@@ -47,7 +47,7 @@ class WaitingCalls {
     by_name_.ForEach(action);
   }
 
-  // All calls, ascending. Forgets them.
+  // Hands over the ids of all calls, ascending.
   std::vector<CallId> TakeAll();
 
   size_t size() const { return by_name_.size(); }
