@@ -62,28 +62,32 @@ class WorkerLink:
         self._store = PrefixStore(keys.PREFIX, store)
         self._worker = worker
         self._on_abandon = on_abandon
-        # The thread's: orders, which wake it, and answers, which can wait for the next beat.
-        self._watches: list[Watch] = []
+        # Only the link's thread uses these.
+        self._watches: list[Watch] = []  # of orders, which wake it, and of answers, which can wait
         self._watch_again_at = 0.0
         self._watched = False  # once; when it is again, the coordinator may be another one
         self._attached = False  # to such a one; the machine has not heard of it
+        self._told_of_recovery = False  # this coordinator was
         self._heard_at = time.monotonic()
         self._unanswered = 0  # reports since then
-        self._recovers = self._told_of_recovery = False
+        self._answered = 0  # the sequence number of the last answer
+        # Only the link's thread writes these; all threads read them.
         self._silent = False
-        # Events for the machine; None: the watch has something, or the link is to end.
+        self._trains = 0
+        # All threads use these. Events for the machine; None wakes the link's thread.
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._closing = False
         # Guards all below, and the order of what is put into the inbox.
         self._condition = threading.Condition()
+        # The program writes these, and the link's thread reads them.
+        self._recovers = False
         self._newest: Any = None  # an event with the newest commit and step, not put in yet
-        self._record: Record | None = None  # to be connected, and not taken yet
         self._stopped = (Position(), False)  # where the program has stopped last, and if done
+        # The link's thread writes these, and the program reads them; it takes the record.
+        self._record: Record | None = None  # to be connected, and not taken yet
         self._ready_to_go = 0  # the last generation whose members were all connected
         self._ended = 0  # see `ended`
         self._change_pending = False
-        self._answered = 0
-        self._trains = 0
         self._dismissed: Dismissed | None = None
         self._thread = threading.Thread(target=self._run, name="tfring membership", daemon=True)
         self._thread.start()
@@ -96,8 +100,9 @@ class WorkerLink:
 
     def recovers(self) -> None:
         """The program has come to elastic.run: no coordinator has all workers start again."""
-        self._recovers = True
-        self._tell_that_it_recovers()
+        with self._condition:
+            self._recovers = True
+            self._inbox.put(None)
 
     def connected(self, generation: int) -> None:
         """This worker is connected with all members of a generation."""
@@ -237,7 +242,7 @@ class WorkerLink:
     def _position(self, position: Position) -> Any:
         return self._core.Position(position.commit, position.step)
 
-    # All below runs in the thread.
+    # All below runs in the link's thread, which alone writes to the store.
 
     def _run(self) -> None:
         try:
@@ -252,8 +257,7 @@ class WorkerLink:
     def _turn(self) -> None:
         """Waits until there is something to do, and does it."""
         self._watch_commands()
-        if self._recovers and not self._told_of_recovery:
-            self._tell_that_it_recovers()
+        self._tell_of_recovery()
         events = self._wait()
         events[0].commands = self._take_commands()
         events[0].attached, self._attached = self._attached, False
@@ -298,7 +302,11 @@ class WorkerLink:
         self._told_of_recovery = False
         self._watches[0].on_ready(lambda: self._inbox.put(None))
 
-    def _tell_that_it_recovers(self) -> None:
+    def _tell_of_recovery(self) -> None:
+        with self._condition:
+            tells = self._recovers and not self._told_of_recovery
+        if not tells:
+            return
         with contextlib.suppress(StoreError):  # else with the next beat
             self._store.set(keys.RUNS, b"", timeout=_STORE_SECONDS)
             self._told_of_recovery = True

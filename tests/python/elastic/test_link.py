@@ -9,9 +9,11 @@ from elastic_processes import LIMIT, SECOND, coordinator_options
 from elastic_threads import Links
 from launcher_tools import wait_until
 
+from tfring.elastic import keys
 from tfring.elastic.errors import Dismissed, GenerationEnded
 from tfring.elastic.records import Position
 from tfring.elastic.service import CoordinatorService
+from tfring.job.store import StoreConnectionError, StoreTimeoutError
 from tfring.runtime._native import core
 
 
@@ -120,6 +122,44 @@ def test_a_wait_ends_when_the_link_is_closed():
         assert link.dismissed.code == core.membership.EXIT_TRY_AGAIN
         with pytest.raises(Dismissed, match="closed"):
             link.next_record()
+
+
+def test_a_new_coordinator_hears_that_the_program_recovers():
+    """Another store replaces the one that knows it, and does not answer the first request."""
+    with Links(np=1) as job:
+        link = job.link(1)
+        link.ready()
+        job.train([link])
+        set_key, told, new_watches = link._store.set, [], []
+        new_store_asked, recovers_returned = threading.Event(), threading.Event()
+        watch_key = link._store.watch
+
+        def watch_new_store(*args, **more):
+            new_watches.append(watch_key(*args, **more))
+            return new_watches[-1]
+
+        def set_in_two_stores(key, *args, **more):
+            if key != keys.RUNS:
+                set_key(key, *args, **more)
+            elif not told:
+                told.append("the old store")
+                for watch in link._watches:
+                    watch.close()
+                if threading.current_thread() is not link._thread:
+                    assert new_store_asked.wait(LIMIT)
+            elif not new_watches:
+                raise StoreConnectionError("there is no store")
+            elif not new_store_asked.is_set():
+                new_store_asked.set()
+                assert recovers_returned.wait(LIMIT)
+                raise StoreTimeoutError("the new store does not answer")
+            else:
+                told.append("the new store")
+
+        link._store.watch, link._store.set = watch_new_store, set_in_two_stores
+        link.recovers()
+        recovers_returned.set()
+        job.wait(lambda: len(told) > 1)
 
 
 def test_what_abandons_may_fail():
