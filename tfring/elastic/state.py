@@ -277,16 +277,16 @@ class ObjectState(State):
                     self._put(name, value)
 
     def _copy(self, name: str, value: Any) -> Any:
-        """Returns a copy; the object itself where it cannot be copied (a generator, a lock)."""
+        """Returns a copy; the object itself if it cannot be copied (a generator, a lock)."""
         try:
             return copy.deepcopy(value)
         except Exception as error:  # a copy is made by code of the object's class
             if name not in self._not_copied:
                 self._not_copied.add(name)
                 _log.warning(
-                    "%sattribute %r of an elastic state is a %s, which cannot be copied (%s): a "
-                    "commit does not keep it, and after a failure it is as it is then. Leave it "
-                    "out of the state, or give its class state_dict and load_state_dict",
+                    "%sattribute %r of an elastic state is a %s and cannot be copied (%s). Commits "
+                    "do not save it: after a failure it keeps its current value. Remove it from "
+                    "the state, or give its class state_dict and load_state_dict.",
                     f"rank {rank()}: " if is_initialized() else "",
                     name,
                     type(value).__name__,

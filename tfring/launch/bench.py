@@ -48,7 +48,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--fail-above",
         type=float,
         metavar="RATIO",
-        help="with --compare: exit code 1 if something is surely slower, by more than this: 1.1",
+        help="with --compare: exit with 1 if a result is slower by more than this ratio beyond "
+        "measurement noise, for example 1.1",
     )
 
 

@@ -49,7 +49,8 @@ class JobRunner(Supervisor):
         self._first_line: bytes | None = None
         self._failed = False  # a rank failed before any signal
         self._restarts = 0
-        self._stopped_before = ""  # the restart that a signal came before, and the reason for it
+        # If a signal ended the job before a restart: which restart, and the failure before it.
+        self._stopped_before = ""
         self._escalation = Escalation()
 
     @property
@@ -64,7 +65,7 @@ class JobRunner(Supervisor):
         self._drain()
 
     def _starts_again(self) -> bool:
-        """Starts all ranks again if one has failed, and that may be; returns whether it did."""
+        """Restarts all ranks if one failed and restarts are left; returns whether it did."""
         first = text.first_failure([p for p in self._processes if not self._left_in_good_order(p)])
         if first is None or not self._failed or self._restarts == self._options.max_restarts:
             return False
@@ -81,7 +82,7 @@ class JobRunner(Supervisor):
             with contextlib.suppress(StoppedWhileStartingError):
                 self._start_all()
                 return True
-        self._failed = False  # the signal ends the job, and no failure
+        self._failed = False  # the signal ended the job, not the failure
         self._stopped_before = f"before all ranks had started again ({of}): {reason}"
         return False
 

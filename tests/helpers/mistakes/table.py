@@ -308,7 +308,7 @@ _PROGRAMS = (
     Mistake(
         "30",
         "kill -9",
-        "Rank 1 was ended by signal 9 (SIGKILL, kill -9), by somebody outside",
+        "Rank 1 was killed by SIGKILL from outside the job",
         "It was at train.py:",
         137,
         _in_callback("os.kill(os.getpid(), 9)"),

@@ -47,7 +47,7 @@ def test_what_cannot_be_copied_is_named_once(caplog: pytest.LogCaptureFixture) -
     restore(state)
     assert next(state.feed) == 2  # as the warning says
     [line] = caplog.records
-    assert "attribute 'feed' of an elastic state is a generator, which cannot" in line.getMessage()
+    assert "attribute 'feed' of an elastic state is a generator and cannot" in line.getMessage()
 
 
 def test_objects_with_a_content_of_their_own_stay_the_same_objects() -> None:

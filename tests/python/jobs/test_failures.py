@@ -110,7 +110,7 @@ def test_killed_rank_under_tfring_run(tmp_path, victim, forks):
     job = start("-np", 3, sys.executable, path, tmp_path, victim, 0, forks)
     err, pids, _ = signal_victim(tmp_path, job, victim, 3)
     assert job.returncode == 137
-    killed = f"Rank {victim} was ended by signal 9 (SIGKILL, kill -9), by somebody outside"
+    killed = f"Rank {victim} was killed by SIGKILL from outside the job"
     assert killed in err
     assert not any(alive(pid) for pid in pids)
 
@@ -151,7 +151,7 @@ def test_killed_rank_during_fit(tmp_path, victim):
     path = write_script(tmp_path, TRAINING, header=REPORT)
     job = start("-np", 2, sys.executable, path, tmp_path, TF_CPP_MIN_LOG_LEVEL="3")
     err, _, _ = signal_victim(tmp_path, job, victim, 2)
-    killed = f"Rank {victim} was ended by signal 9 (SIGKILL, kill -9), by somebody outside"
+    killed = f"Rank {victim} was killed by SIGKILL from outside the job"
     assert killed in err
 
 

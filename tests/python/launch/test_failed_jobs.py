@@ -55,7 +55,7 @@ TOLD = {
     "all": r"tfring: All 2 ranks failed in script\.py:\d+ \(fail\): KeyError: 'image_id'\.",
     "before": r"tfring: All 2 ranks failed in script\.py:\d+: KeyError: 'before init'\.",
     "exit": r"tfring: Rank 1 called sys\.exit\(3\) in script\.py:\d+ \(fail\), while rank 0 .*",
-    "kill": r"tfring: Rank 1 was ended by signal 9 \(SIGKILL, kill -9\), by somebody outside.*",
+    "kill": r"tfring: Rank 1 was killed by SIGKILL from outside the job.*",
 }
 
 

@@ -235,10 +235,10 @@ def test_numbers_that_mean_nothing(bad, capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--standalone", "--nproc_per_node=2"], "--standalone: on one host say how many ranks"),
-        (["--nnodes=2", "--rdzv_backend=c10d"], "--rdzv_backend: nodes number themselves"),
-        (["--master-addr", "node1"], "--master-addr: say where the nodes meet"),
-        (["-m"], "-m: say python -m MODULE"),
+        (["--standalone", "--nproc_per_node=2"], "--standalone: not needed: on one host give only"),
+        (["--nnodes=2", "--rdzv_backend=c10d"], "--rdzv_backend: not needed: tfring assigns node"),
+        (["--master-addr", "node1"], "--master-addr: give the address where the nodes"),
+        (["-m"], "-m: write python -m MODULE"),
     ],
 )
 def test_habits_of_torchrun_are_answered(words, says, capsys):

@@ -91,13 +91,13 @@ def test_a_killed_rank_failed_before_those_that_noticed() -> None:
     noticed = ended(0, 1, (1.4, 1.8), failing("1, in f", "UnavailableError: somebody is gone"))
     assert first_failure([noticed, killed]) is killed
     assert told(noticed, killed) == (
-        "tfring: Rank 2 was ended by signal 9 (SIGKILL, kill -9), by somebody outside: the "
-        "kernel's log has no out-of-memory for it.\n"
+        "tfring: Rank 2 was killed by SIGKILL from outside the job. The kernel's log shows no "
+        "out-of-memory kill.\n"
         "        It was at train.py:40, after step 6.\n"
         "        Rank 0 was stopped. More: tfring explain 6d83ae"
     )
     unknown = told(ended(2, -9), job="")
-    assert "or by the kernel for lack of memory, which its log (dmesg) would say." in unknown
+    assert "job, or by the kernel for lack of memory. In that case `dmesg` on its host" in unknown
 
 
 def test_memory_and_crashes() -> None:
@@ -108,6 +108,7 @@ def test_memory_and_crashes() -> None:
         "batch. More: tfring explain 6d83ae",
     ]
     assert "Rank 1 crashed in C or C++: signal 11 (SIGSEGV)." in told(ended(1, -11))
+    assert "Rank 1 was ended by SIGTERM (signal 15) from outside the job." in told(ended(1, -15))
 
 
 def test_a_rank_that_leaves_is_told_in_the_words_of_the_records() -> None:

@@ -258,8 +258,9 @@ class StoreExchange:
             raise TooEarlyError(f"rank 0 ended before it took rank {self._rank}: {error}") from None
         if answer.get("later"):
             raise TooEarlyError(
-                f"rank 0 waited for other ranks, and not for rank {self._rank}, until the time was "
-                f"up: only the ranks of a job call init(comm=[...]), here {self._members}"
+                f"rank {self._rank} is not in the list of rank 0's init(comm=[...]), so rank 0 did "
+                f"not wait for it and start-up timed out. Rank {self._rank} has the list "
+                f"{self._members}. Call init(comm=[...]) with one list, only on the ranks in it."
             )
         if "error" in answer:
             raise BootstrapError(str(answer["error"]))

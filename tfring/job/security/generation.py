@@ -2,7 +2,7 @@
 
 Objects travel as the data of collectives, over connections without MACs, and the receiver
 unpickles them. Each carries a MAC over its sender's rank, the name of the collective and a number
-that grows: nobody can make one up, change it, or send it a second time.
+that grows. So nobody without the key can forge a message, change one, or send one again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OVERHEAD = _NUMBER.size + MAC_SIZE
 
 
 class _Generation:
-    """The key of one generation, and which numbers were used. Thread-safe."""
+    """The key of one generation, and the last number of each sender. Thread-safe."""
 
     def __init__(self, key: bytes) -> None:
         self.key = expand(key, b"objects")
@@ -34,7 +34,7 @@ class _Generation:
             return next(self._numbers)
 
     def accept(self, name: str, sender: int, number: int) -> bool:
-        """Whether a number is higher than all before it; it is the last one then."""
+        """Accepts a number if it is higher than the last of this name and sender."""
         with self._lock:
             if number <= self._last.get((name, sender), 0):
                 return False
@@ -67,7 +67,7 @@ def sign(payload: bytes, name: str, sender: int) -> bytes:
 def verify(signed: bytes, name: str, sender: int) -> bytes:
     """Checks a MAC and returns the payload.
 
-    IntegrityError: it comes from somebody else, was changed, or was received before.
+    IntegrityError: another process sent it, it was changed, or it was received before.
     """
     generation = _generation()
     if len(signed) >= OVERHEAD:
@@ -78,8 +78,9 @@ def verify(signed: bytes, name: str, sender: int) -> bytes:
         if fine and generation.accept(name, sender, number):
             return payload
     raise IntegrityError(
-        f"{name}: what came was not sent by rank {sender} in this collective, or was changed on "
-        "its way: somebody interferes with the network between the hosts. It was not unpickled"
+        f"{name}: the message failed authentication: it was not sent by rank {sender} in this "
+        "collective, or was modified on the way. It was discarded without unpickling. Check the "
+        "network between the hosts."
     )
 
 

@@ -159,8 +159,8 @@ class Arriving:
 
 def _changed(number: int) -> str:
     return (
-        f"message {number} on the connection was not sent by the other end, or was changed on its "
-        "way: somebody interferes with the network between the hosts"
+        f"message {number} on the connection failed authentication: it was not sent by the other "
+        "end, or was modified on the way. Check the network between the hosts."
     )
 
 

@@ -1,7 +1,7 @@
-"""A node of a job that is started once per node: it hears the coordinator through a store.
+"""A node of a job that is started once per node. It follows the coordinator through a store.
 
-The first node that can serves the store and the coordinator; or a process of its own does, which
-may end and be started again (`tfring coordinator`). The keys are in node_coordinator.py.
+The first node that can serve them serves the store and the coordinator. With `tfring coordinator`
+a separate process does, which may be restarted. The keys are in node_coordinator.py.
 """
 
 from __future__ import annotations
@@ -56,24 +56,27 @@ _RECOVERS = f"{keys.PREFIX}/{keys.RUNS}"
 
 
 def open_store(options: NodeOptions, timeout: float) -> tuple[TCPStore, bool]:
-    """Serves the store where the nodes meet, or connects with it; says so if that takes long.
+    """Serves the store where the nodes meet, or connects with it; warns if that takes long.
 
-    The first node that can serves it, unless a coordinator of its own does. The name of the
-    endpoint may get its address later, as those of new pods do, and that may then be one of this
-    host: so it is looked up again and again.
+    The first node that can serve the store does, unless `tfring coordinator` does. The name of the
+    endpoint may get its address later, as names of new pods do, and the address may be this host's.
+    So every attempt looks the name up again.
 
     Returns the store, and whether this process serves it. UsageError: it cannot be reached.
     """
     deadline, warned, not_here = time.monotonic() + timeout, False, ""
     try:
         while True:
-            not_here = "it is the address of another host"
+            not_here = (
+                f"{options.host} is another host's address, so this launcher cannot listen there: "
+                f"start the job on {options.host}, too"
+            )
             if is_local(options.host) and not options.apart:
                 try:
                     where = (options.host, options.port)
                     return TCPStore(*where, is_master=True, timeout=STORE_SECONDS), True
                 except StoreConnectionError as error:
-                    not_here = str(error)
+                    not_here = f"This launcher cannot listen there: {error}"
             left = max(0.01, deadline - time.monotonic())
             try:
                 patience = min(left, STORE_SECONDS)
@@ -86,25 +89,22 @@ def open_store(options: NodeOptions, timeout: float) -> tuple[TCPStore, bool]:
                     raise
             if not warned:
                 warned = True
-                hint = _START_IT if options.apart else f"This launcher does not serve: {not_here}"
                 _log.warning(
-                    "no %s serves the job at %s port %d yet: waits for one for %.0f s. %s",
-                    "coordinator" if options.apart else "node",
+                    "%s is listening at %s port %d yet. Retrying for %.0f s. %s",
+                    "No coordinator" if options.apart else "Nothing",
                     options.host,
                     options.port,
                     left - STORE_SECONDS,
-                    hint,
+                    _START_IT if options.apart else not_here,
                 )
     except (StoreError, SecretError, OSError) as error:
         if options.apart:
             raise UsageError(f"the coordinator cannot be reached: {error}. {_START_IT}") from None
-        raise UsageError(
-            f"the nodes cannot meet: {error}. This launcher does not serve there: {not_here}"
-        ) from None
+        raise UsageError(f"the nodes cannot meet: {error}. {not_here}") from None
 
 
 class _ComesTooLateError(Exception):
-    """The job has gone on without this node."""
+    """The job has continued without this node."""
 
 
 class NodeHead:
@@ -192,17 +192,17 @@ class NodeHead:
             where = f"at {self._node.host} port {self._node.port}"
             self._store.close()
             raise UsageError(
-                f'{where} the nodes of the job "{other}" meet, and this is one of '
-                f'"{self._node.job}": choose another port, or the same --rdzv-id'
+                f'this node is of the job "{self._node.job}", but {where} the nodes of the job '
+                f'"{other}" meet. Choose another port, or give the same --rdzv-id.'
             )
         first = found["elastic"]
         differ = [
-            f"{name} {value} here and {first.get(name)} there"
+            f"{name} is {value} here and {first.get(name)} on the first node"
             for name, value in json.loads(text)["elastic"].items()
             if value != first.get(name)
         ]
         if differ:
-            what = "the options of this node differ from those of the first one, which count"
+            what = "this node's options differ from the first node's, which are used"
             self._orders.put(Note(f"{what}: {', '.join(differ)}"))
 
     @property
@@ -311,7 +311,7 @@ class NodeHead:
         if self._coordinator is not None:
             reason, code = "this node does not serve the job any more", 1
         elif self._node.apart:
-            reason = "the job has gone on without this node, or another job is there"
+            reason = "the job continued without this node, or another job uses this address"
         self._orders.put(EndJob(code, f"{reason}: {why}", ask=code == LOST_PEER))
 
     def _find_again(self, why: str) -> bool:
@@ -319,7 +319,8 @@ class NodeHead:
         where = f"the coordinator at {self._node.host} port {self._node.port}"
         limit = self._elastic.timeout
         self._away = True
-        self._orders.put(Note(f"{where} is away ({why}): the ranks go on, {limit:g} s at most"))
+        does = f"the ranks go on without it for at most {limit:g} s"
+        self._orders.put(Note(f"{where} cannot be reached ({why}): {does}"))
         deadline = time.monotonic() + limit
         while not self._closing.wait(_PAUSE_SECONDS):
             try:
@@ -327,12 +328,12 @@ class NodeHead:
             except StoreError:
                 if time.monotonic() < deadline:
                     continue
-                self._end_alone(f"{where} was away for {limit:g} s")
+                self._end_alone(f"{where} could not be reached for {limit:g} s")
                 return True
             except (UsageError, _ComesTooLateError):
                 return False
             self._away = False
-            self._orders.put(Note(f"{where} is there again"))
+            self._orders.put(Note(f"{where} is reachable again"))
             return True
         return True
 

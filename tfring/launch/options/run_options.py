@@ -77,7 +77,8 @@ class RunOptions:
         type=parse_hosts,
         metavar="HOST:SLOTS,...",
         help="hosts, each with its number of ranks: node1:4,me@node2:4,[fd00::1]:2,n[01-04]:8. "
-        "Without -np, -H and --hostfile the hosts of the Slurm, PBS, LSF or SGE job around",
+        "Default, without -np and --hostfile: the hosts of the surrounding Slurm, PBS, LSF or SGE "
+        "job",
         other=spelled(
             "-hostfile",
             "--hostfile",
@@ -93,8 +94,8 @@ class RunOptions:
         default=(),
         type=chosen_variable,
         metavar="NAME[=VALUE]",
-        help="give the ranks this variable; can be repeated. Ranks on other hosts get without it "
-        "only variables that training depends on: tfring help security",
+        help="give the ranks this variable; can be repeated. Without it, ranks on other hosts get "
+        "only the variables that training needs: tfring help security",
     )
     report: bool = switch(
         "--report", help="print where the time went when the job is over: tfring help stragglers"
@@ -111,7 +112,7 @@ class RunOptions:
         "--config-file",
         group=("Hosts and ranks",),
         metavar="FILE",
-        help="YAML with options, as horovodrun's; those here win",
+        help="YAML file of options, as horovodrun's; options of the command line come first",
     )
     ssh_port: int | None = count(
         "-p", "--ssh-port", low=1, metavar="PORT", help="port of ssh on the other hosts"
@@ -123,26 +124,26 @@ class RunOptions:
         "--start-agents",
         choices=SHELLS,
         default="auto",
-        help="what reaches other hosts; auto: srun where Slurm has given the hosts, else ssh",
+        help="how to start ranks on other hosts; auto: srun if Slurm has given the hosts, else ssh",
     )
-    no_env: bool = switch("--no-env", help="other hosts get no variables but those of -x")
+    no_env: bool = switch("--no-env", help="give other hosts only the variables of -x")
     max_restarts: int | None = count(
         "--max-restarts",
         "--max_restarts",
-        help="how often all ranks start again after one has failed (default 0); with --nnodes and "
-        "elastic.run: how many failures are mended",
+        help="restart all ranks at most this many times after a failure (default 0). With --nnodes "
+        "and elastic.run: the number of failures to recover from",
     )
     stop_timeout: float = seconds(
         "--stop-timeout",
         default=STOP_SECONDS,
-        help="how long ranks have to end after a signal to tfring run, before SIGKILL",
+        help="time for the ranks to end after a signal to tfring run, before SIGKILL",
     )
     agent_timeout: float | None = option(
         "--agent-timeout",
         type=_silence,
         metavar="SECONDS",
-        help="after this many seconds of silence tfring run takes a host for lost, and the host's "
-        f"agent takes tfring run for lost (default {AGENT_TIMEOUT_SECONDS:g}, in elastic jobs "
+        help="after this many seconds of silence tfring run regards a host as lost, and the host's "
+        f"agent regards tfring run as lost (default {AGENT_TIMEOUT_SECONDS:g}, in elastic jobs "
         f"{ELASTIC_TIMEOUT_SECONDS:g}; 0: never)",
     )
     bind_to: str = option(
@@ -173,12 +174,12 @@ class RunOptions:
         "--output-max-mb",
         type=number(float, above=True),
         metavar="MB",
-        help="put such a file aside when it is this large: stdout.1 is the newest",
+        help="start a new file when one is this large; the newest old file is stdout.1",
     )
     output_keep: int = count(
         "--output-keep",
         default=KEPT_FILES,
-        help="how many files are put aside before the oldest is removed",
+        help="number of old files to keep of each",
     )
     print_ranks: frozenset[int] | None = option(
         "--print-ranks", type=_ranks, metavar="0,3-5", help="print the output of these ranks only"
@@ -190,8 +191,8 @@ class RunOptions:
     )
     no_merge_lines: bool = switch(
         "--no-merge-lines",
-        help="print a line that several ranks write at the same time for each of them, and every "
-        "line with its rank, for a script that reads the output",
+        help="print every line with its rank, also if several ranks write the same line: for "
+        "scripts that read the output",
     )
     show_tensorflow_info: bool = switch(
         "--show-tensorflow-info",
@@ -209,26 +210,28 @@ class RunOptions:
         "--min-np",
         "--min-num-proc",
         group=("Elastic jobs", "with --min-np, --max-np, --host-discovery-script or --spares"),
-        help="with fewer ranks it waits",
+        help="least number of ranks; with fewer the job waits",
     )
     max_np: int | None = _count_of_ranks(
-        "--max-np", "--max-num-proc", help="it never has more ranks"
+        "--max-np", "--max-num-proc", help="greatest number of ranks"
     )
     host_discovery_script: str | None = option(
-        "--host-discovery-script", metavar="COMMAND", help="prints the hosts as lines host:slots"
+        "--host-discovery-script",
+        metavar="COMMAND",
+        help="command that prints the hosts, one host:slots a line",
     )
     slots: int | None = _count_of_ranks(
-        "--slots", "--slots-per-host", help="slots of hosts for which the script says none"
+        "--slots", "--slots-per-host", help="slots of a host that the script prints without slots"
     )
     spares: int | None = _count_of_ranks(
-        "--spares", low=0, help="workers beyond --max-np that wait, ready to join"
+        "--spares", low=0, help="number of waiting workers beyond --max-np, ready to join"
     )
     elastic_timeout: float | None = seconds(
         "--elastic-timeout",
         above=True,
-        help=f"how long it waits for --min-np ranks (default {ELASTIC_SECONDS:g})",
+        help=f"time to wait for --min-np ranks (default {ELASTIC_SECONDS:g})",
     )
-    reset_limit: int | None = count("--reset-limit", help="how often the ranks may change")
+    reset_limit: int | None = count("--reset-limit", help="how many times the ranks may change")
     blacklist_cooldown_range: tuple[float, float] | None = seconds(
         "--blacklist-cooldown-range",
         above=True,
@@ -255,14 +258,14 @@ class RunOptions:
         "--rdzv_endpoint",
         type=endpoint,
         metavar="HOST[:PORT]",
-        help=f"where the nodes meet: one of them serves there (default port {DEFAULT_PORT})",
+        help=f"address of one node, where all nodes meet (default port {DEFAULT_PORT})",
     )
     coordinator: tuple[str, int] | None = option(
         "--coordinator",
         type=endpoint,
         metavar="HOST[:PORT]",
-        help="in place of --rdzv-endpoint: where `tfring coordinator` runs, which may end and be "
-        "started again",
+        help="address of a running `tfring coordinator`; use it instead of --rdzv-endpoint. The "
+        "coordinator may be restarted during the job",
     )
     rdzv_id: str | None = option(
         "--rdzv-id",
@@ -270,7 +273,7 @@ class RunOptions:
         metavar="ID",
         help="the job's name, the same on all nodes (default: its command and its folder)",
     )
-    # What options say of settings: texts by the names of variables.
+    # The settings that options give: texts by the names of variables.
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -23,11 +23,11 @@ _REFUSED = {
         "--mpi-threads-disable",
         "--no-mpi-threads-disable",
     ),
-    "tfring has no cycle time, tensors leave when they are ready: leave it out": (
+    "not needed: tfring sends tensors as soon as they are ready. Remove this option": (
         "--cycle-time-ms",
     ),
-    "tfring run caches nothing about hosts: leave it out": ("--disable-cache",),
-    "has no counterpart in tfring: leave it out": (
+    "not needed: tfring run caches nothing about hosts. Remove this option": ("--disable-cache",),
+    "has no counterpart in tfring. Remove this option": (
         "--hierarchical-allgather",
         "--no-hierarchical-allgather",
         "--torus-allreduce",
@@ -36,14 +36,15 @@ _REFUSED = {
         "--gloo-timeout-seconds",
         "--thread-affinity",
     ),
-    "on one host say how many ranks, as -np 4": ("--standalone",),
-    "say where the nodes meet, as --rdzv-endpoint node1:29400": (
+    "not needed: on one host give only the number of ranks, as -np 4": ("--standalone",),
+    "give the address where the nodes meet instead, as --rdzv-endpoint node1:29400": (
         "--master-addr",
         "--master_addr",
         "--master-port",
         "--master_port",
     ),
-    "nodes number themselves, and meet in one way: leave it out": (
+    "not needed: tfring assigns node ranks itself and has only one rendezvous method. Remove this "
+    "option": (
         "--node-rank",
         "--node_rank",
         "--rdzv-backend",
@@ -51,7 +52,7 @@ _REFUSED = {
         "--rdzv-conf",
         "--rdzv_conf",
     ),
-    "say python -m MODULE, behind all options": ("-m", "--module"),
+    "write python -m MODULE instead, after all options": ("-m", "--module"),
 }
 
 # Options of horovodrun that are accepted and have no effect: MPI is never used, and there are no

@@ -118,15 +118,16 @@ def _of_signal(who: str, process: RankProcess, number: int, seen: str) -> list[s
             f"{who} crashed in C or C++: signal {number} ({name}).",
             f"{where} {advice}".strip(),
         ]
-    kill = ", kill -9" if number == signal.SIGKILL else ""
-    by = "by somebody outside"
-    if number == signal.SIGKILL:
-        by += (
-            ": the kernel's log has no out-of-memory for it"
-            if process.facts.get("kernel_log")
-            else ", or by the kernel for lack of memory, which its log (dmesg) would say"
-        )
-    return [f"{who} was ended by signal {number} ({name}{kill}), {by}.", where]
+    if number != signal.SIGKILL:
+        return [f"{who} was ended by {name} (signal {number}) from outside the job.", where]
+    killed = f"{who} was killed by SIGKILL from outside the job"
+    if process.facts.get("kernel_log"):
+        return [f"{killed}. The kernel's log shows no out-of-memory kill.", where]
+    return [
+        f"{killed}, or by the kernel for lack of memory. In that case `dmesg` on its host shows an "
+        "out-of-memory kill.",
+        where,
+    ]
 
 
 def _of_several(found: Explanation, processes: Sequence[RankProcess], records: RunRecords) -> str:

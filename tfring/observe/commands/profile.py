@@ -76,5 +76,5 @@ def _text(found: Mapping[int, Shares], failures: Mapping[int, str]) -> list[str]
 
 def _without_py_spy(profiles: Mapping[int, Profile]) -> str:
     why = "py-spy may not trace the ranks" if find_py_spy() else "py-spy is not installed"
-    todo = "give it CAP_SYS_PTRACE" if find_py_spy() else "pip install py-spy"
-    return f"The ranks were asked, since {why}. It finds lines that compute more exactly: {todo}."
+    todo = "give py-spy CAP_SYS_PTRACE" if find_py_spy() else "run `pip install py-spy`"
+    return f"The ranks sampled themselves because {why}. For more exact lines, {todo}."

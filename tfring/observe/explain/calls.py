@@ -21,13 +21,12 @@ from tfring.runtime.texts.words import upper_first
 # A rank may wait long in join. The others are blamed after doing nothing for this long.
 _JOIN_PATIENCE = 3 * SECOND
 _COMPILED = (
-    "All these calls are in functions with jit_compile=True. Does a rank run several of them on "
-    "several threads? TensorFlow locks a variable while a function that assigns it runs: call "
-    "those that share one on one thread. One that a plain tf.function calls keeps a thread of "
-    "TensorFlow's inter-op pool while it waits: give the pool more threads than run at a time, "
-    "with tf.config.threading.set_inter_op_parallelism_threads. If not: "
+    "All these calls are in functions with jit_compile=True. There are two common causes. "
+    "(1) Several threads run compiled functions that assign the same variable: run those functions "
+    "on one thread. (2) The inter-op pool is too small: raise it with "
+    "tf.config.threading.set_inter_op_parallelism_threads. Otherwise: "
 )
-_SAME_CALLS = "Every rank has to make the same calls, eager ones in the same order. "
+_SAME_CALLS = "Every rank must make the same calls, eager calls in the same order. "
 
 
 def find_different_calls(s: Situation) -> Finding | None:
@@ -77,7 +76,7 @@ def find_not_calling(s: Situation) -> Finding | None:
     for rank, calls in s.waiting.items():
         for call in calls:
             for other in s.missing(call):
-                # A rank that goes on with other calls may join later.
+                # A rank that still makes other calls may join later.
                 busy = call.kind == "join" and s.idle(other) <= max(s.patience, _JOIN_PATIENCE)
                 if other != rank and not s.open.get(other) and not busy:
                     blamed[other].append((rank, call))
@@ -134,13 +133,13 @@ def _stack_advice(s: Situation, rank: int, call: Call) -> str:
     if rank in s.seen and s.seen[rank].memory:
         return f"It holds {s.seen[rank].memory}: give the job more memory, or use a smaller batch."
     if call.kind == "join":
-        advice = "A rank that runs out of data calls join; all others have to get there, too. "
+        advice = "A rank that runs out of data calls join. All other ranks must call it, too. "
     if s.place_text(rank):
         return advice.rstrip()
     if s.state(rank) == "running":
         pid = s.job.records[rank].pid
         advice += (
-            f"`tfring stacks` or `py-spy dump --pid {pid}` on that host says on which line it is. "
+            f"`tfring stacks` or `py-spy dump --pid {pid}` on that host shows its current line. "
         )
     return advice + (
         "Often the reason is missing input, a lock, a branch without the call, or an "
@@ -203,25 +202,34 @@ def _judge(
     known_here = s.counts[rank].get((expected.process_set, expected.name), 0) > 0
     if not known_there and not known_here:
         return Cause.OTHER_BRANCH, (
-            f"They run different programs from there on: {others} {_never(s, usual)} called "
+            f"Their programs differ from there on: {others} {_never(s, usual)} called "
             f"'{theirs.name}', and {ranks_text(odd)} {_never(s, odd)} called '{expected.name}'."
         )
     calls = sorted(s.job.records[rank].calls, key=lambda c: c.number)
     before = [c for c in calls if c.number < theirs.number]
     again = bool(before) and _place(before[-1]) == _place(theirs)
-    if again or (known_here and not known_there):
+    if not known_there and (again or known_here):
         return Cause.EXTRA_CALL, (
-            f"{who} {has} gone on to '{theirs.name}', call {theirs.invocation} of that name, which "
-            f"{others} {_never(s, usual) if not known_there else _not_now(usual)}"
-            f"{' called' if not known_there else ''}: an extra call, or fewer steps than the "
-            "others."
+            f"{who} {has} called '{theirs.name}', which {others} {_never(s, usual)} called. "
+            f"{_extra_or_fewer(odd)}"
+        )
+    if again:
+        return Cause.EXTRA_CALL, (
+            f"{who} {has} called '{theirs.name}' again: call {theirs.invocation} of that name. "
+            f"{_extra_or_fewer(odd)}"
         )
     count = s.counts[rank].get((expected.process_set, expected.name), 0)
     return Cause.OTHER_ORDER, (
-        f"{who} {'makes its' if len(odd) == 1 else 'make their'} calls in a different order or "
-        f"{has} left out '{expected.name}': "
-        f"{ranks_text(odd)} {has} called it {count} times, {others} {expected.invocation} times."
+        f"{who} {has} called '{expected.name}' {count} times, {others} {expected.invocation} "
+        f"times. Either {ranks_text(odd)} left that call out, or made the calls in another order."
     )
+
+
+def _extra_or_fewer(odd: list[int]) -> str:
+    who = ranks_text(odd)
+    makes = f"{who} makes an extra call, or it runs"
+    make = f"{who} make an extra call, or they run"
+    return f"Either {makes if len(odd) == 1 else make} fewer steps than the others."
 
 
 def _never(s: Situation, ranks: list[int]) -> str:
@@ -231,12 +239,8 @@ def _never(s: Situation, ranks: list[int]) -> str:
     return f"{has} never"
 
 
-def _not_now(ranks: list[int]) -> str:
-    return "does not make now" if len(ranks) == 1 else "do not make now"
-
-
 def _circle_of_sets(s: Situation, places: dict[int, Call], age: int) -> Finding:
-    """Describes ranks that wait for each other across process sets, if anybody waits for them."""
+    """Describes ranks that wait for each other across process sets."""
     waited_for = {rank for call in places.values() for rank in s.missing(call)}
     places = {rank: call for rank, call in places.items() if rank in waited_for}
     parts = [
@@ -252,7 +256,7 @@ def _circle_of_sets(s: Situation, places: dict[int, Call], age: int) -> Finding:
         + "; ".join(parts)
         + ".",
         advice=(
-            "Ranks that are in several process sets have to call their collectives in one order, "
+            "Ranks that are in several process sets must call their collectives in the same order, "
             "for example by the number of the set."
         ),
     )
@@ -283,14 +287,21 @@ def _last_common(s: Situation, ranks: list[int]) -> Call | None:
 def _idle_text(s: Situation, rank: int) -> str:
     """Says what is known of a rank that calls nothing."""
     if rank not in s.job.records:
-        return f"{upper_first(ranks_text([rank]))} has no record here: its host may tell more."
+        return (
+            f"{upper_first(ranks_text([rank]))} has no record here. Run `tfring explain` on its "
+            "host, too."
+        )
     if s.job.records[rank].state is RankState.LEFT:
         return f"{upper_first(s.who(rank))} has left the job."
-    last = s.last_call(rank)
+    last, idle = s.last_call(rank), duration(s.idle(rank))
     text = upper_first(s.who(rank))
-    text += f" has called nothing for {duration(s.idle(rank))}"
-    text += f", since {last.text()}" if last else ", its first: it may still load or compile"
+    if last:
+        text += f" has called nothing for {idle}, since {last.text()}."
+    else:
+        text += (
+            f" has not made its first call yet, after {idle}. It may still be loading or compiling."
+        )
     busy = s.seen[rank].busy if rank in s.seen else None
     if busy is not None:
-        text += "; it computes" if busy else "; it does not compute but waits for something"
-    return text + "." + s.place_text(rank)
+        text += " It computes." if busy else " It does not compute: it waits for something."
+    return text + s.place_text(rank)

@@ -229,9 +229,11 @@ def _left(s: Situation, rank: int, told: int) -> Finding:
     record = s.job.records.get(rank)
     marks = [e.text for e in record.events if e.type is EventType.MARK] if record else []
     called = next((text for text in reversed(marks) if text.startswith("sys.exit(")), "")
-    needs = s.waiters(without=[rank]) or f"{ranks_text([told])} has a call with it"
+    waiters = s.waiters(without=[rank])
+    needs = f"{upper_first(waiters)}, for it." if waiters else f"Rank {told} needs it for a call."
     last = s.last_call(rank) if record else None
-    after = f", after {last.text()}, call {last.invocation} of that name" if last else ""
+    called_last = f"{last.text()}, call {last.invocation} of that name" if last else ""
+    after = f" Its last call was {called_last}." if last else ""
     how = (
         f"called {called}" if called else "has left the job: its program ended, or called shutdown"
     )
@@ -239,7 +241,7 @@ def _left(s: Situation, rank: int, told: int) -> Finding:
         cause=Cause.LEFT,
         ranks=(rank,),
         names=_names(s, [rank]),
-        text=f"{upper_first(s.who(rank))} {how}{after}; {needs} and would need it.",
+        text=f"{upper_first(s.who(rank))} {how}.{after} {needs}",
         brief=f"{upper_first(ranks_text([rank]))} {how}",
         advice="Let all ranks call sys.exit there, or none."
         if called

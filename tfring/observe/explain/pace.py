@@ -118,6 +118,8 @@ def describe_calm(s: Situation) -> Finding:
     if waiters:
         first = any(call.invocation == 1 for calls in s.waiting.values() for call in calls)
         usual = "no longer than usual in this job"
-        why = "for the first time: others may still load or compile" if first else usual
+        why = (
+            "for the first time: other ranks may still be loading or compiling" if first else usual
+        )
         text += f" At present {waiters}, {why}."
     return Finding(Cause.NOTHING, (), upper_first(text))

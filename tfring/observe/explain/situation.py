@@ -296,8 +296,8 @@ class Situation:
         seen = self.seen.get(rank, Seen(None))
         if KEEPS_LOCK in seen.stacks:
             return (
-                f" It does not say on which line it is: {KEEPS_LOCK}. `tfring stacks` asks it "
-                "with a signal."
+                f" Its current line is unknown, because {KEEPS_LOCK}. Run `tfring stacks` to get "
+                "it."
             )
         where = find_place(seen.stacks, seen.kernel)
         return f" It is in {where}." if where else ""

@@ -10,6 +10,7 @@ from tfring.observe.explain.situation import Situation, duration
 from tfring.observe.recorder.layout import EventType
 from tfring.observe.recorder.reader import Plan
 from tfring.runtime.texts.ranks import ranks_text
+from tfring.runtime.texts.words import upper_first
 
 # In the error of a rank whose data stopped: who waits, and for which rank.
 _ENDS = re.compile(r"rank (\d+) \([^)]*\) waits for (?:\d+ bytes from )?rank (\d+)")
@@ -46,20 +47,20 @@ def find_broken_link(s: Situation) -> Finding | None:
     what = calls[0].text() if calls else f"{plan.kind} (plan {plan.sequence})" if plan else "a plan"
     began = min((w.since for w in stuck.values()), default=s.now)
     rest = [r for r in stuck if r not in pair]
-    text = (
-        f"In the middle of {what} data has stopped between {s.who(rank)} and {s.who(peer)}"
-        + (f", {duration(s.now - began)} ago" if stuck else "")
-        + f": {_side(waits.get(rank)) or ranks_text([rank]) + ' waits for ' + ranks_text([peer])}"
-    )
-    other = _side(waits.get(peer))
-    text += (f", and {other}" if other else "") + "."
+    since = f", {duration(s.now - began)} ago" if stuck else ""
+    sentences = [
+        f"In the middle of {what}, data stopped between {s.who(rank)} and {s.who(peer)}{since}.",
+        _side(waits.get(rank)) or f"Rank {rank} waits for rank {peer}.",
+        _side(waits.get(peer)),
+    ]
     if rest:
-        text += f" Because of it {ranks_text(rest)} {'waits' if len(rest) == 1 else 'wait'}, too."
+        verb = "waits" if len(rest) == 1 else "wait"
+        sentences.append(f"{upper_first(ranks_text(rest))} {verb} because of it.")
     return Finding(
         cause=Cause.LINK,
         ranks=tuple(sorted(pair)),
         names=tuple(sorted({call.name for call in calls})),
-        text=text,
+        text=" ".join(filter(None, sentences)),
         advice=(
             "Both still reach rank 0, so look at the network between these two: firewall, cable, "
             "route, MTU."
@@ -109,5 +110,5 @@ def _side(wait: _Wait | None) -> str:
         return ""
     plan = wait.plan
     if plan.waits_receives:
-        return f"rank {wait.rank} waits for {plan.waits_bytes} bytes from rank {wait.peer}"
-    return f"rank {wait.rank} cannot send {plan.waits_bytes} bytes to rank {wait.peer}"
+        return f"Rank {wait.rank} waits for {plan.waits_bytes} bytes from rank {wait.peer}."
+    return f"Rank {wait.rank} cannot send {plan.waits_bytes} bytes to rank {wait.peer}."

@@ -36,15 +36,19 @@ class Family(NamedTuple):
 
 # Type, name and meaning of what users know of their training.
 _TRAINING = (
-    ("counter", "steps_total", "Training steps begun, or the one that `fit` or the program marks."),
-    ("gauge", "epoch", "The epoch of `fit`, from 1 on; 0: unknown."),
-    ("gauge", "epochs", "How many epochs this `fit` has; 0: unknown."),
-    ("gauge", "loss", "The loss of `fit` on this rank, of the epoch so far; NaN: unknown, too."),
-    ("counter", "samples_total", "Samples trained on, where `fit` or the program says so."),
+    (
+        "counter",
+        "steps_total",
+        "Training steps begun, counted by gradient reductions, `fit` or the program.",
+    ),
+    ("gauge", "epoch", "The epoch of `fit`, from 1 on. 0 if unknown."),
+    ("gauge", "epochs", "Number of epochs of this `fit`. 0 if unknown."),
+    ("gauge", "loss", "The loss of `fit` on this rank, of the epoch so far. NaN also if unknown."),
+    ("counter", "samples_total", "Samples trained on, if `fit` or the program reports them."),
     (
         "counter",
         "input_wait_seconds_total",
-        "Time spent waiting for input, where `fit` or the program says so.",
+        "Time spent waiting for input, if `fit` or the program reports it.",
     ),
     (
         "counter",
@@ -54,46 +58,59 @@ _TRAINING = (
 )
 _COUNTERS = (
     ("calls", "Collective calls of this rank that have ended."),
-    ("failed_calls", "Of these, those that ended with an error."),
-    ("unseen_calls", "Calls that the record lost before a scrape: histograms lack them."),
+    ("failed_calls", "Collective calls of this rank that ended with an error."),
+    ("unseen_calls", "Calls that the record lost before a scrape. The histograms lack them."),
     ("tensor_bytes", "Bytes of the tensors of calls that have ended well."),
     ("sent_bytes", "Bytes that this rank has sent to other ranks."),
-    ("plans", "Plans that this rank has run; a plan is one call or several that were fused."),
-    ("tensors", "Tensors in these plans."),
-    ("cache_hits", "Requests that were sent as a number of the response cache."),
+    ("plans", "Plans that this rank has run. A plan is one call, or several fused calls."),
+    ("tensors", "Tensors in the plans that this rank has run."),
+    ("cache_hits", "Requests that were sent as an id of the response cache."),
     ("locks", "Locks of the schedule that have begun."),
-    ("lock_rounds", "Rounds of repeating allreduces that were run in locks."),
-    ("observed_steps", "Steps over of which the record still had all calls at a scrape."),
-    ("communication_seconds", "Time with a gradient bucket under way, of observed steps."),
+    ("lock_rounds", "Rounds of repeating allreduces that ran in locks."),
+    (
+        "observed_steps",
+        "Finished steps whose calls were all still in the record when it was scraped.",
+    ),
+    (
+        "communication_seconds",
+        "Of observed steps: time in which at least one gradient bucket was being reduced.",
+    ),
     (
         "exposed_communication_seconds",
-        "Of observed steps, from the last gradient until all were reduced.",
+        "Of observed steps: time from the last gradient until all are reduced.",
     ),
-    ("waiting_seconds", "Of that, time in which other ranks had not asked for a bucket yet."),
+    (
+        "waiting_seconds",
+        "Part of the exposed communication time: waiting for other ranks to request a gradient "
+        "bucket.",
+    ),
     ("gradient_bytes", "Bytes of the gradients of observed steps."),
 )
 _GAUGES = (
     ("job_ranks", "Number of ranks of the job."),
     ("start_time_seconds", "When init was called, in seconds since 1970."),
     ("open_calls", "Collective calls that have not ended."),
-    ("oldest_open_call_age_seconds", "For how long the oldest of these has not; 0: there is none."),
+    (
+        "oldest_open_call_age_seconds",
+        "Age in seconds of the oldest collective call that has not ended. 0 if no call is open.",
+    ),
 )
 _HISTOGRAMS: dict[str, tuple[str, tuple[str, ...], tuple[float, ...]]] = {
-    "collective_duration_seconds": ("Of calls: from the call to its end.", ("kind",), SECONDS),
+    "collective_duration_seconds": ("Time from a call to its end.", ("kind",), SECONDS),
     "negotiation_duration_seconds": (
-        "Of calls: from the call until all ranks have asked and the plan is here.",
+        "Time from a call until all ranks have requested it and the plan has arrived.",
         ("kind",),
         SECONDS,
     ),
     "plan_duration_seconds": (
-        "Of plans: from their first byte to their end.",
+        "Time from a plan's first byte to its end.",
         ("kind",),
         SECONDS,
     ),
-    "plan_size_bytes": ("Of plans: the bytes of their tensors.", (), BYTES),
-    "plan_tensors": ("Of plans: their tensors, several where calls were fused.", (), TENSORS),
+    "plan_size_bytes": ("Bytes of the tensors of a plan.", (), BYTES),
+    "plan_tensors": ("Number of tensors of a plan: several if calls were fused.", (), TENSORS),
     "step_duration_seconds": (
-        "From the end of a step's communication to that of the next.",
+        "Time from the end of a step's communication to that of the next step.",
         (),
         SECONDS,
     ),
@@ -114,12 +131,12 @@ FAMILIES: dict[str, Family] = {
         Family(
             "counter",
             "tfring_waiting_for_rank_seconds_total",
-            "What the others have waited for this rank; only rank 0 knows it, of all ranks.",
+            "Seconds the other ranks have waited for this rank. Rank 0 exports it for every rank.",
         ),
         Family(
             "counter",
             "tfring_last_to_ask_total",
-            "How often this rank asked last for a tensor; only rank 0 knows it, of all ranks.",
+            "How often this rank requested a tensor last. Rank 0 exports it for every rank.",
         ),
         Family("counter", "tfring_events_total", "Events in the record, by type.", ("type",)),
         Family(
@@ -128,7 +145,7 @@ FAMILIES: dict[str, Family] = {
         Family(
             "counter",
             "tfring_control_frames_total",
-            "Control frames, sent or received, heartbeats apart.",
+            "Control frames, sent or received, without heartbeats.",
             ("direction",),
         ),
         Family(

@@ -28,7 +28,7 @@ from tfring.observe.recorder.stacks import (
 )
 
 NO_STACKS = "no stacks: "
-KEEPS_LOCK = "code in it keeps Python's interpreter lock"
+KEEPS_LOCK = "native code holds Python's interpreter lock (GIL)"
 # The handler's file is emptied when it is longer.
 _MOST_BYTES = 1 << 20
 _PAUSE = 0.0005  # seconds between two looks at a thread that has been sent the signal

@@ -207,15 +207,15 @@ def make_time_table(report: Report, *, internals: bool = False) -> Table:
             cells += [_milliseconds(rank.overlapped), "-" if rank.last is None else f"{rank.last}x"]
         table.add_row(str(rank.rank), Text(rank.host), rank.state, *cells)  # no markup of rich's
     table.caption = (
-        "own work: all but the exchange, with input (waiting for data) and Keras' callbacks after "
-        "each batch. exchange: after the last gradient was ready, with waiting for other ranks. "
-        "awaited: how long all others waited for this rank. Medians; input, callbacks and awaited "
-        "are means. -: unknown."
+        "own work = the step without the exchange, including input (waiting for data) and Keras' "
+        "callbacks after each batch. exchange = from the last gradient until all are reduced, "
+        "including waiting for other ranks. awaited = how long all others waited for this rank. "
+        "Input, callbacks and awaited are means, the others medians. - = unknown."
     )
     if internals:
         table.caption += (
-            " overlapped: communication before the last gradient. last: how often this rank was "
-            "the last to ask, of all calls."
+            " overlapped = communication before the last gradient. last = how often this rank was "
+            "the last to request a call."
         )
     return table
 

@@ -172,7 +172,7 @@ def test_what_happens_while_the_coordinator_is_away_is_made_up_for(tmp_path, end
         with node(tmp_path, endpoint) as second:
             members = first.trains(lambda m: len(m) == 2)
             coordinator.kill()
-            second.heard("is away")
+            second.heard("cannot be reached")
             second.process.kill()  # its rank ends with it
             pid = second.pid(members[1])
             assert wait_until(lambda: not alive(pid), LIMIT_SECONDS)
@@ -215,7 +215,9 @@ def test_ranks_that_recover_are_asked_to_end_when_no_coordinator_comes(tmp_path,
         members = first.trains(lambda m: len(m) == 1)
         coordinator.kill()
         assert first.finish() == 75
-        assert any("was away for 12 s: the ranks save and end" in line for line in first.errors)
+        assert any(
+            "could not be reached for 12 s: the ranks save and end" in line for line in first.errors
+        )
         assert any("the ranks have stopped before the end" in line for line in first.errors)
         assert not any("the job failed" in line for line in first.errors)
         assert not alive(first.pid(members[0]))

@@ -57,7 +57,7 @@ def test_nodes_join_survive_a_failure_and_end_together(tmp_path, endpoint):
 def test_a_node_that_finds_no_other_says_so_and_ends_at_a_signal(tmp_path, endpoint):
     report, elsewhere = tmp_path / "report", endpoint.replace("localhost", "127.0.0.9")
     with node(tmp_path, "a", elsewhere, "--exit-report", report) as job:
-        job.wait(lambda: any("no node serves the job" in line for line in job.errors))
+        job.wait(lambda: any("Nothing is listening at" in line for line in job.errors))
         job.process.send_signal(signal.SIGTERM)
         assert job.process.wait(LIMIT_SECONDS) == 143
         assert not job.said
@@ -167,7 +167,7 @@ def test_another_job_at_the_same_endpoint_is_refused(tmp_path, endpoint):
         first.trains(lambda m: m == [1])
         other = run("--nnodes", 1, "--rdzv-endpoint", endpoint, "--rdzv-id", "other", "true")
         assert other.returncode == 2
-        assert 'the nodes of the job "job" meet, and this is one of "other"' in other.stderr
+        assert 'the nodes of the job "job" meet. Choose another port' in other.stderr
         first.ask("stop")
         assert first.finish() == 0
 
@@ -191,7 +191,7 @@ def test_a_port_that_another_program_has_is_named():
         made = run("--nnodes", 1, "--rdzv-endpoint", endpoint, "--start-timeout", 1, "true")
     assert made.returncode == 2
     assert f"the TCPStore at {endpoint.replace(':', ' port ')} could not be reached" in made.stderr
-    assert "This launcher does not serve there" in made.stderr and "in use" in made.stderr
+    assert "This launcher cannot listen there" in made.stderr and "in use" in made.stderr
 
 
 def test_a_node_that_waits_says_why_it_does_not_serve(monkeypatch, caplog):
@@ -200,7 +200,7 @@ def test_a_node_that_waits_says_why_it_does_not_serve(monkeypatch, caplog):
         options = NodeOptions("localhost", taken.getsockname()[1], "job", 1)
         with pytest.raises(UsageError, match="in use"):
             open_store(options, 0.3)
-    assert "waits for one for 0 s. This launcher does not serve: the" in caplog.text
+    assert "Retrying for 0 s. This launcher cannot listen there: the" in caplog.text
     assert "in use" in caplog.text
 
 

@@ -121,7 +121,7 @@ def test_a_stack_says_on_which_line_a_rank_is() -> None:
 def test_a_rank_that_cannot_say_where_it_is_is_said_so() -> None:
     seen = {0: RUNS, 1: Seen("running", busy=True, stacks=f"{NO_STACKS}{KEEPS_LOCK}, or ...")}
     found = explain(job([record(0, 2, hang(20), 30), record(1, 2, steps(20), 30)]), seen)
-    assert f"it computes. It does not say on which line it is: {KEEPS_LOCK}." in found.text
+    assert f"It computes. Its current line is unknown, because {KEEPS_LOCK}." in found.text
 
 
 def test_never_is_said_only_of_calls_that_are_all_recorded() -> None:
@@ -165,7 +165,7 @@ def test_what_hangs_for_two_reasons_is_told_both() -> None:
     seen = {**dict.fromkeys(range(3), RUNS), 3: Seen("stopped")}
     found = explain(job([record(rank, 4, own, 30) for rank, own in calls.items()]), seen)
     assert (found.cause, found.ranks) == (Cause.STOPPED, (3,))
-    assert "Rank 1 has gone on to 'validation'" in found.text
+    assert "Rank 1 has called 'validation', which ranks 0 and 2 have never called." in found.text
     assert "kill -CONT 4003" in found.text
 
 

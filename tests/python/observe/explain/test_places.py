@@ -90,7 +90,7 @@ next_batch({"lock": lock.acquire, "keeps": lambda: ctypes.PyDLL(None).sleep(60)}
     ("how", "said"),
     [
         ("lock", "Rank 1 waits for a lock or another thread in next_batch (data.py:6)"),
-        ("keeps", f"on which line it is: {KEEPS_LOCK}"),
+        ("keeps", f"Its current line is unknown, because {KEEPS_LOCK}"),
     ],
 )
 def test_a_rank_that_does_not_call_is_asked_where_it_is(
