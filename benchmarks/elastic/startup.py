@@ -39,7 +39,7 @@ def watch(module, name, mark):
         return result
     setattr(module, name, outer)
 
-watch(connect, "_exchange_records", "rendezvous")
+watch(connect, "exchange_records", "rendezvous")
 watch(world, "connect_job", "mesh")
 marks["imports"] = time.monotonic()
 hvd.init()

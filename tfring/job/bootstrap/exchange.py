@@ -6,6 +6,7 @@ Values are JSON, never pickles.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from tfring.job.handshake.errors import BootstrapError
@@ -36,6 +37,32 @@ class SingleRankExchange:
 
     def close(self) -> None:
         """Does nothing."""
+
+
+def run_on_all_ranks(exchange: Exchange, step: Callable[[], Any]) -> list[Any]:
+    """Runs a step on every rank and returns the results of all; a failure of one fails all.
+
+    The error is this rank's own; else a BootstrapError that names the rank that failed.
+    """
+    failure: Exception | None = None
+    value: Any = None
+    try:
+        value = step()
+    except (BootstrapError, OSError, ValueError) as error:
+        failure = error
+    try:
+        answers = exchange.allgather({"value": value, "error": str(failure) if failure else None})
+    except BootstrapError:
+        if failure is None:
+            raise
+    if failure is not None:
+        raise failure
+    for other, answer in enumerate(answers):
+        if not isinstance(answer, dict):
+            raise BootstrapError(f"rank {other} sent a malformed record")
+        if answer.get("error"):
+            raise BootstrapError(f"the job could not start: rank {other}: {answer['error']}")
+    return [answer.get("value") for answer in answers]
 
 
 def encode(value: Any) -> bytes:

@@ -6,19 +6,33 @@ its neighbours in the ring; the runtime opens all others when a collective first
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import ipaddress
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from tfring.job.bootstrap.cancel import Cancel
+from tfring.job.bootstrap.exchange import Exchange, run_on_all_ranks
+from tfring.job.bootstrap.hosts import (
+    LOOPBACK,
+    InterfaceAddress,
+    chosen_interface,
+    common_network,
+    route_address,
+    split_port,
+)
+from tfring.job.bootstrap.records import Record
 from tfring.job.handshake import auth
 from tfring.job.handshake.connector import connect
 from tfring.job.handshake.descriptors import raise_descriptor_limit
 from tfring.job.handshake.errors import BootstrapError, UnreachableError
-from tfring.job.handshake.listener import Listener
+from tfring.job.handshake.listener import Listener, bind
 from tfring.job.security.mac import Channel, ChannelKeys
+from tfring.runtime.settings.environment import Settings
 from tfring.runtime.texts.ranks import ranks_text
 
 
@@ -39,6 +53,8 @@ class Connections:
     listener: socket.socket | None = None
     # Where not all ranks are connected: address and port of each rank's listener.
     endpoints: list[tuple[str, int]] = dataclasses.field(default_factory=list)
+    # The network interface at which other hosts reach this rank; "" on a single host.
+    interface: str = ""
 
     def add(self, role: auth.Role, peer: int, channel: Channel) -> None:
         """Takes over one connection and sets the options that the runtime needs."""
@@ -112,6 +128,93 @@ def ensure_descriptors(rank: int, size: int, mesh_limit: int, *, rendezvous: boo
             "the limit for this host (ulimit -Hn, LimitNOFILE of its service, or nofile in "
             "/etc/security/limits.conf)"
         )
+
+
+def connect_ranks(
+    exchange: Exchange,
+    records: list[Record],
+    rank: int,
+    settings: Settings,
+    key: bytes,
+    deadline: float,
+    cancel: Cancel | None,
+) -> Connections:
+    """Opens our listener, exchanges the addresses and makes all connections of this rank."""
+    mine, size = records[rank], len(records)
+    if size == 1:
+        return Connections()
+    listener: Listener | None = None
+    connections: Connections | None = None
+    interface = ""
+    finished, failed = contextlib.ExitStack(), contextlib.ExitStack()
+
+    def listen() -> list[Any]:
+        nonlocal listener, interface
+        address = _own_address(records, rank, settings)
+        if any(r.host_id != mine.host_id for r in records):
+            found = (a.interface for a in mine.addresses if a.address == address)
+            interface = next(found, "")
+        # Behind address translation no interface has the address that others use.
+        here = settings.bind_addr or ("" if settings.advertise_addr else address)
+        listener = Listener(bind(here, 0, max(1024, 2 * size + 16)), key, rank)
+        finished.callback(listener.close)
+        if settings.advertise_addr:
+            address, port = split_port(settings.advertise_addr)
+            return [address, port or listener.address[1]]
+        return [address, listener.address[1]]
+
+    def join() -> None:
+        nonlocal connections
+        assert listener is not None
+        connections = connect_all(
+            rank=rank,
+            endpoints=endpoints,
+            hosts=[r.host for r in records],
+            host_ids=[r.host_id for r in records],
+            listener=listener,
+            key=key,
+            mesh_limit=records[0].mesh_limit,
+            deadline=deadline,
+            cancel=cancel,
+        )
+        failed.callback(connections.close)
+
+    with finished, failed:
+        endpoints = [(str(a), int(p)) for a, p in run_on_all_ranks(exchange, listen)]
+        run_on_all_ranks(exchange, join)
+        assert listener is not None and connections is not None
+        connections.interface = interface
+        if len(connections.data_fds) < size - 1:
+            connections.listener = listener.listening_socket()
+            connections.endpoints = endpoints
+        failed.pop_all()
+    return connections
+
+
+def _own_address(records: list[Record], rank: int, settings: Settings) -> str:
+    """Returns the address at which other ranks can reach this one: loopback on a single host."""
+    mine = records[rank]
+    if settings.bind_addr and not ipaddress.ip_address(settings.bind_addr).is_unspecified:
+        return settings.bind_addr
+    if settings.interface:
+        return chosen_interface(settings.interface, mine.addresses).address
+    if all(r.host_id == mine.host_id for r in records):
+        return LOOPBACK
+    by_host: dict[str, list[InterfaceAddress]] = {}
+    for record in records:
+        by_host.setdefault(record.host_id, record.addresses)
+    network = common_network(list(by_host.values()))
+    if network is not None:
+        return next(a.address for a in mine.addresses if a.network == network)
+    for record in records:
+        if record.host_id != mine.host_id:
+            address = route_address(record.addresses)
+            if address is not None:
+                return address
+    raise BootstrapError(
+        f"host {mine.host} (rank {rank}) has no address at which host {records[0].host} could "
+        "reach it: choose a network interface with TFRING_INTERFACE"
+    )
 
 
 def connect_all(

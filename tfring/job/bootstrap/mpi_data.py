@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfring.job.bootstrap.exchange import Exchange
+from tfring.job.bootstrap.exchange import Exchange, run_on_all_ranks
 from tfring.job.bootstrap.mpi_exchange import MpiExchange, threads_supported
 from tfring.job.handshake.errors import BootstrapError
 from tfring.runtime.settings.setting import SettingError
@@ -48,6 +48,32 @@ def plugins_in(folder: Path) -> list[str]:
     return [name for name in names if (folder / plugin_file(name)).is_file()]
 
 
+class MpiData(NamedTuple):
+    """What the runtime needs where MPI carries the data."""
+
+    plugin: str
+    module: str  # that has loaded MPI
+    communicator: int  # of all ranks, as Fortran numbers it; the runtime frees it
+
+
+def prepare(exchange: Exchange, source: str, folder: Path) -> MpiData:
+    """Makes a communicator for the data, and returns what the runtime needs of it.
+
+    All ranks call it at the same time. `folder` has the plug-ins; `source` started the job.
+
+    BootstrapError: a rank has no plug-in for its MPI.
+    """
+    found: list[tuple[MpiExchange, Path]] = []
+
+    def find_plugin() -> None:
+        found.append(find(exchange, source, folder))
+
+    # A rank that cannot use MPI ends this before any is in a collective of MPI without it.
+    run_on_all_ranks(exchange, find_plugin)
+    met, plugin = found[0]
+    return MpiData(str(plugin), str(met.mpi.__file__), met.another().py2f())
+
+
 def find(exchange: Exchange, source: str, folder: Path) -> tuple[MpiExchange, Path]:
     """Returns the exchange and the plug-in for the MPI of this process; BootstrapError if none."""
     if not isinstance(exchange, MpiExchange):
@@ -70,23 +96,6 @@ def find(exchange: Exchange, source: str, folder: Path) -> tuple[MpiExchange, Pa
             f"(`tfring help installation`), or set TFRING_{SETTING}=auto"
         )
     return exchange, plugin
-
-
-class MpiData(NamedTuple):
-    """What the runtime needs where MPI carries the data."""
-
-    plugin: str
-    module: str  # that has loaded MPI
-    communicator: int  # of all ranks, as Fortran numbers it; the runtime frees it
-
-
-def open_communicator(exchange: MpiExchange, plugin: Path) -> MpiData:
-    """Makes a communicator for the data, and returns what the runtime needs of it.
-
-    All ranks call it at the same time, once all have a plug-in.
-    """
-    communicator = exchange.another()
-    return MpiData(str(plugin), str(exchange.mpi.__file__), communicator.py2f())
 
 
 def library(mpi: Any) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
-import ipaddress
 import logging
 import os
 import platform
@@ -14,14 +14,10 @@ from importlib import metadata
 from typing import Any
 
 from tfring.job.bootstrap.hosts import (
-    LOOPBACK,
     InterfaceAddress,
-    chosen_interface,
-    common_network,
     host_identity,
     host_name,
     interface_addresses,
-    route_address,
 )
 from tfring.job.bootstrap.job import FormedJob
 from tfring.job.environments.identity import Identity, plain_id
@@ -133,16 +129,17 @@ def exchange_records(
     values = job.exchange.allgather(mine.to_json())
     check_versions(values)
     records = [Record.from_json(value, rank) for rank, value in enumerate(values)]
-    _check(records, job)
+    _check(records, job, settings)
     # A host that is given under several names has that of its first rank.
     names = {record.host_id: record.host for record in reversed(records)}
     return [dataclasses.replace(record, host=names[record.host_id]) for record in records]
 
 
-def _check(records: list[Record], job: FormedJob) -> None:
+def _check(records: list[Record], job: FormedJob, settings: Settings) -> None:
     """Checks that the job has the announced size, and a secret if it has several hosts."""
     identity = job.identity
-    if job.one_host and len({record.host_id for record in records}) > 1:
+    over_hosts = len({record.host_id for record in records}) > 1
+    if job.one_host and over_hosts:
         raise SecretError(
             "the job has ranks on several hosts, and others may read the store through which they "
             "meet: set TFRING_SECRET_FILE to a file of mode 0600 or TFRING_SECRET to random text, "
@@ -152,6 +149,19 @@ def _check(records: list[Record], job: FormedJob) -> None:
         raise BootstrapError(
             f"{identity.source} announced {identity.size} ranks, and {len(records)} came"
         )
+    if over_hosts and not job.secret and not settings.insecure and identity.rank == 0:
+        _warn_of_open_key("MPI" if job.mpi_group is not None else "The store")
+
+
+@functools.cache
+def _warn_of_open_key(carrier: str) -> None:
+    """Says once that the job's key can be read on its way between hosts."""
+    _log.warning(
+        "%s sends this job's key between hosts unencrypted. Anybody who can read that network can "
+        "join the job and run code in its ranks. Set TFRING_SECRET_FILE to a file of mode 0600 "
+        "with random text, the same on all hosts, or TFRING_INSECURE=1 if nobody else can read it",
+        carrier,
+    )
 
 
 def check_versions(values: list[Any]) -> None:
@@ -212,11 +222,9 @@ class JobFacts(Topology):
     # The job's id, where a launcher or the user has given it one, and a number that no other
     # generation has, in hexadecimal; not secret.
     job: str = ""
-    # The network interface at which other hosts reach this rank; "" on a single host.
-    interface: str = ""
 
 
-def facts_of(records: list[Record], rank: int, settings: Settings) -> JobFacts:
+def facts_of(records: list[Record], rank: int) -> JobFacts:
     """Returns what the records of all ranks mean for one of them."""
     neighbours = [r for r in records if r.host_id == records[rank].host_id and r.rank != rank]
     return JobFacts(
@@ -229,7 +237,6 @@ def facts_of(records: list[Record], rank: int, settings: Settings) -> JobFacts:
         process_sets=max(r.process_sets for r in records),
         last_process_set=max(r.last_process_set for r in records),
         job=job_name(records[0]),
-        interface=_own_interface(records, rank, settings),
     )
 
 
@@ -282,38 +289,3 @@ def _agreed_settings(records: list[Record], rank: int) -> dict[str, str]:
             )
     agreed = {n: v for n, v in first.items() if not SETTINGS[n].per_rank}
     return agreed | {n: v for n, v in mine.items() if SETTINGS[n].per_rank}
-
-
-def _own_interface(records: list[Record], rank: int, settings: Settings) -> str:
-    """Returns the interface with the address of `own_address`; "" on a single host."""
-    mine = records[rank]
-    if all(r.host_id == mine.host_id for r in records):
-        return ""
-    address = own_address(records, rank, settings)
-    return next((a.interface for a in mine.addresses if a.address == address), "")
-
-
-def own_address(records: list[Record], rank: int, settings: Settings) -> str:
-    """Returns the address at which other ranks can reach this one: loopback on a single host."""
-    mine = records[rank]
-    if settings.bind_addr and not ipaddress.ip_address(settings.bind_addr).is_unspecified:
-        return settings.bind_addr
-    if settings.interface:
-        return chosen_interface(settings.interface, mine.addresses).address
-    if all(r.host_id == mine.host_id for r in records):
-        return LOOPBACK
-    by_host: dict[str, list[InterfaceAddress]] = {}
-    for record in records:
-        by_host.setdefault(record.host_id, record.addresses)
-    network = common_network(list(by_host.values()))
-    if network is not None:
-        return next(a.address for a in mine.addresses if a.network == network)
-    for record in records:
-        if record.host_id != mine.host_id:
-            address = route_address(record.addresses)
-            if address is not None:
-                return address
-    raise BootstrapError(
-        f"host {mine.host} (rank {rank}) has no address at which host {records[0].host} could "
-        "reach it: choose a network interface with TFRING_INTERFACE"
-    )

@@ -15,10 +15,10 @@ from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
 from tfring.job.bootstrap import (
     address_file,
-    connect,
     exchange,
     hosts,
     meeting,
+    mesh,
     mpi_exchange,
     records,
     store_exchange,
@@ -196,7 +196,7 @@ def test_an_advertised_port(monkeypatch):
                 settings = dataclasses.replace(settings, advertise_addr=advertised)
             return connect_job(identity(rank, 2, place), settings, {})
 
-        monkeypatch.setattr(connect, "bind", lambda address, _, backlog: rank_0_first(address))
+        monkeypatch.setattr(mesh, "bind", lambda address, _, backlog: rank_0_first(address))
         taken = []
 
         def rank_0_first(address):
@@ -415,7 +415,7 @@ def test_records_of_many_ranks_are_small_on_the_wire():
 
 
 def test_that_the_key_travels_openly_is_said_once(caplog):
-    connect._warn_of_open_key.cache_clear()
+    records._warn_of_open_key.cache_clear()
     for _ in range(2):
-        connect._warn_of_open_key("MPI")
+        records._warn_of_open_key("MPI")
     assert caplog.text.count("MPI sends this job's key between hosts unencrypted") == 1
