@@ -1,7 +1,7 @@
-"""Data that goes on where it was: cursors, samplers and datasets for jobs that change their size.
+"""Data that continues from a saved place: cursors, samplers and datasets for jobs that change size.
 
-The names, which __init__.pyi lists, are loaded when they are first used, so that the ones that need
-neither TensorFlow nor Keras load neither.
+__init__.pyi lists the names. Each is loaded on first use, so names that need neither TensorFlow nor
+Keras load neither.
 """
 
 from tfring.runtime.public_names import lazy_names

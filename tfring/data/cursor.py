@@ -1,9 +1,8 @@
-"""Where training is in its data, and which samples each rank gets next. Pure: nothing of a job.
+"""The place of training in its data, and the next samples of each rank. Pure: no job needed.
 
-The state is a few numbers. The order of an epoch follows from the seed and the epoch, the next
-batch is what follows the samples that are consumed, and a rank's part of it follows from its rank
-and the size. So a job can change its size after any step, and each sample is in exactly one step
-of each epoch.
+The state is a few numbers. The seed and the epoch give the order of an epoch. The next batch
+follows the consumed samples, and the rank and the size give a rank's part of it. So a job can
+change its size after any step, and each sample is in exactly one step of each epoch.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ from typing import Any
 
 import numpy as np
 
-SAME = ("samples", "seed", "shuffle")  # of a place within an epoch and of the data it is used for
+SAME = ("samples", "seed", "shuffle")  # must match between a place within an epoch and its data
 
 
 def permutation(samples: int, seed: int, epoch: int) -> Any:
-    """Returns all numbers below `samples` in an order that is the same in every process.
+    """Returns all numbers below `samples` in an order that is equal in every process.
 
-    Each number gets random high bits, and the numbers are sorted by them: the bits of Philox and a
-    sort are the same in all versions of NumPy and on all machines, which the methods of its
-    Generator do not promise. A job may be resumed years later. (Philox: Salmon et al., "Parallel
-    random numbers: as easy as 1, 2, 3", 2011.)
+    Each number gets random high bits, and the numbers are sorted by them. The bits of Philox and a
+    sort are equal in all versions of NumPy and on all machines; the methods of NumPy's Generator do
+    not promise that. A job may be resumed years later. (Philox: Salmon et al., "Parallel random
+    numbers: as easy as 1, 2, 3", 2011.)
 
     Args:
         samples: how many, below 2**40.
         seed: at least 0.
-        epoch: at least 0; another order for each.
+        epoch: at least 0; each epoch has a different order.
 
     Returns:
         uint32 of shape [samples], uint64 beyond 2**32 samples.
@@ -50,11 +49,11 @@ class Cursor:
     """A place in the samples of an epoch.
 
     Attributes:
-        samples: how many the data has.
+        samples: the number of samples.
         seed: of the order.
-        shuffle: whether epochs are shuffled; otherwise samples come by their numbers.
+        shuffle: whether epochs are shuffled; otherwise samples come in order of their numbers.
         epoch: counted from 0.
-        consumed: samples of this epoch that are in steps that are done.
+        consumed: samples of this epoch that are in finished steps.
     """
 
     samples: int
@@ -65,7 +64,7 @@ class Cursor:
 
     @property
     def left(self) -> int:
-        """The samples of this epoch that are not consumed."""
+        """The samples of this epoch that are not yet consumed."""
         return self.samples - self.consumed
 
     def order(self) -> Any:
@@ -81,7 +80,7 @@ class Cursor:
             state: the attributes, of a cursor of this job or another.
 
         Raises:
-            ValueError: it is within an epoch of other samples, or of another order.
+            ValueError: the place is within an epoch of other samples, or of another order.
         """
         consumed = state.get("consumed", -1)
         if consumed in (0, state.get("samples")):
@@ -89,9 +88,9 @@ class Cursor:
         for name in SAME:
             if state.get(name) != getattr(self, name):
                 raise ValueError(
-                    f"the saved state is of data with {name}={state.get(name)}, and here it is "
-                    f"{getattr(self, name)}. Give the data that there was when the state was "
-                    "saved, or go on from the end of an epoch"
+                    f"the saved state is of data with {name}={state.get(name)}, but this data has "
+                    f"{getattr(self, name)}. Use the same data as when the state was saved, or "
+                    "resume from the end of an epoch"
                 )
         return replace(self, epoch=state["epoch"], consumed=consumed)
 
@@ -109,12 +108,12 @@ class Part:
     """One rank's part of one batch.
 
     Attributes:
-        indices: int64, the numbers of its samples; there may be none.
-        weight: of this rank's mean over its samples, so that the average over the ranks of the
-            weighted means is the mean over the batch: samples here * size / samples of the batch.
+        indices: int64, the numbers of its samples; may be empty.
+        weight: of this rank's mean over its samples: samples here * size / samples of the batch.
+            The average over the ranks of the weighted means is then the mean over the batch.
         factor: for each of its samples, if the average itself is weighted by the ranks' numbers of
-            samples. 1, unless some ranks have no sample and load one: then that counts 0, and the
-            others more, for the weighted average counts it.
+            samples. It is 1, unless a rank has no sample and loads one: then that sample counts 0,
+            and the others more, because the weighted average includes it.
     """
 
     indices: Any
@@ -124,15 +123,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Pass:
-    """The rest of an epoch, dealt out to a number of ranks: what each gets in each step.
+    """The rest of an epoch, divided among ranks: the samples of each rank in each step.
 
     Attributes:
         start: where it begins.
-        order: what `start.order()` returned.
+        order: the result of `start.order()`.
         batch: samples of a step, on all ranks together.
-        rank: whose parts these are.
+        rank: the rank whose parts these are.
         size: the number of ranks.
-        drop_remainder: whether what fills no batch is left out.
+        drop_remainder: leave out samples that do not fill a batch.
     """
 
     start: Cursor
@@ -144,7 +143,7 @@ class Pass:
 
     @property
     def steps(self) -> int:
-        """How many batches there are."""
+        """The number of batches."""
         left = self.start.left
         return left // self.batch if self.drop_remainder else math.ceil(left / self.batch)
 
@@ -167,9 +166,9 @@ class Pass:
         )
 
     def loadable(self, step: int) -> Part:
-        """Returns `part(step)`; where that has no sample, one of another rank with weight 0.
+        """Returns `part(step)`; if that is empty, one sample of another rank with weight 0.
 
-        A mean over no samples is no number, and 0 times that is none either.
+        A mean over no samples is NaN, and so is 0 times that.
 
         Args:
             step: counted from the start of this pass.
@@ -183,12 +182,12 @@ class Pass:
         return part
 
     def after(self, steps: int) -> Cursor:
-        """Returns the place after so many of these steps; those that do not exist count nothing."""
+        """Returns the place after this many steps; steps beyond the end do not count."""
         done = min(steps, self.steps) * self.batch
         return self.start.at(min(self.start.samples, self.start.consumed + done))
 
     def _samples(self, step: int) -> Any:
         if not 0 <= step < self.steps:
-            raise IndexError(f"there is no batch {step}: {self.steps} are left of this epoch")
+            raise IndexError(f"there is no batch {step}: this epoch has {self.steps} left")
         first = self.start.consumed + step * self.batch
         return self.order[first : first + self.batch]

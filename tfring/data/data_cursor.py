@@ -1,4 +1,4 @@
-"""DataCursor: where this rank is in the data of a job, and what it gets next."""
+"""DataCursor: the place of this rank in the data of a job, and its next samples."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from tfring.runtime.exceptions import tf_errors
 
 _WHOLE = (*SAME, "epoch", "consumed")
 
-PLAIN = "plain"  # weights for an average in which ranks count alike
+PLAIN = "plain"  # weights for an average in which ranks weigh the same
 
 
 def check_weights(weights: Any) -> None:
-    """Raises ValueError for what is not the `weights` of ElasticDataset or index_dataset."""
+    """Raises ValueError unless `weights` is valid for ElasticDataset and index_dataset."""
     if weights not in (None, True, False, PLAIN):
         raise ValueError(f'weights must be True, False, None or "{PLAIN}", not {weights!r}')
 
 
 class DataCursor:
-    """Deals the samples of every epoch out to the ranks, and knows which of them are trained on.
+    """Divides the samples of every epoch among the ranks, and knows which were trained on.
 
-    Reading does not move it: `commit` does, after a step. What was read and not committed is read
-    again after `load_state_dict`, by whatever ranks there are then. May be used by several threads.
+    Reading does not move it; `commit` does, after a step. Samples that were read but not committed
+    are read again after `load_state_dict`, by the ranks of that time. Several threads may use it.
 
     Attributes:
-        samples: how many the data has.
+        samples: the number of samples.
         policy: of batch and learning rate.
-        applied: the factor that the optimizer's learning rate holds, kept by CursorCallback.
+        applied: the factor in the optimizer's learning rate, set by CursorCallback.
     """
 
     def __init__(
@@ -47,16 +47,16 @@ class DataCursor:
         rank: int | None = None,
         size: int | None = None,
     ) -> None:
-        """Begins before the first sample of epoch 0. All ranks give the same, but for `rank`.
+        """Begins at epoch 0. All arguments but `rank` must be equal on all ranks.
 
         Args:
-            samples: how many the data has, or the data itself, which is asked for its length.
-            policy: of batch and learning rate; a number is the samples of a step on all ranks.
-            shuffle: whether epochs are shuffled, each in another way.
+            samples: the number of samples, or the data itself, whose length is used.
+            policy: of batch and learning rate; a number means samples of a step on all ranks.
+            shuffle: whether to shuffle each epoch, in a different order each time.
             seed: of the shuffle.
-            drop_remainder: leave out the last samples of an epoch if they fill no batch, others in
-                every epoch.
-            rank: whose part of the data this is; by default this process's.
+            drop_remainder: leave out the last samples of an epoch if they do not fill a batch;
+                different ones in every epoch.
+            rank: the rank whose part this is; by default this process's.
             size: the number of ranks; by default the job's.
 
         Raises:
@@ -68,17 +68,17 @@ class DataCursor:
         self.policy = Policy(policy) if isinstance(policy, int) else policy
         if self.samples < 1 or seed < 0:
             raise ValueError(
-                f"data has at least one sample and a seed of at least 0, not {self.samples} and "
+                f"data needs at least one sample and a seed of at least 0, not {self.samples} and "
                 f"{seed}"
             )
         self.applied = 1.0
         self._drop = drop_remainder
-        self._lock = threading.RLock()  # guards what follows
+        self._lock = threading.RLock()  # guards the attributes below
         self._position = Cursor(self.samples, seed, shuffle)
         self._ramp = Ramp()
-        self._pass: Pass | None = None  # that is being read, if none of it was given up
-        self._committed = 0  # steps of it
-        self._read = False  # to its end
+        self._pass: Pass | None = None  # the current pass, unless it was given up
+        self._committed = 0  # its committed steps
+        self._read = False  # whether it was read to its end
         self._order: tuple[int, Any] = (-1, None)  # of an epoch
         self._rank, self._size = 0, 1
         self.resize(rank, size)
@@ -97,13 +97,13 @@ class DataCursor:
 
     @property
     def consumed(self) -> int:
-        """How many samples of this epoch are in steps that were committed."""
+        """How many samples of this epoch are in committed steps."""
         with self._lock:
             return self._position.consumed
 
     @property
     def rank(self) -> int:
-        """Whose part of the data this is."""
+        """The rank whose part this is."""
         return self._rank
 
     @property
@@ -113,27 +113,27 @@ class DataCursor:
 
     @property
     def steps_per_epoch(self) -> int:
-        """How many batches a whole epoch has with the ranks that there are now."""
+        """The number of batches of a whole epoch with the current ranks."""
         with self._lock:
             return self._dealt(self._position.at(0), None).steps
 
     @property
     def pass_is_done(self) -> bool:
-        """Whether all steps of the pass that is being read are committed."""
+        """Whether all steps of the current pass are committed."""
         with self._lock:
             return self._pass is not None and self._committed == self._pass.steps
 
     @property
     def rate_factor(self) -> float:
-        """What the learning rate is to be multiplied by in the next step."""
+        """The factor of the learning rate in the next step."""
         with self._lock:
             return self._ramp.factor
 
     def begin(self) -> Pass:
-        """Returns what there is to read next: the rest of this epoch, or the whole of the next one.
+        """Returns what to read next: the rest of this epoch, or the whole next one.
 
-        A pass that was read to its end, without a single commit, counts as trained on when the next
-        one is begun: so a loop that commits nothing goes through all epochs.
+        If a pass was read to its end without any commit, it counts as trained when the next one
+        begins. So a loop that commits nothing goes through all epochs.
         """
         with self._lock:
             self.end()
@@ -143,24 +143,20 @@ class DataCursor:
             return self._pass
 
     def whole_epoch(self) -> Pass:
-        """Returns all of the epoch where the cursor is; moves nothing."""
+        """Returns the whole epoch of the cursor, without moving it."""
         with self._lock:
             return self._dealt(self._position.at(0), self._order_of(self._position))
 
     def read_to_the_end(self, passed: Pass) -> None:
-        """Notes that somebody has got the last batch of a pass; one that was given up is ignored.
-
-        Args:
-            passed: what `begin` returned.
-        """
+        """Notes that the last batch of a pass was read; ignores a pass that was given up."""
         with self._lock:
             self._read = self._read or passed is self._pass
 
     def commit(self, steps: int = 1) -> None:
-        """Counts steps as done. Call it on every rank when the weights were updated.
+        """Counts steps as done. Call it on every rank after the weights were updated.
 
         Args:
-            steps: how many; beyond the end of the epoch there are none to count.
+            steps: how many; steps beyond the end of the epoch are ignored.
 
         Raises:
             RuntimeError: nothing was read since the cursor was made, loaded or resized.
@@ -169,7 +165,7 @@ class DataCursor:
             if self._pass is None:
                 raise RuntimeError(
                     f"rank {self._rank}: a step was committed, but no batch was read since the "
-                    "data was loaded or resized: iterate it anew first"
+                    "data was loaded or resized. Start a new iteration first"
                 )
             before = self._committed
             self._committed = min(before + steps, self._pass.steps)
@@ -177,17 +173,17 @@ class DataCursor:
             self._ramp = self._ramp.after(self._committed - before)
 
     def end(self) -> None:
-        """Says that a loop has come to the end of what it reads; see `begin`."""
+        """Notes that a loop has read to its end; see `begin`."""
         with self._lock:
             if self._read and self._committed == 0 and self._pass is not None:
                 self.commit(self._pass.steps)
 
     def resize(self, rank: int | None = None, size: int | None = None) -> None:
-        """Deals what is not committed out to other ranks. Iterate anew afterwards.
+        """Divides the uncommitted samples among other ranks. Start a new iteration afterwards.
 
         Args:
-            rank: this process's; by default what `tfring.rank()` says now.
-            size: the number of ranks; by default what `tfring.size()` says now.
+            rank: this process's; by default the current `tfring.rank()`.
+            size: the number of ranks; by default the current `tfring.size()`.
 
         Raises:
             ValueError: there is no such rank, or too few samples for a batch.
@@ -200,15 +196,15 @@ class DataCursor:
             raise ValueError(f"there is no rank {rank} among {size} ranks")
         if self._drop and self.samples < batch:
             raise ValueError(
-                f"rank {rank}: {self.samples} samples fill no batch of {batch}, so with "
-                "drop_remainder=True there is nothing to train on"
+                f"rank {rank}: {self.samples} samples do not fill a batch of {batch}, so with "
+                "drop_remainder=True nothing is left to train on"
             )
         with self._lock:
             self._rank, self._size, self._pass = rank, size, None
             self._ramp = self._ramp.toward(self.policy.factor(size), self.policy.ramp_steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all that is to be saved, as numbers and lists: what is committed and no more."""
+        """Returns the state to save, as numbers and lists: only what is committed."""
         with self._lock:
             now, ramp = self._position, self._ramp
             return {
@@ -222,26 +218,26 @@ class DataCursor:
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes to where a cursor was, of this job or another, with any number of ranks.
+        """Goes to the place of a cursor of this job or another, with any number of ranks.
 
         Args:
-            state: what `state_dict` returned.
+            state: the result of `state_dict`.
 
         Raises:
-            ValueError: it is within an epoch of other data: another number of samples, seed or
-                shuffle.
+            ValueError: the place is within an epoch of other data: a different number of samples,
+                seed or shuffle.
         """
         with self._lock:
             self._position = self._with_steps(self._position.saved(state))
-            if "ramp" in state:  # data of `shard` has none
+            if "ramp" in state:  # data of `shard` has no ramp
                 self._ramp, self.applied = Ramp(*state["ramp"]), state["applied"]
             self.resize(self._rank, self._size)
 
     def sync(self) -> None:
-        """Goes to where the rank is that has come farthest. A collective.
+        """Goes to the place of the rank that is furthest ahead. A collective.
 
         Raises:
-            ValueError: the ranks differ in samples, seed or shuffle; on every rank.
+            ValueError: on every rank: the ranks differ in samples, seed or shuffle.
             tf.errors.FailedPreconditionError: tfring is not initialized.
         """
         mine = _packed(self.state_dict())
@@ -254,13 +250,13 @@ class DataCursor:
             if len(set(values)) > 1:
                 listed = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
                 raise ValueError(
-                    f"rank {self._rank}: the ranks' data differ in {name} ({listed}): give all "
+                    f"rank {self._rank}: the ranks' data differ in {name} ({listed}). Give all "
                     "ranks the same samples, seed and shuffle"
                 )
         self.load_state_dict(max(states, key=lambda state: (state["epoch"], state["consumed"])))
 
     def _with_steps(self, place: Cursor) -> Cursor:
-        """The place itself, or the next epoch if no batch is left of this one."""
+        """Returns the place, or the next epoch if this one has no batch left."""
         return place if self._dealt(place, None).steps else place.next_epoch()
 
     def _dealt(self, start: Cursor, order: Any) -> Pass:
@@ -268,14 +264,14 @@ class DataCursor:
         return Pass(start, order, batch, self._rank, self._size, self._drop)
 
     def _order_of(self, place: Cursor) -> Any:
-        """The order of an epoch; that of the last one that was asked for is kept."""
+        """Returns the order of an epoch; keeps the last one."""
         if self._order[0] != place.epoch:
             self._order = place.epoch, place.order()
         return self._order[1]
 
 
 def _packed(state: Mapping[str, Any]) -> Any:
-    """Returns what state_dict returned as int64; the floats keep their bits."""
+    """Returns a state_dict as int64; floats keep their bits."""
     begin, goal, steps, done = state["ramp"]
     whole = [*(state[name] for name in _WHOLE), steps, done]
     bits = np.array([begin, goal, state["applied"]], dtype=np.float64).view(np.int64)

@@ -1,4 +1,4 @@
-"""index_dataset: a tf.data.Dataset of the samples that a cursor deals to this rank."""
+"""index_dataset: a tf.data.Dataset of this rank's samples, by a cursor."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from tfring.data.data_cursor import PLAIN, DataCursor, check_weights
 def index_dataset(
     load: Callable[[Any], Any], cursor: DataCursor, *, weights: bool | str | None = None
 ) -> tf.data.Dataset:
-    """Returns a dataset of this rank's batches, loaded by TensorFlow from the numbers of samples.
+    """Returns a dataset of this rank's batches, which TensorFlow loads by the numbers of samples.
 
-    Each time that it is iterated it goes on where the cursor is, with the ranks that there are
-    then: it gives the rest of the epoch, or the whole of the next one. So after `load_state_dict`
-    or `resize` of the cursor iterate it anew. Call `cursor.commit()` after each step. Nothing of
-    what was consumed is read.
+    Each iteration begins at the cursor's place, with the ranks of that time. It gives the rest of
+    the epoch, or the whole next one. So start a new iteration after `load_state_dict` or `resize`
+    of the cursor. Call `cursor.commit()` after each step. Consumed samples are not read.
 
-    In `fit`, Keras takes the number of batches of the first epoch for that of all: where training
-    may be resumed within an epoch use ElasticDataset.
+    Keras' `fit` takes the number of batches of the first epoch for all epochs. To resume within an
+    epoch of `fit`, use ElasticDataset.
 
     Args:
-        load: a function of a tensor of numbers (int64, [samples]) that returns a batch; it becomes
-            a part of the dataset, and several calls run at a time. What is not TensorFlow goes into
-            tf.numpy_function.
+        load: a function of a tensor of numbers (int64, [samples]) that returns a batch. It becomes
+            part of the dataset, and several calls run at a time. Put code that is not TensorFlow
+            into tf.numpy_function.
         cursor: of this data.
         weights: whether (inputs, targets) becomes (inputs, targets, sample_weights) as in
-            ElasticDataset, and given sample_weights are multiplied; by default where there are
-            targets. "plain" for ranks that count alike, as with an optimizer of Keras 2.
+            ElasticDataset, and given sample_weights are multiplied; by default if there are
+            targets. "plain" if ranks weigh the same, as with an optimizer of Keras 2.
 
     Raises:
-        ValueError: `weights` is none of these.
-        TypeError: weights are asked for and there are no targets.
+        ValueError: `weights` is invalid.
+        TypeError: weights are requested, but there are no targets.
     """
     check_weights(weights)
 
@@ -61,8 +60,8 @@ def _weighted(batch: Any, weight: Any, weights: bool | str | None) -> Any:
         return batch
     if not with_targets:
         raise TypeError(
-            f"load returned a {type(batch).__name__} that is not (inputs, targets) or (inputs, "
-            "targets, sample_weights), so it cannot have weights"
+            f"load returned a {type(batch).__name__}. To have weights, it must return (inputs, "
+            "targets) or (inputs, targets, sample_weights)"
         )
     inputs, targets, *given = batch
     if given:

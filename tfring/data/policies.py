@@ -1,4 +1,4 @@
-"""What a change of the number of ranks does to the batch and the learning rate. Pure."""
+"""How the number of ranks changes the batch and the learning rate. Pure."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Policy:
-    """How large a batch is, and by what the learning rate is multiplied.
+    """The size of a batch, and the factor of the learning rate.
 
-    `Policy(256)`: a step has 256 samples on all ranks together, and training does not depend on
-    the number of ranks. A rank's share may differ by one sample from another's.
+    `Policy(256)`: a step has 256 samples on all ranks together, and training does not depend on the
+    number of ranks. Ranks' shares differ by one sample at most.
 
     `Policy(32, per_rank=True)`: each rank takes 32 samples a step, and the learning rate is
-    multiplied by the number of ranks. After a change it gets there in a straight line, and at the
-    start of training from the rate of a single rank (Goyal et al., "Accurate, large minibatch
-    SGD", 2017).
+    multiplied by the number of ranks. After a change the rate moves in a straight line to its new
+    value; at the start of training, from the rate of a single rank (Goyal et al., "Accurate, large
+    minibatch SGD", 2017).
 
     Attributes:
-        batch: Samples of a step, of all ranks together or of each rank.
-        per_rank: Whether they are of each rank.
-        ramp_steps: How many steps the way to a new learning rate takes; 0: none.
+        batch: samples of a step, of all ranks together or of each rank.
+        per_rank: whether `batch` is for each rank.
+        ramp_steps: steps until a new learning rate is reached; 0: at once.
     """
 
     batch: int
@@ -30,8 +30,8 @@ class Policy:
     def __post_init__(self) -> None:
         if self.batch < 1 or self.ramp_steps < 0:
             raise ValueError(
-                f"a batch has at least one sample and a ramp no less than 0 steps, not "
-                f"{self.batch} and {self.ramp_steps}"
+                f"a batch needs at least one sample and a ramp at least 0 steps, not {self.batch} "
+                f"and {self.ramp_steps}"
             )
 
     def global_batch(self, size: int) -> int:
@@ -43,7 +43,7 @@ class Policy:
         return self.batch * size if self.per_rank else self.batch
 
     def factor(self, size: int) -> float:
-        """Returns what the learning rate is multiplied by once the ramp is over.
+        """Returns the factor of the learning rate after the ramp.
 
         Args:
             size: the number of ranks.
@@ -53,12 +53,12 @@ class Policy:
 
 @dataclass(frozen=True)
 class Ramp:
-    """The way of the learning rate's factor from one value to another.
+    """The change of the learning rate's factor from one value to another.
 
     Attributes:
-        start: where it began.
-        goal: where it goes.
-        steps: how long the way is.
+        start: the first value.
+        goal: the last value.
+        steps: the number of steps.
         done: how many of them are done.
     """
 
@@ -75,9 +75,9 @@ class Ramp:
         return self.start + (self.goal - self.start) * self.done / self.steps
 
     def after(self, steps: int) -> Ramp:
-        """Returns where it is after more steps."""
+        """Returns the ramp after more steps."""
         return replace(self, done=self.done + steps)
 
     def toward(self, goal: float, steps: int) -> Ramp:
-        """Returns the way from here to another goal; itself if it goes there already."""
+        """Returns the ramp from here to another goal; itself if it has that goal already."""
         return self if goal == self.goal else Ramp(self.factor, goal, steps)

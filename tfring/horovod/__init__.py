@@ -1,1 +1,1 @@
-"""What Horovod's scripts expect beside the collectives: names, answers, `import horovod`."""
+"""For Horovod scripts, besides the collectives: names, backend queries, `import horovod`."""

@@ -16,7 +16,7 @@ Runs a Horovod script or module on tfring: `import horovod` means tfring in it."
 
 
 def main() -> None:
-    """Runs the script or module that the command line names, as Python itself would."""
+    """Runs the script or module of the command line as Python would."""
     words = sys.argv[1:]
     if words[:1] in (["-h"], ["--help"]):
         print(USAGE)
@@ -24,19 +24,19 @@ def main() -> None:
     by_name = words[:1] == ["-m"]
     words = words[by_name:]
     if not words or (words[0].startswith("-") and not by_name):
-        wrong = f"there is no option {words[0]}" if words else "say what to run"
+        wrong = "no script or module is given" if words else "say what to run"
         print(f"{USAGE}\n\n{wrong}: python -m tfring.horovod train.py", file=sys.stderr)
         sys.exit(2)
-    # Processes that the script starts inherit it.
+    # Child processes of the script inherit it.
     os.environ["PYTHONPATH"] = search_path(os.environ)
-    sys.argv = words  # all that follows is the script's, also what looks like an option
+    sys.argv = words  # all that follows is the script's, even if it looks like an option
     sys.path.insert(0, str(SHIM_FOLDER))
-    # Keras takes the idioms of Keras 2 from then on, also those above the script's own import.
+    # From here on Keras accepts the idioms of Keras 2, also above the script's own import.
     importlib.import_module("horovod")
     if by_name:
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
         return
-    # Behind the shim is the folder that `-m` put there; Python puts the script's own instead.
+    # `-m` put its folder there, behind the shim. Python puts the script's own folder instead.
     sys.path[:2] = [os.path.dirname(os.path.abspath(words[0])), str(SHIM_FOLDER)]
     runpy.run_path(words[0], run_name="__main__")
 

@@ -1,4 +1,4 @@
-"""Horovod's questions about backends that tfring does not have."""
+"""Horovod's queries about backends that tfring does not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BaseDataLoader and AsyncDataLoaderMixin: Horovod's `horovod.data`, to load on another thread."""
+"""BaseDataLoader and AsyncDataLoaderMixin, Horovod's `horovod.data`: load on another thread."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ _log = logging.getLogger("tfring")
 
 
 class BaseDataLoader:
-    """What loads batches: a subclass says which (`_iterate`), and how many (`__len__`)."""
+    """Loads batches: a subclass defines which (`_iterate`), and how many (`__len__`)."""
 
     def __len__(self) -> int:
-        """How many batches there are."""
+        """The number of batches."""
         raise NotImplementedError(f"{type(self).__name__} has no __len__")
 
     def _iterate(self) -> Iterable[Any]:
-        """Yields the batches of one pass over the data; to be overridden."""
+        """Yields the batches of one pass over the data; a subclass defines it."""
         raise NotImplementedError(f"{type(self).__name__} has no _iterate")
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields the batches, each as `_process_batch` returns it."""
+        """Yields the batches, each as returned by `_process_batch`."""
         for batch in self._iterate():
             yield self._process_batch(batch)
 
     def _process_batch(self, batch: Any) -> Any:
-        """Returns the batch as it is to be used; may be overridden. Runs where batches are used."""
+        """Returns the batch for use; may be overridden. Runs on the thread that uses batches."""
         return batch
 
 
 class AsyncDataLoaderMixin:
     """Lets a BaseDataLoader load on another thread, ahead of use.
 
-    It comes first among the base classes: `class Loader(AsyncDataLoaderMixin, MyDataLoader)`.
-    Each iteration has a thread of its own, which begins with it and ends with it, also where a loop
-    is left early; an error of `_iterate` is raised where the batches are used, after those before
-    it. (Horovod's keeps one thread, which goes on with the next pass before that is asked for.)
+    It comes first among the base classes: `class Loader(AsyncDataLoaderMixin, MyDataLoader)`. Each
+    iteration has its own thread, which ends with it, even if the loop ends early. An error of
+    `_iterate` is raised in the loop, after the batches before it. (Horovod keeps one thread, which
+    starts the next pass early.)
     """
 
     def __init__(
@@ -53,18 +53,18 @@ class AsyncDataLoaderMixin:
         """Sets how far it loads ahead.
 
         Args:
-            async_loader_queue_size: how many batches wait at most; with 0 there is no thread.
-            debug_data_loader: whether the beginning and the end of each pass are logged.
+            async_loader_queue_size: the most batches that wait; 0 means no thread.
+            debug_data_loader: log the beginning and the end of each pass.
             args: for the next base class.
             kwargs: for the next base class.
         """
         self.async_loader_queue_size = async_loader_queue_size
         self.debug_data_loader = debug_data_loader
-        self._queues: list[_Queue] = []  # of iterations that are under way
+        self._queues: list[_Queue] = []  # of running iterations
         super().__init__(*args, **kwargs)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields the batches, each as `_process_batch` returns it."""
+        """Yields the batches, each as returned by `_process_batch`."""
         loader: Any = self
         if self.async_loader_queue_size <= 0:
             for batch in loader._iterate():
@@ -73,7 +73,7 @@ class AsyncDataLoaderMixin:
         queue = _Queue(self.async_loader_queue_size)
         self._queues.append(queue)
         thread = threading.Thread(target=_load, args=(loader._iterate, queue), daemon=True)
-        self._say("begins to load, up to %d batches ahead", self.async_loader_queue_size)
+        self._say("begins to load, at most %d batches ahead", self.async_loader_queue_size)
         thread.start()
         try:
             for batch in queue:
@@ -84,7 +84,7 @@ class AsyncDataLoaderMixin:
             self._say("has ended a pass")
 
     def _close_async_loader(self) -> None:
-        """Ends the iterations that are under way: their loops end after the batch in use."""
+        """Ends running iterations: their loops end after the current batch."""
         for queue in self._queues:
             queue.close()
 
@@ -94,17 +94,17 @@ class AsyncDataLoaderMixin:
 
 
 class _Queue:
-    """Batches on their way from the thread that loads to the one that uses them."""
+    """Batches between the loading thread and the using thread."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._changed = threading.Condition()  # its lock guards what follows
+        self._changed = threading.Condition()  # its lock guards the attributes below
         self._batches: deque[Any] = deque()
         self._ended = False  # nothing follows
-        self._error: BaseException | None = None  # that follows the batches
+        self._error: BaseException | None = None  # raised after the batches
 
     def put(self, batch: Any) -> bool:
-        """Waits for a place and adds a batch; returns whether anybody wants more."""
+        """Waits for a place and adds a batch; returns whether more are wanted."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or len(self._batches) < self._limit)
             if not self._ended:
@@ -113,14 +113,14 @@ class _Queue:
             return not self._ended
 
     def end(self, error: BaseException | None) -> None:
-        """Says that nothing follows, but perhaps an error."""
+        """Notes that nothing follows, except perhaps an error."""
         with self._changed:
             if not self._ended:
                 self._ended, self._error = True, error
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Says that nobody wants more."""
+        """Notes that no more batches are wanted."""
         with self._changed:
             self._batches.clear()
             self._ended, self._error = True, None
@@ -140,7 +140,7 @@ class _Queue:
 
 
 def _load(iterate: Callable[[], Iterable[Any]], queue: _Queue) -> None:
-    """Fills the queue until the batches end or nobody wants more; on a thread of its own."""
+    """Fills the queue until the batches end or no more are wanted; on its own thread."""
     try:
         for batch in iterate():
             if not queue.put(batch):

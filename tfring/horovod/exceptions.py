@@ -7,29 +7,29 @@ from tfring.elastic import HostsUpdatedInterrupt as HostsUpdatedInterrupt
 
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
-    """Returns what HorovodVersionMismatchError says.
+    """Returns the text of HorovodVersionMismatchError.
 
     Args:
         name: the framework.
         version: the version that was built for.
-        installed_version: the version that is there.
+        installed_version: the installed version.
     """
     return (
-        f"built for {name} {version}, and {name} {installed_version} is installed: install tfring "
+        f"built for {name} {version}, but {name} {installed_version} is installed. Install tfring "
         "again beside it"
     )
 
 
 class HorovodVersionMismatchError(ImportError):
-    """A framework has another version than Horovod was built for. tfring raises ImportError."""
+    """A framework's version is not the one Horovod was built for. tfring raises ImportError."""
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:
-        """Makes the exception; the arguments are those of get_version_mismatch_message.
+        """Makes the exception; see get_version_mismatch_message for the arguments.
 
         Args:
             name: the framework.
             version: the version that was built for.
-            installed_version: the version that is there.
+            installed_version: the installed version.
         """
         super().__init__(get_version_mismatch_message(name, version, installed_version))
         self.name = name

@@ -1,4 +1,4 @@
-"""Arguments of Keras 2 that Keras 3 does not have, and what the shim does with each."""
+"""Arguments that Keras 2 has and Keras 3 does not, and how the shim handles each."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tfring.integration import warn_program
 
 USE_KERAS_2 = "set TF_USE_LEGACY_KERAS=1 and install tf_keras to run this script with Keras 2"
 
-# Changes keyword arguments: gets the call, the name of one that was given, and all of them.
+# Changes keyword arguments: gets the call, the name of a given argument, and all arguments.
 _Rule = Callable[[str, str, dict[str, Any]], None]
 
 _warned: set[str] = set()
 
 
 def warn_once(what: str, instead: str) -> None:
-    """Warns of an idiom, the first time that it is used in this process."""
+    """Warns of an idiom, once per process."""
     if what not in _warned:
         _warned.add(what)
-        warn_program(f"{what} is of Keras 2: {instead}")
+        warn_program(f"{what} is Keras 2 syntax: {instead}")
 
 
 def accepting(function: Any, call: str) -> Any:
-    """Returns a method that takes the arguments of Keras 2 and calls the one of Keras 3.
+    """Returns a method that takes the arguments of Keras 2 and calls the method of Keras 3.
 
     Args:
         function: the method of Keras 3.
-        call: what messages call it; the table below has its arguments.
+        call: its name in messages; the table below has its arguments.
     """
     rules = _ARGUMENTS[call]
 
@@ -42,7 +42,7 @@ def accepting(function: Any, call: str) -> Any:
                 rule(call, name, kwargs)
         return function(self, *args, **kwargs)
 
-    # Keras looks at the parameters of a layer's __init__, and not behind a wrapper.
+    # Keras reads the parameters of a layer's __init__, but not through a wrapper.
     vars(accept)["__signature__"] = inspect.signature(function)
     return accept
 
@@ -65,7 +65,7 @@ def _renamed(new: str) -> _Rule:
 
 def _refused(call: str, name: str, kwargs: dict[str, Any]) -> None:
     if kwargs.pop(name):
-        raise TypeError(f"{call}({name}=...) is of Keras 2 and not in Keras 3: {USE_KERAS_2}")
+        raise TypeError(f"{call}({name}=...) exists in Keras 2 only, not in Keras 3: {USE_KERAS_2}")
 
 
 def _decay(call: str, name: str, kwargs: dict[str, Any]) -> None:
@@ -87,7 +87,8 @@ def _decay(call: str, name: str, kwargs: dict[str, Any]) -> None:
 
 
 _QUEUE = "has no effect in Keras 3: give it to the keras.utils.PyDataset that makes the batches"
-_REDUCED = "has no effect: a wrapped optimizer reduces what was not reduced. Leave it out"
+_REDUCED = "has no effect: a wrapped optimizer reduces gradients that were not reduced. Leave it "
+"out"
 
 _ARGUMENTS: dict[str, dict[str, _Rule]] = {
     "compile": {

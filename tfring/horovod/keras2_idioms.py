@@ -1,8 +1,8 @@
-"""Keras 2 idioms that scripts for Horovod have, on Keras 3: accepted with a warning.
+"""Keras 2 idioms of Horovod scripts, on Keras 3: accepted with a warning.
 
-Only where `import horovod` means tfring (tfring.horovod.shim) and tf.keras is Keras 3. Each idiom
-warns once and says what to write instead. What Keras 3 cannot do honestly is an error that says how
-to get Keras 2. The patches change classes of Keras, once, and do nothing to code for Keras 3.
+Only if `import horovod` means tfring (tfring.horovod.shim) and tf.keras is Keras 3. Each idiom
+warns once and names the replacement. Idioms that Keras 3 cannot support raise an error that says
+how to get Keras 2. The patches change classes of Keras once, and do not affect code for Keras 3.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tfring.horovod import keras2_optimizers
 from tfring.horovod.keras2_arguments import accepting, warn_once
 from tfring.integration import tf_keras_is_keras2
 
-# Functions that Keras 2 has in `losses` and `metrics`. Keras 3 has some of them in `keras` only,
-# and some in `tf.keras` only.
+# Functions in `losses` and `metrics` of Keras 2. Keras 3 has some of them in `keras` only, and some
+# in `tf.keras` only.
 _LOSSES = {
     "mse": "mean_squared_error",
     "mae": "mean_absolute_error",
@@ -35,7 +35,7 @@ _LOSSES = {
 _LOSSES.update({name.upper(): new for name, new in _LOSSES.items() if len(name) <= 4})
 _LOSSES.update({new: new for new in _LOSSES.values()})
 
-# By method, the parameters that Keras 2 has after `generator` in its ..._generator, in its order.
+# For each ..._generator method of Keras 2, its parameters after `generator`, in order.
 _QUEUE = ("max_queue_size", "workers", "use_multiprocessing")
 _GENERATOR_METHODS = {
     "fit": (
@@ -59,14 +59,14 @@ def install() -> None:
     functions = {old: _loss(new) for old, new in _LOSSES.items()}
     for name in ("losses", "metrics"):
         _lend(name, functions)
-    generator = "write a keras.utils.PyDataset, or use layers as keras.layers.RandomFlip"
+    generator = "use a keras.utils.PyDataset, or layers such as keras.layers.RandomFlip"
     _lend(
         "preprocessing.image",
         {"ImageDataGenerator": (lambda: theirs.preprocessing.image.ImageDataGenerator, generator)},
     )
     norm = keras.layers.BatchNormalization
     norm.__init__ = accepting(norm.__init__, "BatchNormalization")
-    # Before Keras 3.7 weights are of another class than keras.Variable.
+    # Before Keras 3.7 weights have another class than keras.Variable.
     for cls in (keras.Variable, keras.src.backend.Variable):
         if not hasattr(cls, "ref"):
             cls.ref = _ref
@@ -79,10 +79,10 @@ def install() -> None:
 
 
 def _modules(public: str) -> list[ModuleType]:
-    """Returns what `public` is below `keras` and below `tf.keras`, as attribute and by import.
+    """Returns the module `public` below `keras` and below `tf.keras`, as attribute and by import.
 
-    `import tensorflow.keras.losses` would load the file of tf.keras.losses a second time. It gets
-    the same module here, unless it has been loaded before.
+    `import tensorflow.keras.losses` would load the file of tf.keras.losses a second time. This
+    gives it the same module, unless it has been loaded before.
     """
     packages = {"keras": keras, "keras._tf_keras.keras": theirs, "tensorflow.keras": theirs}
     if tf_keras_is_keras2():
@@ -95,7 +95,7 @@ def _modules(public: str) -> list[ModuleType]:
 
 
 def _lend(public: str, names: Mapping[str, tuple[Callable[[], Any], str]]) -> None:
-    """Gives the modules `public` names that they lack: what each is, and what to write instead."""
+    """Gives the modules `public` missing names: the value of each, and the advice to print."""
 
     def get(name: str) -> Any:
         if name not in names:
@@ -109,16 +109,16 @@ def _lend(public: str, names: Mapping[str, tuple[Callable[[], Any], str]]) -> No
 
 
 def _loss(name: str) -> tuple[Callable[[], Any], str]:
-    return lambda: keras.losses.get(name), f'give compile the name, "{name}"'
+    return lambda: keras.losses.get(name), f'pass compile the name, "{name}"'
 
 
 def _ref(variable: Any) -> Any:
-    warn_once("variable.ref()", "write id(variable), or variable.path")
+    warn_once("variable.ref()", "use id(variable), or variable.path")
     return _Reference(variable)
 
 
 class _Reference(object_identity.Reference):  # type: ignore[misc]
-    """What `variable.ref()` returns: equals the reference of the tf.Variable inside."""
+    """The result of `variable.ref()`: equals the reference of the tf.Variable inside."""
 
     def __init__(self, variable: Any) -> None:
         super().__init__(variable._value)
@@ -129,7 +129,7 @@ class _Reference(object_identity.Reference):  # type: ignore[misc]
 
 
 def _set_value(x: Any, value: Any) -> None:
-    """As tf.keras.backend.set_value, which in Keras 3 fails for the variables of Keras 3."""
+    """As tf.keras.backend.set_value, which fails for variables of Keras 3."""
     warn_once("tf.keras.backend.set_value", "write variable.assign(value)")
     if not hasattr(x, "assign"):
         raise TypeError(
@@ -142,7 +142,7 @@ def _generator_method(method: str) -> Any:
     """Returns Model.fit_generator, or that of another method; batches are made in this process."""
 
     def run(self: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:
-        warn_once(f"model.{method}_generator", f"write model.{method}, which takes generators")
+        warn_once(f"model.{method}_generator", f"use model.{method}, which takes generators")
         kwargs.update(zip(_GENERATOR_METHODS[method], args, strict=False))
         for name in _QUEUE:
             kwargs.pop(name, None)

@@ -13,5 +13,5 @@ _METHODS = (
 
 
 def never_called(cls: type, base: type) -> list[str]:
-    """Returns those of them that a class has, and not from `base`."""
+    """Returns the methods of these that a class defines itself, not through `base`."""
     return [n for n in _METHODS if getattr(cls, n, None) is not getattr(base, n, None)]

@@ -1,4 +1,4 @@
-"""What optimizers of Keras 2 had and those of Keras 3 have not, for the shim."""
+"""Attributes of Keras 2's optimizers that Keras 3's lack, for the shim."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def install(legacy: Iterable[ModuleType]) -> None:
         own = vars(cls).get("variables")
         if isinstance(own, property):
             cls.variables = property(_callable_variables(own.fget))
-    # The class whose __init__ all others call, with what they do not know among the keywords.
+    # The class whose __init__ all others call, with unknown keywords.
     root = next(cls for cls in reversed(base.__mro__) if hasattr(cls, "apply_gradients"))
     root.__init__ = _taking_a_name(accepting(root.__init__, "optimizer"))
     root.apply_gradients = _by_position(accepting(root.apply_gradients, "apply_gradients"))
@@ -45,7 +45,7 @@ def install(legacy: Iterable[ModuleType]) -> None:
 
 
 def _install_legacy(module: ModuleType) -> None:
-    """Gives a module `optimizers.legacy` of Keras 3, where all names raise, what Keras 3 has."""
+    """Gives a module `optimizers.legacy` of Keras 3, where all names raise, real optimizers."""
     for name in LEGACY_OPTIMIZERS:
         setattr(module, name, _Legacy(name, (), {"__module__": module.__name__}))
     vars(module)["Optimizer"] = keras.optimizers.Optimizer
@@ -56,7 +56,7 @@ class _CallableVariables(list[Any]):
     """An optimizer's variables, which Keras 2 got by a call."""
 
     def __call__(self) -> list[Any]:
-        warn_once("optimizer.variables()", "write optimizer.variables, which is a list")
+        warn_once("optimizer.variables()", "use optimizer.variables, which is a list")
         return self
 
 
@@ -86,7 +86,7 @@ def _set_lr(optimizer: Any, value: Any) -> None:
 
 
 def _taking_a_name(init: Any) -> Any:
-    """Returns Keras' own __init__ of optimizers; classes of Keras 2 may give it a name alone."""
+    """Returns the __init__ of Keras' optimizers; classes of Keras 2 may give it a name alone."""
 
     @functools.wraps(init)
     def take(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -97,7 +97,7 @@ def _taking_a_name(init: Any) -> Any:
         given = args or {"learning_rate", "lr"} & set(kwargs)
         if not given and cls.update_step is _update_step:
             what = f"{cls.__name__}(name=...)"
-            warn_once(what, "also give learning_rate=, which is 1.0 without")
+            warn_once(what, "also give learning_rate=, whose default is 1.0")
             kwargs["learning_rate"] = 1.0
         init(self, *args, **kwargs)
 
@@ -105,10 +105,10 @@ def _taking_a_name(init: Any) -> Any:
 
 
 def _refuse_methods(cls: Any) -> None:
-    """Raises TypeError if a class has methods that would be ignored, or called otherwise."""
+    """Raises TypeError if a class has methods that Keras 3 would ignore or call differently."""
     methods = never_called(cls, keras.optimizers.Optimizer)
     if cls.update_step is _update_step and "_resource_apply_dense" in methods:
-        # That one calls it, and refuses what the other is for.
+        # update_step calls _resource_apply_dense, and refuses sparse gradients.
         methods = [name for name in methods if not name.startswith("_resource_apply_")]
     if methods:
         raise TypeError(f"Keras 3 never calls {cls.__name__}.{methods[0]}: {USE_KERAS_2}")
@@ -116,13 +116,13 @@ def _refuse_methods(cls: Any) -> None:
         inspect.signature(cls.update_step).bind(None, None, None, None)
     except TypeError:
         raise TypeError(
-            f"{cls.__name__}.update_step does not take (gradient, variable, learning_rate), with "
-            f"which Keras 3 calls it: {USE_KERAS_2}"
+            f"Keras 3 calls {cls.__name__}.update_step with (gradient, variable, learning_rate), "
+            f"which it does not take: {USE_KERAS_2}"
         ) from None
 
 
 def _by_position(apply_gradients: Any) -> Any:
-    """Returns apply_gradients, to which Keras 2 gives arguments also by position."""
+    """Returns apply_gradients with positional arguments, as in Keras 2."""
     names = ("name", "experimental_aggregate_gradients")
 
     @functools.wraps(apply_gradients)
@@ -135,7 +135,7 @@ def _by_position(apply_gradients: Any) -> Any:
 
 def _lacking(name: str) -> Callable[..., None]:
     def fail(self: Any, *args: Any, **kwargs: Any) -> None:
-        raise TypeError(f"optimizer.{name} is of Keras 2 and not in Keras 3: {USE_KERAS_2}")
+        raise TypeError(f"optimizer.{name} exists in Keras 2 only, not in Keras 3: {USE_KERAS_2}")
 
     return fail
 
@@ -148,8 +148,8 @@ def _update_step(self: Any, gradient: Any, variable: Any, learning_rate: Any) ->
         raise NotImplementedError(f"{type(self).__name__} has no update_step")
     if isinstance(gradient, tf.IndexedSlices) and hasattr(self, "_resource_apply_sparse"):
         raise TypeError(
-            f"{type(self).__name__}._resource_apply_sparse is of Keras 2 and not called for the "
-            f"gradient of {variable.name}, tf.IndexedSlices: {USE_KERAS_2}"
+            f"Keras 3 does not call {type(self).__name__}._resource_apply_sparse of Keras 2 for "
+            f"the gradient of {variable.name}, tf.IndexedSlices: {USE_KERAS_2}"
         )
     warn_once("Optimizer._resource_apply_dense", "write update_step")
     # Keras 2 gives it a tf.Variable.
@@ -161,11 +161,11 @@ def _update_step(self: Any, gradient: Any, variable: Any, learning_rate: Any) ->
 def _compute_gradients(
     self: Any, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
 ) -> list[tuple[Any, Any]]:
-    """As `optimizer._compute_gradients` of Keras 2; of a wrapped optimizer they are reduced."""
-    warn_once("optimizer._compute_gradients", "write tape.gradient with a DistributedGradientTape")
+    """As `optimizer._compute_gradients` of Keras 2; a wrapped optimizer reduces them."""
+    warn_once("optimizer._compute_gradients", "use tape.gradient with a DistributedGradientTape")
     if hasattr(self, "inner_optimizer"):
         raise TypeError(
-            "_compute_gradients of a LossScaleOptimizer is of Keras 2 and not in Keras 3: "
+            "_compute_gradients of a LossScaleOptimizer exists in Keras 2 only, not in Keras 3: "
             f"{USE_KERAS_2}"
         )
     if not callable(loss) and tape is None:
@@ -190,7 +190,7 @@ class _Legacy(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         name = f"tf.keras.optimizers.legacy.{cls.__name__}"
-        warn_once(name, f"write keras.optimizers.{cls.__name__}, which takes its place here")
+        warn_once(name, f"use keras.optimizers.{cls.__name__}, which replaces it here")
         return _real(cls.__name__)(*args, **kwargs)
 
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:

@@ -1,7 +1,7 @@
-"""What `import horovod` keeps of Horovod where tfring's tapes and optimizers differ.
+"""Horovod's rules that differ from those of tfring's tapes and optimizers.
 
-There options may be given by position, in an order that differs from module to module. And ranks
-count alike: `weight_by` is None by default.
+In Horovod, options may be positional, in an order that differs between modules. And ranks weigh the
+same: `weight_by` is None by default.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KERAS = {
     "PartialDistributedOptimizer": f"""{_OPTIMIZER} {_PASSES} groups process_set local_layers
         scale_local_gradients""",
 }
-# By the module of tfring whose names a module of Horovod has, and the name.
+# By tfring's module, whose names a module of Horovod has, and the name.
 _ORDERS = {
     "tfring": _KERAS
     | {
@@ -43,9 +43,9 @@ def as_in_horovod(module: str, name: str, value: Any) -> Any:
     """Returns a public name as Horovod has it.
 
     Args:
-        module: the module of tfring that has it.
+        module: its module of tfring.
         name: the name.
-        value: what it is in tfring.
+        value: its value in tfring.
     """
     order = _ORDERS.get(module, {}).get(name, "").split()
     defaults = {"weight_by": None} if name in _WEIGH_ALIKE else {}
@@ -53,7 +53,7 @@ def as_in_horovod(module: str, name: str, value: Any) -> Any:
 
 
 def _with(function: Callable[..., Any], order: list[str], defaults: dict[str, Any]) -> Any:
-    """Returns a function that takes options by position behind the first argument."""
+    """Returns a function that takes options by position after the first argument."""
 
     @functools.wraps(function, updated=())
     def call(*args: Any, **options: Any) -> Any:
@@ -67,5 +67,5 @@ def _with(function: Callable[..., Any], order: list[str], defaults: dict[str, An
         named = dict(zip(order, by_position, strict=False))
         return function(*args[:own], **named, **{**defaults, **options})
 
-    # Here, not at the top: it loads TensorFlow, as the module of `function` has by now.
+    # Imported here because it loads TensorFlow, as the module of `function` has done by now.
     return importlib.import_module("tfring.ops.library").outside_autograph(call)

@@ -1,12 +1,11 @@
-"""Lets `import horovod` mean tfring, so that a script runs without a change.
+"""Lets `import horovod` mean tfring, so that a script runs unchanged.
 
     python -m tfring.horovod train.py
     tfring run --horovod -np 2 python train.py
 
-Both put the folder `import_path`, which holds nothing but horovod/__init__.py, in front of the
-import path, and so of an installed Horovod. That package installs a finder for the modules below
-it, which have no files of their own: each has the names of a module of tfring, or raises an
-ImportError that says why not.
+Both put the folder `import_path`, which holds only horovod/__init__.py, first on the import path,
+before an installed Horovod. That package installs a finder for the modules below it. These have no
+files: each has the names of a module of tfring, or raises an ImportError with the reason.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from tfring.integration import (
 # The release of Horovod whose names the shim has; scripts compare it.
 HOROVOD_VERSION = "0.28.1"
 
-# By the module below `horovod`: the module of tfring whose names it has; None: just a package.
+# By the module below `horovod`: tfring's module with its names; None: only a package.
 _MODULES: dict[str, str | None] = {
     "common": None,
     "common.elastic": "tfring.elastic",
@@ -71,7 +70,7 @@ _MODULES: dict[str, str | None] = {
     "tensorflow.sync_batch_norm": "tfring",
 }
 
-# Names that those modules lack or have otherwise, and the modules that have them for Horovod.
+# Names that those modules lack or that differ in Horovod, and the modules that have them.
 _LIKELY = dict.fromkeys(("rank", "size"), "tfring.horovod.likely")
 _GROUPED = dict.fromkeys(
     ("grouped_allgather", "grouped_reducescatter"), "tfring.collectives.horovod_gradients"
@@ -118,10 +117,10 @@ _OTHERWISE: dict[str | None, dict[str, str]] = {
     "tfring.keras.callbacks": {"MetricAverageCallback": "tfring.keras.callbacks.horovod_metrics"},
 }
 
-# Modules that cannot be imported, and what to do instead.
-_SERVICE = "the data service is not there yet: shard a tf.data.Dataset by rank()"
+# Modules that cannot be imported, and the advice.
+_SERVICE = "tfring does not have the data service: shard a tf.data.Dataset by rank()"
 _OTHER = "tfring trains models of TensorFlow and Keras: use horovod.spark.keras"
-_OWN = "a part of Horovod's own working: import public names from horovod.tensorflow"
+_OWN = "it is internal to Horovod: import public names from horovod.tensorflow"
 _INSTEAD = {
     "_keras": _OWN,
     "common.basics": _OWN,
@@ -150,13 +149,13 @@ _PACKAGES = {n for n in _KNOWN if any(other.startswith(f"{n}.") for other in _KN
 def install() -> list[str]:
     """Makes the modules below `horovod` importable; returns the `__path__` of that package.
 
-    Also registers the ops with TensorFlow, and lets Keras take the idioms of Keras 2 that such
-    scripts have, each as soon as it is loaded. All of it is for this process only.
+    Also registers the ops with TensorFlow, and lets Keras accept the idioms of Keras 2, each when
+    it is loaded. Acts on this process only.
     """
     path = str(SHIM_FOLDER / "horovod")
     if _Finder not in sys.path_hooks:
         sys.path_hooks.insert(0, _Finder)
-        sys.path_importer_cache.pop(path, None)  # a finder of files, if one has looked there
+        sys.path_importer_cache.pop(path, None)  # a finder of files, if one was there
         _when_loaded("tensorflow", register_where_loaded)
         _when_loaded("keras", _change_keras)
         _when_loaded("tf_keras", _change_tf_keras)
@@ -168,9 +167,9 @@ def _change_keras() -> None:
         importlib.import_module("tfring.horovod.keras2_idioms").install()
     except Exception as error:
         warn_program(
-            f"Keras {sys.modules['keras'].__version__} is not as tfring's shim knows it ({error}): "
-            "Keras 2 idioms are not accepted. Install a Keras that `tfring help installation` "
-            "names, or write for Keras 3."
+            f"tfring's shim does not support Keras {sys.modules['keras'].__version__} ({error}), "
+            "so it does not accept Keras 2 idioms. Install a Keras version that `tfring help "
+            "installation` names, or write for Keras 3."
         )
 
 
@@ -179,13 +178,13 @@ def _change_tf_keras() -> None:
         tf_keras_idioms.install()
     except Exception as error:
         warn_program(
-            f"tf_keras {sys.modules['tf_keras'].__version__} is not as tfring's shim knows it "
+            f"tfring's shim does not support tf_keras {sys.modules['tf_keras'].__version__} "
             f"({error}): its optimizers may ignore `lr=`. Write learning_rate=."
         )
 
 
 def _when_loaded(module: str, run: Callable[[], None]) -> None:
-    """Calls a function now if a module is loaded, else right after it has been."""
+    """Calls a function now if a module is loaded, otherwise right after its loading."""
     if module in sys.modules:
         run()
     else:
@@ -193,7 +192,7 @@ def _when_loaded(module: str, run: Callable[[], None]) -> None:
 
 
 class _Watcher(importlib.abc.MetaPathFinder):
-    """Finds nothing itself; sees to it that a function runs when a module has been loaded."""
+    """Finds nothing itself; runs a function when a module has been loaded."""
 
     def __init__(self, module: str, run: Callable[[], None]) -> None:
         self._module, self._run = module, run
@@ -219,11 +218,11 @@ class _Watcher(importlib.abc.MetaPathFinder):
 
 
 def with_modules_below(package: str, get: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Returns a package's `__getattr__` that also imports the modules below it, as Horovod has it.
+    """Returns a package's `__getattr__` that also imports the modules below it, as in Horovod.
 
     Args:
         package: the name of the package.
-        get: gives its other attributes.
+        get: returns its other attributes.
     """
 
     def get_either(name: str) -> Any:
@@ -262,7 +261,7 @@ class _Finder(importlib.abc.PathEntryFinder):
         )
 
     def iter_modules(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
-        """Yields what pkgutil lists: each module here with the prefix, and if it is a package."""
+        """Yields pkgutil's entries: each module with the prefix, and whether it is a package."""
         package = ".".join(self._path.relative_to(SHIM_FOLDER).parts[1:])
         for name in sorted(_KNOWN):
             parent, _, last = name.rpartition(".")
@@ -281,11 +280,11 @@ class _Loader(importlib.abc.InspectLoader):
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__.partition(".")[2]
         if name in _INSTEAD:
-            raise ImportError(f"{module.__name__} is not in tfring: {_INSTEAD[name]}")
+            raise ImportError(f"tfring has no {module.__name__}: {_INSTEAD[name]}")
         if name in _FOREIGN:
             raise ImportError(
-                f"{module.__name__} was imported, and tfring stands in for Horovod's TensorFlow, "
-                "Keras, Ray and Spark parts only"
+                f"tfring has no {module.__name__}: it replaces Horovod's TensorFlow, Keras, Ray "
+                "and Spark parts only"
             )
         target = _MODULES[name]
         module.__doc__ = f"{module.__name__}: {target or 'a package'} under Horovod's name."
@@ -295,6 +294,6 @@ class _Loader(importlib.abc.InspectLoader):
             get, names["__dir__"], public = reexport(
                 target, instead=_OTHERWISE.get(target), change=as_in_horovod
             )
-            # A name that is a refused module below would make `from ... import *` fail.
+            # A refused module below would make `from ... import *` fail.
             names["__all__"] = [n for n in public if f"{name}.{n}" not in _INSTEAD]
         names["__getattr__"] = with_modules_below(module.__name__, get)

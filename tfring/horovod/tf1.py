@@ -1,4 +1,4 @@
-"""What Horovod's scripts for TensorFlow call, and `tfring` does not have."""
+"""Functions of Horovod for TF1 scripts, which `tfring` does not have."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ def broadcast_global_variables(root_rank: int) -> Any:
     """Returns an operation that gives every rank the root's values of all global variables.
 
     Args:
-        root_rank: whose values all get.
+        root_rank: the sender.
 
     Returns:
         An operation of the current graph; run it in a session after the initialisation.
 
     Raises:
-        RuntimeError: eager execution is on, where there is no list of global variables: use
+        RuntimeError: eager execution is on, so there is no list of global variables. Use
             broadcast_variables with the model's and the optimizer's variables.
     """
     if tf.executing_eagerly():
         raise RuntimeError(
-            "broadcast_global_variables works on TF1 graphs: with eager execution there is no list "
-            "of global variables. Use tfring.broadcast_variables(model.weights, root_rank=0) and "
+            "broadcast_global_variables works on TF1 graphs: eager execution has no list of "
+            "global variables. Use tfring.broadcast_variables(model.weights, root_rank=0) and "
             "the same for optimizer.variables, or BroadcastGlobalVariablesCallback"
         )
     return tfring.broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """Broadcasts all global variables once, when the session of a MonitoredSession is made.
+    """Broadcasts all global variables once, when a MonitoredSession makes its session.
 
     Used by the thread that owns the session; may serve several sessions, one after another.
     """
@@ -45,7 +45,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
         """Prepares the hook.
 
         Args:
-            root_rank: whose values all ranks get.
+            root_rank: the sender.
             device: TensorFlow device for the operations, "" for TensorFlow's choice.
         """
         super().__init__()
@@ -61,6 +61,6 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
                 self._operation = broadcast_global_variables(self._root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Runs it: the variables have been initialised or restored by now."""
+        """Runs the broadcast: the variables have been initialised or restored by now."""
         del coord
         session.run(self._operation)

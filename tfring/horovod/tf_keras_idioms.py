@@ -1,7 +1,7 @@
 """Makes `lr=` count in the optimizers of Keras 2, under the shim.
 
-Those outside `optimizers.legacy` only log that `lr` is deprecated and train with their default
-rate. They refuse `decay=` themselves. Methods of a class that they never call are an error.
+Optimizers outside `optimizers.legacy` only log that `lr` is deprecated, and train with their
+default rate. They refuse `decay=` themselves. Methods of a class that they never call are an error.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def install() -> None:
         if methods := never_called(type(self), base):
             name = type(self).__name__
             raise TypeError(
-                f"{name}.{methods[0]} is never called by an optimizer outside of "
-                f"tf.keras.optimizers.legacy: derive {name} from a class of optimizers.legacy"
+                f"only an optimizer of tf.keras.optimizers.legacy calls {name}.{methods[0]}. "
+                f"Derive {name} from a class of optimizers.legacy"
             )
         if "lr" in kwargs:
             object.__setattr__(self, "_tfring_lr", kwargs.pop("lr"))

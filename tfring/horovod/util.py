@@ -14,24 +14,24 @@ from tfring.horovod.helpers import check_num_rank_power_of_2, gpu_available, spl
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """Raises ImportError for a part of Horovod that tfring does not stand in for.
+    """Raises ImportError for a part of Horovod that tfring does not replace.
 
     Args:
-        ext_name: as "horovod.tensorflow".
-        ext_env_var: the variable by which Horovod is built with it; not used.
-        pkg_path: where Horovod's extension would be; not used.
-        *args: likewise.
+        ext_name: for example "horovod.tensorflow".
+        ext_env_var: not used: the variable that builds Horovod with this part.
+        pkg_path: not used: the path of Horovod's extension.
+        *args: not used.
 
     Raises:
-        ImportError: ext_name is no part for TensorFlow.
+        ImportError: ext_name is not a part for TensorFlow.
     """
     del ext_env_var, pkg_path, args
     if not extension_available(ext_name.rpartition(".")[2]):
-        raise ImportError(f"{ext_name}: tfring stands in for Horovod's TensorFlow parts only")
+        raise ImportError(f"{ext_name}: tfring replaces Horovod's TensorFlow parts only")
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether Horovod's part for a framework is there: True for "tensorflow"."""
+    """Whether Horovod's part for a framework exists: True for "tensorflow"."""
     del verbose
     return ext_base_name == "tensorflow"
 
@@ -58,7 +58,7 @@ rocm_built = _with_verbose(build_flags.rocm_built)
 
 @contextlib.contextmanager
 def env(**kwargs: str) -> Iterator[None]:
-    """Sets environment variables for the time of a `with` block.
+    """Sets environment variables for a `with` block.
 
     Args:
         **kwargs: values by name.
@@ -76,15 +76,15 @@ def env(**kwargs: str) -> Iterator[None]:
 
 
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, Any], Any]:
-    """Returns a function that joins the arguments `op` and `average` into a reduce operation.
+    """Returns a function that combines the arguments `op` and `average` into a reduce operation.
 
     Args:
-        reduce_ops: what has the attributes Average and Sum.
+        reduce_ops: has the attributes Average and Sum.
     """
 
     def choose(op: Any, average: Any) -> Any:
         if op is not None and average is not None:
-            raise ValueError("give op= or average=, not both; op= is the newer")
+            raise ValueError("give op= or average=, not both. op= is newer")
         if op is not None:
             return op
         return reduce_ops.Sum if average is False else reduce_ops.Average
@@ -107,7 +107,7 @@ def is_iterable(x: Any) -> bool:
 
 
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
-    """Whether a version, as "2.21.0", is at least another of the same form."""
+    """Whether a version, such as "2.21.0", is at least another of the same form."""
     return _numbers(ver) >= _numbers(target)
 
 

@@ -1,9 +1,8 @@
-"""What packages on top of tfring use of it, besides its public names.
+"""The parts of tfring that packages on top of it use, besides its public names.
 
-`tfring.ray` and `tfring.spark` start jobs on engines of other projects, `tfring.horovod` lets
-programs import tfring as Horovod. They import from public modules and from here, and from nothing
-else, as a project of its own would. `tfring help integration` has a table; __init__.pyi lists the
-names. Each is loaded when it is first used.
+`tfring.ray` and `tfring.spark` start jobs on other engines; `tfring.horovod` lets programs import
+tfring as Horovod. Like an outside project, they import from public modules and from here only.
+`tfring help integration` has a table; __init__.pyi lists the names. Each is loaded on first use.
 """
 
 from tfring.runtime.public_names import lazy_names

@@ -386,7 +386,7 @@ _PROGRAMS = (
         "a generator for shard",
         "shard needs a tf.data.Dataset, or arrays or tensors with one row per sample, not "
         "builtins.generator.",
-        "For what gives batches, such as a PyDataset or a generator, use hvd.shard_batches(data).",
+        "For data in batches, such as a PyDataset or a generator, use hvd.shard_batches(data).",
         program=_program("hvd.shard((pair for pair in [(x, y)]), batch_size=8)"),
     ),
     Mistake(

@@ -212,7 +212,9 @@ def test_what_is_wrong_is_refused() -> None:
     cursor.load_state_dict({**cursor.state_dict(), "samples": 21, "epoch": 3, "consumed": 21})
     assert (cursor.epoch, cursor.consumed) == (4, 0)
     state = {**cursor.state_dict(), "samples": 21, "consumed": 2}
-    with pytest.raises(ValueError, match="saved state is of data with samples=21, and here it is"):
+    with pytest.raises(
+        ValueError, match="saved state is of data with samples=21, but this data has"
+    ):
         cursor.load_state_dict(state)
 
 

@@ -109,7 +109,7 @@ def test_fit_goes_on_within_an_epoch(
         callbacks = [CursorCallback(goes_on)]
         model.fit(goes_on, initial_epoch=0, epochs=3, callbacks=callbacks, **fit)
         assert model.flat() == orders(0, 1, 2)
-        assert "epoch 1 goes on after 16 of 26 samples, with the last 3 of its 7" in log.text
+        assert "epoch 1 resumes after 16 of 26 samples, with the last 3 of its 7" in log.text
 
 
 def test_what_was_not_committed_comes_again_for_other_ranks() -> None:
@@ -135,7 +135,9 @@ def test_what_was_not_committed_comes_again_for_other_ranks() -> None:
 
 def test_keras_order_of_batches_is_refused() -> None:
     data, model = dataset(), Seen()
-    with pytest.raises(Exception, match=r"rank 0: batch .* pass shuffle=False to fit"):
+    with pytest.raises(
+        Exception, match=r"rank 0: Keras asked for batch .* Pass shuffle=False to fit"
+    ):
         for _ in range(30):  # a shuffle may keep the order
             model.fit(data, epochs=1, shuffle=True, verbose=0)
 

@@ -108,5 +108,5 @@ def test_what_a_subclass_has_to_bring() -> None:
 
 def test_debugging_says_when_a_pass_begins(caplog: pytest.LogCaptureFixture) -> None:
     list(AsyncNumbers(5, True, 3))
-    assert "AsyncNumbers begins to load, up to 5 batches ahead" in caplog.text
+    assert "AsyncNumbers begins to load, at most 5 batches ahead" in caplog.text
     assert "AsyncNumbers has ended a pass" in caplog.text

@@ -315,7 +315,7 @@ RUN = """
                 error = ""
             except Exception as exception:
                 error = traceback.format_exc()
-        ours = [w for w in caught if " is of Keras 2: " in str(w.message)]
+        ours = [w for w in caught if " is Keras 2 syntax: " in str(w.message)]
         said = [(str(w.message), w.filename) for w in ours]
         print()  # after a progress bar
         print("IDIOM", json.dumps([name, said, error]))

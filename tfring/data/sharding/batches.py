@@ -12,43 +12,41 @@ from tfring.data.cursor import Cursor
 from tfring.data.sharding import passes, same_data
 from tfring.runtime import topology
 
-_LOOKED_AT = 2  # batches of a Python object, to learn which dimensions vary; Keras does the same
+_LOOKED_AT = 2  # batches of a Python object, to learn which dimensions vary; as Keras does
 
 
 def shard_batches(batches: Any, *, for_evaluation: bool = False, check: bool = True) -> Any:
-    """Returns this rank's rows of each batch; a step of all ranks is that batch.
+    """Returns this rank's rows of each batch; together the ranks' rows are the batch.
 
-    So batches are global ones, of `batch_size * size()` rows, and each rank reads all of them. A
-    rank takes rows that follow each other. Ranks may differ by one row: `fit` weights them by their
-    rows; a loop of your own says `weight_by=` to its tape. If a batch has fewer rows than there are
-    ranks, each rank takes all of them: the average over the ranks is that of the batch. (Losses
-    that are sums, with op=Sum, need data without such a batch.)
+    So batches are global, of `batch_size * size()` rows, and each rank reads all of them. A rank
+    takes consecutive rows. Ranks may differ by one row: `fit` weights them by their rows; in a
+    custom loop, pass `weight_by=` to the tape. If a batch has fewer rows than there are ranks, each
+    rank takes all of them, so the average over the ranks is that of the batch. (Losses that are
+    sums, with op=Sum, need data without such a batch.)
 
-    Neither a cardinality nor a length is needed: `steps_per_epoch` and endless data are those of
-    one process. All ranks must read the same batches in the same order, so a shuffle needs a seed,
-    and all iterate equally often (as for `shard`). What shall differ between ranks, such as
-    augmentation, comes after it. Checkpoints keep the place in all but a generator, as for `shard`.
-    A collective: every rank calls it, with the same data.
+    Neither a cardinality nor a length is needed: use `steps_per_epoch` and endless data as in one
+    process. All ranks must read the same batches in the same order, so a shuffle needs a seed, and
+    must iterate equally often (as for `shard`). Put anything that should differ between ranks, such
+    as augmentation, after it. As for `shard`, checkpoints keep the place, except in a generator. A
+    collective: every rank calls it, with the same data.
 
     Args:
-        batches: a tf.data.Dataset of batches; or a keras.utils.PyDataset or another object that
-            can be iterated again and again; or a generator or another iterator. Batches are arrays
-            or tensors (also ragged and sparse ones), or tuples and dicts of them, with one row per
-            sample.
-        for_evaluation: a rank that has no row of a batch leaves it out, so that each row counts
-            once in the metrics. Only for `hvd.evaluate` and `validation_data`: ranks that train
-            must take equally many steps.
-        check: compare the first batch of all ranks. It is read for that, which moves a shuffle on
-            as any look at the data does.
+        batches: a tf.data.Dataset of batches; a keras.utils.PyDataset or another object that can be
+            iterated repeatedly; or a generator or another iterator. Batches are arrays or tensors
+            (also ragged and sparse ones), or tuples and dicts of them, with one row per sample.
+        for_evaluation: a rank without rows of a batch leaves it out, so each row counts once in the
+            metrics. Only for `hvd.evaluate` and `validation_data`: ranks that train must take
+            equally many steps.
+        check: compare the first batch of all ranks. This reads the batch, which moves a shuffle on.
 
     Returns:
-        Of an iterator, a generator; else a tf.data.Dataset. It reads Python objects on one thread,
-        in their order, and calls their `on_epoch_end` when the next epoch begins.
+        For an iterator, a generator; otherwise a tf.data.Dataset. It reads Python objects on one
+        thread, in their order, and calls their `on_epoch_end` when the next epoch begins.
 
     Raises:
-        ValueError: the ranks differ in the first batch or in the arguments (on all ranks); or a
+        ValueError: on all ranks: the ranks differ in the first batch or in the arguments. Or a
             batch has arrays with different numbers of rows.
-        TypeError: the data is of another kind.
+        TypeError: the data has an unsupported type.
         tf.errors.FailedPreconditionError: tfring is not initialized.
     """
     rank, size = topology.rank(), topology.size()
@@ -59,7 +57,7 @@ def shard_batches(batches: Any, *, for_evaluation: bool = False, check: bool = T
         return (rows for rows in parts if not for_evaluation or _rows(rows))
     data, rest = _rest_of(batches)
     _refuse_samples(data)
-    # Also where one rank is all: a look moves a shuffle on, and ranks of any number train alike.
+    # Also on a single rank: reading moves a shuffle on, and any number of ranks should train alike.
     number = _compare(data.element_spec, passes.first(data) if check else [], for_evaluation)
     whole = isinstance(data.element_spec, tuple)
 
@@ -104,7 +102,7 @@ def _slice(values: Any, low: Any, high: Any) -> Any:
 
 
 def _rows(batch: Any) -> Any:
-    """Returns how many rows a batch has: an int, or a tensor where a graph does not know."""
+    """Returns the number of rows of a batch: an int, or a tensor if a graph does not know it."""
     counts = [_rows_of(values) for values in tf.nest.flatten(batch) if values is not None]
     known = {count for count in counts if isinstance(count, int)}
     if not counts or len(known) > 1:
@@ -115,7 +113,10 @@ def _rows(batch: Any) -> Any:
     for count in counts:
         if not isinstance(count, int):
             tf.debugging.assert_equal(
-                count, first, "shard_batches got a batch of arrays with different numbers of rows"
+                count,
+                first,
+                "shard_batches got a batch of arrays with different numbers of "
+                "rows. Give each array one row per sample",
             )
     return first
 
@@ -147,22 +148,22 @@ def _refuse_samples(data: tf.data.Dataset) -> None:
 
 
 def _rest_of(batches: Any) -> tuple[tf.data.Dataset, Callable[[Any, Any], Any] | None]:
-    """Returns a dataset of batches, and what gives the rest of a pass without reading it all."""
+    """Returns a dataset of batches, and a function that gives the rest of a pass."""
     if isinstance(batches, tf.data.Dataset):
         return batches, None
     if isinstance(batches, (tuple, list, dict, str)) or hasattr(batches, "shape"):
         raise TypeError(
             "shard_batches needs a dataset, PyDataset or generator of batches, not "
-            f"{type(batches).__module__}.{type(batches).__name__}: arrays go to "
-            "hvd.shard((x, y), batch_size)"
+            f"{type(batches).__module__}.{type(batches).__name__}. Use hvd.shard((x, y), "
+            "batch_size) for arrays"
         )
     length = len(batches) if hasattr(batches, "__len__") else None
-    count = getattr(batches, "num_batches", length)  # None of an endless PyDataset
+    count = getattr(batches, "num_batches", length)  # None for an endless PyDataset
     indexed = hasattr(batches, "__getitem__")
     begin = _numbered(batches, count) if indexed else lambda epoch, trained: iter(batches)
     seen = [_tuples(batch) for batch in itertools.islice(begin(0, 0), _LOOKED_AT)]
     if not seen:
-        raise ValueError("shard_batches got data without a batch")
+        raise ValueError("shard_batches got data without a batch. Check the dataset or generator")
 
     def spec(*values: Any) -> tf.TensorSpec:
         tensors = [tf.convert_to_tensor(each) for each in values]
@@ -187,8 +188,8 @@ def _rest_of(batches: Any) -> tuple[tf.data.Dataset, Callable[[Any, Any], Any] |
 
 
 def _numbered(batches: Any, count: int | None) -> Callable[[int, int], Iterator[Any]]:
-    """Returns a function that begins with the rest of a pass of a PyDataset or its like."""
-    ended = 0  # passes that it was told of
+    """Returns a function that begins with the rest of a pass of a PyDataset or a similar object."""
+    ended = 0  # passes whose end it knows
 
     def begin(epoch: int, trained: int) -> Iterator[Any]:
         nonlocal ended
@@ -202,7 +203,7 @@ def _numbered(batches: Any, count: int | None) -> Callable[[int, int], Iterator[
 
 
 def _tuples(batch: Any) -> Any:
-    """Returns a batch with tuples for lists, which tf.data would take for arrays."""
+    """Returns a batch with tuples for lists, which tf.data would treat as arrays."""
     if isinstance(batch, dict):
         return {key: _tuples(value) for key, value in batch.items()}
     return tuple(map(_tuples, batch)) if isinstance(batch, (tuple, list)) else batch

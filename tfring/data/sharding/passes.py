@@ -1,4 +1,4 @@
-"""Where training is in data that `shard` has made, and how ranks get in step."""
+"""The place of training in data of `shard`, and how ranks get in step."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tfring.runtime import topology
 
 _log = logging.getLogger("tfring")
 _READ = (
-    "the epoch goes on after %d elements of a tf.data.Dataset, which are read and left out. "
-    "Arrays, PyDatasets and hvd.data.ElasticDataset begin at any sample"
+    "the epoch resumes after %d elements of a tf.data.Dataset, which are read and skipped. "
+    "Arrays, PyDatasets and hvd.data.ElasticDataset resume at any sample without reading"
 )
 _ANEW = (
-    "the epoch begins anew, of which %d batches were trained: Keras 2 cannot go on within one, nor "
-    "can Keras 3 where it is not known how many batches the data has. "
-    "dataset.apply(tf.data.experimental.assert_cardinality(batches)) says it, or a len()"
+    "the epoch restarts, though %d of its batches were trained: Keras 2 cannot resume within an "
+    "epoch, and Keras 3 needs the number of batches for it. Set it with "
+    "dataset.apply(tf.data.experimental.assert_cardinality(batches)), or a len()"
 )
 
 _SHUFFLE = "`shuffle=True` was passed, but will be ignored since the data `x` was provided as a tf"
 
-# What keeps the order of elements and their number: a step of training is one of them.
+# Ops that keep the order and the number of elements: one element is one step of training.
 _STEP_BY_STEP = {
     "AssertCardinalityDataset",
     "MapDataset",
@@ -42,22 +42,23 @@ _STEP_BY_STEP = {
 
 
 class Passes:
-    """The passes through one dataset: which one an iteration gives, and what is trained of them.
+    """The passes through one dataset: which one an iteration gives, and how much of it was trained.
 
-    Each iteration of tf.data gives the pass after the one that was begun before it. `fit` says at
-    which one to begin, and counts the steps that are trained. So the place of training does not
-    depend on what was read ahead, and any number of ranks can go on from it.
+    Each iteration of tf.data gives the pass after the previous one. `fit` says where to begin, and
+    counts trained steps. So the place of training does not depend on elements that were read ahead,
+    and any number of ranks can resume from it.
 
-    A tf.data.Dataset before `shard` may have a shuffle of its own, whose order depends on how often
-    the dataset was iterated. So this is counted, too, and made up for by beginning it again.
+    A tf.data.Dataset before `shard` may have its own shuffle, whose order depends on how often the
+    dataset was iterated. So this class counts iterations, too, and catches up by iterating it
+    again.
 
-    tf.data begins passes on its own threads; the rest is for the thread that trains. Lives as long
-    as the dataset that `dataset` returned, and everything made from it.
+    tf.data begins passes on its own threads; the rest is for the training thread. Lives as long as
+    the dataset that `dataset` returned, and everything made from it.
 
     Attributes:
-        number: the same on all ranks for data of the same call of `shard`.
+        number: equal on all ranks for data of the same call of `shard`.
         stream: whether `fit` reads on over the ends of epochs, see `of`.
-        within: whether `fit` can go on within an epoch.
+        within: whether `fit` can resume within an epoch.
     """
 
     def __init__(
@@ -75,16 +76,16 @@ class Passes:
             number: which call of `shard` this is.
             start: the place, of samples or batches; a negative number of them if it is not known.
             batch: how many of these a step has, on all ranks together.
-            drop_remainder: whether what fills no batch is left out.
-            source: what every pass iterates, if its order depends on how often that was done.
+            drop_remainder: leave out what does not fill a batch.
+            source: what every pass iterates, if its order depends on the number of iterations.
         """
         self.number, self.stream, self.within = number, False, True
         self._batch, self._drop, self._source = batch, drop_remainder, source
-        self._lock = threading.Lock()  # guards what follows
-        self._place = self._next = start  # of training; of the iteration that begins next
+        self._lock = threading.Lock()  # guards the attributes below
+        self._place = self._next = start  # of training; of the next iteration
         self._restored = False  # and no epoch has begun since
         self._moved = 0  # iterations of the source
-        self._moved_at: dict[int, int] = {}  # by pass, when it was begun
+        self._moved_at: dict[int, int] = {}  # by pass, at its beginning
         with _registry_lock:
             _alive[number] = self
 
@@ -92,8 +93,8 @@ class Passes:
         """Returns the dataset whose iterations are passes.
 
         Args:
-            rest: a function of two tensors, the number of a pass and how much of it was trained,
-                that returns what is left of it.
+            rest: a function of two tensors, the number of a pass and how much of it was trained.
+                Returns what is left of it.
         """
 
         def place(_: Any) -> Any:
@@ -102,27 +103,27 @@ class Passes:
         def begun(at: Any) -> tf.data.Dataset:
             return rest(at[0], at[1]).with_options(options())
 
-        # tf.data saves the place with an iterator, so that one that is restored gives this pass.
+        # tf.data saves the place with an iterator, so a restored iterator gives this pass.
         data = tf.data.Dataset.range(1).map(place).flat_map(begun)
         steps = self._left(self._place.at(0))
         if self.ends_unknown:
             return data
-        # assert_cardinality refuses the shorter pass with which training goes on. This is endless
-        # for tf.data, and ends with the pass.
+        # assert_cardinality refuses the shorter pass of a resumed epoch. For tf.data this dataset
+        # is endless, but it ends with the pass.
         none = tf.data.Dataset.range(1).filter(lambda _: False)
         endless = data.concatenate(none.flat_map(lambda _: data).repeat())
         return endless if steps is None else endless.take(steps)
 
     def begin_epoch(self, epoch: int, first: bool) -> None:
-        """Lets the next iteration begin where training is.
+        """Lets the next iteration begin at the place of training.
 
         Args:
-            epoch: the epoch of `fit`, counted from 0. Its pass is that of the same number, unless
-                more were trained before.
+            epoch: the epoch of `fit`, counted from 0. Its pass has the same number, unless more
+                passes were trained before.
             first: whether `fit` begins with it.
         """
         if self.stream and not first:
-            return  # an iterator that reads ahead may have begun the next pass already
+            return  # an iterator that reads ahead may have begun the next pass
         with self._lock:
             if not self._restored and not self.stream:
                 self._end_pass()
@@ -148,16 +149,16 @@ class Passes:
                 del self._moved_at[passed]
 
     def end_epoch(self) -> None:
-        """Says that `fit` has ended an epoch: what is left of its pass is given up."""
+        """Notes that `fit` has ended an epoch: the rest of its pass is given up."""
         with self._lock:
             if not self.stream:
                 self._end_pass()
 
     def trained(self, batches: int) -> int:
-        """Returns how many batches of an epoch with the present ranks need not be trained again.
+        """Returns how many batches of an epoch are trained, counted with the current ranks.
 
         Args:
-            batches: how many were trained, perhaps with other ranks.
+            batches: trained batches, perhaps with other ranks.
         """
         with self._lock:
             left, whole = self._left(self._place), self._left(self._place.at(0))
@@ -170,23 +171,23 @@ class Passes:
 
     @property
     def ends_unknown(self) -> bool:
-        """Whether it is not known how many steps a pass has."""
+        """Whether the number of steps of a pass is unknown."""
         return bool(self._place.samples == tf.data.UNKNOWN_CARDINALITY)
 
     def begun(self) -> list[int]:
-        """Returns the pass that begins next, and how many iterations of the source were begun."""
+        """Returns the next pass, and the number of iterations of the source."""
         with self._lock:
             return [self._next.epoch, self._moved]
 
     def catch_up(self, begun: Sequence[Sequence[int]]) -> None:
-        """Leaves out what other ranks have begun; they returned this from `begun`."""
+        """Skips what other ranks have begun: their results of `begun`."""
         with self._lock:
             while self._next.epoch < max(epoch for epoch, _ in begun):
                 self._next = self._next.next_epoch()
             self._move_to(max(moved for _, moved in begun))
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where training is, for a checkpoint."""
+        """Returns the place of training, for a checkpoint."""
         with self._lock:
             begun = self.stream or self._place.consumed > 0
             moved = self._moved_at.get(self._place.epoch) if begun else None
@@ -194,13 +195,13 @@ class Passes:
             return {**place, "moved": self._moved if moved is None else moved}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes to where training was, with any number of ranks.
+        """Goes to a saved place of training, with any number of ranks.
 
         Args:
-            state: what `state_dict` returned, of this or another process.
+            state: the result of `state_dict`, of this or another process.
 
         Raises:
-            ValueError: it is within a pass through other data.
+            ValueError: the place is within a pass through other data.
         """
         with self._lock:
             place = self._place.saved(state)
@@ -230,7 +231,7 @@ class Passes:
             self._place = self._place.next_epoch()
 
     def _left(self, place: Cursor) -> int | None:
-        """The steps from a place to the end of its pass; None where that is not known."""
+        """Returns the steps from a place to the end of its pass; None if unknown."""
         if place.samples < 0:
             return None
         return Pass(place, None, self._batch, 0, 1, self._drop).steps
@@ -239,26 +240,27 @@ class Passes:
         if self._source is None:
             return
         for _ in range(moved - self._moved):
-            next(iter(self._source), None)  # a shuffle in it goes on to a new order
+            next(iter(self._source), None)  # moves a shuffle in it to a new order
         self._moved = max(moved, self._moved)
 
 
 def of(data: Any, *, stream: bool, within: bool) -> Passes | None:
-    """Returns the passes of the data that `fit` was given, if the place in them is known.
+    """Returns the passes of the data of `fit`, if the place in them is known.
 
-    It is where each element of the data is a step of a pass, and the end of a pass is known or is
-    that of an epoch.
+    It is known if each element of the data is a step of a pass, and the end of a pass is known or
+    is that of an epoch.
 
     Args:
         data: anything.
-        stream: whether an iterator goes on over epochs (`steps_per_epoch`), so that these need not
-            be passes.
-        within: whether `fit` can end an epoch early, so that it can go on within one.
+        stream: whether an iterator goes on over epochs (`steps_per_epoch`), so epochs need not be
+            passes.
+        within: whether `fit` can end an epoch early, so it can resume within one.
     """
     while isinstance(data, tf.data.Dataset):
         passes: Passes | None = getattr(data, "_tfring_passes", None)
         if passes is not None:
-            # Keras would take the batches that are left of the first epoch for those of all.
+            # Keras would take the remaining batches of the first epoch for the number of all
+            # epochs.
             passes.stream, passes.within = stream, within and not passes.ends_unknown
             return None if stream and passes.ends_unknown else passes
         inputs = data._inputs()
@@ -269,10 +271,10 @@ def of(data: Any, *, stream: bool, within: bool) -> Passes | None:
 
 
 def endings(data: tf.data.Dataset, passes: Passes | None) -> tf.data.Dataset:
-    """Returns what `shard` returns: read ahead, in the same order on all ranks.
+    """Returns the result of `shard`: read ahead, in the same order on all ranks.
 
-    Keras warns that such a dataset is not shuffled by `fit`, whose default that is, though nobody
-    has asked for it and `shard` shuffles: this warning is left out from now on.
+    Keras warns that `fit` does not shuffle such a dataset, because shuffle=True is the default.
+    `shard` shuffles, so this hides that warning from now on.
 
     Args:
         data: this rank's batches.
@@ -285,7 +287,7 @@ def endings(data: tf.data.Dataset, passes: Passes | None) -> tf.data.Dataset:
     return data
 
 
-_registry_lock = threading.Lock()  # guards what follows
+_registry_lock = threading.Lock()  # guards the registry below
 _alive: weakref.WeakValueDictionary[int, Passes] = weakref.WeakValueDictionary()  # by number
 _numbers = itertools.count()
 
@@ -294,7 +296,7 @@ def options() -> tf.data.Options:
     """Returns the options of data that ranks iterate in the same order."""
     options = tf.data.Options()
     options.deterministic = True
-    # An iterator can be saved though the place of training is no part of it.
+    # An iterator can be saved, although the place of training is not part of it.
     options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.WARN
     return options
 
@@ -302,7 +304,7 @@ def options() -> tf.data.Options:
 def first(data: tf.data.Dataset) -> list[Any]:
     """Returns the first element of a dataset, in a list, or [].
 
-    Without the thread that tunes an iterator, for whose end its destructor may wait for seconds.
+    Without the thread that tunes an iterator: its destructor may wait seconds for that thread.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -310,16 +312,16 @@ def first(data: tf.data.Dataset) -> list[Any]:
 
 
 def next_number() -> int:
-    """Returns a number that this process has given to no data yet."""
+    """Returns a number that this process has not yet given to any data."""
     with _registry_lock:
         return next(_numbers)
 
 
 def agree_on(numbers: Sequence[int]) -> int:
-    """Returns one number for the data that got these on the ranks, and none below it later.
+    """Returns one number for the data that got these numbers, and blocks lower ones.
 
     Args:
-        numbers: what `next_number` returned on each rank.
+        numbers: the results of `next_number`, by rank.
     """
     global _numbers
     agreed = max(numbers)
@@ -329,19 +331,19 @@ def agree_on(numbers: Sequence[int]) -> int:
 
 
 def begun() -> dict[str, list[int]]:
-    """Returns what this rank has begun of each of its data, by their numbers."""
+    """Returns the results of `begun` of all data of this rank, by number."""
     with _registry_lock:
         known = list(_alive.values())
     return {str(passes.number): passes.begun() for passes in known}
 
 
 def catch_up(everywhere: Sequence[Mapping[str, list[int]]]) -> None:
-    """Lets this rank leave out what others have begun and this one has not.
+    """Skips what others have begun and this rank has not.
 
-    To be called on all ranks while none iterates.
+    Call it on all ranks while none iterates.
 
     Args:
-        everywhere: what `begun` returned on each rank.
+        everywhere: the results of `begun`, by rank.
     """
     with _registry_lock:
         known = list(_alive.values())

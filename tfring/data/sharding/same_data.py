@@ -1,4 +1,4 @@
-"""Whether the ranks have given the same data to `shard` or `shard_batches`."""
+"""Checks that the ranks gave the same data to `shard` or `shard_batches`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def require(caller: str, mine: dict[str, Any]) -> int:
 
     Args:
         caller: `shard` or `shard_batches`.
-        mine: what this rank was given, by what it is called; JSON.
+        mine: this rank's values, by name; JSON.
 
     Returns:
-        The number of this call, the same on all ranks.
+        The number of this call, equal on all ranks.
     """
     everywhere = objects.allgather_json([passes.next_number(), mine], name=f"tfring.{caller}")
     for what in mine:
@@ -39,10 +39,11 @@ def require(caller: str, mine: dict[str, Any]) -> int:
         if any(value != values[0] for value in values):
             listed = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
             raise ValueError(
-                f"rank {topology.rank()}: {caller} got different {what} on some ranks ({listed}).\n"
-                "Give it the whole data, the same arguments and the same tf.random.set_seed on "
-                "every rank; hvd.set_random_seed(seed) sets that. A shuffle before it needs a "
-                "seed. What shall differ between ranks comes after it.\ncheck=False compares no "
-                "rows."
+                f"rank {topology.rank()}: {caller} got different {what} on some ranks "
+                f"({listed}).\n"
+                "Give every rank the whole data, the same arguments and the same "
+                "tf.random.set_seed; hvd.set_random_seed(seed) sets that. A shuffle before it "
+                "needs a seed. Put anything that should differ between ranks after it.\n"
+                "check=False compares no rows."
             )
     return passes.agree_on([number for number, _ in everywhere])

@@ -15,7 +15,7 @@ from tfring.runtime import topology
 
 _DATASET_BUFFER = 10_000
 _COMPARED = 8  # rows of arrays
-_SEEDS = 2**31 - 2  # tf.data takes no more
+_SEEDS = 2**31 - 2  # the largest seed of tf.data
 
 
 def shard(
@@ -30,39 +30,39 @@ def shard(
     """Returns a dataset of this rank's batches; all ranks get the same number of them.
 
     In every epoch all ranks shuffle alike, by the seed and the epoch's number, and each sample is
-    in a batch of one rank. `fit` with a callback of tfring's says which epoch it is, and
-    checkpoints keep the place within it, for any number of ranks (`tfring help data`). In other
-    loops each iteration is the next epoch: all ranks must iterate equally often, and a look at the
-    first batch counts. The batches of one step are together those that a single process would take
-    with `batch_size * size()`. A collective: every rank calls it, with the same data.
+    in a batch of one rank. `fit` with a tfring callback sets the epoch, and checkpoints keep the
+    place within it, for any number of ranks (`tfring help data`). In other loops each iteration is
+    the next epoch. So all ranks must iterate equally often, and reading the first batch counts as
+    an iteration. The batches of one step are together the batch of a single process with
+    `batch_size * size()`. A collective: every rank calls it, with the same data.
 
-    Where the number of samples is no multiple of `batch_size * size()`, the last batches are
-    smaller, by at most one sample on some ranks. `fit` weights the ranks by their samples; a loop
-    of your own says `weight_by=` to its tape. If fewer are left than there are ranks, each rank
-    takes all of them, so the average over the ranks is right; of a tf.data.Dataset at most
+    If the number of samples is not a multiple of `batch_size * size()`, the last batches are
+    smaller, by at most one sample on some ranks. `fit` weights the ranks by their samples; in a
+    custom loop, pass `weight_by=` to the tape. If fewer samples are left than there are ranks, each
+    rank takes all of them, so the average over the ranks is right. In a tf.data.Dataset, at most
     `size() - 1` samples come twice instead.
 
     Args:
-        data: Arrays, tensors (also ragged ones) or pandas objects with one row per sample, in a
-            tuple or dict, nested or not, or None in their place; the dataset gives batches of the
+        data: arrays, tensors (also ragged ones) or pandas objects with one row per sample, in a
+            tuple or dict, nested or not, or None in their place. The dataset gives batches of the
             same structure, with tuples for lists. Or a tf.data.Dataset of single samples with known
-            cardinality. What shuffles or augments it before has to give the same on all ranks: with
-            a seed; what shall differ between ranks comes after `shard`. Data in batches goes to
-            `shard_batches`.
+            cardinality. A shuffle or augmentation before `shard` must be equal on all ranks: give
+            it a seed. Put anything that should differ between ranks after `shard`. Use
+            `shard_batches` for data in batches.
         batch_size: samples per rank and step.
-        seed: of the shuffle, the same on all ranks; None keeps the order.
-        drop_remainder: leave out the samples that do not fill a batch on every rank, others in
-            every epoch.
-        shuffle_buffer: for a tf.data.Dataset: among how many samples the next one is chosen;
-            all of them, at most 10,000, by default. Arrays are shuffled as a whole.
-        check: refuse a dataset that was made by `batch`, and compare some rows of all ranks, of a
-            dataset the first sample, which is read for that.
+        seed: of the shuffle, equal on all ranks; None keeps the order.
+        drop_remainder: leave out the samples that do not fill a batch on every rank; different ones
+            in every epoch.
+        shuffle_buffer: for a tf.data.Dataset: the number of samples from which the next one is
+            drawn; by default all, at most 10,000. Arrays are shuffled as a whole.
+        check: refuse a dataset that was made by `batch`, and compare some rows of all ranks. For a
+            dataset this reads the first sample.
 
     Raises:
         ValueError: the arrays differ in their number of rows; a dataset is infinite, does not know
-            its cardinality or was made by `batch`; there are too few samples; or the ranks differ
-            in the samples or their number, batch_size, seed or the rest (on all ranks).
-        TypeError: the data is of another kind.
+            its cardinality or was made by `batch`; or there are too few samples. On all ranks: the
+            ranks' samples, batch_size, seed or other arguments differ.
+        TypeError: the data has an unsupported type.
         tf.errors.FailedPreconditionError: tfring is not initialized.
     """
     if check and isinstance(data, tf.data.Dataset):
@@ -96,7 +96,7 @@ def shard(
 def _rest_of_samples(
     samples: tf.data.Dataset, start: Cursor, buffer: int, batch_size: int, drop: bool
 ) -> Callable[[Any, Any], tf.data.Dataset]:
-    """Returns what gives this rank's batches of the rest of an epoch of a dataset of samples."""
+    """Returns a function that gives this rank's batches of the rest of an epoch."""
     rank, size = topology.rank(), topology.size()
 
     def rest(epoch: Any, consumed: Any) -> tf.data.Dataset:
@@ -113,8 +113,8 @@ def _rest_of_samples(
 
 
 def _shuffled(samples: tf.data.Dataset, buffer: int, seed: int, epoch: Any) -> tf.data.Dataset:
-    """Returns samples in an order that follows from seed and epoch, and from nothing else."""
-    # In place of what tf.random.set_seed has said; of the graph of this function alone.
+    """Returns samples in an order that depends on seed and epoch only."""
+    # Overrides tf.random.set_seed, in the graph of this function only.
     tf.compat.v1.get_default_graph().seed = seed + 1
     return samples.shuffle(buffer, seed=epoch, reshuffle_each_iteration=False)
 
@@ -122,7 +122,7 @@ def _shuffled(samples: tf.data.Dataset, buffer: int, seed: int, epoch: Any) -> t
 def _rest_of_order(
     start: Cursor, together: int, drop: bool
 ) -> Callable[[Any, Any], tf.data.Dataset]:
-    """Returns what gives the numbers of rows of all ranks' batches in the rest of an epoch."""
+    """Returns a function that gives all ranks' row numbers for the rest of an epoch."""
 
     def order(epoch: Any) -> Any:
         return dataclasses.replace(start, epoch=int(epoch)).order().astype(np.int64)
@@ -137,7 +137,7 @@ def _rest_of_order(
 
 
 def _rows_of(numbers: tf.data.Dataset, rows: Any) -> tf.data.Dataset:
-    """Returns this rank's batches for the numbers of rows of all ranks' batches."""
+    """Returns this rank's batches, given the row numbers of all ranks' batches."""
     rank, size = topology.rank(), topology.size()
     return numbers.map(
         lambda batch: _gather(rows, batches.part(batch, rank, size)),
@@ -152,9 +152,9 @@ def _gather(rows: Any, numbers: Any) -> Any:
 
 
 def _samples(data: Any) -> tuple[Any, Any, int]:
-    """Returns tensors with all rows, None, and how many there are.
+    """Returns tensors with all rows, None, and the number of rows.
 
-    Of a dataset: None, itself, and its cardinality.
+    For a dataset: None, the dataset, and its cardinality.
     """
     if isinstance(data, tf.data.Dataset):
         return None, data, _cardinality(data)
@@ -168,20 +168,20 @@ def _cardinality(dataset: tf.data.Dataset) -> int:
         return count
     if count == tf.data.INFINITE_CARDINALITY:
         raise ValueError(
-            "shard needs a finite dataset, to give every sample once per epoch: call repeat() on "
-            "what it returns"
+            "shard needs a finite dataset, to give every sample once per epoch. Call repeat() on "
+            "the result of shard"
         )
     raise ValueError(
-        "the dataset does not know its cardinality, so the ranks cannot take equally many steps: "
-        "say it with dataset.apply(tf.data.experimental.assert_cardinality(samples)). Batches need "
-        "none: hvd.shard_batches(dataset)"
+        "the dataset does not know its cardinality, so the ranks cannot take equally many steps. "
+        "Set it with dataset.apply(tf.data.experimental.assert_cardinality(samples)), or use "
+        "hvd.shard_batches(dataset), which does not need it"
     )
 
 
 def _refuse_batches(dataset: tf.data.Dataset) -> None:
     """Raises ValueError if the elements are batches; samples may be made by `batch`, too.
 
-    Those are windows of numbers or tokens, all of one length, so without a second dimension.
+    Such samples are windows of numbers or tokens, all of one length, so without a second dimension.
     """
     shapes = [getattr(spec, "shape", None) for spec in tf.nest.flatten(dataset.element_spec)]
     ranked = [shape for shape in shapes if shape is not None and shape.rank]
@@ -191,13 +191,13 @@ def _refuse_batches(dataset: tf.data.Dataset) -> None:
         raise ValueError(
             "shard got a dataset of batches, not of samples: its elements have the shapes "
             f"{', '.join(map(str, shapes))}.\n"
-            "Use hvd.shard_batches(dataset), which takes this rank's rows of each batch, or leave "
-            "out batch(). If each element is one sample, say check=False."
+            "Use hvd.shard_batches(dataset), which takes this rank's rows of each batch, or "
+            "leave out batch(). If each element is one sample, pass check=False."
         )
 
 
 def _batched(dataset: Any) -> bool:
-    """Whether `batch` or its like made the elements, or what they were mapped from."""
+    """Returns whether `batch` or a similar op made the elements, or the inputs of their map."""
     name = type(dataset).__name__
     if any(part in name for part in ("Unbatch", "FlatMap", "Interleave", "Window", "Generator")):
         return "GroupByWindow" in name
@@ -205,13 +205,13 @@ def _batched(dataset: Any) -> bool:
 
 
 def _tuples(data: Any, inner: bool = False) -> Any:
-    """Returns tuples for lists of arrays, as Keras does; TensorFlow takes them for tensors."""
+    """Returns tuples for lists of arrays, as Keras does; TensorFlow would make tensors of them."""
     if isinstance(data, dict):
         return {key: _tuples(value, True) for key, value in data.items()}
     arrays = isinstance(data, list) and inner and all(hasattr(each, "shape") for each in data)
     if isinstance(data, list) and not arrays:
         raise TypeError(
-            "shard got a list: give it (x, y) for inputs and targets, ([a, b], y) for several "
+            "shard got a list. Give it (x, y) for inputs and targets, ([a, b], y) for several "
             "inputs, np.array(values) for a list of numbers or texts"
         )
     return tuple(_tuples(each, True) for each in data) if isinstance(data, (tuple, list)) else data
@@ -230,15 +230,17 @@ def _tensor(values: Any) -> Any:
     raise TypeError(
         "shard needs a tf.data.Dataset, or arrays or tensors with one row per sample, not "
         f"{type(values).__module__}.{type(values).__name__}.\n"
-        "For tf.SparseTensor use shard(tf.data.Dataset.from_tensor_slices(data), ...). For what "
-        "gives batches, such as a PyDataset or a generator, use hvd.shard_batches(data)."
+        "For tf.SparseTensor use shard(tf.data.Dataset.from_tensor_slices(data), ...). For data "
+        "in batches, such as a PyDataset or a generator, use hvd.shard_batches(data)."
     )
 
 
 def _rows(rows: Any) -> int:
     counts = [int(values.shape[0]) for values in tf.nest.flatten(rows) if values is not None]
     if len(set(counts)) != 1:
-        raise ValueError(f"shard needs arrays with the same number of rows, at least one: {counts}")
+        raise ValueError(
+            f"shard needs arrays with the same number of rows, at least one, not {counts}"
+        )
     return counts[0]
 
 
@@ -249,7 +251,7 @@ def _specs(rows: Any) -> list[str]:
 def _digest(rows: Any, samples: Any) -> str:
     """Returns a hash of some rows, or of the first sample.
 
-    Also where one rank is all: a look at a dataset moves a shuffle on.
+    Also on a single rank: reading a dataset moves a shuffle on.
     """
     if rows is None:
         return same_data.digest(passes.first(samples))
@@ -260,6 +262,6 @@ def _digest(rows: Any, samples: Any) -> str:
 def _require(enough: bool, count: int, batch_size: int) -> None:
     if not enough:
         raise ValueError(
-            f"rank {topology.rank()}: {count} samples are not enough for one batch of {batch_size} "
-            f"on each of {topology.size()} ranks"
+            f"rank {topology.rank()}: {count} samples are not enough for one batch of "
+            f"{batch_size} on each of {topology.size()} ranks. Use a smaller batch_size"
         )

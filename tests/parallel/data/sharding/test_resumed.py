@@ -280,7 +280,7 @@ def test_a_place_within_other_data_is_refused_and_an_epochs_end_is_not() -> None
     other = place_of(hvd.shard(np.arange(9 * hvd.size()), 2))
     other.load_state_dict({**state, "epoch": 3})
     assert other.state_dict()["epoch"] == 3
-    with pytest.raises(ValueError, match=f"samples={8 * hvd.size()}, and here it is"):
+    with pytest.raises(ValueError, match=f"samples={8 * hvd.size()}, but this data has"):
         other.load_state_dict({**state, "consumed": 2})
     with pytest.raises(ValueError, match="samples=None"):
         other.load_state_dict({"epoch": 1, "batch": 2})  # of a cursor of the user's
