@@ -117,14 +117,17 @@ class NodeHead:
         self._start_timeout = start_timeout
         self._store, served = open_store(node, start_timeout)
         self._coordinator: NodeCoordinator | None = None
-        self._over = False
+        self._number = 0  # of this node among those of its host
         self._closing = threading.Event()
+        # The follower's thread writes these, and the launcher's thread reads them.
+        self._over = False
         self._away = False  # the coordinator is
-        self._recovers = False  # the program has come to elastic.run
-        self._life, self._number = "", 0  # of the coordinator; of this node among those of its host
-        # What was started here, with its slot, until its end is told; and ends that are not yet.
-        self._workers: dict[int, int] = {}
+        # The launcher's thread adds ends; the one that has told an end takes it out.
         self._ends: dict[int, str] = {}
+        # Only the follower's thread uses these, after the constructor.
+        self._life = ""  # of the coordinator
+        self._recovers = False  # the program has come to elastic.run
+        self._workers: dict[int, int] = {}  # started here, with their slots, until an end is told
         self._last_order = self._last_worker = self._generation = 0
         try:
             if served:
@@ -178,6 +181,7 @@ class NodeHead:
             _RECOVERS: self._on_recovers,
         }
         self._follower = Follower(self._store, follow, self._on_lost, self._send_ends)
+        self._follower.wake()  # ended() may have woken the follower before this one
 
     def _name_job(self) -> None:
         """Tells a coordinator which job this is; UsageError if another job's nodes meet there."""
@@ -260,14 +264,14 @@ class NodeHead:
             self._coordinator.close()
         self._store.close()
 
-    # In the follower's thread.
+    # In the follower's thread; _send_ends also in close(), which waits 5 s for that thread.
 
     def _send_ends(self) -> None:
         for worker, end in list(self._ends.items()):
             key = f"ended/{worker}"
             until_answered(lambda limit: self._store.set(key, end, timeout=limit))  # noqa: B023
             self._workers.pop(worker, None)
-            del self._ends[worker]
+            self._ends.pop(worker, None)  # close() may have told it too
 
     def _on_order(self, key: str, value: bytes | None) -> None:
         if value is None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import threading
 import time
 from collections import Counter
 
@@ -268,6 +269,52 @@ def test_a_store_that_does_not_answer_at_all_ends_the_job_of_the_node(endpoint, 
     finally:
         monkeypatch.undo()
         node.close()
+
+
+def test_an_end_is_told_that_comes_while_the_follower_is_replaced(endpoint, monkeypatch):
+    node = Node(endpoint)
+
+    class Late(nodes.Follower):
+        """It has looked for ends when one comes, and the node does not have it yet."""
+
+        def __init__(self, store, follow, on_lost, work):
+            looked = threading.Event()
+            super().__init__(store, follow, on_lost, lambda: (work(), looked.set()))
+            assert looked.wait(LIMIT_SECONDS)
+            node.head.ended(7, 1, "")
+
+    try:
+        node.order(StartWorker)
+        node.head._follower.close()
+        monkeypatch.setattr(nodes, "Follower", Late)
+        node.head._attach()
+        assert wait_until(lambda: not node.head._ends, 20), "nobody tells the end"
+    finally:
+        node.head.stop()
+        node.close()
+
+
+def test_an_end_may_be_told_by_the_follower_and_at_the_close(endpoint, monkeypatch):
+    node, set_key = Node(endpoint), TCPStore.set
+    follower_tells, closed = threading.Event(), threading.Event()
+
+    def slow(store, key, value, **more):
+        if key.startswith("ended/") and threading.current_thread().name == "tfring nodes":
+            follower_tells.set()
+            assert closed.wait(LIMIT_SECONDS)
+        elif key.startswith("ended/"):
+            set_key(store, key, value, **more)
+            closed.set()
+            node.head._follower._thread.join(LIMIT_SECONDS)
+            return
+        set_key(store, key, value, **more)
+
+    node.order(StartWorker)
+    monkeypatch.setattr(TCPStore, "set", slow)
+    node.head.ended(1, 1, "")
+    assert follower_tells.wait(LIMIT_SECONDS)
+    node.close()
+    assert node.head._ends == {}
 
 
 def test_a_node_with_other_options_than_the_first_is_told(endpoint):
