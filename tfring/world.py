@@ -257,7 +257,8 @@ def _start(joined: JoinedJob, settings: Settings) -> None:
         atexit.register(end_of_program)
         _state.at_exit_registered = True
     # A process of an elastic job may be alone now, and TensorFlow asks once, when it starts.
-    if joined.size > 1 if process is None else process.record is None:
+    needs_threads = joined.size > 1 if process is None else process.record is None
+    if needs_threads:
         ensure_inter_op_threads()
     if joined.size > 1:
         interrupts.watch()

@@ -121,7 +121,7 @@ class Checkpointer:
             step: which training step the state was taken after, at least 0.
             generation: which generation of the job saves, at least 0; None is the one that
                 `reserve` has returned last, which is called if it never was.
-            metadata: what else is to be kept: values that JSON can hold.
+            metadata: more values to keep, of types that JSON can hold.
             metrics: numbers; that of `metric` decides which checkpoints are the best.
             copy: False if nobody changes the arrays after this call.
             must: for the last one of a training: it waits for an earlier one and is not skipped.
@@ -215,10 +215,10 @@ class Checkpointer:
         )
 
     def make_room(self) -> None:
-        """Waits until nothing is being written, and gives up what is to be tried again.
+        """Waits until nothing is being written, and gives up a draft that waits for a retry.
 
-        Not if others write the share of this process. CheckpointTimeoutError: the storage is too
-        slow.
+        It does nothing if others write this process's share. CheckpointTimeoutError: the storage
+        is too slow.
         """
         if not self._writer.replaced:
             self._writer.make_room(self._patience())
@@ -245,10 +245,10 @@ class Checkpointer:
         return new
 
     def hurry(self, seconds: float | None) -> None:
-        """Says that this process is killed in so many seconds; None: it is not.
+        """Says in how many seconds this process is killed; None: it is not.
 
-        From now on `save` and `wait` give up before that. What is written is not read back, and
-        nothing is removed.
+        From now on `save` and `wait` give up before that. They do not read back what they have
+        written, and remove nothing.
         """
         margin = None if seconds is None else seconds * _HURRY
         self._deadline = None if margin is None else time.monotonic() + margin
@@ -319,7 +319,7 @@ class Checkpointer:
         """Returns what a function returns for the newest checkpoint that is valid; None if none is.
 
         Args:
-            use: raises InvalidCheckpointError where one is to be passed over, with a warning.
+            use: raises InvalidCheckpointError to pass over a checkpoint, with a warning.
 
         Raises:
             CheckpointError: there are checkpoints, and none is valid.

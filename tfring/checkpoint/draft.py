@@ -1,4 +1,4 @@
-"""What is to become a checkpoint."""
+"""A checkpoint before it is written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfring.checkpoint.shares import Share
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
-    """What is to become a checkpoint, or a share of one."""
+    """A checkpoint, or a share of one, before it is written."""
 
     generation: int
     step: int

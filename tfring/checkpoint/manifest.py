@@ -191,7 +191,7 @@ def encode(info: CheckpointInfo) -> bytes:
 
 
 def decode(stream: IO[bytes], file: str) -> CheckpointInfo:
-    """Returns the manifest in a file of a name; whoever wrote it, every field is checked.
+    """Returns the manifest in a file of a name. Every field is checked, as the file is untrusted.
 
     InvalidCheckpointError: it is torn, changed, renamed, or of another version of tfring.
     """

@@ -21,7 +21,7 @@ _FINAL = (CheckpointError, *MISTAKES)
 
 
 def delay(failures: int) -> float:
-    """Returns how many seconds to wait after so many failures in a row, at least 1."""
+    """Returns how many seconds to wait after a number of failures in a row, at least 1."""
     return min(FIRST_DELAY * 2.0 ** min(failures - 1, 20), _LONGEST_DELAY)
 
 

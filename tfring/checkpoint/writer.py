@@ -37,7 +37,7 @@ class Writer:
         self._failures = 0  # since something was written
         self._failing_since = 0.0  # when the first of them was
         self._trouble = ""  # the last of them
-        self._error: Exception | None = None  # what is to be raised
+        self._error: Exception | None = None  # `raise_error`, `wait` or `close` raises it
         self._replaced = False  # others write its share, until the storage takes the draft
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -63,7 +63,7 @@ class Writer:
             self._changed.notify_all()
 
     def make_room(self, timeout: float) -> None:
-        """Waits until no draft is being written, and gives up one that is to be tried again.
+        """Waits until no draft is being written, and gives up one that waits for a retry.
 
         CheckpointTimeoutError: the attempt does not end in time.
         """

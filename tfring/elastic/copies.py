@@ -79,8 +79,8 @@ class Copies:
     def waiting(self, state: Copied) -> Iterator[None]:
         """Keeps commits of ranks on other hosts, while this worker, which is new, waits.
 
-        The coordinator is told which commit this worker could go on from. The port at which copies
-        come is free again at the end: the worker may need it to connect with a generation.
+        It reports to the coordinator from which commit this worker could continue. At the end it
+        frees the port for copies: the worker may need it to connect with a generation.
         """
         self._contents = hash_of(state._describe())
         receiver = None
@@ -128,7 +128,7 @@ class Copies:
         )
         state.save()
         _log.info(
-            "worker %d goes on from commit %d, of which its host has kept a copy",
+            "worker %d continues from commit %d: its host has kept a copy",
             self._process.worker.worker,
             head.commit,
         )

@@ -122,7 +122,7 @@ class ElasticProcess:
 
     @property
     def generation(self) -> int:
-        """The number of the last generation that this process was in; 0: none yet."""
+        """The number of the last generation that this process was in; 0 before the first."""
         return 0 if self.record is None else self.record.generation
 
     @property

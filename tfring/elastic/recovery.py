@@ -216,9 +216,9 @@ def present_recovery() -> Recovery:
         return Recovery()
     if process.over:  # the other members are still there
         _log.warning(
-            "elastic.run is called again after the training of this elastic job has ended: ranks "
-            "no longer come and go, and a lost rank is an error. For more than one training that "
-            "goes on without lost ranks, call both in the function that elastic.run runs"
+            "elastic.run was called again after the training of this elastic job ended. Ranks no "
+            "longer come and go, and a lost rank is an error. To train twice and survive lost "
+            "ranks both times, do both in the function that you give to elastic.run."
         )
         return Recovery()
     return ElasticRecovery(process)

@@ -37,11 +37,11 @@ class CoordinatorService:
     """Decides who is in which generation of an elastic job, from what workers and hosts report.
 
     It runs the state machine of ops/runtime/membership/coordinator.h in one thread, which sleeps
-    until somebody says something or it is time to look at limits. All methods may be called from
-    any thread. Workers that other launchers have started simply report.
+    until a report comes or a limit is due. All methods may be called from any thread. Workers that
+    other launchers have started simply report.
 
-    All clients of the store know the same secret: that a report is from the worker that it names
-    cannot be checked. One that cannot be read is refused and named in a note.
+    All clients of the store know the same secret, so the coordinator cannot check which worker
+    sent a report. It refuses a report that it cannot read, and names it in a note.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class CoordinatorService:
     def living(
         self, host: str, workers: Mapping[int, int], last_worker: int, generation: int
     ) -> None:
-        """Says what the launcher of a host knows that was there before this coordinator.
+        """Takes what a host's launcher knows from before this coordinator.
 
-        It knows its living workers, each with its slot; and the highest id of a worker and the last
-        generation that it has heard of (0: none).
+        These are its living workers, each with its slot, and the highest worker id and the last
+        generation that it has heard of; 0 if there is none.
         """
         self._inbox.put(_Living(host, dict(workers), last_worker, generation))
 
@@ -289,7 +289,7 @@ class CoordinatorService:
         self._to_delete += of_worker
 
     def _delete_keys(self) -> None:
-        """Deletes what nobody reads any more, once what somebody waits for is sent."""
+        """Deletes keys that have no reader any more, after the answers that workers wait for."""
         names, self._to_delete = self._to_delete, []
         try:
             for name in names:
@@ -331,7 +331,7 @@ class CoordinatorService:
             newest[key] = self._core.encode_command(command)
         if not newest:
             return
-        # Orders first: somebody waits for them.
+        # Orders first: workers wait for them.
         names = sorted(newest, key=lambda key: key.endswith("answer"))
         try:
             self._store.multi_set(names, [newest[key] for key in names], timeout=_STORE_SECONDS)
@@ -346,7 +346,7 @@ class CoordinatorService:
 
 
 def _standing(report: Any) -> tuple[Any, ...]:
-    """Returns what of a report somebody may wait for; the rest grows while a worker trains."""
+    """Returns the part of a report that others may wait for; the rest grows during training."""
     return (
         report.state,
         report.generation,

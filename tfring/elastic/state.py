@@ -80,8 +80,8 @@ class State:
         """Lets ranks come and go without saving the state first. A collective.
 
         Raises:
-            HostsUpdatedInterrupt: Ranks are about to come or go. The state was saved, because it is
-                what training goes on with.
+            HostsUpdatedInterrupt: Ranks are about to come or go. The state was saved, because
+                training continues with it.
             CoreError: A rank was lost.
         """
         update = self._host_update()

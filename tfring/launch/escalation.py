@@ -9,7 +9,7 @@ from tfring.launch.agents.rank import RankProcess
 
 # Between SIGTERM and SIGKILL, and from there to the end of the agents.
 TERMINATE_SECONDS = 3.0
-# After SIGKILL has had that long, too, the agents are told to end. They have this long for it.
+# As long after SIGKILL the launcher asks the agents to end. They have this long for it.
 _AGENTS_END_SECONDS = 8.0
 # In place of a signal: the agent ends its host's ranks and itself, or is killed.
 _END_AGENTS = 0
@@ -17,7 +17,7 @@ _KILL_AGENTS = -1
 
 
 class Escalation:
-    """What is to be done to processes that have to end, and when. Used by one thread."""
+    """The next signals for processes that must end, and their times. Used by one thread."""
 
     def __init__(self) -> None:
         self._steps: list[tuple[float, int]] = []
@@ -42,11 +42,11 @@ class Escalation:
         self._steps = [(when, _KILL_AGENTS)]
 
     def postpone(self, seconds: float) -> None:
-        """Leaves this much more time for all that is to be done."""
+        """Delays all steps by this much time."""
         self._steps = [(when + seconds, number) for when, number in self._steps]
 
     def due(self) -> list[float]:
-        """Returns when something is to be done next, as a list; empty if nothing is."""
+        """Returns the time of the next step, in a list; an empty list if there is none."""
         return [when for when, _ in self._steps[:1]]
 
     def work(

@@ -41,7 +41,7 @@ struct Config {
   // The job ends when a tensor has waited this long, or a running collective has made no progress.
   // 0: never.
   Duration stall_shutdown = 600000000000;
-  // Idle ranks send a heartbeat this often. 0: none.
+  // Idle ranks send a heartbeat this often. With 0 they send none.
   Duration heartbeat_interval = 5000000000;
   // A rank is lost when nothing has come from it for this long. At least three times
   // HEARTBEAT_SECONDS.

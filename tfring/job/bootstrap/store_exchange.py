@@ -260,7 +260,7 @@ class StoreExchange:
             raise TooEarlyError(
                 f"rank {self._rank} is not in the list of rank 0's init(comm=[...]), so rank 0 did "
                 f"not wait for it and start-up timed out. Rank {self._rank} has the list "
-                f"{self._members}. Call init(comm=[...]) with one list, only on the ranks in it."
+                f"{self._members}. Call init(comm=[...]) with one list, only on the ranks in it"
             )
         if "error" in answer:
             raise BootstrapError(str(answer["error"]))

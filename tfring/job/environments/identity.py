@@ -52,7 +52,7 @@ class Identity:
 
 
 def plain_id(given: str) -> str:
-    """Returns the id of a job, which anybody may have chosen, as a file's name."""
+    """Returns the id of a job as a file's name. The id is not trusted."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", given)[:_MOST_ID].strip("-.")
 
 

@@ -114,7 +114,7 @@ class Handshakes:
         decide: Callable[[auth.Hello], Decision],
         admitted: Callable[[auth.Hello, Channel], None],
     ) -> None:
-        """Waits until something happens, and goes on with the handshakes that it concerns.
+        """Waits for events, and continues the handshakes that they concern.
 
         It waits until `limit` at most (time.monotonic()). `decide` says whether to admit a
         connector that has proved to know the key. `admitted` gets each connection that is, its

@@ -8,4 +8,4 @@ class SecretError(RuntimeError):
 
 
 class IntegrityError(RuntimeError):
-    """Another process than the expected rank sent a message, or somebody changed it on its way."""
+    """Another process than the expected rank sent a message, or it was changed on its way."""

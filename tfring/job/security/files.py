@@ -25,7 +25,7 @@ def make_file(path: Path) -> int:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Writes a file that only this user can read; it is whole whenever somebody reads it.
+    """Writes a file that only this user can read. Readers never see a part of it.
 
     OSError: it cannot be written, or what is there is no regular file.
     """
@@ -57,7 +57,7 @@ def make_folder(path: Path) -> None:
 
 
 def check_owner(folder: Path, descriptor: int) -> None:
-    """Raises PermissionError if somebody else, who could replace its files, has made a folder.
+    """Raises PermissionError if another user owns a folder and could replace its files.
 
     `descriptor` is of a file that this process has made in it. Its owner is the owner of our files
     there, also on a file system that changes owners.

@@ -160,7 +160,7 @@ class Arriving:
 def _changed(number: int) -> str:
     return (
         f"message {number} on the connection failed authentication: it was not sent by the other "
-        "end, or was modified on the way. Check the network between the hosts."
+        "end, or was modified on the way. Check the network between the hosts"
     )
 
 

@@ -33,7 +33,7 @@ class JobSecret(NamedTuple):
     text: str  # the secret; empty where rank 0 has yet to give it to us in a credential
     # It is worth something on this host only: connections stay within it.
     loopback_only: bool = False
-    credential: bytes | None = None  # rank 0: what to give to anybody; see munge.py
+    credential: bytes | None = None  # rank 0: what any process may have; see munge.py
     by_munge: bool = False  # the other ranks ask rank 0 for the credential
 
 
@@ -85,7 +85,7 @@ def find_secret(identity: Identity, settings: Settings, *, several_hosts: bool) 
             "join the job in its place"
         )
     if not several_hosts:
-        # A place that somebody else has taken is an error also with TFRING_INSECURE.
+        # A folder that another user has made is an error also with TFRING_INSECURE.
         with contextlib.suppress(OSError):
             return JobSecret(secret_of_this_user(), loopback_only=True)
     elif identity.by_slurm and munge.available():
@@ -161,7 +161,7 @@ def secret_of_this_user() -> str:
     It lies in a folder of mode 0700. The first place that can be used counts: the user's folder of
     the system, the folder for temporary files, the user's home.
 
-    SecretError: no place can be used, and in one somebody else has made the folder. OSError: no
+    SecretError: no place can be used, and another user has made the folder in one. OSError: no
     place can be written.
     """
     troubles: list[OSError | SecretError] = []
@@ -189,7 +189,7 @@ def _places() -> Iterator[Path]:
 def _secret_in(folder: Path) -> str:
     """Returns the secret in a folder, which is made if it is not there.
 
-    SecretError: somebody else has made the folder or the file. OSError: it cannot be written.
+    SecretError: another user has made the folder or the file. OSError: it cannot be written.
     """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)

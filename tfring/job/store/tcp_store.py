@@ -19,7 +19,7 @@ from tfring.runtime.settings.environment import read_settings
 _BACKLOG = 1024
 DEFAULT_LEASE = 10.0
 DEFAULT_LOST_AFTER = 5.0
-# By port, for multi_tenant; of a server that was closed somebody else may have the port.
+# By port, for multi_tenant. The port of a closed server may belong to another process by now.
 _served_here: weakref.WeakValueDictionary[int, StoreServer] = weakref.WeakValueDictionary()
 
 
@@ -70,8 +70,8 @@ class TCPStore(Store):
             bind_addr: The address at which the server listens, "" for all; None: TFRING_BIND_ADDR,
                 else with a secret all, and without one the loopback interface.
             limits: How much the server takes.
-            may_restart: Whether to go on with a server that was started again. It is empty: what
-                waits then, and all watches, get a StoreConnectionError.
+            may_restart: Whether to stay with a server that was started again. It is empty, so
+                calls that wait then, and all watches, get a StoreConnectionError.
 
         Raises:
             SecretError: There is no secret, and `host` is not this one; or it is too short.

@@ -207,7 +207,7 @@ class Host:
         return code
 
     def lost(self, rank: int) -> str:
-        """Returns why nobody has seen the end of a rank; "" if somebody has."""
+        """Returns why the end of a rank is unknown; "" if it is known."""
         if "code" in self.facts.get(rank, {}):
             return ""
         if self.silent:

@@ -295,7 +295,7 @@ class HostAgent:
 
 
 def _fork_agent(parent: int) -> int:
-    """Forks; returns the guardian's process in the child, which is to be the agent.
+    """Forks. The child becomes the agent, and gets the guardian's process id.
 
     The parent is the guardian. When the agent has ended, it kills what is left below it, and ends.
     If its own parent ends first (0: it has none on this host), the guardian ends at once, and the

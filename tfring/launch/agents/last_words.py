@@ -16,7 +16,7 @@ LAUNCHER_DIED = "launcher died"
 
 
 def write_report(path: Path, report: Mapping[str, Any]) -> None:
-    """Writes an exit report; it is whole whenever somebody reads it. OSError if it cannot."""
+    """Writes an exit report; readers never see a part of it. OSError if it cannot be written."""
     replace_file(path, json.dumps(report, indent=2) + "\n")
 
 

@@ -6,8 +6,9 @@ The launcher writes lines ``WORD RANK REST``:
   `cwd`; `bind_to`, `local_rank` and `local_size`; and for rank 0 `listen`, with the `interface` of
   the address at which ranks meet, or a host `towards` which it has to lead.
 - ``signal RANK NUMBER``: sends a signal to the rank's process group.
-- ``lease 0 SECONDS``: the launcher is there, and says so at least once in so many seconds; if it
-  does not, it counts as gone. 0: it says so no more, and counts as gone when the connection ends.
+- ``lease 0 SECONDS``: the launcher lives, and sends this at least once in SECONDS. If it does not,
+  the agent regards it as gone. With 0 it sends no more of them, and is gone when the connection
+  ends.
 - ``grace 0 SECONDS``: seconds between SIGTERM and SIGKILL for ranks when the launcher is gone.
 - ``report 0 JSON``: the exit report to finish if the launcher is gone without ``bye``.
 - ``end 0``: kills all ranks, and ends the agent.

@@ -49,7 +49,7 @@ class RankProcess:
         self.connection.signal(self.rank, number)
 
     def lost(self) -> str:
-        """Returns why nobody has seen its end; "" if somebody has."""
+        """Returns why its end is unknown; "" if it is known."""
         return self.connection.lost(self.rank)
 
     def record_output(self, name: str, data: bytes, now: float) -> None:

@@ -102,11 +102,11 @@ class Tunnels(Protocol):
 
 @dataclass(frozen=True)
 class SrunOptions:
-    """Steps of the Slurm job around."""
+    """Steps of the surrounding Slurm job."""
 
     # How many GPUs a step is to have on a host, where it does not get all by itself.
     gpus: Mapping[str, int] = field(default_factory=dict)
-    # The variables of this process, some of which are kept from srun.
+    # This process's variables, without those that srun must not get.
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     @property

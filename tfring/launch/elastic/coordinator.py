@@ -66,13 +66,13 @@ def _nanoseconds(seconds: float) -> int:
 
 
 class Service:
-    """The coordinator's service; it tells its wishes as orders, in any thread.
+    """The coordinator's service. It sends orders, from any thread.
 
-    Until a worker has come to elastic.run, nobody can go on without a lost member: then all workers
-    end, and start again with a coordinator of their own, as those of torchrun do.
+    Until a worker has called elastic.run, no worker can continue without a lost member. Then all
+    workers end, and start again with a new coordinator, as torchrun's workers do.
 
-    The store stays the caller's. For `rebuild_seconds` it listens first, because there may have
-    been a coordinator before this one; 0: there was none.
+    The store stays the caller's. If there may have been a coordinator before this one, it only
+    listens for `rebuild_seconds` first; 0 if there was none.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Service:
     # Where all have to start again.
 
     def _is_needed(self, worker: int) -> bool:
-        """Whether a worker is a member of a generation that cannot go on without it."""
+        """Whether a worker is a member of a generation that cannot continue without it."""
         members = [member.worker for member in self._service.record.members]
         over = self._stopping or self._service.phase == "over"
         return worker in members and not over and not self._recovers()

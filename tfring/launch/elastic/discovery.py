@@ -75,8 +75,8 @@ class Discovered:
     def take(self, code: int | None, out: str, err: str) -> tuple[bool, str]:
         """Takes the result of a run of the script. No code: it took too long, and was ended.
 
-        Returns whether the hosts have changed, and what to tell the user, if anything. The same
-        error in a row is told once; the hosts then stay.
+        Returns whether the hosts have changed, and a text for the user, if there is one. After an
+        error the hosts stay; the same error in a row gives one text.
         """
         try:
             if code is None:

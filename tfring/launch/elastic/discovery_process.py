@@ -47,7 +47,7 @@ def run_once(command: str, limit: float) -> dict[str, object]:
 
 
 def main(command: str, seconds: float, limit: float) -> None:
-    """Runs a command every so many seconds, until nobody reads what this prints."""
+    """Runs a command every `seconds`, until the reader of the output is gone."""
     while True:
         begin = time.monotonic()
         line = json.dumps(run_once(command, limit)).encode() + b"\n"

@@ -17,7 +17,7 @@ NOT_STARTED = -1
 
 @dataclass(frozen=True)
 class StartWorker:
-    """A worker is to be started."""
+    """Start a worker."""
 
     worker: int  # its id, one for each life of a process
     host: str  # its host
@@ -49,7 +49,7 @@ class StartWorker:
 
 @dataclass(frozen=True)
 class KillWorker:
-    """What is left of a worker's process is to be ended."""
+    """End what is left of a worker's process."""
 
     worker: int
 

@@ -27,7 +27,7 @@ _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)(?=,|$)")
 
 
 def find_gpus(environ: Mapping[str, str]) -> dict[str, int]:
-    """Returns the GPUs of the Slurm job around, by node; nothing where steps need no number."""
+    """Returns the GPUs of the surrounding Slurm job, by node; {} if steps need no number."""
     job = environ.get("SLURM_JOB_ID")
     if not job or not any(environ.get(name) for name in _NOT_BY_NODE):
         return {}

@@ -54,7 +54,7 @@ def secret_variable(request: Request) -> Json:
 
 
 def stopped_variable() -> Json:
-    """Returns the variable that says how an orderly end after SIGTERM is told from success."""
+    """Returns the variable with the exit code of an orderly end after SIGTERM."""
     return {"name": "TFRING_STOPPED_EXIT_CODE", "value": str(STOPPED)}
 
 

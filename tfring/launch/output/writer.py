@@ -25,7 +25,7 @@ class Target(Protocol):
 
 
 class Descriptor:
-    """A descriptor as a target, which belongs to somebody else."""
+    """A file descriptor as a target. It stays open: another object owns it."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd

@@ -60,10 +60,10 @@ def verdict(
     found: Explanation | None,
     size: int,
 ) -> Verdict:
-    """Returns why a job of `size` ranks has failed, of which `first` failed first.
+    """Returns why a job of `size` ranks has failed. `first` is the rank that failed first.
 
-    The processes are the ranks of this launcher, which have ended; `found` is what follows from the
-    records that they left.
+    The processes are the ranks of this launcher, which have ended. `found` explains the records
+    that they left.
     """
     several = len({process.slot.host for process in processes}) > 1
     who = f"Rank {first.rank}" + (f" on host {first.slot.host}" if several else "")

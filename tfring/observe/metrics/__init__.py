@@ -1,5 +1,5 @@
-"""The numbers of a rank for other programs: Prometheus and TensorBoard.
+"""A rank's metrics for Prometheus and TensorBoard.
 
-They are computed from the record of this rank and the runtime's counters when somebody asks.
+They are computed from the rank's record and the runtime's counters at each scrape.
 Importing this loads neither TensorFlow nor prometheus_client.
 """

@@ -1,7 +1,7 @@
 """One file per job of this user on this host, beside the records, kept for a day.
 
-The launcher writes it, or the first rank of the host where there is no launcher. Whoever wrote it
-adds at the end how the job ended.
+The launcher writes it; without a launcher the first rank of the host does. At the end the same
+process adds how the job ended.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class JobNote:
         folder: Where it was started.
         records: The folder above the folders of its records.
         launched: Whether a launcher of tfring wrote this, and not a rank.
-        terminal: The number of the terminal from which it was started; 0: none.
+        terminal: The number of the terminal from which it was started; 0 if there is none.
         began: Seconds since 1970.
         process: The process that wrote this, as `process_state` reads it.
         end: What `note_end` noted; {} before.
@@ -138,7 +138,7 @@ def remove_old() -> None:
 
 
 def terminal_of(pid: int) -> int:
-    """Returns the number of the terminal of a process of this host; 0: none, or it is gone."""
+    """Returns the number of a process's terminal; 0 if it has none or is gone."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(stat_fields(pid)[4])
     return 0

@@ -25,7 +25,7 @@ GRADIENTS = ("optimizer", "keras2_optimizer", "tf1_optimizer", "aggregation", "t
 _BUCKET = re.compile(rf"(tfring\.(?:{'|'.join(GRADIENTS)})\..*?)\.\d+((?:\.[a-z_]\w*)*)")
 # What optimizers reduce besides gradients, in the same way.
 NO_GRADIENTS = (".finite", ".scale", ".overwrite")
-# Without tf.function the calls of all tapes take turns with so many numbers, the last part of the
+# Without tf.function the calls of all tapes take turns with this many numbers, the last part of the
 # reduction's name. They begin with 0 again when the ranks have joined, or a step has failed.
 EAGER_NAMES = 16
 _EAGER = re.compile(r"(tfring\.tape\.eager\..+)\.(\d+)")

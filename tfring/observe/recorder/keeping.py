@@ -156,7 +156,7 @@ def is_over(folder: Path) -> bool:
 
 
 def _has_left(path: Path, header: dict[str, Any]) -> bool:
-    """Whether the rank has shut down; its process may go on with another job."""
+    """Whether the rank has shut down; its process may start another job."""
     if header["state"] == RankState.FAILED:
         return bool((read_record(path).raw_events["type"] == EventType.SHUTDOWN).any())
     return bool(header["state"] == RankState.LEFT)

@@ -189,7 +189,7 @@ def _count(plans: Array, numbers: Array) -> tuple[Array, Array]:
     """Returns the plans of steps in order, and the number of the step of each.
 
     Args:
-        plans: Of the steps of all ranks; 0: none.
+        plans: Of the steps of all ranks; 0 if a step has none.
         numbers: Of these steps, as their ranks count them.
     """
     known, place = np.unique(plans[plans > 0], return_inverse=True)

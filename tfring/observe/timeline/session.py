@@ -99,8 +99,8 @@ _state = _State()
 def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
     """Begins to record a timeline of this rank; see `tfring help timeline`.
 
-    Each rank that is to be in the file calls it, with the same name. Calls that ended before are
-    not in it.
+    Each rank whose calls you want in the file calls it, with the same name. The file lacks calls
+    that ended before.
 
     Args:
         file_path: The file for Perfetto, which is there after `stop_timeline` or `shutdown`;

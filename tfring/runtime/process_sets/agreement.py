@@ -38,14 +38,14 @@ def decode(line: str) -> SetProposal:
 
 
 def agree(proposals: Sequence[SetProposal]) -> list[list[list[int]]]:
-    """Computes which sets are to be registered.
+    """Returns the sets to register.
 
     Args:
         proposals: One for each rank, in order of rank.
 
     Returns:
-        For every place in the lists the distinct sets that ranks proposed there, in the order in
-        which they are to be registered.
+        For every place in the lists the distinct sets that ranks proposed there, in the order to
+        register them in.
 
     Raises:
         ValueError: The ranks disagree, a set is not possible, or two are equal; the same on every

@@ -114,7 +114,7 @@ LIVENESS = Group(
         ),
         seconds(
             "HEARTBEAT_SECONDS",
-            "Idle ranks send a heartbeat this often. 0: none.",
+            "Idle ranks send a heartbeat this often. With 0 they send none.",
             5,
             member="heartbeat_interval",
         ),

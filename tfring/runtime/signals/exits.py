@@ -17,7 +17,7 @@ class _State:
 
 
 def watch() -> None:
-    """Begins to remember; a `sys.exit` that is somebody else's stays."""
+    """Begins to remember; a `sys.exit` that the program has replaced stays."""
     if sys.exit.__module__ == "sys":
         sys.exit = _exit
 

@@ -2,9 +2,9 @@
 
 Python runs the handler of a signal in the main thread, between two steps of the interpreter. A main
 thread that waits inside a collective gets there only when the collective ends, which may be never.
-So a thread is told of the signal by Python's wake-up descriptor and withdraws this rank's calls:
-they end with an error, the main thread returns to the interpreter, and KeyboardInterrupt is raised
-there. The other ranks' calls end with an error that names this rank.
+So Python's wake-up descriptor tells a thread of the signal, and the thread withdraws this rank's
+calls. They end with an error, the main thread returns to the interpreter, and KeyboardInterrupt is
+raised there. The other ranks' calls end with an error that names this rank.
 
 Done only while SIGINT has Python's own handler or the one below: a program with another one may
 want to finish its step. Nothing is done if the program, or a library, has a wake-up descriptor.
@@ -68,7 +68,7 @@ def watch() -> None:
 
 
 def unwatch() -> None:
-    """Stops watching. Leaves a handler or wake-up descriptor that somebody set since as it is."""
+    """Stops watching. A handler or wake-up descriptor that the program set meanwhile stays."""
     if threading.current_thread() is not threading.main_thread() or _State.write_end is None:
         return
     if signal.getsignal(signal.SIGINT) is _on_interrupt:

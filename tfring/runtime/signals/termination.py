@@ -45,7 +45,7 @@ class TerminationRequest:
         return True
 
     def unwatch(self) -> None:
-        """Gives SIGTERM its default handler back, unless somebody has set another one since."""
+        """Gives SIGTERM its default handler back, unless the program has set another one since."""
         if _State.watching is not self:
             return
         _State.watching = None
@@ -69,7 +69,7 @@ class _State:
     """What the main thread writes, and it alone."""
 
     watching: TerminationRequest | None = None
-    signalled_at: float | None = None  # since somebody began to watch
+    signalled_at: float | None = None  # since a watch began
 
 
 def _on_terminate(number: int, frame: FrameType | None) -> None:

@@ -19,7 +19,7 @@ _AGENT = "TFRING_X_AGENT"
 
 
 def watch(how: str) -> None:
-    """Begins to do so, unless somebody else looks after uncaught exceptions.
+    """Begins to do so, unless the program has a hook for uncaught exceptions.
 
     Args:
         how: TFRING_TRACEBACK.

@@ -313,7 +313,7 @@ def test_relay_on_the_connection_of_a_function(monkeypatch, caplog):
             assert "TFRING_X_FUNCTION_SECRET" not in os.environ
             with pytest.raises(RuntimeError, match="ranks without a result: 0"):
                 server.results(1, 0)
-    assert "was changed on its way" in caplog.text
+    assert "failed authentication" in caplog.text
 
 
 def test_strangers_do_not_wear_out_the_server_of_a_function(monkeypatch):
@@ -356,7 +356,7 @@ def test_objects_are_unpickled_only_with_the_mac_of_their_sender():
         (struct.pack("<Q", 99) + later[8:], "name", 1),
         (b"", "name", 1),
     ):
-        with pytest.raises(IntegrityError, match="It was not unpickled"):
+        with pytest.raises(IntegrityError, match="discarded without unpickling"):
             generation.verify(forged, name, sender)
     assert generation.verify(later, "name", 1) == b"data"
     again = generation.sign(b"data", "name", 1)
@@ -404,5 +404,5 @@ def test_bytes_that_come_instead_of_an_object(patches):
         lambda: objects.allgather_json("mine", "name"),
         lambda: objects.broadcast_object(None, root_rank=1),
     ):
-        with pytest.raises(IntegrityError, match="It was not unpickled"):
+        with pytest.raises(IntegrityError, match="discarded without unpickling"):
             call()

@@ -82,7 +82,7 @@ class Calls:
                 self._tell(Op.UNWATCH, key)
 
     def is_waiting(self) -> bool:
-        """Whether somebody waits for an answer."""
+        """Whether a call waits for an answer."""
         with self._lock:
             return bool(self._open)
 

@@ -34,8 +34,8 @@ _READ_BYTES = 1 << 18
 _SEND_BYTES = 1 << 16
 _MOST_CALLS = 256
 _MOST_AT_ONCE = 256  # a server takes up to 1024 requests that wait
-# While somebody waits for an answer: when to ask a silent server whether it is there, and when to
-# take the connection for broken.
+# While a call waits for an answer: when to ping a silent server, and when to regard the connection
+# as broken.
 _PING_SECONDS = 2.0
 _SILENT_SECONDS = 15.0
 # How long one attempt to connect may take, before it is looked whether the store was closed.
@@ -57,8 +57,7 @@ class Server(NamedTuple):
     lease: float
     lost_after: float  # seconds after which a server that cannot be reached any more is given up
     hello: Hello = Hello(Role.STORE, 0, 0)  # both ends, and the purpose of the connection
-    # Whether to go on with a server that was started again, although it has nothing of what the
-    # first one had.
+    # Whether to stay with a server that was started again, although it has lost its keys.
     may_restart: bool = False
 
     def describe(self) -> str:

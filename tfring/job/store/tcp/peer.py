@@ -50,7 +50,7 @@ class PeerWatch:
         self._newest.put(change)
 
     def take(self, number: int) -> Answer | None:
-        """Returns what the client is told next, if anything."""
+        """Returns the next answer for the client, if there is one."""
         if self._state or (self._synced and self._newest):
             change = self._state.popleft() if self._state else self._newest.take()
             value = () if change.value is None else (change.value,)

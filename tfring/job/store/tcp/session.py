@@ -45,7 +45,7 @@ class Sessions:
         self.begun = 0  # sessions that there have ever been
 
     def open(self, name: bytes, lease: float) -> Session | None:
-        """Begins a session for a new connection, or goes on with one. None: there are too many."""
+        """Begins a session for a new connection, or resumes one. None: there are too many."""
         session = self._by_name.get(name)
         if session is None:
             if len(self._by_name) >= self._most:
