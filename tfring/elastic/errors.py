@@ -17,7 +17,7 @@ class HostsUpdatedInterrupt(RuntimeError):
     """Ranks are about to come or go; `commit` raises it, and `elastic.run` handles it."""
 
     def __init__(self, skip_sync: bool = False) -> None:
-        """With `skip_sync` no rank has to be given the state of others."""
+        """With `skip_sync` no rank needs the state of another."""
         super().__init__()
         self.skip_sync = skip_sync
 
@@ -25,8 +25,8 @@ class HostsUpdatedInterrupt(RuntimeError):
 class Dismissed(Exception):
     """This process has to leave the job, for a `reason`.
 
-    It exits with `code`: 0 when the training is over, 76 when it has to leave before that, was
-    taken for dead, or nobody answers.
+    It exits with `code`: 0 when the training is over, 76 when it must leave before that, was
+    regarded as dead, or gets no answer.
     """
 
     def __init__(self, code: int, reason: str) -> None:

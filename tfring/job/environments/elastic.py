@@ -29,8 +29,8 @@ class ElasticWorker(NamedTuple):
     first: bool  # whether it was started for the first generation, and init waits for that
     # Descriptors of the memory in which its host keeps commits; (): there is none.
     memory: tuple[int, ...] = ()
-    # Seconds for which it waits for a coordinator that is away, which may be started again; 0: the
-    # coordinator ends with the launcher, and the usual seconds.
+    # Seconds to wait for a coordinator that may be restarted. 0: the coordinator ends with the
+    # launcher, and the usual seconds count.
     patience: float = 0.0
 
 

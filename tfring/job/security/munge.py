@@ -30,8 +30,8 @@ def available() -> bool:
 def credential(secret: str, job: str) -> bytes:
     """Returns a credential that only this user's processes can open, for the next hour.
 
-    `job` tells the job from others and is not secret: a credential of another job, which somebody
-    may have kept, is useless. SecretError: munge does not work on this host.
+    `job` names the job and is not secret: a kept credential of another job is useless.
+    SecretError: munge does not work on this host.
     """
     made = _run(
         ["munge", f"--restrict-uid={os.geteuid()}", "--ttl=3600"], f"{secret} {job}".encode()

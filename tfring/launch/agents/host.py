@@ -46,10 +46,10 @@ class Host:
     wants_to_write(); it calls tick() at least once a second, and close() at the end, upon which the
     ranks there end. Used by one thread.
 
-    The `shell` starts the agent on the host `name`, or reaches it; None: it is this host. After
-    `lease` seconds without a sign of life each end takes the other for lost; 0: only when the
-    connection ends. Ranks get `grace` seconds between SIGTERM and SIGKILL when this process is
-    gone.
+    The `shell` starts the agent on the host `name`, or reaches it; None: it is this host. Each end
+    regards the other as lost after `lease` seconds without a sign of life; with 0 only when the
+    connection ends. When this process is gone, ranks get `grace` seconds between SIGTERM and
+    SIGKILL.
     """
 
     def __init__(

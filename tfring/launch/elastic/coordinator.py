@@ -117,7 +117,7 @@ class Service:
         with self._lock:
             self._hosts = hosts
             there = {host for host, _ in hosts}
-            # Of workers on a node that has vanished nobody tells the end.
+            # No one reports the end of workers on a node that has vanished.
             self._first = {one for one in self._first if self._workers.get(one) in there}
             if not self._restarting:
                 self._service.set_hosts(hosts)

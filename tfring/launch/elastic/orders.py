@@ -58,8 +58,8 @@ class KillWorker:
 class Restart:
     """All workers end, and others are started in their places."""
 
-    number: int  # how often that was by now
-    most: int  # how often it may be
+    number: int  # of this restart, from 1 on
+    most: int  # restarts that the job may have
     reason: str  # why, in a line
 
     def text(self) -> str:

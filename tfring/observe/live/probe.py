@@ -34,8 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seconds",
         type=float,
-        help="a rank that has not been awake for so long does not run any more; 0: it may sleep, "
-        f"as without heartbeats (default {_HEARTBEATS} times TFRING_HEARTBEAT_SECONDS)",
+        help="a rank that was not awake for this long counts as dead; 0: never "
+        f"(default {_HEARTBEATS} times TFRING_HEARTBEAT_SECONDS)",
     )
     options = parser.parse_args(argv)
     headers = find_present(read_headers(), time.monotonic_ns())
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_silent_seconds() -> float:
-    """Returns how long a rank may sleep; 0: for ever, because there are no heartbeats.
+    """Returns how many seconds a rank may sleep; 0 for any time, if there are no heartbeats.
 
     A container's variables are those of its probes, too.
     """

@@ -135,7 +135,7 @@ def native_values(runtime: Mapping[str, str]) -> dict[str, int | str]:
 
 
 def warning_seconds(runtime: Mapping[str, str]) -> float:
-    """Returns the seconds between two warnings of rank 0 of one stall; 0: it warns of none.
+    """Returns the seconds between two warnings of rank 0 about one stall; 0 if it never warns.
 
     Args:
         runtime: The settings of the runtime that are set, by name without prefix.
