@@ -106,4 +106,4 @@ def test_connecting_with_ranks_that_say_nothing(rank):
             ),
             cancel,
         )
-    assert "given up" in str(error)
+    assert "ended this generation" in str(error)
