@@ -57,6 +57,8 @@ class _Names:
     def __init__(self, prefix: str, options: ReduceOptions, original: _Names | None) -> None:
         self._prefix, self._options, self._original = prefix, options, original
         self._copies, self._lists = Ordinals(), Ordinals()
+        # What the optimizer is numbered by: numbers are kept for ever, and so are their keys.
+        self._key = object()
 
     def start(self) -> str:
         """Returns what all names start with.
@@ -64,12 +66,12 @@ class _Names:
         It is made when it is first needed: a rank may wrap or copy optimizers and never use them.
         """
         if self._original is not None:
-            return f"{self._original.start()}.copy{self._original._copies.number(self) + 1}"
+            return f"{self._original.start()}.copy{self._original._copies.number(self._key) + 1}"
         if self._options.name is not None:
             return f"{self._prefix}.{self._options.name}"
         # By process set: its members may use optimizers that the other ranks do not have.
         group = (self._prefix, self._options.members)
-        return f"{self._prefix}.{_optimizers.number(self, group)}"
+        return f"{self._prefix}.{_optimizers.number(self._key, group)}"
 
     def of_call(self, variables: Sequence[Any], early: bool) -> str:
         """Returns the name for a list of variables; what is reduced early gets another one.

@@ -350,5 +350,5 @@ def test_eager_phases_of_wrapped_optimizers_and_tapes() -> None:
 def test_gradients_said_to_be_reduced_are_not_reduced_again() -> None:
     variable = keras.Variable([1.0])
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
-    with pytest.raises(ValueError, match=r"hvd\.reduced"):
+    with pytest.raises(ValueError, match=r"hvd\.mark_reduced"):
         optimizer.apply(hvd.mark_reduced([tf.constant([1.0])]), [variable])

@@ -127,7 +127,7 @@ def test_ranks_that_wait_for_each_other_are_told_where_and_ended(tmp_path: Path)
     said = [line for line in done.stderr.splitlines() if "for each other" in line]
     while_it_lasts = [line for line in said if "warning: " in line]
     assert len(while_it_lasts) == 1, done.stderr  # the explanation speaks alone
-    assert "These ranks have waited for each other for 3." in while_it_lasts[0]
+    assert "These ranks have waited for each other for 3" in while_it_lasts[0]
     assert loss in while_it_lasts[0] and other in while_it_lasts[0]
     assert "The job ends in 2 s if nothing changes. `tfring explain" in while_it_lasts[0]
     assert "has waited 4" not in done.stderr

@@ -6,6 +6,8 @@ when, is the subject here; tests/parallel has the real ones.
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,6 +66,19 @@ def test_names_are_counted_or_given(recorder: Recorder) -> None:
         "tfring.optimizer.1.0.0",
         "tfring.optimizer.critic.0.0",
     ]
+
+
+def test_what_names_an_optimizer_keeps_no_layer_or_variable() -> None:
+    layer = keras.layers.Dense(1)
+    layer.build((None, 2))
+    optimizer = DistributedOptimizer(
+        keras.optimizers.SGD(), local_layers=[layer], groups=[[layer.kernel]]
+    )
+    assert find_hook(optimizer).name.startswith("tfring.optimizer.")
+    left = [weakref.ref(layer), weakref.ref(optimizer)]
+    del layer, optimizer
+    gc.collect()
+    assert [ref() for ref in left] == [None, None]
 
 
 def test_wrapping_what_is_no_optimizer_is_refused() -> None:
