@@ -11,7 +11,7 @@ from launcher_tools import mpirun, run, write_script
 core = pytest.importorskip("tfring.runtime._native").core
 
 from tfring import world  # noqa: E402
-from tfring.job.bootstrap import job  # noqa: E402
+from tfring.runtime import communicators  # noqa: E402
 
 COMMON = """
     import numpy as np
@@ -155,12 +155,12 @@ def test_lists_that_differ_are_named(tmp_path):
 
 
 def test_ranks_of_a_job_are_checked():
-    assert job.checked_ranks(range(2, 0, -1), 3, 1) == [2, 1]
+    assert communicators.checked_ranks(range(2, 0, -1), 3, 1) == [2, 1]
     for ranks, words in (([0, 3], "0 to 2"), ([-1, 0], "rank -1"), ([0.5, 0], "ranks only")):
         with pytest.raises(ValueError, match=words):
-            job.checked_ranks(ranks, 3, 0)
+            communicators.checked_ranks(ranks, 3, 0)
     with pytest.raises(ValueError, match="which is not among the ranks"):
-        job.checked_ranks([0, 1], 3, 2)
+        communicators.checked_ranks([0, 1], 3, 2)
 
 
 def test_what_is_no_communicator():

@@ -1,8 +1,9 @@
-"""What is asked of communicators and groups of mpi4py, which this never loads."""
+"""What is asked of init's `comm`: communicators and groups of mpi4py, which this never loads."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -15,6 +16,32 @@ def is_communicator(value: Any) -> bool:
 def is_null(comm: Any) -> bool:
     """Whether a communicator is COMM_NULL, that is, this process is not in it."""
     return bool(comm == sys.modules["mpi4py.MPI"].COMM_NULL)
+
+
+def checked_ranks(comm: Sequence[Any], size: int, rank: int) -> list[int]:
+    """Returns the ranks of a job as whole numbers.
+
+    ValueError: one is not a rank or is named twice, or our own is missing.
+    """
+    try:
+        ranks = [int(r.__index__()) for r in comm]
+    except AttributeError:
+        raise ValueError(
+            f"init(comm={list(comm)!r}): a list has to hold ranks only, or communicators only"
+        ) from None
+    for position, other in enumerate(ranks):
+        if not 0 <= other < size:
+            raise ValueError(
+                f"init(comm={ranks}) names rank {other}, but ranks go from 0 to {size - 1}"
+            )
+        if other in ranks[:position]:
+            raise ValueError(f"init(comm={ranks}) names rank {other} twice")
+    if rank not in ranks:
+        raise ValueError(
+            f"this process is rank {rank} of {size}, which is not among the ranks {ranks} given to "
+            "init(comm=...): only those may call it"
+        )
+    return ranks
 
 
 def spans_world(comm: Any) -> bool:

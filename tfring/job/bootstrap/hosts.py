@@ -115,31 +115,23 @@ def _ipv6_addresses() -> list[InterfaceAddress]:
     return found
 
 
-def is_here(address: str) -> bool:
-    """Whether a name or an address is one of this host's; False where it does not resolve."""
-    try:
-        found = {str(entry[4][0]) for entry in resolve(address, 0, LOOKUP_SECONDS)}
-    except OSError:
-        return False
-    own = {a.address for a in interface_addresses()}
-    return any(a in own or ipaddress.ip_address(a.partition("%")[0]).is_loopback for a in found)
+def look_here(address: str) -> tuple[bool, str]:
+    """Returns whether a name or an address is one of this host's, and where to listen by it.
 
-
-def listening_address(address: str) -> str:
-    """Returns the address to listen at so that others reach us by a name; "" for all addresses.
-
-    A host's own name often resolves to a loopback address on the host itself (Debian's 127.0.1.1),
-    or not at all, and behind address translation to one that no interface here has. Then only
-    listening everywhere helps.
+    The second is the address to listen at so that others reach us by that name; "" for all
+    addresses. A host's own name often resolves to a loopback address on the host itself (Debian's
+    127.0.1.1), or not at all, and behind address translation to one that no interface here has.
+    Then only listening everywhere helps.
     """
     if address in ("localhost", LOOPBACK, "::1"):
-        return LOOPBACK if address != "::1" else address
+        return True, LOOPBACK if address != "::1" else address
     try:
         found = [str(entry[4][0]) for entry in resolve(address, 0, LOOKUP_SECONDS)]
     except OSError:
-        return ""
-    own = {a.address for a in interface_addresses() if not a.loopback}
-    return next((a for a in found if a in own), "")
+        return False, ""
+    own = {a.address: a.loopback for a in interface_addresses()}
+    is_here = any(a in own or ipaddress.ip_address(a.partition("%")[0]).is_loopback for a in found)
+    return is_here, next((a for a in found if own.get(a) is False), "")
 
 
 def split_port(text: str) -> tuple[str, int | None]:

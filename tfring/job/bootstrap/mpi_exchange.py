@@ -18,12 +18,15 @@ from typing import Any
 from tfring.job.bootstrap import exchange
 from tfring.job.bootstrap.patience import Patience
 from tfring.job.handshake.errors import BootstrapError
+from tfring.runtime.communicators import checked_ranks, is_null
 
 # Whether tfring initialised MPI, and so has to finalise it.
 _finalize_mpi = False
 # Requests that timed out. They hold their buffers, which MPI may still write to.
 _abandoned: list[Any] = []
 
+# Added to the time limit, so that a rank that failed to connect can still tell the others.
+_REPORT_SECONDS = 5.0
 _FIRST_PAUSE = 0.0001
 _LONGEST_PAUSE = 0.002
 
@@ -39,6 +42,7 @@ class MpiExchange:
         """Takes over `comm`; every wait ends at `deadline` (``time.monotonic()``)."""
         self._mpi = mpi
         self._comm = comm
+        self.rank, self.size = int(comm.rank), int(comm.size)
         self._deadline = deadline
         self._timed_out = False
 
@@ -86,6 +90,38 @@ class MpiExchange:
         except BootstrapError:
             self._timed_out = True
             raise
+
+
+def exchange_over(mpi: Any, comm: Any, rank: int, source: str, deadline: float) -> MpiExchange:
+    """Returns an exchange between the processes of `comm`: a communicator, or ranks; None: all.
+
+    `source` says that this is `rank` of all. All processes of `comm` call it.
+
+    Raises:
+        BootstrapError: Not all of them called it in time, or MPI gives this process another rank.
+        ValueError: `comm` does not contain this process, or cannot be a job.
+    """
+    world = mpi.COMM_WORLD
+    if comm is None:
+        if world.rank != rank:
+            raise BootstrapError(
+                f"{source} says that this is rank {rank}, and MPI says "
+                f"{world.rank}: the variables are left over from another launcher"
+            )
+        own = duplicate(world, deadline)
+    elif isinstance(comm, Sequence):
+        ranks = checked_ranks(comm, world.size, world.rank)
+        own = communicator_of(world, ranks, deadline)
+    elif is_null(comm):
+        raise ValueError(
+            f"rank {world.rank} is not part of the communicator given to init(comm=...), which is "
+            "COMM_NULL here: only the processes of a communicator call init with it"
+        )
+    elif comm.Is_inter():
+        raise ValueError("init(comm=...) got an intercommunicator: pass the result of its Merge()")
+    else:
+        own = duplicate(comm, deadline)
+    return MpiExchange(mpi, own, deadline + _REPORT_SECONDS)
 
 
 def wait(request: Any, deadline: float, comm: Any) -> None:

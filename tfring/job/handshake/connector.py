@@ -104,5 +104,21 @@ def open_connection(where: tuple[str, int], deadline: float) -> socket.socket:
     return sock
 
 
+def ask(where: tuple[str, int], hello: auth.Hello, most: int, seconds: float) -> bytes:
+    """Returns what the process that listens there gives to everybody, of `most` bytes or more.
+
+    OSError: nobody listens there, or nothing came.
+    """
+    with open_connection(where, time.monotonic() + seconds) as sock:
+        sock.settimeout(seconds)
+        sock.sendall(auth.first_message(hello))
+        data = b""
+        while len(data) <= most and (chunk := sock.recv(most)):
+            data += chunk
+    if not data:  # the process may have given up meanwhile
+        raise ConnectionResetError("the connection was closed without an answer")
+    return data
+
+
 def _left(deadline: float) -> float:
     return max(0.01, deadline - time.monotonic())

@@ -88,13 +88,14 @@ def find_secret(identity: Identity, settings: Settings, *, several_hosts: bool) 
         # A folder that another user has made is an error also with TFRING_INSECURE.
         with contextlib.suppress(OSError):
             return JobSecret(secret_of_this_user(), loopback_only=True)
-    elif identity.by_slurm and munge.available():
-        if identity.rank != 0:
-            return JobSecret("", by_munge=True)
+    by_munge = several_hosts and identity.by_slurm and munge.available()
+    if not by_munge and not settings.insecure:
+        raise SecretError(_refusal(identity, several_hosts))
+    if by_munge and identity.rank != 0:
+        return JobSecret("", by_munge=True)
+    if by_munge:
         text = fresh_secret()
         return JobSecret(text, by_munge=True, credential=munge.credential(text, seed))
-    if not settings.insecure:
-        raise SecretError(_refusal(identity, several_hosts))
     if identity.rank == 0:
         _log.warning(
             "TFRING_INSECURE is set, and %s, which started the job, sets no secret. Anybody who "

@@ -14,7 +14,6 @@ from attacks import Relay, Squatter
 from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
 from tfring.job.bootstrap import (
-    address_file,
     exchange,
     hosts,
     meeting,
@@ -123,10 +122,10 @@ def test_where_rank_0_listens(monkeypatch):
         return [(socket.AF_INET, 1, 6, "", (names.get(name, name), 0))]
 
     monkeypatch.setattr(hosts.socket, "getaddrinfo", getaddrinfo)
-    assert [hosts.listening_address(name) for name in ("here", "nat", "nowhere")] == ["", "", ""]
-    assert hosts.listening_address("localhost") == "127.0.0.1"
-    assert [hosts.listening_address(address) for address in own] == own
-    assert hosts.is_here("127.0.1.1") and not hosts.is_here("nat") and not hosts.is_here("nowhere")
+    assert hosts.look_here("here") == hosts.look_here("127.0.1.1") == (True, "")
+    assert hosts.look_here("nat") == hosts.look_here("nowhere") == (False, "")
+    assert hosts.look_here("localhost") == (True, "127.0.0.1")
+    assert [hosts.look_here(address) for address in own] == [(True, address) for address in own]
 
 
 def test_bind_and_advertised_addresses(connect_all):
@@ -304,7 +303,7 @@ def test_a_pipe_or_a_device_in_the_place_of_the_addresses_stays(tmp_path):
     pipe = tmp_path / "addresses"
     os.mkfifo(pipe)
     with contextlib.ExitStack() as owned, pytest.raises(BootstrapError, match="no regular file"):
-        address_file.store_of(pipe, 0, 2, Patience("rank 0", 20), owned)
+        meeting.file_store(pipe, 0, 2, Patience("rank 0", 20), owned)
     assert pipe.is_fifo()  # root could remove /dev/null
 
 

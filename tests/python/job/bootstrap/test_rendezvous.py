@@ -15,7 +15,15 @@ import time
 import pytest
 from bootstrap_jobs import SECRET, close, free_port, identity, run_ranks
 
-from tfring.job.bootstrap import exchange, hosts, meeting, mesh, records, store_exchange
+from tfring.job.bootstrap import (
+    exchange,
+    hosts,
+    listening,
+    meeting,
+    mesh,
+    records,
+    store_exchange,
+)
 from tfring.job.bootstrap.connect import connect_job
 from tfring.job.bootstrap.hosts import InterfaceAddress
 from tfring.job.bootstrap.patience import Patience
@@ -147,11 +155,10 @@ def test_different_secrets(connect_all):
 
 def joined(port, rank, size):
     """Joins a job as a rank does, and returns what the rank has then."""
-    place = meeting.Meeting("localhost", [port])
+    place = meeting.Meeting("localhost", [port], KEY, secret=JobSecret(SECRET))
     patience = Patience(f"rank {rank}", 20)
-    store, _ = meeting.join(place, rank, JobSecret(SECRET), "", "", patience)
     owned = contextlib.ExitStack()
-    owned.callback(store.close)
+    store, _ = meeting.join(place, rank, patience, owned)
     return store, StoreExchange(store, rank, range(size), patience, owned=owned)
 
 
@@ -296,10 +303,10 @@ def test_ranks_of_one_host_use_the_loopback_interface_only(connect_all):
 def test_an_inherited_socket_is_used_only_if_it_is_one():
     sock = bind("127.0.0.1", 0, 4)
     port = sock.getsockname()[1]
-    assert meeting.adopt_socket(0, port) is None
-    assert meeting.adopt_socket(9999, port) is None
-    assert meeting.adopt_socket(sock.fileno(), port + 1) is None
-    adopted = meeting.adopt_socket(sock.detach(), port)
+    assert listening.adopt_socket(0, port) is None
+    assert listening.adopt_socket(9999, port) is None
+    assert listening.adopt_socket(sock.fileno(), port + 1) is None
+    adopted = listening.adopt_socket(sock.detach(), port)
     assert adopted is not None and adopted.getsockname()[1] == port
     assert not adopted.get_inheritable()
     adopted.close()
@@ -401,13 +408,12 @@ def test_the_port_of_the_launcher_is_kept_and_nobody_listens_there():
 
     def meet(rank):
         inherited = fd if rank == 0 else None
-        place = meeting.Meeting("127.0.0.1", [port], inherited_fd=inherited)
+        place = meeting.Meeting("127.0.0.1", [port], KEY, inherited_fd=inherited)
         with contextlib.ExitStack() as owned:
             if rank == 0:
-                store = meeting.serve(place, 2, KEY, None, owned)
+                store = meeting.serve(place, 2, owned)
             else:
-                store = meeting.join(place, rank, JobSecret(SECRET), "", "", Patience("", 20))[0]
-            owned.callback(store.close)
+                store = meeting.join(place, rank, Patience("", 20), owned)[0]
             found = StoreExchange(store, rank, range(2), Patience("a rank", 20), owned=owned)
             assert found.allgather(rank) == [0, 1]
             found.close()
@@ -425,12 +431,12 @@ def test_the_port_of_the_launcher_is_kept_and_nobody_listens_there():
         _, errors = run_ranks(meet, range(2))
         assert not errors
         refused()
-    meeting._kept.pop(port).close()  # the program has ended, and the shell starts another
+    listening._kept.pop(port).close()  # the program has ended, and the shell starts another
     fd = heir.detach()
     _, errors = run_ranks(meet, range(2))
     assert not errors
     refused()
-    meeting._kept.pop(port).close()
+    listening._kept.pop(port).close()
 
 
 def test_an_interface_with_an_ipv6_address_only(monkeypatch):
