@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import hmac
@@ -92,7 +93,9 @@ def connect_job(
         )
     job = form_job(identity, settings, environ, comm, store)
     rank, source = job.identity.rank, job.identity.source
-    try:
+    with contextlib.closing(job.exchange), contextlib.ExitStack() as failed:
+        if job.mpi_group is not None:
+            failed.callback(free_group, job.mpi_group)
         records = exchange_records(job, settings, process_sets, last_process_set)
         facts = facts_of(records, rank)
         # Under MPI there may be no secret; the nonce of rank 0, which MPI carries, suffices then.
@@ -104,12 +107,7 @@ def connect_job(
         connections = mesh.connect_ranks(
             job.exchange, records, rank, settings, key, deadline, cancel
         )
-    except BaseException:
-        if job.mpi_group is not None:
-            free_group(job.mpi_group)
-        raise
-    finally:
-        job.exchange.close()
+        failed.pop_all()
     return JoinedJob(
         **vars(connections),
         **vars(facts),

@@ -57,14 +57,17 @@ def form_job(
         identity = identity.fallback
     rank, size, by = identity.rank, identity.size, identity.rendezvous
     secret = ""
+    if isinstance(comm, Sequence):
+        if mpi is not None:
+            rank, size = mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size
+        assert size is not None
+        comm = ranks = checked_ranks(comm, size, rank)
     if mpi is not None:
         secret = optional_secret(settings)
         limit = time.monotonic() + settings.start_timeout
-        over_mpi = mpi_exchange.exchange_over(mpi, comm, rank, identity.source, limit)
+        over_mpi = mpi_exchange.exchange_over(mpi, comm, identity.rank, identity.source, limit)
         rank, size, by = over_mpi.rank, over_mpi.size, Rendezvous.MPI
-    elif comm is not None:
-        assert size is not None
-        ranks = checked_ranks(comm, size, rank)
+    elif ranks is not None:
         rank, size = ranks.index(rank), len(ranks)
         by = by if size > 1 else Rendezvous.NONE
     job = identity

@@ -165,13 +165,12 @@ def _meeting(identity: Identity, settings: Settings, environ: Mapping[str, str])
     if environ.get("TFRING_X_RESTART_COUNT", "0") != "0":
         # Ranks of the lives before are strangers to this one.
         job_id += f".{environ['TFRING_X_RESTART_COUNT']}"
-    known = derived_secret(seed) if secret.by_munge else secret.text
-    known_key = job_key(known, job_id)
+    port_key = job_key(derived_secret(seed) if secret.by_munge else secret.text, job_id)
     key = job_key(secret.text, job_id) if secret.text else b""
     given = identity.port if settings.rendezvous_port is None else settings.rendezvous_port
     ports = [] if given is None else [given]
     if settings.rendezvous_port is None and not identity.fixed_port:
-        ports += candidate_ports(known_key)
+        ports += candidate_ports(port_key)
     fd = environ.get("TFRING_X_RENDEZVOUS_FD", "")
     return Meeting(
         address=hosts.LOOPBACK if secret.loopback_only else address,

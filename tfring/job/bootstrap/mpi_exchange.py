@@ -18,7 +18,7 @@ from typing import Any
 from tfring.job.bootstrap import exchange
 from tfring.job.bootstrap.patience import Patience
 from tfring.job.handshake.errors import BootstrapError
-from tfring.runtime.communicators import checked_ranks, is_null
+from tfring.runtime.communicators import is_null
 
 # Whether tfring initialised MPI, and so has to finalise it.
 _finalize_mpi = False
@@ -110,8 +110,7 @@ def exchange_over(mpi: Any, comm: Any, rank: int, source: str, deadline: float) 
             )
         own = duplicate(world, deadline)
     elif isinstance(comm, Sequence):
-        ranks = checked_ranks(comm, world.size, world.rank)
-        own = communicator_of(world, ranks, deadline)
+        own = communicator_of(world, comm, deadline)
     elif is_null(comm):
         raise ValueError(
             f"rank {world.rank} is not part of the communicator given to init(comm=...), which is "
