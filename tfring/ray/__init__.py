@@ -16,7 +16,7 @@ try:
     import ray as _ray  # noqa: F401
 except ImportError as _error:
     raise ImportError(
-        f"tfring.ray runs on Ray, which is not installed: pip install 'tfring[ray]' ({_error})"
+        f"tfring.ray needs Ray, which is not installed. Run: pip install 'tfring[ray]' ({_error})"
     ) from _error
 
 __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import ray
 
-# What Ray Data gives a rank: of each dataset its part, by the dataset's name.
+# A rank's parts of datasets of Ray Data, by the dataset's name.
 Shards = Mapping[str, Any]
 
 
 class _Here:
-    """What this process has got, while it runs a function. Of its main thread."""
+    """The parts of this process while it runs a function. Of its main thread."""
 
     shards: ClassVar[Shards] = {}
 
@@ -20,11 +20,11 @@ class _Here:
 def split(datasets: Mapping[str, Any], nodes: Sequence[str]) -> list[Shards]:
     """Returns the parts of each rank; all ranks get the same number of rows.
 
-    Rows are read while the ranks take them; a rank gets first what is on its node.
+    Rows are read while the ranks take them. A rank first gets those on its node.
 
     Args:
-        datasets: Datasets of Ray Data, by name.
-        nodes: The id of the node of each rank.
+        datasets: datasets of Ray Data, by name.
+        nodes: the node id of each rank.
     """
     parts = {
         name: dataset.streaming_split(len(nodes), equal=True, locality_hints=list(nodes))
@@ -36,11 +36,7 @@ def split(datasets: Mapping[str, Any], nodes: Sequence[str]) -> list[Shards]:
 
 
 def use_shards(shards: Shards) -> None:
-    """Sets what this process has got.
-
-    Args:
-        shards: Its parts, by the name of the dataset; empty: none.
-    """
+    """Sets the parts of this process, by the name of the dataset; empty: none."""
     _Here.shards = shards
 
 
@@ -48,11 +44,11 @@ def iterator_shard(name: str = "train") -> Any:
     """Returns this rank's part of a dataset as Ray's `DataIterator`.
 
     Args:
-        name: The dataset's name: as given to `RayExecutor.run(..., datasets=...)`, or to a trainer
+        name: the dataset's name: as given to `RayExecutor.run(..., datasets=...)`, or to a trainer
             of Ray Train.
 
     Raises:
-        KeyError: There is no such dataset.
+        KeyError: there is no such dataset.
     """
     shards = _Here.shards
     if name in shards:
@@ -63,8 +59,8 @@ def iterator_shard(name: str = "train") -> Any:
             return found
     there = ", ".join(sorted(shards)) or "none"
     raise KeyError(
-        f"this rank has no part of a dataset named {name!r}; it has parts of: {there}. Give "
-        "datasets to RayExecutor.run(fn, datasets={...}), or to the trainer of Ray Train"
+        f"this rank has no part of a dataset named {name!r}; it has parts of: {there}. Pass the "
+        f"dataset to RayExecutor.run(fn, datasets={...}), or to the trainer of Ray Train"
     )
 
 
@@ -78,25 +74,25 @@ def dataset_shard(
 ) -> Any:
     """Returns this rank's part of a dataset as a tf.data.Dataset of batches.
 
-    All ranks have the same number of rows, so the same number of batches. To iterate over it again
-    reads the dataset again: all ranks do that the same number of times.
+    All ranks have the same number of rows, so the same number of batches. Each iteration reads the
+    dataset again, so all ranks must iterate equally often.
 
     Args:
-        name: The dataset's name.
-        feature_columns: The column for the model's input, or several, which makes a dictionary.
-        label_columns: The same for the labels.
-        batch_size: Rows of a batch of this rank.
-        **options: What else `ray.data.DataIterator.to_tf` takes.
+        name: the dataset's name.
+        feature_columns: the column for the model's input. Several columns make a dictionary.
+        label_columns: the same for the labels.
+        batch_size: rows of a batch of this rank.
+        **options: further arguments of `ray.data.DataIterator.to_tf`.
 
     Raises:
-        KeyError: There is no such dataset.
+        KeyError: there is no such dataset.
     """
     shard = iterator_shard(name)
     return shard.to_tf(feature_columns, label_columns, batch_size=batch_size, **options)
 
 
 def _train_shard(name: str) -> Any:
-    """Returns the part that Ray Train has for this worker; None outside of Ray Train."""
+    """Returns Ray Train's part for this worker; None outside of Ray Train."""
     try:
         return ray.train.get_dataset_shard(name)
     except (AttributeError, KeyError, RuntimeError):

@@ -10,7 +10,7 @@ from tfring.ray.elastic_job import ElasticJob
 from tfring.ray.nodes import Discovered, RayHostDiscovery
 from tfring.ray.settings import ELASTIC_SECONDS, Settings, resources
 
-# What Horovod's create_settings takes and has no effect here.
+# Arguments of Horovod's create_settings without effect here.
 _WITHOUT_EFFECT = {
     "verbose",
     "ssh_port",
@@ -26,26 +26,26 @@ _WITHOUT_EFFECT = {
 class ElasticRayExecutor:
     """An elastic job of tfring whose workers follow the nodes of a Ray cluster.
 
-    The program that calls `run` has the coordinator of the job, and runs on a node of the cluster.
+    The program that calls `run` holds the job's coordinator, and runs on a node of the cluster.
     Used by one thread.
 
     Args:
-        settings: What `create_settings` returns; None: its defaults.
-        use_gpu: Whether workers get GPUs.
-        cpus_per_slot: CPUs that Ray keeps for a worker.
-        gpus_per_slot: GPUs that Ray keeps for a worker; 1 if it is not given.
-        env_vars: Variables for all workers.
-        override_discovery: Whether all nodes of Ray are used; else `settings.discovery` says it.
-        min_workers: With fewer workers training waits; None: as the settings say.
-        max_workers: There are never more; None: as the settings say.
-        num_workers: With how many the job begins; None: with `min_workers`.
-        reset_limit: The workers may change so many times; None: as the settings say.
-        cooldown_range: After a failure a node is not used for so many seconds, more each time;
-            None: as the settings say.
-        elastic_timeout: Seconds for which there may be too few workers; None: as the settings say.
+        settings: the result of `create_settings`; None: its defaults.
+        use_gpu: whether workers get GPUs.
+        cpus_per_slot: CPUs that Ray reserves for a worker.
+        gpus_per_slot: GPUs that Ray reserves for a worker; default 1.
+        env_vars: variables for all workers.
+        override_discovery: use all nodes of Ray; otherwise those of `settings.discovery`.
+        min_workers: with fewer workers training waits; None: as in the settings.
+        max_workers: the most workers; None: as in the settings.
+        num_workers: workers at the start; None: `min_workers`.
+        reset_limit: the most changes of the workers; None: as in the settings.
+        cooldown_range: seconds that a node is not used after a failure, more each time; None: as in
+            the settings.
+        elastic_timeout: the most seconds with too few workers; None: as in the settings.
 
     Raises:
-        ValueError: The parameters contradict each other.
+        ValueError: the parameters contradict each other.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class ElasticRayExecutor:
         begin = least if num_workers is None else num_workers
         if not 1 <= least <= begin <= (NO_LIMIT if most is None else most):
             raise ValueError(
-                f"min_workers={least}, num_workers={begin}, max_workers={most}: the job begins "
-                "with num_workers, which has to be from min_workers to max_workers, all 1 or more"
+                f"min_workers={least}, num_workers={begin}, max_workers={most}: num_workers, with "
+                "which the job begins, must be from min_workers to max_workers, all 1 or more"
             )
         limit = settings.reset_limit if reset_limit is None else reset_limit
         self._elastic = ElasticOptions(
@@ -107,26 +107,27 @@ class ElasticRayExecutor:
         """Returns settings for this executor.
 
         Args:
-            min_num_proc: With fewer workers training waits.
-            max_num_proc: There are never more; None: as many as fit.
-            reset_limit: The workers may change so many times; None: always.
-            elastic_timeout: Seconds for which there may be too few workers.
-            timeout_s: Seconds that the workers of the first generation wait for each other.
-            ssh_identity_file: Horovod's; tfring needs no ssh on Ray.
-            nics: Network interfaces to use between hosts.
+            min_num_proc: with fewer workers training waits.
+            max_num_proc: the most workers; None: as many as fit.
+            reset_limit: the most changes of the workers; None: no limit.
+            elastic_timeout: the most seconds with too few workers.
+            timeout_s: seconds that the workers of the first generation wait for each other.
+            ssh_identity_file: accepted for Horovod scripts; tfring needs no ssh on Ray.
+            nics: network interfaces to use between hosts.
             min_np: Horovod's older name for `min_num_proc`.
             max_np: Horovod's older name for `max_num_proc`.
-            cooldown_range: After a failure a node is not used for so many seconds, more each time.
-            **other: Horovod's others, such as verbose; they have no effect.
+            cooldown_range: seconds that a node is not used after a failure, more each time.
+            **other: other parameters of Horovod, such as verbose; they have no effect.
 
         Raises:
-            TypeError: Horovod has no parameter of a name either.
+            TypeError: Horovod has no such parameter.
         """
         del ssh_identity_file
         if unknown := sorted(other.keys() - _WITHOUT_EFFECT):
             raise TypeError(
-                f"create_settings() has no parameter {', '.join(unknown)}: numbers of workers are "
-                "min_num_proc and max_num_proc, or min_workers and max_workers of the executor"
+                f"create_settings() has no parameter {', '.join(unknown)}. Set numbers of workers "
+                "by min_num_proc and max_num_proc, or by min_workers and max_workers of the "
+                "executor"
             )
         return Settings(
             timeout_s=timeout_s,
@@ -139,10 +140,10 @@ class ElasticRayExecutor:
         )
 
     def start(self, extra_env_vars: Mapping[str, str] | None = None) -> None:
-        """Does nothing yet: `run` starts workers.
+        """Only keeps the variables: `run` starts the workers.
 
         Args:
-            extra_env_vars: Variables for all workers, besides `env_vars`.
+            extra_env_vars: variables for all workers, besides `env_vars`.
         """
         self._variables.update(extra_env_vars or {})
         self._started = True
@@ -155,15 +156,15 @@ class ElasticRayExecutor:
         """Calls a function on each worker, and waits until the training is over.
 
         Args:
-            worker_fn: It calls `hvd.init`, and `hvd.elastic.run` inside.
-            callbacks: Called in this thread, soon, with each dictionary that rank 0 has sent by
-                `tfring.ray.ray_logger.log`. What one raises ends the job.
+            worker_fn: it calls `hvd.init`, and `hvd.elastic.run` inside.
+            callbacks: called in this thread, with each dictionary that rank 0 sent by
+                `tfring.ray.ray_logger.log`. An exception in one ends the job.
 
         Returns:
-            What it returned, by rank in the last generation.
+            The function's results, by rank in the last generation.
 
         Raises:
-            RuntimeError: The job failed; the exception of the last worker that failed is the cause.
+            RuntimeError: the job failed; the exception of the last worker that failed is the cause.
         """
         if not self._started:
             raise RuntimeError("call start() first")
@@ -179,4 +180,4 @@ class ElasticRayExecutor:
         return job.run(worker_fn)
 
     def shutdown(self) -> None:
-        """Does nothing: the workers have ended with `run`."""
+        """Does nothing: the workers end with `run`."""

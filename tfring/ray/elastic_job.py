@@ -1,4 +1,4 @@
-"""Runs an elastic job: starts and ends actors as its coordinator wants, on the nodes of Ray."""
+"""Runs an elastic job: starts and ends actors on Ray's nodes, as its coordinator orders."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ from tfring.store import TCPStore
 _log = logging.getLogger("tfring")
 
 _LOOK_SECONDS = 1.0
-# So long workers get that wait for a generation when the training is over, or when it has failed.
+# Time for waiting workers to end, after the training is over or has failed.
 _WAITING_SECONDS, _FAILED_SECONDS = 2.0, 5.0
 _KILLED, _FAILED = 137, 1
 
 
 @dataclass
 class _Started:
-    """A worker that was started and has not ended."""
+    """A worker that has started and not ended."""
 
     start: StartWorker
     actor: Any
     kill_at: float | None = None
-    killed: bool = False  # by us: that its process is gone explains nothing
+    killed: bool = False  # by us: so the loss of its process explains nothing
 
     def kill(self) -> None:
         """Ends its process."""
@@ -62,22 +62,22 @@ class _Started:
 
 
 class _End(NamedTuple):
-    """The function of a worker has ended, or its process."""
+    """The end of a worker's function or process."""
 
     worker: int
-    outcome: Any  # a concurrent.futures.Future that is done
+    outcome: Any  # a finished concurrent.futures.Future
 
 
 class ElasticJob:
-    """One elastic job. The coordinator, in a thread of its own, says who is in it.
+    """One elastic job. The coordinator, in its own thread, decides who is in it.
 
     Args:
-        settings: Times.
-        resources: What each worker gets.
-        elastic: With how many workers.
-        discovered: Says on which nodes.
-        variables: The user's, for all workers.
-        callbacks: Called with what `ray_logger.log` sends, in the thread that runs the job.
+        settings: times.
+        resources: those of each worker.
+        elastic: the numbers of workers.
+        discovered: the nodes to use.
+        variables: the user's, for all workers.
+        callbacks: called with what `ray_logger.log` sends, in the thread that runs the job.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class ElasticJob:
         self._discovered = discovered
         self._secret = fresh_secret()
         self._variables = fresh_job(settings.timeout_s, settings.nics, variables, self._secret)
-        # Orders of the coordinator's thread; ends of workers, from a thread of Ray.
+        # Orders from the coordinator's thread; ends of workers from a thread of Ray.
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        # All below is of the thread that runs the job.
+        # All below belongs to the thread that runs the job.
         self._callbacks = tuple(callbacks)
         self._sent: Any = None  # the queue for the callbacks, if there are any
         self._workers: dict[int, _Started] = {}
@@ -107,17 +107,17 @@ class ElasticJob:
         self._end: EndJob | None = None
 
     def put(self, order: object) -> None:
-        """Takes a wish of the coordinator, in any thread."""
+        """Takes an order of the coordinator, in any thread."""
         self._inbox.put(order)
 
     def run(self, function: Callable[[], Any]) -> list[Any]:
-        """Runs the job to its end; returns what the ranks of its last generation returned.
+        """Runs the job to its end; returns the results of the ranks of its last generation.
 
         Args:
-            function: What each worker calls.
+            function: each worker calls it.
 
         Raises:
-            RuntimeError: The job failed; the exception of the last worker that failed is the cause.
+            RuntimeError: the job failed; the exception of the last worker that failed is the cause.
         """
         address = ray.util.get_node_ip_address()
         with contextlib.ExitStack() as at_end:
@@ -137,7 +137,7 @@ class ElasticJob:
         return self._finish()
 
     def _step(self, run: _Run) -> None:
-        """Waits for an order, for the end of a worker, or until it is time to look at nodes."""
+        """Waits for an order, for the end of a worker, or until it is time to check the nodes."""
         now = time.monotonic()
         if now >= run.look_at and self._end is None:
             run.look_at = now + _LOOK_SECONDS
@@ -157,18 +157,18 @@ class ElasticJob:
                 self._carry_out(item, run)
 
     def _call_back(self) -> None:
-        """Calls the callbacks with all that the workers have sent."""
+        """Calls the callbacks with everything that the workers have sent."""
         if self._sent is not None:
             for sent in self._sent.get_nowait_batch(self._sent.qsize()):
                 for callback in self._callbacks:
                     callback(sent)
 
     def _carry_out(self, order: Any, run: _Run) -> None:
-        """Does what the coordinator wants."""
+        """Carries out an order of the coordinator."""
         if isinstance(order, StartWorker):
             if self._end is None:
                 self._start(order, run)
-            else:  # or the coordinator would count on it
+            else:  # otherwise the coordinator would count on it
                 run.service.ended(order.worker, NOT_STARTED, "")
         elif isinstance(order, KillWorker):
             if order.worker in self._workers:
@@ -204,7 +204,7 @@ class ElasticJob:
         ref.future().add_done_callback(lambda done: self._inbox.put(_End(order.worker, done)))
 
     def _limit_ends(self, end: EndJob) -> None:
-        """The workers were told that the job is over, and end by themselves; not for ever."""
+        """Ends workers that should have ended by themselves after the job was over."""
         now = time.monotonic()
         members = {member.worker for member in self._generation.members}
         for worker, started in self._workers.items():
@@ -214,7 +214,7 @@ class ElasticJob:
                 started.kill_at = now + _WAITING_SECONDS
 
     def _ended(self, end: _End, service: Service) -> None:
-        """Takes note of the end of a worker, and tells the coordinator."""
+        """Notes the end of a worker, and tells the coordinator."""
         started = self._workers.pop(end.worker)
         error = end.outcome.exception()
         if error is None:
@@ -233,12 +233,12 @@ class ElasticJob:
         started.kill()
 
     def _may_be_why(self, error: Exception, killed: bool) -> bool:
-        """Whether an error is rather why the job fails, if it does, than those before it."""
+        """Returns whether an error explains a failure of the job better than earlier errors."""
         if killed:
             return False
         follows = is_consequence(cause_of(error))
         if self._end is not None and self._end.code != 0:
-            # All workers end now. But a failure is heard of later than what follows from it.
+            # All workers end now. A failure may be reported after its consequences.
             last = self._last_failure
             return not follows and last is not None and is_consequence(cause_of(last[1]))
         return self._last_failure is None or not follows
@@ -253,7 +253,7 @@ class ElasticJob:
         """Returns the results, by rank.
 
         Raises:
-            RuntimeError: The job failed.
+            RuntimeError: the job failed.
         """
         assert self._end is not None
         members = self._generation.members
@@ -277,7 +277,7 @@ class ElasticJob:
 def queue_on_this_node() -> Any:
     """Returns a queue for the callbacks on the node of this program.
 
-    Ray puts an actor that needs no CPU on any node; the job is to survive the loss of the others.
+    Ray puts an actor without CPUs on any node, but the job should survive the loss of other nodes.
     """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     return Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
@@ -285,9 +285,9 @@ def queue_on_this_node() -> Any:
 
 @dataclass
 class _Run:
-    """What a job has while it runs."""
+    """The state of a job while it runs."""
 
     service: Service
     function: Any  # in the object store
     store: str  # its address, as host:port
-    look_at: float = 0.0  # when to look at nodes (time.monotonic)
+    look_at: float = 0.0  # when to check the nodes (time.monotonic)

@@ -26,29 +26,29 @@ from tfring.ray.static_job import StaticJob
 class RayExecutor:
     """A job of tfring on a Ray cluster. Used by one thread.
 
-    Workers are Ray actors. They live from `start` to `shutdown`, with what their functions leave in
-    memory. Can be used in a `with` statement, which ends with `shutdown`. With `min_workers` the
-    job is elastic: its workers live from the beginning of a `run` to its end, and come and go
-    with Ray's nodes.
+    Workers are Ray actors. They live from `start` to `shutdown`, and keep what their functions
+    leave in memory. A `with` statement calls `shutdown` at its end. With `min_workers` the job is
+    elastic: its workers live from the beginning of a `run` to its end, and come and go with Ray's
+    nodes.
 
     Args:
-        settings: What `create_settings` returns; None: its defaults.
-        num_workers: The number of workers, on any hosts.
-        num_hosts: The number of hosts, instead of `num_workers`.
-        num_workers_per_host: The number of workers of each of these; 1 if it is not given.
-        cpus_per_worker: CPUs that Ray keeps for a worker.
-        use_gpu: Whether workers get GPUs.
-        gpus_per_worker: GPUs that Ray keeps for a worker; 1 if it is not given.
-        use_current_placement_group: Within an actor or a task that is in a placement group, put
-            the workers there instead of into one of their own.
-        min_workers: Makes the job elastic: with fewer workers training waits.
-        max_workers: Of elastic jobs: there are never more; None: as many as fit.
-        reset_limit: Of elastic jobs: the workers may change so many times; None: always.
-        cooldown_range: Of elastic jobs: after a failure a node is not used for so many seconds,
-            more each time.
-        elastic_timeout: Of elastic jobs: seconds for which there may be too few workers.
-        override_discovery: Of elastic jobs: whether all nodes of Ray are used; else
-            `settings.discovery` says it.
+        settings: the result of `create_settings`; None: its defaults.
+        num_workers: the number of workers, on any hosts.
+        num_hosts: the number of hosts, instead of `num_workers`.
+        num_workers_per_host: the number of workers on each of these; default 1.
+        cpus_per_worker: CPUs that Ray reserves for a worker.
+        use_gpu: whether workers get GPUs.
+        gpus_per_worker: GPUs that Ray reserves for a worker; default 1.
+        use_current_placement_group: within an actor or a task that is in a placement group, put the
+            workers into that group instead of a new one.
+        min_workers: makes the job elastic: with fewer workers training waits.
+        max_workers: elastic jobs only: the most workers; None: as many as fit.
+        reset_limit: elastic jobs only: the most changes of the workers; None: no limit.
+        cooldown_range: elastic jobs only: seconds that a node is not used after a failure, more
+            each time.
+        elastic_timeout: elastic jobs only: the most seconds with too few workers.
+        override_discovery: elastic jobs only: use all nodes of Ray; otherwise those of
+            `settings.discovery`.
         placement_group_strategy: Ray's, with `num_workers`: "PACK" (the default), "SPREAD",
             "STRICT_PACK" or "STRICT_SPREAD".
         num_slots: Horovod's older name for `num_workers_per_host`.
@@ -56,7 +56,7 @@ class RayExecutor:
         gpus_per_slot: Horovod's older name for `gpus_per_worker`.
 
     Raises:
-        ValueError: The parameters contradict each other.
+        ValueError: the parameters contradict each other.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ class RayExecutor:
         self._use_current = use_current_placement_group
         self._job: StaticJob | None = None
         self._elastic: ElasticRayExecutor | None = None
-        self._object: Callable[[], Any] | None = None  # makes a worker's, in an elastic job
+        self._object: Callable[[], Any] | None = None  # makes a worker's object, in an elastic job
         self._resources = resources(cpus, use_gpu, gpus)
         if min_workers is None:
             refuse(
-                "is of elastic jobs, which need min_workers, too",
+                "is for elastic jobs only. Give min_workers, too",
                 max_workers=max_workers,
                 reset_limit=reset_limit,
                 cooldown_range=cooldown_range,
@@ -102,7 +102,7 @@ class RayExecutor:
             self._shape = shape_of(num_workers, num_hosts, per_host, placement_group_strategy)
             return
         refuse(
-            f"is of jobs that are not elastic: leave it out, or min_workers={min_workers}",
+            f"is not for elastic jobs. Leave it out, or min_workers={min_workers}",
             num_hosts=num_hosts,
             num_workers_per_host=per_host,
             placement_group_strategy=placement_group_strategy,
@@ -134,13 +134,13 @@ class RayExecutor:
         """Returns settings for the executors.
 
         Args:
-            timeout_s: Seconds that ranks wait for each other in `init`.
-            ssh_identity_file: Horovod's; tfring needs no ssh on Ray.
-            ssh_str: Horovod's; if given, it is written to `ssh_identity_file` as Horovod does.
-            placement_group_timeout_s: Seconds that `start` waits for Ray to have places.
-            nics: Network interfaces to use between hosts.
-            verbose: Horovod's; has no effect.
-            elastic_timeout: Of elastic jobs: seconds for which there may be too few workers.
+            timeout_s: seconds that ranks wait for each other in `init`.
+            ssh_identity_file: accepted for Horovod scripts; tfring needs no ssh on Ray.
+            ssh_str: written to `ssh_identity_file`, as in Horovod.
+            placement_group_timeout_s: seconds that `start` waits for places in the cluster.
+            nics: network interfaces to use between hosts.
+            verbose: accepted for Horovod scripts; no effect.
+            elastic_timeout: elastic jobs only: the most seconds with too few workers.
         """
         del verbose
         if ssh_str and ssh_identity_file and not os.path.exists(ssh_identity_file):
@@ -168,14 +168,14 @@ class RayExecutor:
         """Starts the workers, and waits until they run.
 
         Args:
-            executable_cls: A class; each worker makes an object of it, which `execute` passes on.
-            executable_args: Arguments for that.
-            executable_kwargs: Keyword arguments for that.
-            extra_env_vars: Variables for all workers.
+            executable_cls: a class; each worker makes an object of it, which `execute` passes on.
+            executable_args: its arguments.
+            executable_kwargs: its keyword arguments.
+            extra_env_vars: variables for all workers.
 
         Raises:
-            TimeoutError: Ray had no place for them in time.
-            RuntimeError: The object could not be made on a rank, or there are workers already.
+            TimeoutError: Ray had no place for the workers in time.
+            RuntimeError: a rank could not make the object, or there are workers already.
         """
         if self._job is not None:
             raise RuntimeError("this executor has started already: call shutdown() first")
@@ -210,26 +210,26 @@ class RayExecutor:
         """Calls a function on all workers and waits for all of them.
 
         Args:
-            fn: It calls `hvd.init` itself.
-            args: Its arguments.
-            kwargs: Its keyword arguments.
-            callbacks: Of elastic jobs: as of `ElasticRayExecutor.run`.
-            datasets: Datasets of Ray Data by name; `tfring.ray.dataset_shard` gives each rank its
+            fn: it calls `hvd.init` itself.
+            args: its arguments.
+            kwargs: its keyword arguments.
+            callbacks: elastic jobs only: as in `ElasticRayExecutor.run`.
+            datasets: datasets of Ray Data by name; `tfring.ray.dataset_shard` gives each rank its
                 part.
 
         Returns:
-            What it returned, by rank.
+            The function's results, by rank.
 
         Raises:
-            RuntimeError: It failed on a rank, which the message names with the traceback; its
-                exception is the cause. The ranks have left their job then, and another `run`
+            RuntimeError: it failed on a rank, which the message names with the traceback; the
+                rank's exception is the cause. All ranks have then left their job, and another `run`
                 begins a new one, unless the process of a rank is gone.
         """
         if self._elastic is not None:
             if datasets:
                 raise NotImplementedError(
-                    "RayExecutor.run(datasets=...) splits for a fixed number of ranks: in an "
-                    "elastic job read the data in the function, see `tfring help data`"
+                    "RayExecutor.run(datasets=...) splits for a fixed number of ranks. In an "
+                    "elastic job, read the data in the function (see `tfring help data`)"
                 )
             return self._elastic.run(
                 functools.partial(fn, *(args or ()), **(kwargs or {})), callbacks
@@ -247,13 +247,13 @@ class RayExecutor:
     ) -> list[Any]:
         """Calls a function on all workers; returns Ray's references to the results, by rank.
 
-        `ray.get` of them raises what a rank has raised. Call `shutdown` after that.
+        `ray.get` of a reference raises the rank's exception. Call `shutdown` after that.
 
         Args:
-            fn: It calls `hvd.init` itself.
-            args: Its arguments.
-            kwargs: Its keyword arguments.
-            datasets: Datasets of Ray Data by name; `tfring.ray.dataset_shard` gives each rank its
+            fn: it calls `hvd.init` itself.
+            args: its arguments.
+            kwargs: its keyword arguments.
+            datasets: datasets of Ray Data by name; `tfring.ray.dataset_shard` gives each rank its
                 part.
         """
         job = self._running()
@@ -268,14 +268,14 @@ class RayExecutor:
         """Calls a function with each worker's object of `executable_cls`, or None.
 
         Args:
-            fn: The function.
-            callbacks: Of elastic jobs: as of `ElasticRayExecutor.run`.
+            fn: the function.
+            callbacks: elastic jobs only: as in `ElasticRayExecutor.run`.
 
         Returns:
-            What it returned, by rank.
+            The function's results, by rank.
 
         Raises:
-            RuntimeError: As by `run`.
+            RuntimeError: as in `run`.
         """
         if self._elastic is not None:
             return self._elastic.run(functools.partial(_with_object, fn, self._object), callbacks)
@@ -284,18 +284,18 @@ class RayExecutor:
         return job.results(job.start_all("execute", fn))
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        """Calls a function with the object of rank 0; returns what it returned.
+        """Calls a function with the object of rank 0; returns its result.
 
         Args:
-            fn: The function.
+            fn: the function.
 
         Raises:
-            RuntimeError: As by `run`.
+            RuntimeError: as in `run`.
         """
         return self._running().result_of_first(fn)
 
     def shutdown(self) -> None:
-        """Ends the workers and gives their places back. May be called twice."""
+        """Ends the workers and frees their places. May be called twice."""
         job, self._job = self._job, None
         if job is not None:
             job.shutdown()
@@ -309,18 +309,18 @@ class RayExecutor:
     def _running(self) -> StaticJob:
         if self._elastic is not None:
             raise NotImplementedError(
-                "the workers of an elastic job live as long as a run: use run() or execute()"
+                "the workers of an elastic job live only during a run. Use run() or execute()"
             )
         if self._job is None:
-            raise RuntimeError("this executor has no workers: call start() first")
+            raise RuntimeError("this executor has no workers. Call start() first")
         return self._job
 
 
 def _refuse_callbacks(callbacks: Sequence[Any] | None) -> None:
     if callbacks:
         raise NotImplementedError(
-            "RayExecutor: callbacks=... is for elastic jobs, with min_workers: let the function "
-            "return what you want to know, or print it"
+            "RayExecutor: callbacks=... is for elastic jobs, with min_workers. Without them, "
+            "return the values from the function, or print them"
         )
 
 

@@ -1,4 +1,4 @@
-"""How the workers of a job learn who they are: what each process is asked, and is told."""
+"""Tells the workers of a job who they are."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def here() -> Where:
 
 
 def listen(interface: str | None, towards: str | None) -> dict[str, str]:
-    """On rank 0, opens the socket at which the others find it; returns it as variables.
+    """On rank 0, opens the rendezvous socket for the other ranks; returns it as variables.
 
     Args:
-        interface: The network interfaces to use; None: what fits.
-        towards: The address of another node of the job; None: there is none.
+        interface: the network interfaces to use; None: tfring chooses.
+        towards: the address of another node of the job; None: there is none.
     """
     sock = open_rendezvous(interface, towards)
     address, port = sock.getsockname()[:2]
-    os.environ["TFRING_X_RENDEZVOUS_FD"] = str(sock.detach())  # init takes it over
+    os.environ["TFRING_X_RENDEZVOUS_FD"] = str(sock.detach())  # init uses it
     return {"TFRING_RENDEZVOUS_ADDR": address, "TFRING_RENDEZVOUS_PORT": str(port)}
 
 
@@ -42,8 +42,8 @@ def prepare(variables: Mapping[str, str], horovod: bool) -> None:
     """Prepares this process for functions.
 
     Args:
-        variables: To set.
-        horovod: Whether `import horovod` means tfring.
+        variables: to set.
+        horovod: whether `import horovod` means tfring.
     """
     os.environ.update(variables)
     if horovod:
@@ -51,11 +51,7 @@ def prepare(variables: Mapping[str, str], horovod: bool) -> None:
 
 
 def other_node(places: Sequence[Where]) -> str | None:
-    """Returns the address of a node that is not rank 0's; None: all ranks are on one.
-
-    Args:
-        places: Where each rank runs.
-    """
+    """Returns the address of a node without rank 0; None if all ranks are on one node."""
     others = [place.address for place in places if place.node != places[0].node]
     return others[0] if others else None
 
@@ -63,13 +59,13 @@ def other_node(places: Sequence[Where]) -> str | None:
 def fresh_job(
     start_timeout: float, interface: str | None, extra: Mapping[str, str], secret: str | None = None
 ) -> dict[str, str]:
-    """Returns the variables that are the same for all workers of a new job.
+    """Returns the variables that are equal for all workers of a new job.
 
     Args:
-        start_timeout: Seconds that ranks wait for each other.
-        interface: The network interfaces to use; None: what fits.
-        extra: The user's.
-        secret: What its processes know; None: a new one.
+        start_timeout: seconds that ranks wait for each other.
+        interface: the network interfaces to use; None: tfring chooses.
+        extra: the user's.
+        secret: of the job; None: a new one.
     """
     job_id = f"ray-{secrets.token_hex(8)}"
     return job_variables(secret or fresh_secret(), job_id, start_timeout, interface, extra)

@@ -1,4 +1,4 @@
-"""Which nodes the cluster has, and how many workers fit into each."""
+"""The cluster's nodes, and how many workers fit into each."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tfring.ray.settings import Resources, resources
 
 _log = logging.getLogger("tfring")
 
-# The beginning of a node's id is enough to tell nodes of one address apart.
+# The beginning of a node's id distinguishes nodes of one address.
 _ID_LENGTH = 8
 
 
 class Node(NamedTuple):
-    """A node that is alive.
+    """A living node.
 
     Attributes:
-        name: As messages and the coordinator call it: its address and the beginning of its id.
-        node_id: Its id in Ray.
-        address: Its address.
-        total: What it has of each kind of resource.
+        name: for messages and the coordinator: its address and the beginning of its id.
+        node_id: its id in Ray.
+        address: its address.
+        total: its resources, by kind.
     """
 
     name: str
@@ -43,7 +43,7 @@ def living_nodes() -> list[Node]:
 
 
 class RayHostDiscovery:
-    """Says which nodes there are, as Horovod's class of this name does.
+    """Lists the cluster's nodes, like Horovod's class of this name.
 
     A subclass may leave some out: give it as `settings.discovery`, with `override_discovery=False`.
     """
@@ -60,7 +60,7 @@ class RayHostDiscovery:
         """Keeps what a worker needs.
 
         Args:
-            use_gpu: Whether workers get GPUs.
+            use_gpu: whether workers get GPUs.
             cpus_per_worker: CPUs of a worker.
             gpus_per_worker: GPUs of a worker, with `use_gpu`.
             cpus_per_slot: Horovod's older name for `cpus_per_worker`.
@@ -72,42 +72,38 @@ class RayHostDiscovery:
 
     @classmethod
     def of(cls, needed: Resources) -> RayHostDiscovery:
-        """Returns what finds nodes for workers that need this.
-
-        Args:
-            needed: What a worker needs.
-        """
+        """Returns a discovery of nodes for workers with these needs."""
         return cls(needed.gpus > 0, needed.cpus, needed.gpus or None)
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Returns how many workers fit into each node, by its name; empty ones are left out."""
+        """Returns how many workers fit into each node, by its name, without full nodes."""
         slots = {node.name: self._resources.slots(node.total) for node in living_nodes()}
         return {name: count for name, count in slots.items() if count > 0}
 
 
 class Discovered:
-    """The nodes that were found last. Nodes that stay keep their places: oldest first.
+    """The nodes that were found last. Nodes that stay keep their positions, oldest first.
 
     Args:
-        discovery: Has find_available_hosts_and_slots().
+        discovery: has find_available_hosts_and_slots().
     """
 
     def __init__(self, discovery: RayHostDiscovery) -> None:
         self._discovery = discovery
-        self._unknown: set[str] = set()  # names that were told already
+        self._unknown: set[str] = set()  # names that were already reported
         self.nodes: dict[str, Node] = {}
         self.slots: list[tuple[str, int]] = []
 
     def look(self) -> bool:
-        """Looks which nodes there are; returns whether that has changed.
+        """Looks up the nodes; returns whether they have changed.
 
-        Where nobody answers, as while the head node begins again, the nodes stay.
+        Without an answer, for example while the head node restarts, the nodes stay.
         """
         try:
             found = self._discovery.find_available_hosts_and_slots()
             living = living_nodes()
         except Exception as error:
-            _log.warning("Ray does not say which nodes there are, they stay as they are: %s", error)
+            _log.warning("Ray did not list its nodes, so tfring keeps the last list: %s", error)
             return False
         by_name = {node.name: node for node in living}
         now = {}
@@ -117,7 +113,7 @@ class Discovered:
                 now[node.name] = int(count)
             elif name not in self._unknown:
                 self._unknown.add(name)
-                _log.warning("the discovery named %s, which is no living node of Ray", name)
+                _log.warning("the discovery named %s, which is not a living node of Ray", name)
         slots = [(name, now[name]) for name, _ in self.slots if name in now]
         slots += [(name, count) for name, count in now.items() if (name not in dict(self.slots))]
         changed, self.slots, self.nodes = slots != self.slots, slots, by_name
@@ -125,6 +121,6 @@ class Discovered:
 
 
 def _only(address: str, living: list[Node]) -> Node | None:
-    """Returns the node with an address, if there is one alone."""
+    """Returns the node with an address, if there is exactly one."""
     found = [node for node in living if node.address == address]
     return found[0] if len(found) == 1 else None

@@ -17,8 +17,8 @@ class RanksFailed(Exception):
     """Some ranks failed, or did not end.
 
     Attributes:
-        failures: The errors as Ray has them, by rank, in the order in which they came.
-        stuck: Ranks that have not ended.
+        failures: Ray's errors, by rank, in the order of their arrival.
+        stuck: ranks that have not ended.
     """
 
     def __init__(self, failures: dict[int, Exception], stuck: list[int]) -> None:
@@ -27,7 +27,7 @@ class RanksFailed(Exception):
         self.stuck = stuck
 
     def error(self) -> tuple[str, BaseException | None]:
-        """Returns what to tell the user, and the exception of the rank that failed first."""
+        """Returns the text for the user, and the exception of the rank that failed first."""
         rank = min(self.failures, key=lambda r: is_consequence(cause_of(self.failures[r])))
         failure = self.failures[rank]
         others = [f"rank {r}: {line(cause_of(e))}" for r, e in self.failures.items() if r != rank]
@@ -38,27 +38,28 @@ class RanksFailed(Exception):
             text += "\nthen on " + "; on ".join(others)
         if self.stuck:
             ranks = ", ".join(map(str, self.stuck))
-            text += f"\nranks that did not end and were ended: {ranks}"
+            text += "\n"
+            f"ranks that did not end, so tfring ended them: {ranks}"
         return text, cause_of(failure)
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Returns the exception of a function, where Ray has packed it into its own.
+    """Returns the exception of a function, from inside Ray's own.
 
     Args:
-        error: What `ray.get` has raised.
+        error: raised by `ray.get`.
     """
     cause = error.cause if isinstance(error, RayTaskError) else None
     return cause if isinstance(cause, BaseException) else error
 
 
 def text_of(error: BaseException) -> str:
-    """Returns what Ray says of an error, with the traceback.
+    """Returns Ray's text of an error, with the traceback.
 
     Ray leaves out its own lines of code and ours, but not the carets below them.
 
     Args:
-        error: What `ray.get` has raised.
+        error: raised by `ray.get`.
     """
     return re.sub(r"^(.*ray::.*\n)(?:[ ~]*\^[ ^~]*\n)+", r"\1", str(error), flags=re.MULTILINE)
 
@@ -69,12 +70,12 @@ def gather(
     """Returns the results of all ranks.
 
     Args:
-        refs: Of each rank.
-        grace: How many seconds the others have to end when one has failed.
-        on_failure: Called with each rank that fails and its error, when it comes.
+        refs: one per rank.
+        grace: seconds for the others to end after one has failed.
+        on_failure: called with each rank that fails and its error.
 
     Raises:
-        RanksFailed: At least one has failed.
+        RanksFailed: at least one rank has failed.
     """
     rank_of = {ref: rank for rank, ref in enumerate(refs)}
     waiting = list(refs)

@@ -1,4 +1,4 @@
-"""Places for the workers of a job, which Ray's placement groups keep."""
+"""Places for the workers of a job, in Ray's placement groups."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tfring.ray.settings import Resources
 
 
 class Shape(NamedTuple):
-    """How many workers there are, and where.
+    """The number of workers, and where they are.
 
     Attributes:
-        bundles: The number of bundles: of hosts, or of workers.
-        workers: Of each bundle.
-        strategy: Ray's: "STRICT_SPREAD" puts each bundle on a host of its own.
+        bundles: the number of bundles: of hosts, or of workers.
+        workers: in each bundle.
+        strategy: Ray's: "STRICT_SPREAD" puts each bundle on another host.
     """
 
     bundles: int
@@ -42,13 +42,13 @@ def shape_of(
     """Returns the shape of a job from the parameters of Horovod.
 
     Args:
-        num_workers: The number of workers, on any hosts.
-        num_hosts: The number of hosts, if each has the same number of workers.
-        num_workers_per_host: That number.
+        num_workers: the number of workers, on any hosts.
+        num_hosts: the number of hosts, if each has the same number of workers.
+        num_workers_per_host: that number.
         strategy: Ray's placement strategy, for `num_workers`; None: "PACK".
 
     Raises:
-        ValueError: They contradict each other.
+        ValueError: the parameters contradict each other.
     """
     for name, value in (
         ("num_workers", num_workers),
@@ -56,7 +56,7 @@ def shape_of(
         ("num_workers_per_host", num_workers_per_host),
     ):
         if value is not None and value < 1:
-            raise ValueError(f"{name}={value}: it has to be 1 or more")
+            raise ValueError(f"{name}={value}: it must be 1 or more")
     if num_workers is not None and num_hosts is not None:
         raise ValueError(
             f"num_workers={num_workers} and num_hosts={num_hosts}: give num_workers alone, or "
@@ -66,30 +66,30 @@ def shape_of(
         return Shape(num_workers, 1, strategy or "PACK")
     if num_hosts is None:
         raise ValueError(
-            "how many workers? Give num_workers, or num_hosts and num_workers_per_host; for an "
-            "elastic job min_workers"
+            "the number of workers is missing. Give num_workers, or num_hosts and "
+            "num_workers_per_host; for an elastic job min_workers"
         )
     if strategy not in (None, "STRICT_SPREAD"):
         raise ValueError(
-            f"placement_group_strategy={strategy!r} is for num_workers: with num_hosts each bundle "
-            "is on a host of its own, which is STRICT_SPREAD"
+            f"placement_group_strategy={strategy!r} is for num_workers only. With num_hosts each "
+            "bundle is on another host (STRICT_SPREAD)"
         )
     return Shape(num_hosts, num_workers_per_host or 1, "STRICT_SPREAD")
 
 
 class Placement:
-    """Places for workers: a placement group of our own, or the one that we are in.
+    """Places for workers: a new placement group, or the current one.
 
-    A group of our own goes with this object at the latest, as the actors go with their handles.
+    A new group ends with this object at the latest, as actors end with their handles.
 
     Args:
-        shape: How many workers, and where.
-        resources: What each gets.
-        seconds: How long to wait for them.
-        use_current: Whether to use the placement group of the actor or task that we are in.
+        shape: the number of workers, and where they are.
+        resources: of each worker.
+        seconds: how long to wait for places.
+        use_current: use the placement group of the current actor or task.
 
     Raises:
-        TimeoutError: There were no places in time; nothing is left behind.
+        TimeoutError: there were no places in time; nothing is left behind.
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class Placement:
             self._wait(bundles)
 
     def strategies(self) -> list[PlacementGroupSchedulingStrategy]:
-        """Returns where each worker goes, those on one node side by side."""
+        """Returns the place of each worker, with workers of one node side by side."""
         assert self.group is not None
-        if not self._own:  # what else is in its bundles we do not know: any will do
+        if not self._own:  # its bundles may hold other work: any bundle will do
             places = [-1] * self._shape.bundles
         else:
             nodes: dict[int, str] = placement_group_table(self.group)["bundles_to_node_id"]
@@ -130,10 +130,10 @@ class Placement:
         """Waits until the workers have found places in a group that is not our own.
 
         Args:
-            refs: Results of a first call of each of them.
+            refs: results of a first call of each worker.
 
         Raises:
-            TimeoutError: There was none for some of them in time.
+            TimeoutError: some workers had no place in time.
         """
         if self._own:
             return
@@ -141,14 +141,14 @@ class Placement:
         if waiting:
             assert self.group is not None
             raise TimeoutError(
-                f"the placement group that this program is in, {self.group.bundle_specs}, had no "
-                f"place for {len(waiting)} of {len(refs)} workers within {self._seconds:g} s: make "
-                "it larger, ask for fewer workers or less for each, or give "
-                "RayExecutor(use_current_placement_group=False) to have a group of their own"
+                f"the current placement group of this program, {self.group.bundle_specs}, had no "
+                f"place for {len(waiting)} of {len(refs)} workers within {self._seconds:g} s. "
+                "Make it larger, ask for fewer workers or less for each, or use a new group with "
+                "RayExecutor(use_current_placement_group=False)"
             )
 
     def remove(self) -> None:
-        """Gives the places back, and so ends what is in them. May be called twice."""
+        """Frees the places, which ends what is in them. May be called twice."""
         self.group = None
         if self._own:
             self._remove_own()  # does nothing the second time
@@ -164,9 +164,10 @@ class Placement:
         if not ready:
             raise TimeoutError(
                 f"Ray had no place for {self._shape.bundles * self._shape.workers} workers within "
-                f"{self._seconds:g} s: {self._shape.bundles} bundles of {bundles[0]} were asked "
-                f"for ({self._shape.strategy}), and the cluster has {_free()} free. Ask for fewer, "
-                "add nodes, or wait longer with create_settings(placement_group_timeout_s=...)"
+                f"{self._seconds:g} s. The job needs {self._shape.bundles} bundles of "
+                f"{bundles[0]} ({self._shape.strategy}); the cluster has {_free()} free. Ask for "
+                "fewer, add nodes, or wait longer with "
+                "create_settings(placement_group_timeout_s=...)"
             )
 
 

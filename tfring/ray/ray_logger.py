@@ -1,4 +1,4 @@
-"""What workers of an elastic job tell the program that started it: Horovod's module, on tfring."""
+"""Messages from workers of an elastic job to the program that started it: Horovod's module."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ __all__ = ["log"]
 
 
 class _Process:
-    """What `log` of this process uses."""
+    """The queue of this process, for `log`."""
 
-    queue: Any = None  # a ray.util.queue.Queue; None: nobody listens
+    queue: Any = None  # a ray.util.queue.Queue; None: no callbacks
     warned = False
 
 
 def use_queue(queue: Any) -> None:
-    """Has `log` write into a queue.
+    """Makes `log` write into a queue.
 
     Args:
-        queue: A ray.util.queue.Queue.
+        queue: a ray.util.queue.Queue.
     """
     _Process.queue = queue
 
 
 def log(info_dict: Mapping[str, Any], chief_only: bool = True) -> None:
-    """Sends something to the callbacks that `run` of the executor was given.
+    """Sends something to the callbacks of the executor's `run`.
 
-    Without callbacks it does nothing, and warns of that once.
+    Without callbacks it does nothing, and warns once.
 
     Args:
-        info_dict: What to send, something that can be pickled.
-        chief_only: Whether only rank 0 sends it; the calls of other ranks do nothing then.
+        info_dict: what to send; must be picklable.
+        chief_only: only rank 0 sends it; calls of other ranks do nothing.
     """
     if chief_only and _rank() != 0:
         return
@@ -44,13 +44,13 @@ def log(info_dict: Mapping[str, Any], chief_only: bool = True) -> None:
     elif not _Process.warned:
         _Process.warned = True
         warnings.warn(
-            "ray_logger.log sends nothing: give run() of an elastic executor callbacks=[...]",
+            "ray_logger.log sends nothing: pass callbacks=[...] to run() of an elastic executor",
             stacklevel=2,
         )
 
 
 def _rank() -> int:
-    """Returns this worker's rank, or, outside of init and shutdown, the one that it began with."""
+    """Returns this worker's rank; outside of init and shutdown, its first rank."""
     if tfring.is_initialized():
         return tfring.rank()
     return int(os.environ.get("HOROVOD_RANK", "0"))  # a process without a job is its own rank 0

@@ -1,4 +1,4 @@
-"""What the executors are asked for: times, and what each worker gets of the cluster."""
+"""What the executors are asked for: times, and the resources of each worker."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class Settings:
     """Times of a job, and Horovod's names for them.
 
     Attributes:
-        timeout_s: Seconds that ranks wait for each other in `init`.
-        placement_group_timeout_s: Seconds that `start` waits for Ray to have places for workers.
-        elastic_timeout: Of elastic jobs: seconds for which there may be fewer workers than asked.
-        min_num_proc: Of elastic jobs: with fewer workers training waits.
-        max_num_proc: Of elastic jobs: there are never more; None: as many as fit.
-        reset_limit: Of elastic jobs: the workers may change so many times; None: always.
-        cooldown_range: Of elastic jobs: after a failure a node is not used for so many seconds.
-        nics: Network interfaces to use between hosts, as "eth0,eth1"; None: what fits.
-        discovery: Of elastic jobs: what says which nodes there are; None: Ray.
+        timeout_s: seconds that ranks wait for each other in `init`.
+        placement_group_timeout_s: seconds that `start` waits for places in the cluster.
+        elastic_timeout: elastic jobs only: the most seconds with too few workers.
+        min_num_proc: elastic jobs only: with fewer workers training waits.
+        max_num_proc: elastic jobs only: the most workers; None: as many as fit.
+        reset_limit: elastic jobs only: the most changes of the workers; None: no limit.
+        cooldown_range: elastic jobs only: seconds that a node is not used after a failure.
+        nics: network interfaces to use between hosts, as "eth0,eth1"; None: tfring chooses.
+        discovery: elastic jobs only: lists the nodes; None: Ray.
     """
 
     timeout_s: float = TIMEOUT_SECONDS
@@ -40,10 +40,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class Resources:
-    """What Ray keeps for each worker.
+    """The resources that Ray reserves for each worker.
 
     Attributes:
-        cpus: CPUs, perhaps a part of one.
+        cpus: CPUs, may be a fraction.
         gpus: GPUs; 0: none.
     """
 
@@ -51,7 +51,7 @@ class Resources:
     gpus: int = 0
 
     def of(self, workers: int) -> dict[str, float]:
-        """Returns what several workers need, as a bundle of a placement group."""
+        """Returns the needs of several workers, as a bundle of a placement group."""
         bundle = {"CPU": self.cpus * workers, "GPU": float(self.gpus * workers)}
         return {name: amount for name, amount in bundle.items() if amount > 0}
 
@@ -59,7 +59,7 @@ class Resources:
         """Returns how many workers fit into a node.
 
         Args:
-            total: What the node has of each kind.
+            total: the node's resources, by kind.
         """
         wanted = self.of(1)
         if not wanted:
@@ -67,7 +67,7 @@ class Resources:
         return min(math.floor(total.get(name, 0.0) / amount) for name, amount in wanted.items())
 
     def options(self) -> dict[str, float]:
-        """Returns the options of an actor that gets this."""
+        """Returns the options of an actor with these resources."""
         return {"num_cpus": self.cpus, "num_gpus": self.gpus}
 
 
@@ -75,11 +75,11 @@ def refuse(why: str, **given: Any) -> None:
     """Refuses parameters that would have no effect.
 
     Args:
-        why: What they are for, and what to do.
-        **given: Their values; None: it was not given.
+        why: what they are for, and what to do.
+        **given: their values; None: not given.
 
     Raises:
-        ValueError: One was given.
+        ValueError: one was given.
     """
     for name, value in given.items():
         if value is not None:
@@ -87,20 +87,20 @@ def refuse(why: str, **given: Any) -> None:
 
 
 def resources(cpus: float, use_gpu: bool, gpus: int | None) -> Resources:
-    """Returns what a worker gets, from the parameters of Horovod.
+    """Returns the resources of a worker, from the parameters of Horovod.
 
     Args:
         cpus: CPUs of a worker.
-        use_gpu: Whether workers get GPUs.
+        use_gpu: whether workers get GPUs.
         gpus: GPUs of a worker; None: 1 if `use_gpu`.
 
     Raises:
-        ValueError: They contradict each other.
+        ValueError: the parameters contradict each other.
     """
     if gpus and not use_gpu:
         raise ValueError(f"gpus_per_worker={gpus} and use_gpu=False: give use_gpu=True, too")
     if use_gpu and gpus is not None and gpus < 1:
-        raise ValueError(f"gpus_per_worker={gpus}: it has to be 1 or more with use_gpu=True")
+        raise ValueError(f"gpus_per_worker={gpus}: it must be 1 or more with use_gpu=True")
     if cpus < 0:
-        raise ValueError(f"cpus_per_worker={cpus:g}: it has to be 0 or more")
+        raise ValueError(f"cpus_per_worker={cpus:g}: it must be 0 or more")
     return Resources(cpus, (gpus or 1) if use_gpu else 0)

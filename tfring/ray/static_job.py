@@ -16,9 +16,9 @@ from tfring.ray.placement import Placement, Shape
 from tfring.ray.settings import Resources, Settings
 from tfring.ray.worker import Worker
 
-# So long the other ranks have to end when one has failed.
+# Time for the other ranks to end after one has failed.
 _GRACE_SECONDS = 30.0
-# So long ranks whose calls have ended have to come to rest, and then to leave the job.
+# Time for ranks whose calls have ended to settle, and then to leave the job.
 _REST_SECONDS, _LEAVE_SECONDS = 2.0, 10.0
 
 
@@ -26,11 +26,11 @@ class StaticJob:
     """The workers of a job. Used by one thread.
 
     Args:
-        settings: Times.
-        resources: What each worker gets.
-        placement: Places for them; this object gives them back.
-        shape: How many workers there are.
-        variables: The user's, for all workers.
+        settings: times.
+        resources: of each worker.
+        placement: their places; this object frees them.
+        shape: the number of workers.
+        variables: the user's, for all workers.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class StaticJob:
     ) -> None:
         self._settings = settings
         self._placement = placement
-        self._lost: list[int] = []  # ranks whose processes were ended
-        self._settled: list[Any] = []  # is there when the last calls of ranks have ended
+        self._lost: list[int] = []  # ranks whose processes ended
+        self._settled: list[Any] = []  # ready when the last calls of ranks have ended
         size = shape.bundles * shape.workers
         actor = ray.remote(Worker)
         self.workers: list[Any] = []
-        self.nodes: list[str] = []  # the id of each rank's
+        self.nodes: list[str] = []  # the node id of each rank
         try:
             for rank, strategy in enumerate(placement.strategies()):
                 options = {**resources.options(), "scheduling_strategy": strategy}
@@ -65,20 +65,20 @@ class StaticJob:
         """Makes the user's object on every rank.
 
         Raises:
-            RuntimeError: A rank failed.
+            RuntimeError: a rank failed.
         """
         self.results(self.start_all("start_executable", cls, args, kwargs))
 
     def start_all(
         self, method: str, function: Any, *args: Any, own: Sequence[Any] | None = None
     ) -> list[Any]:
-        """Calls a method of every worker; returns where the results will be, by rank.
+        """Calls a method of every worker; returns references to the results, by rank.
 
         Args:
-            method: Its name.
-            function: Its first argument, which is stored once for all.
-            *args: Its other arguments.
-            own: What each rank gets as the last argument; None: there is none.
+            method: its name.
+            function: its first argument, stored once for all.
+            *args: its other arguments.
+            own: the last argument of each rank; None: there is none.
         """
         self._check()
         stored = ray.put(function)
@@ -93,7 +93,7 @@ class StaticJob:
         """Waits for results by rank.
 
         Raises:
-            RuntimeError: A rank failed; its exception is the cause.
+            RuntimeError: a rank failed; its exception is the cause.
         """
         try:
             return gather(refs, _GRACE_SECONDS, self._leave_after)
@@ -106,7 +106,7 @@ class StaticJob:
         """Calls a function on rank 0 and waits for its result.
 
         Raises:
-            RuntimeError: It failed; its exception is the cause.
+            RuntimeError: it failed; its exception is the cause.
         """
         self._check()
         ref = self.workers[0].execute.remote(function)
@@ -114,22 +114,24 @@ class StaticJob:
         return self.results([ref])[0]
 
     def shutdown(self) -> None:
-        """Ends the workers and gives their places back. May be called twice."""
+        """Ends the workers and frees their places. May be called twice."""
         workers, self.workers = self.workers, []
-        # With ray.shutdown they have ended already, and ray.kill would begin a cluster.
+        # ray.shutdown has ended them already, and ray.kill would start a cluster.
         if not ray.is_initialized():
             return
         self._say_goodbye(workers)
         for worker in workers:
-            with contextlib.suppress(ActorHandleNotFoundError):  # Ray was shut down and begun again
+            with contextlib.suppress(
+                ActorHandleNotFoundError
+            ):  # Ray was shut down and started again
                 ray.kill(worker)
         self._placement.remove()
 
     def _say_goodbye(self, workers: Sequence[Any]) -> None:
-        """Lets ranks that have nothing to do leave the job, or it would count as failed."""
+        """Lets idle ranks leave the job; otherwise they would count as failed."""
         if not self._settled or self._lost:
             return
-        with contextlib.suppress(RayError):  # Ray was shut down and begun again
+        with contextlib.suppress(RayError):  # Ray was shut down and started again
             _, busy = ray.wait(self._settled, num_returns=len(self._settled), timeout=_REST_SECONDS)
             if not busy:
                 leaving = [worker.leave.remote() for worker in workers]
@@ -153,24 +155,24 @@ class StaticJob:
 
     def _check(self) -> None:
         if not self.workers:
-            raise RuntimeError("there are no workers: call start() first")
+            raise RuntimeError("there are no workers. Call start() first")
         if self._lost:
             ranks = ", ".join(map(str, self._lost))
             raise RuntimeError(
-                f"the processes of ranks {ranks} have ended with an earlier error: call "
+                f"the processes of ranks {ranks} have ended after an earlier error. Call "
                 "shutdown() and start() again"
             )
 
     def _leave_after(self, rank: int, error: Exception) -> None:
-        """Lets a rank that has failed leave the job, so that the others' calls end with an error.
+        """Lets a failed rank leave the job, so that the others' calls end with an error.
 
-        `Worker.settle` does that sooner, but only for errors that the worker itself has seen: not
-        for arguments that cannot be unpickled there, or a result that cannot be pickled.
+        `Worker.settle` does this sooner, but only for errors that the worker itself has seen. It
+        does not see arguments that cannot be unpickled there, or a result that cannot be pickled.
         """
         self.workers[rank].leave.remote(described(cause_of(error)))
 
     def _recover(self, failed: RanksFailed) -> None:
-        """After an error all ranks leave the job, so that `init` can begin a new one."""
+        """After an error all ranks leave the job, so `init` can begin a new one."""
         asked = {
             worker.leave.remote(): rank
             for rank, worker in enumerate(self.workers)

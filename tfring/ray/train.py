@@ -24,7 +24,7 @@ from tfring.integration import Where, leave, uses_shim
 from tfring.ray.forming import fresh_job, here, listen, other_node, prepare, ranks_of_job
 from tfring.ray.settings import TIMEOUT_SECONDS
 
-# So long the ranks get to leave the job. One that waits in init does not; Ray Train ends it next.
+# Time for the ranks to leave the job. One that waits in init does not; Ray Train ends it next.
 _LEAVE_SECONDS = 5.0
 
 
@@ -33,8 +33,8 @@ class TfringConfig(BackendConfig):  # type: ignore[misc]
     """Lets the workers of a trainer of Ray Train form a job of tfring.
 
     Attributes:
-        timeout_s: Seconds that ranks wait for each other in `init`.
-        nics: Network interfaces to use between hosts, as "eth0,eth1"; None: what fits.
+        timeout_s: seconds that ranks wait for each other in `init`.
+        nics: network interfaces to use between hosts, as "eth0,eth1"; None: tfring chooses.
     """
 
     timeout_s: float = TIMEOUT_SECONDS
@@ -52,11 +52,11 @@ class TfringBackend(Backend):  # type: ignore[misc]
     share_cuda_visible_devices = True
 
     def on_start(self, worker_group: Any, backend_config: TfringConfig) -> None:
-        """Called by Ray Train when new workers run, also after a failure.
+        """Ray Train calls it when new workers run, also after a failure.
 
         Args:
-            worker_group: The workers.
-            backend_config: The user's.
+            worker_group: the workers.
+            backend_config: the user's.
         """
         places: list[Where] = worker_group.execute(here)
         nics = backend_config.nics
@@ -69,11 +69,11 @@ class TfringBackend(Backend):  # type: ignore[misc]
         ray.get(told)
 
     def on_shutdown(self, worker_group: Any, backend_config: TfringConfig) -> None:
-        """Called by Ray Train before workers end, also of those that have failed.
+        """Ray Train calls it before workers end, also for failed workers.
 
         Args:
-            worker_group: The workers.
-            backend_config: The user's.
+            worker_group: the workers.
+            backend_config: the user's.
         """
         with contextlib.suppress(RayError):
             leaving = worker_group.execute_async(leave, "")

@@ -1,4 +1,4 @@
-"""The actor that is a rank: it holds the user's object and calls functions."""
+"""The actor of a rank: it holds the user's object and calls functions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _log = logging.getLogger("tfring")
 
 
 class Ended(NamedTuple):
-    """How the function of a worker of an elastic job ended without an exception.
+    """The end of an elastic worker's function without an exception.
 
     Attributes:
-        left: Whether the worker left the job, as the coordinator told it or by sys.exit.
-        code: With which exit code.
-        result: What the function returned, if it did.
+        left: whether the worker left the job, by order of the coordinator or by sys.exit.
+        code: the exit code.
+        result: the function's result, if it returned.
     """
 
     left: bool
@@ -34,13 +34,13 @@ class Worker:
     """A rank, or a worker of an elastic job. Ray calls its methods one after the other.
 
     Args:
-        name: As messages call it; Ray shows it in tracebacks and in front of the output.
+        name: for messages; Ray shows it in tracebacks and before the output.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._executable: Any = None
-        self._failure: BaseException | None = None  # of the last call; None: it ended well
+        self._failure: BaseException | None = None  # of the last call; None: it succeeded
 
     def __repr__(self) -> str:
         return self._name
@@ -69,7 +69,7 @@ class Worker:
             self._executable = cls(*args, **kwargs)
 
     def execute(self, function: Callable[[Any], Any]) -> Any:
-        """Calls a function with the user's object, None if there is none."""
+        """Calls a function with the user's object, or None."""
         with self._called():
             return function(self._executable)
 
@@ -91,7 +91,7 @@ class Worker:
     def settle(self) -> None:
         """If the last call failed, leaves the job, so that the others' calls end with an error.
 
-        Not in the call itself: who waits for the results hears of the first error first.
+        Not in the call itself, so that the first error reaches the caller first.
         """
         if self._failure is not None:
             error, self._failure = self._failure, None
@@ -101,7 +101,7 @@ class Worker:
         """Leaves the job; the next `init` begins a new one.
 
         Args:
-            error: Why, for the errors of the other ranks; "" for a goodbye.
+            error: the reason, for the errors of the other ranks; "" for a normal end.
         """
         try:
             leave(error)
@@ -112,17 +112,17 @@ class Worker:
         """Calls the function of an elastic job; the process is over afterwards.
 
         Args:
-            function: It calls `init`, and `elastic.run` inside. One that does not call `init` has
-                failed.
-            gpus: How many GPUs the node has, if workers get any.
-            slot: The slot on the node.
+            function: it calls `init`, and `elastic.run` inside. Without a call of `init` it counts
+                as failed.
+            gpus: how many GPUs the node has, if workers get any.
+            slot: the slot on the node.
         """
         if gpus:
             own = here().gpus
             os.environ["CUDA_VISIBLE_DEVICES"] = with_own_first(gpus, own, slot)
         try:
             ended = Ended(False, 0, function())
-            if "TFRING_X_ELASTIC_WORKER" in os.environ:  # init takes it away
+            if "TFRING_X_ELASTIC_WORKER" in os.environ:  # init removes it
                 raise RuntimeError(f"the function of {self._name} has not called hvd.init()")
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -138,7 +138,7 @@ class Worker:
         self._failure = None
         try:
             yield
-        except SystemExit as end:  # Ray would take it for the wish to end this process
+        except SystemExit as end:  # Ray would end this process
             self._failure = RuntimeError(f"the function called sys.exit({end.code!r})")
             raise self._failure from end
         except Exception as error:

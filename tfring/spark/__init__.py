@@ -13,7 +13,7 @@ try:
     import pyspark as _pyspark  # noqa: F401
 except ImportError as _error:
     raise ImportError(
-        f"tfring.spark runs on Spark, which is not installed: pip install 'tfring[spark]' "
+        "tfring.spark needs Spark, which is not installed. Run: pip install 'tfring[spark]' "
         f"({_error})"
     ) from _error
 

@@ -1,4 +1,4 @@
-"""What runs the training of an estimator: Horovod's backends."""
+"""Backends of estimators, as in Horovod: they run the training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Backend", "SparkBackend"]
 
 
 class Backend:
-    """Runs a function on all ranks of a job. A subclass may do so elsewhere than Spark."""
+    """Runs a function on all ranks of a job. A subclass may run it elsewhere than on Spark."""
 
     def run(
         self,
@@ -21,18 +21,18 @@ class Backend:
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
-        """Calls a function on all ranks; returns what it returned, by rank.
+        """Calls a function on all ranks; returns its results, by rank.
 
         Args:
-            fn: It calls `hvd.init` itself.
-            args: Its positional arguments.
-            kwargs: Its keyword arguments.
-            env: Variables for all ranks.
+            fn: it calls `hvd.init` itself.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
+            env: variables for all ranks.
         """
         raise NotImplementedError(f"{type(self).__name__} has no method run")
 
     def num_processes(self) -> int:
-        """Returns how many ranks there are."""
+        """Returns the number of ranks."""
         raise NotImplementedError(f"{type(self).__name__} has no method num_processes")
 
 
@@ -40,9 +40,9 @@ class SparkBackend(Backend):
     """Runs functions by `tfring.spark.run`.
 
     Args:
-        num_proc: The number of ranks; None: `spark.default.parallelism`.
-        env: Variables for all ranks.
-        **options: What else `tfring.spark.run` takes.
+        num_proc: the number of ranks; None: `spark.default.parallelism`.
+        env: variables for all ranks.
+        **options: further arguments of `tfring.spark.run`.
     """
 
     def __init__(

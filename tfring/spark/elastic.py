@@ -47,35 +47,35 @@ def run_elastic(
 ) -> list[Any]:
     """Calls a function on workers of an elastic job, each in a task of Spark, until it is over.
 
-    Spark repeats a task whose executor is lost, and so gives the job another worker; it does so
-    `spark.task.maxFailures` times.
+    Spark repeats a task whose executor is lost, which gives the job another worker. It does so at
+    most `spark.task.maxFailures` times.
 
     Args:
-        fn: As of `run`; it calls `hvd.init`, and `hvd.elastic.run` inside.
-        args: As of `run`.
-        kwargs: As of `run`.
-        num_proc: With how many workers the job begins; None: `spark.default.parallelism`.
-        min_num_proc: With fewer training waits; None: `num_proc`.
-        max_num_proc: There are never more; None: `num_proc`. So many tasks Spark is asked for.
-        start_timeout: Seconds for which the job waits for all of the first `num_proc` workers. Then
-            it begins with those that are there; while they are fewer than `min_num_proc` it waits
-            on, at most `elastic_timeout`. None: as of `run`.
-        elastic_timeout: Seconds for which there may be too few workers; None: 600.
-        reset_limit: The workers may change so many times; None: always.
-        env: As of `run`.
-        stdout: As of `run`.
-        stderr: As of `run`.
-        verbose: As of `run`.
-        nics: As of `run`.
-        prefix_output_with_timestamp: As of `run`.
+        fn: as in `run`; it calls `hvd.init`, and `hvd.elastic.run` inside.
+        args: as in `run`.
+        kwargs: as in `run`.
+        num_proc: workers at the start; None: `spark.default.parallelism`.
+        min_num_proc: with fewer workers training waits; None: `num_proc`.
+        max_num_proc: the most workers, and the number of Spark tasks; None: `num_proc`.
+        start_timeout: seconds that the job waits for all of the first `num_proc` workers. Then it
+            begins with those that are there. With fewer than `min_num_proc` it waits at most
+            another `elastic_timeout`. None: as in `run`.
+        elastic_timeout: the most seconds with too few workers; None: 600.
+        reset_limit: the most changes of the workers; None: no limit.
+        env: as in `run`.
+        stdout: as in `run`.
+        stderr: as in `run`.
+        verbose: as in `run`.
+        nics: as in `run`.
+        prefix_output_with_timestamp: as in `run`.
         min_np: Horovod's older name for `min_num_proc`.
         max_np: Horovod's older name for `max_num_proc`.
 
     Returns:
-        What the function returned, by rank in the last generation.
+        The function's results, by rank in the last generation.
 
     Raises:
-        RuntimeError: The job failed; the exception of the last worker that failed is the cause.
+        RuntimeError: the job failed; the exception of the last worker that failed is the cause.
     """
     wishes = Wishes(
         start_timeout=start_timeout,
@@ -102,8 +102,8 @@ def _options(
     most = number if most is None else most
     if not 1 <= least <= number <= most:
         raise ValueError(
-            f"min_num_proc={least}, num_proc={number}, max_num_proc={most}: the job begins with "
-            "num_proc, which has to be from min_num_proc to max_num_proc, all 1 or more"
+            f"min_num_proc={least}, num_proc={number}, max_num_proc={most}: num_proc, with which "
+            "the job begins, must be from min_num_proc to max_num_proc, all 1 or more"
         )
     return ElasticOptions(
         np=number,
@@ -115,13 +115,13 @@ def _options(
 
 
 class _Head(Service):
-    """See `Head`: the coordinator in this process. Each task is a host with one slot.
+    """The coordinator in this process; see `Head`. Each task is a host with one slot.
 
     Args:
-        tunnels: The tasks.
-        elastic: With how many workers.
-        start_timeout: Seconds for which the first generation waits for all ranks.
-        orders: Where the coordinator's wishes go.
+        tunnels: the tasks.
+        elastic: the numbers of workers.
+        start_timeout: seconds that the first generation waits for all ranks.
+        orders: takes the coordinator's orders.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class _Head(Service):
     ) -> None:
         self._tunnels = tunnels
         self._heard = orders
-        # The last one, and why the job has ended; read when it has.
+        # The last generation and the reason of the end; read after the end.
         self.generation, self.reason = Generation(0, ()), ""
         address = tunnels.meeting.address
         self._served = TCPStore(
@@ -138,12 +138,12 @@ class _Head(Service):
         host = f"[{address}]" if ":" in address else address
         self._variables = {"TFRING_X_ELASTIC_STORE": f"{host}:{self._served.port}"}
         super().__init__(self._served, elastic, start_timeout, self.put)
-        self._looking = threading.Lock()  # guards the order in which lists of tasks are told
+        self._looking = threading.Lock()  # guards the order in which lists of tasks are reported
         tunnels.on_change = self._look
         self._look()
 
     def put(self, order: Order) -> None:
-        """Takes a wish of the coordinator, in any thread."""
+        """Takes an order of the coordinator, in any thread."""
         if isinstance(order, Generation):
             self.generation = order
         if isinstance(order, EndJob):
@@ -163,7 +163,7 @@ class _Head(Service):
         """Ends the job if it is not over: without tasks of Spark no worker can come.
 
         Args:
-            failure: Why there are none.
+            failure: why there are none.
         """
         self.put(EndJob(1, _given_up(failure)))
 
@@ -180,7 +180,7 @@ class _Head(Service):
 
 
 def _given_up(failure: BaseException) -> str:
-    return f"Spark has given its job up: {failure}"
+    return f"Spark has ended its job: {failure}"
 
 
 def _run(call: bytes, elastic: ElasticOptions, wishes: Wishes) -> list[Any]:
@@ -203,7 +203,7 @@ def _run(call: bytes, elastic: ElasticOptions, wishes: Wishes) -> list[Any]:
 
         def make_head(orders: Orders) -> _Head:
             heads.append(_Head(tunnels, elastic, wishes.start_seconds, orders))
-            if (failure := stage.failure()) is not None:  # before there was a head to hear of it
+            if (failure := stage.failure()) is not None:  # before there was a head
                 heads[0].spark_ended(failure)
             return heads[0]
 

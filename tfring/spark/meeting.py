@@ -1,17 +1,16 @@
-"""What the program that starts a job and the tasks of Spark tell each other when they meet.
+"""Messages between the program that starts a job and the tasks of Spark when they meet.
 
-A task connects to the program and proves to know the job's secret, which Spark has brought to it.
-It says who it is (`Task`, as JSON). If the program takes it, it answers with `env`, the variables
-of the agent that the task is to start; else with `refused`, why not. What follows is what that
-agent and the program send each other, see tfring/launch/agents/protocol.py. All messages carry
-MACs.
+A task connects to the program and proves that it knows the job's secret, which Spark brought to it.
+It says who it is (`Task`, as JSON). If the program accepts it, it answers with `env`, the variables
+of the agent that the task starts; otherwise with `refused`, the reason. After that, messages
+between agent and program follow: see tfring/launch/agents/protocol.py. All messages carry MACs.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-# Tells a rank which Python its task runs on, and which GPUs Spark has given to the task.
+# Tell a rank the Python of its task, and the GPUs that Spark gave to the task.
 PYTHON, GPUS = "SPARK_TASK_PYTHON", "SPARK_TASK_GPUS"
 MAX_BYTES = 1 << 24
 
@@ -20,10 +19,10 @@ class Meeting(NamedTuple):
     """Where tasks find the program.
 
     Attributes:
-        address: Its address, as executors know it.
-        port: Its port.
-        secret: What the tasks of this job know, and nobody else.
-        horovod: Whether `import horovod` means tfring in the ranks.
+        address: its address, for executors.
+        port: its port.
+        secret: known to the tasks of this job only.
+        horovod: whether `import horovod` means tfring in the ranks.
     """
 
     address: str
@@ -33,13 +32,13 @@ class Meeting(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A task that runs.
+    """A running task.
 
     Attributes:
-        partition: Its number in the job.
-        attempt: Tells all tasks of the program's Spark apart, also those that repeat others.
-        address: The address of its host.
-        gpus: The GPUs that Spark has given to it.
+        partition: its number in the job.
+        attempt: unique among all tasks of the program's Spark, including repeated ones.
+        address: the address of its host.
+        gpus: the GPUs that Spark gave to it.
     """
 
     partition: int
@@ -49,11 +48,11 @@ class Task(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As messages and the launcher call it: what follows "@" is its address."""
+        """Its name in messages and the launcher: its address follows "@"."""
         return f"task{self.attempt}@{self.address}"
 
     def message(self) -> dict[str, Any]:
-        """Returns it as what JSON can hold."""
+        """Returns it as JSON values."""
         return {**self._asdict(), "gpus": list(self.gpus)}
 
     @classmethod

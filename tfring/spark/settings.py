@@ -1,4 +1,4 @@
-"""What the functions `run` and `run_elastic` are asked for, as options of the launcher."""
+"""Turns the arguments of `run` and `run_elastic` into options of the launcher."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfring.integration import (
 from tfring.spark.meeting import PYTHON
 from tfring.spark.tunnels import TaskTunnels
 
-# Executors have a file system and Python of their own.
+# Executors have their own file system and Python.
 _NOT_SENT = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_", "PYTHON", "TFRING_RECORD_DIR")
 _MODULE = "tfring.launch.function_task"
 # Between hosts; Spark's own limit for an executor is 120 s.
@@ -28,15 +28,15 @@ _BACKLOG = 1024
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the user asks for besides the function and the number of ranks.
+    """The user's options, besides the function and the number of ranks.
 
     Attributes:
-        start_timeout: Seconds for Spark to start tasks, and for ranks to find each other.
-        env: Variables for all ranks.
-        output: Where the output of ranks goes.
-        verbose: Whether to say on which host each rank is.
-        nics: Network interfaces to use between hosts; None: what fits.
-        executable: The Python of the ranks; None: that of their tasks.
+        start_timeout: seconds for Spark to start tasks, and for ranks to find each other.
+        env: variables for all ranks.
+        output: the destination of the ranks' output.
+        verbose: whether to print the host of each rank.
+        nics: network interfaces to use between hosts; None: tfring chooses.
+        executable: the Python of the ranks; None: that of their tasks.
     """
 
     start_timeout: float | None
@@ -50,13 +50,13 @@ class Wishes:
         for name, value in (self.env or {}).items():
             if not name or value is None or "=" in name or "\0" in f"{name}{value}":
                 raise ValueError(
-                    f"env={{{name!r}: {value!r}}}: it has to be the name of a variable, without "
-                    '"=", and its value, a string'
+                    f'env={{{name!r}: {value!r}}}: give a variable\'s name, without "=", and its '
+                    "value, both as strings"
                 )
 
     @property
     def start_seconds(self) -> float:
-        """`start_timeout`, or what is waited without it."""
+        """`start_timeout`, or its default."""
         if self.start_timeout is not None:
             return float(self.start_timeout)
         return float(os.environ.get("HOROVOD_SPARK_START_TIMEOUT", JobOptions.start_timeout))
@@ -67,13 +67,13 @@ class Wishes:
         """Returns the options of a job in tasks of Spark.
 
         Args:
-            slots: Its ranks; none if it is elastic.
-            tunnels: The tasks.
-            server: Has the function.
+            slots: its ranks; none if it is elastic.
+            tunnels: the tasks.
+            server: serves the function.
         """
         run = ["sh", "-c", f'exec "${PYTHON}" -m {_MODULE}']
         here = sent_variables(os.environ).items()
-        # Tasks have the secret by another way, see `Tunnels`.
+        # `Tunnels` gives tasks the secret.
         found = {n: v for n, v in server.environment.items() if n != "TFRING_X_FUNCTION_SECRET"}
         return JobOptions(
             slots=slots,
@@ -91,11 +91,11 @@ class Wishes:
 
 
 def function_server(call: bytes, tunnels: TaskTunnels) -> FunctionServer:
-    """Returns what gives ranks the function, at the address where tasks find this process.
+    """Returns the server of the function for ranks, at the address where tasks find this process.
 
     Args:
-        call: The function with its arguments.
-        tunnels: The tasks.
+        call: the function with its arguments.
+        tunnels: the tasks.
     """
     return FunctionServer(
         call,

@@ -14,7 +14,7 @@ from tfring.spark.task import serve
 from tfring.spark.tunnels import TaskTunnels
 
 _LOOK_SECONDS = 0.5
-# So long tasks have to end by themselves when the job is over; then Spark ends them.
+# Time for tasks to end by themselves after the job; then Spark ends them.
 _END_SECONDS, _CANCEL_SECONDS = 10.0, 30.0
 
 
@@ -22,23 +22,23 @@ def active_context() -> SparkContext:
     """Returns the Spark context of this process.
 
     Raises:
-        RuntimeError: There is none.
+        RuntimeError: there is none.
     """
     context = SparkContext._active_spark_context
     if context is None:
         raise RuntimeError(
-            "there is no SparkContext in this process: make one first, with "
-            "SparkSession.builder.getOrCreate(); a session of Spark Connect has none, and runs no "
-            "job of tfring"
+            "there is no SparkContext in this process. Make one first, with "
+            "SparkSession.builder.getOrCreate(). A session of Spark Connect has none and cannot "
+            "run a job of tfring"
         )
     return context
 
 
 def addresses(context: SparkContext) -> tuple[str, str]:
-    """Returns the address of this process as executors know it, and the one to listen at.
+    """Returns the address of this process for executors, and the address to listen at.
 
     Args:
-        context: The Spark context, whose own settings say it.
+        context: the Spark context; its settings give both.
     """
     conf = context.getConf()
     known = str(conf.get("spark.driver.host", "localhost"))
@@ -48,16 +48,16 @@ def addresses(context: SparkContext) -> tuple[str, str]:
 class Stage:
     """Tasks of Spark that work for one job, until `stop`.
 
-    They are a barrier stage: Spark starts all of them at once, or none. With dynamic allocation,
-    which Spark does not allow for such a stage, and in an elastic job, each starts when there is a
+    They are a barrier stage: Spark starts all of them at once, or none. Spark does not allow such a
+    stage with dynamic allocation. There, and in an elastic job, each task starts when there is a
     place.
 
     Args:
-        context: The Spark context.
-        tasks: How many there are.
-        meeting: How they reach this process.
-        barrier: Whether they need each other.
-        on_end: Called in some thread with why, when Spark has no more tasks for the job.
+        context: the Spark context.
+        tasks: the number of tasks.
+        meeting: how they reach this process.
+        barrier: whether they need each other.
+        on_end: called in some thread with the reason, when Spark has no more tasks for the job.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Stage:
         dynamic = str(context.getConf().get("spark.dynamicAllocation.enabled", "false"))
         self._barrier = barrier and dynamic.lower() != "true"
         self._group = f"tfring-{secrets.token_hex(8)}"
-        self._failure: BaseException | None = None  # set by the thread, when Spark's job is over
+        self._failure: BaseException | None = None  # set by the thread when Spark's job is over
         self._thread = InheritableThread(target=self._run, daemon=True)
         self._thread.start()
 
     def failure(self) -> BaseException | None:
-        """Returns why Spark has given the job up; None while it has not."""
+        """Returns why Spark has ended the job; None while it has not."""
         return self._failure
 
     def stop(self) -> None:
@@ -107,17 +107,17 @@ class Stage:
 
 
 def wait_for_tasks(tunnels: TaskTunnels, stage: Stage, number: int, seconds: float) -> list[Task]:
-    """Waits until there are enough tasks; returns them, those of one host one after the other.
+    """Waits until there are enough tasks; returns them, those of one host together.
 
     Args:
-        tunnels: Where they connect.
-        stage: The job of Spark.
-        number: How many are needed.
-        seconds: How long to wait.
+        tunnels: where they connect.
+        stage: the job of Spark.
+        number: how many are needed.
+        seconds: how long to wait.
 
     Raises:
-        TimeoutError: They did not come.
-        RuntimeError: Spark has given the job up, as the cause says.
+        TimeoutError: too few came in time.
+        RuntimeError: Spark has ended the job; the cause says why.
     """
     until = time.monotonic() + seconds
     while True:
@@ -131,8 +131,8 @@ def wait_for_tasks(tunnels: TaskTunnels, stage: Stage, number: int, seconds: flo
             raise RuntimeError(f"Spark could not start {number} tasks: {failure}") from failure
         if time.monotonic() >= until:
             raise TimeoutError(
-                f"of {number} tasks of Spark {len(newest)} have started within {seconds:g} s, and "
-                "each rank needs one: ask for fewer ranks (num_proc), give Spark more executors, "
+                f"only {len(newest)} of {number} Spark tasks started within {seconds:g} s, but "
+                "each rank needs one. Ask for fewer ranks (num_proc), give Spark more executors, "
                 "or wait longer (start_timeout)"
             )
         tunnels.wait(_LOOK_SECONDS)

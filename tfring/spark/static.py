@@ -33,36 +33,37 @@ def run(
 ) -> list[Any]:
     """Calls a function on several processes at once, each in a task of Spark, and waits for all.
 
-    The tasks are a barrier stage, which starts as a whole. tfring has to be installed on executors.
+    The tasks are a barrier stage, which starts as a whole. Executors need an installed tfring.
 
     Args:
-        fn: Any callable that cloudpickle can pickle; it calls `hvd.init` itself.
-        args: Its positional arguments, the same on every rank.
-        kwargs: Its keyword arguments.
-        num_proc: The number of ranks; None: `spark.default.parallelism`.
-        start_timeout: Seconds for Spark to start the tasks, and for ranks to find each other; None:
+        fn: any callable that cloudpickle can pickle; it calls `hvd.init` itself.
+        args: its positional arguments, equal on every rank.
+        kwargs: its keyword arguments.
+        num_proc: the number of ranks; None: `spark.default.parallelism`.
+        start_timeout: seconds for Spark to start the tasks, and for ranks to find each other; None:
             HOROVOD_SPARK_START_TIMEOUT, or 600.
-        use_mpi: Horovod's; True is refused: tfring needs no MPI here.
-        use_gloo: Horovod's; has no effect.
+        use_mpi: Horovod's; True is refused, because tfring needs no MPI here.
+        use_gloo: Horovod's; no effect.
         extra_mpi_args: Horovod's; refused, too.
-        env: Variables for all ranks, besides those of this process that TensorFlow and tfring read.
-        stdout: Where the output of ranks goes, with their numbers; None: that of this process.
-        stderr: The same for their error output.
-        verbose: 0: the output of ranks is not shown; 2: says on which host each rank is.
-        nics: Network interfaces to use between hosts, as "eth0,eth1"; None: what fits.
-        prefix_output_with_timestamp: Whether lines of output begin with the time.
-        executable: The Python of the ranks; None: that of Spark's tasks.
+        env: variables for all ranks, besides those of this process that TensorFlow and tfring read.
+        stdout: the destination of the ranks' output, with their numbers; None: that of this
+            process.
+        stderr: the same for their error output.
+        verbose: 0: hide the output of ranks; 2: print the host of each rank.
+        nics: network interfaces to use between hosts, as "eth0,eth1"; None: tfring chooses.
+        prefix_output_with_timestamp: whether lines of output begin with the time.
+        executable: the Python of the ranks; None: that of Spark's tasks.
 
     Returns:
-        What the function returned, by rank. Ranks of one host follow one another.
+        The function's results, by rank. Ranks of one host are consecutive.
 
     Raises:
-        RuntimeError: A rank failed, or its executor was lost; the rank's exception is the cause.
+        RuntimeError: a rank failed, or its executor was lost; the rank's exception is the cause.
         TimeoutError: Spark has started too few tasks in time.
     """
     del use_gloo
     if use_mpi or extra_mpi_args:
-        raise NotImplementedError("tfring.spark.run works without MPI: leave use_mpi=True out")
+        raise NotImplementedError("tfring.spark.run needs no MPI. Leave use_mpi=True out")
     wishes = Wishes(
         start_timeout=start_timeout,
         env=env,
@@ -90,7 +91,7 @@ def _run(call: bytes, num_proc: int | None, wishes: Wishes) -> list[Any]:
     context = active_context()
     number = context.defaultParallelism if num_proc is None else num_proc
     if number < 1:
-        raise ValueError(f"num_proc={number}: at least one rank is needed")
+        raise ValueError(f"num_proc={number}: it must be 1 or more")
     with contextlib.ExitStack() as at_end:
         tunnels = _StaticTunnels(*addresses(context))
         at_end.callback(tunnels.close)
@@ -105,7 +106,7 @@ def _run(call: bytes, num_proc: int | None, wishes: Wishes) -> list[Any]:
 
 
 def _slots(tunnels: _StaticTunnels, tasks: list[Task]) -> list[Slot]:
-    """Returns the ranks of the job, and tells the tasks of whose GPUs they see."""
+    """Returns the ranks of the job, and tells each task which GPUs its rank sees."""
     tunnels.workers = [Where(task.address, task.address, task.gpus) for task in tasks]
     placed = zip(tasks, places(tunnels.workers), strict=True)
     return [dataclasses.replace(slot, host=task.name) for task, slot in placed]

@@ -1,4 +1,4 @@
-"""Where estimators keep data, checkpoints and logs: Horovod's stores, on fsspec."""
+"""Holds data, checkpoints and logs of estimators: Horovod's stores, on fsspec."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["DBFSLocalStore", "FilesystemStore", "HDFSStore", "LocalStore", "Stor
 
 _TRAIN, _VAL, _TEST = "intermediate_train_data", "intermediate_val_data", "intermediate_test_data"
 _RUNS, _LOGS = "runs", "logs"
-# What Spark calls a file system that fsspec calls otherwise.
+# File systems that Spark names differently than fsspec.
 _OF_SPARK = {"s3": "s3a"}
 _DBFS = "/dbfs/"
 
@@ -21,23 +21,23 @@ _DBFS = "/dbfs/"
 class Store:
     """A folder that the program and all executors reach by the same name.
 
-    A path is of a folder that all hosts have, as NFS makes it, or of one host. "dbfs:/..." is
-    Databricks' file system, which all hosts have below /dbfs. Other URLs ("hdfs://...",
-    "s3://...") are for fsspec and Spark, who both have to know them.
+    A path means a folder of all hosts, such as one on NFS, or of a single host. "dbfs:/..." is
+    Databricks' file system, which all hosts have below /dbfs. Other URLs ("hdfs://...", "s3://...")
+    must be known to both fsspec and Spark.
 
     Args:
-        prefix_path: The folder: a path or a URL.
-        train_path: Where training data lies, if not below `prefix_path`.
-        val_path: The same for validation data.
-        test_path: The same for test data.
-        runs_path: The same for runs: their checkpoints and logs.
-        save_runs: Whether checkpoints and logs stay after the training.
-        storage_options: For fsspec's file system: keys, endpoints.
-        checkpoint_filename: The name of a run's model in its folder.
+        prefix_path: the folder: a path or a URL.
+        train_path: the folder of training data, if not below `prefix_path`.
+        val_path: the same for validation data.
+        test_path: the same for test data.
+        runs_path: the same for runs: their checkpoints and logs.
+        save_runs: whether checkpoints and logs stay after the training.
+        storage_options: for fsspec's file system: keys, endpoints.
+        checkpoint_filename: the name of a run's model in its folder.
         **other: Horovod's other parameters, also for fsspec's file system. A path takes none.
 
     Raises:
-        TypeError: There is no such parameter.
+        TypeError: there is no such parameter.
         ValueError: `checkpoint_filename` does not end in ".keras".
     """
 
@@ -65,8 +65,8 @@ class Store:
         self._checkpoint = checkpoint_filename or "checkpoint.keras"
         if not self._checkpoint.endswith(".keras"):
             raise ValueError(
-                f"checkpoint_filename={checkpoint_filename!r}: Keras keeps models in files that "
-                'end in ".keras"'
+                f'checkpoint_filename={checkpoint_filename!r}: it must end in ".keras", the '
+                "format of Keras models"
             )
 
     @classmethod
@@ -74,14 +74,14 @@ class Store:
         """Returns the store for a folder.
 
         Args:
-            prefix_path: The folder.
-            *args: As the store takes them.
-            **kwargs: As the store takes them.
+            prefix_path: the folder.
+            *args: as in the store.
+            **kwargs: as in the store.
         """
         return cls(prefix_path, *args, **kwargs)
 
     def _url(self, path: str) -> str:
-        """Returns a path as fsspec takes it; local ones without a scheme."""
+        """Returns a path for fsspec; local ones without a scheme."""
         if path.startswith("dbfs:/"):
             path = _DBFS + path.removeprefix("dbfs:").lstrip("/")
         local = path.removeprefix("file://")
@@ -95,19 +95,11 @@ class Store:
         return fsspec.core.url_to_fs(self.prefix_path, **self._options)[0]
 
     def path_in_filesystem(self, path: str) -> str:
-        """Returns a path of this store as its file system knows it, without a scheme.
-
-        Args:
-            path: What a method of this store has returned.
-        """
+        """Returns a path of this store in its file system's form, without a scheme."""
         return str(fsspec.core.url_to_fs(path, **self._options)[1])
 
     def path_for_spark(self, path: str) -> str:
-        """Returns a path of this store as Spark knows it.
-
-        Args:
-            path: What a method of this store has returned.
-        """
+        """Returns a path from a method of this store in Spark's form."""
         if path.startswith(_DBFS):
             return f"dbfs:/{path.removeprefix(_DBFS)}"
         scheme, found, rest = path.partition("://")
@@ -116,15 +108,15 @@ class Store:
         return f"{_OF_SPARK.get(scheme, scheme)}://{rest}"
 
     def get_train_data_path(self, idx: object = None) -> str:
-        """Returns where training data lies; `idx` tells several apart."""
+        """Returns the path of training data; `idx` distinguishes several."""
         return self._train if idx is None else f"{self._train}.{idx}"
 
     def get_val_data_path(self, idx: object = None) -> str:
-        """Returns where validation data lies; `idx` tells several apart."""
+        """Returns the path of validation data; `idx` distinguishes several."""
         return self._val if idx is None else f"{self._val}.{idx}"
 
     def get_test_data_path(self, idx: object = None) -> str:
-        """Returns where test data lies; `idx` tells several apart."""
+        """Returns the path of test data; `idx` distinguishes several."""
         return self._test if idx is None else f"{self._test}.{idx}"
 
     def saving_runs(self) -> bool:
@@ -144,7 +136,7 @@ class Store:
         return posixpath.join(self.get_run_path(run_id), self._checkpoint)
 
     def get_logs_path(self, run_id: str) -> str:
-        """Returns the folder with the logs of a run, as TensorBoard reads them."""
+        """Returns the folder with the logs of a run, for TensorBoard."""
         return posixpath.join(self.get_run_path(run_id), _LOGS)
 
     def get_checkpoint_filename(self) -> str:
@@ -152,31 +144,23 @@ class Store:
         return self._checkpoint
 
     def get_logs_subdir(self) -> str:
-        """Returns the name of the folder of logs in that of a run."""
+        """Returns the name of the log folder inside a run's folder."""
         return _LOGS
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or a folder.
-
-        Args:
-            path: Its path.
-        """
+        """Returns whether a path is an existing file or folder."""
         return bool(self.filesystem().exists(self.path_in_filesystem(path)))
 
     def read(self, path: str) -> bytes:
-        """Returns the content of a file.
-
-        Args:
-            path: Its path.
-        """
+        """Returns the content of a file."""
         return bytes(self.filesystem().cat_file(self.path_in_filesystem(path)))
 
     def write(self, path: str, content: bytes) -> None:
-        """Makes or replaces a file; in a local folder and an object store it is seen whole.
+        """Makes or replaces a file; local folders and object stores never show a part of it.
 
         Args:
-            path: Its path.
-            content: All of it.
+            path: its path.
+            content: all of it.
         """
         filesystem, place = self.filesystem(), self.path_in_filesystem(path)
         filesystem.makedirs(posixpath.dirname(place), exist_ok=True)
@@ -187,31 +171,17 @@ class Store:
             filesystem.pipe_file(place, content)
 
     def write_text(self, path: str, text: str) -> None:
-        """Makes or replaces a file.
-
-        Args:
-            path: Its path.
-            text: All of it.
-        """
+        """Makes or replaces a text file."""
         self.write(path, text.encode())
 
     def upload(self, folder: str, path: str) -> None:
-        """Copies what is in a local folder.
-
-        Args:
-            folder: The local folder.
-            path: The folder of this store.
-        """
+        """Copies the content of a local folder into a folder of this store."""
         filesystem, place = self.filesystem(), self.path_in_filesystem(path)
         filesystem.makedirs(place, exist_ok=True)
         filesystem.put(f"{folder}/", f"{place}/", recursive=True)
 
     def remove(self, path: str) -> None:
-        """Removes a file or a folder, if there is one.
-
-        Args:
-            path: Its path.
-        """
+        """Removes a file or a folder, if it exists."""
         filesystem, place = self.filesystem(), self.path_in_filesystem(path)
         if filesystem.exists(place):
             filesystem.rm(place, recursive=True)

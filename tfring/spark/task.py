@@ -1,7 +1,7 @@
-"""What a task of Spark does for a job: it starts an agent, and connects it with the program.
+"""The work of a Spark task for a job: it starts an agent, and connects it with the program.
 
-The agent is that of `tfring run` for a host (tfring/launch/agents/host_agent.py): it starts a
-rank when the program says so, and ends it when the connection ends, or this task.
+The agent is that of `tfring run` for a host (tfring/launch/agents/host_agent.py). It starts a rank
+when the program orders it, and ends it when the connection or this task ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["get_available_devices"]
 
 _CONNECT_SECONDS = 30.0
 _CHUNK = 1 << 16
-# Of no use to a rank; the first is a secret of Spark's.
+# Not for ranks; the first is a secret of Spark.
 _NOT_FOR_RANKS = (
     "PYTHON_WORKER_FACTORY_SECRET",
     "PYTHON_WORKER_FACTORY_PORT",
@@ -37,16 +37,16 @@ def serve(meeting: Meeting, needed: bool, partition: int, rows: Iterable[object]
     """Works for one job, until the program ends the connection. The function of a Spark task.
 
     Args:
-        meeting: Where to find the program.
-        needed: Whether the job fails without this task.
-        partition: The number of the task.
-        rows: Of the partition, of which there are none of interest.
+        meeting: where to find the program.
+        needed: whether the job fails without this task.
+        partition: the number of the task.
+        rows: of the partition; not used.
 
     Returns:
         Why it could not work, if it could not.
 
     Raises:
-        RuntimeError: The same for a task that is needed.
+        RuntimeError: the same, for a task that is needed.
     """
     for _ in rows:
         pass
@@ -58,7 +58,7 @@ def serve(meeting: Meeting, needed: bool, partition: int, rows: Iterable[object]
     except ConnectionError as error:
         why = (
             f"task {attempt} cannot reach the program at {meeting.address}:{meeting.port}: "
-            f"{error}; spark.driver.host has to be an address that executors reach, at any port"
+            f"{error}. Set spark.driver.host to an address that executors can reach at any port"
         )
         if needed:
             raise RuntimeError(why) from None
@@ -71,13 +71,13 @@ def serve(meeting: Meeting, needed: bool, partition: int, rows: Iterable[object]
 
 def _this_task(context: TaskContext, partition: int, channel: Channel) -> Task:
     gpus = context.resources().get("gpu")
-    address = channel.sock.getsockname()[0]  # this host, as the program's network knows it
+    address = channel.sock.getsockname()[0]  # this host, in the program's network
     addresses = () if gpus is None else tuple(map(str, gpus.addresses))
     return Task(partition, context.taskAttemptId(), str(address), addresses)
 
 
 def _work(channel: Channel, meeting: Meeting, task: Task) -> None:
-    """Says who this is, and passes on what the agent and the program say."""
+    """Says who this task is, and passes messages between the agent and the program."""
     channel.send(json.dumps(task.message()).encode())
     answer = json.loads(channel.receive(MAX_BYTES))
     if "env" not in answer:
@@ -103,7 +103,7 @@ def _work(channel: Channel, meeting: Meeting, task: Task) -> None:
 
 
 def _pass_on(channel: Channel, stdin: IO[bytes]) -> None:
-    """Gives the agent what the program says; its input ends with the connection."""
+    """Passes the program's messages to the agent; the agent's input ends with the connection."""
     with contextlib.suppress(OSError, IntegrityError), stdin:
         while True:
             data = memoryview(channel.receive(MAX_BYTES))
@@ -114,7 +114,7 @@ def _pass_on(channel: Channel, stdin: IO[bytes]) -> None:
 def _variables(meeting: Meeting, task: Task) -> dict[str, str]:
     """Returns the variables of the agent, which its rank inherits."""
     values = {name: text for name, text in os.environ.items() if name not in _NOT_FOR_RANKS}
-    # What the task can import the rank can, too: files that were sent with the program.
+    # The rank can import what the task can, also files that were sent with the program.
     own = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib"))
     folders = [os.path.abspath(one) for one in sys.path if one and not one.startswith(own)]
     values["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(folders))
@@ -127,5 +127,5 @@ def _variables(meeting: Meeting, task: Task) -> dict[str, str]:
 
 
 def get_available_devices() -> list[str]:
-    """Returns the GPUs that Spark has given to the task of this rank."""
+    """Returns the GPUs that Spark gave to the task of this rank."""
     return [gpu for gpu in os.environ.get(GPUS, "").split(",") if gpu]

@@ -1,4 +1,4 @@
-"""The tasks of Spark from the side of the program: connections to the agents that they start."""
+"""The program's side of Spark's tasks: connections to the agents that they start."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tfring.integration import LOST_CODE, Channel, IntegrityError, Links, fresh_
 from tfring.spark.meeting import MAX_BYTES, Meeting, Task
 
 _CHUNK = 1 << 16
-_SAY_SECONDS = 10.0  # for which a task may keep us waiting when it has connected
+_SAY_SECONDS = 10.0  # the longest silence of a new connection
 
 
 class TaskTunnel:
-    """See `Tunnel`: the connection to one task. Its two threads end with it.
+    """The connection to one task; see `Tunnel`. Its two threads end with it.
 
     Args:
-        task: Who it is.
-        channel: The connection.
-        on_end: Called when it has ended, in a thread of its own.
+        task: the task.
+        channel: the connection.
+        on_end: called at its end, in another thread.
     """
 
     def __init__(self, task: Task, channel: Channel, on_end: Callable[[TaskTunnel], None]) -> None:
@@ -46,22 +46,22 @@ class TaskTunnel:
         return LOST_CODE if self._ended.is_set() else None
 
     def begin(self, variables: Mapping[str, str]) -> None:
-        """Has the task start its agent.
+        """Makes the task start its agent.
 
         Args:
-            variables: For the agent and its rank.
+            variables: for the agent and its rank.
 
         Raises:
-            OSError: The connection has ended.
+            OSError: the connection has ended.
         """
         self._channel.send(json.dumps({"env": dict(variables)}).encode())
         threading.Thread(target=self._send, daemon=True).start()
 
     def refuse(self, why: str) -> None:
-        """Tells the task that there is nothing to do for it.
+        """Tells the task that there is no work for it.
 
         Args:
-            why: For its log.
+            why: for its log.
         """
         with contextlib.suppress(OSError):
             self._channel.send(json.dumps({"refused": why}).encode())
@@ -101,14 +101,14 @@ class TaskTunnel:
 
 
 class TaskTunnels:
-    """See `Tunnels`: takes the connections of the tasks of one job. All methods: any thread.
+    """Takes the connections of the tasks of one job; see `Tunnels`. Any thread may call any method.
 
     Attributes:
-        on_change: Called when a task has come or gone, in some thread.
+        on_change: called when a task has come or gone, in some thread.
 
     Args:
-        address: The address of this host, as executors know it.
-        bind_address: The address to listen at.
+        address: the address of this host, for executors.
+        bind_address: the address to listen at.
     """
 
     engine = "Spark"
@@ -117,20 +117,20 @@ class TaskTunnels:
         self.secret = fresh_secret()
         self.bind_address = bind_address
         self.on_change: Callable[[], None] = lambda: None
-        self._changed = threading.Condition()  # guards all below
-        self._tunnels: dict[str, TaskTunnel] = {}  # whose connections live, by the task's name
+        self._changed = threading.Condition()  # guards the attributes below
+        self._tunnels: dict[str, TaskTunnel] = {}  # open connections, by the task's name
         self._opened: set[str] = set()
         self._refusal = ""  # why no more tasks are taken
         self._links = Links(bind_address, self.secret, self._greet)
         self.meeting = Meeting(address, self._links.port, self.secret, uses_shim())
 
     def tasks(self) -> list[Task]:
-        """Returns the tasks that are there, in the order in which they came."""
+        """Returns the connected tasks, in the order of their arrival."""
         with self._changed:
             return [tunnel.task for tunnel in self._tunnels.values()]
 
     def wait(self, seconds: float) -> None:
-        """Waits until a task comes or goes, and at most so long."""
+        """Waits until a task comes or goes, at most `seconds`."""
         with self._changed:
             self._changed.wait(seconds)
 
@@ -145,27 +145,23 @@ class TaskTunnels:
         return tunnel
 
     def variables(self, task: Task) -> dict[str, str]:
-        """Returns what the rank of a task gets besides what all get. A subclass may know more.
-
-        Args:
-            task: The task.
-        """
+        """Returns variables for the rank of one task only. A subclass may add some."""
         return {"CUDA_VISIBLE_DEVICES": ",".join(task.gpus)} if task.gpus else {}
 
     def refuse_more(self, why: str) -> None:
-        """Takes no more tasks.
+        """Refuses further tasks.
 
         Args:
-            why: For their logs.
+            why: for their logs.
         """
         with self._changed:
             self._refusal = why
 
     def refuse(self, why: str) -> None:
-        """Takes no more tasks, and ends those that nobody has opened.
+        """Refuses further tasks, and ends those that are not in use.
 
         Args:
-            why: For their logs.
+            why: for their logs.
         """
         with self._changed:
             self._refusal = why
@@ -183,12 +179,12 @@ class TaskTunnels:
         self._links.close()
 
     def _greet(self, channel: Channel) -> None:
-        """Hears who has connected."""
+        """Learns who has connected."""
         try:
             channel.sock.settimeout(_SAY_SECONDS)
             task = Task.of(json.loads(channel.receive(MAX_BYTES)))
             channel.sock.settimeout(None)
-        except (OSError, IntegrityError, ValueError, KeyError, TypeError):  # it is no task
+        except (OSError, IntegrityError, ValueError, KeyError, TypeError):  # it is not a task
             channel.sock.close()
             return
         tunnel = TaskTunnel(task, channel, self._ended)
@@ -200,7 +196,7 @@ class TaskTunnels:
         if why:
             tunnel.refuse(why)
             return
-        if tunnel.poll() is not None:  # before it was known here, and so nobody has removed it
+        if tunnel.poll() is not None:  # it ended before it was listed, so nobody has removed it
             self._ended(tunnel)
         self.on_change()
 

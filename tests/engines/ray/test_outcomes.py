@@ -49,4 +49,4 @@ def test_the_cause_comes_before_what_follows_from_it(cause, said):
         text, _ = RanksFailed(dict(order), [3]).error()
         assert said in text.splitlines()[0], text
         assert "on rank 0: CoreError" in text and "on rank 1: AbortedError" in text
-        assert text.endswith("ranks that did not end and were ended: 3")
+        assert text.endswith("ranks that did not end, so tfring ended them: 3")

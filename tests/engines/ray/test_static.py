@@ -93,7 +93,7 @@ def test_objects_of_a_class_keep_their_state():
     assert executor.execute_single(lambda counter: counter.count) == 9
     executor.shutdown()
     executor.shutdown()
-    with pytest.raises(RuntimeError, match=r"call start\(\) first"):
+    with pytest.raises(RuntimeError, match=r"Call start\(\) first"):
         executor.run(_sum_of_ranks())
 
 
@@ -322,17 +322,23 @@ def test_many_tasks_in_a_row_leave_no_actor():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({}, "how many workers"),
+        ({}, "the number of workers is missing"),
         ({"num_workers": 2, "num_hosts": 1}, "give num_workers alone"),
         ({"num_workers": 0}, "num_workers=0"),
         ({"num_workers": 1, "gpus_per_worker": 1}, "give use_gpu=True"),
         ({"num_workers": 1, "gpus_per_worker": 0, "use_gpu": True}, "1 or more"),
         ({"num_hosts": 2, "placement_group_strategy": "PACK"}, "STRICT_SPREAD"),
-        ({"num_workers": 2, "max_workers": 4}, "max_workers=4 is of elastic jobs.*min_workers"),
-        ({"num_workers": 2, "reset_limit": 0}, "reset_limit=0 is of elastic jobs"),
-        ({"num_workers": 2, "cooldown_range": (1, 2)}, r"cooldown_range=\(1, 2\) is of elastic"),
-        ({"num_workers": 2, "elastic_timeout": 9}, "elastic_timeout=9 is of elastic jobs"),
-        ({"num_workers": 2, "override_discovery": False}, "override_discovery=False is of elastic"),
+        (
+            {"num_workers": 2, "max_workers": 4},
+            "max_workers=4 is for elastic jobs only.*min_workers",
+        ),
+        ({"num_workers": 2, "reset_limit": 0}, "reset_limit=0 is for elastic jobs only"),
+        ({"num_workers": 2, "cooldown_range": (1, 2)}, r"cooldown_range=\(1, 2\) is for elastic"),
+        ({"num_workers": 2, "elastic_timeout": 9}, "elastic_timeout=9 is for elastic jobs only"),
+        (
+            {"num_workers": 2, "override_discovery": False},
+            "override_discovery=False is for elastic",
+        ),
         ({"min_workers": 2, "num_hosts": 1}, "num_hosts=1 is of jobs that are not elastic"),
         ({"min_workers": 2, "num_slots": 1}, "num_workers_per_host=1 is of jobs that are not"),
         ({"min_workers": 2, "placement_group_strategy": "PACK"}, "placement_group_strategy='PACK'"),

@@ -59,7 +59,7 @@ def test_spark_gives_the_job_up(spark, tmp_path):
         wait_for(tmp_path, 2)
         spark.sparkContext.cancelAllJobs()
         job.join(SECONDS)  # before its ranks are told to stop
-    with pytest.raises(RuntimeError, match=r"Spark has given its job up: (?s:.*)cancelled"):
+    with pytest.raises(RuntimeError, match=r"Spark has ended its job: (?s:.*)cancelled"):
         job.results()
     assert "the job failed: Spark has given its job up" in output.getvalue()
 

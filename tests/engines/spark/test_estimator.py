@@ -205,7 +205,7 @@ def test_predictions_without_a_number(spark):
     assert [row["big__output"] is None for row in rows] == [True, False, False, False]
     holes = frame.withColumn("x", F.when(F.col("id") > 0, F.col("x")))
     predicted = KerasModel(model=_linear(), feature_columns=["x"], label_columns=["y"])
-    with pytest.raises(Exception, match=r"column 'x' has rows without a value \(null\)"):
+    with pytest.raises(Exception, match=r"column 'x' contains nulls"):
         predicted.transform(holes).collect()
 
 
@@ -265,7 +265,7 @@ def test_nothing_in_a_model_from_the_store_runs(spark, tmp_path):
     assert not ran.exists()
     assert model.getHistory()["loss"][0] < 1e-10, "its weights are the store's, which are right"
     store.write(path, model_bytes(_linear(3)))
-    with pytest.raises(ValueError, match=r"run_id='mine' from .*does not have the weights of this"):
+    with pytest.raises(ValueError, match=r"run_id='mine' from .*its weights do not fit this model"):
         estimator.fit(frame)
     store.write(path, b"no model")
     with pytest.raises(ValueError, match="run_id='mine'"):
@@ -298,7 +298,7 @@ def test_what_cannot_be_trained(spark, tmp_path):
     weights = keras.callbacks.ModelCheckpoint("x.weights.h5", save_weights_only=True)
     best = keras.callbacks.ModelCheckpoint("x.keras", "val_loss", save_best_only=True)
     for changed, kind, message in (
-        ({"store": None}, ValueError, "needs store: Where data"),
+        ({"store": None}, ValueError, "needs store: Holds data"),
         ({"loss": None}, ValueError, "needs loss"),
         ({"backend": SparkBackend(1)}, ValueError, "num_proc=1 and backend="),
         ({"feature_cols": ["a", "gone"]}, ValueError, r"no columns \['gone'\]"),
@@ -311,12 +311,12 @@ def test_what_cannot_be_trained(spark, tmp_path):
         ),
         ({"validation": "all"}, ValueError, "no rows to train with: .* validation='all'"),
         ({"label_cols": ["y", "a"]}, ValueError, "the model has 1 outputs"),
-        ({"feature_cols": ["x", "a"]}, ValueError, r"has 3 numbers there, .* \(2,\), takes 2"),
-        ({"transformation_removed_fields": ["a"]}, NotImplementedError, "has to keep the columns"),
+        ({"feature_cols": ["x", "a"]}, ValueError, r"have 3 numbers per row, .* \(2,\), takes 2"),
+        ({"transformation_removed_fields": ["a"]}, NotImplementedError, "must keep the columns"),
         ({"no_such": 1}, TypeError, "no parameter 'no_such'"),
         ({"random_seed": -1}, ValueError, "random_seed=-1"),
         ({"checkpoint_callback": weights}, ValueError, "without save_weights_only=True"),
-        ({"checkpoint_callback": best}, ValueError, "'val_loss', and there are no rows for"),
+        ({"checkpoint_callback": best}, ValueError, "'val_loss', but there are no validation rows"),
     ):
         with pytest.raises(kind, match=message):
             KerasEstimator(**{**good, **changed}).fit(frame)
@@ -330,7 +330,7 @@ def test_setters_of_horovod(spark):
     assert estimator.getShuffleBufferSize() == estimator.getShufflingBufferSize() == 7
     assert estimator.setParams(epochs=3, batch_size=5).getEpochs() == 3
     assert KerasModel().setLabelColoumns(["y"]).getLabelColumns() == ["y"]
-    with pytest.raises(NotImplementedError, match="has to keep the columns"):
+    with pytest.raises(NotImplementedError, match="must keep the columns"):
         estimator.setTransformationRemovedFields(["a"])
     with pytest.raises(TypeError, match="no parameter 'no_such'"):
         estimator.setParams(no_such=1)

@@ -122,7 +122,7 @@ def test_what_cannot_be_read(tmp_path):
 
     with pytest.raises(TypeError, match="column 'a' holds string"):
         data("texts", a=["x"]).columns(["a"])
-    with pytest.raises(ValueError, match="column 'a': its first row has no value"):
+    with pytest.raises(ValueError, match="column 'a': its first row is null"):
         data("first", a=pa.array([None, [1.0]])).columns(["a"])
     uneven = data("uneven", a=[[1.0, 2.0], [3.0]])
     with pytest.raises(ValueError, match=r"lists have the lengths \[1, 2\]"):
@@ -132,7 +132,7 @@ def test_what_cannot_be_read(tmp_path):
             ).passes(0)
         )
     missing = data("missing", a=[1.0, None])
-    with pytest.raises(ValueError, match="1 rows have no value"):
+    with pytest.raises(ValueError, match="1 rows are null"):
         list(
             RankRows(
                 missing, missing.columns(["a"]), rank=0, size=1, batch_size=2, memory_bytes=1 << 20

@@ -50,9 +50,10 @@ def _with_shim(script: str) -> str:
 def _without(name: str) -> str:
     """What a module says that needs a package which is not installed; "" if it is."""
     part = name.partition(".")[0]
-    package, text = {"ray": ("ray", "runs on Ray"), "spark": ("pyspark", "runs on Spark")}.get(
-        part, ("sys", "")
-    )
+    package, text = {
+        "ray": ("ray", "tfring.ray needs Ray"),
+        "spark": ("pyspark", "tfring.spark needs Spark"),
+    }.get(part, ("sys", ""))
     return "" if importlib.util.find_spec(package) else f"{text}, which is not installed"
 
 

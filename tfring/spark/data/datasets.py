@@ -15,14 +15,14 @@ def dataset(
     *,
     change: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """Returns the batches of a rank; each pass over it is the next pass over the rows.
+    """Returns the batches of a rank; each iteration is the next pass over the rows.
 
     Args:
-        rows: The rows.
-        columns: What they have.
-        arrange: Makes of a batch, a dictionary of tensors by column, what a model is given.
-        change: Gets each batch as a pandas data frame and returns it, perhaps changed; None: it
-            stays as it is.
+        rows: the rows.
+        columns: their columns.
+        arrange: turns a batch, a dictionary of tensors by column, into the model's arguments.
+        change: gets each batch as a pandas data frame and returns it, perhaps changed; None: no
+            change.
     """
     import tensorflow as tf
 
@@ -57,16 +57,16 @@ def _changed(
     rows = len(next(iter(batch.values())))
     if len(frame) != rows:
         raise ValueError(
-            f"transformation_fn returned {len(frame)} rows for {rows}: the number has to stay, "
-            "so that all ranks have as many batches"
+            f"transformation_fn returned {len(frame)} rows for {rows}. Keep the number of rows, "
+            "so that all ranks have the same number of batches"
         )
     for column in columns:
         array = np.stack(frame[column.name].to_list())
         if not np.can_cast(array.dtype, column.dtype, "same_kind"):
             raise TypeError(
                 f"transformation_fn made {array.dtype} of column {column.name!r}, which holds "
-                f"{column.dtype}: the type has to stay; cast the column of the data frame before "
-                f"the training, to float for example"
+                f"{column.dtype}. Keep the type, and cast the column of the data frame before the "
+                "training, for example to float"
             )
         found[column.name] = array.astype(column.dtype)
     return found

@@ -1,4 +1,4 @@
-"""Data frames of Spark as Parquet that the ranks can read."""
+"""Writes data frames of Spark as Parquet that the ranks can read."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Prepared(NamedTuple):
     """The data of a training, in a store.
 
     Attributes:
-        store: Where it lies.
-        train: The path of the training data.
-        validation: The path of the validation data; None: there is none.
-        columns: What each column holds.
-        rows: How many rows there are to train with.
+        store: the store.
+        train: the path of the training data.
+        validation: the path of the validation data; None: there is none.
+        columns: the type of each column.
+        rows: the number of training rows.
     """
 
     store: Store
@@ -45,11 +45,7 @@ def is_vector(kind: T.DataType) -> bool:
 
 
 def column(name: str) -> Any:
-    """Returns a column of any name; in others than these a dot would mean a field.
-
-    Args:
-        name: Its name.
-    """
+    """Returns a column of any name; without the quotes a dot would mean a field."""
     return F.col("`" + name.replace("`", "``") + "`")
 
 
@@ -57,11 +53,11 @@ def as_numbers(frame: Any, name: str) -> Any:
     """Returns a column as Parquet and pyarrow hold it: numbers, or lists of numbers.
 
     Args:
-        frame: The data frame.
-        name: The column.
+        frame: the data frame.
+        name: the column.
 
     Raises:
-        TypeError: It holds something else.
+        TypeError: the column holds something else.
     """
     kind = frame.schema[name].dataType
     if is_vector(kind):
@@ -72,8 +68,8 @@ def as_numbers(frame: Any, name: str) -> Any:
     inner = kind.elementType if isinstance(kind, T.ArrayType) else kind
     if isinstance(inner, T.DecimalType) or not isinstance(inner, _NUMBERS):
         raise TypeError(
-            f"column {name!r} holds {kind.simpleString()}, and estimators take numbers, vectors "
-            "and lists of numbers: cast it before"
+            f"column {name!r} holds {kind.simpleString()}, but estimators take numbers, vectors "
+            "and lists of numbers. Cast the column before fit"
         )
     return column(name)
 
@@ -92,18 +88,18 @@ def write(
     """Writes a data frame into a store.
 
     Args:
-        frame: The data frame.
-        store: The store.
-        columns: What the ranks need of it.
-        run_id: Tells data of different trainings apart.
-        validation: The part of the rows for validation; or the column that says which; None: none.
-        partitions: How many partitions the rows are dealt to, in random order; None: they stay.
-        memory_bytes: What a rank may hold of the rows when it reads them.
-        seed: Which rows are chosen; None: any.
+        frame: the data frame.
+        store: the store.
+        columns: those that the ranks need.
+        run_id: distinguishes data of different trainings.
+        validation: the part of the rows for validation, or the column that marks them; None: none.
+        partitions: the number of partitions for the rows, in random order; None: they stay.
+        memory_bytes: the most memory for rows when a rank reads them.
+        seed: of the choice of rows; None: any.
 
     Raises:
-        ValueError: A column is missing, or there are no rows.
-        TypeError: A column holds what cannot be trained with.
+        ValueError: a column is missing, or there are no rows.
+        TypeError: a column has a type that cannot be trained with.
     """
     missing = [name for name in columns if name not in frame.columns]
     if missing:
@@ -121,20 +117,20 @@ def write(
         writer.parquet(store.path_for_spark(path))
         if not _rows(store, path):
             raise ValueError(
-                f"there are no rows {use}: the data frame has none, or too few for "
+                f"there are no rows {use}: the data frame is empty, or has too few rows for "
                 f"validation={validation!r}"
             )
     return prepared(store, paths[0], paths[1] if held_out is not None else None, wanted)
 
 
 def prepared(store: Store, train: str, validation: str | None, columns: Sequence[str]) -> Prepared:
-    """Returns what is known of data that lies in a store.
+    """Returns the description of data in a store.
 
     Args:
-        store: The store.
-        train: The path of the training data.
-        validation: The path of the validation data; None: there is none.
-        columns: What the ranks need of it.
+        store: the store.
+        train: the path of the training data.
+        validation: the path of the validation data; None: there is none.
+        columns: those that the ranks need.
     """
     filesystem = store.filesystem()
     found = ParquetData(filesystem, store.path_in_filesystem(train))
@@ -145,9 +141,9 @@ def prepared(store: Store, train: str, validation: str | None, columns: Sequence
 
 
 def _sizes(memory_bytes: int) -> dict[str, int]:
-    """Returns how Parquet is to be written, so that it can be read with so much memory.
+    """Returns the sizes for writing Parquet that can be read with this much memory.
 
-    A reader holds a page of each column as a whole, and of a row group only what it reads of it.
+    A reader holds a whole page of each column, and the rows that it reads of a row group.
     """
     page = min(max(memory_bytes // 16, _PAGE_BYTES[0]), _PAGE_BYTES[1])
     group = min(max(memory_bytes // 4, _GROUP_BYTES[0]), _GROUP_BYTES[1])
@@ -168,10 +164,10 @@ def _split(frame: Any, validation: float | str | None, seed: int | None) -> tupl
                 f"validation={validation!r}: the data frame has no such column; it has "
                 f"{frame.columns}"
             )
-        # Null: to train with.
+        # Null means training.
         held = F.coalesce(column(validation).cast("double") > 0, F.lit(False))
         return frame.filter(~held), frame.filter(held)
     if not 0 < validation < 1:
-        raise ValueError(f"validation={validation}: it has to be more than 0 and less than 1")
+        raise ValueError(f"validation={validation}: it must be more than 0 and less than 1")
     train, held_out = frame.randomSplit([1 - validation, validation], seed)
     return train, held_out

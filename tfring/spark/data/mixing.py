@@ -1,4 +1,4 @@
-"""Pieces of rows into mixed rows, and into batches."""
+"""Mixes rows, and cuts them into batches."""
 
 from __future__ import annotations
 
@@ -7,26 +7,22 @@ from typing import Any
 
 import numpy as np
 
-# Some rows: of each column an array with the rows as its first dimension.
+# Rows: of each column an array whose first dimension is the rows.
 Rows = dict[str, np.ndarray[Any, Any]]
 
 
 def count(rows: Rows) -> int:
-    """Returns how many rows there are.
-
-    Args:
-        rows: Of at least one column.
-    """
+    """Returns the number of rows; there must be at least one column."""
     return len(next(iter(rows.values())))
 
 
 def mixed(pieces: Iterator[Rows], capacity: int, random: np.random.Generator) -> Iterator[Rows]:
-    """Yields rows in another order: each new one takes the place of one of those that wait.
+    """Yields rows in another order: each new row takes the place of a waiting one.
 
     Args:
-        pieces: The rows.
-        capacity: How many wait at most.
-        random: Says which goes.
+        pieces: the rows.
+        capacity: the most waiting rows.
+        random: chooses the row to yield.
     """
     waiting: Rows = {}
     used = 0
@@ -46,7 +42,7 @@ def mixed(pieces: Iterator[Rows], capacity: int, random: np.random.Generator) ->
                 waiting[name][places] = values[start : start + len(places)]
             yield gone
     order = random.permutation(used)
-    # In parts, so that the rest is not there twice.
+    # In parts, so the rest is not in memory twice.
     step = max(1, capacity // 8)
     for start in range(0, used, step):
         places = order[start : start + step]
@@ -57,8 +53,8 @@ def rebatched(pieces: Iterator[Rows], batch_size: int) -> Iterator[Rows]:
     """Yields rows in batches of one size; the last may be smaller.
 
     Args:
-        pieces: The rows.
-        batch_size: Rows of a batch.
+        pieces: the rows.
+        batch_size: rows of a batch.
     """
     parts: list[Rows] = []
     missing = batch_size

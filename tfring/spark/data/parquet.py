@@ -1,4 +1,4 @@
-"""The rows of a Parquet data set that are one rank's, in batches, with a bound on memory."""
+"""One rank's rows of a Parquet data set, in batches, within a memory limit."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pyarrow import parquet
 
 from tfring.spark.data.mixing import Rows, mixed, rebatched
 
-# Of the bound on memory: for rows that wait to be mixed, and for those that are being read. What is
-# read lies there as Arrow has it, as arrays, and as a batch at a time.
+# Parts of the memory limit: for rows that wait to be mixed, and for rows that are being read. The
+# latter exist as Arrow's data, as arrays, and as one batch at a time.
 _MIXING, _READING = 0.5, 0.125
 _READ_BUFFER = 1 << 16
 _LEAST_ROWS = 1
-# Of each row that waits numpy keeps its number in a random order.
+# numpy holds the number of each waiting row in a random order.
 _ORDER_BYTES = 8
 
 
@@ -26,9 +26,9 @@ class Column(NamedTuple):
     """A column of numbers.
 
     Attributes:
-        name: Its name.
-        dtype: Of the numbers, as numpy names it.
-        length: How many a row has, if it is a list; None: one.
+        name: its name.
+        dtype: numpy's name of the numbers' type.
+        length: the length of a row's list; None: one number.
     """
 
     name: str
@@ -37,12 +37,12 @@ class Column(NamedTuple):
 
     @property
     def row_bytes(self) -> int:
-        """The memory of a row."""
+        """The bytes of a row."""
         return int(np.dtype(self.dtype).itemsize * (1 if self.length is None else self.length))
 
 
 class RowGroup(NamedTuple):
-    """A part of a file that is read as one: which file, which of its parts, and how many rows."""
+    """A part of a file that is read at once: the file, the number of the part, and its rows."""
 
     file: str
     number: int
@@ -50,14 +50,14 @@ class RowGroup(NamedTuple):
 
 
 class ParquetData:
-    """A folder of Parquet files. Looked at once; read as often as one likes. Used by one thread.
+    """A folder of Parquet files. Lists it once; can be read repeatedly. Used by one thread.
 
     Args:
-        filesystem: Of fsspec.
-        path: The folder, as the file system knows it.
+        filesystem: of fsspec.
+        path: the folder, as the file system knows it.
 
     Raises:
-        FileNotFoundError: There is no Parquet file.
+        FileNotFoundError: there is no Parquet file.
     """
 
     def __init__(self, filesystem: Any, path: str) -> None:
@@ -75,14 +75,14 @@ class ParquetData:
         self.rows = sum(group.rows for group in self.groups)
 
     def columns(self, names: Sequence[str]) -> list[Column]:
-        """Returns what some columns hold; the length of lists is that of the first row.
+        """Returns the types of some columns; the length of lists is that of the first row.
 
         Args:
-            names: The columns.
+            names: the columns.
 
         Raises:
-            TypeError: One holds something else than numbers.
-            ValueError: There are no rows.
+            TypeError: one does not hold numbers.
+            ValueError: there are no rows.
         """
         if not self.groups:
             raise ValueError(f"there are no rows in {self.path}")
@@ -96,15 +96,15 @@ class ParquetData:
         """Reads a row group piece by piece.
 
         Args:
-            group: Which.
-            columns: What of it.
-            rows: Of a piece.
+            group: the row group.
+            columns: to read.
+            rows: of a piece.
 
         Raises:
-            ValueError: A value is missing, or a list has another length than the others.
+            ValueError: a value is missing, or a list's length differs from the others.
         """
         with self._filesystem.open(group.file, "rb") as file:
-            # A buffer, so that no column of the group is in memory as a whole.
+            # A buffer, so no column of the group is in memory as a whole.
             source = parquet.ParquetFile(file, buffer_size=_READ_BUFFER, pre_buffer=False)
             names = [column.name for column in columns]
             pieces = source.iter_batches(
@@ -115,21 +115,21 @@ class ParquetData:
 
 
 class RankRows:
-    """One rank's rows of a data set. All ranks have the same number, and so of batches.
+    """One rank's rows of a data set. All ranks have the same number of rows and batches.
 
-    Rows are counted in the order of the row groups, which is another one in each pass if they are
-    shuffled. Each rank takes as many after one another; the last may take some of the first ones
-    again. Shuffled rows are mixed with as many others as memory allows.
+    Rows are counted in the order of the row groups; a shuffle changes it in each pass. Each rank
+    takes the same number of consecutive rows; the last rank may take some of the first rows again.
+    Shuffled rows are mixed with as many others as memory allows.
 
     Args:
-        data: The data set.
-        columns: What of it.
-        rank: The rank.
-        size: How many ranks there are.
-        batch_size: Rows of a batch; the last of a pass may have fewer.
-        memory_bytes: The most memory for rows that this takes; but a batch has what it needs.
-        seed: For another order in each pass; None: rows stay in order.
-        mixing_rows: The most rows to mix; None: as memory allows.
+        data: the data set.
+        columns: to read.
+        rank: the rank.
+        size: the number of ranks.
+        batch_size: rows of a batch; the last of a pass may have fewer.
+        memory_bytes: the most memory for rows; a batch may need more.
+        seed: of the order in each pass; None: rows stay in order.
+        mixing_rows: the most rows to mix; None: as memory allows.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class RankRows:
         """Yields the batches of one pass.
 
         Args:
-            number: Which pass it is, from 0.
+            number: of the pass, from 0.
         """
         if self._seed is None:
             pieces = self._pieces(self._data.groups)
@@ -173,7 +173,7 @@ class RankRows:
         yield from rebatched(pieces, self._batch_size)
 
     def _pieces(self, groups: Sequence[RowGroup]) -> Iterator[Rows]:
-        """Yields this rank's rows of groups in an order, in pieces as they are read."""
+        """Yields this rank's rows of groups in an order, in the pieces that are read."""
         skip, left = self._rank * self.rows, self.rows
         if self._data.rows:
             skip %= self._data.rows
@@ -206,12 +206,12 @@ def _column_of(name: str, values: Any) -> Column:
     kind, length = values.type, None
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         if not values[0].is_valid:
-            raise ValueError(f"column {name!r}: its first row has no value (null)")
+            raise ValueError(f"column {name!r}: its first row is null. Drop or fill null rows")
         length, kind = len(values[0]), kind.value_type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise TypeError(
-            f"column {name!r} holds {values.type}, and estimators take numbers and lists of "
-            "numbers of one length: cast it, or make a vector of it"
+            f"column {name!r} holds {values.type}, but estimators take numbers and lists of "
+            "numbers of one length. Cast the column, or make it a vector"
         )
     return Column(
         name, "bool" if pa.types.is_boolean(kind) else str(kind.to_pandas_dtype().__name__), length
@@ -222,16 +222,18 @@ def _array(column: Column, values: Any, group: RowGroup) -> np.ndarray[Any, Any]
     """Returns values of a column as an array."""
     where = f"column {column.name!r} of {group.file}, row group {group.number}"
     if values.null_count:
-        raise ValueError(f"{where}: {values.null_count} rows have no value (null)")
+        raise ValueError(f"{where}: {values.null_count} rows are null. Drop or fill them")
     if column.length is None:
         return np.asarray(values.to_numpy(zero_copy_only=False))
     lengths = pc.unique(pc.list_value_length(values)).to_pylist()
     if lengths != [column.length]:
         raise ValueError(
-            f"{where}: lists have the lengths {sorted(lengths)}, and the first row of the data has "
-            f"{column.length}: all need one length"
+            f"{where}: lists have the lengths {sorted(lengths)}, but the first row of the data "
+            f"has {column.length}. Give all lists one length"
         )
     flat = values.flatten()
     if flat.null_count:
-        raise ValueError(f"{where}: {flat.null_count} numbers of its lists are missing (null)")
+        raise ValueError(
+            f"{where}: {flat.null_count} numbers in its lists are null. Drop or fill them"
+        )
     return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(values), column.length)

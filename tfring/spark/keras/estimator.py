@@ -49,7 +49,7 @@ _OBJECTS = (
     "checkpoint_callback",
     "transformation_fn",
 )
-# Arguments of Keras' `compile`, by whether there has to be one.
+# Arguments of Keras' `compile`, and whether each is required.
 _COMPILED = {
     "optimizer": True,
     "loss": True,
@@ -63,17 +63,17 @@ _COMPILED = {
 class KerasEstimator(Estimator):  # type: ignore[misc]
     """Trains a Keras model on the rows of a data frame, on several ranks; Horovod's parameters.
 
-    `fit(data_frame)` writes the columns that are needed as Parquet into the store, and trains in
-    tasks of Spark. Each rank reads its part while it trains, with no more memory than
-    `memory_bytes`. The result is a `KerasModel`.
+    `fit(data_frame)` writes the needed columns as Parquet into the store, and trains in tasks of
+    Spark. Each rank reads its part while it trains, within `memory_bytes`. The result is a
+    `KerasModel`.
 
     Args:
-        **params: Parameters, each with a setter and a getter; tfring/spark/keras/params.py and
+        **params: parameters, each with a setter and a getter; tfring/spark/keras/params.py and
             `tfring help spark` list them.
 
     Raises:
-        TypeError: There is no such parameter.
-        NotImplementedError: It is one of Horovod's that tfring does not have.
+        TypeError: there is no such parameter.
+        NotImplementedError: tfring does not support this parameter of Horovod.
     """
 
     def __init__(self, **params: Any) -> None:
@@ -85,16 +85,16 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
         """Sets parameters; returns this object.
 
         Args:
-            **params: As of the constructor.
+            **params: as in the constructor.
         """
         return set_params(self, ESTIMATOR, params)
 
     def fit_on_parquet(self, dataset_idx: object = None) -> KerasModel:
-        """Trains on Parquet files that are in the store already.
+        """Trains on Parquet files that are already in the store.
 
         Args:
-            dataset_idx: Which: `store.get_train_data_path(dataset_idx)` is their folder. Those for
-                validation are used if `validation` is set.
+            dataset_idx: which: `store.get_train_data_path(dataset_idx)` is their folder. The files
+                for validation are used if `validation` is set.
         """
         self._check()
         store = self._store()
@@ -108,7 +108,7 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
         return self._train(data, self._run_id())
 
     def _fit(self, dataset: Any) -> KerasModel:
-        """Called by `fit`, which Spark ML has."""
+        """Spark ML's `fit` calls it."""
         self._check()
         store, run_id = self._store(), self._run_id()
         per_process = self.getOrDefault("partitions_per_process")
@@ -128,14 +128,16 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
             for path in (store.get_train_data_path(run_id), store.get_val_data_path(run_id)):
                 try:
                     store.remove(path)
-                except Exception as error:  # of any file system; the model is worth more
+                except Exception as error:  # an error of any file system; the model is worth more
                     _log.warning("%s could not be removed from the store: %s", path, error)
 
     def _train(self, data: Prepared, run_id: str) -> KerasModel:
         custom = self.getOrDefault("custom_objects")
         model = self._needed("model")
         features, labels = self._needed("feature_cols"), self._needed("label_cols")
-        Arrangement.of(model, features, labels).check(data.columns)  # or every rank would find out
+        Arrangement.of(model, features, labels).check(
+            data.columns
+        )  # otherwise every rank would fail
         objects = {**_compiled(model, self), **{n: self.getOrDefault(n) for n in _OBJECTS}}
         optimizer = objects.pop("optimizer")
         plan = Plan(
@@ -152,7 +154,7 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
         results: list[Trained | None] = self._backend().run(train, args=(plan,), env=env)
         trained = results[0]
         assert trained is not None
-        model_of(trained.model, custom)  # or the first transform would find out
+        model_of(trained.model, custom)  # otherwise the first transform would fail
         return KerasModel(
             model=trained.model,
             feature_columns=list(features),
@@ -163,7 +165,7 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
         )
 
     def _model_to_train(self, model: Any, store: Store, run_id: str) -> bytes:
-        """Returns the model, with the weights of the run of this name if the store has it."""
+        """Returns the model, with the weights of this run if the store has it."""
         path = store.get_checkpoint_path(run_id)
         if not (self.isSet("run_id") and store.exists(path)):
             return model_bytes(model)
@@ -171,37 +173,36 @@ class KerasEstimator(Estimator):  # type: ignore[misc]
             return with_weights(model, store.read(path), self.getOrDefault("custom_objects"))
         except ValueError as error:
             raise ValueError(
-                f"KerasEstimator cannot go on with run_id={run_id!r} from {path}: {error}. Give it "
+                f"KerasEstimator cannot resume run_id={run_id!r} from {path}: {error}. Give it "
                 "the model of that run, or another run_id"
             ) from error
 
     def _check(self) -> None:
-        """Refuses what cannot be trained, before anything is written."""
+        """Refuses parameters that cannot be trained with, before anything is written."""
         model = self._needed("model")
         Arrangement.of(model, self._needed("feature_cols"), self._needed("label_cols"))
         _compiled(model, self)
         self._backend()
         seed = self.getOrDefault("random_seed")
         if seed is not None and seed < 0:
-            raise ValueError(f"random_seed={seed}: it has to be 0 or more")
+            raise ValueError(f"random_seed={seed}: it must be 0 or more")
         best = self.getOrDefault("checkpoint_callback")
         if getattr(best, "save_weights_only", False):
             raise ValueError(
-                "checkpoint_callback keeps the model that is the result: make it without "
-                "save_weights_only=True"
+                "checkpoint_callback must keep whole models. Make it without save_weights_only=True"
             )
         monitor = str(getattr(best, "monitor", ""))
         validates = self.getOrDefault("validation")
         if getattr(best, "save_best_only", False) and monitor.startswith("val_") and not validates:
             raise ValueError(
-                f"checkpoint_callback chooses by {monitor!r}, and there are no rows for "
-                "validation: set validation, or choose by 'loss'"
+                f"checkpoint_callback chooses by {monitor!r}, but there are no validation rows. "
+                "Set validation, or choose by 'loss'"
             )
 
     def _backend(self) -> Backend:
         backend, number = self.getOrDefault("backend"), self.getOrDefault("num_proc")
         if backend is not None and number is not None:
-            raise ValueError(f"num_proc={number} and backend={backend}: give one of them")
+            raise ValueError(f"num_proc={number} and backend={backend}: give only one of them")
         found: Backend = backend or SparkBackend(number)
         return found
 

@@ -1,4 +1,4 @@
-"""KerasModel: what an estimator has trained, as a transformer of Spark ML."""
+"""KerasModel: an estimator's trained model, as a transformer of Spark ML."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _PREDICTED = "__tfring_predicted"
 class KerasModel(Model):  # type: ignore[misc]
     """Adds the predictions of a Keras model to the rows of a data frame.
 
-    `transform(data_frame)` adds a column for each label, `LABEL__output`, of the type of the
-    label's column: a vector, a list, or a number if the model has one for a row. Whole numbers are
-    rounded. Where the label's column is a number, or is missing, and the model has several for a
-    row, they are a list.
+    `transform(data_frame)` adds a column for each label, `LABEL__output`, with the type of the
+    label's column: a vector, a list, or a number if the model has one per row. Integers are
+    rounded. The result is a list if the model has several numbers per row and the label's column is
+    a number or missing.
 
     Args:
-        **params: Parameters, each with a setter and a getter; tfring/spark/keras/params.py and
+        **params: parameters, each with a setter and a getter; tfring/spark/keras/params.py and
             `tfring help spark` list them.
     """
 
@@ -41,7 +41,7 @@ class KerasModel(Model):  # type: ignore[misc]
         """Sets parameters; returns this object.
 
         Args:
-            **params: As of the constructor.
+            **params: as in the constructor.
         """
         return set_params(self, MODEL, params)
 
@@ -53,7 +53,7 @@ class KerasModel(Model):  # type: ignore[misc]
         return model
 
     def _transform(self, dataset: Any) -> Any:
-        """Called by `transform`, which Spark ML has."""
+        """Spark ML's `transform` calls it."""
         model = self.getModel()
         features = self.getOrDefault("feature_columns")
         labels = self.getOrDefault("label_columns")
@@ -82,7 +82,7 @@ class KerasModel(Model):  # type: ignore[misc]
 
 
 def _kind(dataset: Any, label: str, output: Any) -> T.DataType:
-    """Returns the type of the predictions of an output, but for vectors, which come later."""
+    """Returns the type of the predictions of an output; vectors are converted later."""
     several = T.ArrayType(T.DoubleType())
     kind = dataset.schema[label].dataType if label in dataset.columns else None
     single = list(output.shape[1:]) in ([], [1])

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pyspark.ml.param import Param, Params
 
-# A parameter's name, its default and what it means.
+# Name of a parameter: its default and its meaning.
 Table = Mapping[str, tuple[Any, str]]
 Class = TypeVar("Class", bound=type)
 
@@ -15,12 +15,12 @@ MEMORY_BYTES = 256 << 20
 
 _EFFECTIVE: Table = {
     "num_proc": (None, "The number of ranks; None: spark.default.parallelism."),
-    "model": (None, "A Keras model that is built."),
-    "backend": (None, "What runs the training, a tfring.spark.backend.Backend; None: Spark."),
-    "store": (None, "Where data, checkpoints and logs lie: a Store, or a path for one."),
+    "model": (None, "A built Keras model with its inputs."),
+    "backend": (None, "Runs the training, a tfring.spark.backend.Backend; None: Spark."),
+    "store": (None, "Holds data, checkpoints and logs: a Store, or a path for one."),
     "custom_objects": (None, "Classes and functions that the model needs, by name."),
-    "optimizer": (None, "A Keras optimizer or its name; None: the one the model is compiled with."),
-    "loss": (None, "A loss, a name, or a list of them; None: the one of the compiled model."),
+    "optimizer": (None, "A Keras optimizer or its name; None: that of the compiled model."),
+    "loss": (None, "A loss, a name, or a list of them; None: that of the compiled model."),
     "loss_weights": (None, "The weight of each loss; None: those of the compiled model."),
     "metrics": (None, "Metrics or their names; None: those of the compiled model."),
     "feature_cols": (None, "The columns for the model's inputs, in their order."),
@@ -28,35 +28,41 @@ _EFFECTIVE: Table = {
     "sample_weight_col": (None, "The column with the weight of each row."),
     "label_shapes": (None, "The shape of each label, -1 for the rows; None: as in the data."),
     "validation": (None, "The part of the rows for validation, or the column that says which."),
-    "callbacks": (None, "Keras callbacks, for all ranks; TensorBoard for rank 0 alone."),
-    "checkpoint_callback": (None, "Keeps the model that is the result: a ModelCheckpoint."),
-    "batch_size": (32, "Rows of a batch of a rank."),
-    "val_batch_size": (None, "The same for validation; None: batch_size."),
-    "epochs": (1, "How often the training goes through the data."),
+    "callbacks": (None, "Keras callbacks, for all ranks; TensorBoard for rank 0 only."),
+    "checkpoint_callback": (None, "Chooses the resulting model: a ModelCheckpoint."),
+    "batch_size": (32, "Rows of a batch of one rank."),
+    "val_batch_size": (None, "batch_size for validation; None: batch_size."),
+    "epochs": (1, "The number of epochs."),
     "train_steps_per_epoch": (None, "Batches of an epoch; None: all rows of the rank."),
-    "validation_steps_per_epoch": (None, "The same for validation."),
-    "shuffle": (True, "Whether rows are mixed, in another order in each epoch."),
+    "validation_steps_per_epoch": (
+        None,
+        "Batches of a validation pass; None: all rows of the rank.",
+    ),
+    "shuffle": (True, "Whether to mix rows, in a different order in each epoch."),
     "shuffle_buffer_size": (None, "The most rows to mix; None: as memory_bytes allows."),
-    "memory_bytes": (MEMORY_BYTES, "The most memory of a rank for rows that wait."),
-    "partitions_per_process": (None, "Rows are dealt to so many partitions per rank first."),
+    "memory_bytes": (MEMORY_BYTES, "The most memory of a rank for waiting rows."),
+    "partitions_per_process": (
+        None,
+        "The number of partitions per rank for the rows before training.",
+    ),
     "transformation_fn": (None, "Gets each batch as a pandas data frame and returns it changed."),
     "gradient_compression": (None, "A hvd.Compression."),
     "backward_passes_per_step": (1, "Batches whose gradients are added up before an update."),
     "random_seed": (None, "For shuffling, splitting and the ranks' seeds."),
-    "run_id": (None, "The name of the run in the store; a run that is there is gone on with."),
-    "use_gpu": (True, "Whether each rank uses a GPU, where there are some."),
+    "run_id": (None, "The name of the run in the store; an existing run is resumed."),
+    "use_gpu": (True, "Whether each rank uses a GPU, if there are any."),
     "backend_env": (None, "Variables for all ranks."),
     "verbose": (1, "Of fit, on rank 0."),
 }
 
-# What Horovod takes besides, with its default and why it has no effect.
+# Further parameters of Horovod, with defaults and the reason why they have no effect.
 _SPARSE = "Has no effect: sparse vectors are written as lists of numbers."
 _PYARROW = "Has no effect: data is read with pyarrow, in the rank's own threads."
 _WITHOUT_EFFECT: Table = {
     "compress_sparse": (False, _SPARSE),
     "compress_sparse_cols": (False, _SPARSE),
     "data_module": (None, _PYARROW),
-    "inmemory_cache_all": (False, "Has no effect: memory_bytes is the most that is held."),
+    "inmemory_cache_all": (False, "Has no effect: memory_bytes is the limit."),
     "mp_start_method": (None, "Has no effect: no processes are started to read data."),
     "reader_pool_type": ("thread", _PYARROW),
     "train_async_data_loader_queue_size": (None, _PYARROW),
@@ -64,17 +70,17 @@ _WITHOUT_EFFECT: Table = {
     "val_async_data_loader_queue_size": (None, _PYARROW),
     "val_reader_num_workers": (2, _PYARROW),
 }
-# What Horovod takes besides and is refused.
+# Further parameters of Horovod that are refused.
 _REFUSED: Table = {
     "transformation_edit_fields": (
         None,
-        "transformation_fn has to keep the columns and their types",
+        "transformation_fn must keep the columns and their types",
     ),
-    "transformation_removed_fields": (None, "transformation_fn has to keep the columns"),
+    "transformation_removed_fields": (None, "transformation_fn must keep the columns"),
 }
 ESTIMATOR: Table = {**_EFFECTIVE, **_WITHOUT_EFFECT, **_REFUSED}
 
-# Of setters and getters whose names Horovod does not make of the parameter's: also these.
+# Setters and getters of Horovod whose names differ from the parameter's: additional ones.
 _METHODS = {
     "inmemory_cache_all": "InMemoryCacheAll",
     "label_columns": "LabelColoumns",  # Horovod's own spelling
@@ -86,12 +92,12 @@ _METHODS = {
 MODEL: Table = {
     "model": (None, "The trained Keras model, or its content as a .keras file."),
     "feature_columns": (None, "The columns for the model's inputs, in their order."),
-    "label_columns": (None, "The columns whose values it predicts, in the order of its outputs."),
-    "output_cols": (None, "The names of the new columns; None: the labels' and __output."),
+    "label_columns": (None, "The label columns, in the order of the model's outputs."),
+    "output_cols": (None, "The names of the new columns; None: the labels' with __output."),
     "custom_objects": (None, "Classes and functions that the model needs, by name."),
-    "history": (None, "What the training says of each epoch, by metric."),
+    "history": (None, "The values of each epoch, by metric."),
     "run_id": (None, "The name of the run in the store."),
-    "batch_size": (256, "Rows that are predicted at once."),
+    "batch_size": (256, "The number of rows to predict at once."),
 }
 
 
@@ -125,19 +131,21 @@ def set_params(target: Any, table: Table, given: Mapping[str, Any]) -> Any:
     """Sets parameters of an object; returns it.
 
     Args:
-        target: An object of a class with these parameters.
-        table: The parameters.
-        given: By name.
+        target: an object of a class with these parameters.
+        table: the parameters.
+        given: by name.
 
     Raises:
-        TypeError: There is no such parameter.
-        NotImplementedError: It is one of Horovod's that tfring refuses.
+        TypeError: there is no such parameter.
+        NotImplementedError: tfring refuses this parameter of Horovod.
     """
     for name, value in given.items():
         if name not in table:
             raise TypeError(f"{type(target).__name__} has no parameter {name!r}")
         if name in _REFUSED and value:
-            raise NotImplementedError(f"{name}={value!r} is not in tfring: {_REFUSED[name][1]}")
+            raise NotImplementedError(
+                f"tfring does not support {name}={value!r}: {_REFUSED[name][1]}"
+            )
     return target._set(**given)
 
 

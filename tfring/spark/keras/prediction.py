@@ -1,4 +1,4 @@
-"""What predicts in the tasks of Spark: a pandas function that loads a model once per process."""
+"""Predicts in the tasks of Spark: a pandas function that loads a model once per process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfring.spark.keras.shapes import Arrangement
 
 
 class _Loaded:
-    """The model that this process of Spark has used last. Of its only thread."""
+    """The last model of this Spark process. Of its only thread."""
 
     key = b""
     model: ClassVar[Any] = None
@@ -26,10 +26,10 @@ class Prediction:
     """Predicts the rows of a task.
 
     Args:
-        content: A broadcast of Spark with the model's bytes.
-        arrange: Makes its inputs of columns.
-        custom_objects: Classes and functions that it needs, by name.
-        batch_size: Rows that are predicted at once.
+        content: a broadcast of Spark with the model's bytes.
+        arrange: makes the model's inputs from columns.
+        custom_objects: the model's classes and functions, by name.
+        batch_size: the number of rows to predict at once.
     """
 
     def __init__(
@@ -45,15 +45,15 @@ class Prediction:
         self._batch_size = batch_size
 
     def of(self, schema: T.StructType) -> Any:
-        """Returns a function of columns, the features, whose value is a struct.
+        """Returns a function of the feature columns, whose value is a struct.
 
         Args:
-            schema: What the struct holds: the predictions of each output.
+            schema: of the struct: the predictions of each output.
         """
 
         def predict(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.DataFrame]:
             for columns in batches:
-                several = columns if isinstance(columns, tuple) else (columns,)  # of one feature
+                several = columns if isinstance(columns, tuple) else (columns,)  # one feature
                 yield self._predict(several, schema)
 
         return F.pandas_udf(predict, schema)
@@ -89,8 +89,8 @@ def _array(name: str, values: pd.Series) -> np.ndarray[Any, Any]:
     if values.dtype == object:
         if values.isna().any():
             raise ValueError(
-                f"column {name!r} has rows without a value (null), and a model predicts none: "
-                "leave them out, or fill them"
+                f"column {name!r} contains nulls, which the model cannot predict from. Drop or "
+                "fill those rows"
             )
         return np.stack(values.to_list())
     return np.asarray(values.to_numpy())
@@ -100,7 +100,7 @@ def _values(output: np.ndarray[Any, Any], kind: T.DataType) -> Any:
     if isinstance(kind, T.ArrayType):
         return list(output.reshape(len(output), -1).astype(np.float64))
     flat = output.reshape(-1)
-    if isinstance(kind, T.LongType):  # without a number (NaN) there is no value
+    if isinstance(kind, T.LongType):  # NaN has no integer value
         known = np.where(np.isfinite(flat), np.rint(flat), np.nan).astype(np.float64)
         return pd.array(known).astype("Int64")
     return flat.astype(np.float64)

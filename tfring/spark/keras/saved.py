@@ -1,4 +1,4 @@
-"""Models and what trains them as bytes, for processes elsewhere. All of it is the user's own."""
+"""Models and their training objects as bytes for other processes. All of it is the user's own."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def model_of(content: bytes, custom_objects: Mapping[str, Any] | None) -> Any:
     """Returns the Keras model in the content of a .keras file, not compiled.
 
     Args:
-        content: What `model_bytes` has returned.
-        custom_objects: Classes and functions of the user that it needs, by name.
+        content: the result of `model_bytes`.
+        custom_objects: the user's classes and functions for it, by name.
     """
     import keras
 
@@ -37,23 +37,23 @@ def model_of(content: bytes, custom_objects: Mapping[str, Any] | None) -> Any:
         path = os.path.join(folder, "model.keras")
         with open(path, "wb") as file:
             file.write(content)
-        # The user's own model, from the user's own program: what it brings along may run. One from
-        # a store is read by `with_weights` only.
+        # The user's own model, from the user's own program: its code may run. `with_weights` alone
+        # reads models from a store.
         return keras.saving.load_model(
             path, custom_objects=dict(custom_objects or {}), compile=False, safe_mode=False
         )
 
 
 def with_weights(model: Any, stored: bytes, custom_objects: Mapping[str, Any] | None) -> bytes:
-    """Returns `model_bytes` of a model with the weights of another, of which nothing is run.
+    """Returns `model_bytes` of a model with the weights of another; runs none of its code.
 
     Args:
-        model: The user's Keras model, which keeps its weights.
-        stored: A .keras file from a store, where others may write. Only its arrays are read.
-        custom_objects: Classes and functions of the user that the model needs, by name.
+        model: the user's Keras model; keeps its weights.
+        stored: a .keras file from a store, where others may write. Only its arrays are read.
+        custom_objects: the user's classes and functions for the model, by name.
 
     Raises:
-        ValueError: It does not have the weights of this model.
+        ValueError: the file's weights do not fit this model.
     """
     copy = model_of(model_bytes(model), custom_objects)
     with tempfile.TemporaryDirectory() as folder:
@@ -63,27 +63,23 @@ def with_weights(model: Any, stored: bytes, custom_objects: Mapping[str, Any] | 
         try:
             copy.load_weights(path)
         except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
-            raise ValueError(f"it does not have the weights of this model: {error}") from error
+            raise ValueError(f"its weights do not fit this model: {error}") from error
     return model_bytes(copy)
 
 
 def optimizer_config(optimizer: Any) -> Any:
-    """Returns an optimizer, or its name, as what can be sent.
-
-    Args:
-        optimizer: The optimizer.
-    """
+    """Returns an optimizer, or its name, in a form that can be sent."""
     import keras
 
     return keras.optimizers.serialize(keras.optimizers.get(optimizer))
 
 
 def optimizer_of(config: Any, custom_objects: Mapping[str, Any] | None) -> Any:
-    """Returns a new optimizer.
+    """Returns a new optimizer from the result of `optimizer_config`.
 
     Args:
-        config: What `optimizer_config` has returned.
-        custom_objects: Classes of the user that it needs, by name.
+        config: the result of `optimizer_config`.
+        custom_objects: the user's classes for it, by name.
     """
     import keras
 
@@ -94,18 +90,18 @@ def packed(objects: Mapping[str, Any], custom_objects: Mapping[str, Any] | None)
     """Returns objects of the user as bytes.
 
     Args:
-        objects: The objects, by name.
-        custom_objects: Classes and functions that they need, by name.
+        objects: the objects, by name.
+        custom_objects: the user's classes and functions for them, by name.
     """
     inner = cloudpickle.dumps(dict(objects))
     return bytes(cloudpickle.dumps((dict(custom_objects or {}), inner)))
 
 
 def unpacked(content: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns what `packed` has got. Loads Keras.
+    """Returns the arguments of `packed`. Loads Keras.
 
     Args:
-        content: The bytes, which come from the user's own program.
+        content: the bytes, from the user's own program.
     """
     import keras
 
@@ -115,15 +111,15 @@ def unpacked(content: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def compiled_with(model: Any, name: str, custom_objects: Mapping[str, Any] | None) -> Any:
-    """Returns what a model was compiled with; None if it was not.
+    """Returns an argument that a model was compiled with; None if it was not compiled.
 
     Args:
-        model: The Keras model.
-        name: An argument of `compile`, "optimizer" for example.
-        custom_objects: Classes and functions of the user that it may be, by name.
+        model: the Keras model.
+        name: an argument of `compile`, for example "optimizer".
+        custom_objects: the user's classes and functions, by name.
 
     Raises:
-        ValueError: It is a class or a function of the user that nobody has named.
+        ValueError: it is a class or a function of the user without a known name.
     """
     import keras
 
@@ -136,6 +132,6 @@ def compiled_with(model: Any, name: str, custom_objects: Mapping[str, Any] | Non
             return keras.saving.deserialize_keras_object(value)
     except TypeError as error:
         raise ValueError(
-            f"{name} of the compiled model is not known to Keras by its name: give it as {name}=, "
+            f"Keras does not know {name} of the compiled model by its name. Pass it as {name}=, "
             f"or name it in custom_objects ({error})"
         ) from error

@@ -12,22 +12,22 @@ Dims = tuple[int | None, ...]
 
 
 class Arrangement:
-    """Makes of a batch, a dictionary of tensors by column, what `fit` is given.
+    """Turns a batch, a dictionary of tensors by column, into the arguments of `fit`.
 
-    A column has the shape of the input of its place; several columns of one number each for a model
-    with one input lie side by side. With the shapes of lists all of this is known to Keras.
+    A column gets the shape of the input at its position. For a model with one input, several
+    columns of one number each lie side by side. Keras knows all of these shapes.
 
     Attributes:
-        features: The columns for the inputs.
+        features: the columns for the inputs.
 
     Args:
-        inputs: Shape and dtype of each input of the model, without the rows.
-        input_names: The keys of the inputs, if they are a dictionary.
-        output_names: The keys of the outputs, if they are a dictionary.
-        features: Their columns.
-        labels: Their columns.
-        label_shapes: The shape of each label, the first number for the rows; None: as it is.
-        weight: The column with weights.
+        inputs: shape and dtype of each input of the model, without the rows.
+        input_names: the keys of the inputs, if they are a dictionary.
+        output_names: the keys of the outputs, if they are a dictionary.
+        features: the inputs' columns.
+        labels: the outputs' columns.
+        label_shapes: the shape of each label, the first number for the rows; None: unchanged.
+        weight: the column with weights.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Arrangement:
         self._weight = weight
         if len(features) != len(inputs) and len(inputs) != 1:
             raise ValueError(
-                f"feature_cols={list(features)}, and the model has {len(inputs)} inputs: give one "
+                f"feature_cols={list(features)}, but the model has {len(inputs)} inputs. Give one "
                 "column for each, in their order"
             )
 
@@ -65,20 +65,20 @@ class Arrangement:
         """Returns the arrangement for a Keras model.
 
         Args:
-            model: The model.
-            features: As above.
-            labels: As above.
-            label_shapes: As above.
-            weight: As above.
+            model: the model.
+            features: as above.
+            labels: as above.
+            label_shapes: as above.
+            weight: as above.
 
         Raises:
-            ValueError: The model is not built, or has another number of inputs or outputs.
+            ValueError: the model is not built, or has a different number of inputs or outputs.
         """
         if not getattr(model, "inputs", None):
-            raise ValueError("the model has no inputs yet: begin it with keras.Input(shape)")
+            raise ValueError("the model has no inputs yet. Begin it with keras.Input(shape)")
         if len(labels) != len(model.outputs):
             raise ValueError(
-                f"label_cols={list(labels)}, and the model has {len(model.outputs)} outputs: give "
+                f"label_cols={list(labels)}, but the model has {len(model.outputs)} outputs. Give "
                 "one column for each, in their order"
             )
         tensors, input_names = _in_order(model.inputs, getattr(model, "_inputs_struct", None))
@@ -87,13 +87,13 @@ class Arrangement:
         return cls(inputs, input_names, output_names, features, labels, label_shapes, weight)
 
     def check(self, columns: Mapping[str, Column]) -> None:
-        """Compares what the columns hold with what the model takes.
+        """Compares the columns with the model's inputs.
 
         Args:
-            columns: By name; with the features.
+            columns: by name; includes the features.
 
         Raises:
-            ValueError: A row has more or fewer numbers than an input.
+            ValueError: a row has more or fewer numbers than an input.
         """
         lengths = [columns[name].length for name in self.features]
         sizes = [1 if length is None else length for length in lengths]
@@ -107,8 +107,8 @@ class Arrangement:
             wanted = math.prod(dim for dim in dims if dim is not None)
             if size != wanted:
                 raise ValueError(
-                    f"feature_cols={names}: a row has {size} numbers there, and input {number} of "
-                    f"the model, of shape {dims}, takes {wanted}: change the columns or the model"
+                    f"feature_cols={names} have {size} numbers per row, but input {number} of the "
+                    f"model, of shape {dims}, takes {wanted}. Change the columns or the model"
                 )
 
     def __call__(self, batch: dict[str, Any]) -> Any:
@@ -125,19 +125,11 @@ class Arrangement:
         return inputs, *(_structure(one, self._output_names) for one in (labels, weights))
 
     def by_name(self, values: Sequence[Any]) -> dict[str, Any]:
-        """Returns the values of the features as a batch.
-
-        Args:
-            values: In their order.
-        """
+        """Returns the values of the features, in their order, as a batch."""
         return dict(zip(self.features, values, strict=True))
 
     def inputs(self, batch: dict[str, Any]) -> Any:
-        """Returns what the model takes: a tensor, a tuple of them, or a dictionary.
-
-        Args:
-            batch: The tensors.
-        """
+        """Returns the model's inputs: a tensor, a tuple of them, or a dictionary."""
         import tensorflow as tf
 
         values = [tf.convert_to_tensor(batch[name]) for name in self.features]
@@ -152,11 +144,7 @@ class Arrangement:
         return _structure(shaped, self._input_names)
 
     def outputs(self, predicted: Any) -> list[Any]:
-        """Returns the outputs in the order of the labels.
-
-        Args:
-            predicted: What the model has returned.
-        """
+        """Returns the model's predictions in the order of the labels."""
         if self._output_names is not None:
             return [predicted[name] for name in self._output_names]
         return list(predicted) if isinstance(predicted, (list, tuple)) else [predicted]
@@ -172,23 +160,19 @@ class Arrangement:
 
 
 def outputs_of(model: Any) -> list[Any]:
-    """Returns the outputs of a model, without values, in the order of the labels.
-
-    Args:
-        model: The Keras model.
-    """
+    """Returns the outputs of a Keras model, without values, in the order of the labels."""
     return _in_order(model.outputs, getattr(model, "_outputs_struct", None))[0]
 
 
 def _in_order(tensors: list[Any], structure: Any) -> tuple[list[Any], list[str] | None]:
-    """Returns inputs or outputs as columns are named for them, and their keys in a dictionary.
+    """Returns inputs or outputs in the order of the columns, and their keys in a dictionary.
 
-    `model.inputs` and `model.outputs` have them in the order of sorted keys, and users name columns
-    in the order of the dictionary that they have written.
+    `model.inputs` and `model.outputs` have them in the order of sorted keys. Users name columns in
+    the order of the dictionary that they wrote.
 
     Args:
-        tensors: All of them.
-        structure: As the model takes or returns them; None: the model is not a functional one.
+        tensors: all of them.
+        structure: as the model takes or returns them; None: the model is not functional.
     """
     if not isinstance(structure, dict):
         return tensors, None
@@ -196,14 +180,14 @@ def _in_order(tensors: list[Any], structure: Any) -> tuple[list[Any], list[str] 
 
 
 def _structure(values: Sequence[Any], names: Sequence[str] | None) -> Any:
-    """Returns values as Keras takes them: a dictionary, a tuple, or the only one."""
+    """Returns values as Keras takes them: a dictionary, a tuple, or a single value."""
     if names is not None:
         return dict(zip(names, values, strict=True))
     return tuple(values) if len(values) > 1 else values[0]
 
 
 def _shaped(value: Any, dims: Dims) -> Any:
-    """Returns a tensor with the shape of an input; what has lengths of its own stays."""
+    """Returns a tensor with the shape of an input; ragged lengths stay."""
     import tensorflow as tf
 
     known: list[int] = [dim for dim in dims if dim is not None]

@@ -18,22 +18,22 @@ from tfring.spark.keras.shapes import Arrangement
 
 _log = logging.getLogger("tfring")
 
-# Of the memory for rows: what is not for training is for validation, whose rows are not mixed.
+# The part of the row memory for training. The rest is for validation, whose rows are not mixed.
 _TRAINING_PART = 0.75
 
 
 class Plan(NamedTuple):
-    """What all ranks do, in a form that is sent.
+    """The work of all ranks, in a form that is sent.
 
     Attributes:
-        model: The model's bytes.
-        optimizer: Its config.
-        objects: The rest of the user's, as `packed` returns it: a dictionary.
-        numbers: Parameters that are plain values, by name.
-        data: Where the rows lie.
-        features: Their columns.
-        labels: Their columns.
-        run_id: The name of the run.
+        model: the model's bytes.
+        optimizer: its config.
+        objects: the user's other objects: a dictionary, from `packed`.
+        numbers: plain parameters, by name.
+        data: the rows.
+        features: their columns.
+        labels: their columns.
+        run_id: the name of the run.
     """
 
     model: bytes
@@ -47,18 +47,14 @@ class Plan(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What rank 0 returns: the model's bytes, and what the training says of each epoch."""
+    """The result of rank 0: the model's bytes, and the values of each epoch."""
 
     model: bytes
     history: dict[str, list[float]]
 
 
 def train(plan: Plan) -> Trained | None:
-    """Trains; the function of every rank.
-
-    Args:
-        plan: What to do.
-    """
+    """Trains; every rank calls it."""
     hvd.init()
     numbers = plan.numbers
     if numbers["use_gpu"]:
@@ -84,7 +80,7 @@ def train(plan: Plan) -> Trained | None:
 
 
 def _fit(plan: Plan, model: Any, objects: dict[str, Any], folder: str) -> Trained | None:
-    """Fits the model, whose files are in a folder of this rank until then."""
+    """Fits the model; a folder of this rank holds its files meanwhile."""
     numbers, store, first = plan.numbers, plan.data.store, hvd.rank() == 0
     arrange = Arrangement.of(
         model, plan.features, plan.labels, objects["label_shapes"], numbers["sample_weight_col"]
@@ -110,8 +106,8 @@ def _fit(plan: Plan, model: Any, objects: dict[str, Any], folder: str) -> Traine
             content = file.read()
     elif best is not None:
         _log.warning(
-            "checkpoint_callback has kept no model, the last one is the result: it chooses by %r, "
-            "and the training says %s",
+            "checkpoint_callback has kept no model, so the result is the last one. It chooses by "
+            "%r, but the training reports %s",
             getattr(best, "monitor", None),
             sorted(history.history),
         )
@@ -123,7 +119,7 @@ def _fit(plan: Plan, model: Any, objects: dict[str, Any], folder: str) -> Traine
 
 
 def _scale_rate(optimizer: Any, callbacks: Sequence[Any] | None) -> None:
-    """Multiplies the learning rate by the number of ranks, as Horovod does; a schedule stays."""
+    """Multiplies the learning rate by the number of ranks, as Horovod does; leaves a schedule."""
     import keras
 
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
@@ -184,7 +180,7 @@ def _validation(plan: Plan, arrange: Arrangement, change: Callable[[Any], Any] |
 def _callbacks(
     plan: Plan, model: Any, given: Sequence[Any] | None, best: Any, folder: str
 ) -> list[Any]:
-    """Returns the callbacks of this rank; files are written by rank 0 alone."""
+    """Returns the callbacks of this rank; only rank 0 writes files."""
     import keras
 
     first, store = hvd.rank() == 0, plan.data.store
