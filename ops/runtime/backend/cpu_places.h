@@ -32,7 +32,7 @@ class CpuPlaces {
   void Run(uint64_t place, Collective collective, Ended ended);
   void GiveUp(uint64_t place);
 
-  // After an abort of the CPU backend: nothing waits for a place any more.
+  // After an abort of the CPU backend: from now on nothing waits for a place.
   void Open();
 
   // What the CPU backend reports to.

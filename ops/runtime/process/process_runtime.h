@@ -40,11 +40,11 @@ struct Topology {
   }
 };
 
-// The state of the present generation of this process, or the end of the last one.
+// The state of the current generation of this process, or the end of the last one.
 struct GenerationState {
   enum class Phase {
     kUp,
-    kBroken,  // a rank was lost or has left, or the runtime failed: not all ranks can meet any more
+    kBroken,  // a rank was lost or has left, or the runtime failed: not all ranks can meet
     kDown,    // it is over here, or there was none yet
   };
   uint64_t number = 0;  // 0: there was none yet
@@ -85,7 +85,7 @@ struct InitOptions {
   RecordOptions record;
 };
 
-// Begins and ends the generations of this process and knows the RankRuntime of the present one. The
+// Begins and ends the generations of this process and has the RankRuntime of the current one. The
 // only global object: created on first use, never destroyed. Init and Shutdown may follow each
 // other any number of times. Thread-safe.
 class TFRING_EXPORT ProcessRuntime {
@@ -102,16 +102,16 @@ class TFRING_EXPORT ProcessRuntime {
   // Waits at most 5 s for the end of an abandoned generation.
   void Shutdown(const std::string& error = "");
 
-  // Ends the generation of this number (0: the present one) without a goodbye and returns at once.
-  // Init may follow at once. All calls end exactly once: those without an outcome with Unavailable
-  // that names the lost ranks, or with Aborted and `why` if no rank is lost; a call whose data is
-  // on its way when its buffers are free; later calls with FailedPrecondition. The old runtime ends
-  // by itself and takes no part in the new one. Cuts a Shutdown short. Does nothing if no such
-  // generation is up. From any thread, also in a `done`.
+  // Ends the generation of this number (0: the current one) without a goodbye and returns at once.
+  // Init may follow at once. All calls end exactly once: those without a result with Unavailable
+  // that names the lost ranks, or with Aborted and `why` if no rank is lost; later calls with
+  // FailedPrecondition. A call whose data is on its way ends when its buffers are free. The old
+  // runtime ends by itself and takes no part in the new one. Cuts a Shutdown short. Does nothing if
+  // no such generation is up. From any thread, also in a `done`.
   void Abandon(const std::string& why, uint64_t generation = 0);
 
-  // Of the present generation, or the last one. Before a call ends because a rank was lost or has
-  // left, that is known here.
+  // Of the current generation, or the last one. Shows a lost or departed rank before any call ends
+  // because of it.
   GenerationState generation() const;
 
   // The highest id that a process set has had in this process, 0 if there was none.

@@ -19,11 +19,11 @@ class Steps {
  public:
   virtual ~Steps() = default;
   // The run that calls of compiled programs belong to; number 0 for none, or several at a time.
-  // Then a call of a step that has failed already is not refused, and belongs to the attempt that
-  // follows.
+  // With number 0 a call of a step that has failed already is not refused, but belongs to the next
+  // attempt.
   virtual StepRun Surrounding() = 0;
   // A call that belonged to the run has failed. The step may be over when the next program runs, so
-  // the run surrounds no program any more.
+  // from now on the run surrounds no program.
   virtual void OnProgramFailed(uint64_t run) = 0;
 };
 

@@ -8,9 +8,9 @@
 namespace tfring {
 
 // Which sizes, positions or pointers of a collective contradict each other, naming the tensor;
-// empty if all fit together. What users and peers say has been checked before a collective is
-// built, so that a contradiction is a mistake of this runtime. Backends assert that there is none,
-// because it would make them read or write memory that belongs to somebody else.
+// empty if all fit together. Values from users and peers are checked before a collective is built,
+// so a contradiction is a mistake of this runtime. Backends assert that the text is empty, because
+// a contradiction would make them read or write foreign memory.
 std::string FindContradiction(const Collective& collective);
 
 }  // namespace tfring

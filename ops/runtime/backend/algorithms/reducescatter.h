@@ -8,10 +8,10 @@
 
 namespace tfring {
 
-// What the schedule of a reducescatter depends on: how many bytes the block of every position has,
-// of which it gets the sum. The input consists of the blocks in order of position and is never
-// written; the output is the own block. Blocks may be empty. Costs are those of one rank; S is the
-// size of the input, N the number of members.
+// What the schedule of a reducescatter depends on: the bytes of the block of every position. A
+// position gets the sum of its block. The input consists of the blocks in order of position and is
+// never written; the output is the rank's block. Blocks may be empty. Costs are those of one rank;
+// S is the size of the input, N the number of members.
 struct ReducescatterShape {
   int self = 0;
   std::vector<int64_t> block_bytes;

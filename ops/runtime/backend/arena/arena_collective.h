@@ -16,11 +16,11 @@
 namespace tfring {
 
 // This rank's part of a collective among ranks of one host, through their arenas. Every member
-// writes a header for the plan, with the small inputs that others read, and goes on when it has
-// seen those of the members from which it needs something; in a batch of a lock, of all.
-// ArenaAllreduce or ArenaExchange does the rest. All sums are in the canonical order and each is
-// computed once, or by all in the same way, so every rank has the same bits, whatever is fused and
-// whoever comes first.
+// writes a header for the plan, with the small inputs that others read. It continues when it has
+// seen the headers of the members from which it needs data; in a batch of a locked schedule, of all
+// members. ArenaAllreduce or ArenaExchange does the rest. All sums are in the canonical order and
+// each is computed once, or by all in the same way. So every rank has the same bits, whatever is
+// fused and whichever rank comes first.
 //
 // A rank leaves when it has read what it needs and staged what others need. A rank reuses a slot of
 // its arena once all readers of its old content are done. For earlier plans their `finished` field
@@ -59,8 +59,8 @@ class ArenaCollective {
   AskTimes entered() const { return told_ ? entered_ : AskTimes(); }
   std::vector<BadValues> TakeBadValues() { return data_.TakeBadValues(); }
 
-  // A rank that has to change something before this one can go on, and that does not wait for this
-  // one to do so.
+  // A rank that has to publish something before this one can continue, and that is not itself
+  // waiting for this one.
   Rank Awaited() const;
   std::vector<ArenaWait> Waits() const;
   // Bytes that a member reads from this rank in the current collective, and this rank from it.

@@ -25,7 +25,7 @@ namespace tfring {
 // lowers the counts of the steps that wait for it, and a count of zero makes a step ready. Sends to
 // one peer form a queue (a Lane), and so do receives from one peer, because a stream carries bytes
 // in one order: only the first step of a lane is under way, once it is ready, and it may stop after
-// any byte and go on later. Steps without a peer run as soon as they are ready. So every call of
+// any byte and continue later. Steps without a peer run as soon as they are ready. So every call of
 // Advance asks each lane to move what its stream takes or has, executes what became ready, and
 // returns; Run repeats this and, when nothing moves, spins for a moment and then sleeps until a
 // stream that a ready step needs can move bytes. Bytes go directly from and into the tensors; what

@@ -12,7 +12,8 @@
 namespace tfring {
 
 // Ends a locked schedule, on rank 0: collects the number of batches that each rank has entered, and
-// decides which of them run. Pure; part of the Negotiator.
+// decides which of them run. The calls of the others wait again: see the table in engine.h. Pure;
+// part of the Negotiator.
 class LockCoordinator {
  public:
   explicit LockCoordinator(int size) : frozen_(static_cast<size_t>(size)) {}

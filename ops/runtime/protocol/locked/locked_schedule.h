@@ -41,7 +41,7 @@ class LockedSchedule {
   // A batch that was entered has ended.
   void OnEnded() { --running_, ++activity_; }
 
-  // No batch is entered any more.
+  // From now on this rank enters no batch.
   void Freeze() { frozen_ = true; }
   bool frozen() const { return frozen_; }
 
@@ -50,7 +50,7 @@ class LockedSchedule {
   size_t batches() const { return batches_.size(); }  // of a round
   uint64_t SequenceOf(uint64_t number) const { return id_ + 1 + number; }
 
-  // Whether a call waits, or a batch that was entered waits for other ranks or for its data.
+  // Whether a call waits, or an entered batch waits for other ranks or for its data.
   bool waits() const { return !frozen_ && (waiting_ > 0 || running_ > 0); }
   // Changes with every batch that is entered or ends, and when something begins to wait.
   uint64_t activity() const { return activity_; }
@@ -81,13 +81,13 @@ class LockedSchedule {
   std::vector<Spread> spreads_;  // by batch of a round
 };
 
-// Says when something has waited too long in a locked schedule, so that the schedule should end:
+// Tells when something has waited too long in a locked schedule. The schedule should then end:
 // without it rank 0 sees which rank waits for which.
 class LockTimer {
  public:
   static constexpr Duration kPatience = 100 * kMillisecond;
 
-  // To be called after each change. `lock` may be null.
+  // Call it after each change. `lock` may be null.
   void Update(const LockedSchedule* lock, TimePoint now);
   void PutOff(Duration pause) { since_ += waits_ ? pause : 0; }
   TimePoint deadline() const { return waits_ ? since_ + kPatience : kNever; }

@@ -64,16 +64,16 @@ bool SameCollective(const Plan& a, const Plan& b);
 // Names one accepted call on this rank; never used again within a generation.
 using CallId = uint64_t;
 
-// How a plan came to be run. kEntered and kVoid: it is a batch of a lock. Before anything else its
-// members tell each other whether they enter it; if one does not (kVoid), it is recalled on all:
-// nothing is read or written, and its completion says so.
+// Why a rank runs a plan. kPlanned: rank 0 sent it. kEntered and kVoid: it is a batch of a locked
+// schedule. Its members first tell each other whether they enter it. If one does not (kVoid), it is
+// recalled on all: nothing is read or written, and its completion says so.
 enum class PlanEntry : uint8_t { kPlanned, kEntered, kVoid };
 
 // A plan as one rank runs it: with what that rank added when the plan arrived.
 struct PlanRun {
   Plan plan;
-  // Who takes part, ascending: the process set as of this plan without the absent, or the two of a
-  // send/recv. Empty if the plan is an error.
+  // The ranks that take part, ascending: the process set at this plan without the absent, or the
+  // two of a send/recv. Empty if the plan is an error.
   std::vector<Rank> members;
   std::vector<CallId> calls;  // calls[i] is this rank's call of plan.items[i]; none if kVoid
   PlanEntry entry = PlanEntry::kPlanned;

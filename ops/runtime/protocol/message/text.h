@@ -10,7 +10,7 @@ namespace tfring {
 // The length of a text that one rank tells all others.
 inline constexpr size_t kMaxReasonBytes = 1024;
 
-// The end of errors after which no collective of all ranks is possible any more.
+// The end of errors after which collectives of all ranks are no longer possible.
 inline constexpr char kWhatToDo[] = "unless the job is elastic, it must be started again";
 
 // Whether Python can decode it: no bytes that are not UTF-8, no overlong forms, no surrogates.

@@ -30,12 +30,12 @@ struct AttemptEnd {
 Status StepFailed(const std::string& what, const std::string& why);
 
 // Rank 0's knowledge of the attempts of each process set. All ranks begin in attempt 0. A rank
-// whose step fails leaves its attempt; with the first rank that leaves, or when ranks disagree in a
+// whose step fails leaves its attempt. When the first rank leaves, or when ranks disagree in a
 // step, the attempt is over for all of them, and each leaves it when it learns that. Ranks report
-// it in order with their requests, so rank 0 always knows to which attempt a request belongs.
-// Attempts are counted one by one: a rank that was several attempts behind fails as often as the
-// others did, so that all go on with the same one. Sets without a failure take no memory. Part of
-// the Sequencer.
+// this in order with their requests, so rank 0 always knows to which attempt a request belongs.
+// Attempts are counted one by one: a rank that is several attempts behind fails as often as the
+// others did, until all are in the same attempt. Sets without a failure take no memory. Part of the
+// Sequencer.
 class Attempts {
  public:
   // Ends the current attempt of the set. Ranks that are still in it get `why` as their error.

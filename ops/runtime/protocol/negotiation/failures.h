@@ -21,8 +21,8 @@ namespace tfring {
 // Ends calls with errors: requests that cannot count, tensors on which ranks disagree, what waits
 // for a rank that has left, and attempts of process sets whose step failed on a rank. When an
 // attempt is over, those of its tensors that are complete still run, on all ranks. All others end:
-// some rank will not ask for them any more. What is pending afterwards is of the next attempt. Part
-// of the Sequencer.
+// some rank will not ask for them again. Requests that are pending afterwards belong to the next
+// attempt. Part of the Sequencer.
 class Failures {
  public:
   Failures(const ProcessSets* sets, Readiness* readiness, Joins* joins, StallReports* stalls)

@@ -13,7 +13,7 @@
 namespace tfring {
 
 // Which ranks have joined which process set. A rank that has joined sends no requests for the set
-// until all its members have joined, and the others go on without it. A rank that has joined the
+// until all its members have joined, and the others continue without it. A rank that has joined the
 // global set is absent from every set. Part of the Sequencer.
 class Joins {
  public:

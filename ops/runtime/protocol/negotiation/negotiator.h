@@ -31,7 +31,8 @@ class Sequencer;
 // decides (see both). The negotiator connects the two: it encodes and decodes frames, passes rank
 // 0's own requests and plans directly, and makes every error of the protocol fatal, because ranks
 // that disagree on the order of plans would exchange each other's data. Pure: no thread, socket or
-// clock; the same calls give the same output. Part of the engine; lives for one generation.
+// clock; the same calls give the same output. The table in engine.h shows when a call is here. Part
+// of the engine; lives for one generation.
 class Negotiator {
  public:
   // What a call made necessary. Frames go out in order; plans run in order.

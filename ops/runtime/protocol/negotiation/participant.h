@@ -54,9 +54,9 @@ class Participant {
   // Hands over the attempts that this rank has left, because of others, since the last call.
   std::vector<AttemptEnd> TakeLeft() { return std::exchange(left_, {}); }
 
-  // Completes run->plan, whose items may be cache ids, and adds the members and the calls, which do
-  // not wait any more. Changes the process sets if the plan says so. Internal, and no call is
-  // taken, if the plan makes no sense here.
+  // Completes run->plan, whose items may be cache ids, and adds the members and the calls, which no
+  // longer wait. Changes the process sets if the plan says so. Internal, and no call is taken, if
+  // the plan makes no sense here.
   Status OnPlan(PlanRun* run);
 
   // The sequencer has evicted these ids: their requests go out in full. Internal for an id that was
