@@ -159,8 +159,7 @@ void Engine::OnSuspicion(Rank suspect, const Peers::Suspicion& suspicion) {
 }
 
 void Engine::OnShutdown(const std::string& exception) {
-  if (ending_.leaving()) return;
-  ending_.Leave(time_.now + (rank_ == 0 ? kSequencerStays : kDrainLimit));
+  if (!ending_.Leave(time_.now + (rank_ == 0 ? kSequencerStays : kDrainLimit))) return;
   if (negotiator_ != nullptr) negotiator_->StopLock({UnlockCause::kShutdown, ""}, time_.now);
   DrainNegotiator();
   const Departure own{rank_, Shortened(exception, kMaxDepartureError)};
@@ -212,27 +211,25 @@ void Engine::OnBrokenGroup(const Status& failure, const std::string& what) {
 }
 
 void Engine::EndOnPeerLoss(Rank peer, const std::string& reason) {
-  if (!ending_.ended().ok()) return;
   const Status why = texts_.Lost(peer, reason);
   ReportFault(peer, why);
   EndGeneration(why, peer);
 }
 
 void Engine::EndOnLeave(Rank peer, const std::string& what) {
-  if (!ending_.ended().ok()) return;
   const Status why = texts_.Left(peer, what);
   ReportFault(peer, why);
   EndGeneration(why, peer);
 }
 
 void Engine::EndOnError(const Status& status) {
-  if (!ending_.ended().ok()) return;
   ReportFault(rank_, status);
   EndGeneration(status, kNoRank);
 }
 
 void Engine::ReportFault(Rank rank, const Status& status) {
   if (rank_ == 0) return;  // rank 0 tells everybody when the generation ends
+  if (!ending_.ended().ok()) return;
   Frame fault;
   fault.type = FrameType::kFault;
   fault.rank = rank;
@@ -241,8 +238,8 @@ void Engine::ReportFault(Rank rank, const Status& status) {
 }
 
 void Engine::EndGeneration(const Status& why, Rank culprit) {
-  if (!ending_.ended().ok()) return;
-  ending_.End(why, peers_.InRange(culprit) && culprit != rank_ ? culprit : kNoRank);
+  const bool other = peers_.InRange(culprit) && culprit != rank_;
+  if (!ending_.End(why, other ? culprit : kNoRank)) return;
   if (rank_ == 0) {
     Frame abort;
     abort.type = FrameType::kAbort;
@@ -250,14 +247,13 @@ void Engine::EndGeneration(const Status& why, Rank culprit) {
     abort.status = why;
     frames_.Broadcast(abort);
   }
-  if (!ending_.aborted()) Abort(why);
+  Abort(why);
   plans_.EndHeld(why);
   Close(why);
 }
 
 void Engine::Abort(const Status& why) {
-  effects_.abort = why;
-  ending_.Abort();
+  if (ending_.Abort()) effects_.abort = why;
 }
 
 void Engine::Close(const Status& why) {

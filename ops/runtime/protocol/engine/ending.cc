@@ -2,22 +2,28 @@
 
 #include <utility>
 
+#include "ops/runtime/base/check.h"
 #include "ops/runtime/protocol/engine/limits.h"
 
 namespace tfring {
 
 void Ending::WantToLeave(const std::string& exception, TimePoint deadline) {
-  wanted_ = Wanted{exception, deadline};
+  if (!wanted_) wanted_ = Wanted{exception, deadline};
 }
 
-std::string Ending::TakeWanted() { return std::exchange(wanted_, std::nullopt)->exception; }
+std::string Ending::TakeWanted() {
+  TFRING_CHECK(wanted_.has_value()) << "this rank does not want to leave";
+  return std::exchange(wanted_, std::nullopt)->exception;
+}
 
-void Ending::Leave(TimePoint deadline) {
-  leaving_ = true;
+bool Ending::Leave(TimePoint deadline) {
+  if (std::exchange(leaving_, true)) return false;
   leave_deadline_ = deadline;
+  return true;
 }
 
 void Ending::Close(const Status& why, TimePoint now, int64_t progress) {
+  TFRING_CHECK(!why.ok()) << "closed without a reason";
   if (!closed_.ok()) return;
   closed_ = why;
   changed_ = true;
@@ -25,11 +31,15 @@ void Ending::Close(const Status& why, TimePoint now, int64_t progress) {
   drain_progress_ = progress;
 }
 
-void Ending::End(const Status& why, Rank culprit) {
+bool Ending::End(const Status& why, Rank culprit) {
+  TFRING_CHECK(!why.ok()) << "the generation ended without a reason";
+  if (!ended_.ok()) return false;
   ended_ = why;
   changed_ = true;
-  if (culprit == kNoRank) return;
-  (why.code() == StatusCode::kCancelled ? departed_ : lost_).insert(culprit);
+  if (culprit != kNoRank) {
+    (why.code() == StatusCode::kCancelled ? departed_ : lost_).insert(culprit);
+  }
+  return true;
 }
 
 bool Ending::DrainIsOver(TimePoint now, int64_t progress) {
@@ -51,6 +61,8 @@ void Ending::AddDeparted(Rank rank) {
 
 std::shared_ptr<const GenerationHealth> Ending::TakeHealth(const PeerTexts& texts,
                                                            Rank first_departed) {
+  TFRING_CHECK(ended_.ok() || (aborted_ && !closed_.ok()))
+      << "the generation has ended, but is not closed and aborted";
   if (!std::exchange(changed_, false)) return nullptr;
   auto health = std::make_shared<GenerationHealth>();
   health->lost.assign(lost_.begin(), lost_.end());

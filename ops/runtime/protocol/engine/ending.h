@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/runtime/base/status.h"
@@ -16,19 +17,20 @@ namespace tfring {
 
 // What this rank knows of the end of its generation.
 struct GenerationHealth {
-  Status error;            // not ok: collectives of all ranks are not possible any more, and why
-  std::vector<Rank> lost;  // the ranks whose loss ended it, ascending
+  Status error;                // not ok: why collectives of all ranks are no longer possible
+  std::vector<Rank> lost;      // the ranks whose loss ended it, ascending
   std::vector<Rank> departed;  // the other ranks that have left, ascending
 };
 
-// How far the generation has come to its end on this rank. It ends in three stages, each at most
-// once and in this order:
-//   closed:  no new calls, and those that wait end (after a shutdown here or on rank 0);
+// What has ended on this rank. Three facts, in any order; each is set at most once, by the first
+// call of Close, Abort or End, and later calls do nothing:
+//   closed:  this rank takes no new calls, and those that wait end (after a shutdown here or of
+//            rank 0);
 //   aborted: the backend was aborted, because a plan broke or a peer was lost; plans that still
 //            arrive are not run;
-//   ended:   the generation is over, and it is known why: every call that remains ends with that.
-// The end of the generation includes the other two. Plans that the backend has end with their
-// completions in any stage. Part of the engine.
+//   ended:   the generation is over, and the reason is known: every remaining call ends with it.
+// A generation that has ended is also closed and aborted at the end of that Step. Plans that the
+// backend runs end with their completions, whatever is set. Part of the engine.
 class Ending {
  public:
   const Status& closed() const { return closed_; }  // not ok: why new calls are refused
@@ -36,27 +38,31 @@ class Ending {
   const Status& ended() const { return ended_; }  // not ok: why the generation is over
   bool leaving() const { return leaving_; }       // this rank shuts down
 
-  // This rank wants to shut down, but a locked schedule has to end first, at the latest then.
-  // `exception` ends the process; "" for none.
+  // This rank wants to shut down after the locked schedule has ended, or at `deadline` in any case.
+  // `exception` ends the process; "" for none. Only the first call counts.
   void WantToLeave(const std::string& exception, TimePoint deadline);
   bool wants_to_leave() const { return wanted_.has_value(); }
   TimePoint wanted_deadline() const { return wanted_ ? wanted_->deadline : kNever; }
-  // Forgets that, and returns the exception.
+  // Clears that and returns the exception. Requires wants_to_leave().
   std::string TakeWanted();
 
-  // This rank leaves, and waits for other ranks until `deadline`.
-  void Leave(TimePoint deadline);
+  // This rank leaves, and waits for other ranks until `deadline`. False if it was leaving already.
+  [[nodiscard]] bool Leave(TimePoint deadline);
   TimePoint leave_deadline() const { return leave_deadline_; }
 
-  // From now on plans that run have to move data; `progress` of the backend differs if they do.
+  // `why` is not ok. From now on plans that run have to move data; `progress` of the backend
+  // changes if they do.
   void Close(const Status& why, TimePoint now, int64_t progress);
-  void Abort() { aborted_ = true; }
-  // `culprit` was lost, or has left if `why` is Cancelled; kNoRank for no other rank.
-  void End(const Status& why, Rank culprit);
+  // False if it was aborted already.
+  [[nodiscard]] bool Abort() { return !std::exchange(aborted_, true); }
+  // `why` is not ok. `culprit` was lost, or has left if `why` is Cancelled; kNoRank for no other
+  // rank. False if the generation had ended already.
+  [[nodiscard]] bool End(const Status& why, Rank culprit);
 
   // Plans that still run then are aborted, unless data moves.
   TimePoint drain_deadline() const { return drain_deadline_; }
-  // At the deadline: false if data has moved since the last time, and there is a new deadline.
+  // Call it at the deadline. If data has moved since the last call, sets a new deadline and returns
+  // false.
   bool DrainIsOver(TimePoint now, int64_t progress);
 
   // This process did not run for `pause`.
@@ -64,7 +70,7 @@ class Ending {
 
   void AddDeparted(Rank rank);
 
-  // Null if nothing has changed since the last time.
+  // Call it at the end of a Step. Null if nothing has changed since the last call.
   std::shared_ptr<const GenerationHealth> TakeHealth(const PeerTexts& texts, Rank first_departed);
 
  private:

@@ -104,18 +104,21 @@ bool Engine::InLockedSchedule(uint64_t sequence) const {
 void Engine::OnCompletion(const Completion& completion) {
   const uint64_t sequence = completion.sequence;
   if (completion.stage == CompletionStage::kLaunched) return OnLaunched(sequence);
-  if (completion.recalled || plans_.At(sequence).is_void) return OnRecalled(completion);
+  if (completion.recalled || plans_.At(sequence).state == PlanState::kVoid) {
+    return OnRecalled(completion);
+  }
   const RunningPlans::Plan plan = plans_.Take(sequence);
+  const bool launched = plan.state == PlanState::kLaunched;
   // A backend says Unimplemented where no member can run the plan. All of them find that out by
   // themselves before they move data, so the connections are intact.
   const bool in_lock = InLockedSchedule(sequence);
   const bool impossible =
-      completion.status.code() == StatusCode::kUnimplemented && !plan.launched && !in_lock;
+      completion.status.code() == StatusCode::kUnimplemented && !launched && !in_lock;
   if (completion.status.ok() || impossible) {
     plans_.EndCalls(plan.calls, impossible ? Unimplemented("cannot run " + plan.what + ": " +
                                                            completion.status.message())
                                            : OkStatus());
-    if (negotiator_ != nullptr && !plan.launched) {
+    if (negotiator_ != nullptr && !launched) {
       negotiator_->OnPlanDone(sequence, time_.now, impossible);
     }
     return;
@@ -135,8 +138,9 @@ void Engine::OnCompletion(const Completion& completion) {
 
 // The plan still runs, and may still fail, but other plans may follow it.
 void Engine::OnLaunched(uint64_t sequence) {
-  TFRING_CHECK(!std::exchange(plans_.At(sequence).launched, true))
-      << "plan " << sequence << " was launched twice";
+  PlanState& state = plans_.At(sequence).state;
+  TFRING_CHECK(state == PlanState::kRunning) << "plan " << sequence << " cannot be launched now";
+  state = PlanState::kLaunched;
   if (negotiator_ != nullptr) negotiator_->OnPlanDone(sequence, time_.now);
 }
 
@@ -234,7 +238,7 @@ void Engine::Run(PlanRun run) {
   RunningPlans::Plan plan;
   plan.calls = run.calls;
   plan.what = FirstAndMore(run.plan.items.front().name, run.plan.items.size());
-  plan.is_void = run.entry == PlanEntry::kVoid;
+  if (run.entry == PlanEntry::kVoid) plan.state = PlanState::kVoid;
   if (ending_.aborted()) return plans_.Park(sequence, std::move(plan));
   plans_.Add(sequence, std::move(plan));
   effects_.runs.push_back(std::move(run));
@@ -265,8 +269,8 @@ void Engine::OnRecalled(const Completion& completion) {
     return EndOnError(Internal("plan " + std::to_string(sequence) + " of a lock ended on " +
                                texts_.Name(rank_) + ", although not all ranks have entered it"));
   }
-  if (!running.is_void && negotiator_ != nullptr) {
-    running.parked = true;
+  if (running.state != PlanState::kVoid && negotiator_ != nullptr) {
+    running.state = PlanState::kParked;
     return;
   }
   const RunningPlans::Plan plan = plans_.Take(sequence);

@@ -53,8 +53,8 @@ struct Submission {
 };
 
 // What happened since the last Step. Completions are handled before submissions, so a name may be
-// submitted again together with the completion of its last call. (A caller with several threads
-// has to collect submissions first and completions second.)
+// submitted again together with the completion of its last call. A caller with several threads must
+// collect submissions first and completions second.
 struct EngineEvents {
   std::vector<Completion> completions;
   std::vector<ControlEvent> control;
@@ -62,16 +62,15 @@ struct EngineEvents {
   std::vector<Submission> submissions;
   bool shutdown = false;  // from now on this rank leaves; set once
   std::string error;      // with `shutdown`: the exception that ends the process; "" for none
-  // Somebody (a timeline, a report) needs to see requests: end the locked schedule, if there is
-  // one.
+  // A timeline or a report needs to see requests: end the locked schedule, if there is one.
   bool unlock = false;
   int64_t progress = 0;  // of the backend: changes when data has moved
 };
 
-// What has to be done now, in the order of the fields.
+// What the caller has to do now, in the order of the fields.
 struct EngineEffects {
   std::vector<std::pair<Rank, std::string>> frames;
-  // Not null: the process sets have changed. To be published before the runs start.
+  // Not null: the process sets have changed. Publish them before the runs start.
   std::shared_ptr<const ProcessSets> process_sets;
   // Each run goes to the backend, which reports a Completion, or two: with kLaunched other plans
   // may follow, with kEnded its calls end. A plan may end before those with lower numbers. One that
@@ -79,9 +78,9 @@ struct EngineEffects {
   // OkStatus itself.
   std::vector<PlanRun> runs;
   std::optional<Status> abort;  // abort the backend
-  // Not null: it has changed. To be published before a call ends.
+  // Not null: it has changed. Publish it before a call ends.
   std::shared_ptr<const GenerationHealth> health;
-  // This rank has left these attempts: to be noted before a call ends and its caller goes on.
+  // This rank has left these attempts. Note them before a call ends and its caller continues.
   std::vector<AttemptEnd> left;
   std::vector<std::pair<CallId, Status>> results;  // each call appears exactly once, ever
   std::vector<std::string> warnings;
@@ -97,11 +96,33 @@ struct EngineEffects {
 // frames, completions, lost peers, the time) and returns what is to be done about them. Step never
 // blocks and has no thread, socket or clock, so the simulator can drive it on virtual time.
 //
-// A call is always in one place: it waits in the Negotiator until a plan comes, runs with the
-// backend until the plan's completion, or, if its plan broke, is held until it is known which rank
-// is to blame (RunningPlans). Each of these ends with one result, and the end of the generation
-// ends them all: after a peer was lost every call, present or future, ends with Unavailable naming
-// that rank.
+// The states of a call, the owner of the call in each, and the events that move it on:
+//
+//   state     owner                    event                                       next
+//   waiting   Negotiator               a plan names it                          -> running
+//                                      its batch of a locked schedule is        -> entered
+//                                        complete on this rank
+//                                      its plan is an error, its attempt is     -> ended
+//                                        over, or Close
+//   running   RunningPlans, kRunning   a device has all of its plan's work      -> launched
+//                                      its plan succeeds                        -> ended
+//                                      its plan fails                           -> held
+//   launched  RunningPlans, kLaunched  its plan succeeds                        -> ended
+//                                      its plan fails                           -> held
+//   entered   RunningPlans, kRunning;  its batch succeeds                       -> ended
+//             LockedCalls keeps the    the backend returns its batch recalled,  -> parked
+//             request                    or the batch fails
+//                                      kUnlock: not all ranks have entered it   -> recalled
+//   parked    RunningPlans, kParked    kUnlock: not all ranks have entered it   -> waiting
+//                                      kUnlock: all ranks have                  -> held
+//                                      Close                                    -> ended
+//   recalled  Negotiator, as waiting;  the backend returns the batch; a result  -> waiting
+//             RunningPlans, kVoid        that comes before that is delayed
+//   held      RunningPlans             the generation ends: it is known which   -> ended
+//                                        rank is to blame
+//   ended     EngineEffects::results   each call once
+//
+// After a peer was lost every call, present or future, ends with Unavailable naming that rank.
 //
 // A rank that leaves says goodbye and takes no new calls, but runs the plans that rank 0 numbered
 // before it knew: rank 0 answers the goodbye, and its plans come before the answer. When rank 0

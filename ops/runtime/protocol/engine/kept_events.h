@@ -11,7 +11,8 @@
 namespace tfring {
 
 // Frames about requests and goodbyes that reached rank 0 during a locked schedule. Rank 0 reads
-// them when the schedule is over. Part of the engine.
+// them when the schedule is over. The table in engine.h shows the states of a call in a locked
+// schedule. Part of the engine.
 class KeptEvents {
  public:
   static bool Keeps(FrameType type);

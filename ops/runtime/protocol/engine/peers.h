@@ -66,7 +66,7 @@ class Peers {
   }
   // This process did not run for `pause`: no peer's silence is judged by that time.
   void PutOff(Duration pause);
-  // Control peers to which a heartbeat has to be sent now.
+  // Control peers to which this rank has to send a heartbeat now.
   std::vector<Rank> HeartbeatsDue(TimePoint now) const;
   // A control peer that has been silent for too long, or kNoRank.
   Rank Silent(TimePoint now) const;

@@ -42,7 +42,7 @@ void RunningPlans::EndHeld(const Status& why) {
 }
 
 void RunningPlans::Park(uint64_t sequence, Plan plan) {
-  plan.parked = true;
+  plan.state = PlanState::kParked;
   plans_[sequence] = std::move(plan);
 }
 
@@ -50,17 +50,18 @@ void RunningPlans::Recall(const std::vector<uint64_t>& sequences) {
   for (uint64_t sequence : sequences) {
     const auto it = plans_.find(sequence);
     if (it == plans_.end()) continue;
-    if (it->second.parked) {
+    if (it->second.state == PlanState::kParked) {
       plans_.erase(it);
       continue;
     }
     for (CallId id : it->second.calls) busy_[id] = sequence;
     it->second.calls.clear();
-    it->second.is_void = true;
+    it->second.state = PlanState::kVoid;
   }
   for (auto it = plans_.begin(); it != plans_.end();) {
-    if (it->second.parked) Hold(it->second.calls);
-    it = it->second.parked ? plans_.erase(it) : std::next(it);
+    const bool parked = it->second.state == PlanState::kParked;
+    if (parked) Hold(it->second.calls);
+    it = parked ? plans_.erase(it) : std::next(it);
   }
 }
 
@@ -73,8 +74,9 @@ void RunningPlans::Release(uint64_t sequence) {
 
 void RunningPlans::EndParked(const Status& why) {
   for (auto it = plans_.begin(); it != plans_.end();) {
-    if (it->second.parked) EndCalls(it->second.calls, why);
-    it = it->second.parked ? plans_.erase(it) : std::next(it);
+    const bool parked = it->second.state == PlanState::kParked;
+    if (parked) EndCalls(it->second.calls, why);
+    it = parked ? plans_.erase(it) : std::next(it);
   }
 }
 

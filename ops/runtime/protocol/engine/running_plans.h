@@ -14,16 +14,24 @@
 
 namespace tfring {
 
+// Only a plan on a device becomes kLaunched, and only a batch of a locked schedule kVoid or
+// kParked. A plan changes its state at most once: from kRunning.
+enum class PlanState {
+  kRunning,   // the backend has it
+  kLaunched,  // a device has all of its work: the sequencer no longer counts it
+  kVoid,      // the backend has it, but not all ranks have entered it: it has to come back recalled
+  kParked,    // the backend has returned it, recalled or failed, or never got it: the end of the
+              // locked schedule decides whether its calls wait again
+};
+
 // The plans that the backend has, and the calls that have left the Negotiator with a plan, until
-// each has its one result. Part of the engine.
+// each has its one result. The table in engine.h shows the states of a call. Part of the engine.
 class RunningPlans {
  public:
   struct Plan {
     std::vector<CallId> calls;
-    std::string what;       // "'x' and 3 more"
-    bool launched = false;  // a device has all of its work: the sequencer does not count it
-    bool is_void = false;   // of a locked schedule: it has to come back recalled
-    bool parked = false;    // it was recalled or has failed in a locked schedule
+    std::string what;  // "'x' and 3 more"
+    PlanState state = PlanState::kRunning;
   };
 
   void Add(uint64_t sequence, Plan plan) { plans_[sequence] = std::move(plan); }
@@ -52,7 +60,7 @@ class RunningPlans {
   // A locked schedule is over. The calls of these plans wait in the negotiator again; the other
   // plans that are parked have failed.
   void Recall(const std::vector<uint64_t>& sequences);
-  // The backend has no memory of the calls of this plan any more.
+  // The backend no longer uses memory of the calls of this plan.
   void Release(uint64_t sequence);
   void EndParked(const Status& why);
 
@@ -63,10 +71,10 @@ class RunningPlans {
   std::map<uint64_t, Plan> plans_;  // by sequence
   std::vector<CallId> held_;
   Status over_;  // not ok: why the generation is over
-  // Calls that wait again while the backend has their memory in a plan that is recalled. By call:
-  // the plan.
+  // Recalled calls: they wait again while the backend still has their memory. By call: the old
+  // plan.
   std::map<CallId, uint64_t> busy_;
-  std::vector<std::pair<CallId, Status>> delayed_;  // results of such calls
+  std::vector<std::pair<CallId, Status>> delayed_;  // results of calls in busy_
   std::vector<std::pair<CallId, Status>> results_;
 };
 
