@@ -79,9 +79,14 @@ CoordinatorEffects Coordinator::Step(TimePoint now, CoordinatorEvents events) {
   return std::move(effects_);
 }
 
-// Nobody could be heard, and nobody told, while the coordinator itself was stopped.
+// While the coordinator itself was stopped, it heard nobody and told nobody. So that time counts
+// for none of its limits. It does count where only the others need it: between two joins, in the
+// window of resets, for hosts that cool down and for leases that end.
 void Coordinator::Forgive(Duration pause) {
   for (auto& [id, process] : processes_) process.heard += pause;
+  for (auto& [id, ended] : ending_) ended.when += pause;
+  first_step_ += pause;
+  if (short_since_ != kNever) short_since_ += pause;
   advanced_at_ += pause;
   round_since_ += pause;
   formed_at_ += pause;

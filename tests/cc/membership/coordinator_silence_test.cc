@@ -207,6 +207,48 @@ TEST(TimeInWhichTheCoordinatorWasStoppedIsNobodysDelay) {
   EXPECT_TRUE(job.kills.empty());
 }
 
+// It was stopped for longer than it waits for workers, while it waited.
+TEST(TimeInWhichTheCoordinatorWasStoppedIsNoLackOfWorkers) {
+  CoordinatorOptions options = JobOf(2);
+  options.min_np = 2;
+  SmallJob job = RunningJob(options, 2, true);
+  job.End(2, 137);
+  job.Pass(10 * kSecond);
+  for (int i = 0; i < 2; ++i) {
+    job.now += options.min_wait + kSecond;
+    job.Pass(kSecond);
+    EXPECT_TRUE(!job.end);
+  }
+  job.Join(3, "b");
+  EXPECT_TRUE(job.Runs(2));
+}
+
+TEST(TimeInWhichTheCoordinatorWasStoppedIsNotPartOfTheFirstWait) {
+  CoordinatorOptions options = JobOf(2);
+  SmallJob job(options);
+  job.Join(1, "a");
+  job.Pass(kSecond);
+  job.now += options.start_wait + kSecond;
+  job.Pass(kSecond);
+  EXPECT_EQ(job.generation(), Generation{0});  // with one worker only
+  job.Join(2, "a");
+  EXPECT_EQ(job.coordinator.record().members.size(), size_t{2});
+}
+
+TEST(TimeInWhichTheCoordinatorWasStoppedFreesNoSlot) {
+  SmallJob job = RunningJob(JobOf(2), 2, true);
+  job.workers.at(2).silent = job.workers.at(2).deaf = true;
+  job.Stop(1, false, false, 2);  // worker 2 is taken for dead, and its agent says nothing
+  job.Pass(20 * kSecond);
+  ASSERT_TRUE(job.kills == Workers{2});
+  const size_t starts = job.starts.size();
+  job.now += 60 * kSecond;
+  job.Pass(2 * kSecond);
+  EXPECT_EQ(job.starts.size(), starts);
+  job.Pass(30 * kSecond);
+  EXPECT_EQ(job.starts.size(), starts + 1);
+}
+
 TEST(WhoDoesNotStopIsExcluded) {
   SmallJob job = RunningJob(JobOf(3), 3);
   job.workers.at(3).deaf = true;
