@@ -37,28 +37,27 @@ std::string WithoutNumbers(const std::string& cause) {
 }  // namespace
 
 Coordinator::Coordinator(const CoordinatorOptions& options)
-    : options_(options),
-      rebuilds_(options_.rebuild_wait > 0),
-      hosts_(options_.hosts),
-      next_worker_(options_.first_worker) {}
+    : options_(options), hosts_(options_.hosts), next_worker_(options_.first_worker) {
+  if (options_.rebuild_wait > 0) rebuilding_.emplace();
+}
 
 CoordinatorEffects Coordinator::Step(TimePoint now, CoordinatorEvents events) {
   now_ = now;
   effects_ = {};
-  if (first_step_ == kNever) {
-    first_step_ = now;
-  } else if (now - next_tick_ > kPause) {
-    Forgive(now - next_tick_);
+  if (ticks_.first == kNever) {
+    ticks_.first = now;
+  } else if (now - ticks_.next > kPause) {
+    Forgive(now - ticks_.next);
     // What came meanwhile is read first. Not each time, where every step comes late.
-    if (!forgave_) next_tick_ = After(now, kTick);
-    forgave_ = !forgave_;
+    if (!ticks_.forgave) ticks_.next = After(now, kTick);
+    ticks_.forgave = !ticks_.forgave;
   } else {
-    forgave_ = false;
+    ticks_.forgave = false;
   }
   const bool someone = events.hosts || !events.living.empty() || !events.reports.empty();
   if (events.hosts) SetHosts(std::move(*events.hosts));
   next_worker_ = std::max(next_worker_, events.last_worker + 1);
-  number_ = std::max(number_, events.last_generation);
+  last_generation_ = std::max(last_generation_, events.last_generation);
   for (const LivingProcess& living : events.living) OnLiving(living);
   for (const ProcessEnd& end : events.ends) OnEnd(end);
   for (Report& report : events.reports) OnReport(std::move(report));
@@ -66,11 +65,11 @@ CoordinatorEffects Coordinator::Step(TimePoint now, CoordinatorEvents events) {
     const auto found = processes_.find(worker);
     if (found == processes_.end()) continue;
     found->second.cut_off = true;
-    next_tick_ = now;
+    ticks_.next = now;
   }
-  if (rebuilds_ && StillRebuilds(someone)) return std::move(effects_);
-  if (phase_ != Phase::kOver && now >= next_tick_) {
-    next_tick_ = After(now, kTick);
+  if (rebuilding_ && StillRebuilds(someone)) return std::move(effects_);
+  if (phase() != Phase::kOver && now >= ticks_.next) {
+    ticks_.next = After(now, kTick);
     Expire();
     CheckLimits();
     StartWorkers();
@@ -79,23 +78,20 @@ CoordinatorEffects Coordinator::Step(TimePoint now, CoordinatorEvents events) {
   return std::move(effects_);
 }
 
-// While the coordinator itself was stopped, it heard nobody and told nobody. So that time counts
-// for none of its limits. It does count where only the others need it: between two joins, in the
-// window of resets, for hosts that cool down and for leases that end.
+// While the coordinator was stopped, it heard nobody and told nobody. So that time counts for no
+// limit that it sets to others. It does count where they used it: between two joins, in the window
+// of resets, for hosts that cool down and for leases that end.
 void Coordinator::Forgive(Duration pause) {
-  for (auto& [id, process] : processes_) process.heard += pause;
-  for (auto& [id, ended] : ending_) ended.when += pause;
-  first_step_ += pause;
-  if (short_since_ != kNever) short_since_ += pause;
-  advanced_at_ += pause;
-  round_since_ += pause;
-  formed_at_ += pause;
-  if (rebuilds_ && rebuilt_at_ != kNever) rebuilt_at_ += pause;
+  ticks_.Shift(pause);
+  if (rebuilding_) rebuilding_->Shift(pause);
+  for (auto& [id, process] : processes_) process.Shift(pause);
+  for (auto& [id, ending] : ending_) ending.Shift(pause);
+  std::visit([pause](auto& phase) { phase.Shift(pause); }, phase_);
 }
 
 void Coordinator::SetHosts(std::vector<HostSlots> hosts) {
   hosts_.Set(std::move(hosts));
-  if (rebuilds_) return;  // others are still to be told of
+  if (rebuilding_) return;  // others are still to be told of
   for (auto& [id, process] : processes_) {
     if (!hosts_.Has(process.place)) process.leaving = true;
   }
@@ -104,7 +100,7 @@ void Coordinator::SetHosts(std::vector<HostSlots> hosts) {
 void Coordinator::OnEnd(const ProcessEnd& end) {
   ending_.erase(end.worker);
   const auto found = processes_.find(end.worker);
-  if (found == processes_.end() || phase_ == Phase::kOver) {
+  if (found == processes_.end() || phase() == Phase::kOver) {
     over_.insert(end.worker);
     return;
   }
@@ -115,16 +111,16 @@ void Coordinator::OnEnd(const ProcessEnd& end) {
                           std::to_string(end.exit_code) +
                           (end.cause.empty() ? "" : ": " + end.cause);
   if (end.exit_code > 0) OnHostFailure(process.place.first);
-  if (rebuilds_) return;
+  if (rebuilding_) return;
   if (!CountWithoutInit(end, process)) {
-    EndJob(1, why + ", and so did " + std::to_string(without_init_ - 1) +
+    EndJob(1, why + ", and so did " + std::to_string(ended_without_init_ - 1) +
                   " before it, and none has called init: does the program call it? One that does "
                   "not cannot be run as an elastic job");
     return;
   }
   if (!end.cause.empty() && !CountCause(end, process)) {
-    EndJob(1, "the same error came " + std::to_string(same_causes_) + " times at " +
-                  PositionText(last_cause_at_) + ", last: " + why);
+    EndJob(1, "the same error came " + std::to_string(repeated_error_.times) + " times at " +
+                  PositionText(repeated_error_.at) + ", last: " + why);
     return;
   }
   if (IsMember(end.worker)) StartRound(why, true);
@@ -134,7 +130,7 @@ void Coordinator::OnEnd(const ProcessEnd& end) {
 // to wait for, and new ones would end as they did. False at the limit.
 bool Coordinator::CountWithoutInit(const ProcessEnd& end, const Process& process) {
   if (next_arrival_ > 1 || end.exit_code != 0 || process.leaving) return true;
-  return ++without_init_ < options_.same_error_limit;
+  return ++ended_without_init_ < options_.same_error_limit;
 }
 
 // Whether the job goes on after this error. One that comes again and again at one commit is the
@@ -142,27 +138,27 @@ bool Coordinator::CountWithoutInit(const ProcessEnd& end, const Process& process
 // keeps a new worker from joining others that train is its host's.
 bool Coordinator::CountCause(const ProcessEnd& end, const Process& process) {
   const bool member = IsMember(end.worker);
-  if (!member && phase_ == Phase::kRunning) return true;
+  if (!member && phase() == Phase::kRunning) return true;
   // A worker that fails has not reported its last commits, and a new one perhaps none: it has got
   // at least to where its generation began. That is further back if all were lost.
   const Position at = std::max(record_.position, process.last.position);
   std::string cause = WithoutNumbers(end.cause);
-  const bool same = cause == last_cause_ && !(last_cause_at_ < at);
-  if (same && member && last_cause_in_ == number_) return true;
-  same_causes_ = same ? same_causes_ + 1 : 1;
-  last_cause_ = std::move(cause);
-  if (!same) last_cause_at_ = at;
-  if (member) last_cause_in_ = number_;
-  return same_causes_ < options_.same_error_limit;
+  const bool same = cause == repeated_error_.text && !(repeated_error_.at < at);
+  if (same && member && repeated_error_.generation == last_generation_) return true;
+  repeated_error_.times = same ? repeated_error_.times + 1 : 1;
+  repeated_error_.text = std::move(cause);
+  if (!same) repeated_error_.at = at;
+  if (member) repeated_error_.generation = last_generation_;
+  return repeated_error_.times < options_.same_error_limit;
 }
 
 void Coordinator::OnReport(Report report) {
   const WorkerId id = report.worker;
-  if (phase_ == Phase::kOver) {
+  if (const auto* over = std::get_if<Over>(&phase_)) {
     Command exit;
     exit.kind = CommandKind::kExit;
-    exit.exit_code = over_with_.code;
-    exit.reason = over_with_.reason;
+    exit.exit_code = over->code;
+    exit.reason = over->reason;
     Tell(id, std::move(exit));
     return;
   }
@@ -175,7 +171,7 @@ void Coordinator::OnReport(Report report) {
     return;
   }
   if (found == processes_.end()) {
-    if ((report.state != WorkerState::kWaiting && !rebuilds_) || report.slot < 0) return;
+    if ((report.state != WorkerState::kWaiting && !rebuilding_) || report.slot < 0) return;
     next_worker_ = std::max(next_worker_, id + 1);
     found = processes_.emplace(id, Process()).first;
   }
@@ -187,16 +183,17 @@ void Coordinator::OnReport(Report report) {
   process.cut_off = false;
   process.leaving |= report.leaving;
   process.heard = now_;
-  if (rebuilds_) TakeRecord(std::move(report.record));
+  if (rebuilding_) TakeRecord(std::move(report.record));
   report.record = {};
   process.last = std::move(report);
-  reached_ = std::max(reached_, process.last.position);
+  newest_position_ = std::max(newest_position_, process.last.position);
   Command answer;
-  answer.generation = phase_ == Phase::kRunning && now_ >= publish_at_ ? record_.generation : 0;
+  answer.generation =
+      phase() == Phase::kRunning && now_ >= old_leases_end_ ? record_.generation : 0;
   answer.sequence = process.last.sequence;
   answer.sent_at = process.last.sent_at;
   effects_.commands.emplace_back(id, std::move(answer));
-  if (rebuilds_) return;
+  if (rebuilding_) return;
   if (IsMember(id)) OnMemberReport(process);
   if (now_ - process.told >= kRepairAfter) Repair(id, &process);
 }
@@ -205,22 +202,22 @@ void Coordinator::OnMemberReport(const Process& process) {
   const Report& report = process.last;
   if (report.generation != record_.generation) return;
   const bool stopped = report.state == WorkerState::kBroken;
-  if (phase_ == Phase::kRunning && report.step > best_step_) {
-    best_step_ = report.step;
-    advanced_at_ = now_;
+  if (Running* const run = running(); run != nullptr && report.step > run->best_step) {
+    run->best_step = report.step;
+    run->advanced_at = now_;
     suspects_.Clear();
   }
   const bool at_fault =
       report.state == WorkerState::kStopping || (stopped && !report.boundary && !report.done);
   // While the job waits for workers, signs of life repeat what has been judged.
-  if (at_fault && judged_ != number_) {
+  if (at_fault && suspects_judged_in_ != last_generation_) {
     suspects_.Accuse(report.worker, report.suspect);
     const auto suspect = processes_.find(report.suspect);
     if (suspect != processes_.end() && suspect->first != report.worker) {
       suspect->second.lost_in = record_.generation;
     }
   }
-  if (at_fault && (phase_ != Phase::kGathering || !ends_sent_)) {
+  if (at_fault && (gathering() == nullptr || !gathering()->ends_sent)) {
     StartRound("a collective failed on " + WorkerName(report.worker, process.place), true);
   } else if (stopped && report.boundary) {
     StartRound("workers come or go", false);
@@ -236,15 +233,15 @@ void Coordinator::Repair(WorkerId worker, Process* process) {
   Command command;
   command.generation = report.generation;
   if (active && (!IsMember(worker) || report.generation != record_.generation ||
-                 (phase_ == Phase::kGathering && ends_sent_))) {
+                 (gathering() != nullptr && gathering()->ends_sent))) {
     command.kind = CommandKind::kEnd;
-  } else if (stopped && phase_ == Phase::kForming && IsMember(worker) &&
+  } else if (stopped && phase() == Phase::kForming && IsMember(worker) &&
              report.generation < record_.generation) {
     command.kind = CommandKind::kPropose;
     command.record = record_;
-  } else if (phase_ == Phase::kRunning && report.state == WorkerState::kMesh) {
+  } else if (running() != nullptr && report.state == WorkerState::kMesh) {
     command.kind = CommandKind::kGo;
-  } else if (phase_ == Phase::kRunning && pending_ && !report.announced &&
+  } else if (running() != nullptr && running()->change_pending && !report.announced &&
              report.state == WorkerState::kRunning && RankOf(record_, worker) == 0) {
     command.kind = CommandKind::kChangePending;
   } else {
@@ -267,7 +264,7 @@ std::set<std::string> Coordinator::LostHosts() const {
 // A generation that advances is not broken up because one member is silent: a step needs them all.
 bool Coordinator::IsSilent(WorkerId worker, const Process& process, Duration limit) const {
   TimePoint heard = process.heard;
-  if (phase_ == Phase::kRunning && IsMember(worker)) heard = std::max(heard, advanced_at_);
+  if (running() != nullptr && IsMember(worker)) heard = std::max(heard, running()->advanced_at);
   return now_ - heard > limit;
 }
 
@@ -278,7 +275,7 @@ void Coordinator::Expire() {
     const bool lost_host = lost.count(process.place.first) != 0;
     if (process.cut_off && lost_host) {
       out.emplace_back(id, "has lost its connections");
-      publish_at_ = std::max(publish_at_, After(process.heard, options_.lease));
+      old_leases_end_ = std::max(old_leases_end_, After(process.heard, options_.lease));
       continue;
     }
     // One that lives may say nothing for long: it starts, or a call keeps Python's lock.
@@ -294,8 +291,8 @@ void Coordinator::Expire() {
     Evict(id, why);
     OnHostFailure(host);
   }
-  for (auto ended = ending_.begin(); ended != ending_.end();) {
-    ended = now_ - ended->second.when > kSlotLimit ? ending_.erase(ended) : std::next(ended);
+  for (auto ending = ending_.begin(); ending != ending_.end();) {
+    ending = now_ - ending->second.since > kSlotLimit ? ending_.erase(ending) : std::next(ending);
   }
 }
 
@@ -306,13 +303,18 @@ void Coordinator::CheckLimits() {
            "above why workers end");
     return;
   }
-  const bool gathering = phase_ == Phase::kGathering;
-  const bool forming = phase_ == Phase::kForming;
-  // A member that did not come to the commit at which the others stopped.
-  if (gathering && !ends_sent_ && now_ - round_since_ > options_.stop_limit / 2) SendEnds();
-  const Duration limit = gathering ? options_.stop_limit : options_.connect_limit;
-  const TimePoint since = gathering ? round_since_ : formed_at_;
-  if ((!gathering && !forming) || now_ - since <= limit) return;
+  if (Gathering* const gather = gathering()) {
+    // A member did not come to the commit at which the others stopped.
+    if (!gather->ends_sent && now_ - gather->since > options_.stop_limit / 2) SendEnds(gather);
+    EvictLate(gather->since, options_.stop_limit, true);
+  } else if (const auto* const forming = std::get_if<Forming>(&phase_)) {
+    EvictLate(forming->since, options_.connect_limit, false);
+  }
+}
+
+// Does without the members that have not stopped, or not connected, within `limit`.
+void Coordinator::EvictLate(TimePoint since, Duration limit, bool to_stop) {
+  if (now_ - since <= limit) return;
   std::vector<WorkerId> out;
   for (WorkerId member : member_ids_) {
     const auto found = processes_.find(member);
@@ -322,10 +324,10 @@ void Coordinator::CheckLimits() {
         process.last.state == WorkerState::kMesh && process.last.generation == record_.generation;
     // One that has stopped and is silent now cannot be in the next generation either.
     const bool stopped = HasStopped(process) && now_ - process.heard <= limit;
-    if (gathering ? !stopped : !connected) out.push_back(member);
+    if (to_stop ? !stopped : !connected) out.push_back(member);
   }
   for (WorkerId member : out) {
-    Evict(member, std::string(gathering ? "did not stop" : "did not connect") + " within " +
+    Evict(member, std::string(to_stop ? "did not stop" : "did not connect") + " within " +
                       SecondsText(limit));
   }
 }
@@ -356,7 +358,7 @@ void Coordinator::Remove(WorkerId worker) {
   ending_[worker] = {processes_.at(worker).place, now_};
   processes_.erase(worker);
   over_.insert(worker);
-  if (worker == kept_) kept_ = kNobody;
+  if (worker == handover_.giver) handover_.giver = kNobody;
 }
 
 void Coordinator::Tell(WorkerId worker, Command command) {
@@ -374,9 +376,8 @@ void Coordinator::Tell(WorkerId worker, CommandKind kind, std::string reason) {
 }
 
 void Coordinator::EndJob(int code, const std::string& reason) {
-  phase_ = Phase::kOver;
-  over_with_ = {code, reason};
-  effects_.end = over_with_;
+  phase_ = Over{code, reason};
+  effects_.end = CoordinatorEffects::End{code, reason};
   Command exit;
   exit.kind = CommandKind::kExit;
   exit.exit_code = code;

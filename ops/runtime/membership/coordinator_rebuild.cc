@@ -22,7 +22,7 @@ void Coordinator::OnLiving(const LivingProcess& living) {
   const auto found = processes_.find(id);
   if (found != processes_.end()) {
     found->second.started = true;
-  } else if (rebuilds_ && over_.count(id) == 0) {
+  } else if (rebuilding_ && over_.count(id) == 0) {
     Process process;
     process.place = living.place;
     process.heard = now_;
@@ -37,7 +37,7 @@ void Coordinator::OnLiving(const LivingProcess& living) {
 // Whether a worker may be in the job: one that has been in a generation, and of which this
 // coordinator has never heard, only while it rebuilds, or as a member of the newest generation.
 bool Coordinator::Adopt(WorkerId worker, const Report& report) const {
-  if (report.generation == 0 || rebuilds_) return true;
+  if (report.generation == 0 || rebuilding_) return true;
   const auto found = processes_.find(worker);
   if (found == processes_.end()) return false;
   return found->second.registered || (IsMember(worker) && report.generation <= record_.generation);
@@ -55,9 +55,10 @@ void Coordinator::TakeRecord(Record record) {
 
 // Whether it is too early to decide anything; `someone` was heard of in this Step.
 bool Coordinator::StillRebuilds(bool someone) {
-  if (someone && rebuilt_at_ == kNever) rebuilt_at_ = After(now_, options_.rebuild_wait);
-  if (now_ >= next_tick_) next_tick_ = After(now_, options_.rebuild_wait / 10);
-  if (now_ < rebuilt_at_) return true;
+  TimePoint& until = rebuilding_->until;
+  if (someone && until == kNever) until = After(now_, options_.rebuild_wait);
+  if (now_ >= ticks_.next) ticks_.next = After(now_, options_.rebuild_wait / 10);
+  if (now_ < until) return true;
   Rebuild();
   return false;
 }
@@ -66,10 +67,10 @@ bool Coordinator::StillRebuilds(bool someone) {
 // lost. A worker of an older one that is not in this one was taken for dead: its state may differ
 // at the same commit.
 void Coordinator::Rebuild() {
-  rebuilds_ = false;
+  rebuilding_.reset();
   if (next_worker_ > options_.first_worker) next_worker_ += kUnheardIds;
   // There was a generation, and nobody says who was in it.
-  const bool unknown = record_.generation == 0 && number_ != 0;
+  const bool unknown = record_.generation == 0 && last_generation_ != 0;
   std::vector<WorkerId> silent;
   std::vector<WorkerId> old;
   for (auto& [id, process] : processes_) {
@@ -80,11 +81,8 @@ void Coordinator::Rebuild() {
   for (WorkerId id : old) Evict(id, "was in an older generation than the newest");
   for (WorkerId id : silent) Evict(id, "says nothing to the new coordinator");
   if (record_.generation == 0) return;
-  number_ = std::max(number_, record_.generation);
-  ran_ = true;
-  phase_ = Phase::kForming;
-  formed_at_ = advanced_at_ = now_;
-  best_step_ = record_.position.step;
+  last_generation_ = std::max(last_generation_, record_.generation);
+  phase_ = Forming{now_};
   std::string lost;
   for (const Member& member : record_.members) {
     const auto found = processes_.find(member.worker);
@@ -97,7 +95,7 @@ void Coordinator::Rebuild() {
     const Report& last = found->second.last;
     const bool connected =
         last.state >= WorkerState::kSync && last.generation == record_.generation;
-    if (connected) phase_ = Phase::kRunning;
+    if (connected) phase_ = Running{record_.position.step, now_};
   }
   effects_.notes.push_back("generation " + std::to_string(record_.generation) + " of " +
                            std::to_string(record_.members.size()) +

@@ -12,45 +12,39 @@
 namespace tfring::membership {
 namespace {
 
-// For how long too few workers are nothing to speak of: while some are on their way, and else.
+// How long having too few workers is not logged: while some are starting, and otherwise.
 constexpr Duration kStarting = 30 * kSecond;
 constexpr Duration kSettled = 3 * kSecond;
 
 }  // namespace
 
 void Coordinator::Advance(uint64_t random) {
-  if (phase_ == Phase::kForming && AllConnected()) {
-    phase_ = Phase::kRunning;
-    ran_ = true;
-    pending_ = false;
-    best_step_ = record_.position.step;
-    advanced_at_ = now_;
+  if (phase() == Phase::kForming && AllConnected()) {
+    phase_ = Running{record_.position.step, now_};
     for (const Member& member : record_.members) Tell(member.worker, CommandKind::kGo);
   }
-  if (phase_ == Phase::kRunning) WatchForChanges();
-  if (phase_ == Phase::kRunning && AllStopped()) StartRound("all members have stopped", false);
-  if (phase_ == Phase::kGathering && AllStopped()) Close(random);
+  if (Running* const run = running()) WatchForChanges(run);
+  if (phase() == Phase::kRunning && AllStopped()) StartRound("all members have stopped", false);
+  if (phase() == Phase::kGathering && AllStopped()) Close(random);
 }
 
 // Ends the present generation. Where nothing failed, members stop by themselves.
 void Coordinator::StartRound(const std::string& why, bool failed) {
-  if (phase_ == Phase::kOver) return;
-  if (phase_ != Phase::kGathering) {
-    phase_ = Phase::kGathering;
-    round_since_ = now_;
-    ends_sent_ = false;
-    failed_ = false;
+  if (phase() == Phase::kOver) return;
+  if (phase() != Phase::kGathering) {
+    phase_ = Gathering{now_};
     if (record_.generation != 0) {
       effects_.notes.push_back("generation " + std::to_string(record_.generation) +
                                " ends: " + why);
     }
   }
-  failed_ = failed_ || failed;
-  if (failed && !ends_sent_) SendEnds();
+  Gathering* const gather = gathering();
+  gather->failed = gather->failed || failed;
+  if (failed && !gather->ends_sent) SendEnds(gather);
 }
 
-void Coordinator::SendEnds() {
-  ends_sent_ = true;
+void Coordinator::SendEnds(Gathering* gather) {
+  gather->ends_sent = true;
   for (WorkerId member : member_ids_) {
     const auto found = processes_.find(member);
     if (found == processes_.end()) continue;
@@ -61,19 +55,19 @@ void Coordinator::SendEnds() {
   }
 }
 
-// One that is still where it was before this generation has not heard of it, and has not moved.
+// A worker that still waits has not heard of this generation, so it applies no step of it.
 bool Coordinator::HasStopped(const Process& process) {
   const WorkerState state = process.last.state;
   return state == WorkerState::kBroken || state == WorkerState::kWaiting;
 }
 
-// Can be a member of the next generation, and has no reason to leave it. The others would wait for
-// one that is silent.
+// The worker can be a member of the next generation, and need not leave. A silent one is not ready:
+// the others would wait for it.
 bool Coordinator::IsReady(const Process& process) const {
   return process.registered && !process.leaving && HasStopped(process) && IsHeard(process);
 }
 
-// Of the `most` that came first, in the order in which they were started.
+// Counts the ready workers among the first `most` that need not leave, in the order of their ids.
 size_t Coordinator::CountReady(size_t most) const {
   size_t ready = 0;
   for (const auto& [id, process] : processes_) {
@@ -84,7 +78,7 @@ size_t Coordinator::CountReady(size_t most) const {
   return ready;
 }
 
-// Whether there is a process, ready or not, that need not leave.
+// Whether a process, ready or not, need not leave.
 bool Coordinator::AnyStays() const {
   return std::any_of(processes_.begin(), processes_.end(),
                      [](const auto& entry) { return !entry.second.leaving; });
@@ -106,7 +100,7 @@ bool Coordinator::AllConnected() const {
   });
 }
 
-// Of the members that live, there is one and all have come to the end of the training.
+// Whether at least one member lives, and all that live have come to the end of the training.
 bool Coordinator::AllDone() const {
   bool any = false;
   for (WorkerId member : member_ids_) {
@@ -118,8 +112,9 @@ bool Coordinator::AllDone() const {
   return any;
 }
 
-// The first of the leavers whose state is ahead of all states that stay, if somebody may come to
-// take it. A worker that wants to leave does not wait until others have been started.
+// Returns the first leaver with the newest state, if no worker that stays has that state and one
+// may come to take it; otherwise kNobody. A worker that wants to leave waits only for workers that
+// are there already.
 WorkerId Coordinator::AheadOfAllThatStay() const {
   const bool any_stays = AnyStays();
   Position best;
@@ -139,29 +134,29 @@ WorkerId Coordinator::AheadOfAllThatStay() const {
   return ahead;
 }
 
-// Where all that have the newest state leave, one of them is a member once more, whose state the
-// others take. It stays for good if its host may be used again.
+// If all workers with the newest state leave, one of them is a member once more and gives its state
+// to the others. It need not leave at all if its host may be used again.
 void Coordinator::KeepState() {
-  const WorkerId before = kept_;
-  kept_ = AheadOfAllThatStay();
-  if (kept_ == kNobody) return;
-  Process& process = processes_.at(kept_);
+  const WorkerId before = handover_.giver;
+  handover_.giver = AheadOfAllThatStay();
+  if (handover_.giver == kNobody) return;
+  Process& process = processes_.at(handover_.giver);
   if (!process.last.leaving && hosts_.Has(process.place) &&
       hosts_.Usable(now_, process.place.first)) {
     process.leaving = false;
-    kept_ = kNobody;
-  } else if (kept_ != before) {
-    effects_.notes.push_back("worker " + std::to_string(kept_) +
+    handover_.giver = kNobody;
+  } else if (handover_.giver != before) {
+    effects_.notes.push_back("worker " + std::to_string(handover_.giver) +
                              " leaves when another worker has its state, " +
                              PositionText(process.last.position));
   }
 }
 
-// Lets those go that want to, or have to, and have stopped.
+// Tells workers that must leave, or want to, to exit, once they have stopped.
 void Coordinator::DismissLeavers() {
   std::vector<WorkerId> leavers;
   for (const auto& [id, process] : processes_) {
-    const bool stopped = !IsMember(id) || (phase_ == Phase::kGathering && id != kept_);
+    const bool stopped = !IsMember(id) || (gathering() != nullptr && id != handover_.giver);
     if (process.leaving && stopped) leavers.push_back(id);
   }
   for (WorkerId leaver : leavers) {
@@ -175,35 +170,36 @@ void Coordinator::DismissLeavers() {
   }
 }
 
-// Everybody has stopped: the next generation, or the end, or waiting for more workers.
+// All members have stopped: ends the job, proposes the next generation or waits for more workers.
 void Coordinator::Close(uint64_t random) {
   if (AllDone()) {
     EndJob(0, "the training is over");
     return;
   }
-  // A replacement of all hosts takes two generations, and is one change.
-  const bool handed_over = hands_over_ && !failed_;
+  // A replacement of all hosts takes two generations, and counts as one change.
+  const bool handed_over = handover_.in_record && !gathering()->failed;
   JudgeSuspects();
   KeepState();
   DismissLeavers();
-  const bool counts = number_ != 0 && !handed_over && (failed_ || options_.count_changes);
+  const bool counts =
+      last_generation_ != 0 && !handed_over && (gathering()->failed || options_.count_changes);
   // With a window there may be resets again by the time there are enough workers.
   const bool over = counts && ResetsLeft() == 0;
-  if (!(over && options_.reset_window == 0) && !EnoughReady()) return;
+  if (!(over && options_.reset_window == 0) && !EnoughReady(gathering())) return;
   if (over) {
     EndJob(1, "the limit of " + std::to_string(options_.reset_limit) +
                   " resets is used up (--reset-limit, or --max-restarts of nodes): raise it, or "
                   "see above why the ranks change");
     return;
   }
-  if (counts) resets_.push_back(now_);
+  if (counts) changes_.resets.push_back(now_);
   Propose(NextMembers(), random);
 }
 
 // Once for each generation that ends.
 void Coordinator::JudgeSuspects() {
-  if (judged_ == number_) return;
-  judged_ = number_;
+  if (suspects_judged_in_ == last_generation_) return;
+  suspects_judged_in_ = last_generation_;
   std::vector<std::pair<uint64_t, WorkerId>> arrivals;
   for (const auto& [id, process] : processes_) {
     if (!process.leaving) arrivals.emplace_back(process.arrival, id);
@@ -218,43 +214,40 @@ void Coordinator::JudgeSuspects() {
   }
 }
 
-bool Coordinator::EnoughReady() {
-  const bool patient = !ran_ && number_ == 0 && now_ < After(first_step_, options_.start_wait);
+bool Coordinator::EnoughReady(Gathering* gather) {
+  const bool patient = last_generation_ == 0 && now_ < After(ticks_.first, options_.start_wait);
   const int needed = std::max(1, patient ? options_.np : options_.min_np);
-  // Workers that were started beyond np take nobody's place in the first generation.
+  // In the first generation, workers beyond np take no place of the first np.
   const size_t count = CountReady(patient ? static_cast<size_t>(needed) : processes_.size());
   const bool settled =
       next_worker_ > 1 && std::all_of(processes_.begin(), processes_.end(),
                                       [](const auto& one) { return one.second.registered; });
-  // A kept worker does not wait for hosts that may never come. If no other worker is starting, it
-  // gives its state to those that are ready.
-  const bool gives = kept_ != kNobody && settled && count > 0;
+  // A giver does not wait for hosts that may never come. If no worker is starting, it gives its
+  // state to those that are ready.
+  const bool gives = handover_.giver != kNobody && settled && count > 0;
   if (count >= static_cast<size_t>(needed) || gives) {
-    short_since_ = kNever;
+    gather->shortage.reset();
     return true;
   }
-  if (short_since_ == kNever) {
-    short_since_ = now_;
-    short_told_ = false;
-  }
-  if (!short_told_ && now_ >= After(short_since_, settled ? kSettled : kStarting)) {
-    short_told_ = true;
+  if (!gather->shortage) gather->shortage = Shortage{now_};
+  Shortage& shortage = *gather->shortage;
+  if (!shortage.noted && now_ >= After(shortage.since, settled ? kSettled : kStarting)) {
+    shortage.noted = true;
     effects_.notes.push_back("the job waits: it has " + std::to_string(count) + " of " +
                              std::to_string(needed) + " workers");
   }
-  if (now_ >= After(short_since_, options_.min_wait)) {
+  if (now_ >= After(shortage.since, options_.min_wait)) {
     EndJob(1, "there were fewer than " + std::to_string(needed) + " workers for " +
                   SecondsText(options_.min_wait) +
-                  ": is there a host that can take more, and does "
-                  "the program call init?");
+                  ": is there a host that can take more, and does the program call init?");
   }
   return false;
 }
 
-// Survivors first, then who waits: who came first is taken, up to max_np, and into the first
-// generation who was started first, in the order in which they were started, that of hosts and
-// slots. Then by hosts, in the order in which these appear. So survivors keep their order, the
-// ranks of a host are side by side, and rank 0 is a survivor.
+// Takes the survivors, then waiting workers up to max_np: those that registered first; in the first
+// generation those with the lowest ids, which are in the order of hosts and slots. Then groups the
+// members by host, in the order in which the hosts appear. So survivors keep their order, the ranks
+// of a host are side by side, and rank 0 is a survivor.
 std::vector<WorkerId> Coordinator::NextMembers() const {
   std::vector<WorkerId> members;
   for (const Member& member : record_.members) {
@@ -263,11 +256,12 @@ std::vector<WorkerId> Coordinator::NextMembers() const {
   std::vector<std::pair<uint64_t, WorkerId>> waiting;
   for (const auto& [id, process] : processes_) {
     if (!IsReady(process) || IsMember(id)) continue;
-    waiting.emplace_back(number_ == 0 ? id : process.arrival, id);
+    waiting.emplace_back(last_generation_ == 0 ? id : process.arrival, id);
   }
   std::sort(waiting.begin(), waiting.end());
-  // Somebody has to take the state of one that is kept for it.
-  const auto most = static_cast<size_t>(std::max(kept_ == kNobody ? 1 : 2, options_.max_np));
+  // At least one worker has to take the state of a giver.
+  const auto most =
+      static_cast<size_t>(std::max(handover_.giver == kNobody ? 1 : 2, options_.max_np));
   const size_t survivors = members.size();
   for (const auto& [arrival, id] : waiting) {
     if (members.size() < most) members.push_back(id);
@@ -284,13 +278,13 @@ std::vector<WorkerId> Coordinator::NextMembers() const {
 }
 
 void Coordinator::Propose(const std::vector<WorkerId>& members, uint64_t random) {
-  ++number_;
-  hands_over_ = kept_ != kNobody;
+  ++last_generation_;
+  handover_.in_record = handover_.giver != kNobody;
   Record record;
-  record.generation = number_;
+  record.generation = last_generation_;
   record.nonce = random;
   bool joins = false;
-  bool stays = number_ == 1;
+  bool stays = last_generation_ == 1;
   for (WorkerId worker : members) {
     const Process& process = processes_.at(worker);
     joins = joins || !IsMember(worker);
@@ -301,27 +295,26 @@ void Coordinator::Propose(const std::vector<WorkerId>& members, uint64_t random)
       record.root = static_cast<Rank>(record.members.size()) - 1;
     }
   }
-  if (joins) last_join_ = now_;
-  if (record.position < reached_) {
-    effects_.notes.push_back("no worker is left that has " + PositionText(reached_) +
+  if (joins) changes_.last_join = now_;
+  if (record.position < newest_position_) {
+    effects_.notes.push_back("no worker is left that has " + PositionText(newest_position_) +
                              ": the training goes on from " + PositionText(record.position) +
                              ", or from a newer copy");
   } else if (!stays) {
-    // All were lost at once, and none has told of its last commit.
-    effects_.notes.push_back("no worker of generation " + std::to_string(number_ - 1) +
+    // All were lost at once, and none has reported its last commit.
+    effects_.notes.push_back("no worker of generation " + std::to_string(last_generation_ - 1) +
                              " is left: the training goes on from " +
                              PositionText(record.position) + "; later commits are lost");
   }
-  reached_ = record.position;
+  newest_position_ = record.position;
   record_ = std::move(record);
   member_ids_ = {members.begin(), members.end()};
-  phase_ = Phase::kForming;
-  formed_at_ = now_;
+  phase_ = Forming{now_};
   Command propose;
   propose.kind = CommandKind::kPropose;
   propose.record = record_;
   for (WorkerId worker : members) Tell(worker, propose);
-  effects_.notes.push_back("generation " + std::to_string(number_) + ": " +
+  effects_.notes.push_back("generation " + std::to_string(last_generation_) + ": " +
                            std::to_string(members.size()) + " workers from " +
                            PositionText(record_.position));
 }
@@ -329,15 +322,15 @@ void Coordinator::Propose(const std::vector<WorkerId>& members, uint64_t random)
 // INT_MAX without a limit.
 int Coordinator::ResetsLeft() {
   if (options_.reset_limit < 0) return INT32_MAX;
-  while (options_.reset_window > 0 && !resets_.empty() &&
-         now_ - resets_.front() > options_.reset_window) {
-    resets_.pop_front();
+  while (options_.reset_window > 0 && !changes_.resets.empty() &&
+         now_ - changes_.resets.front() > options_.reset_window) {
+    changes_.resets.pop_front();
   }
-  return std::max(0, options_.reset_limit - static_cast<int>(resets_.size()));
+  return std::max(0, options_.reset_limit - static_cast<int>(changes_.resets.size()));
 }
 
-// Asks for a stop at the next commit if members have to go, or workers wait to come and may.
-void Coordinator::WatchForChanges() {
+// Asks for a stop at the next commit if members have to leave, or if workers wait that may join.
+void Coordinator::WatchForChanges(Running* run) {
   bool wanted = false;
   bool waiting = false;
   for (const auto& [id, process] : processes_) {
@@ -349,13 +342,13 @@ void Coordinator::WatchForChanges() {
   }
   DismissLeavers();
   const bool room = member_ids_.size() < static_cast<size_t>(options_.max_np);
-  wanted = wanted || (waiting && room && now_ >= last_join_ + options_.join_interval &&
+  wanted = wanted || (waiting && room && now_ >= changes_.last_join + options_.join_interval &&
                       (ResetsLeft() > 0 || !options_.count_changes));
-  // Not before rank 0 trains: in the store the order would replace GO, which it may not have read.
+  // Not before rank 0 trains: in the store this order would replace GO, which it may not have read.
   const WorkerId first = record_.members.front().worker;
   const bool trains = processes_.at(first).last.state == WorkerState::kRunning;
-  if (!wanted || pending_ || !trains) return;
-  pending_ = true;
+  if (!wanted || run->change_pending || !trains) return;
+  run->change_pending = true;
   Tell(first, CommandKind::kChangePending);
 }
 
@@ -366,7 +359,7 @@ void Coordinator::StartWorkers() {
     taken.insert(process.place);
     count += process.leaving ? 0 : 1;
   }
-  for (const auto& [id, ended] : ending_) taken.insert(ended.place);
+  for (const auto& [id, ending] : ending_) taken.insert(ending.place);
   for (; count < options_.max_np + options_.spares; ++count) {
     const std::optional<Place> place = hosts_.Free(now_, taken);
     if (!place) return;

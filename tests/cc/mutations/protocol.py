@@ -32,12 +32,12 @@ MUTATIONS = (
         300,
         "the record says",
     ),
-    # A number comes twice if the generation that had it did not train.
+    # A number comes twice, half of the time.
     _job(
         "number_reused",
         "coordinator_rounds.cc",
-        "++number_;",
-        "if (number_ == 0 || ran_) ++number_, ran_ = false;",
+        "++last_generation_;",
+        "if (last_generation_ == 0 || random % 2 == 0) ++last_generation_;",
         150,
         "another record of",
     ),
@@ -45,7 +45,7 @@ MUTATIONS = (
     _job(
         "join_at_once",
         "coordinator_rounds.cc",
-        "pending_ = true;",
+        "run->change_pending = true;",
         'return StartRound("a change", true);',
         150,
         "ends without a failure",
@@ -54,8 +54,8 @@ MUTATIONS = (
     _job(
         "state_leaves",
         "coordinator_rounds.cc",
-        "kept_ = AheadOfAllThatStay();",
-        "kept_ = kNobody;",
+        "handover_.giver = AheadOfAllThatStay();",
+        "handover_.giver = kNobody;",
         150,
         "has to leave with commit",
     ),
@@ -99,7 +99,7 @@ MUTATIONS = (
     Mutation(
         "publish_beside_another",
         JOBS.but("may already", "--seed=1600", "--seeds=900"),
-        (Edit("runtime/membership/coordinator.cc", "now_ >= publish_at_", "now_ >= 0"),),
+        (Edit("runtime/membership/coordinator.cc", "now_ >= old_leases_end_", "now_ >= 0"),),
     ),
     # A worker is taken for dead as soon as its connection ends.
     _job(
