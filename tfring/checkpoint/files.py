@@ -88,7 +88,7 @@ class CheckpointFiles:
             self._remove_unless_published(draft)
             _log.warning(
                 "checkpoint %s is not published in %s: its generation of the job is over, or this "
-                "process may be taken for lost. The job goes on from an older one if it ends now",
+                "process may be regarded as lost. The job goes on from an older one if it ends now",
                 name,
                 self.folder,
             )

@@ -26,7 +26,7 @@ class Dismissed(Exception):
     """This process has to leave the job, for a `reason`.
 
     It exits with `code`: 0 when the training is over, 76 when it must leave before that, was
-    regarded as dead, or gets no answer.
+    taken for dead, or gets no answer.
     """
 
     def __init__(self, code: int, reason: str) -> None:

@@ -251,8 +251,8 @@ class Supervisor(abc.ABC):
 
     def _on_silent(self, host: Host) -> None:
         self._note(
-            f"host {host.name} gave no sign of life for {host.lease:g} s and is taken for lost; if "
-            f"it still runs, its agent ends its {self.noun} by itself"
+            f"host {host.name} gave no sign of life for {host.lease:g} s and is regarded as lost. "
+            f"If it still runs, its agent ends its {self.noun} by itself"
         )
         self._files.event("host_silent", host=host.name, seconds=host.lease)
 

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Sequence
 
 # A host that is gone or cut off is noticed after about 2 + 3 * 1 seconds. The kernels of both ends
-# do it, so that a process may stop, or hold Python's lock for long, without being taken for lost.
+# do it, so that a process may stop, or hold Python's lock for long, without counting as lost.
 _IDLE_SECONDS = 2
 _INTERVAL_SECONDS = 1
 _PROBES = 3

@@ -16,7 +16,7 @@ from tfring.launch.agents.processes import kill_marked
 from tfring.launch.agents.protocol import FRAME, GREETING, KEEPALIVE_SECONDS, agent_command
 from tfring.launch.agents.shells import RemoteShell, Tunnel, Tunnels
 
-# After this many seconds without a sign of life the launcher takes a host for lost, and the agent
+# After this many seconds without a sign of life the launcher regards a host as lost, and the agent
 # there the launcher. Networks and virtual machines pause for some seconds now and then, and the
 # connections of a job survive that. In an elastic job a lost host costs less than the wait for it.
 AGENT_TIMEOUT_SECONDS = 60.0

@@ -222,7 +222,7 @@ class Service:
         self._tell(KillWorker(worker))
         with self._lock:
             if life == self._restarts and not self._restarting and self._is_needed(worker):
-                end = "was silent, or did not stop, and is taken for lost"
+                end = "was silent, or did not stop, and is regarded as lost"
                 self._lost(worker, self._workers.get(worker, ""), 1, end)
 
     def _end(self, life: int, code: int, reason: str) -> None:

@@ -179,7 +179,7 @@ def test_without_an_id_another_program_does_not_join(tmp_path, endpoint):
         first.trains(lambda m: m == [1])
         other = run(*options, "true", "other")
         assert other.returncode == 2
-        assert f'and this is one of "true other in {os.getcwd()}"' in other.stderr
+        assert f'this node is of the job "true other in {os.getcwd()}", but' in other.stderr
         with ElasticRun(tmp_path, *options) as second:  # the same, on another node
             second.trains(lambda m: len(m) == 2)
             first.ask("stop")
@@ -322,7 +322,7 @@ def test_a_node_with_other_options_than_the_first_is_told(endpoint):
     second = Node(endpoint, least=2)
     try:
         said = second.order(Note).text
-        assert "min_np 2 here and 1 there, max_np 2 here and 1 there" in said
+        assert "min_np is 2 here and 1 on the first node, max_np is 2 here and 1 on" in said
         assert not [one for one in first.taken if isinstance(one, Note) and "differ" in one.text]
     finally:
         second.close()
