@@ -112,7 +112,7 @@ def _refusal(identity: Identity, several_hosts: bool) -> str:
         f"the job was started by {identity.source}, which sets no secret, and {where}: set "
         "TFRING_SECRET_FILE to a file of mode 0600 or TFRING_SECRET to random text, the same for "
         f"all ranks ({ADVICE}){munge_hint}, start it with `tfring run`, or set TFRING_INSECURE=1 "
-        "to let anybody on the network join it and run code in its processes"
+        "to let anyone on the network join it and run code in its processes"
     )
 
 

@@ -122,12 +122,12 @@ class NodeHead:
         # The follower's thread writes these, and the launcher's thread reads them.
         self._over = False
         self._away = False  # the coordinator is
-        # The launcher's thread adds ends; the one that has told an end takes it out.
+        # The launcher's thread adds ends; the thread that has reported an end removes it.
         self._ends: dict[int, str] = {}
         # Only the follower's thread uses these, after the constructor.
         self._life = ""  # of the coordinator
         self._recovers = False  # the program has come to elastic.run
-        self._workers: dict[int, int] = {}  # started here, with their slots, until an end is told
+        self._workers: dict[int, int] = {}  # started here, with slots, until an end is reported
         self._last_order = self._last_worker = self._generation = 0
         try:
             if served:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 _NAMED = 4
 # Beyond this many numbers and ranges the rest is only counted.
 _MOST = 16
-# No job has so many ranks.
+# More ranks than any job has.
 _MOST_RANKS = 1_000_000
 
 
