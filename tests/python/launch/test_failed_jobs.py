@@ -183,7 +183,9 @@ OTHERS = """
 """
 
 
-@pytest.mark.parametrize(("how", "code"), [("raise", "ValueError: first"), ("kill", "signal 9")])
+@pytest.mark.parametrize(
+    ("how", "code"), [("raise", "ValueError: first"), ("kill", "killed by SIGKILL")]
+)
 def test_what_ranks_have_logged_is_shown_when_another_end_comes(
     tmp_path: Path, how: str, code: str
 ) -> None:

@@ -62,8 +62,8 @@ _ROOT = str(Path(__file__).absolute().parents[3])
 def agent_command(parent: int, *, guarded: bool) -> list[str]:
     """Returns the command line of the agent of a host.
 
-    The agent ends when the process `parent` of its host does; 0 if there is none. Without a guardian,
-    the process that starts the agent looks after what it leaves.
+    The agent ends when the process `parent` of its host does; 0 if there is none. Without a
+    guardian, the process that starts the agent looks after what it leaves.
     """
     numbers = [str(parent), str(int(guarded))]
     return [sys.executable, "-I", "-S", "-c", _START, _ROOT, *numbers]
