@@ -224,7 +224,7 @@ _PROGRAMS = (
     Mistake(
         "12",
         "another learning rate",
-        "Rank 1 has the learning rate 0.02; rank 0's 0.01 is used on all ranks.",
+        "1 rank has another learning rate than rank 0 (rank 1: 0.02).",
         "Give optimizer the same learning rate on every rank.",
         0,
         _program(f"sgd.learning_rate = 0.01 * (1 + rank)\n{_COMPILE}{_FIT}"),

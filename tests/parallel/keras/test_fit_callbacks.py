@@ -208,8 +208,8 @@ def test_a_learning_rate_that_is_lost_is_said_once(
     fit(model, *hvd.fit_callbacks())
     texts = [text for text in caplog.messages if "learning rate" in text]
     assert len(texts) == (hvd.rank() == 0)
-    more = f", as do {several - 2} more ranks" if several > 2 else ""
-    said = f"Rank 1 has the learning rate 0.02{more}; rank 0's 0.01 is used on all ranks."
+    ranks = "1 rank has" if several == 2 else f"{several - 1} ranks have"
+    said = f"{ranks} another learning rate than rank 0 (rank 1: 0.02). All ranks now use rank 0's, "
     assert all(text.startswith(said) for text in texts)
 
 

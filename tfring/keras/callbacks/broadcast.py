@@ -27,10 +27,8 @@ _WRAP_ALL = (
     "load_model of tfring wraps what it loads, that of Keras does not"
 )
 _SAME_NAMES = (
-    "without name= a rank numbers the optimizers that it trains with, so one has trained with more "
-    "of them than another. If a model was loaded or built on some ranks only after others had "
-    "trained: do that on every rank, or before the first training, or give DistributedOptimizer "
-    "and load_model the same name= on every rank"
+    "optimizers without name= are numbered in the order of use, and the ranks have used different "
+    "numbers of them. Pass the same name= to DistributedOptimizer and load_model on every rank"
 )
 
 
@@ -98,7 +96,8 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
         self._refuse_different_ranks(everywhere)
         checks.refuse_other_models(weights, everywhere)
         if topology.rank() == self.root_rank:
-            self._warn_of_rates([each["rates"] for each in everywhere])
+            for text in lost_rates([each["rates"] for each in everywhere], self.root_rank):
+                _log.warning("%s", text)
         # Ranks may differ in what exists by now, for example if the root alone has built its model.
         # Then that is broadcast after the first step, for which the root uses its own.
         later = not _all_equal(each["weights"] for each in everywhere)
@@ -137,24 +136,6 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
             names = [each["names"].get(path) for each in everywhere]
             fits.refuse(f"the name of {path}", names, _SAME_NAMES)
 
-    def _warn_of_rates(self, everywhere: list[dict[str, float]]) -> None:
-        """Names the learning rates that are lost, because all ranks get that of the root."""
-        for path, used in everywhere[self.root_rank].items():
-            asked = [rates.get(path, used) for rates in everywhere]
-            others = [rank for rank, rate in enumerate(asked) if not math.isclose(rate, used)]
-            if others:
-                more = f", as do {len(others) - 1} more ranks" if len(others) > 1 else ""
-                _log.warning(
-                    "Rank %d has the learning rate %.6g%s; rank %d's %.6g is used on all ranks.\n"
-                    "Give %s the same learning rate on every rank.",
-                    others[0],
-                    asked[others[0]],
-                    more,
-                    self.root_rank,
-                    used,
-                    path,
-                )
-
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_train_batch_end(batch, logs)
         if self._pending:
@@ -167,6 +148,27 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
 
     def _broadcast(self, variables: list[Any]) -> None:
         broadcast_variables(variables, root_rank=self.root_rank, device=self.device)
+
+
+def lost_rates(everywhere: list[dict[str, float]], root: int) -> list[str]:
+    """Returns a warning for each optimizer whose learning rate on some ranks the root's replaces.
+
+    Args:
+        everywhere: for each rank the learning rates, by the path of the optimizer in the model.
+        root: the rank whose learning rates all ranks get.
+    """
+    texts = []
+    for path, used in everywhere[root].items():
+        asked = [rates.get(path, used) for rates in everywhere]
+        others = [rank for rank, rate in enumerate(asked) if not math.isclose(rate, used)]
+        if others:
+            ranks = "1 rank has" if len(others) == 1 else f"{len(others)} ranks have"
+            texts.append(
+                f"{ranks} another learning rate than rank {root} (rank {others[0]}: "
+                f"{asked[others[0]]:.6g}). All ranks now use rank {root}'s, {used:.6g}.\n"
+                f"Give {path} the same learning rate on every rank."
+            )
+    return texts
 
 
 def _executions(model: Any) -> int | None:
