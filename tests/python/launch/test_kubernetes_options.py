@@ -151,6 +151,11 @@ def test_volumes_of_claims():
             assert json.dumps(mount) in text, kind
 
 
+def test_the_help_says_how_often_a_manifest_restarts():
+    said = " ".join(parser_of("manifest").format_help().split())
+    assert f"(default 0, of a manifest {request('--nnodes', '2').restarts})" in said
+
+
 def test_an_image_is_needed_and_only_for_a_manifest(capsys):
     said = refused(capsys, "manifest", "--nnodes", "2", "x")
     assert "Name an image" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -58,6 +59,57 @@ def test_pages_of_the_inside_name_what_exists(page: str) -> None:
     text = (ROOT / page).read_text("utf-8")
     assert PATH.findall(text) or page == "docs/glossary.md", "no path found"
     assert missing_paths(text) == []
+
+
+SOURCES = ("ops", "tfring", "tests", "tools")
+MEMBER = re.compile(r"`(\w+::\w+)`")
+# In backticks: kName, TwoWords, two_words.
+NAME = re.compile(r"`(k[A-Z]\w*|[A-Z]\w*[a-z][A-Z]\w*|[a-z]+_[a-z_]+)`")
+# Another enum of the runtime has a kHost.
+PROTOCOL = ("ops/runtime/protocol", "ops/runtime/process")
+OF_THE_INSIDE = {
+    ARCHITECTURE: SOURCES,
+    WAY: SOURCES,
+    "docs/algorithms.md": SOURCES,
+    "docs/glossary.md": SOURCES,
+    "docs/internals.md": SOURCES,
+    "docs/protocol.md": PROTOCOL,
+}
+
+
+@functools.cache
+def source_of(*folders: str) -> str:
+    """The text of all sources below some folders, with their names."""
+    files = [
+        path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".cc", ".h", ".py", ".pyi") and path != Path(__file__).resolve()
+    ]
+    return "\n".join(f"{path.stem}\n{path.read_text('utf-8')}" for path in files)
+
+
+def missing_names(text: str, names: re.Pattern[str], *folders: str) -> list[str]:
+    """The names in backticks that no source has."""
+    words = set(re.findall(r"\w+(?:::\w+)?", source_of(*folders)))
+    words |= {part for word in words for part in word.split("::")}
+    return [name for name in names.findall(text) if name not in words]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_pages_name_members_that_exist(page: Path) -> None:
+    assert missing_names(page.read_text("utf-8"), MEMBER, "ops") == []
+
+
+@pytest.mark.parametrize("page", OF_THE_INSIDE)
+def test_pages_of_the_inside_name_what_the_sources_have(page: str) -> None:
+    assert missing_names((ROOT / page).read_text("utf-8"), NAME, *OF_THE_INSIDE[page]) == []
+
+
+def test_a_wrong_name_is_found() -> None:
+    text = "`Failures::EndDisagreement`, `Failures::Gone`, `kCpu`, `kHost`, `planner`, `gone_plans`"
+    assert missing_names(text, MEMBER, "ops") == ["Failures::Gone"]
+    assert missing_names(text, NAME, *PROTOCOL) == ["kHost", "gone_plans"]
 
 
 def test_architecture_is_short() -> None:

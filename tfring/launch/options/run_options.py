@@ -130,8 +130,8 @@ class RunOptions:
     max_restarts: int | None = count(
         "--max-restarts",
         "--max_restarts",
-        help="restart all ranks at most this many times after a failure (default 0). With --nnodes "
-        "and elastic.run: the number of failures to recover from",
+        help="restart all ranks at most this many times after a failure (default 0, of a "
+        "manifest 3). With --nnodes and elastic.run: the number of failures to recover from",
     )
     stop_timeout: float = seconds(
         "--stop-timeout",
