@@ -37,7 +37,7 @@ class Kill(NamedTuple):
         moment: "start": `share` of a second after the start; "soon": that after the kill before;
             "step": when this share of the steps is done, and `pause` seconds later.
         share: See `moment`.
-        pause: See `moment`; what comes back does so ten times as much later.
+        pause: Seconds, see `moment`. A victim that comes back does so after ten times as many.
         choice: Which of several, from 0 to 1.
         silent: Whether a host's network is gone before its processes are.
         back: Whether a host, a node's launcher or a coordinator comes back.

@@ -23,7 +23,8 @@ from network_namespaces import Hosts
 from benchmarks.elastic.faults import FaultFile
 from benchmarks.elastic.worker import Settings
 
-# So long a job may take after the last kill, and what is left of it after the job; then it hangs.
+# Limit for a job to end after its last kill, and for leftover processes to end after the job.
+# Beyond it we call it a hang.
 HANG_SECONDS = 120.0
 # Of --stop-timeout and --agent-timeout; of --start-timeout and --elastic-timeout: a host that is
 # waited for may not come back.

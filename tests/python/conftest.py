@@ -14,7 +14,7 @@ def folder_for_mpirun(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keeps what a killed mpirun leaves out of /tmp.
 
     mpirun names a folder after its process id, and does not start if that folder is there already.
-    Ids come again, on a machine that is kept even soon.
+    Process ids are reused, quickly on a long-lived machine, so the name may already exist.
     """
     os.environ.update(PRTE_MCA_prte_tmpdir_base=str(tmp_path_factory.mktemp("mpirun")))
 

@@ -45,7 +45,8 @@ class Checkpointer:
         timeout: seconds for which the storage may fail before that is an error.
         skipped: how many checkpoints were not saved because an earlier one was being written.
         saved: generation and step of the last one that was saved; None if none was.
-        writers: for who divides checkpoints among processes: which of them write.
+        writers: the ranks that write shares. Set by the code that divides a checkpoint; otherwise
+            None.
     """
 
     def __init__(
@@ -130,7 +131,8 @@ class Checkpointer:
             may_publish: says whether this checkpoint may still appear; is asked when `lease_check`
                 is. If not, nothing of it is left but a warning in the log, and saving goes on.
 
-        Returns the checkpoint's name, or None if it was skipped.
+        Returns:
+            The checkpoint's name, or None if it was skipped.
 
         Raises:
             CheckpointError: the state cannot be kept; FencedError if a newer generation has taken
@@ -235,13 +237,14 @@ class Checkpointer:
         """What keeps the storage from taking what was saved; "" if it works."""
         return self._writer.trouble
 
-    def replace(self) -> bool:
-        """Says that others write the share of this process; returns whether that is new.
+    def mark_replaced(self) -> bool:
+        """Marks this process as replaced: others write its share from now on.
 
-        What it could not write is tried on. When the storage has taken that, there is no trouble.
+        Returns False if it was marked before. Failed writes are still retried, to see whether the
+        storage works again.
         """
         new = not self._writer.replaced
-        self._writer.replace()
+        self._writer.mark_replaced()
         return new
 
     def hurry(self, seconds: float | None) -> None:

@@ -140,10 +140,10 @@ class CheckpointFiles:
             self.folder.remove(sign)
 
     def newest_generation(self, above: int = -1) -> int | None:
-        """Returns the highest generation above one that has published; None if there is none.
+        """Returns the highest published generation that is greater than `above`, or None.
 
-        A manifest that can be read counts, also where its arrays are damaged, and one that the
-        storage does not give back.
+        Every manifest counts that can be read, even if its arrays are damaged, and every manifest
+        that the storage fails to return.
         """
         files = {f: o for f in self.folder.names() if (o := manifest.order_of(f)) is not None}
         for file in sorted(files, key=lambda name: files[name], reverse=True):

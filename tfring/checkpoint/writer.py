@@ -75,7 +75,7 @@ class Writer:
             self._draft = None
 
     def give_up(self) -> None:
-        """Forgets the draft: it is not tried again, and its failure is none."""
+        """Forgets the draft and its failure: the writer does not try it again."""
         with self._changed:
             self._draft, self._error, self._failures = None, None, 0
             self._changed.notify_all()
@@ -96,10 +96,10 @@ class Writer:
         with self._changed:
             return self._replaced
 
-    def replace(self) -> None:
-        """Says that others write its share: the draft is tried on, but nobody waits for it.
+    def mark_replaced(self) -> None:
+        """Marks the writer as replaced: it still retries the draft, but no call waits for that.
 
-        Without a draft its next share tells whether the storage works.
+        Without a draft its next share shows whether the storage works.
         """
         with self._changed:
             self._trouble = self.trouble

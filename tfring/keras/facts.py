@@ -185,9 +185,9 @@ def is_built(optimizer: Any) -> bool:
 
 
 def begin_fit_at(model: Any, epoch: int | None) -> None:
-    """Makes the `fit` of either Keras that has called on_train_begin begin with this epoch.
+    """Sets the first epoch of the running `fit`; call it from on_train_begin.
 
-    None is the epoch that `fit` was told, for a later call of it.
+    None restores the `initial_epoch` argument for the next `fit`.
     """
     if detect.is_model(model):
         model._training_state = None if epoch is None else _Beginning(epoch)

@@ -30,8 +30,9 @@ def innermost(optimizer: Any) -> Any:
 
 
 def find_hook(optimizer: Any) -> Any:
-    """Returns the hook of an optimizer of either Keras, or of one inside it; else None, as of None.
+    """Returns the hook of a Keras 2 or 3 optimizer, or of an optimizer inside it.
 
+    Returns None if there is none, or if `optimizer` is None.
     A custom optimizer may hold the wrapped one in any attribute (Lookahead, averages).
     """
     waiting, seen = [] if optimizer is None else [innermost(optimizer)], set()

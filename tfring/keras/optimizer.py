@@ -34,8 +34,9 @@ def DistributedOptimizer(
     Args:
         optimizer: a Keras optimizer (of a LossScaleOptimizer the inner one is changed), or a
             tf.compat.v1.train.Optimizer, which then reduces in `compute_gradients`.
-        resumed: the optimizer has taken steps, and no tf.function of yours that was traced then
-            will run again; models trace their training step anew.
+        resumed: True for an optimizer that has already trained, for example one that was loaded. Do
+            not reuse a tf.function that you traced before wrapping: it would not reduce. Models are
+            retraced automatically.
         **options: all by keyword, and all but a few also of DistributedGradientTape:
 
             - op: Average (the default), Sum, Adasum, Min, Max or Product. Gradients that are
@@ -131,7 +132,7 @@ def _refuse_weight(options: ReduceOptions, what: str) -> None:
 
 
 def _refuse_used(optimizer: Any) -> None:
-    """Raises ValueError if steps were taken: what was traced before would go on not reducing.
+    """Raises ValueError if the optimizer has taken steps: functions traced then do not reduce.
 
     A loaded optimizer looks the same, so the caller has to say that it was loaded.
     """

@@ -1,7 +1,6 @@
 """The mistakes of a first day, and what `tfring run` says of each.
 
-The numbers are those of the reading in which they were first judged; a letter stands for one more
-of its kind.
+A mistake keeps its number, by which tests name it. A letter marks one more of the same kind.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ def test_a_new_generation_compares_again(several: int) -> None:
 
 @pytest.mark.parametrize("traced", [False, True])
 def test_counts_begin_anew_after_a_join(several: int, traced: bool) -> None:
-    """Before it rank 1 has compared alone. Rank 0 would do so afterwards, and wait for ever."""
+    """Rank 1 compares alone before the join. Rank 0 would compare after it, and wait for ever."""
     loop = Loop(odd_model(odd=False), traced=traced)
     for _ in range(2):
         for _ in range(1 + 2 * hvd.rank()):

@@ -403,7 +403,7 @@ def test_a_share_that_was_given_up_and_taken_over_is_written_again(tmp_path: Pat
         while checkpoints._writer._error is None:  # which nobody waits for
             time.sleep(0.01)
         assert "No route to host" in checkpoints.trouble
-        assert checkpoints.replace(), "the others write this share"
+        assert checkpoints.mark_replaced(), "the others write this share"
         fails[0] = False
         assert not checkpoints.trouble, "nothing is left that could show that the storage works"
         assert checkpoints.save(state(2), 2) is not None

@@ -170,7 +170,7 @@ class _Training:
                 self._steps.keep_metrics(EpochMetrics.of(state.model))
             self._trained = True
             with warnings.catch_warnings():
-                # An epoch that is gone on with has fewer batches than Keras expects.
+                # A resumed epoch has fewer batches than Keras expects.
                 warnings.filterwarnings("ignore", "Your input ran out of data")
                 state.model.fit(
                     state.data,

@@ -134,8 +134,9 @@ class CheckpointCallback(LocalVariablesCallback):
         self.stopped = False
         self._done, self._wanted = _Done(), _Wanted()
         self._callbacks: Any = None  # Keras' list of all of this fit
-        self._rates: Decisions | None = None  # of the epoch that training goes on within
-        self._metrics: EpochMetrics | None = None  # of that epoch, until the metrics have them
+        self._rates: Decisions | None = None  # learning-rate changes of the resumed epoch
+        # Metrics of the resumed epoch, until Keras' metrics have been restored.
+        self._metrics: EpochMetrics | None = None
 
     def request_stop(self) -> None:
         """Does what SIGTERM does; for handlers of other signals. Any rank may call it."""

@@ -55,7 +55,7 @@ def able_writers(checkpoints: Checkpointer, ranks: Sequence[Any]) -> tuple[int, 
     if not all(each["leaves"] for each in ranks):
         writers = tuple(rank for rank in writers if rank == 0 or not ranks[rank]["leaves"])
     able = tuple(rank for rank in writers if not ranks[rank]["trouble"])
-    if not able:  # and no one can help: all try on, as long as they may
+    if not able:  # no rank can write: all keep trying until the timeout
         failure = _failure_of(checkpoints)
         exchange(None, failure, _WRITERS, f"cannot save to {checkpoints}")
         able = writers
@@ -64,7 +64,7 @@ def able_writers(checkpoints: Checkpointer, ranks: Sequence[Any]) -> tuple[int, 
 
 def replace(checkpoints: Checkpointer, trouble: str) -> None:
     """Lets others write the share of this rank, and warns once."""
-    if checkpoints.replace():
+    if checkpoints.mark_replaced():
         _log.warning(
             "rank %d (host %s) cannot write to %s: %s. The other ranks write its share of the "
             "checkpoints until it can. Look at the storage of this host",

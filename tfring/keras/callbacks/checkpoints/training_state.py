@@ -158,7 +158,10 @@ def _share_to_write(
     memory: Memory,
     training: Mapping[str, Any],
 ) -> Callable[..., Any] | None:
-    """Returns what saves this rank's share; None if it has none. A collective at times."""
+    """Returns a function that saves this rank's share, or None.
+
+    It is a collective if rank 0 cannot write: then all ranks must call it.
+    """
     left = [each["left"] for each in ranks if each["left"] is not None]
     checkpoints.hurry(min(left, default=None))
     me, root = topology.rank(), ranks[0]["root"]
