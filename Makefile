@@ -6,7 +6,8 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-# Ninja, pytest and mpirun use all processors; two targets at once would share build/ and .venv.
+# Two targets at once would share build/ and .venv. The compiler uses JOBS processes, pytest
+# PYTEST_JOBS.
 .NOTPARALLEL:
 ifneq ($(words $(CURDIR)),1)
   $(error the path of this folder has a space, which make cannot have in its rules: $(CURDIR))
@@ -81,7 +82,7 @@ libraries: $(DEMO_READY)
 	@echo "== Compiling the libraries"
 	@tools/build.sh "$(BUILD)" tfring_libraries
 
-build: libraries $(VENV)/.tfring-installed ## Compile the libraries in place, and install the package with links to here
+build: libraries $(VENV)/.tfring-installed ## Compile the libraries in place, and install the package in place
 
 # Without oneDNN, of which TensorFlow says at each start that it is used.
 demo: build ## Train a Keras model on two ranks under mpirun
