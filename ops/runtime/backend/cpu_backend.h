@@ -18,12 +18,12 @@
 
 namespace tfring {
 
-// Runs collectives of CPU memory over a DataTransport: for each one it selects an algorithm, has
-// it make this rank's schedule and runs the schedule; many within a host go through the arenas of
-// its ranks instead. Owns the transport, which only the thread that runs a collective uses. Threads
-// and lifetime as CollectiveBackend says. The destructor ends what is left and then closes the
-// transport, waiting at most 2 seconds for the peers to do the same, and not at all after an abort
-// with Unavailable.
+// Runs collectives of CPU memory over a DataTransport. For each one it selects an algorithm, which
+// makes this rank's schedule, and runs the schedule. Many collectives within a host go through the
+// arenas of its ranks instead. Owns the transport; only the thread that runs a collective uses it.
+// Threads and lifetime as in CollectiveBackend. The destructor ends the remaining collectives and
+// closes the transport. It waits at most 2 s for the peers to do the same, and not at all after an
+// abort with Unavailable.
 class CpuBackend final : public CollectiveBackend {
  public:
   // `hosts`, by rank, are named in messages, and tell which members share a host. `pool` as for
@@ -58,10 +58,10 @@ class CpuBackend final : public CollectiveBackend {
   ScheduleRunner runner_;
   StepExecutor executor_;
   std::optional<ArenaRunner> arena_;  // where ranks of this host share memory
-  bool in_arena_ = false;             // the present collective enters its arenas,
-  bool moves_in_arena_ = false;       // and its data goes through them
+  bool in_arena_ = false;             // the current collective enters its arenas
+  bool moves_in_arena_ = false;       // its data goes through them
   const Collective* running_ = nullptr;
-  bool begun_ = false;  // and it was left in its arena, to be gone on with
+  bool begun_ = false;  // running_ has begun in its arena, and continues with the next Run
 
   std::atomic<bool> peer_lost_{false};
   std::unique_ptr<CollectiveQueue> queue_;

@@ -10,9 +10,10 @@
 
 namespace tfring {
 
-// The order in which collectives go to the CPU backend. A place may be taken before its collective
-// is known; later ones wait here, on no thread. The CPU backend ends collectives in the order of
-// Submit, so a completion belongs to the oldest. Thread-safe; outlives the CPU backend.
+// The order in which collectives go to the CPU backend. A caller may take a place before its
+// collective is known; collectives in later places then wait here, without a thread. The CPU
+// backend ends collectives in the order of Submit, so a completion belongs to the oldest.
+// Thread-safe; outlives the CPU backend.
 class CpuPlaces {
  public:
   using Ended = std::function<void(Completion)>;
@@ -20,7 +21,7 @@ class CpuPlaces {
   // `sink` gets the completions of what Submit was given.
   explicit CpuPlaces(CompletionSink sink) : sink_(std::move(sink)) {}
 
-  // Call it first. Null once the backend is destroyed: then everything ends at once.
+  // Call it first. Set null when the backend is destroyed: from then on collectives end at once.
   void SetBackend(CollectiveBackend* backend);
 
   // Takes the next place and runs the collective there.

@@ -12,11 +12,11 @@
 
 namespace tfring {
 
-// Sends each collective where its tensors are: those in CPU memory to the CPU backend, those with
-// tensors in device memory to the device backend if their path is kDevice, else through
-// DeviceStaging to the CPU backend. Without a device backend all are staged. Both are made with
-// the first collective that needs them, so a process without a GPU has neither, nor their threads.
-// Threads and lifetime as CollectiveBackend says; Submit is for one thread.
+// Sends each collective to the backend of its tensors. Tensors in CPU memory go to the CPU backend.
+// Tensors in device memory go to the device backend if the path is kDevice, otherwise (or without a
+// device backend) through DeviceStaging to the CPU backend. The first collective that needs the
+// device backend or the staging makes it, so a process without a GPU has neither, nor their
+// threads. Threads and lifetime as in CollectiveBackend; only one thread calls Submit.
 class RoutingBackend final : public CollectiveBackend, private CpuOrder {
  public:
   using MakeCpu = std::function<std::unique_ptr<CollectiveBackend>(CompletionSink)>;

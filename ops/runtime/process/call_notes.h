@@ -11,7 +11,7 @@
 
 namespace tfring {
 
-// What the program says of its calls before it makes them.
+// Facts about calls that the program gives before it makes them.
 
 // Where the user's program is. Eager ops take it from the thread and not from an attribute, because
 // TensorFlow keeps a kernel for each combination of attributes that it has seen, and a program has
@@ -24,7 +24,8 @@ struct CallSite {
 // Sets the call site of this thread's next call.
 TFRING_EXPORT void SetCallSite(CallSite site);
 
-// Completes a request without a call site; uses up what was set.
+// Gives the request the call site that was set for this thread, unless it has one. Clears the
+// thread's call site.
 TFRING_EXPORT void AddCallSite(Request* request);
 
 // Until the process ends, `text` describes the layout of this hash to rank 0, which compares the

@@ -30,8 +30,9 @@ struct FinishedCall {
   std::vector<std::shared_ptr<void>> scratch = {};
 };
 
-// What the table keeps of a call. The control thread may change it between Begin and the submission
-// of the plan; the thread that reports the end of the plan may set `local_failure` before that.
+// The table's data of a running call. The control thread may change it between Begin and the
+// submission of the plan. The thread that reports the end of the plan may set `local_failure`
+// before it reports.
 struct RunningCall {
   LocalCall call;
   std::vector<Shape> shapes;                   // of kinds with allocates_output
@@ -45,8 +46,8 @@ struct BadCall {
   std::string name;
   ProcessSetId process_set = kGlobalProcessSet;
   std::string call_site;  // empty if nothing is recorded
-  uint32_t invocation =
-      0;  // number of this call among those of its name, from 1; 0 if nothing is recorded
+  // The number of this call among the calls of its name, from 1; 0 if nothing is recorded.
+  uint32_t invocation = 0;
   std::vector<BadValues> tensors;  // `buffer` counts within the call
 };
 
@@ -80,13 +81,13 @@ class CallTable {
 
   // After the launch of the plan: takes its calls with `early`.
   std::vector<FinishedCall> TakeLaunched(uint64_t sequence, TimePoint now = MonotonicNow());
-  // After success of the plan: takes its calls and what is left of those that TakeLaunched took.
+  // After success of the plan: takes its calls, and the memory of those that TakeLaunched took.
   std::vector<FinishedCall> TakePlan(uint64_t sequence, TimePoint now = MonotonicNow());
-  // After a failure of the plan, whose calls stay until the engine decides how they end: takes what
-  // is left of those that TakeLaunched took.
+  // After a failure of the plan: takes the memory of the calls that TakeLaunched took. The other
+  // calls stay until the engine decides how they end.
   std::vector<FinishedCall> ForgetPlan(uint64_t sequence);
 
-  // Returns the calls of a running plan that these inputs belong to.
+  // Returns the calls of a running plan to which these inputs belong.
   std::vector<BadCall> Locate(uint64_t sequence, const std::vector<BadValues>& found) const;
   // Gives the call, if it is still there, this outcome even if its plan succeeds.
   void FailLocally(CallId id, Status why);

@@ -8,15 +8,15 @@
 
 namespace tfring {
 
-// What the program knows about errors that concern several ranks, for their messages: where to read
-// more, and what the present stall comes from. Thread-safe; lives for one generation.
+// Text from the program for errors that concern several ranks: where to read more, and the cause of
+// the current stall. Thread-safe; lives for one generation.
 class ErrorNotes {
  public:
-  // From now on `note` ends the messages. In those of a stall `stall` comes before it. "" adds
-  // nothing.
+  // From now on messages end with `note`. In the message of a stall, `stall` comes before it. ""
+  // adds nothing.
   void Set(std::string note, std::string stall);
 
-  // Returns the status with what belongs to it, or as it is if it concerns one call or step alone.
+  // Returns the status with the texts added; unchanged if it concerns only one call or step.
   Status Added(Status status) const;
 
  private:

@@ -11,7 +11,7 @@
 
 namespace tfring {
 
-// What other threads tell the control thread: plans that have ended, and that this rank leaves or
+// Messages from other threads to the control thread: ended plans, and that this rank leaves or
 // abandons the generation. Thread-safe.
 class Inbox {
  public:
@@ -24,8 +24,8 @@ class Inbox {
   // Not OK once Abandon was called.
   Status abandoned() const;
 
-  // Whether the control thread may leave this until another reason wakes it. A success can wait,
-  // unless `awaits_end` (the next plan needs it) or this rank leaves.
+  // Whether the control thread may sleep until something else wakes it. A successful completion can
+  // wait, unless `awaits_end` (the next plan needs it) or this rank leaves.
   bool CanWait(bool awaits_end) const;
 
   void Drain(EngineEvents* events);

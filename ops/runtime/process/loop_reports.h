@@ -16,8 +16,8 @@
 
 namespace tfring {
 
-// What the control loop tells the record, the log and the program. All but `locks().Counts` and
-// PlanEnded are for the thread that takes a step.
+// Reports of the control loop to the record, the log and the program. Only the thread that runs a
+// step may call these, except `locks().Counts` and PlanEnded.
 class LoopReports {
  public:
   // `recorder` may be null.

@@ -16,20 +16,20 @@
 
 namespace tfring {
 
-// What the tensors of a collective are to the program.
+// What the program uses the tensors of a collective for.
 struct TensorNames {
   std::vector<std::string> variables;  // whose gradients they are
-  // They are multiplied by a loss scale that is lowered until they are finite: infinities now and
-  // then are how it finds its value.
+  // They are multiplied by a loss scale, which the program lowers until they are finite. So
+  // infinities now and then are normal.
   bool loss_scaled = false;
 };
 
-// From now on, until the process ends, reports name the tensors of the collective of this name so.
-// Any thread.
+// Sets the names that reports use for the tensors of this collective, until the process ends. Any
+// thread.
 TFRING_EXPORT void NameTensors(const std::string& collective, TensorNames names);
 
-// Says where NaN and infinities come from: a warning and an event of the record, once for each
-// name, because from the first step on they are in all that follows. Thread-safe; lives for one
+// Reports where NaN and infinities come from: a warning and an event in the record, once for each
+// name, because after the first bad step all later steps have them. Thread-safe; lives for one
 // generation.
 class ValueReports {
  public:
@@ -37,7 +37,7 @@ class ValueReports {
   ValueReports(Rank rank, ValueAction action, Recorder* recorder)
       : rank_(rank), action_(action), recorder_(recorder) {}
 
-  // Not OK if the call is to fail with it.
+  // Not OK if the call should fail with this status.
   Status Report(const BadCall& call);
 
  private:

@@ -9,14 +9,14 @@
 
 namespace tfring {
 
-// A large allreduce, in blocks that are divided into a slice per member: a rank copies its input to
-// its arena (stages it), adds up its own slice of all inputs (reduces it) for all to see, and
-// copies the slices of the others into its output. kArenaDepth blocks may be under way. Each sum is
-// computed once.
+// A large allreduce, in blocks with one slice per member. A rank copies its input to its arena
+// (stages it), adds up its slice of all inputs where all can read it (reduces it), and copies the
+// slices of the others into its output. kArenaDepth blocks may be in progress. Each sum is computed
+// once.
 //
-// A rank stages a block only when it has copied the one that had the place before, and so has seen
-// that all others have reduced that one; and who sees a block staged by all knows that all have
-// copied the result that its own slice will overwrite.
+// A rank stages a block only when it has copied the earlier block in the same place: it has then
+// seen that all others have reduced that one. A rank that sees a block staged by all knows that all
+// have copied the result that its slice will overwrite.
 class ArenaAllreduce final : public ArenaMover {
  public:
   ArenaAllreduce(ArenaGroup* group, ArenaData* data) : group_(*group), data_(*data) {}

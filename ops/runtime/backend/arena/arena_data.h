@@ -11,11 +11,11 @@
 
 namespace tfring {
 
-// The part of a collective in arenas that touches tensors: copies the input of this rank to where
-// others see it, adds up the inputs of all members in the canonical order (see AppendCanonicalSum),
-// and copies what others have staged to the output. Offsets are bytes of the input or output space
-// (see MapBuffers), at whole elements. Sums of 16-bit floats are made in float32 and rounded once,
-// at the end. Small parts at a time, so that what one pass has written is
+// The part of a collective in arenas that touches tensors. It copies the input of this rank to
+// where others see it, adds up the inputs of all members in the canonical order (see
+// AppendCanonicalSum), and copies what others have staged to the output. Offsets are bytes of the
+// input or output space (see MapBuffers), at whole elements. Sums of 16-bit floats are made in
+// float32 and rounded once, at the end. It works on small parts, so that the output of one pass is
 // still in the cache for the next. Used by one thread.
 class ArenaData {
  public:
@@ -58,7 +58,7 @@ class ArenaData {
   ValueCheck values_;
   std::vector<char> sums_;    // of some of the members, by place
   std::vector<char> scaled_;  // the own input times the scale before
-  // What is added up now.
+  // The sum in progress.
   bool widens_ = false;  // sums of 16-bit floats are float32 until they are complete
   ReduceKernels::CombineFn combine_ = nullptr;
   const std::vector<const char*>* inputs_ = nullptr;

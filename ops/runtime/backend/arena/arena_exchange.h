@@ -10,18 +10,19 @@
 
 namespace tfring {
 
-// A collective in which each member reads from the inputs of others what it needs, and copies it or
-// adds it up: all that ArenaCollective runs but a large allreduce. In each round a rank stages a
-// part of what others read, the first together with its header; and reads a part of what it needs,
-// its own input too. Every rank has the same bits of a sum, which is in the canonical order.
+// A collective in which each member reads the parts that it needs from the inputs of others, and
+// copies them or adds them up. All collectives of ArenaCollective except a large allreduce run
+// here. In each round a rank stages a part of what others read (the first with its header), and
+// reads a part of what it needs, also from its own input. Sums are in the canonical order, so every
+// rank has the same bits.
 //
-// A rank stages a round when those who read it have read the one that had the place before.
+// A rank stages a round when its readers have read the earlier round in the same place.
 class ArenaExchange final : public ArenaMover {
  public:
   ArenaExchange(ArenaGroup* group, ArenaData* data) : group_(*group), data_(*data) {}
 
   void Start(ArenaFlows flows);
-  // Whether it stages more than what goes with the header.
+  // Whether it stages more than the part that goes with the header.
   bool stages_rounds() const { return rounds_out_ > 1; }
 
   void Post() override;
@@ -53,7 +54,7 @@ class ArenaExchange final : public ArenaMover {
   int64_t rounds_in_ = 0;
   int64_t staged_ = 0;
   int64_t read_ = 0;
-  std::vector<bool> got_;  // by member: its part of the round that is being read
+  std::vector<bool> got_;  // by member: whether its part of the current round was read
   std::vector<const char*> inputs_;
 };
 

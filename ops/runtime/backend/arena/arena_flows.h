@@ -8,14 +8,14 @@
 
 namespace tfring {
 
-// What the members of a collective read from each other's inputs, as one of them sees it. Offsets
-// are bytes of the input space for what is sent, and of the output space for what is got (see
+// Which parts of each other's inputs the members of a collective read, from the view of one member.
+// Offsets of `sends` are bytes of the input space, offsets of `gets` bytes of the output space (see
 // MapBuffers). A value type.
 //
-// A flow travels in rounds of at most `window` bytes. The first is in the header or the slot, whose
-// windows are of another size. Where several members read different parts, a rank's places are
-// divided into a lane for each of them, so that reader and writer find a place without knowing what
-// others send.
+// A flow travels in rounds of at most `window` bytes. The first round is in the header or the slot,
+// whose windows have different sizes. If several members read different parts, a rank divides its
+// places into one lane per member. Reader and writer then find a place without knowing what others
+// send.
 struct ArenaFlows {
   struct Flow {
     int64_t offset = 0;
@@ -24,15 +24,15 @@ struct ArenaFlows {
 
   std::vector<Flow> sends;  // by member: what it reads of this rank's input, this rank itself too
   std::vector<Flow> gets;   // by member: what this rank reads of that member's input
-  bool adds = false;        // what is got is added up; all of it has one size and place
-  bool one_lane = true;     // who reads something of a rank reads all that it stages
+  bool adds = false;        // the parts in `gets` are added up; all have one size and place
+  bool one_lane = true;     // a member that reads from a rank reads everything that it stages
   int64_t total_bytes = 0;  // the same for all members
 
   int64_t header_window = 0;
   int64_t slot_window = 0;
   int64_t window = 0;       // of all later rounds
   int64_t round_bytes = 0;  // of all lanes together
-  int depth = 1;            // how many rounds after the first may be under way
+  int depth = 1;            // how many rounds after the first may be in progress
 
   int LaneOf(int writer, int reader) const {
     return one_lane ? 0 : reader - (reader > writer ? 1 : 0);

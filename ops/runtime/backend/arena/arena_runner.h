@@ -17,9 +17,9 @@
 namespace tfring {
 
 // Runs collectives in the arenas of a host, as ScheduleRunner runs schedules over streams:
-// advances, spins for a moment, sleeps until another rank has changed something, and reports what
-// makes no progress. Used by one thread. After a failure the arenas are in the middle of a plan,
-// and nothing else can be run.
+// advances, spins for a moment, sleeps until another rank has changed something, and reports a lack
+// of progress. Used by one thread. After a failure the arenas are in the middle of a plan, and
+// nothing else can run.
 class ArenaRunner {
  public:
   // To end a Run, set `poison` and then interrupt the transport that `memory` comes from.
@@ -31,11 +31,12 @@ class ArenaRunner {
   }
   void Watch(ProgressWatch watch, ScheduleRunner::QuietHook hook);
 
-  // Begins a collective that this reaches: one that ArenaCollective runs, or the entry to the batch
-  // of a lock. `check`: look for NaN.
+  // Begins a collective that this reaches: one that ArenaCollective runs, or the entry to a batch
+  // of a locked schedule. `check`: look for NaN.
   void Start(const Collective& collective, const Reduction& reduction, bool check);
-  // Runs it, and says whether it has ended. If `until` is not kNever this spins until then, where
-  // that has been worth it, and does not sleep. The status is as ScheduleRunner::Run says.
+  // Runs it, and returns whether it has ended. If `until` is not kNever, this never sleeps, but
+  // spins until then if earlier spins succeeded (SpinPolicy). The status is that of
+  // ScheduleRunner::Run.
   Result<bool> Run(TimePoint until);
   // Of a collective that has ended: whether not all members have entered.
   bool recalled() const { return machine_.recalled(); }
