@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     data = example_data.load(args.data, args.data_dir)
     model = keras_fit.build_model(data.x_train.shape[1], data.classes)
-    # With "scaled" each rank has a batch of its own size, and the learning rate is multiplied by
+    # With `per_rank` each rank has a batch of its own size, and the learning rate is multiplied by
     # the number of ranks that there are: this is the rate for one.
     model.compile(
         optimizer=hvd.DistributedOptimizer(keras.optimizers.Adam(args.learning_rate)),
@@ -44,8 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     history = hvd.elastic.fit(
         model,
         (data.x_train, data.y_train),
-        batch_size=args.batch_size,
-        policy="scaled",
+        policy=hvd.data.Policy(args.batch_size, per_rank=True),
         epochs=args.epochs,
         checkpoint=None if args.resume is None else str(args.resume),
         verbose=2,

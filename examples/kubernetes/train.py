@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     # At SIGTERM it publishes a checkpoint and ends with TFRING_STOPPED_EXIT_CODE.
     history = hvd.elastic.fit(
-        model, (x, y), epochs=args.epochs, batch_size=256, checkpoint=args.checkpoints, verbose=0
+        model, (x, y), epochs=args.epochs, policy=256, checkpoint=args.checkpoints, verbose=0
     )
     if hvd.rank() == 0:
         print(f"accuracy {history.history['accuracy'][-1]:.3f}", flush=True)

@@ -98,7 +98,7 @@ for rows in hvd.data.index_dataset(lambda numbers: tf.gather(x, numbers), cursor
 
 # %% tfring.keras.elastic.fit
 model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
-history = hvd.elastic.fit(model, (x, y), epochs=1, batch_size=16, verbose=0)
+history = hvd.elastic.fit(model, (x, y), epochs=1, policy=16, verbose=0)
 
 # %% tfring.elastic.run, tfring.keras.elastic.KerasState
 state = hvd.elastic.KerasState(model, epoch=0)
@@ -114,7 +114,7 @@ def train(state):  # is called again when ranks were lost or have joined
 
 train(state)  # %% tfring.keras.elastic.fit
 model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
-history = hvd.elastic.fit(model, (x, y), epochs=1, batch_size=16, verbose=0)
+history = hvd.elastic.fit(model, (x, y), epochs=1, policy=16, verbose=0)
 
 # %% tfring.elastic.run, tfring.keras.elastic.KerasState
 state = hvd.elastic.KerasState(model, epoch=0)

@@ -61,7 +61,7 @@ def main() -> None:
         trained,
         (x, y),
         epochs=epochs,
-        batch_size=BATCH,
+        policy=BATCH,
         callbacks=[Watch(log)],
         checkpoint=f"{folder}/checkpoints",
         verbose=0,

@@ -92,7 +92,7 @@ def events(first: int, epochs: int, steps: int) -> list[Any]:
 
 
 def elastic_fit(model: Any, epochs: int, *callbacks: Any, **more: Any) -> Any:
-    how = {"batch_size": BATCH, "seed": SEED, "verbose": 0, **more}
+    how = {"policy": BATCH, "seed": SEED, "verbose": 0, **more}
     return hvd.elastic.fit(model, samples(), epochs=epochs, callbacks=list(callbacks), **how)
 
 
@@ -226,11 +226,19 @@ def test_what_callbacks_decide_at_the_end_of_an_epoch_holds_after_a_failure() ->
     np.testing.assert_allclose(float(model.optimizer.learning_rate), 0.1 / 3, rtol=1e-6)
 
 
+@pytest.mark.any_ranks
+@pytest.mark.parametrize("policy", [None, "scaled", 2.5])
+def test_fit_of_arrays_needs_a_policy(policy: Any) -> None:
+    with pytest.raises(ValueError, match=f"policy={policy!r} is no batch size. Give policy=256"):
+        elastic_fit(model_of_this_rank(), 1, policy=policy)
+
+
 def test_fit_validates_and_stops() -> None:
     x, y = samples()
     stop = keras.callbacks.EarlyStopping("val_loss", min_delta=1e9, patience=1)
     model = model_of_this_rank()
-    history = elastic_fit(model, 9, stop, validation_data=(x, y), policy="scaled", batch_size=2)
+    policy = hvd.data.Policy(2, per_rank=True)
+    history = elastic_fit(model, 9, stop, validation_data=(x, y), policy=policy)
     assert history.epoch == [0, 1]
     loss, accuracy = model.evaluate(x, y, verbose=0)
     np.testing.assert_allclose(history.history["val_loss"][-1], loss, rtol=1e-4)

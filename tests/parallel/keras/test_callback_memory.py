@@ -467,7 +467,7 @@ def test_a_job_of_elastic_fit_waits_for_the_update_as_well(folder: Path) -> None
                 model,
                 (x, y),
                 epochs=2,
-                batch_size=PER_RANK,
+                policy=PER_RANK,
                 checkpoint=checkpoint,
                 callbacks=[*ask, Decays(), count],
                 verbose=0,

@@ -78,7 +78,7 @@ FIT = (
         model,
         (x, y),
         epochs=EPOCHS,
-        batch_size=BATCH,
+        policy=BATCH,
         callbacks=[watch],
         checkpoint=f"{FOLDER}/checkpoints",
         verbose=0,

@@ -86,7 +86,7 @@ def write(self, file, fill):
 folders.LocalFolder.write = write
 x, y = np.ones((32, 2), np.float32), np.ones((32, 1), np.float32)
 if sys.argv[2] == "elastic":
-    hvd.elastic.fit(model, (x, y), epochs=3, batch_size=8, verbose=0, checkpoint=folder)
+    hvd.elastic.fit(model, (x, y), epochs=3, policy=8, verbose=0, checkpoint=folder)
 else:
     model.fit(x, y, epochs=3, batch_size=8, verbose=0,
               callbacks=hvd.fit_callbacks(checkpoint=folder))

@@ -51,7 +51,7 @@ TRAINING = """
             if os.path.exists("slow"):
                 time.sleep(1)
 
-    given = {"epochs": int(sys.argv[2]), "batch_size": 32, "callbacks": [Say()], "verbose": 0}
+    given = {"epochs": int(sys.argv[2]), "policy": 32, "callbacks": [Say()], "verbose": 0}
     hvd.elastic.fit(model, (x, y), checkpoint=sys.argv[1], **given)
 """
 

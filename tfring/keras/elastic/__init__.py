@@ -2,7 +2,7 @@
 
     import tfring.keras as hvd
 
-    hvd.elastic.fit(model, (x, y), epochs=10, batch_size=256)
+    hvd.elastic.fit(model, (x, y), epochs=10, policy=256)
 
 `tfring help elastic` says what happens when. __init__.pyi lists the names.
 """

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -13,8 +12,8 @@ import numpy as np
 
 from tfring.checkpoint import Checkpointer
 from tfring.collectives.variables import broadcast_variables
-from tfring.data import policies
 from tfring.data.elastic_dataset import ElasticDataset
+from tfring.data.policies import Policy
 from tfring.elastic import process as processes
 from tfring.elastic.loop import run as elastic_run
 from tfring.keras import detect, facts
@@ -31,19 +30,13 @@ from tfring.runtime.signals.termination import TerminationRequest
 # In a batch that is only there to trace a step.
 _TRACED_SAMPLES = 2
 
-_POLICIES: dict[str, Callable[[int], policies.Policy]] = {
-    "fixed_global": policies.Policy,
-    "scaled": functools.partial(policies.Policy, per_rank=True),
-}
-
 
 def fit(
     model: Any,
     data: Any,
     *,
     epochs: int,
-    batch_size: int | None = None,
-    policy: str = "fixed_global",
+    policy: Policy | int | None = None,
     callbacks: Sequence[Any] = (),
     validation_data: Any = None,
     validation_batch_size: int | None = None,
@@ -67,10 +60,8 @@ def fit(
         data: an array or a tuple (inputs, targets) or (inputs, targets, sample weights) of arrays
             or structures of arrays, all samples on every rank; or an ElasticDataset.
         epochs: how many epochs are trained, those of the checkpoint included.
-        batch_size: samples of a batch, of all ranks together with "fixed_global", of each rank with
-            "scaled"; None with an ElasticDataset, which has a policy of its own.
-        policy: what a different number of ranks changes: "fixed_global": nothing; "scaled": batch
-            and learning rate grow with the number of ranks.
+        policy: of batch and learning rate; a number means samples of a step on all ranks. None with
+            an ElasticDataset, which has a policy of its own.
         callbacks: Keras callbacks; they see one training, and each epoch once.
         validation_data: like `data`; each rank evaluates a part after each epoch. Or anything else
             that `model.evaluate` takes, all of which every rank evaluates.
@@ -100,7 +91,7 @@ def fit(
             "hvd.elastic.fit is for models of Keras 3: with Keras 2 use hvd.elastic.KerasState and "
             "the callbacks of hvd.elastic"
         )
-    state = FitState(model, _dataset(data, batch_size, policy, shuffle, seed))
+    state = FitState(model, _dataset(data, policy, shuffle, seed))
     checkpoints = None
     if checkpoint is not None:
         checkpoints = FitCheckpoints(
@@ -216,15 +207,16 @@ def _trains(frame: FrameType | None) -> bool:
     return False
 
 
-def _dataset(data: Any, batch_size: int | None, policy: str, shuffle: bool, seed: int) -> Any:
+def _dataset(data: Any, policy: Policy | int | None, shuffle: bool, seed: int) -> ElasticDataset:
     if isinstance(data, ElasticDataset):
-        if batch_size is not None:
-            raise ValueError("an ElasticDataset has a policy of its own: leave out batch_size")
+        if policy is not None:
+            raise ValueError("an ElasticDataset has a policy of its own: leave out policy=")
         return data
-    if batch_size is None:
-        raise ValueError("give fit a batch_size, or an ElasticDataset")
-    if policy not in _POLICIES:
-        raise ValueError(f"policy={policy!r} is none of {', '.join(_POLICIES)}")
+    if not isinstance(policy, (Policy, int)):
+        raise ValueError(
+            f"policy={policy!r} is no batch size. Give policy=256, the samples of a step on all "
+            "ranks, or hvd.data.Policy(32, per_rank=True)."
+        )
     given = tuple(data) if isinstance(data, (tuple, list)) else (data,)
     arrays = keras.tree.map_structure(np.asarray, given)
     lengths = {len(array) for array in keras.tree.flatten(arrays)}
@@ -236,4 +228,4 @@ def _dataset(data: Any, batch_size: int | None, policy: str, shuffle: bool, seed
         return batch if len(batch) > 1 else batch[0]
 
     [samples] = lengths
-    return ElasticDataset(load, samples, _POLICIES[policy](batch_size), shuffle=shuffle, seed=seed)
+    return ElasticDataset(load, samples, policy, shuffle=shuffle, seed=seed)

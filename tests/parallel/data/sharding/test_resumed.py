@@ -218,7 +218,7 @@ def test_elastic_fit_goes_on_within_an_epoch_of_fit(tmp_path: Path) -> None:
     x = np.arange(STEPS * batch - 1, dtype=np.float32)[:, None]
     model = recorded()
     data = (x, x / len(x))
-    hvd.elastic.fit(model, data, epochs=EPOCHS, batch_size=batch, seed=7, checkpoint=folder)
+    hvd.elastic.fit(model, data, epochs=EPOCHS, policy=batch, seed=7, checkpoint=folder)
     assert len(model.steps) == len(clean.steps) - (STEPS + 3)
     for one, other in zip(model.get_weights(), clean.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=0.0)

@@ -67,7 +67,7 @@ KERAS = """
     data = np.zeros((EPOCH, 2), np.float32), np.zeros((EPOCH, 1), np.float32)
     saved = f"{FOLDER}/saved"
     hvd.elastic.fit(
-        model, data, epochs=1, batch_size=4, callbacks=[Steps()], checkpoint=saved, verbose=0
+        model, data, epochs=1, policy=4, callbacks=[Steps()], checkpoint=saved, verbose=0
     )
 """
 
