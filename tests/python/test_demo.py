@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
+import pytest
 from launcher_tools import run, run_python
 
 
@@ -18,6 +19,7 @@ def test_two_ranks_get_the_weights_of_one_process():
     assert "with the same batches are the same" in done.stdout
 
 
+@pytest.mark.slow
 def test_another_order_of_the_samples_gives_other_weights():
     code = (
         "import sys, tfring.demo as demo; shard = demo.hvd.shard; "

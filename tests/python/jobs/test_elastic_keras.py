@@ -230,6 +230,7 @@ LAST = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_nobody_waits_for_a_disk_when_a_rank_leaves(start, tmp_path, rank):
     """Rank 0 writes all the same when it has left the others: they may be about to leave, too."""
@@ -247,6 +248,7 @@ def test_nobody_waits_for_a_disk_when_a_rank_leaves(start, tmp_path, rank):
         assert job.wait_for_end() == (0, "the training is over")
 
 
+@pytest.mark.slow
 def test_the_last_checkpoint_is_whole_when_a_rank_is_lost_that_was_writing_it(start, tmp_path):
     """Nothing is left to train then, and the rank that takes its place knows of no checkpoint."""
     text = FIT.replace("    hvd.init()\n", LAST.lstrip("\n") + SLOW_DISK)

@@ -94,6 +94,7 @@ report(f"end.{hvd.rank()}.of.{hvd.size()}", Checkpointer(folder).latest().step)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["static", "elastic"])
 def test_a_disk_that_is_full_for_a_while_ends_no_rank(tmp_path: Path, kind: str) -> None:
     path = write_script(tmp_path, FULL, header=REPORT)

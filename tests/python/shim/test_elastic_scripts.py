@@ -98,6 +98,7 @@ def on_all(*rates):
     return [(rate, ROWS) for rate in rates]
 
 
+@pytest.mark.slow
 def test_tape_loop_goes_back_to_its_commit_when_a_worker_is_lost(tmp_path):
     """It is lost in the third batch of the second epoch; the second one was not committed."""
     job = Done(tmp_path, "elastic_tape.py", *TWO_HOSTS, *HOROVODS_RULE)

@@ -135,6 +135,7 @@ def ends_of(*nodes):
     return sorted(ends, key=lambda line: line["rank"])
 
 
+@pytest.mark.slow
 def test_a_coordinator_is_killed_and_started_again_20_times(tmp_path, endpoint):
     """Ranks keep their processes and train; in the end the weights are those of all steps."""
     with (
