@@ -198,7 +198,7 @@ def test_what_is_wrong_is_refused() -> None:
         DataCursor(0, 1, rank=0, size=1)
     with pytest.raises(ValueError, match="at least one sample"):
         Policy(0)
-    with pytest.raises(ValueError, match="fill no batch of 24"):
+    with pytest.raises(ValueError, match="do not fill a batch of 24"):
         DataCursor(20, Policy(6, per_rank=True), drop_remainder=True, rank=0, size=4)
     with pytest.raises(ValueError, match="no rank 2 among 2"):
         DataCursor(20, 2, rank=2, size=2)

@@ -127,7 +127,7 @@ def test_names_and_modules(tmp_path):
         assert names["allreduce"] is tfring.allreduce
         for name, text in {
             "horovod.torch": "Keras, Ray and Spark parts only",
-            "horovod.tensorflow.data.compute_service": "data service is not there yet",
+            "horovod.tensorflow.data.compute_service": "does not have the data service",
             "horovod.runner.launch": "tfring run",
             "horovod.tensorflow.gradient_aggregation_eager": "LocalGradientAggregationHelper",
             "horovod._keras": "import public names from horovod.tensorflow",
@@ -338,7 +338,7 @@ def test_every_public_name_is_there_or_says_what_to_use(tf_keras, tmp_path):
                 try:
                     getattr(importlib.import_module(module), name)
                 except AttributeError as error:
-                    assert "not there yet: " in str(error), error
+                    assert "does not have the data service: " in str(error), error
                     missing.setdefault(module, set()).add(name)
         assert missing == {{"horovod.tensorflow": {{"data"}}}}, missing
         for module, name, text in (
