@@ -7,9 +7,9 @@
 namespace tfring::membership {
 namespace {
 
-// How often limits are looked at: all are seconds.
+// How often Step compares times with limits, which are seconds.
 constexpr Duration kTick = 100 * kMillisecond;
-// What a worker lacks is not said again before its answer could have come.
+// A command is not repeated before the worker's answer could have come.
 constexpr Duration kRepairAfter = 200 * kMillisecond;
 // How long the slot of a worker that was told to leave stays in use if its agent says nothing.
 constexpr Duration kSlotLimit = 30 * kSecond;
@@ -48,7 +48,7 @@ CoordinatorEffects Coordinator::Step(TimePoint now, CoordinatorEvents events) {
     ticks_.first = now;
   } else if (now - ticks_.next > kPause) {
     Forgive(now - ticks_.next);
-    // What came meanwhile is read first. Not each time, where every step comes late.
+    // Reads first what came meanwhile; not in each Step, in case every Step comes late.
     if (!ticks_.forgave) ticks_.next = After(now, kTick);
     ticks_.forgave = !ticks_.forgave;
   } else {
@@ -91,7 +91,7 @@ void Coordinator::Forgive(Duration pause) {
 
 void Coordinator::SetHosts(std::vector<HostSlots> hosts) {
   hosts_.Set(std::move(hosts));
-  if (rebuilding_) return;  // others are still to be told of
+  if (rebuilding_) return;  // not all hosts have been named yet
   for (auto& [id, process] : processes_) {
     if (!hosts_.Has(process.place)) process.leaving = true;
   }
@@ -126,16 +126,16 @@ void Coordinator::OnEnd(const ProcessEnd& end) {
   if (IsMember(end.worker)) StartRound(why, true);
 }
 
-// Counts workers that end well and have not registered, while none in the job has: there is nothing
-// to wait for, and new ones would end as they did. False at the limit.
+// Counts workers that end with code 0 before any worker has registered: new ones would end in the
+// same way. Returns false at the limit.
 bool Coordinator::CountWithoutInit(const ProcessEnd& end, const Process& process) {
   if (next_arrival_ > 1 || end.exit_code != 0 || process.leaving) return true;
   return ++ended_without_init_ < options_.same_error_limit;
 }
 
-// Whether the job goes on after this error. One that comes again and again at one commit is the
-// program's. In a generation all members may fail for one reason, which then counts once; and what
-// keeps a new worker from joining others that train is its host's.
+// Returns false if this error ends the job, because it came too often at one commit. If several
+// members of a generation fail with it, it counts once. It does not count if it keeps a new worker
+// from joining a generation that trains: then the host is to blame, not the program.
 bool Coordinator::CountCause(const ProcessEnd& end, const Process& process) {
   const bool member = IsMember(end.worker);
   if (!member && phase() == Phase::kRunning) return true;
@@ -209,7 +209,7 @@ void Coordinator::OnMemberReport(const Process& process) {
   }
   const bool at_fault =
       report.state == WorkerState::kStopping || (stopped && !report.boundary && !report.done);
-  // While the job waits for workers, signs of life repeat what has been judged.
+  // While the job waits for workers, reports repeat suspects that were judged already.
   if (at_fault && suspects_judged_in_ != last_generation_) {
     suspects_.Accuse(report.worker, report.suspect);
     const auto suspect = processes_.find(report.suspect);
@@ -224,7 +224,7 @@ void Coordinator::OnMemberReport(const Process& process) {
   }
 }
 
-// Says again what this worker would know if no message had been lost.
+// Repeats the command that this worker would have obeyed if it had not been lost.
 void Coordinator::Repair(WorkerId worker, Process* process) {
   const Report& report = process->last;
   const bool stopped =
@@ -250,8 +250,8 @@ void Coordinator::Repair(WorkerId worker, Process* process) {
   Tell(worker, std::move(command));
 }
 
-// Hosts of members that others have lost, and that are silent or have no connection. The agent
-// there, which reports the ends of processes, may be lost with them.
+// Returns the hosts of members that others have lost and that are silent or disconnected. The
+// agents there, which report the ends of processes, may be lost too.
 std::set<std::string> Coordinator::LostHosts() const {
   std::set<std::string> hosts;
   for (const auto& [id, process] : processes_) {
@@ -261,7 +261,7 @@ std::set<std::string> Coordinator::LostHosts() const {
   return hosts;
 }
 
-// A generation that advances is not broken up because one member is silent: a step needs them all.
+// A silent member does not end a generation that advances: each step needs all members.
 bool Coordinator::IsSilent(WorkerId worker, const Process& process, Duration limit) const {
   TimePoint heard = process.heard;
   if (running() != nullptr && IsMember(worker)) heard = std::max(heard, running()->advanced_at);
@@ -278,7 +278,7 @@ void Coordinator::Expire() {
       old_leases_end_ = std::max(old_leases_end_, After(process.heard, options_.lease));
       continue;
     }
-    // One that lives may say nothing for long: it starts, or a call keeps Python's lock.
+    // A worker that lives may be silent for long: it starts, or a call keeps Python's lock.
     const bool vouched_for = process.started && hosts_.Has(process.place) && !lost_host;
     const bool patient = !process.registered || vouched_for;
     if (!IsSilent(id, process, patient ? options_.start_limit : options_.lease)) continue;

@@ -10,8 +10,8 @@
 namespace tfring::membership {
 namespace {
 
-// A worker that nobody has told of may have had an id above the highest known one: new ids leave a
-// gap, so that none comes twice.
+// A worker that is still unknown may have an id above the highest known one. New ids leave this
+// gap, so that no id is used twice.
 constexpr WorkerId kUnheardIds = 1000;
 
 }  // namespace
@@ -34,8 +34,9 @@ void Coordinator::OnLiving(const LivingProcess& living) {
   }
 }
 
-// Whether a worker may be in the job: one that has been in a generation, and of which this
-// coordinator has never heard, only while it rebuilds, or as a member of the newest generation.
+// Whether a worker may be in the job. A worker that has been in a generation and that this
+// coordinator has never heard may be only while it rebuilds, or as a member of the newest
+// generation.
 bool Coordinator::Adopt(WorkerId worker, const Report& report) const {
   if (report.generation == 0 || rebuilding_) return true;
   const auto found = processes_.find(worker);
@@ -63,13 +64,13 @@ bool Coordinator::StillRebuilds(bool someone) {
   return false;
 }
 
-// Goes on with the newest generation that was heard of. Its members that were not heard of are
-// lost. A worker of an older one that is not in this one was taken for dead: its state may differ
-// at the same commit.
+// Continues with the newest generation that a worker has reported. Members that were not heard are
+// lost. A worker of an older generation that is not in the newest was taken for dead: its state may
+// differ at the same commit.
 void Coordinator::Rebuild() {
   rebuilding_.reset();
   if (next_worker_ > options_.first_worker) next_worker_ += kUnheardIds;
-  // There was a generation, and nobody says who was in it.
+  // There was a generation, and no worker has reported its members.
   const bool unknown = record_.generation == 0 && last_generation_ != 0;
   std::vector<WorkerId> silent;
   std::vector<WorkerId> old;
