@@ -205,7 +205,7 @@ def test_what_is_wrong_is_refused() -> None:
     cursor = DataCursor(20, 2, rank=1, size=2)
     with pytest.raises(RuntimeError, match="rank 1: a step was committed, but no batch was read"):
         cursor.commit()
-    with pytest.raises(IndexError, match="no batch 10: 10 are left"):
+    with pytest.raises(IndexError, match="no batch 10: this epoch has 10 left"):
         cursor.begin().part(10)
     cursor.load_state_dict({**cursor.state_dict(), "samples": 21, "epoch": 3})
     assert (cursor.epoch, cursor.consumed) == (3, 0)
