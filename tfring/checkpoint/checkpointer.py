@@ -120,8 +120,8 @@ class Checkpointer:
         Args:
             state: arrays, numbers or bytes, by name. Arrays of bfloat16 and its like, too.
             step: which training step the state was taken after, at least 0.
-            generation: which generation of the job saves, at least 0; None is the one that
-                `reserve` has returned last, which is called if it never was.
+            generation: which generation of the job saves, at least 0. None: what `reserve` returned
+                last; it is called if it never was.
             metadata: more values to keep, of types that JSON can hold.
             metrics: numbers; that of `metric` decides which checkpoints are the best.
             copy: False if nobody changes the arrays after this call.
@@ -138,8 +138,7 @@ class Checkpointer:
             CheckpointError: the state cannot be kept; FencedError if a newer generation has taken
                 over, in which case this process must end; CheckpointTimeoutError if an earlier one
                 is not written in time.
-            OSError: the storage has failed for `timeout` seconds, at this checkpoint or, if
-                `asynchronous`, at an earlier one; then this one is not written.
+            OSError: the storage has failed for `timeout` seconds, now or at an earlier checkpoint.
             ValueError: a negative number, one of 19 digits, or the object is closed.
         """
         self.raise_failure()
