@@ -47,13 +47,21 @@ def as_in_horovod(module: str, name: str, value: Any) -> Any:
         name: the name.
         value: its value in tfring.
     """
-    order = _ORDERS.get(module, {}).get(name, "").split()
-    defaults = {"weight_by": None} if name in _WEIGH_ALIKE else {}
-    return _with(value, order, defaults) if order or defaults else value
+    order = tuple(_ORDERS.get(module, {}).get(name, "").split())
+    alike = name in _WEIGH_ALIKE
+    return _with(value, order, alike) if order or alike else value
 
 
-def _with(function: Callable[..., Any], order: list[str], defaults: dict[str, Any]) -> Any:
-    """Returns a function that takes options by position after the first argument."""
+@functools.cache
+def _with(function: Callable[..., Any], order: tuple[str, ...], alike: bool) -> Any:
+    """Returns a function that takes options by position after the first argument.
+
+    Args:
+        function: tfring's.
+        order: the options in Horovod's order.
+        alike: whether the ranks count alike by default.
+    """
+    defaults = {"weight_by": None} if alike else {}
 
     @functools.wraps(function, updated=())
     def call(*args: Any, **options: Any) -> Any:

@@ -71,14 +71,15 @@ class Store:
 
     @classmethod
     def create(cls, prefix_path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Store:
-        """Returns the store for a folder.
+        """Returns the store for a folder: an HDFSStore for "hdfs://...".
 
         Args:
             prefix_path: the folder.
             *args: as in the store.
             **kwargs: as in the store.
         """
-        return cls(prefix_path, *args, **kwargs)
+        kind = HDFSStore if os.fspath(prefix_path).startswith("hdfs://") else cls
+        return kind(prefix_path, *args, **kwargs)
 
     def _url(self, path: str) -> str:
         """Returns a path for fsspec; local ones without a scheme."""
@@ -150,6 +151,11 @@ class Store:
     def exists(self, path: str) -> bool:
         """Returns whether a path is an existing file or folder."""
         return bool(self.filesystem().exists(self.path_in_filesystem(path)))
+
+    def is_parquet_dataset(self, path: str) -> bool:
+        """Returns whether a folder has Parquet files."""
+        found = self.filesystem().find(self.path_in_filesystem(path))
+        return any(name.endswith(".parquet") for name in found)
 
     def read(self, path: str) -> bytes:
         """Returns the content of a file."""

@@ -34,6 +34,14 @@ def test_paths_for_fsspec_and_spark(given, fsspec, spark):
     store = Store.create(given)
     assert store.prefix_path == fsspec
     assert store.path_for_spark(store.prefix_path) == spark
+    assert isinstance(store, HDFSStore) == given.startswith("hdfs")
+
+
+def test_a_folder_with_parquet_files(tmp_path):
+    store = Store.create(tmp_path)
+    assert not store.is_parquet_dataset(str(tmp_path))
+    store.write(f"{tmp_path}/train/part-0.parquet", b"rows")
+    assert store.is_parquet_dataset(f"{tmp_path}/train")
 
 
 def test_misspelt_parameters(tmp_path):

@@ -136,6 +136,7 @@ def test_options_come_by_position_in_each_modules_order() -> None:
         print("FOUND tape:", tape._reducer.options.compression is tfring.Compression.bf16)
         layer = keras.layers.Dense(1)
         tape = hvd.PartialDistributedGradientTape(gradtape=tf.GradientTape(), local_layers=[layer])
+        print("FOUND same:", hvd.DistributedGradientTape is hvd.DistributedGradientTape)
         print("FOUND partial:", tape._reducer.options.local_layers == [layer])
         try:
             hvd.DistributedOptimizer(keras.optimizers.SGD(), *["x"] * 10)
@@ -149,6 +150,7 @@ def test_options_come_by_position_in_each_modules_order() -> None:
         "tensorflow.keras": "['a', 'CPU:1', True, True, True, 2, None]",
         "keras": "['a', 'CPU:1', True, True, True, 1, 3]",
         "tape": "True",
+        "same": "True",
         "partial": "True",
         "error": "DistributedOptimizer takes at most 10 positional arguments, not 11",
     }, done.stderr
