@@ -155,7 +155,8 @@ def choose_job(base: Path | None = None) -> KnownJob:
     """Returns the job that is meant where the user names none.
 
     It is the job that runs. Of several it is the one started in this folder, else the one started
-    from this terminal. If none runs, it is the job that ended last.
+    from this terminal, else the newest that ended in this folder. If none runs, it is the job that
+    ended last.
 
     Raises:
         RecordError: No job has left anything, or several run.
@@ -173,9 +174,13 @@ def choose_job(base: Path | None = None) -> KnownJob:
     for found in (running, here, from_here):
         if len(found) == 1:
             return found[0]
+    ended = [one for one in known if folder and one.folder == folder and not one.runs]
+    if ended and not here:
+        return ended[0]
     where = "here" if here else "on this host, none of them started in this folder"
     raise RecordError(
-        f"{len(here or running)} jobs run {where}: name one.{_known_text(here or running)}"
+        f"{len(here or running)} jobs run {where}: name one by its id."
+        f"{_known_text(here or running)}"
     )
 
 

@@ -101,6 +101,19 @@ def test_of_six_jobs_the_one_of_this_folder_is_shown(
     ]
 
 
+def test_a_job_that_ended_in_this_folder_counts_more_than_jobs_that_run_elsewhere(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in range(2):
+        write_job(base, place)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    monkeypatch.chdir(mine)
+    catalog.note_begin(id_at(3), ["train"], base, launched=True)
+    catalog.note_end(id_at(3), "failed", "Rank 1 was killed.", {})
+    assert choice.choose_job().job == id_at(3)
+
+
 def test_in_a_folder_that_is_gone_jobs_are_listed(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
