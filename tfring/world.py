@@ -78,13 +78,16 @@ def init(
 ) -> None:
     """Joins this process to its job and starts the runtime. A second call does nothing.
 
-    Who we are comes from the environment: ``tfring run``, torchrun's variables, mpirun, srun,
-    TF_CONFIG, else a single process. Blocks until all ranks of the job have called it. In an
-    elastic job the coordinator says it: a process that was started for the first generation waits
-    for that; a later one waits until another process has come to `tfring.elastic.run`. It then gets
-    a job of its own, of one rank, so that it can build its model, and `tfring.elastic.run` takes it
-    into the others' job. Where TensorFlow is loaded already, this registers the ops with it, so
-    that graphs and models with collectives can be loaded.
+    The environment tells this process its rank and its job: ``tfring run``, torchrun's variables,
+    mpirun, srun, TF_CONFIG, else a single process. Blocks until all ranks of the job call it.
+
+    In an elastic job the coordinator tells them. A process that was started for the first
+    generation waits for that generation. A later process waits until another one has come to
+    `tfring.elastic.run`. It then gets a job of its own, of one rank, so that it can build its
+    model, and `tfring.elastic.run` takes it into the others' job.
+
+    If TensorFlow is loaded already, this registers the ops with it, so that graphs and models with
+    collectives can be loaded.
 
     Args:
         comm: The job. None or an empty list: all processes that were launched. An mpi4py

@@ -102,7 +102,7 @@ Status ShortCause(const absl::Status& cause) {
   std::string line(text.substr(0, std::min(text.find('\n'), kMaxText)));
   const std::string node = NodeName(message);
   if (!node.empty() && line.find(kNode) == std::string::npos) line += " (node " + node + ")";
-  // The runtime has names for the codes that it uses itself only.
+  // The runtime lacks names for codes that only TensorFlow uses, so TensorFlow names the code.
   return Aborted(absl::StatusCodeToString(cause.code()) + ": " + line);
 }
 

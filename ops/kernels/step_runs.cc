@@ -22,8 +22,8 @@ using WeakRendezvous = tsl::core::WeakPtr<tf::Rendezvous>;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kWatchInterval{50};
-// So long collectives of a cancelled run wait for the cause. It comes when all ops of the function
-// that failed have ended.
+// How long waiting collectives of a cancelled run wait to learn the cause. It comes when all ops of
+// the function that failed have ended.
 constexpr std::chrono::seconds kCauseLimit{1};
 constexpr size_t kMaxFailedRuns = 64;
 
@@ -87,7 +87,7 @@ struct StepRuns::Run {
   bool guarded = false;
 };
 
-// In the same way.
+// Guarded like Run.
 struct StepRuns::Step {
   Step(uint64_t step_id, std::shared_ptr<Run> its_run, tf::RendezvousInterface* its_rendezvous)
       : id(step_id), run(std::move(its_run)), rendezvous(its_rendezvous) {}
@@ -261,9 +261,9 @@ void StepRuns::OnCancelled(const std::shared_ptr<Run>& run) {
   WaitForFailed();  // the step ends after this
 }
 
-// Two threads may wait for one run: neither goes on before it is safe. TensorFlow may cancel a run
-// in the `done` of a collective. What the run has started ends by a later `done`, so there the wait
-// is left to the guard of the next run.
+// Several threads may wait for one run. TensorFlow may also call this in the `done` of a
+// collective. A wait there could block the later `done` that it waits for, so WaitForRun returns
+// false, and the guard of the next run waits instead.
 void StepRuns::WaitForFailed() {
   std::vector<uint64_t> failed;
   {

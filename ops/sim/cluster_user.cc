@@ -116,9 +116,10 @@ void Cluster::OnUserDone(Rank rank, size_t user) {
     return;
   }
   node.done = true;
-  // A rank may shut down early, which must not disturb the others. Rank 0 is needed to the end. If
-  // its device waits for a rank that hangs, it gives up before the missing heartbeats are noticed:
-  // then all learn that it has left, and nobody who hangs.
+  // A rank may shut down early, which must not disturb the others. Rank 0 is needed to the end. A
+  // rank whose plans may wait for one that hangs does not leave here: it would give up before the
+  // missing heartbeats are noticed, and all ranks would learn that it has left, but not which rank
+  // hangs.
   const bool may_wait_in_vain = options_.fault == Fault::kHang && !node.plans.empty();
   if (rank != 0 && random_.Percent(30) && !may_wait_in_vain) Leave(rank);
   LeaveIfAllDone();

@@ -22,9 +22,9 @@ namespace tfring::sim {
 // long as the CPU backend's schedules would (see PlanPrices) and a random time more. Plans on
 // devices are launched first, and mostly report that; they begin when they are launched and those
 // before them on the device have ended, of which the host learns later, in any order. A device that
-// waits for a rank that is gone does not know which one that is. A batch of a
-// lock that a member does not enter is recalled on all, when all have said whether they enter it.
-// Lives for one run; one thread.
+// waits for a rank that is gone does not know which one that is. A batch of a lock that a member
+// does not enter is recalled on all, when all have said whether they enter it. Lives for one run;
+// one thread.
 class DataPlane {
  public:
   using Sink = std::function<void(Rank rank, Completion completion)>;

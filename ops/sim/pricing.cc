@@ -41,7 +41,7 @@ class Replay {
     Duration end = 0;
     size_t left = 0;
     std::vector<int> waiting_for;  // by step: how many earlier steps have not ended
-    std::vector<Duration> from;    // by step: when the latest of them that has ended did
+    std::vector<Duration> from;    // by step: the latest end of an earlier step so far
     std::vector<std::vector<int>> dependents;
   };
   using Event = std::tuple<Duration, int, int>;  // (time, rank, step)

@@ -128,7 +128,8 @@ class RandomWorkload {
     }
     const auto set = std::next(SomeSetButTheGlobal());
     request.removed_set = set->first;
-    // What was asked for in this phase might come too late: only calls that never complete.
+    // Calls on this set that were planned for this phase might come after the removal. They make
+    // way for calls that only the removal ends.
     for (Phase& phase : phases_) {
       phase.erase(
           std::remove_if(phase.begin(), phase.end(),
@@ -140,7 +141,8 @@ class RandomWorkload {
     sets_.erase(set);
   }
 
-  // An iterator to the one before it.
+  // A random set other than the global one, as an iterator to the set before it: the caller takes
+  // std::next.
   Sets::iterator SomeSetButTheGlobal() {
     return std::next(sets_.begin(), random_.Below(static_cast<int64_t>(sets_.size()) - 1));
   }

@@ -270,7 +270,7 @@ class Checkpointer:
         self._writer.raise_error()
 
     def fail(self, error: Exception) -> None:
-        """Has an error raised by what raises the failures of earlier checkpoints, once."""
+        """Keeps an error: the next `raise_failure`, `save`, `wait` or `close` raises it, once."""
         self._writer.fail(error)
 
     def wait(self, timeout: float | None = None) -> None:
@@ -283,7 +283,10 @@ class Checkpointer:
         self._writer.wait(self._patience() if timeout is None else timeout)
 
     def abandon(self) -> None:
-        """Lets the process end without what is being written: it is passed over then."""
+        """Lets the process end without waiting for what is being written.
+
+        Readers skip a checkpoint that is incomplete.
+        """
         atexit.unregister(self._close_at_exit)
 
     def close(self, timeout: float | None = None) -> None:

@@ -65,9 +65,11 @@ class WorkerLink:
         # Only the link's thread uses these.
         self._watches: list[Watch] = []  # of orders, which wake it, and of answers, which can wait
         self._watch_again_at = 0.0
-        self._watched = False  # once; when it is again, the coordinator may be another one
-        self._attached = False  # to such a one; the machine has not heard of it
-        self._told_of_recovery = False  # this coordinator was
+        self._watched = False  # whether watches were ever set up
+        # Whether they were set up again, perhaps with another coordinator, and the machine has not
+        # been told.
+        self._attached = False
+        self._told_of_recovery = False  # whether keys.RUNS was set since the last time
         self._heard_at = time.monotonic()
         self._unanswered = 0  # reports since then
         self._answered = 0  # the sequence number of the last answer

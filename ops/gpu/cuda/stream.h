@@ -34,7 +34,8 @@ class CudaStream final : public DeviceStream {
 
   const std::shared_ptr<CudaDevice>& device() const { return device_; }
 
-  // From here on `ours` does nothing before the call's memory may be used.
+  // Makes `ours` wait for MarkReady's event: work put on `ours` from now on starts when the call's
+  // memory may be used.
   Status LetWait(CuStream ours) const;
   // The results will be there after `event`. Before kLaunched.
   void SetResults(std::shared_ptr<CudaEvent> event) { results_ = std::move(event); }

@@ -30,8 +30,8 @@ class FlightTable {
 
   // How all end from now on. The first failure counts, except that `abort` replaces another.
   void Fail(Completion failure, bool abort);
-  // Ends it, although the device may not be through, and nobody waits for that: what holds the
-  // memory of its calls is kept for ever.
+  // Ends the collective although the device may still work on it. Nobody waits for the device, so
+  // the memory of its calls is kept for ever.
   void Abandon(uint64_t sequence);
   // Ends all that is in flight, and what comes, with the failure. The launch thread or the waiter
   // for the device still holds the memory of the calls.

@@ -22,9 +22,8 @@ struct NcclLibrary {
 
 inline constexpr Duration kNcclLoadLimit = 30 * kSecond;
 
-// Loads `file`; if none is named, the libnccl.so.2 that is in the process already, else the
-// system's. (tfring/runtime/gpu/nccl.py names the file of NVIDIA's package where nothing else
-// counts, and says what counts before what.) Functions are looked up in that library alone:
+// Loads `file`; if it is empty, the libnccl.so.2 that is in the process already, else the system's.
+// tfring/runtime/gpu/nccl.py chooses `file`. Functions are looked up in that library alone:
 // TensorFlow exports some of the same names. Unavailable says in one sentence what is missing, too
 // old, incomplete or failing; DeadlineExceeded that the library did not return within `limit`.
 TFRING_EXPORT Result<std::shared_ptr<const NcclLibrary>> LoadNccl(const std::string& file,

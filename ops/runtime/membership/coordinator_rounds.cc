@@ -12,7 +12,8 @@
 namespace tfring::membership {
 namespace {
 
-// How long having too few workers is not logged: while some are starting, and otherwise.
+// A shortage of workers is logged when it has lasted this long: kStarting while some workers start,
+// else kSettled.
 constexpr Duration kStarting = 30 * kSecond;
 constexpr Duration kSettled = 3 * kSecond;
 

@@ -97,8 +97,10 @@ void ControlLoop::NotifySubmission() {
   if (wakes || !locked_) WakeIfAsleep();
 }
 
-// Where others take the steps of a lock, what they wait for has a deadline that moves with each of
-// them: the control thread looks at it now and then, and need not be woken for each.
+// In a lock other threads take steps, and each step may move the engine's deadline. So after such
+// steps the control thread sleeps for kLookInterval at most, and reads the deadline anew. The
+// others wake it only if the deadline is now earlier than the end of its sleep, the engine has
+// finished, or the lock is over.
 TimePoint ControlLoop::SleepsUntil() {
   sleeps_until_ = engine_.next_deadline();
   if (std::exchange(stepped_for_it_, false) && locked_) {

@@ -13,8 +13,8 @@ namespace tfring {
 // it cannot be used: tfring was built without it, or it is of another build. Thread-safe.
 TFRING_EXPORT Result<const DeviceFunctions*> LoadDeviceFunctions();
 
-// Loads them with the first use: a process that has no tensor in device memory maps nothing of
-// them.
+// Loads the library at the first use, so a process without tensors in device memory does not map
+// it.
 std::unique_ptr<Devices> LazyDevices(DeviceOptions options);
 
 }  // namespace tfring

@@ -145,9 +145,9 @@ void AddDevices(const Config& config, Rank self, const std::vector<std::string>&
   };
 }
 
-// `all`: allreduces of all ranks go through the arenas of one host, whose headers are the entry to
-// a batch of a lock. Elsewhere that is a collective of its own before each batch, so there are
-// locks only where they are asked for.
+// `all`: all ranks share the arenas of one host. A header there also says whether a rank enters a
+// batch, so locks are on. Elsewhere each batch needs a small collective first, so locks are off.
+// LOCK_SCHEDULE overrides both.
 void UseArenas(bool all, Config* config) {
   const std::vector<std::string>& set = config->fixed;
   if (std::count(set.begin(), set.end(), "LOCK_SCHEDULE") == 0) config->lock_schedule = all;

@@ -23,8 +23,8 @@ void LoopReports::Step(const EngineEffects& effects, TimePoint now,
                        const CollectiveBackend& backend, const Engine& engine) {
   if (Recorder* recorder = Recording(recorder_)) {
     recorder->Awake(now);
-    // Not where a plan ends: backends report that with locks held which bytes_sent may need. A
-    // rank whose plan was the last one is at its next heartbeat here.
+    // bytes_sent is read here and not where a plan ends, because backends hold locks there that
+    // bytes_sent may need. After its last plan a rank gets here with its next heartbeat.
     recorder->Sent(backend.bytes_sent(), engine.cache_hits());
   }
   if (recorder_ != nullptr) Record(effects);

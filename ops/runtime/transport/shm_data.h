@@ -15,7 +15,7 @@
 
 namespace tfring {
 
-// Whether the ranks of a host share memory: where they can, or by all means.
+// Whether the ranks of a host share memory: never, where they can, or always (else init fails).
 enum class ShmUse { kNever, kWherePossible, kRequired };
 
 // Moves bytes to and from the ranks of this host through shared memory, and to and from all others
@@ -32,8 +32,8 @@ class ShmDataTransport final : public DataTransport {
   // they use `base`, which is returned itself if this rank has no memory to share. All peers must
   // call this at the same time. Unavailable if one does not answer until `deadline`. With kNever
   // this rank takes part in the agreement but shares no memory; with kRequired it is
-  // FailedPrecondition that one of them uses `base`. `self` is
-  // this rank, if it is to have a part of a HostMemory.
+  // FailedPrecondition that one of them uses `base`. `self` is this rank, if it is to have a part
+  // of a HostMemory.
   static Result<std::unique_ptr<DataTransport>> Connect(ShmUse use,
                                                         const std::vector<ShmPeer>& peers,
                                                         std::unique_ptr<DataTransport> base,

@@ -82,9 +82,9 @@ class ShmSegment {
   char* part() const;
   int fd() const { return fd_.get(); }
 
-  // To be called after a change, stored with memory_order_seq_cst, of what the owner looks at
-  // between its store to header()->sleep and its sleep: either it sees the change there, or this
-  // wakes it, unless it awaits another rank than `from`. Any thread.
+  // Call this after you have changed, with memory_order_seq_cst, something that the owner checks
+  // after it sets header()->sleep and before it sleeps. Then either the owner sees the change, or
+  // this wakes it. It does not wake an owner that awaits another rank than `from`. Any thread.
   void WakeOwner(Rank from = kNoRank) const;
 
   // The owner: sleeps until WakeOwner woke it after `doorbell` had the value `seen`, or until the

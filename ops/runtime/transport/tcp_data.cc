@@ -105,7 +105,7 @@ Result<int> TcpDataTransport::Reach(Rank peer) {
   if (SocketOf(peer) >= 0 || connector_ == nullptr) return SocketOf(peer);
   TFRING_RETURN_IF_ERROR(connector_->Advance(peer));
   for (auto& [rank, socket] : connector_->TakeReady()) {
-    if (SocketOf(rank) >= 0) continue;  // it is closed
+    if (SocketOf(rank) >= 0) continue;  // there is a socket already; this one is closed
     TFRING_RETURN_IF_ERROR(PrepareSocket(socket.get()));
     Adopt(rank, std::move(socket));
   }

@@ -87,9 +87,11 @@ class Fit:
         self._batches = 0  # of this epoch
         self._batch_seen = False
         self._left = False
-        self._meets = False  # at the end of this epoch, because a rank does not know its steps
+        # Whether the ranks meet at the end of this epoch, because some rank does not know its
+        # number of steps.
+        self._meets = False
         self._ended = False
-        self._nan = False  # the loss has been
+        self._nan = False  # whether the loss has become NaN
 
     def begin_epoch(self, model: Any, epoch: int) -> None:
         """Compares epoch, learning rates and steps of all ranks; a collective.

@@ -37,11 +37,11 @@ struct Network {
 // That of the settings, for data that travels as `wire` (see narrow_wire.h).
 Network NetworkOf(const Config& config, DataType wire);
 
-// Seconds, by a latency and a bandwidth for each level: between hosts those of the network, within
-// a host constants. A rough price: it ranks algorithms, and foretells no time.
+// The price in seconds, from hops, messages and bytes at each level: between hosts by the network,
+// within a host by constants. Good enough to rank algorithms, not to predict times.
 double SecondsOf(const HostLoad& load, const Network& network);
 
-// The constants, for messages.
+// Latency and bandwidth within a host, for texts to print.
 Network NetworkWithin();
 
 // The hierarchical allreduces that come into question.

@@ -212,7 +212,8 @@ void Engine::PassGoodbyesOn() {
 void Engine::DrainNegotiator() {
   if (negotiator_ == nullptr) return;
   Negotiator::Output output = negotiator_->Drain();
-  // Who gets such an error learns first which ranks have left.
+  // A rank that gets a Cancelled error must know already which ranks have left, so the goodbyes go
+  // out first.
   if (output.cancels && !goodbyes_.empty()) PassGoodbyesOn();
   for (auto& [to, frame] : output.frames) frames_.Send(to, std::move(frame));
   for (std::string& warning : output.warnings) effects_.warnings.push_back(std::move(warning));

@@ -102,10 +102,15 @@ struct EngineEffects {
 //   waiting   Negotiator               a plan names it                          -> running
 //                                      its batch of a locked schedule is        -> entered
 //                                        complete on this rank
+//                                      a plan names it, but the backend was     -> held
+//                                        aborted
+//                                      its batch is complete on this rank, but  -> parked
+//                                        the backend was aborted
 //                                      its plan is an error, its attempt is     -> ended
 //                                        over, or Close
 //   running   RunningPlans, kRunning   a device has all of its plan's work      -> launched
 //                                      its plan succeeds                        -> ended
+//                                      no member can run its plan               -> ended
 //                                      its plan fails                           -> held
 //   launched  RunningPlans, kLaunched  its plan succeeds                        -> ended
 //                                      its plan fails                           -> held

@@ -19,7 +19,7 @@ class KeptEvents {
 
   // A frame of a type that is kept. `early`: it came before the sender's kFrozen.
   void Add(const ControlEvent& frame, FrameType type, bool early);
-  // The connection of a rank ended behind its goodbye.
+  // The connection of a rank ended after its goodbye.
   void AddEnd(const ControlEvent& end);
 
   bool empty() const { return events_.empty(); }

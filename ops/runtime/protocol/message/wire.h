@@ -23,7 +23,7 @@ enum class FrameType : uint8_t {
   kHeartbeat = 4,  // either way, empty
   kAbort = 5,      // sequencer to all: the generation is over, with this status
   kGoodbye = 6,    // ranks shut down: from a rank itself, from the sequencer any
-  kFault = 7,      // rank to sequencer: my data connection to `rank` broke
+  kFault = 7,      // rank to sequencer: why `rank` may be gone or has left, or what failed here
   kWithdraw = 8,   // rank to sequencer: from here on I am in the next attempt of the process set
   kLock = 9,       // sequencer to all: from here on this repeats without requests and plans
   kStop = 10,      // sequencer to all: enter no more batches of the lock
@@ -35,10 +35,11 @@ inline constexpr uint8_t kMaxFrameType = 12;
 // Any control frame; the fields that its type does not use stay empty.
 struct Frame {
   FrameType type = FrameType::kHeartbeat;
-  std::vector<Request> requests;                 // kRequests
-  std::vector<uint32_t> cache_ids;               // kRequests, kResend
-  std::vector<Plan> plans;                       // kPlans
-  Rank rank = kNoRank;                           // kAbort: the lost rank; kFault: the suspect
+  std::vector<Request> requests;    // kRequests
+  std::vector<uint32_t> cache_ids;  // kRequests, kResend
+  std::vector<Plan> plans;          // kPlans
+  // kAbort: the rank that was lost or has left, or kNoRank; kFault: the suspect, or the sender.
+  Rank rank = kNoRank;
   std::vector<Departure> departures;             // kGoodbye
   ProcessSetId process_set = kGlobalProcessSet;  // kWithdraw
   LockMessage lock;                              // kLock, kStop, kFrozen, kUnlock

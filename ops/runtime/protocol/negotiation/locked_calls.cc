@@ -43,7 +43,8 @@ void LockedCalls::StopFor(const Request& request) {
   if (Locked()) Stop(WhyUnlockedBy(request));
 }
 
-// That this rank knows the requests, and each batch is one collective that can be locked.
+// Internal unless this rank knows all requests of the lock and each batch is one collective that
+// can be locked.
 Status LockedCalls::CheckLock(const LockMessage& lock) const {
   for (const LockedBatch& batch : lock.batches) {
     std::set<uint32_t> ids;
@@ -67,7 +68,9 @@ Status LockedCalls::CheckLock(const LockMessage& lock) const {
   return OkStatus();
 }
 
-// Nothing if all that this rank has sent is calls of the lock, which wait.
+// Why this rank declines the lock. Nothing if it does not shut down, it is in the lock's attempt,
+// each of its waiting calls was sent, is in the lock and belongs to that attempt, and nothing is
+// left to send.
 std::optional<UnlockReason> LockedCalls::WhyNot(const LockMessage& lock, uint64_t attempt) const {
   if (declines_) return UnlockReason{UnlockCause::kShutdown, ""};
   if (lock.attempt != attempt) {

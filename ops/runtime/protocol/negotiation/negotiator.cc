@@ -274,7 +274,9 @@ void Negotiator::SendPlans() {
     ReceivePlan(kSequencerRank, std::move(outgoing.plans[index].plan));
   }
   if (outgoing.lock) StartLock(*outgoing.lock);
-  PassOwnRequests();  // that rank 0 has left an attempt, which is over already: no plan follows
+  // The plans may have made rank 0 leave an attempt: tell the sequencer. That attempt is over
+  // already, so no plan comes of it.
+  PassOwnRequests();
 }
 
 TimePoint Negotiator::next_deadline() const {

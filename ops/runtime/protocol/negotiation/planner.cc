@@ -97,8 +97,9 @@ void Planner::NotePlan(const Plan& plan) {
   bool has_bytes = false;
   for (const PlanItem& item : plan.items) {
     const auto agreement = cache_.Find(item.cache_id);
-    // Named, it is new to some rank. What is staged for a device is not recalled: it would be
-    // copied back, and its results are used at its launch.
+    // An item with a name has no cache id that all ranks sent, so it cannot be locked. Nor can a
+    // staged call: staging would copy results to the device even after a recall, and early callers
+    // may use them from the launch on.
     fits = fits && item.name.empty() && agreement != nullptr && agreement->paths.empty() &&
            agreement->request.path == DataPath::kCpu;
     if (!fits) break;
