@@ -69,7 +69,7 @@ class WorkerLink:
         # Whether they were set up again, perhaps with another coordinator, and the machine has not
         # been told.
         self._attached = False
-        self._told_of_recovery = False  # whether keys.RUNS was set since the last time
+        self._told_of_recovery = False  # whether keys.RUNS was set since they were set up
         self._heard_at = time.monotonic()
         self._unanswered = 0  # reports since then
         self._answered = 0  # the sequence number of the last answer
