@@ -17,7 +17,7 @@
 
 namespace tfring {
 
-// Memory from malloc: a numpy array that takes it over calls free.
+// Memory from malloc: a numpy array that takes it over frees it with free.
 struct FreeDeleter {
   void operator()(void* memory) const { std::free(memory); }
 };
@@ -27,24 +27,24 @@ using Memory = std::unique_ptr<void, FreeDeleter>;
 Memory AllocateMemory(int64_t bytes);
 
 // One collective of at most one array, submitted from Python. It owns copies of the data, not
-// Python objects, so the runtime's threads never need the GIL and Python may stop waiting at any
-// time. These threads write the result and then call Finish; Python may read it after WaitFor has
+// Python objects, so the runtime's threads need no GIL and Python may stop waiting at any time.
+// These threads write the result and then call Finish. Python may read the result after WaitFor has
 // returned true. Lives until the runtime and the Python handle have dropped it.
 class Call : public std::enable_shared_from_this<Call> {
  public:
-  // Where the result comes from.
+  // The memory of the result.
   enum class Output {
-    kNone,       // this rank gets none
-    kInPlace,    // it has the shape of the input
-    kAllocated,  // its shape is known when all ranks have sent their requests
+    kNone,       // this rank gets no result
+    kInPlace,    // shape of the input
+    kAllocated,  // shape known when all ranks have sent their requests
   };
 
   // Copies `bytes` from `input`, which has the request's only shape, and submits the call. `input`
-  // is null where the call has none. Does not wait for other ranks.
+  // is null if the call has none. Does not wait for other ranks.
   static std::shared_ptr<Call> Start(Request request, Output output, const void* input,
                                      int64_t bytes);
 
-  // Waits at most `limit`; true when the call has ended.
+  // Waits at most `limit`. Returns true when the call has ended.
   bool WaitFor(std::chrono::milliseconds limit);
 
   // Only after WaitFor has returned true.
@@ -59,7 +59,7 @@ class Call : public std::enable_shared_from_this<Call> {
   Result<void*> AllocateResult(const std::string& name, const Shape& shape, int64_t element_bytes);
   void Finish(const Status& status);
 
-  // Written by the runtime's threads before finished_ is set, read by Python after that.
+  // The runtime's threads write these before they set finished_; Python reads them after that.
   Memory input_;
   Memory result_;
   Shape shape_;

@@ -25,7 +25,7 @@ using Splits = std::optional<std::vector<int64_t>>;
 using Output = Call::Output;
 using Yields = Handle::Yields;
 
-// Compares names, because bfloat16 is not one of numpy's own types.
+// Compares names, because bfloat16 is not a numpy type.
 DataType DataTypeOf(const py::dtype& type, const std::string& tensor) {
   const std::string name = py::str(py::object(type.attr("name")));
   const bool native = py::cast<bool>(py::object(type.attr("isnative")));
@@ -47,7 +47,7 @@ ReduceOp ReduceOpOf(int op) {
   return static_cast<ReduceOp>(op);
 }
 
-// The world rank. kNoRank before init; Enqueue refuses the call then.
+// Returns the world rank; kNoRank before init, and then Enqueue refuses the call.
 Rank OwnRank() {
   const Result<Topology> topology = ProcessRuntime::Get().topology();
   return topology.ok() ? topology->rank : kNoRank;
@@ -72,7 +72,7 @@ Request ReducingRequest(CollectiveKind kind, const std::string& name, int op, do
   return request;
 }
 
-// Send and recv add both ranks to the name, so that pairs of ranks may use one name at once.
+// Send and recv add both ranks to the name, so several pairs of ranks may use one name at a time.
 Request PairRequest(const std::string& name, Rank source, Rank dest, int process_set) {
   Request request = MakeRequest(CollectiveKind::kSendRecv,
                                 name + "." + std::to_string(source) + "to" + std::to_string(dest),
@@ -81,7 +81,7 @@ Request PairRequest(const std::string& name, Rank source, Rank dest, int process
   return request;
 }
 
-// `dtype` is that of the result, None where there is none; `data` is null without an input.
+// `dtype` is the result's, None without a result. `data` is null without an input.
 HandlePtr Start(Request request, py::object dtype, const void* data, int64_t bytes, Output output,
                 Yields yields) {
   AddCallSite(&request);
@@ -185,7 +185,7 @@ HandlePtr AddProcessSet(std::vector<int64_t> ranks, const std::string& name) {
   std::sort(ranks.begin(), ranks.end());
   request.set_ranks.assign(ranks.begin(), ranks.end());
   if (!ranks.empty() && ranks.back() > std::numeric_limits<Rank>::max()) {
-    // The other ranks must get an error as well, so it is sent instead of thrown here.
+    // The other ranks must get an error as well, so the request carries it; it is not thrown here.
     request.refusal = "there is no rank " + std::to_string(ranks.back());
   }
   return StartWithoutArray(std::move(request), Yields::kNumber);
@@ -197,7 +197,7 @@ HandlePtr RemoveProcessSet(int id, const std::string& name) {
   return StartWithoutArray(std::move(request), Yields::kNothing);
 }
 
-// Adds a function that starts the collective and waits for its result.
+// Defines a Python function that starts the collective and waits for its result.
 template <typename... Arguments, typename... Extra>
 void Define(py::module_& m, const char* name, HandlePtr (*start)(Arguments...), const char* doc,
             const Extra&... extra) {

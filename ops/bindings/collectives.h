@@ -5,8 +5,8 @@
 
 namespace tfring {
 
-// Adds the collectives on numpy arrays to the module. Each waits and returns the result;
-// `allreduce_async` returns a Handle.
+// Adds the collectives on numpy arrays to the module. Each function waits and returns the result;
+// only `allreduce_async` returns a Handle.
 void DefineCollectives(pybind11::module_& module);
 
 }  // namespace tfring

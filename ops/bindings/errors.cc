@@ -4,7 +4,7 @@ namespace tfring {
 namespace py = pybind11;
 namespace {
 
-// Set once at import and kept for the life of the process, like the module itself.
+// Set once at import and kept as long as the process, like the module itself.
 PyObject* core_error = nullptr;
 
 }  // namespace

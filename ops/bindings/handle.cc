@@ -14,9 +14,9 @@ namespace {
 
 namespace py = pybind11;
 
-// How often a thread that waits looks for Ctrl-C.
+// A waiting thread looks for Ctrl-C at this interval.
 constexpr std::chrono::milliseconds kWaitSlice{50};
-// How long it waits for the end of a withdrawn call: rank 0 may be gone.
+// The wait for the end of a withdrawn call is limited: rank 0 may be gone.
 constexpr std::chrono::milliseconds kWithdrawLimit{2000};
 
 }  // namespace
@@ -30,12 +30,12 @@ py::object Handle::Wait() {
     }
     if (finished) break;
     if (PyErr_CheckSignals() != 0) {
-      py::error_already_set error;  // of the handler, such as KeyboardInterrupt
+      py::error_already_set error;  // the signal handler's, such as KeyboardInterrupt
       Withdraw();
       throw error;
     }
   }
-  // A signal that ended the call comes first: KeyboardInterrupt, not the error that it caused.
+  // A signal that ended the call comes first: raise KeyboardInterrupt, not the resulting error.
   if (!call_->status().ok() && PyErr_CheckSignals() != 0) throw py::error_already_set();
   RaiseIfError(call_->status());
   if (!result_) result_ = TakeResult();

@@ -11,11 +11,11 @@
 
 namespace tfring {
 
-// A collective in flight. Used under the GIL only. Python may drop it at any time; the collective
+// A collective in flight. Used only with the GIL. Python may drop it at any time; the collective
 // continues.
 class Handle {
  public:
-  // What Wait returns.
+  // The value that Wait returns.
   enum class Yields {
     kNothing,         // None
     kArray,           // the result
@@ -23,16 +23,16 @@ class Handle {
     kNumber,          // the first value
   };
 
-  // `dtype` is that of the result, or None where there is no array.
+  // `dtype` is the result's, or None if there is no array.
   Handle(std::shared_ptr<Call> call, pybind11::object dtype, Yields yields)
       : call_(std::move(call)), dtype_(std::move(dtype)), yields_(yields) {}
 
-  // Waits without the GIL and returns the result. Raises CoreError. If the handler of a signal
-  // raises, such as KeyboardInterrupt, withdraws all calls of this rank and raises that.
+  // Waits without the GIL and returns the result. Raises CoreError. If a signal handler raises
+  // (KeyboardInterrupt), withdraws all calls of this rank and raises that exception.
   pybind11::object Wait();
 
  private:
-  // Ends all calls of this rank that wait, this one among them. Without the GIL.
+  // Ends all waiting calls of this rank, including this one. Runs without the GIL.
   void Withdraw();
   pybind11::object TakeResult();
   pybind11::object TakeArray();

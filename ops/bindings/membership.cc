@@ -30,7 +30,7 @@ using membership::Record;
 using membership::Report;
 using membership::WorkerState;
 
-// A field that holds a text, of which a message of another process may have made anything.
+// A text field. A message of another process may hold any bytes in it.
 template <typename Class, typename Owner>
 void DefineText(Class* bound, const char* name, std::string Owner::* field) {
   bound->def_property(

@@ -8,14 +8,13 @@
 namespace tfring {
 
 // Adds the submodule `membership`: the state machines of elastic jobs and their messages. Their
-// calls are short and keep the GIL, which is what makes the machines safe to use from any thread.
+// calls are short and keep the GIL, which makes the machines safe to use from any thread.
 void DefineMembership(pybind11::module_& module);
 
-// The text as a str. What came from other processes may be no UTF-8: bytes that are none are
-// replaced.
+// Returns the text as a str. Text from another process may hold invalid UTF-8, which is replaced.
 pybind11::str TextOf(const std::string& text);
 
-// For membership.cc: what the submodule has of messages.h, and of worker.h and coordinator.h.
+// For membership.cc: the submodule's classes from messages.h, and from worker.h and coordinator.h.
 void DefineMembershipMessages(pybind11::module_& module);
 void DefineMembershipMachines(pybind11::module_& module);
 

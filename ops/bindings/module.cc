@@ -28,11 +28,11 @@ namespace {
 
 namespace py = pybind11;
 
-// The first number of runs that are not steps of TensorFlow. Its step ids are random, so a range of
-// 40 bits is as good as never hit.
+// The first number of runs that are not TensorFlow steps. TensorFlow's step ids are random, so they
+// practically never fall into a range of 40 bits.
 constexpr uint64_t kOwnRuns = uint64_t{0x7F3A91} << 40;
 
-// The present runtime, or null.
+// Returns the present runtime, or null.
 std::shared_ptr<RankRuntime> Running(uint64_t generation = 0) {
   const Result<std::shared_ptr<RankRuntime>> runtime = ProcessRuntime::Get().Current(generation);
   return runtime.ok() ? *runtime : nullptr;
@@ -109,7 +109,7 @@ std::vector<std::string> AllreducePricesOf(const std::vector<std::string>& hosts
   return DescribePrices(hosts, ConfigOf(settings));
 }
 
-// Owns a reference to `function`. Its exception is raised in the main thread.
+// Owns a reference to `function`. Python raises its exception in the main thread.
 int CallPending(void* function) {
   const auto called = py::reinterpret_steal<py::object>(static_cast<PyObject*>(function));
   const auto result = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(called.ptr()));
@@ -158,7 +158,7 @@ void DefineFailures(py::module_& m) {
   m.def(
       "cancel_calls",
       [](const std::string& cause, const py::function& unless) {
-        // The GIL is held from the answer on, so no thread goes on to its next call.
+        // From the answer on this thread holds the GIL, so no other thread reaches its next call.
         if (unless().cast<bool>()) return false;
         if (const auto runtime = Running()) runtime->CancelCalls(Aborted(cause));
         return true;
@@ -274,7 +274,7 @@ void DefineRecord(py::module_& m) {
       "caller must log), for `timeout` seconds (False), or until the generation is over (None).");
 }
 
-// Keys are no text.
+// Keys are bytes, not text.
 std::map<Rank, std::pair<py::bytes, py::bytes>> ControlKeysOf(const InitOptions& options) {
   return {options.control_keys.begin(), options.control_keys.end()};
 }
@@ -325,7 +325,7 @@ void DefineLifecycle(py::module_& m) {
   using py::arg;
   m.def("init", &Init, arg("options"), arg("settings"),
         "Starts the runtime, which owns the descriptors from then on and closes them.");
-  // Without the GIL: shutdown waits for callbacks, and TensorFlow may run Python in them
+  // Releases the GIL: shutdown waits for callbacks, and TensorFlow may run Python in them
   // (tf.py_function).
   m.def(
       "shutdown", [](const std::string& error) { ProcessRuntime::Get().Shutdown(error); },

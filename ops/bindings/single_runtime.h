@@ -5,15 +5,15 @@
 
 namespace tfring {
 
-// Returns what is wrong if this process uses more than one libtfring_runtime.so, else "".
+// Returns an error text if this process uses more than one libtfring_runtime.so, else "".
 //
-// Two copies would be two runtimes with the same peers, and their collectives would wait for each
-// other for ever. It happens when two tfring installations are imported. Either both copies are
+// Two copies are two runtimes with the same peers, and their collectives wait for each other
+// forever. This happens when a process imports two tfring installations. Either both copies are
 // loaded, or the dynamic linker gives the second binding the first installation's runtime, because
-// it does not load a library twice under one name (SONAME).
+// it loads a library only once under one name (SONAME).
 std::string CheckSingleRuntime();
 
-// The path of the runtime library that this binding uses.
+// Returns the path of the runtime library that this binding uses.
 std::string RuntimePath();
 
 }  // namespace tfring

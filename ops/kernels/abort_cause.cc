@@ -18,7 +18,7 @@ constexpr size_t kMaxText = 300;
 constexpr std::string_view kNode = "{{node ";
 constexpr std::string_view kEnd = "}}";
 
-// A key that nobody sends on.
+// A key that no node sends on.
 const tf::Rendezvous::ParsedKey& UnusedKey() {
   static const auto* const key = [] {
     const std::string device = "/job:localhost/replica:0/task:0/device:CPU:0";
@@ -32,8 +32,8 @@ const tf::Rendezvous::ParsedKey& UnusedKey() {
   return *key;
 }
 
-// What a receive says at once. Shared with the receive: a thread that aborts the rendezvous at this
-// moment may answer, and use the manager, after the asker has gone on.
+// The immediate answer of a receive. Shared with the receive: a thread that is aborting the
+// rendezvous may answer, and use the manager, after the asker has returned.
 class Question {
  public:
   tf::CancellationManager manager;
@@ -44,7 +44,7 @@ class Question {
     open_ = false;
   }
 
-  // Ok if there is none. Later ones do not count.
+  // Ok if there is no answer. Later answers do not count.
   absl::Status TakeAnswer() {
     std::lock_guard<std::mutex> lock(mutex_);
     open_ = false;
@@ -52,12 +52,12 @@ class Question {
   }
 
  private:
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the fields below
   bool open_ = true;
   absl::Status answer_;
 };
 
-// Without the functions that TensorFlow names before it: "{{function_node f}} text".
+// Removes the functions that TensorFlow names before the text: "{{function_node f}} text".
 std::string_view WithoutFunctions(std::string_view text) {
   while (text.substr(0, 2) == "{{") {
     const size_t end = text.find(kEnd);
@@ -79,9 +79,9 @@ std::string NodeName(std::string_view text) {
 
 absl::Status AbortCause(tf::RendezvousInterface* rendezvous) {
   if (rendezvous == nullptr) return absl::OkStatus();
-  // A receive ends at once with the error of an aborted rendezvous; with any other it waits until
-  // it is cancelled. (Cancelled before, it would leave an empty queue behind, and TensorFlow would
-  // log that as an abort.)
+  // On an aborted rendezvous a receive ends at once with its error. On any other it waits until it
+  // is cancelled. (If it were cancelled first, it would leave an empty queue behind, and TensorFlow
+  // would log that as an abort.)
   auto question = std::make_shared<Question>();
   tf::RendezvousInterface::Args args;
   args.cancellation_manager = &question->manager;

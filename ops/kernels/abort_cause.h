@@ -6,11 +6,11 @@
 
 namespace tfring {
 
-// With which error a step's rendezvous was aborted; Ok if it was not. Never blocks.
+// Returns the error with which a step's rendezvous was aborted; Ok if it was not. Never blocks.
 absl::Status AbortCause(tensorflow::RendezvousInterface* rendezvous);
 
-// What other ranks are told: the code and one line, with the name of the node that failed. Where
-// the cause is not known (Ok), that the step was cancelled.
+// Returns the cause for the other ranks: the code and one line with the name of the failed node. If
+// the cause is not known (Ok), the step was cancelled.
 Status ShortCause(const absl::Status& cause);
 
 }  // namespace tfring

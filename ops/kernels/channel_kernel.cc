@@ -6,7 +6,7 @@ namespace {
 
 namespace tf = tensorflow;
 
-// TfringChannel and TfringChain: an empty handle. It orders ops while a graph is built; nobody
+// TfringChannel and TfringChain: an empty handle. It orders ops while a graph is built; no kernel
 // reads it.
 class ChannelKernel : public tf::OpKernel {
  public:

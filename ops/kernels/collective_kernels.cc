@@ -1,4 +1,4 @@
-// One kernel class per way of preparing a collective; kernel_base.h explains what they share.
+// One kernel class for each way to prepare a collective. kernel_base.h explains the common part.
 
 #include <cstring>
 #include <map>
@@ -16,7 +16,7 @@ namespace {
 
 namespace tf = tensorflow;
 
-// The world rank. kNoRank before init; Enqueue refuses the call then.
+// Returns the world rank; kNoRank before init, and then Enqueue refuses the call.
 Rank OwnRank() {
   const Result<Topology> topology = ProcessRuntime::Get().topology();
   return topology.ok() ? topology->rank : kNoRank;
@@ -36,8 +36,8 @@ class SameShapeKernel : public CollectiveKernel {
 };
 
 // TfringReduce: an allreduce whose result is on the root only; the other ranks get zeros. On the
-// CPU those take the place of the inputs in the end; a device gets its work in advance, so that
-// there they have memory of their own.
+// CPU `finish` zeroes the outputs. Work of a device is enqueued in advance, so there the zeros have
+// separate memory.
 class ReduceKernel : public SameShapeKernel<CollectiveKind::kReduce> {
  public:
   using SameShapeKernel::SameShapeKernel;
@@ -60,7 +60,7 @@ class ReduceKernel : public SameShapeKernel<CollectiveKind::kReduce> {
 };
 
 // TfringAllgather, TfringGather and TfringReducescatter: an output has the trailing dimensions of
-// its input and another number of rows.
+// its input and a different number of rows.
 template <CollectiveKind kind>
 class RowsKernel : public CollectiveKernel {
  public:
@@ -75,8 +75,8 @@ class RowsKernel : public CollectiveKernel {
   }
 };
 
-// TfringScatter and the sending half of TfringAlltoall: cuts the rows of its input into one part
-// per rank, as the second input says.
+// TfringScatter and the sending half of TfringAlltoall: splits the rows of its input into one part
+// per rank. The second input holds the sizes.
 template <CollectiveKind kind>
 class SplitRowsKernel : public CollectiveKernel {
  public:
@@ -100,7 +100,7 @@ class SplitRowsKernel : public CollectiveKernel {
   bool equal_splits_ = false;
 };
 
-// TfringAlltoall also returns how many rows came from each rank.
+// TfringAlltoall: also returns how many rows came from each rank.
 class AlltoallKernel : public SplitRowsKernel<CollectiveKind::kAlltoall> {
  public:
   using SplitRowsKernel::SplitRowsKernel;
@@ -115,8 +115,8 @@ class AlltoallKernel : public SplitRowsKernel<CollectiveKind::kAlltoall> {
   }
 };
 
-// TfringSend. Attribute `source` of the op, this rank, is the root of the request; `destination`
-// is the peer.
+// TfringSend: the op's attribute `source`, this rank, is the root of the request; `destination` is
+// the peer.
 class SendKernel : public CollectiveKernel {
  public:
   explicit SendKernel(tf::OpKernelConstruction* construction)
@@ -129,8 +129,8 @@ class SendKernel : public CollectiveKernel {
   }
 };
 
-// TfringRecv. Attribute `source` of the op is the root of the request; `destination`, this rank, is
-// the peer. The attribute `shape` may be unknown, wholly or in parts.
+// TfringRecv: the op's attribute `source` is the root of the request; `destination`, this rank, is
+// the peer. The attribute `shape` may be unknown, wholly or in part.
 class RecvKernel : public CollectiveKernel {
  public:
   explicit RecvKernel(tf::OpKernelConstruction* construction)
@@ -165,8 +165,8 @@ class BarrierKernel : public CollectiveKernel {
   }
 };
 
-// How often all ranks of each process set have joined since the library was loaded. Thread-safe;
-// never destroyed.
+// Counts how often all ranks of each process set have joined since the library was loaded.
+// Thread-safe; never destroyed.
 class JoinCounts {
  public:
   static JoinCounts& Get() {
@@ -187,7 +187,7 @@ class JoinCounts {
   std::map<ProcessSetId, int64_t> counts_;
 };
 
-// TfringJoin returns the rank that joined last.
+// TfringJoin: returns the rank that joined last.
 class JoinKernel : public CollectiveKernel {
  public:
   explicit JoinKernel(tf::OpKernelConstruction* construction)
@@ -226,7 +226,7 @@ TFRING_REGISTER_KERNEL("TfringJoin", JoinKernel);
 }  // namespace
 }  // namespace tfring
 
-// For the counters of default names; Python calls it through ctypes.
+// For the counters of default names. Python calls it through ctypes.
 extern "C" TFRING_EXPORT int64_t TfringJoins(int32_t process_set_id) {
   return tfring::JoinCounts::Get().Read(process_set_id);
 }

@@ -50,7 +50,7 @@ absl::Status ToRuntimeType(tf::DataType type, DataType* out) {
   return absl::InvalidArgumentError("dtype " + tf::DataTypeString(type) + " is not supported");
 }
 
-// Leaves `value` as it is where the op has no such attribute.
+// Leaves `value` unchanged if the op has no such attribute.
 template <typename T>
 absl::Status ReadIfPresent(const tf::OpKernelConstruction& construction, const char* attribute,
                            T* value) {

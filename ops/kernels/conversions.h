@@ -6,14 +6,15 @@
 #include "ops/runtime/protocol/message/request.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
-// What the op library and the XLA library both translate from TensorFlow to the runtime and back.
-// conversions.cc is compiled into both.
+// Translations from TensorFlow to the runtime and back. The op library and the XLA library both
+// compile conversions.cc.
 namespace tfring {
 
-// The codes have the same numbers in both, so TensorFlow raises the tf.errors class of that name.
+// The codes have the same numbers on both sides, so TensorFlow raises the tf.errors class of the
+// code.
 absl::Status ToAbsl(const Status& status);
 
-// Fills everything but shapes and splits from those attributes of the op that belong to a Request.
+// Fills everything except shapes and splits from the op's attributes.
 absl::Status ReadAttributes(const tensorflow::OpKernelConstruction& construction,
                             CollectiveKind kind, Request* request);
 

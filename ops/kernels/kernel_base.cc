@@ -17,7 +17,7 @@ namespace {
 
 namespace tf = tensorflow;
 
-// Outputs that took over their input's buffer, and outputs that needed memory of their own.
+// Counts outputs that took over their input's buffer, and outputs that needed new memory.
 std::atomic<int64_t> forwarded_outputs{0};
 std::atomic<int64_t> allocated_outputs{0};
 
@@ -28,10 +28,10 @@ Shape ShapeOf(const tf::Tensor& tensor) {
   return Shape(sizes.begin(), sizes.end());
 }
 
-// Whether output `index` may have the buffer of the input of that number: nobody else reads it, and
-// it lies in memory of the kind that the output needs. OpKernelContext::forward_input finds out the
-// same, but looks at all outputs each time: at 500 outputs that is a good part of what the op
-// costs.
+// Returns whether output `index` may have the buffer of the input with the same number: no other op
+// reads it, and it lies in the kind of memory that the output needs. OpKernelContext::forward_input
+// finds this out too, but looks at all outputs each time. With 500 outputs that is a large part of
+// the op's cost.
 bool IsFree(tf::OpKernelContext* context, int index) {
   const tf::AllocatorAttributes wanted = context->output_alloc_attr(index);
   return context->input(index).RefCountIsOne() &&
@@ -40,8 +40,8 @@ bool IsFree(tf::OpKernelContext* context, int index) {
          wanted.IsEqualOrLessRestrictiveThan(context->input_alloc_attr(index));
 }
 
-// As allocate_output, but an error if there is no memory now: TensorFlow would wait for some, and
-// the control thread must not.
+// As allocate_output, but returns an error if there is no memory now. TensorFlow would wait for
+// memory, and the control thread must not wait.
 absl::Status AllocateAtOnce(tf::OpKernelContext* context, int index, const tf::TensorShape& shape,
                             tf::Tensor** output) {
   const tf::AllocationAttributes attributes(/*retry_on_failure=*/false,
@@ -56,8 +56,8 @@ absl::Status AllocateAtOnce(tf::OpKernelContext* context, int index, const tf::T
 }
 
 // For TensorFlow's profiler: a call from Submit to its `done`, as an event of the thread that runs
-// `done`. Not a pair of TraceMe::ActivityStart and ActivityEnd: TensorFlow 2.21 corrupts its memory
-// where the two are on different threads.
+// `done`. It is not a pair of TraceMe::ActivityStart and ActivityEnd: TensorFlow 2.21 corrupts its
+// memory if the two are on different threads.
 class Trace {
  public:
   explicit Trace(const KernelCall& call) {
@@ -77,7 +77,7 @@ class Trace {
  private:
   using Recorder = tsl::profiler::TraceMeRecorder;
 
-  Recorder::Event event_{{}, 0, 0};  // without a start while no profile is taken
+  Recorder::Event event_{{}, 0, 0};  // has no start while no profile is taken
 };
 
 void Submit(tf::OpKernelContext* context, KernelCall call, tf::AsyncOpKernel::DoneCallback done) {
@@ -98,7 +98,7 @@ void Submit(tf::OpKernelContext* context, KernelCall call, tf::AsyncOpKernel::Do
     if (outcome.ok() && early != nullptr) outcome = ToAbsl(early->WaitForResults());
     if (outcome.ok() && finish) outcome = finish();
     if (!outcome.ok()) context->SetStatus(outcome);
-    // Before the ops that follow may run: none of them could forward a tensor that is held here.
+    // Clear this before the ops that follow may run: none of them could forward a held tensor.
     if (!in_use && (status.ok() || !in_use_after_error)) held->clear();
     held.reset();
     StepRuns::Get().Leave(run, *context, in_run ? outcome : absl::OkStatus());
@@ -120,7 +120,7 @@ CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* construction, Colle
   on_device_ = construction->device_type() == tf::DEVICE_GPU &&
                (on_device(construction->input_memory_types()) ||
                 on_device(construction->output_memory_types()));
-  // Whoever calls an eager op waits until it is done.
+  // The caller of an eager op waits until the op is done.
   early_ = on_device_ && (early_ || !request_.in_run);
 }
 
@@ -129,7 +129,7 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* context, DoneCallback d
   call.request = request_;
   call.held = std::make_shared<std::vector<tf::Tensor>>();
   absl::Status prepared = Prepare(context, &call);
-  // After the memory has been allocated: it may be used after what is on the stream then.
+  // UseDevice comes after the allocation: work enqueued up to now may still use the memory.
   if (prepared.ok() && on_device_) prepared = ToAbsl(UseDevice(context, &call));
   if (!prepared.ok()) {
     call = KernelCall();
@@ -159,8 +159,8 @@ Status CollectiveKernel::UseDevice(tf::OpKernelContext* context, KernelCall* cal
 absl::Status CollectiveKernel::PrepareSameShapes(tf::OpKernelContext* context,
                                                  KernelCall* call) const {
   const int count = context->num_outputs();
-  // A buffer is free only while nobody else holds it, so `call->held` is filled after all outputs
-  // are there.
+  // A buffer is free only while nothing else holds it, so fill `call->held` after all outputs
+  // exist.
   for (int i = 0; i < count; ++i) {
     const tf::Tensor& input = context->input(i);
     const bool forwards = IsFree(context, i);
@@ -226,7 +226,7 @@ void CollectiveKernel::AllocateOutputsLater(tf::OpKernelContext* context, Kernel
 
 }  // namespace tfring
 
-// For tests and metrics; Python calls both through ctypes.
+// For tests and metrics. Python calls both through ctypes.
 extern "C" TFRING_EXPORT int64_t TfringForwardedOutputs() {
   return tfring::forwarded_outputs.load(std::memory_order_relaxed);
 }

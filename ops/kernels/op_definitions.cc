@@ -1,4 +1,4 @@
-// What TensorFlow's graphs know about the ops: inputs, attributes, shapes.
+// The ops as TensorFlow's graphs know them: inputs, attributes, shapes.
 
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -17,8 +17,8 @@ absl::Status SameShapes(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-// Output i has the shape of input i, except for the number of rows: that depends on the other
-// ranks. A scalar has no rows; the kernel refuses it, so that all ranks get the error.
+// Output i has the shape of input i, except for the number of rows, which depends on the other
+// ranks. A scalar has no rows: the kernel refuses it, so that all ranks get the error.
 absl::Status UnknownRows(InferenceContext* c) {
   for (int i = 0; i < c->num_outputs(); ++i) {
     ShapeHandle output = c->input(i);
@@ -32,7 +32,7 @@ absl::Status UnknownRows(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-// The second output of alltoall is a vector, whatever its second input is.
+// The second output of alltoall is always a vector.
 absl::Status AlltoallShapes(InferenceContext* c) {
   TF_RETURN_IF_ERROR(UnknownRows(c));
   c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
@@ -55,17 +55,18 @@ absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
   "double, complex64, complex128}"
 #define TFRING_REDUCIBLE_TYPES "{half, bfloat16, float, double, int8, uint8, int32, int64}"
 
-// What every collective op has. Besides, each takes a resource as its last input, `channel`.
+// The attributes of every collective op. Each op also takes a resource as its last input,
+// `channel`.
 //
-// Stateful, because TensorFlow may fold, merge or prune ops that are not. With a resource of its
-// own, because TensorFlow runs stateful ops that have none one after another in program order:
-// nothing would overlap, and ranks that trace their ops in different orders would deadlock.
-// TfringChannel gives that resource, under XLA TfringChain (see tfring/ops/channels.py).
-// The call site is for messages; eager ops have none (see process/call_notes.h). `in_graph` says
-// that a step fails with the op; the kernel cannot know, because TensorFlow runs an eager op as a
-// graph. `early`: on a GPU the op is done when the device's stream waits for the results, not when
-// they are there. Distributed communication, because TensorFlow replaces the UnavailableError of
-// other ops.
+// The ops are stateful because TensorFlow may fold, merge or prune stateless ops. They take a
+// resource because TensorFlow runs stateful ops without one in program order: nothing would
+// overlap, and ranks that trace their ops in different orders would deadlock. TfringChannel gives
+// that resource; under XLA TfringChain does (see tfring/ops/channels.py). The call site is for
+// messages; eager ops have none (see process/call_notes.h). `in_graph` says that a step fails with
+// the op; the kernel cannot know, because TensorFlow runs an eager op as a graph. `early`: on a GPU
+// the op is done when the device's stream waits for the results, not when they are there. The ops
+// are marked as distributed communication because TensorFlow replaces the UnavailableError of other
+// ops.
 #define TFRING_COLLECTIVE_OP(name)     \
   REGISTER_OP(name)                    \
       .SetIsStateful()                 \
@@ -85,7 +86,7 @@ absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
       .Input("channel: resource")           \
       .Output(output ": N * T")
 
-// The factors are text, because an attribute of type float would round them to 32 bits.
+// The factors are text, because a float attribute would round them to 32 bits.
 #define TFRING_REDUCTION_OP(name)                         \
   TFRING_LIST_OP(name, TFRING_REDUCIBLE_TYPES, "reduced") \
       .Attr("reduce_op: int")                             \
@@ -99,7 +100,7 @@ TFRING_REDUCTION_OP("TfringAllreduce")
     .Doc("Reduces a list of tensors over all ranks as one collective.");
 
 // For XLA, which runs the ops of a function in one order: other work can go between the two ops. On
-// a CPU the first one does it all.
+// a CPU the first op does all the work.
 TFRING_REDUCTION_OP("TfringAllreduceStart")
     .Attr("layout_hash: int = 0")
     .Attr("group: bool = false")
@@ -110,8 +111,8 @@ TFRING_LIST_OP("TfringAllreduceDone", TFRING_REDUCIBLE_TYPES, "reduced")
     .SetShapeFn(SameShapes)
     .Doc("Gives the results of the TfringAllreduceStart of the same tensor_name.");
 
-// Which loss the gradient belongs to: tfring/ops/gradients.py says what the values mean. Graphs
-// that were saved before ops had the attribute have Horovod's.
+// Says which loss the gradient belongs to: tfring/ops/gradients.py explains the values. Graphs that
+// were saved before the attribute existed have Horovod's.
 #define TFRING_GRADIENT "gradient: {'sum', 'mean', 'horovod'} = 'horovod'"
 
 TFRING_REDUCTION_OP("TfringReducescatter")
@@ -208,9 +209,9 @@ REGISTER_OP("TfringStepGuard")
     .SetShapeFn(NoOutputs)
     .Doc("Tells the other ranks if this execution of the graph fails.");
 
-// Part of the graph that its collectives are in, so a function that has collectives captures
-// nothing: it can be differentiated in loops and conditions, and saved. Stateless: nothing has to
-// be in order with it, and vectorizing loops (pfor) take it for the same in all iterations.
+// Each graph has a channel for its collectives, so a function with collectives captures nothing: it
+// can be differentiated in loops and conditions, and saved. Stateless: no op has to be in order
+// with it, and the vectorizer of loops (pfor) takes it for the same in all iterations.
 REGISTER_OP("TfringChannel")
     .Attr("tensor_name: string")
     .Attr("process_set_id: int = 0")
@@ -231,7 +232,7 @@ REGISTER_OP("TfringScaled")
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape)
     .Doc("The tensor times the factor; the tensor itself if the factor is 1, but for rounding.");
 
-// Stateful, so that TensorFlow never folds today's rank or size into a graph as a constant.
+// Stateful, so that TensorFlow never folds the present rank or size into a graph as a constant.
 #define TFRING_TOPOLOGY_OP(name)       \
   REGISTER_OP(name)                    \
       .SetIsStateful()                 \

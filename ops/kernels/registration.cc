@@ -25,11 +25,11 @@ std::vector<GpuKernel>& GpuKernels() {
   return *kernels;
 }
 
-// The tensors of a collective are those of type T. All else is small, and read or written by the
-// CPU: the channel, splits, ranks.
+// Returns whether the argument is a tensor of the collective: these have type T. The CPU reads or
+// writes all other arguments, which are small: the channel, splits, ranks.
 bool IsTensor(const tf::OpDef::ArgDef& argument) { return argument.type_attr() == "T"; }
 
-// With `types`, T is one of these.
+// If `types` is not empty, T is one of them.
 void Register(const GpuKernel& kernel, const tf::OpDef& op, bool tensors_on_cpu,
               const std::vector<tf::DataType>& types) {
   tf::KernelDefBuilder builder(kernel.op);
@@ -43,7 +43,7 @@ void Register(const GpuKernel& kernel, const tf::OpDef& op, bool tensors_on_cpu,
   tf::kernel_factory::OpKernelRegistrar(builder.Build(), kernel.op, kernel.make);
 }
 
-// The types of the attribute T in device memory; none if the op has no such attribute.
+// Returns the types of attribute T in device memory; none if the op has no such attribute.
 std::vector<tf::DataType> TypesOnDevice(const tf::OpDef& op) {
   std::vector<tf::DataType> types;
   for (const tf::OpDef::AttrDef& attribute : op.attr()) {
@@ -60,7 +60,7 @@ void RegisterAll() {
     const tf::OpDef* op = nullptr;
     TF_CHECK_OK(tf::OpRegistry::Global()->LookUpOpDef(kernel.op, &op));
     const std::vector<tf::DataType> types = TypesOnDevice(*op);
-    // Otherwise TensorFlow would run the op where its channel is.
+    // Without this TensorFlow would run the op on the device of its channel.
     if (op->input_arg_size() > 0) {
       tf::InputColocationExemptionRegistry::Global()->Register(kernel.op);
     }
@@ -69,7 +69,7 @@ void RegisterAll() {
       continue;
     }
     Register(kernel, *op, false, types);
-    // TensorFlow keeps tensors of int32, which mostly are shapes and indices, on the CPU.
+    // TensorFlow keeps int32 tensors on the CPU, because most are shapes and indices.
     Register(kernel, *op, true, {tf::DT_INT32});
   }
 }
@@ -83,8 +83,9 @@ bool AddGpuKernel(const char* op, MakeKernel make) {
 
 }  // namespace tfring
 
-// Lets TensorFlow place the ops on GPUs. Python calls it through ctypes, and only where there is
-// one: elsewhere nothing about the placement of ops may change. Any number of times, any thread.
+// Lets TensorFlow place the ops on GPUs. Python calls it through ctypes, and only if there is a
+// GPU: without one nothing about the placement of ops may change. May be called repeatedly, from
+// any thread.
 extern "C" TFRING_EXPORT void TfringRegisterGpuKernels() {
   static std::once_flag once;
   std::call_once(once, tfring::RegisterAll);

@@ -7,7 +7,7 @@ namespace tfring {
 
 using MakeKernel = tensorflow::OpKernel* (*)(tensorflow::OpKernelConstruction*);
 
-// Keeps what TfringRegisterGpuKernels needs to register the kernel for GPUs, too. Returns true.
+// Keeps the arguments for TfringRegisterGpuKernels. Returns true.
 bool AddGpuKernel(const char* op, MakeKernel make);
 
 template <typename Kernel>
@@ -17,7 +17,7 @@ bool AddGpuKernel(const char* op) {
   });
 }
 
-// For CPUs at once, for GPUs when TfringRegisterGpuKernels is called.
+// Registers for CPUs at once, for GPUs when TfringRegisterGpuKernels is called.
 #define TFRING_REGISTER_KERNEL(name, ...) \
   TFRING_REGISTER_KERNEL_NUMBERED(__COUNTER__, name, __VA_ARGS__)
 #define TFRING_REGISTER_KERNEL_NUMBERED(number, name, ...) \

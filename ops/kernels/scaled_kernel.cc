@@ -1,4 +1,4 @@
-// TfringScaled, with which tfring/training/weights.py weighs the gradients of ranks on a CPU.
+// TfringScaled, which tfring/training/weights.py uses to weight the gradients of ranks on a CPU.
 
 #include <cmath>
 #include <cstdint>
@@ -12,10 +12,10 @@ namespace {
 
 namespace tf = tensorflow;
 
-constexpr float kRounding = 1e-6f;  // a factor that is so close to 1 is 1
+constexpr float kRounding = 1e-6f;  // a factor this close to 1 counts as 1
 constexpr int64_t kCyclesOfElement = 2;
 
-// What a product is computed in.
+// The type in which a product is computed.
 template <typename T>
 using Wide =
     std::conditional_t<std::is_same_v<T, Eigen::half> || std::is_same_v<T, Eigen::bfloat16>, float,
@@ -26,7 +26,7 @@ T Times(T value, float factor) {
   return static_cast<T>(static_cast<Wide<T>>(value) * static_cast<Wide<T>>(factor));
 }
 
-// Where the factor is 1, the tensor is handed on as it is.
+// Passes the tensor on unchanged if the factor is 1.
 template <typename T>
 class ScaledKernel : public tf::OpKernel {
  public:
@@ -49,7 +49,7 @@ class ScaledKernel : public tf::OpKernel {
     T* to = scaled->flat<T>().data();
     const auto scale = [from, to, factor](int64_t begin, int64_t end) {
       for (int64_t at = begin; at < end; ++at) {
-        to[at] = factor == 0.0f ? T(0) : Times(from[at], factor);  // 0, even of NaN
+        to[at] = factor == 0.0f ? T(0) : Times(from[at], factor);  // 0, even for NaN
       }
     };
     const auto* workers = context->device()->tensorflow_cpu_worker_threads();

@@ -8,11 +8,11 @@
 
 namespace tfring {
 
-// Reads how many rows go to each rank from a tensor of int32 or int64; InvalidArgument if it is not
-// a vector. The runtime checks the numbers (CheckContent).
+// Reads from an int32 or int64 tensor how many rows go to each rank. InvalidArgument if it is not a
+// vector. The runtime checks the numbers (CheckContent).
 absl::Status ReadSplits(const tensorflow::Tensor& tensor, std::vector<int64_t>* splits);
 
-// Writes numbers of rows to an output of int32 or int64.
+// Writes numbers of rows to an int32 or int64 output.
 absl::Status WriteSplits(tensorflow::OpKernelContext* context, int output,
                          const std::vector<int64_t>& rows);
 

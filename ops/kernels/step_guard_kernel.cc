@@ -9,7 +9,7 @@ namespace {
 
 namespace tf = tensorflow;
 
-// Runs when its graph starts, and ends at once. Constant after construction.
+// Runs when its graph starts, and returns at once. Constant after construction.
 class StepGuardKernel : public tf::OpKernel {
  public:
   explicit StepGuardKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {

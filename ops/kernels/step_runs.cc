@@ -33,21 +33,21 @@ uint64_t StepId(const tf::OpKernelContext& context) {
   return id != 0 ? id : uint64_t{1} << 63;
 }
 
-// While no collective waits, this is how a loop over a dataset ends, and not a failure.
+// A loop over a dataset ends this way. It is not a failure unless a collective waits.
 bool IsEndOfInput(const absl::Status& cause) { return absl::IsOutOfRange(cause); }
 
-// Null for the kind of rendezvous that a TF1 session has on its stack.
+// Null for the rendezvous of a TF1 session, which lives on the session's stack.
 tf::Rendezvous* Counted(tf::RendezvousInterface* rendezvous) {
   return dynamic_cast<tf::Rendezvous*>(rendezvous);
 }
 
-// Also while its callbacks run.
+// True also while the manager's callbacks run.
 bool IsCancelled(tf::CancellationManager* manager) {
   return manager->IsCancelling() || manager->IsCancelled();
 }
 
-// Whether an executor holds it, too, beside the reference that the caller has. TensorFlow leaks one
-// reference of each rendezvous that was aborted.
+// Returns whether an executor holds the rendezvous besides the caller. TensorFlow leaks one
+// reference of each aborted rendezvous.
 bool IsInUse(tf::RendezvousInterface* rendezvous) {
   const tf::Rendezvous* const counted = rendezvous == nullptr ? nullptr : Counted(rendezvous);
   return counted != nullptr && counted->RefCount() > (AbortCause(rendezvous).ok() ? 1 : 2);
@@ -60,7 +60,7 @@ void Remove(std::vector<T>* all, const T& one) {
 
 }  // namespace
 
-// Shared by the maps, the steps and the callback. Guarded by StepRuns::mutex_ but for what is
+// Shared by the maps, the steps and the callback. StepRuns::mutex_ guards everything that is not
 // const.
 struct StepRuns::Run {
   Run(uint64_t first_step, uint64_t its_generation, tf::CancellationManager* its_manager)
@@ -81,9 +81,9 @@ struct StepRuns::Run {
   const uint64_t generation;               // in which it began
   tf::CancellationManager* const manager;  // lives while the run is open
   const tf::CancellationToken token;
-  std::vector<Step*> steps;  // the oldest, which is mostly around the others, first
+  std::vector<Step*> steps;  // oldest first; it usually encloses the others
   State state = State::kOpen;
-  Clock::time_point cancelled;  // when it began to close
+  Clock::time_point cancelled;  // when the run began to close
   bool guarded = false;
 };
 
@@ -92,7 +92,7 @@ struct StepRuns::Step {
   Step(uint64_t step_id, std::shared_ptr<Run> its_run, tf::RendezvousInterface* its_rendezvous)
       : id(step_id), run(std::move(its_run)), rendezvous(its_rendezvous) {}
 
-  // The rendezvous if it still lives.
+  // Returns the rendezvous if it is still alive.
   tf::RendezvousInterface* Living(Alive* alive) const {
     if (waiting > 0) return rendezvous;
     if (weak == nullptr) return nullptr;
@@ -127,25 +127,25 @@ StepRun StepRuns::Enter(tf::OpKernelContext* context, ProcessSetId process_set) 
 }
 
 void StepRuns::Guard(tf::OpKernelContext* context, ProcessSetId process_set) {
-  // Whether an earlier run has failed may not have been known when it ended.
+  // At the end of a failed run its failure may not have been known yet.
   if (Join(context, process_set, Caller::kGuard).number != 0) WaitForFailed();
 }
 
 StepRun StepRuns::Join(tf::OpKernelContext* context, ProcessSetId process_set, Caller caller) {
-  // A forked child, where another thread may have held the lock, has no runtime.
+  // A forked child has no runtime, and another thread may have held the lock at the fork.
   const Result<std::shared_ptr<RankRuntime>> present = ProcessRuntime::Get().Current();
   if (context->cancellation_manager() == nullptr || !present.ok()) return {};
   Alive alive;
   std::lock_guard<std::mutex> lock(mutex_);
   Step* const step = StepLocked(context, (*present)->generation(), &alive);
   const std::shared_ptr<Run> run = step->run;
-  CloseOthersLocked(run.get(), &alive);  // before this run begins, which comes after them
+  CloseOthersLocked(run.get(), &alive);  // this run begins after them
   if (failed_ != run && failed_ != nullptr) {
     failed_ = nullptr;
     SetSurroundingLocked();
   }
   const bool closes = run->state != Run::State::kOver && IsCancelled(run->manager);
-  // For a collective, which may be an eager op, Enqueue does it, but after the failure.
+  // For a collective, which may be an eager op, Enqueue does this, but after the failure.
   if ((caller == Caller::kGuard || closes) && run->generation == (*present)->generation()) {
     (*present)->BeginRun(run->number, process_set);
   }
@@ -165,7 +165,7 @@ StepRuns::Step* StepRuns::StepLocked(tf::OpKernelContext* context, uint64_t gene
   if (run == nullptr) {
     run = std::make_shared<Run>(id, generation, manager);
     runs_[manager] = run;
-    // Refused if it is cancelled, which Join finds out.
+    // RegisterCallback refuses if the manager is cancelled; Join finds that out.
     manager->RegisterCallback(run->token, [this, run] { OnCancelled(run); });
   }
   std::unique_ptr<Step>& step = steps_[id];
@@ -179,11 +179,11 @@ std::shared_ptr<StepRuns::Run> StepRuns::FindRunLocked(tf::CancellationManager* 
   const auto found = runs_.find(manager);
   if (found != runs_.end()) {
     const std::shared_ptr<Run>& run = found->second;
-    // Else the manager of that run is gone, and this one has got its address.
+    // Otherwise that run's manager is gone, and a new manager has its address.
     if (run->state == Run::State::kOpen || IsCancelled(manager)) return run;
   }
   if (!IsCancelled(manager)) return nullptr;
-  // A run that has failed, and has not come to its end. Else its manager is gone, too.
+  // A failed run that has not ended. Otherwise its manager is gone, too.
   for (const std::shared_ptr<Run>& run : failed_runs_) {
     if (run->manager == manager && InUse(*run, alive)) return run;
   }
@@ -241,13 +241,13 @@ void StepRuns::Leave(uint64_t run_number, const tf::OpKernelContext& context,
   --step->waiting;
   if (step->waiting > 0 || step->guarded) return;
   if (!failure.ok() && run->state != Run::State::kOver) {
-    // The step is kept: a guard that runs from now on begins nothing under a later attempt.
+    // Keep the step: a guard that runs from now on must not begin a run under a later attempt.
     run->manager->TryDeregisterCallback(run->token);
     return EndLocked(run, failure);
   }
   ForgetStepLocked(step);
   if (!run->steps.empty() || run->state == Run::State::kOver) return;
-  // False if the callback is just about to run: it will find that the run is over.
+  // False if the callback is about to run: it will find that the run is over.
   run->manager->TryDeregisterCallback(run->token);
   EndLocked(run, absl::OkStatus());
 }
@@ -286,7 +286,7 @@ void StepRuns::CloseLocked(const std::shared_ptr<Run>& run, bool next, Alive* al
     tf::RendezvousInterface* const living = step->Living(alive);
     const absl::Status of_step = AbortCause(living);
     if (living != nullptr && of_step.ok()) undecided = true;
-    // A step that was cancelled because of another one does not tell why.
+    // A step that was cancelled because of another step does not hold the cause.
     if (!of_step.ok() && (cause.ok() || absl::IsCancelled(cause))) cause = of_step;
   }
   if (undecided && cause.ok() && !(late && run->waits())) return WaitLocked(run);
@@ -304,7 +304,7 @@ void StepRuns::WaitLocked(const std::shared_ptr<Run>& run) {
       std::thread([this] { Watch(); }).detach();
       watched_ = true;
     } catch (const std::system_error&) {
-      // Without a thread the next call of this rank looks after the run.
+      // If there is no thread, the next call of this rank checks the run.
     }
   }
   closing_began_.notify_one();
@@ -390,5 +390,5 @@ int64_t StepRuns::count() {
 
 }  // namespace tfring
 
-// For tests; Python calls it through ctypes.
+// For tests. Python calls it through ctypes.
 extern "C" TFRING_EXPORT int64_t TfringStepsInFlight() { return tfring::StepRuns::Get().count(); }

@@ -18,19 +18,19 @@ namespace tfring {
 
 // Tells the runtime which executions of graphs use collectives on this rank, and which of them
 // fail. If one fails, the same execution fails on all ranks: no rank may wait for collectives that
-// the failed one no longer calls (RankRuntime::FailRun).
+// the failed rank no longer calls (RankRuntime::FailRun).
 //
 // A step is an execution with one TensorFlow step id. A function that a step calls is often a step
-// with another id. Both share one cancellation manager and fail together, so they are one run of
-// the runtime.
+// with a different id. Both share one cancellation manager and fail together, so they are one run
+// of the runtime.
 //
 // When an op fails, the executor first aborts the rendezvous of its step with the error and then
-// cancels the manager, which runs our callback. The rendezvous of the steps around it are aborted
-// later, when the called function has ended. A run that succeeds also cancels the manager, when the
-// manager is destroyed. Only the rendezvous tell success from failure, and give the cause.
+// cancels the manager, which runs our callback. The rendezvous of the enclosing steps are aborted
+// later, when the called function has ended. A successful run also cancels the manager, when the
+// manager is destroyed. Only the rendezvous tell success from failure and hold the cause.
 //
-// A step is known here from its guard (TfringStepGuard), which runs when the graph starts, to its
-// end. A step without a guard (eager mode, TF1 sessions, bodies of loops) is known while its
+// A step with a guard (TfringStepGuard), which runs when the graph starts, is known from its guard
+// to its end. A step without a guard (eager mode, TF1 sessions, bodies of loops) is known while its
 // collectives wait.
 //
 // How a run moves between the fields, with Run::State in brackets:
@@ -76,7 +76,7 @@ class StepRuns final : public Steps {
   StepRun Surrounding() override;
   void OnProgramFailed(uint64_t run) override;
 
-  // The number of known steps whose run is not over.
+  // Returns the number of known steps whose run is not over.
   int64_t count();
 
  private:
@@ -89,9 +89,11 @@ class StepRuns final : public Steps {
   using Alive = std::vector<RendezvousRef>;
 
   StepRun Join(tensorflow::OpKernelContext* context, ProcessSetId process_set, Caller caller);
-  // The step of `context`. Adds it if it is new, and its run, with this generation, if that is new.
+  // Returns the step of `context`. Adds the step if it is new, and its run, with this generation,
+  // if that is new.
   Step* StepLocked(tensorflow::OpKernelContext* context, uint64_t generation, Alive* alive);
-  // The known run of a new step, by the step's cancellation manager; null if the run is new.
+  // Returns the known run of a new step, by the step's cancellation manager; null if the run is
+  // new.
   std::shared_ptr<Run> FindRunLocked(tensorflow::CancellationManager* manager, Alive* alive);
   void GuardLocked(Step* step);
   // The run's cancellation manager was cancelled or is being destroyed.
@@ -113,9 +115,9 @@ class StepRuns final : public Steps {
   void WaitForFailed();
   void ForgetStepLocked(Step* step);
   void SetSurroundingLocked();
-  // Whether a collective of the run waits, or an executor still holds one of its steps.
+  // Returns whether a collective of the run waits, or an executor still holds one of its steps.
   static bool InUse(const Run& run, Alive* alive);
-  // The body of a thread that calls CloseLocked for the runs in closing_; sleeps if it is empty.
+  // The body of a thread that calls CloseLocked for the runs in closing_. Sleeps if it is empty.
   void Watch();
 
   std::mutex mutex_;  // guards everything below, and the fields of the steps and runs
@@ -123,14 +125,14 @@ class StepRuns final : public Steps {
   std::unordered_map<uint64_t, std::unique_ptr<Step>> steps_;  // by step id
   // Runs that are not over, by cancellation manager.
   std::unordered_map<tensorflow::CancellationManager*, std::shared_ptr<Run>> runs_;
-  std::vector<std::shared_ptr<Run>> guarded_;  // those of runs_ with a guard
+  std::vector<std::shared_ptr<Run>> guarded_;  // the guarded runs of runs_
   // The last guarded run that failed: its XLA programs may still run.
   std::shared_ptr<Run> failed_;
   StepRun surrounding_;  // what Surrounding returns
-  // Those of runs_ that were cancelled while no rendezvous told why. Most have succeeded, and their
-  // rendezvous are destroyed right away.
+  // The runs of runs_ that were cancelled before a rendezvous told the cause. Most have succeeded,
+  // and TensorFlow destroys their rendezvous right away.
   std::vector<std::shared_ptr<Run>> closing_;
-  // The last 64 runs that failed: one of their functions may be about to begin.
+  // The last 64 failed runs. One of their functions may be about to begin.
   std::deque<std::shared_ptr<Run>> failed_runs_;
   std::vector<uint64_t> unsafe_;  // failed runs for which WaitForFailed has not waited yet
   bool watched_ = false;          // the thread of Watch runs

@@ -1,8 +1,8 @@
 #ifndef TFRING_OPS_KERNELS_TENSORFLOW_COMPAT_H_
 #define TFRING_OPS_KERNELS_TENSORFLOW_COMPAT_H_
 
-// What differs between the C++ interfaces of TensorFlow 2.16 to 2.22, for the ops. Headers that
-// have moved are found where they are; the names in them are the same.
+// The differences between the C++ interfaces of TensorFlow 2.16 to 2.22 that concern the ops. Some
+// headers have moved; the names in them are the same.
 
 #include <cstdint>
 
@@ -31,7 +31,7 @@ using DeviceBytes = stream_executor::DeviceAddressBase;
 using DeviceBytes = stream_executor::DeviceMemoryBase;
 #endif
 
-// Puts writing `size` zero bytes to a device on its stream.
+// Enqueues a write of `size` zero bytes on the device's stream.
 inline absl::Status WriteZeros(stream_executor::Stream* stream, void* memory, uint64_t size) {
   DeviceBytes bytes(memory, size);
 #if defined(TF_MINOR_VERSION) && TF_MINOR_VERSION == 16  // newer headers need not define it

@@ -10,7 +10,7 @@
 
 namespace tfring {
 
-// The numbers that the topology ops (TfringRank and so on) read each time they run.
+// The numbers that the topology ops (TfringRank, TfringSize, ...) read each time they run.
 enum class TopologyField {
   kRank,  // within the process set; -1 if this rank is not a member
   kSize,  // of the process set

@@ -9,7 +9,7 @@ namespace {
 namespace tf = tensorflow;
 
 // Reads one number of the topology when the op runs. There is one instance per node of a graph,
-// constant after construction, so any number of threads may run it.
+// constant after construction, so several threads may run it.
 template <TopologyField field>
 class TopologyKernel : public tf::OpKernel {
  public:

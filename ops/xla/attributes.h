@@ -10,7 +10,7 @@ inline constexpr char kTopology[] = "tfring_topology";
 inline constexpr char kStart[] = "tfring_start";
 inline constexpr char kDone[] = "tfring_done";
 
-// The attributes of the custom calls. xla_kernels.cc writes them when XLA compiles an op; the
+// The attributes of the custom calls. xla_kernels.cc writes them when XLA compiles an op. The
 // handlers read them when the compiled program runs.
 inline constexpr char kTensorName[] = "tensor_name";
 inline constexpr char kKind[] = "kind";
@@ -23,7 +23,7 @@ inline constexpr char kRoot[] = "root";
 inline constexpr char kLayoutHash[] = "layout_hash";
 inline constexpr char kGroup[] = "group";
 inline constexpr char kCallSite[] = "call_site";
-inline constexpr char kSize[] = "size";    // ranks the result's shape was computed with, or 0
+inline constexpr char kSize[] = "size";    // ranks for which the result's shape was computed, or 0
 inline constexpr char kField[] = "field";  // a TopologyField
 
 }  // namespace tfring::xla_names

@@ -1,6 +1,6 @@
 // The functions that a program compiled by XLA for the CPU calls: one runs a collective, the other
 // reads a number of the topology. XLA calls them on its own thread, with the buffers of the custom
-// call and the attributes that xla_kernels.cc wrote when it compiled the op.
+// call and the attributes that xla_kernels.cc wrote.
 
 #include <cstdint>
 #include <cstring>
@@ -22,7 +22,7 @@ namespace {
 
 namespace ffi = ::xla::ffi;
 
-// Blocks until the collective has ended. It always ends: `done` is called whatever happens.
+// Blocks until the collective has ended. `done` is always called.
 Status RunAndWait(Request request, LocalCall call) {
   auto ended = std::make_shared<std::promise<Status>>();
   std::future<Status> status = ended->get_future();
@@ -54,7 +54,7 @@ ffi::Error Collective(ffi::Dictionary attributes, ffi::RemainingArgs arguments,
   return ToFfi(RunCollective(attributes, arguments, results));
 }
 
-// Runs each time the program does, so that the program holds no rank or size as a constant.
+// Runs each time the program runs, so the program holds no rank or size as a constant.
 ffi::Error ReadCpuField(int64_t field, int64_t process_set,
                         ffi::Result<ffi::BufferR0<ffi::S32>> value) {
   const Result<int32_t> number =

@@ -17,8 +17,8 @@ namespace {
 
 namespace ffi = ::xla::ffi;
 
-// Everything but shapes and buffers. `size` is the number of ranks that the result's shape was
-// computed with, or 0.
+// Reads everything except shapes and buffers. `size` is the number of ranks for which the result's
+// shape was computed, or 0.
 Status ReadRequest(const ffi::Dictionary& attributes, Request* request, int64_t* size) {
   std::string_view name;
   std::string_view call_site;
@@ -47,8 +47,7 @@ Status ReadRequest(const ffi::Dictionary& attributes, Request* request, int64_t*
   return OkStatus();
 }
 
-// Adds the shapes and buffers of the tensors. The last operand and the last result are not among
-// them: they are the chain.
+// Adds the shapes and buffers of the tensors. The last operand and the last result are the chain.
 Status ReadTensors(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results,
                    Request* request, LocalCall* call) {
   for (size_t i = 0; i + 1 < arguments.size(); ++i) {
@@ -71,7 +70,7 @@ Status ReadTensors(const ffi::RemainingArgs& arguments, const ffi::RemainingRets
 }
 
 // Refuses the request if the number of ranks has changed since the function was compiled. The other
-// ranks get the error too: theirs may have been compiled after the change.
+// ranks get the error too: their functions may have been compiled after the change.
 Status RefuseIfResized(int64_t compiled_size, Request* request) {
   const Result<std::shared_ptr<RankRuntime>> runtime = ProcessRuntime::Get().Current();
   if (!runtime.ok()) return runtime.status();
@@ -85,7 +84,7 @@ Status RefuseIfResized(int64_t compiled_size, Request* request) {
   return OkStatus();
 }
 
-// XLA has allocated the outputs already, for the shapes computed when the function was compiled.
+// XLA has already allocated the outputs, for the shapes computed at compile time.
 void UseGivenOutputs(const ffi::RemainingRets& results, const Request& request, LocalCall* call) {
   std::vector<std::pair<Shape, void*>> given;
   for (size_t i = 0; i < request.shapes.size(); ++i) {
@@ -107,7 +106,7 @@ void UseGivenOutputs(const ffi::RemainingRets& results, const Request& request, 
 
 }  // namespace
 
-// Both number their codes as absl does.
+// Both use the numbers of absl's codes.
 ffi::Error ToFfi(const Status& status) {
   if (status.ok()) return ffi::Error::Success();
   return ffi::Error(static_cast<ffi::ErrorCode>(status.code()), status.message());

@@ -9,8 +9,8 @@
 #include "ops/runtime/protocol/message/request.h"
 #include "xla/ffi/api/ffi.h"
 
-// What the handlers for CPUs and those for GPUs share: the way from a custom call, that is the
-// attributes which xla_kernels.cc wrote and XLA's buffers, to a call of the runtime.
+// What the handlers for CPUs and GPUs share: from a custom call, with XLA's buffers and the
+// attributes that xla_kernels.cc wrote, to a call of the runtime.
 namespace tfring {
 
 xla::ffi::Error ToFfi(const Status& status);
@@ -23,15 +23,15 @@ Status ReadAttribute(const xla::ffi::Dictionary& attributes, const char* name, T
   return OkStatus();
 }
 
-// Not ok unless there are tensors and the chain, and as many results.
+// An error unless there are tensors and the chain, and equally many results.
 Status CheckCount(const xla::ffi::RemainingArgs& arguments, const xla::ffi::RemainingRets& results);
 
-// Fills all of the request and what `call` needs for buffers. Refuses for all ranks what was
-// compiled for another number of them.
+// Fills the whole request and the buffers of `call`. Refuses, on all ranks, a function that was
+// compiled for a different number of ranks.
 Status ReadCall(const xla::ffi::Dictionary& attributes, const xla::ffi::RemainingArgs& arguments,
                 const xla::ffi::RemainingRets& results, Request* request, LocalCall* call);
 
-// Tells XLA which function runs a custom call. False if it does not want to.
+// Registers the function that runs a custom call. False if XLA refuses it.
 bool RegisterHandler(const char* target, const char* platform, XLA_FFI_Handler* handler);
 
 }  // namespace tfring

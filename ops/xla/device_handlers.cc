@@ -1,11 +1,11 @@
-// The functions that a program compiled by XLA for an NVIDIA GPU calls. Such a program puts work on
-// a stream, from one thread, and runs ahead of the device; so a collective can be under way while
-// the program goes on. A start hands the tensors to the runtime and returns. Its done waits, on the
-// host, until the stream has been made to wait for the results, so that an error of negotiation
-// is the program's. An op that is not built as a pair does both at once.
+// The functions that a program compiled by XLA for an NVIDIA GPU calls. The program enqueues work
+// on a stream from one thread and runs ahead of the device, so it can continue while a collective
+// runs. A start hands the tensors to the runtime and returns. Its done blocks the host until the
+// stream has been made to wait for the results, so an error of the negotiation becomes an error of
+// the program. An op that is not built as a pair does both at once.
 //
-// Tensors stay where they are: a start's results are its operands, and a done's results are the
-// start's (xla_kernels.cc says so to XLA), and so XLA keeps the memory until the done.
+// Tensors stay in place: a start's results are its operands, and a done's results are the start's.
+// xla_kernels.cc tells XLA so, and XLA then keeps the memory until the done.
 
 #include <cstdint>
 #include <memory>
@@ -27,7 +27,7 @@ namespace {
 
 namespace ffi = ::xla::ffi;
 
-// Waits for the stream to wait for the results. After an error XLA frees the program's memory.
+// Blocks until the stream waits for the results. After an error XLA frees the program's memory.
 Status Finish(void* stream, const StartedCall& call) {
   Status outcome = call.WaitForLaunch();
   if (outcome.ok()) return outcome;
@@ -61,7 +61,7 @@ Status StartCollective(void* stream, const ffi::Dictionary& attributes,
   return OkStatus();
 }
 
-// The collective writes where its start was told to.
+// The collective writes to the addresses that its start got.
 Status CheckPlaces(const std::string& name, const StartedCall& call,
                    const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results) {
   bool same = call.outputs().size() + 1 == arguments.size();

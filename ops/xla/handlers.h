@@ -3,7 +3,7 @@
 
 namespace tfring {
 
-// Give XLA the functions for programs on CPUs and on NVIDIA GPUs. False if XLA does not take them.
+// Register the functions for programs on CPUs and on NVIDIA GPUs. False if XLA refuses them.
 bool RegisterCpuHandlers();
 bool RegisterDeviceHandlers();
 

@@ -3,10 +3,10 @@
 
 namespace {
 
-// When the library is loaded: XLA looks for a function when it compiles.
+// Runs when the library is loaded, because XLA looks for a function at compile time.
 const bool registered = tfring::RegisterCpuHandlers() && tfring::RegisterDeviceHandlers();
 
 }  // namespace
 
-// Whether XLA accepted the handlers; Python calls it through ctypes after loading.
+// Returns whether XLA accepted the handlers. Python calls it through ctypes after loading.
 extern "C" TFRING_EXPORT int TfringXlaRegistered() { return registered ? 1 : 0; }

@@ -10,7 +10,7 @@
 namespace tfring {
 namespace {
 
-// Makes the call one on the stream; `shapes` and buffers are there.
+// Moves the call to the stream; `shapes` and buffers are set.
 Status UseStream(uint64_t generation, void* stream, LocalCall* call) {
   const Result<std::shared_ptr<RankRuntime>> runtime = ProcessRuntime::Get().Current(generation);
   if (!runtime.ok()) return runtime.status();
@@ -18,11 +18,11 @@ Status UseStream(uint64_t generation, void* stream, LocalCall* call) {
   if (!wrapped.ok()) return wrapped.status();
   call->stream = *std::move(wrapped);
   call->early = true;
-  // XLA has allocated all memory of the program before.
+  // XLA has already allocated all memory of the program.
   return call->stream->MarkReady();
 }
 
-// Something to hold; `released` is told when nobody holds it any more.
+// Returns an object to hold; `released` is set when nobody holds it any more.
 std::shared_ptr<void> Token(std::shared_future<void>* released) {
   auto promise = std::make_unique<std::promise<void>>();
   *released = promise->get_future().share();

@@ -20,35 +20,36 @@
 
 namespace tfring {
 
-// A collective that a compiled program has handed to the runtime. Its memory is XLA's, which nobody
-// can hold: if the collective fails, the program must not end while the device may use the memory.
-// A copy is the same call. Each copy is for one thread at a time; may be destroyed at any time.
+// A collective that a compiled program has handed to the runtime. XLA owns its memory, and nobody
+// can hold that: if the collective fails, the program must not end while the device may use the
+// memory. A copy is the same call. Use each copy from one thread at a time; it may be destroyed at
+// any time.
 class StartedCall {
  public:
-  // `launched` has the outcome of the call, `unused` comes when nothing uses its memory.
+  // `launched` gives the outcome of the call; `unused` is set when nothing uses its memory.
   StartedCall(std::string what, uint64_t run, std::shared_ptr<DeviceStream> stream,
               std::shared_future<Status> launched, std::shared_future<void> unused);
 
   // Enqueues the call, whose tensors lie in device memory and belong to `stream` (a CUstream). If
-  // that cannot be used, the call ends with the reason on all ranks.
+  // the stream cannot be used, the call ends with the reason on all ranks.
   static StartedCall Enqueue(void* stream, Request request, LocalCall call);
 
-  // Blocks until the device has all of the collective, then makes its stream wait for the results;
-  // what XLA has put on the stream until now runs meanwhile. Or blocks until there will be none.
+  // Blocks until the whole collective is enqueued on the device or has failed. After a success,
+  // makes its stream wait for the results; work that is already on the stream runs meanwhile.
   Status WaitForLaunch() const;
-  // After an error: blocks until nothing uses the memory. Aborts the process after `limit`, because
-  // XLA gives the memory to other tensors.
+  // Call this after an error: blocks until nothing uses the memory. Aborts the process after
+  // `limit`, because XLA gives the memory to other tensors.
   void WaitForMemory(Duration limit = kMemoryLimit) const;
-  // Both, whatever the outcome: what the framework enqueues afterwards may use the memory.
+  // Does both, whatever the outcome: work enqueued afterwards may use the memory.
   void WaitUntilSafe() const;
 
-  // Where the results will be.
+  // The addresses of the results.
   const std::vector<void*>& outputs() const { return outputs_; }
-  // The run that it belongs to, 0 if that is not known.
+  // The run of the call; 0 if unknown.
   uint64_t run() const { return run_; }
 
  private:
-  // The backend gives up a device that does not answer after 5 s; it never says so then.
+  // The backend gives up a device that has not answered after 5 s, and then `unused` never comes.
   static constexpr Duration kMemoryLimit = 10 * kSecond;
 
   StartedCall() = default;
@@ -61,33 +62,32 @@ class StartedCall {
   std::shared_future<void> unused_;
 };
 
-// The calls of this process between their start and their done, which are two custom calls of one
-// program, on one thread. Programs of several threads may share a stream. Thread-safe; never
-// destroyed.
+// The calls of this process between their start and their done: two custom calls of one program, on
+// one thread. Programs of several threads may share a stream. Thread-safe; never destroyed.
 class StartedCalls final : public Programs {
  public:
   static StartedCalls& Get();
 
-  // Before a call of that name. If an earlier program on this thread has started one and never
-  // asked for it, that program has failed: waits for all that it has started.
+  // Run this before a call of that name. If an earlier program on this thread started a call and
+  // never took it, that program has failed: waits for all its started calls.
   void AbandonEarlier(void* stream, ProcessSetId process_set, const std::string& name);
 
   void Add(void* stream, ProcessSetId process_set, const std::string& name, StartedCall call);
 
-  // The call, which it forgets. Null if there is none.
+  // Returns the call and forgets it. Null if there is none.
   std::unique_ptr<StartedCall> Take(void* stream, ProcessSetId process_set,
                                     const std::string& name);
 
-  // This thread's program on the stream is about to fail: waits for all that it has started.
+  // This thread's program on the stream is about to fail: waits for all its started calls.
   void AbandonAll(void* stream);
 
-  // Waits for all that programs of the run have started on any thread. They may still ask for it.
+  // Waits for all calls that the run's programs started, on any thread. They may still take them.
   void WaitForRun(uint64_t run) override;
 
  private:
   StartedCalls() = default;
 
-  using Place = std::pair<void*, std::thread::id>;  // a stream, and who runs the program
+  using Place = std::pair<void*, std::thread::id>;  // a stream, and the thread of the program
   using Key = std::tuple<Place, ProcessSetId, std::string>;
 
   static Place Here(void* stream) { return {stream, std::this_thread::get_id()}; }

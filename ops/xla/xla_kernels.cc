@@ -3,19 +3,18 @@
 // includes headers of the compiler.
 //
 // The chain. XLA runs custom calls one after another, calls wait for their collectives, and XLA
-// chooses the order of calls that do not depend on each other. Two ranks that run two collectives
-// in different orders would wait for each other for ever. So the calls are made to depend on each
-// other: all collectives of a program share one resource, the chain, which stands where other ops
-// have their `channel`. Each custom call takes the value of the chain as its last operand and
-// returns it as its last result, which becomes the new value. XLA then has to keep the order in
-// which TensorFlow gives it the ops, also through loops and conditions; and since all ops use one
-// resource, TensorFlow's automatic control dependencies give them in the order in which Python
-// traced them (see tfring/ops/channels.py).
+// chooses the order of independent calls. Two ranks that run two collectives in different orders
+// would wait for each other forever. So the calls depend on each other: all collectives of a
+// program share one resource, the chain, in the place of other ops' `channel`. Each custom call
+// takes the value of the chain as its last operand and returns the new value as its last result.
+// XLA then keeps the order in which TensorFlow gives it the ops, also through loops and conditions.
+// Because all ops use one resource, TensorFlow's automatic control dependencies give them in the
+// order in which Python traced them (see tfring/ops/channels.py).
 //
-// The chain begins and ends with a program. As a variable of TensorFlow's it would be locked while
-// a program runs, and two threads with a program each could wait for each other across ranks.
+// The chain begins and ends with a program. TensorFlow would lock a variable while a program runs,
+// and two threads with a program each could wait for each other across ranks.
 //
-// On a GPU nothing reads or writes the chain: its result is its operand's memory.
+// On a GPU nothing reads or writes the chain: its result shares the memory of its operand.
 
 #include <cstdint>
 #include <cstdio>
@@ -61,7 +60,7 @@ class AttributeText {
     AddText(name, quoted + "\"");
   }
   void Add(const char* name, int64_t value) { AddText(name, std::to_string(value) + " : i64"); }
-  // As the bits of the number, which MLIR can read: no digit is lost.
+  // Writes the bits of the number, which MLIR can read, so no digit is lost.
   void Add(const char* name, double value) {
     char hex[32];
     uint64_t bits = 0;
@@ -84,10 +83,10 @@ xla::Shape RowMajor(xla::Shape shape) {
   return shape;
 }
 
-// Which results lie where operands do: pairs of a result's place and an operand's number and place.
+// Pairs of a result's place and the operand, as number and place, whose memory the result shares.
 using Aliases = std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>>;
 
-// Results [first, end) of the tuple lie where the operands of the same numbers do.
+// Results [first, end) of the tuple share the memory of the operands with the same numbers.
 Aliases InPlace(int first, int end) {
   Aliases aliases(end - first);
   for (int i = first; i < end; ++i) {
@@ -107,20 +106,20 @@ struct CallTarget {
   xla::CustomCallSchedule schedule = xla::CustomCallSchedule::SCHEDULE_NONE;
 };
 
-// Builds one custom call of the tensors and the chain, the last input of the op.
+// Builds one custom call for the tensors and the chain, which is the last input of the op.
 class ChainedCall {
  public:
   explicit ChainedCall(tf::XlaOpKernelContext* context)
       : context_(context), chain_(context->num_inputs() - 1) {}
 
-  // Adds an operand, and a result of the shape `result`.
+  // Adds an operand, and a result with shape `result`.
   void Add(xla::XlaOp operand, const xla::Shape& shape, const xla::Shape& result) {
     operands_.push_back(operand);
     shapes_.push_back(shape);
     results_.push_back(result);
   }
 
-  // After all tensors.
+  // Call this after all tensors are added.
   absl::Status Finish(const CallTarget& target, const AttributeText& attributes) {
     xla::XlaOp value;
     TF_RETURN_IF_ERROR(context_->ReadVariableInput(chain_, tf::DT_INT32, nullptr, &value));
@@ -142,7 +141,7 @@ class ChainedCall {
 };
 
 // Turns one collective op into a custom call. XLA makes an instance when it compiles the op and
-// uses it on that thread only; nothing of it is left when the compiled program runs.
+// uses it on that thread only. The compiled program does not use it.
 class CollectiveXlaKernel : public tf::XlaOpKernel {
  public:
   CollectiveXlaKernel(tf::OpKernelConstruction* construction, CollectiveKind kind, bool starts)
@@ -167,15 +166,15 @@ class CollectiveXlaKernel : public tf::XlaOpKernel {
   }
 
  private:
-  // `chain` is how many tensors there are.
+  // `chain` is the number of tensors.
   CallTarget Target(int chain) const {
     if (!on_gpu_) return {xla_names::kCollective, {}};
     if (!starts_) return {xla_names::kCollective, InPlace(chain, chain + 1)};
     return {xla_names::kStart, InPlace(0, chain + 1), xla::CustomCallSchedule::SCHEDULE_EARLIEST};
   }
 
-  // Changes the shape of an operand to that of its result. An allgather needs the number of ranks
-  // for it, and all ranks to have the same number of rows; the number of ranks is left in `size`.
+  // Changes the shape of an operand to that of its result. An allgather's shape needs the number of
+  // ranks, which is left in `size`, and all ranks must have the same number of rows.
   absl::Status ResultShape(xla::Shape* shape, int64_t* size) const {
     if (request_.kind != CollectiveKind::kAllgather) return absl::OkStatus();
     if (shape->dimensions().empty()) return absl::OkStatus();  // refused when it runs, on all ranks
@@ -223,7 +222,7 @@ class XlaKernelOf : public CollectiveXlaKernel {
       : CollectiveXlaKernel(construction, kind, starts) {}
 };
 
-// The second op of a pair. On a CPU the first one has waited for the collective, and this one is
+// The second op of a pair. On a CPU the first op has waited for the collective, and this op does
 // nothing.
 class DoneXlaKernel : public tf::XlaOpKernel {
  public:
@@ -259,7 +258,7 @@ class DoneXlaKernel : public tf::XlaOpKernel {
   const bool on_gpu_;
 };
 
-// TfringChannel stands where XLA needs the chain: its graph was traced without jit_compile=True.
+// TfringChannel in place of the chain: its graph was traced without jit_compile=True.
 class ChannelXlaKernel : public tf::XlaOpKernel {
  public:
   explicit ChannelXlaKernel(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
@@ -277,7 +276,7 @@ class ChannelXlaKernel : public tf::XlaOpKernel {
   std::string tensor_name_;
 };
 
-// TfringChain: each nested function has one, and TensorFlow makes one program of them all.
+// TfringChain: each nested function has one; TensorFlow makes one program of all these functions.
 class ChainXlaKernel : public tf::XlaOpKernel {
  public:
   using XlaOpKernel::XlaOpKernel;
@@ -290,7 +289,7 @@ class ChainXlaKernel : public tf::XlaOpKernel {
         return;
       }
     }
-    // A broadcast, which XLA for GPUs computes. It would copy a constant from the code's memory.
+    // XLA for GPUs computes a broadcast. It would copy a constant from the code's memory.
     const xla::XlaOp zeros = xla::Broadcast(xla::ConstantR0<int32_t>(context->builder(), 0), {2});
     auto chain = std::make_unique<tf::XlaResource>(
         tf::XlaResource::kVariable, /*arg_num=*/-1, kName, tf::DT_INT32, tf::TensorShape({2}),
@@ -303,7 +302,7 @@ class ChainXlaKernel : public tf::XlaOpKernel {
   static constexpr char kName[] = "tfring_chain";
 };
 
-// Turns one topology op into a custom call, so that the number is read each time the program runs.
+// Turns one topology op into a custom call, so that the program reads the number each time it runs.
 // Lives for one compilation, as CollectiveXlaKernel does.
 template <TopologyField field>
 class TopologyXlaKernel : public tf::XlaOpKernel {
@@ -313,8 +312,8 @@ class TopologyXlaKernel : public tf::XlaOpKernel {
   }
 
   void Compile(tf::XlaOpKernelContext* context) override {
-    // Whether this rank is in a set is also asked for the error alone if there is no such set: XLA
-    // would leave out a call whose result nobody uses.
+    // kIncluded is also read for its error alone, if there is no such set: XLA would leave out a
+    // call whose result nobody uses.
     constexpr bool is_check = field == TopologyField::kIncluded;
     AttributeText text;
     text.Add(xla_names::kField, static_cast<int64_t>(field));
@@ -331,17 +330,17 @@ class TopologyXlaKernel : public tf::XlaOpKernel {
   int process_set_ = kGlobalProcessSet;
 };
 
-// A guard belongs into the function around a compiled one. Where it cannot be told that a function
-// will be compiled (tfring/ops/step_guard.py), there is one inside, and it does nothing.
+// A guard belongs in the function around a compiled one. Where tfring/ops/step_guard.py cannot know
+// that a function will be compiled, the guard is inside, and it does nothing.
 class StepGuardXlaKernel : public tf::XlaOpKernel {
  public:
   using XlaOpKernel::XlaOpKernel;
   void Compile(tf::XlaOpKernelContext*) override {}
 };
 
-// For CPUs and GPUs. REGISTER_XLA_OP alone would do if this library were always loaded before XLA
-// compiles anything: XLA turns that registry into kernels once, at its first compilation. The other
-// registrations, preferred by their priority, serve a library that is loaded later.
+// For CPUs and GPUs. REGISTER_XLA_OP alone is enough if this library is loaded before XLA's first
+// compilation, which turns that registry into kernels once. The other registrations, preferred by
+// their priority, serve a library that is loaded later.
 #define TFRING_REGISTER_XLA_ON(name, device, ...)                               \
   REGISTER_XLA_OP(Name(name).Device(device).AllowResourceTypes(), __VA_ARGS__); \
   REGISTER_KERNEL_BUILDER(Name(name).Device(device).Priority(1), __VA_ARGS__)

@@ -18,17 +18,17 @@ struct HostSlots {
   int32_t slots = 0;
 };
 
-// A slot of a host: where one worker runs.
+// A slot of a host. One worker runs there.
 using Place = std::pair<std::string, int32_t>;
 
-// When a host on which workers fail is given no new ones.
+// When a host with failed workers gets no new workers.
 struct HostPolicy {
   // Horovod's rule: the first failure bars the host for the rest of the job. Otherwise a host with
-  // `failures` in `window` cools down for `cool_first`, the next time for twice as long, and so on
-  // up to `cool_most`. What fails there meanwhile is not counted, and what fails within `together`
-  // is one failure: a loss of its agent takes all its workers.
+  // `failures` in `window` cools down for `cool_first`, the next time for twice as long, up to
+  // `cool_most`. Failures meanwhile do not count, and failures within `together` count as one: the
+  // loss of an agent ends all its workers.
   bool first_failure_bars = false;
-  // Whether the other workers of a host that cools down have to leave; those of a barred one do.
+  // Whether the other workers of a cooling host have to leave. Workers of a barred host always do.
   bool cooling_empties = false;
   int failures = 3;
   Duration window = 600 * kSecond;
@@ -37,28 +37,28 @@ struct HostPolicy {
   Duration cool_most = 3600 * kSecond;
 };
 
-// The hosts of a job, in the order in which they were found, and which of them may be used. One
-// thread; lives as long as the job.
+// The hosts of a job, in the order in which they were found, and which of them are usable. Used by
+// one thread; lives as long as the job.
 class Hosts {
  public:
   explicit Hosts(HostPolicy policy) : policy_(policy) {}
 
-  // All that there are now. A host that comes back is as cool or hot as it was.
+  // Sets all present hosts. A host that comes back keeps its failures and its cooling time.
   void Set(std::vector<HostSlots> hosts) { hosts_ = std::move(hosts); }
   bool Has(const Place& place) const;
   bool empty() const { return hosts_.empty(); }
 
-  // Without waiting for more failures: the host is barred, or cools down.
+  // Bars the host or cools it down without waiting for more failures.
   void Cool(TimePoint now, const std::string& host);
   // A worker on the host failed.
   void OnFailure(TimePoint now, const std::string& host);
-  // Neither barred nor cooling down.
+  // Returns whether the host is neither barred nor cooling down.
   bool Usable(TimePoint now, const std::string& host) const;
   bool Barred(const std::string& host) const;
-  // Whether there are hosts, and all are barred.
+  // Returns whether there are hosts and all are barred.
   bool AllBarred() const;
 
-  // The first slot of a usable host that is not in `taken`.
+  // Returns the first slot of a usable host that is not in `taken`.
   std::optional<Place> Free(TimePoint now, const std::set<Place>& taken) const;
 
  private:
@@ -70,7 +70,7 @@ class Hosts {
 
   const HostPolicy policy_;
   std::vector<HostSlots> hosts_;
-  std::map<std::string, Heat> heat_;  // of hosts on which a worker has failed
+  std::map<std::string, Heat> heat_;  // hosts with failed workers
 };
 
 }  // namespace tfring::membership

@@ -12,22 +12,22 @@
 #include "ops/runtime/base/status.h"
 #include "ops/runtime/base/types.h"
 
-// What workers and the coordinator of an elastic job say to each other. Any message may be lost,
-// come twice or come late: a report says the whole state of its worker, and what a worker lacks is
-// said again when its reports show it.
+// The messages between workers and the coordinator of an elastic job. Any message may be lost, come
+// twice or come late. So a report holds the whole state of its worker, and the coordinator repeats
+// a command when a report shows that the worker missed it.
 namespace tfring::membership {
 
-// One life of one process. Never used twice in a job; 0 is nobody.
+// The id of one process of the job. Never used twice; 0 is nobody.
 using WorkerId = uint64_t;
-// The number of a generation. They ascend, and none is used twice; 0 is none.
+// The number of a generation. Numbers ascend and are never used twice; 0 is none.
 using Generation = uint64_t;
 
 inline constexpr WorkerId kNobody = 0;
 
-// A step that comes this much too late: this process was stopped, or a call kept Python's lock.
+// If a step comes this late, the process was stopped or a call kept Python's lock.
 inline constexpr Duration kPause = kSecond;
 
-// How far a state is: commits, and the steps that they hold. The one with more commits is ahead.
+// How far a state is: commits, and the steps that they hold. More commits is ahead.
 struct Position {
   int64_t commit = 0;
   int64_t step = 0;
@@ -43,15 +43,15 @@ struct Position {
 TFRING_EXPORT std::string PositionText(const Position& position);  // "commit 4 (step 12)"
 
 enum class WorkerState : uint8_t {
-  kIdle,      // starts; the coordinator has not heard of it
-  kWaiting,   // ready, and waits to be taken into a generation
-  kJoining,   // lets go of its last generation and connects with the members of the next one
-  kMesh,      // connected with all members, and waits until all are
-  kSync,      // takes the state of the member that is ahead
+  kIdle,      // has started; the coordinator has not heard of it
+  kWaiting,   // ready, and waits for a generation
+  kJoining,   // leaves its last generation and connects to the next one's members
+  kMesh,      // connected to all members, and waits until all members are
+  kSync,      // takes the state of the root
   kRunning,   // trains
-  kStopping,  // its generation is over; the program has not said yet where it stopped
-  kBroken,    // stopped, has said where, and waits for the next generation
-  kExcluded,  // was taken for dead: leaves, and publishes nothing
+  kStopping,  // its generation is over; the program has not reported its position yet
+  kBroken,    // has reported its position, and waits for the next generation
+  kExcluded,  // was taken for dead: leaves and publishes nothing
   kExited,    // was told to leave, or gave up
 };
 inline constexpr int kNumWorkerStates = 10;
@@ -64,47 +64,47 @@ struct Member {
   int32_t slot = -1;
 };
 
-// A generation: the same everywhere. Rank r is members[r].
+// A generation, the same on all processes. Rank r is members[r].
 struct Record {
   Generation generation = 0;
-  uint64_t nonce = 0;  // connections of the generation prove that they know it
+  uint64_t nonce = 0;  // proves that a connection belongs to the generation
   std::vector<Member> members;
-  Rank root = 0;      // the first member that is ahead of all others: its state is taken
+  Rank root = 0;      // the first member that is furthest ahead: the others take its state
   Position position;  // of root
 };
 
-// From a worker. Its state says what the report is: kWaiting registers it, kMesh says that it is
-// connected, kBroken says where it stopped; all others are signs of life.
+// From a worker. Its state gives the meaning of the report: kWaiting registers the worker, kMesh
+// says that it is connected, kBroken says where it stopped. All other states are signs of life.
 struct Report {
   WorkerId worker = kNobody;
-  uint64_t sequence = 0;  // ascends; an older one than the last that came is ignored
-  TimePoint sent_at = 0;  // by the worker's clock; the coordinator only sends it back
+  uint64_t sequence = 0;  // ascends; the coordinator ignores a lower number than the last
+  TimePoint sent_at = 0;  // by the worker's clock; the coordinator only returns it
   WorkerState state = WorkerState::kIdle;
-  Generation generation = 0;  // the last that it was proposed; 0 before the first
+  Generation generation = 0;  // the last proposed one; 0 before the first
   Position position;          // of its last commit
-  int64_t step = 0;           // steps done so far, after that commit too
-  bool boundary = false;      // stopped together with all members, because a change was pending
+  int64_t step = 0;           // all steps so far, including those after the last commit
+  bool boundary = false;      // stopped together with all members for a pending change
   bool done = false;          // stopped because the training is over
   bool leaving = false;       // wants to leave after the next commit
-  bool announced = false;     // rank 0: has passed on that a change is pending
-  // Who was to blame, as seen from here, if a failure stopped it; itself: nothing was broken.
+  bool announced = false;     // rank 0: has announced the pending change
+  // After a failure: the worker to blame, as this worker sees it; itself if nothing was broken.
   WorkerId suspect = kNobody;
-  // Empty in a report that repeats what has been answered.
+  // Empty in a report that repeats an answered one.
   std::string host;
-  int32_t slot = -1;  // on its host, for life
-  // Of its last generation, until a coordinator that may not know it has answered; else empty.
+  int32_t slot = -1;  // on its host, constant
+  // The record of its last generation. Empty once a coordinator that may not know it has answered.
   Record record;
 };
 
-// kNoRank if it is no member.
+// kNoRank if the worker is not a member.
 TFRING_EXPORT Rank RankOf(const Record& record, WorkerId worker);
 
 enum class CommandKind : uint8_t {
-  kAnswer,         // the report came
-  kPropose,        // connect with these members
+  kAnswer,         // the report has arrived
+  kPropose,        // connect to these members
   kGo,             // all members are connected
   kEnd,            // stop: the generation is over
-  kChangePending,  // to rank 0: let all members stop at the same commit
+  kChangePending,  // to rank 0: all members are to stop at the same commit
   kExcluded,       // you were taken for dead
   kExit,           // leave
 };
@@ -113,7 +113,7 @@ inline constexpr int kNumCommandKinds = 7;
 // From the coordinator to one worker. Only the fields of its kind are sent.
 struct Command {
   CommandKind kind = CommandKind::kAnswer;
-  Generation generation = 0;  // kAnswer: the one that trains now, or 0; kGo, kEnd, kChangePending
+  Generation generation = 0;  // kAnswer: the one that trains, or 0; kGo, kEnd, kChangePending
   uint64_t sequence = 0;      // kAnswer: of the report
   TimePoint sent_at = 0;      // kAnswer: of the report
   Record record;              // kPropose
@@ -121,8 +121,8 @@ struct Command {
   std::string reason;         // kEnd, kExcluded, kExit
 };
 
-// The longest host name and reason: longer ones are cut on sending where they are text,
-// and refused on receiving.
+// The longest host name and reason. The sender cuts longer texts; the receiver refuses longer
+// fields.
 inline constexpr size_t kMaxText = 1024;
 inline constexpr size_t kMaxMembers = 65536;
 

@@ -10,12 +10,13 @@
 
 namespace tfring::membership {
 
-// Which workers say of each other that they cannot be reached, although the coordinator hears both:
-// a pair that does so in two generations in a row cannot be in one generation. What is said of one
-// that has stopped by its own wish does not count: it has closed its connections. One thread.
+// Pairs of workers that cannot reach each other although the coordinator hears both. A pair that
+// fails in two generations in a row cannot be in one generation. Accusations of a worker that
+// stopped by choice do not count: it has closed its connections. Used by one thread.
 class Suspects {
  public:
-  // In the generation that ends now. Who names itself has stopped although nothing was broken.
+  // In the generation that ends. A worker that names itself has stopped although nothing was
+  // broken.
   void Accuse(WorkerId accuser, WorkerId suspect) {
     if (suspect == accuser) {
       willing_.insert(accuser);
@@ -23,22 +24,22 @@ class Suspects {
       now_.insert(std::minmax(accuser, suspect));
     }
   }
-  // A generation has made a step: its members can reach each other.
+  // A generation has made a step, so its members can reach each other.
   void Clear() {
     before_.clear();
     now_.clear();
     willing_.clear();
   }
-  // The generation has ended, `workers` are left, in the order in which they came. Returns whom to
-  // do without, so that no pair of two generations in a row is left: the fewest that can be found
-  // by taking the one in most pairs first, and of two the one that came last.
+  // Ends the generation; `workers` are left, in the order in which they came. Returns the workers
+  // to exclude, so that no pair that failed in two generations in a row is left. Excludes few: the
+  // worker in most pairs first, and of two the one that came last.
   std::vector<WorkerId> EndOfGeneration(const std::vector<WorkerId>& workers);
 
  private:
   using Pairs = std::set<std::pair<WorkerId, WorkerId>>;
-  Pairs before_;  // in the last generation that ended
+  Pairs before_;  // of the last generation that ended
   Pairs now_;
-  std::set<WorkerId> willing_;  // who has stopped by its own wish in the generation that ends now
+  std::set<WorkerId> willing_;  // stopped by choice in the generation that ends
 };
 
 }  // namespace tfring::membership

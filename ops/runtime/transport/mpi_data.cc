@@ -15,16 +15,17 @@
 namespace tfring {
 namespace {
 
-// Per stream and direction. Several, so that the sender fills one while others are under way.
+// Slots per stream and direction. With several, the sender fills one while others are in flight.
 constexpr size_t kSlots = 4;
 constexpr int64_t kMaxChunkBytes = 256 << 10;
 constexpr int64_t kMinChunkBytes = 16 << 10;
-constexpr int64_t kBudget = 128 << 20;  // of all slots, if all ranks exchange data with each other
-// A wait asks at once this often, giving way to other threads, and then sleeps in between.
+constexpr int64_t kBudget = 128 << 20;  // for all slots, if all ranks exchange data with each other
+// A wait first polls this often, yielding to other threads in between. Then it sleeps between
+// polls.
 constexpr int kTurnsWithoutSleep = 64;
 constexpr Duration kFirstPause = kMillisecond / 50;
 constexpr Duration kLongestPause = kMillisecond;
-// A receive that is cancelled ends at once unless a message has begun to come.
+// A cancelled receive ends at once unless a message has begun to arrive.
 constexpr int kTestsOfCancelled = 16;
 
 int64_t ChunkBytesFor(int ranks) {
@@ -52,7 +53,7 @@ Status Unusable(MpiFunctions::State state) {
   return OkStatus();
 }
 
-// Sleeps until `fd` or `also` can be read, at most `pause`; true if one can.
+// Sleeps until `fd` or `also` is readable, at most `pause`. Returns true if one is.
 bool SleepOn(int fd, int also, Duration pause) {
   struct pollfd polled[2] = {{fd, POLLIN, 0}, {also, POLLIN, 0}};  // ignored if -1
   struct timespec time{};
@@ -60,7 +61,7 @@ bool SleepOn(int fd, int also, Duration pause) {
   return ppoll(polled, 2, &time, nullptr) > 0;
 }
 
-// What MPI may still use when a transport ends; never freed.
+// Memory that MPI may still use when a transport ends. Never freed.
 void KeepForEver(std::vector<std::unique_ptr<uint8_t[]>> memory) {
   for (std::unique_ptr<uint8_t[]>& one : memory) (void)one.release();
 }
@@ -116,7 +117,7 @@ void MpiDataTransport::MakeSlots(Lane* lane) const {
   }
 }
 
-// Frees slots whose messages the peer takes.
+// Frees slots whose messages the peer has taken.
 void MpiDataTransport::Reap(Rank to, Lane* lane) {
   while (lane->busy > 0 && lane->broken.ok()) {
     bool done = false;
@@ -137,7 +138,7 @@ Result<int64_t> MpiDataTransport::TrySend(Rank to, const struct iovec* iov, int 
   if (!lane.broken.ok()) return lane.broken;
   int64_t moved = 0;
   int part = 0;
-  size_t of_part = 0;  // bytes of iov[part] that were taken
+  size_t of_part = 0;  // bytes of iov[part] that are taken
   while (lane.busy < kSlots) {
     Slot& slot = lane.slots[(lane.first + lane.busy) % kSlots];
     size_t filled = 0;
@@ -170,7 +171,7 @@ Status MpiDataTransport::Post(Rank from, Lane* lane, size_t slot) {
                "receiving from", from);
 }
 
-// Finds out what has arrived, if all that had arrived before is read.
+// Looks for new messages once everything that arrived before is read.
 Status MpiDataTransport::Listen(Rank from, Lane* lane) {
   if (!lane->broken.ok() || lane->arrived > 0) return lane->broken;
   if (lane->slots.empty()) {
@@ -239,7 +240,7 @@ bool MpiDataTransport::Unacknowledged(Rank peer) const {
   return out_[static_cast<size_t>(peer)].busy > 0;
 }
 
-// Whether a wait may end. Also lets what was sent go on.
+// Returns whether a wait may end. Also advances the sends.
 bool MpiDataTransport::Ready(const WaitSet& what) {
   if (interrupted_.load(std::memory_order_acquire)) return true;
   if (mpi_->state() != MpiFunctions::kReady) return true;
@@ -284,7 +285,7 @@ void MpiDataTransport::Interrupt() {
   SignalEventFd(wake_);
 }
 
-// Takes back the receives that wait. False if one of them cannot end, or has bytes nobody has read.
+// Cancels the open receives. False if one of them cannot end, or holds bytes that nobody has read.
 bool MpiDataTransport::EndReceives(TimePoint deadline) {
   bool all = true;
   for (Lane& lane : in_) {
@@ -310,7 +311,7 @@ void MpiDataTransport::Close(TimePoint deadline) {
     (void)SleepOn(-1, -1, kFirstPause);
   }
   const bool received = usable && EndReceives(deadline);
-  // Where anything is left under way, a communicator that is made later could get it.
+  // If any request is still open, a later communicator could get its message.
   if (received && sending_to_.empty()) (void)mpi_->close(communicator_);
   communicator_ = nullptr;
   std::vector<std::unique_ptr<uint8_t[]>> used_by_mpi;

@@ -13,23 +13,22 @@
 
 namespace tfring {
 
-// Bulk data over MPI, between all ranks of a communicator, which nothing else uses and whose ranks
-// are those of the job. A stream is a sequence of messages of at most a chunk, each of which is
-// copied into a slot of this transport and out of one of the receiver's; a full set of slots is
-// what makes a sender wait. Sends are synchronous ones of MPI: they are complete when the receiver
-// has begun to take them, so that a peer that does not read holds a few chunks and no more,
-// whatever MPI would buffer.
+// Bulk data over MPI between all ranks of a communicator. The communicator has the ranks of the
+// job, and nothing else uses it. A stream is a sequence of messages of at most one chunk. Each
+// message is copied into a slot of the sender and out of a slot of the receiver. A sender waits
+// when all its slots are full. Sends are synchronous MPI sends: a send completes when the receiver
+// has begun to take the message. So a peer that does not read holds only a few chunks, whatever MPI
+// would buffer.
 //
-// MPI says nothing while nobody calls it. So Wait asks it again and again, at first at once and
-// then at growing intervals, and what was sent needs calls until it is out (Sending). Threads as
-// DataTransport says; MPI has to allow calls from any thread. The death of a peer is not noticed
-// here, but over the control connections, and then Interrupt ends the wait. After an
-// MPI_Finalize while nothing runs no function of MPI is called any more, and all that would need
-// one fails.
+// MPI makes no progress while nobody calls it. So Wait polls, first without a pause and then at
+// growing intervals, and sends need calls until they are complete (Sending). Threads as
+// DataTransport says; MPI must allow calls from any thread. The control connections notice the
+// death of a peer, and Interrupt then ends the wait. After MPI_Finalize the transport calls no MPI
+// function, and every operation that needs one fails.
 class MpiDataTransport final : public DataTransport {
  public:
-  // `communicator` is the Fortran number of one of `size` ranks in which this is rank `self`; the
-  // transport frees it, unless something is left under way in it at the end. FailedPrecondition
+  // `communicator` is the Fortran number of a communicator of `size` ranks, in which this is rank
+  // `self`. The transport frees it, unless a request is still open at the end. FailedPrecondition
   // says why MPI cannot be used.
   static Result<std::unique_ptr<MpiDataTransport>> Create(const MpiFunctions* mpi, int communicator,
                                                           Rank self, int size);
@@ -47,7 +46,7 @@ class MpiDataTransport final : public DataTransport {
   void Interrupt() override;
   int64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
 
-  // Gives up what cannot be ended until `deadline`: its memory stays, as MPI may write to it.
+  // Keeps the memory of requests that do not end by `deadline`, because MPI may still write to it.
   void Close(TimePoint deadline) override;
 
  private:
@@ -58,10 +57,10 @@ class MpiDataTransport final : public DataTransport {
   // The slots of one direction, used in turn.
   struct Lane {
     std::vector<Slot> slots;
-    size_t first = 0;     // the slot that was put into use first
-    size_t busy = 0;      // slots in use, of a sender
-    int64_t arrived = 0;  // bytes in the first slot, of a receiver
-    int64_t used = 0;     // of them, what has been read
+    size_t first = 0;     // the oldest slot in use
+    size_t busy = 0;      // sender: slots in use
+    int64_t arrived = 0;  // receiver: bytes in the first slot
+    int64_t used = 0;     // receiver: bytes of the first slot that are read
     Status broken = OkStatus();
   };
 
@@ -80,10 +79,10 @@ class MpiDataTransport final : public DataTransport {
   const Rank self_;
   const int size_;
   const int64_t chunk_bytes_;
-  const UniqueFd wake_;           // never read back: it stays readable
+  const UniqueFd wake_;           // never drained: it stays readable
   std::vector<Lane> out_;         // by rank
   std::vector<Lane> in_;          // by rank
-  std::vector<Rank> sending_to_;  // with slots in use
+  std::vector<Rank> sending_to_;  // ranks with slots in use
   std::atomic<bool> interrupted_{false};
   std::atomic<int64_t> bytes_sent_{0};
 };

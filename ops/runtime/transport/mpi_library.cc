@@ -15,7 +15,7 @@ std::string LoaderError(const std::string& path) {
 }  // namespace
 
 Result<const MpiFunctions*> LoadMpi(const MpiUse& use) {
-  // Whoever loads a Python module loads its MPI for that module alone.
+  // Python loads an extension module, and with it MPI, with local symbols. This makes them global.
   if (dlopen(use.module.c_str(), RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL) == nullptr) {
     return FailedPrecondition("no MPI is loaded by " + use.module + " (" + LoaderError(use.module) +
                               ")");

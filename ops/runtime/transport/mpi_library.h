@@ -8,16 +8,16 @@
 
 namespace tfring {
 
-// How this process uses MPI, found out by the bootstrap.
+// How this process uses MPI, as the bootstrap found it.
 struct MpiUse {
-  std::string plugin;    // path of the plug-in for the MPI that is loaded; empty: MPI is not used
-  std::string module;    // path of what has loaded that MPI: mpi4py's extension module
-  int communicator = 0;  // Fortran number of a communicator of all ranks, for the data alone
+  std::string plugin;    // path of the plug-in for the loaded MPI; empty: MPI is not used
+  std::string module;    // path of the library that loaded MPI: mpi4py's extension module
+  int communicator = 0;  // Fortran number of a communicator of all ranks, for bulk data only
 };
 
-// Loads the plug-in. Its symbols are resolved by the MPI that `use.module` has loaded, which all of
-// the process can see from then on; another MPI is never loaded. FailedPrecondition says why it
-// cannot be used. The table lives as long as the process.
+// Loads the plug-in. The MPI that `use.module` has loaded resolves its symbols and becomes visible
+// to the whole process; no second MPI is loaded. FailedPrecondition says why MPI cannot be used.
+// The table lives as long as the process.
 Result<const MpiFunctions*> LoadMpi(const MpiUse& use);
 
 }  // namespace tfring

@@ -33,14 +33,14 @@ Result<std::string> Nonce() {
   return nonce;
 }
 
-// So few bytes fit into the buffer of a new connection.
+// A message is short enough for the send buffer of a new connection.
 Status Say(int socket, const std::string& message) {
   const ssize_t n = send(socket, message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (n == static_cast<ssize_t>(message.size())) return OkStatus();
   return Unavailable(n < 0 ? ErrnoText(errno) : "its connection takes no data");
 }
 
-// In constant time, so that a guess cannot be made byte by byte.
+// Takes constant time, so that nobody can guess the MAC byte by byte.
 bool Same(std::string_view one, std::string_view other) {
   unsigned char differs = one.size() == other.size() ? 0 : 1;
   for (size_t i = 0; i < std::min(one.size(), other.size()); ++i) {
@@ -49,7 +49,7 @@ bool Same(std::string_view one, std::string_view other) {
   return differs == 0;
 }
 
-// Begins to connect to one of the addresses of a name: to another one in each attempt.
+// Begins to connect to one address of the name, the next one in each attempt.
 Result<UniqueFd> ConnectTo(const std::string& name, int port, size_t attempt) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -165,7 +165,7 @@ Status PeerConnector::Accept() {
       accept4(addresses_.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket.valid()) {
     const int error = errno;
-    if (error != EMFILE && error != ENFILE) return OkStatus();  // it has given up already
+    if (error != EMFILE && error != ENFILE) return OkStatus();  // the peer has given up already
     if (DropStranger()) return OkStatus();                      // the next call accepts
     return Internal("rank " + std::to_string(addresses_.self) +
                     " cannot accept the connections of other ranks: " + ErrnoText(error) +
@@ -190,7 +190,7 @@ void PeerConnector::Add(Handshake handshake) {
 
 void PeerConnector::Continue(int socket) {
   const auto found = handshakes_.find(socket);
-  if (found == handshakes_.end()) return;  // dropped after this event
+  if (found == handshakes_.end()) return;  // dropped after this event was reported
   Handshake& handshake = found->second;
   bool ready = false;
   const Status status = Receive(&handshake, &ready);
@@ -232,7 +232,7 @@ Status PeerConnector::Receive(Handshake* handshake, bool* ready) {
   return *ready ? OkStatus() : Unavailable("the process that listens there is of another job");
 }
 
-// A challenge has come from a lower rank.
+// Answers the challenge of a lower rank.
 Status PeerConnector::AnswerChallenge(Handshake* handshake) const {
   if (handshake->received.compare(0, kGreeting.size(), kGreeting) != 0) {
     return Unavailable("the process that listens there is not of this version of tfring");
@@ -249,7 +249,7 @@ Status PeerConnector::AnswerChallenge(Handshake* handshake) const {
   return Say(handshake->socket.get(), claim + Proof("higher", handshake->said));
 }
 
-// A process that has connected says that it is a higher rank.
+// Checks the proof of a process that connected and claims to be a higher rank.
 Status PeerConnector::AnswerHello(Handshake* handshake, bool* ready) const {
   handshake->said += handshake->received.substr(0, kClaimBytes);
   const std::string proof = handshake->received.substr(kClaimBytes);
@@ -287,7 +287,7 @@ std::vector<int> PeerConnector::Strangers() const {
   return sockets;
 }
 
-// At random, so that nobody can choose who is dropped. False if there is none.
+// Drops a random stranger, so that nobody can choose which one. False if there is none.
 bool PeerConnector::DropStranger() {
   const std::vector<int> sockets = Strangers();
   if (sockets.empty()) return false;
@@ -304,7 +304,7 @@ void PeerConnector::DropSlowStrangers() {
   }
 }
 
-// Whether the peer's kernel has.
+// Returns whether the peer's kernel has answered.
 bool PeerConnector::Answered(const Attempt& attempt) const {
   return attempt.socket >= 0 && handshakes_.at(attempt.socket).stage != Stage::kConnecting;
 }

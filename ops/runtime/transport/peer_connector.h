@@ -14,45 +14,46 @@
 
 namespace tfring {
 
-// What a rank needs to connect to others after init.
+// What a rank needs to connect to other ranks after init.
 struct PeerAddresses {
   Rank self = kNoRank;
   UniqueFd listener;                                   // higher ranks connect to it
-  std::vector<std::pair<std::string, int>> endpoints;  // address and port of each rank's
-  std::string key;                                     // all ranks have it, and nobody else
+  std::vector<std::pair<std::string, int>> endpoints;  // address and port of each rank
+  std::string key;                                     // secret of all ranks of the job
   Duration limit = 60 * kSecond;                       // for another rank's kernel to answer
-  // Of those that have connected here and not said who they are: how many there may be besides one
-  // for each rank, and how long each may take.
+  // Limits for strangers: processes that connected and have not proved their rank. There may be
+  // this many besides one for each rank, and each may take this long.
   size_t strangers = 256;
   Duration hello_limit = 10 * kSecond;
 };
 
 // Opens data connections that two ranks need and do not have yet: the higher rank connects, the
-// lower one accepts. Both prove to know the key, with a MAC (BLAKE2b) of all that was said before:
+// lower one accepts. Both prove that they know the key, with a MAC (BLAKE2b) of all earlier
+// messages:
 //
 //     lower -> higher   magic, nonce
 //     higher -> lower   both ranks, nonce, MAC
 //     lower -> higher   MAC
 //
-// The higher rank proves first: who asks a listener learns nothing that guesses could be tried on.
-// A lower rank accepts when it needs a connection itself, so a higher one may wait for long; it
-// tries again if a connection fails. Nothing blocks, but for looking up a name that is no address.
-// Used by one thread.
+// The higher rank proves first, so a stranger that connects gets no MAC to test guesses on. A lower
+// rank accepts only when it needs a connection itself, so a higher rank may wait for long. It
+// retries if a connection fails. Nothing blocks except the lookup of a host name. Used by one
+// thread.
 class PeerConnector {
  public:
   static Result<std::unique_ptr<PeerConnector>> Create(PeerAddresses addresses);
 
   bool Reaches(Rank peer) const;
 
-  // Begins to connect to `peer`, if that is for this rank to do and not done yet, and goes on with
-  // all connections that are under way. Unavailable: `peer` could not be reached within the limit,
-  // in which the time that a connection waited to be accepted does not count. Internal: this
-  // process may open no more descriptors, and no stranger has one.
+  // Begins to connect to `peer` if this rank has to and has not yet, and advances all open
+  // handshakes. Unavailable: `peer` could not be reached within the limit; the time in which a
+  // connection waited to be accepted does not count. Internal: this process may open no more
+  // descriptors, and there is no stranger to drop.
   Status Advance(Rank peer);
-  // The connections that have got ready since the last call.
+  // Returns the connections that became ready since the last call.
   std::vector<std::pair<Rank, UniqueFd>> TakeReady() { return std::exchange(ready_, {}); }
 
-  // When to call Advance next: when this is readable, or at that time.
+  // Call Advance when this descriptor is readable, or at the time of the next function.
   int fd() const { return epoll_.get(); }
   TimePoint NextAttempt() const;
   // As DataTransport::PathTrouble: why `peer`, a lower rank, cannot be reached now.
@@ -60,26 +61,26 @@ class PeerConnector {
 
  private:
   enum class Stage {
-    kConnecting,  // to a lower rank: no answer of its kernel yet
-    kChallenge,   // it has not accepted yet
-    kProof,       // it has not proved who it is
-    kHello,       // of one that has connected here: it has not said and proved who it is
+    kConnecting,  // to a lower rank: its kernel has not answered
+    kChallenge,   // to a lower rank: it has not accepted
+    kProof,       // to a lower rank: it has not proved its rank
+    kHello,       // from a stranger: it has not proved its rank
   };
   struct Handshake {
     UniqueFd socket;
     Stage stage = Stage::kHello;
-    Rank peer = kNoRank;   // kNoRank: it has not said yet
-    std::string said;      // all messages but the proofs, as they were said
-    std::string received;  // of the next message
-    TimePoint since = 0;   // when it was accepted, or the peer's kernel answered
+    Rank peer = kNoRank;   // kNoRank: not known yet
+    std::string said;      // all messages except the proofs, in order
+    std::string received;  // bytes of the next message
+    TimePoint since = 0;   // when this rank accepted, or the peer's kernel answered
   };
-  // To connect to a lower rank.
+  // The attempts to connect to a lower rank.
   struct Attempt {
-    TimePoint began = 0;  // later by the time that its connections have stood
-    int socket = -1;      // of its handshake, if one is under way
-    TimePoint next = 0;   // when to try again, if none is
+    TimePoint began = 0;  // plus the time in which its connections stood
+    int socket = -1;      // of the open handshake; -1: none
+    TimePoint next = 0;   // when to retry if no handshake is open
     size_t count = 0;
-    std::string failure;  // of the last one
+    std::string failure;  // of the last handshake
   };
 
   PeerConnector(PeerAddresses addresses, UniqueFd epoll);

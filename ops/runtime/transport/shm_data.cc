@@ -10,14 +10,12 @@
 namespace tfring {
 namespace {
 
-// Large enough for both sides to work at the same time, small enough to stay in a second-level
-// cache.
+// Large enough for both sides to copy at the same time, small enough for a second-level cache.
 constexpr uint64_t kMaxOwnRingBytes = 1 << 20;
 constexpr uint64_t kMinRingBytes = 64 << 10;
 constexpr uint64_t kLineBytes = 64;
 constexpr uint64_t kSegmentBudget = 32 << 20;
-// What was copied is shown to the other side in parts of this size, so that both copy at the same
-// time.
+// The writer publishes in parts of this size, so that both sides copy at the same time.
 constexpr uint64_t kPublishBytes = 128 << 10;
 
 uint64_t RingBytesFor(size_t peers) {
@@ -26,18 +24,18 @@ uint64_t RingBytesFor(size_t peers) {
   return bytes;
 }
 
-// How far position `to` is beyond `from`; 0 if it is before it.
+// Returns how far position `to` is beyond `from`; 0 if it is before it.
 uint64_t Past(uint64_t from, uint64_t to) { return to > from ? to - from : 0; }
 
 uint64_t NextLine(uint64_t position) { return (position + kLineBytes - 1) & ~(kLineBytes - 1); }
 
 }  // namespace
 
-// The two rings between this rank and a peer. The ring that we write lies in the peer's segment,
-// the ring that we read in our own. The other side's positions are cached, so that its cache line
-// is read only when the cached position does not suffice. A position that was aligned is shown to
-// the other side with the next bytes, so that a writer may be up to a line beyond the end of the
-// ring, and a reader beyond what it knows to be written.
+// The two rings between this rank and a peer. We write the ring in the peer's segment and read the
+// ring in our own. Each side caches the other side's position and reads its cache line only when
+// the cached position does not suffice. A side publishes an aligned position together with its next
+// bytes. So a writer may be up to one line beyond the end of the ring, and a reader up to one line
+// beyond the written bytes that it knows of.
 struct ShmDataTransport::RingPair {
   Rank rank = kNoRank;
   std::unique_ptr<ShmSegment> theirs;
@@ -66,7 +64,7 @@ struct ShmDataTransport::RingPair {
     return Past(in_read, in_written_seen);
   }
 
-  // Shows the peer the next `bytes` of what was written.
+  // Publishes the next `bytes` written bytes to the peer.
   void Publish(uint64_t bytes) {
     out_written += bytes;
     out->written.store(out_written, std::memory_order_seq_cst);
@@ -102,7 +100,7 @@ Result<std::unique_ptr<DataTransport>> ShmDataTransport::Connect(
     };
     Result<std::unique_ptr<ShmSegment>> created =
         create(self == kNoRank ? 0 : HostMemory::kPartBytes);
-    if (!created.ok()) created = create(0);  // streams may still fit
+    if (!created.ok()) created = create(0);  // the streams may still fit
     if (created.ok()) {
       own = std::move(*created);
     } else {
@@ -187,7 +185,7 @@ Result<int64_t> ShmDataTransport::TrySend(Rank to, const struct iovec* iov, int 
   }
   uint64_t room = pair->Room();
   uint64_t moved = 0;
-  uint64_t hidden = 0;  // of it, what the peer has not been shown
+  uint64_t hidden = 0;  // part of it that is not published yet
   for (int i = 0; i < count && room > 0; ++i) {
     const auto* from = static_cast<const uint8_t*>(iov[i].iov_base);
     uint64_t left = std::min<uint64_t>(iov[i].iov_len, room);
@@ -213,7 +211,7 @@ Result<int64_t> ShmDataTransport::TrySend(Rank to, const struct iovec* iov, int 
 Result<int64_t> ShmDataTransport::TryRecv(Rank from, const struct iovec* iov, int count) {
   RingPair* pair = Find(from);
   if (pair == nullptr) return base_->TryRecv(from, iov, count);
-  // Read the flag first: what was written before closing must still be delivered.
+  // Read the flag first: bytes written before the peer closed must still be delivered.
   const bool closed = pair->in->producer_closed.load(std::memory_order_acquire) != 0;
   const uint64_t arrived = pair->Arrived();
   uint64_t moved = 0;
@@ -243,7 +241,7 @@ bool ShmDataTransport::CanPeek(Rank from) const {
 Result<struct iovec> ShmDataTransport::Peek(Rank from) {
   RingPair* pair = Find(from);
   if (pair == nullptr) return base_->Peek(from);
-  // Read the flag first: what was written before closing must still be delivered.
+  // Read the flag first: bytes written before the peer closed must still be delivered.
   const bool closed = pair->in->producer_closed.load(std::memory_order_acquire) != 0;
   const uint64_t arrived = pair->Arrived();
   if (arrived == 0 && closed) return pair->Broken("receiving from");
@@ -258,9 +256,9 @@ void ShmDataTransport::Consume(Rank from, int64_t bytes) {
   const uint64_t before = pair->in_read;
   pair->in_read += static_cast<uint64_t>(bytes);
   pair->in->read.store(pair->in_read, std::memory_order_seq_cst);
-  // Only a peer that has filled the ring, perhaps by an alignment that it has not shown yet, can
-  // wait for room. Either we see here that it has filled it, or it fills it later, and then checks
-  // for room again before it sleeps and finds what we have just freed.
+  // Only a peer that has filled the ring can wait for room; an alignment that it has not published
+  // may have filled it. Either we see the full ring here, or the peer fills it later. In the second
+  // case the peer checks for room before it sleeps, and finds the bytes that we have just freed.
   if (NextLine(pair->in->written.load(std::memory_order_seq_cst)) - before >= pair->in_bytes) {
     pair->theirs->WakeOwner();
   }
@@ -292,7 +290,7 @@ bool ShmDataTransport::Ready(const std::vector<Rank>& readable,
   return false;
 }
 
-// What of `what` concerns peers that are reached through sockets.
+// Lists the part of `what` that concerns peers reached through sockets.
 void ShmDataTransport::ListSockets(const WaitSet& what) {
   const auto copy = [this](const std::vector<Rank>& from, std::vector<Rank>* to) {
     to->clear();
@@ -321,7 +319,7 @@ std::optional<BrokenStream> ShmDataTransport::Wait(const WaitSet& what) {
   header->awaited.store(kNoRank, std::memory_order_seq_cst);
   header->sleep.store(sockets ? ShmSleep::kInPoll : ShmSleep::kOnFutex, std::memory_order_seq_cst);
   std::optional<BrokenStream> broken;
-  // Check again: a peer that changed a ring before it could see `sleep` did not wake us.
+  // Check again: a peer that changed a ring before it saw `sleep` did not wake us.
   if (!Ready(what.readable, what.writable)) {
     if (sockets) {
       broken = base_->Wait(sockets_);

@@ -18,14 +18,14 @@ namespace tfring {
 // Whether the ranks of a host share memory: never, where they can, or always (else init fails).
 enum class ShmUse { kNever, kWherePossible, kRequired };
 
-// Moves bytes to and from the ranks of this host through shared memory, and to and from all others
-// through the transport `base`. Every rank has a segment with one ring buffer per peer, which the
-// peer writes and the rank reads. A rank that waits for memory alone sleeps on a futex in its own
-// segment; one that waits for sockets as well sleeps in their poll, with a pipe that peers write
-// to. Peers that change a ring it may wait for wake it; no sleep ends after some time by itself.
-// Threads as DataTransport says. A peer that closes is a broken stream. The death of a peer is not
-// noticed here, but over the control connections, and then Interrupt ends the wait. A mapping stays
-// valid when the process of its owner ends.
+// Moves bytes between ranks of this host through shared memory, and to and from all other ranks
+// through the transport `base`. Each rank has a segment with one ring buffer per peer, which the
+// peer writes and the rank reads. A rank that waits for memory alone sleeps on a futex in its
+// segment. A rank that also waits for sockets sleeps in poll, with a pipe that peers write to. A
+// peer that changes an awaited ring wakes the sleeper; no sleep has a timeout. Threads as
+// DataTransport says. A peer that closes is a broken stream. The control connections notice the
+// death of a peer, and Interrupt then ends the wait. A mapping stays valid when its owner's process
+// ends.
 class ShmDataTransport final : public DataTransport {
  public:
   // Agrees with every peer in `peers`, over its data socket, whether the two share memory; if not,
@@ -56,7 +56,7 @@ class ShmDataTransport final : public DataTransport {
   void Interrupt() override;
   int64_t bytes_sent() const override;
   HostMemory* host_memory() override { return host_memory_.get(); }
-  // The ranks that are reached through shared memory.
+  // The ranks reached through shared memory.
   const std::vector<Rank>& shared() const { return shared_; }
   void Close(TimePoint deadline) override;
 
@@ -75,7 +75,7 @@ class ShmDataTransport final : public DataTransport {
   std::vector<std::unique_ptr<RingPair>> pairs_;  // by rank; null where `base_` is used
   std::vector<Rank> shared_;
   std::unique_ptr<ShmHostMemory> host_memory_;  // null unless all of `shared_` agree
-  WaitSet sockets_;                             // of Wait, kept for its memory
+  WaitSet sockets_;                             // Wait's, kept for its memory
   std::atomic<bool> interrupted_{false};
   std::atomic<int64_t> bytes_sent_{0};
 };

@@ -23,7 +23,7 @@ constexpr uint64_t kMaxOfferedRingBytes = 1ULL << 30;
 constexpr uint64_t kMaxPartBytes = 1ULL << 30;
 constexpr uint32_t kMaxRings = 4096;
 
-// Sent as it lies in memory, because it is of use only between processes of one machine.
+// Sent as raw memory, because both processes are on one machine.
 struct Offer {
   uint32_t magic = kMagic;
   uint32_t usable = 0;
@@ -93,7 +93,7 @@ Offer MakeOffer(const ShmSegment* own, uint32_t ring) {
   return offer;
 }
 
-// The segment of a peer; null if it cannot be mapped, and then the two ranks use sockets.
+// Opens the segment of a peer. Null if it cannot be mapped; the two ranks then use sockets.
 std::unique_ptr<ShmSegment> OpenOffered(const Offer& offer) {
   const bool sane = offer.usable == 1 && offer.pid > 0 && offer.fd >= 0 && offer.rings > 0 &&
                     offer.rings <= kMaxRings && offer.your_ring < offer.rings &&
@@ -113,7 +113,7 @@ Result<std::vector<ShmAgreement>> AgreeOnSharedMemory(const ShmSegment* own,
                                                       const std::vector<ShmPeer>& peers,
                                                       TimePoint deadline) {
   std::vector<ShmAgreement> agreements(peers.size());
-  // All ranks send to all peers before they receive from any, so that they cannot deadlock.
+  // Each rank sends to all peers before it receives, so that no deadlock is possible.
   for (size_t i = 0; i < peers.size(); ++i) {
     TFRING_RETURN_IF_ERROR(SendAll(peers[i], MakeOffer(own, static_cast<uint32_t>(i)), deadline));
   }
@@ -140,7 +140,7 @@ Result<bool> AgreeOnGroup(const std::vector<Rank>& group, const std::vector<ShmP
                           TimePoint deadline) {
   std::vector<Rank> sorted = group;
   std::sort(sorted.begin(), sorted.end());
-  // Equal for equal groups of any size.
+  // A fixed-size digest of a group.
   using Digest = std::array<char, 16>;
   Blake2b hash("", std::tuple_size_v<Digest>);
   for (Rank rank : sorted) hash.Update({reinterpret_cast<const char*>(&rank), sizeof(rank)});

@@ -22,7 +22,7 @@ void ShmHostMemory::Sleep(Rank awaited, const std::function<bool()>& ready, Time
   const uint32_t seen = header->doorbell.load(std::memory_order_seq_cst);
   header->awaited.store(awaited, std::memory_order_seq_cst);
   header->sleep.store(ShmSleep::kOnFutex, std::memory_order_seq_cst);
-  // A rank that changed its part before it could see `sleep` did not wake this one.
+  // A rank that changed its part before it saw `sleep` did not wake this one.
   if (!interrupted_->load(std::memory_order_seq_cst) && !ready()) {
     own->SleepOnFutex(seen, deadline);
   }

@@ -10,7 +10,8 @@
 
 namespace tfring {
 
-// HostMemory in the segments of a ShmDataTransport, which owns them and this.
+// HostMemory in the segments of a ShmDataTransport. The transport owns the segments and this
+// object.
 class ShmHostMemory final : public HostMemory {
  public:
   struct Member {
@@ -18,7 +19,7 @@ class ShmHostMemory final : public HostMemory {
     ShmSegment* segment = nullptr;
   };
 
-  // `members` with this rank, in any order.
+  // `members` includes this rank, in any order.
   ShmHostMemory(Rank self, std::vector<Member> members, const std::atomic<bool>* interrupted);
 
   const std::vector<Rank>& ranks() const override { return ranks_; }
@@ -33,7 +34,7 @@ class ShmHostMemory final : public HostMemory {
   const Rank self_;
   const std::atomic<bool>* const interrupted_;
   std::vector<Rank> ranks_;
-  std::vector<ShmSegment*> segments_;  // by rank; null for those of other hosts
+  std::vector<ShmSegment*> segments_;  // by rank; null for ranks of other hosts
 };
 
 }  // namespace tfring

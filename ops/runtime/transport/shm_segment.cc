@@ -52,8 +52,8 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Create(uint32_t rings, uint64_t 
                                                        uint64_t part_bytes) {
   const Shape shape{rings, ring_bytes, part_bytes};
   const uint64_t bytes = shape.bytes();
-  // To allocate more than a memory cgroup allows would not fail, but get the process killed. The
-  // owners of the rings are about to allocate as much each, and are mostly in the same group.
+  // Allocating beyond the limit of a memory cgroup does not fail: the kernel kills the process. The
+  // peers, mostly in the same cgroup, are about to allocate as much each.
   const uint64_t headroom = CgroupHeadroom();
   const uint64_t ranks = rings + uint64_t{1};
   if (!LeavesHalf(headroom, bytes, ranks)) {
@@ -63,7 +63,7 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Create(uint32_t rings, uint64_t 
   }
   UniqueFd fd(memfd_create("tfring", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return Errno("memfd_create");
-  // fallocate, not ftruncate: missing memory must be an error now and not a SIGBUS later.
+  // fallocate, not ftruncate: missing memory must be an error now, not a SIGBUS later.
   if (fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0 ||
       fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
     return Errno("fallocate");
@@ -84,8 +84,8 @@ Result<std::unique_ptr<ShmSegment>> ShmSegment::Create(uint32_t rings, uint64_t 
   return segment;
 }
 
-// A pipe and no eventfd, because peers open it in /proc, as they do the segment, and only a pipe
-// can be opened there: no channel that passes descriptors is needed.
+// A pipe and not an eventfd: peers open the segment and the pipe in /proc, and /proc cannot open an
+// eventfd. So no channel that passes descriptors is needed.
 Status ShmSegment::MakePipe() {
   int ends[2] = {-1, -1};
   if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return Errno("pipe2");
@@ -98,7 +98,7 @@ Status ShmSegment::MakePipe() {
 Status ShmSegment::OpenPipe(pid_t owner) {
   const std::string path =
       "/proc/" + std::to_string(owner) + "/fd/" + std::to_string(header()->pipe);
-  // Both ends, or writing would raise SIGPIPE once the owner is gone.
+  // Open both ends, or a write would raise SIGPIPE once the owner has ended.
   pipe_write_ = UniqueFd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   struct stat info;
   if (!pipe_write_.valid()) return Errno(("open " + path).c_str());
@@ -156,7 +156,7 @@ void ShmSegment::WakeOwner(Rank from) const {
   if (sleep == ShmSleep::kOnFutex) {
     syscall(SYS_futex, &h->doorbell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   } else if (sleep == ShmSleep::kInPoll) {
-    // Fails only when the pipe is full, and then the owner has been woken already.
+    // A write fails only when the pipe is full, and then the owner is already awake.
     const char byte = 0;
     const ssize_t n = write(pipe_write_.get(), &byte, 1);
     (void)n;

@@ -17,8 +17,8 @@ namespace tfring {
 // Random bytes that prove that two processes have mapped the same memory.
 using ShmNonce = std::array<uint8_t, 16>;
 
-// One direction between two ranks: a single producer, single consumer byte ring. Positions only
-// grow. Producer and consumer own a cache line each; the bytes follow the headers of all rings.
+// One direction between two ranks: a byte ring with one producer and one consumer. Positions only
+// grow. Producer and consumer own a cache line each. The bytes follow the headers of all rings.
 struct ShmRing {
   alignas(64) std::atomic<uint64_t> written{0};
   std::atomic<uint32_t> producer_closed{0};
@@ -26,44 +26,43 @@ struct ShmRing {
 };
 static_assert(sizeof(ShmRing) == 128, "two cache lines");
 
-// How the owner of a segment sleeps, and so how it is woken.
+// How the owner of a segment sleeps, and so how peers wake it.
 enum class ShmSleep : uint32_t {
   kAwake,
-  kOnFutex,  // it waits for memory only
-  kInPoll,   // it waits for sockets as well
+  kOnFutex,  // waits for memory only
+  kInPoll,   // also waits for sockets
 };
 
-// The beginning of a segment. `doorbell` counts how often peers woke the owner, because they had
-// changed something that it waits for; it is the futex that the owner sleeps on. While the
-// owner sleeps in poll, a byte in its pipe wakes it. While it waits for one rank, others let it
-// sleep.
+// The header of a segment. `doorbell` counts the wake-ups by peers that changed something the owner
+// waits for. The owner sleeps on it as a futex; while the owner sleeps in poll, a byte in its pipe
+// wakes it. While the owner waits for one rank, other ranks do not wake it.
 struct ShmHeader {
   ShmNonce nonce;
   uint32_t rings = 0;
   uint64_t ring_bytes = 0;
   uint64_t part_bytes = 0;
-  int32_t pipe = -1;  // descriptor of the end to write, in the owner's process
+  int32_t pipe = -1;  // descriptor of the write end, in the owner's process
   alignas(64) std::atomic<uint32_t> doorbell{0};
   std::atomic<ShmSleep> sleep{ShmSleep::kAwake};
-  std::atomic<Rank> awaited{kNoRank};  // while it sleeps; kNoRank: any may wake it
+  std::atomic<Rank> awaited{kNoRank};  // only this rank may wake the owner; kNoRank: any rank
   std::atomic<uint32_t> owner_closed{0};
 };
 
 // The memory through which one rank receives from the ranks of its host: a memfd with a header, one
-// ring per sender, and a part for HostMemory. It has no name in the file system, so that nothing is
-// left after a kill -9, and forked children do not have it; it is allocated and sealed at its final
-// size, so that no access to it can fault. The transport decides who uses which ring in which
-// thread. Unmaps when destroyed.
+// ring per sender, and a part for HostMemory. The memfd has no name in the file system, so nothing
+// is left after a kill -9, and forked children do not have it. It is allocated and sealed at its
+// final size, so no access to it can fault. The transport decides which rank and thread uses which
+// ring. Unmaps when destroyed.
 class ShmSegment {
  public:
   // Allocates a segment with `rings` rings of `ring_bytes` (a power of two) and a part of
-  // `part_bytes`. Unavailable if there is not enough memory, also if the limit of a memory cgroup
-  // is too low for the segments of all who use it.
+  // `part_bytes`. Unavailable if there is not enough memory, or if the limit of a memory cgroup is
+  // too low for the segments of all ranks.
   static Result<std::unique_ptr<ShmSegment>> Create(uint32_t rings, uint64_t ring_bytes,
                                                     uint64_t part_bytes = 0);
 
-  // Maps the segment that process `pid` holds as descriptor `fd`, if it can be opened, is sealed,
-  // has this shape and carries this nonce, and opens its pipe.
+  // Maps the segment that process `pid` holds as descriptor `fd`, and opens its pipe. Fails unless
+  // the segment is sealed and has this shape and nonce.
   static Result<std::unique_ptr<ShmSegment>> Open(pid_t pid, int fd, const ShmNonce& nonce,
                                                   uint32_t rings, uint64_t ring_bytes,
                                                   uint64_t part_bytes = 0);
@@ -73,7 +72,7 @@ class ShmSegment {
   ShmSegment& operator=(const ShmSegment&) = delete;
 
   ShmHeader* header() const { return static_cast<ShmHeader*>(base_); }
-  // The shape that was asked for. A peer can change what the header says of it.
+  // The requested shape. The header is not used for it, because a peer can change the header.
   uint32_t rings() const { return shape_.rings; }
   uint64_t ring_bytes() const { return shape_.ring_bytes; }
   uint64_t part_bytes() const { return shape_.part_bytes; }
@@ -87,10 +86,10 @@ class ShmSegment {
   // this wakes it. It does not wake an owner that awaits another rank than `from`. Any thread.
   void WakeOwner(Rank from = kNoRank) const;
 
-  // The owner: sleeps until WakeOwner woke it after `doorbell` had the value `seen`, or until the
-  // deadline (CLOCK_MONOTONIC); it may return early. header()->sleep is kOnFutex.
+  // Owner only: sleeps until WakeOwner was called after `doorbell` had the value `seen`, or until
+  // the deadline (CLOCK_MONOTONIC). May return early. header()->sleep is kOnFutex.
   void SleepOnFutex(uint32_t seen, TimePoint deadline) const;
-  // The owner: readable when WakeOwner was called while header()->sleep was kInPoll, until
+  // Owner only: readable after WakeOwner was called while header()->sleep was kInPoll, until
   // EmptyPipe.
   int pipe() const { return pipe_read_.get(); }
   void EmptyPipe() const;
@@ -108,10 +107,10 @@ class ShmSegment {
   Status MakePipe();
   Status OpenPipe(pid_t owner);
 
-  UniqueFd fd_;  // the owner's only
+  UniqueFd fd_;  // owner only
   void* base_;
   Shape shape_;
-  UniqueFd pipe_read_;  // the owner's only
+  UniqueFd pipe_read_;  // owner only
   UniqueFd pipe_write_;
 };
 

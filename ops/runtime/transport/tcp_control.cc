@@ -16,17 +16,17 @@ namespace tfring {
 namespace {
 
 constexpr size_t kBufferBytes = 64 << 10;
-// After this many reads from one peer it is the turn of the others; epoll reports the rest again.
+// After this many reads from one peer the others get their turn; epoll reports the rest again.
 constexpr int kReadsPerWait = 16;
 constexpr int kEventsPerWait = 64;
-// A dead peer's stream ends, but a forked child of it that is alive could write for ever.
+// The stream of a dead peer ends, but a forked child that is alive could write forever.
 constexpr int kReadsAfterEnd = 1 << 20;
 
 // The data of an epoll event is a link's index and one of these tags.
 constexpr uint64_t kSocketTag = 0;
 constexpr uint64_t kPidTag = 1;
 constexpr uint64_t kWakeTag = 2;
-constexpr uint64_t kProcessTag = 3;  // the index is one of processes_
+constexpr uint64_t kProcessTag = 3;  // the index is in processes_
 constexpr int kTagBits = 2;
 
 std::string ProcessEnded(int64_t pid) {
@@ -63,7 +63,7 @@ Result<std::unique_ptr<TcpControlTransport>> TcpControlTransport::Create(
   if (!wake.ok()) return wake.status();
   std::unique_ptr<TcpControlTransport> transport(
       new TcpControlTransport(std::move(epoll), std::move(*wake)));
-  // Edge-triggered: every Wake is an edge, so that the counter need not be read.
+  // Edge-triggered: each Wake is an edge, so nobody has to read the counter.
   TFRING_RETURN_IF_ERROR(transport->Register(transport->wake_.get(), EPOLLIN | EPOLLET, kWakeTag));
   for (Peer& peer : peers) TFRING_RETURN_IF_ERROR(transport->AddLink(std::move(peer)));
   for (const auto& [rank, pid] : processes) {
@@ -149,7 +149,7 @@ void TcpControlTransport::Send(Rank to, std::string frame) {
   header += link->sent.Next(frame);
   size_t sent = 0;
   if (link->out.empty()) {
-    // At once and not in the next Wait, so that the peer can start.
+    // Send now and not in the next Wait, so that the peer can start.
     struct iovec parts[2] = {{header.data(), header.size()}, {frame.data(), frame.size()}};
     struct msghdr message{};
     message.msg_iov = parts;
@@ -262,7 +262,7 @@ void TcpControlTransport::ReportLoss(Link* link, std::string reason,
                                      std::vector<ControlEvent>* events) {
   link->lost = true;
   events->push_back({ControlEvent::Kind::kPeerLost, link->rank, "", std::move(reason)});
-  // A copy of the socket in a forked child would keep it in the epoll set.
+  // A copy of the socket in a forked child would otherwise keep it in the epoll set.
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link->socket.get(), nullptr);
   link->socket.Reset();
   if (link->pidfd.valid()) {
@@ -280,16 +280,17 @@ void TcpControlTransport::Wait(TimePoint deadline, std::vector<ControlEvent>* ev
     const int timeout = events->size() > before ? 0 : MillisecondsUntil(deadline, MonotonicNow());
     int ready = Poll(timeout, &woken, events);
     if (timeout != 0) wakeups_.fetch_add(1, std::memory_order_relaxed);
-    // All that has come, also from many peers: the engine judges them by their silence.
+    // Report all events that are ready, also of many peers: the engine judges peers by their
+    // silence.
     for (size_t seen = 0; ready == kEventsPerWait && seen < links_.size(); seen += kEventsPerWait) {
       ready = Poll(0, &woken, events);
     }
-    // An interrupted wait (the process was stopped and goes on) says nothing: look again.
+    // An interrupted wait (SIGSTOP and SIGCONT) says nothing: poll again.
     if (ready == 0 && deadline != kNever && MonotonicNow() >= deadline) return;
   }
 }
 
-// One epoll_wait of so many milliseconds; returns how many descriptors were ready, or -1.
+// Calls epoll_wait once, for `timeout` ms. Returns how many descriptors were ready, or -1.
 int TcpControlTransport::Poll(int timeout, bool* woken, std::vector<ControlEvent>* events) {
   std::array<epoll_event, kEventsPerWait> ready;
   const int n = epoll_wait(epoll_.get(), ready.data(), kEventsPerWait, timeout);
@@ -342,7 +343,7 @@ void TcpControlTransport::DrainForClose(TimePoint deadline) {
       if (link->out.empty()) shutdown(link->socket.get(), SHUT_WR);
       const short events = link->out.empty() ? POLLIN : POLLIN | POLLOUT;
       waiting.push_back({link->socket.get(), events, 0});
-      // The socket of a dead peer may still be open in a child of it.
+      // A child of a dead peer may still hold its socket open.
       if (link->pidfd.valid()) waiting.push_back({link->pidfd.get(), POLLIN, 0});
     }
     const TimePoint now = MonotonicNow();

@@ -17,23 +17,23 @@ namespace tfring {
 
 // Control frames over connected stream sockets. One epoll waits for the sockets, for Wake and for
 // the end of peer processes on this host, because a forked child may hold a dead peer's socket
-// open. Every frame carries a MAC where the peer has keys: a frame with a wrong one ends the
-// connection. Threads as ControlTransport says; lives for one generation. Destroying it without
-// Close closes the connections at once.
+// open. Each frame carries a MAC if the peer has keys, and a wrong MAC ends the connection. Threads
+// as ControlTransport says. Lives for one generation. The destructor closes connections that Close
+// has not closed, without waiting.
 class TcpControlTransport final : public ControlTransport {
  public:
   struct Peer {
     Rank rank = kNoRank;
     UniqueFd socket;
-    int64_t pid = 0;  // of a peer on this host; 0 where unknown
-    // MAC keys, for sending and for receiving; both empty: no MACs.
+    int64_t pid = 0;  // of a peer on this host; 0: unknown
+    // MAC keys for sending and for receiving. Both empty: no MACs.
     std::string send_key;
     std::string receive_key;
   };
 
   // InvalidArgument names the rank whose descriptor is not a socket, or whose keys have a wrong
-  // size. `processes` are those of other ranks on this host, also of ranks that are no peers: their
-  // end is a lost peer, too.
+  // size. `processes` are processes of other ranks on this host, also of ranks that are not peers:
+  // the end of such a process is a lost peer, too.
   static Result<std::unique_ptr<TcpControlTransport>> Create(
       std::vector<Peer> peers, const std::map<Rank, int64_t>& processes = {});
 
@@ -47,8 +47,8 @@ class TcpControlTransport final : public ControlTransport {
 
  private:
   struct Link;
-  // How a read from a socket ended: the buffer is full, or not; there was nothing; the stream
-  // ended.
+  // How a read from a socket ended: it filled the buffer or a part of it, found nothing, or met the
+  // end of the stream.
   enum class Reading { kFull, kPart, kBlocked, kEnded };
 
   struct Process {
@@ -76,11 +76,12 @@ class TcpControlTransport final : public ControlTransport {
 
   UniqueFd epoll_;
   UniqueFd wake_;
-  std::mutex mutex_;  // guards what Send uses: links, but for what they read, and failed_writes_
+  std::mutex mutex_;  // guards the members that Send uses: links, except for their read state, and
+                      // failed_writes_
   std::vector<std::unique_ptr<Link>> links_;
   std::vector<Link*> by_rank_;
   std::vector<Link*> failed_writes_;
-  std::vector<Process> processes_;  // of ranks without a link; without a pidfd once it has ended
+  std::vector<Process> processes_;  // of ranks without a link; no pidfd once the process has ended
   std::vector<char> buffer_;
   std::atomic<int64_t> wakeups_{0};
 };

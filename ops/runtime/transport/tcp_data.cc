@@ -19,9 +19,9 @@ namespace tfring {
 namespace {
 
 constexpr int kSocketBufferBytes = 2 << 20;
-// There is no event for "everything was acknowledged", so Close checks at this interval.
+// There is no event for "everything is acknowledged", so Close checks at this interval.
 constexpr Duration kCloseCheck = 2 * kMillisecond;
-// One retransmission or lost probe is common on a path that works.
+// One retransmission or one lost probe is common on a path that works.
 constexpr int kSignsOfTrouble = 2;
 
 struct msghdr Message(const struct iovec* iov, int count) {
@@ -40,20 +40,21 @@ Status Broken(Rank peer, const char* verb, const std::string& why) {
                      " broke: " + why);
 }
 
-// Bytes that the peer's kernel has not acknowledged; 0 where the system cannot tell.
+// Returns the bytes that the peer's kernel has not acknowledged; 0 if the system cannot tell.
 int UnacknowledgedBytes(int fd) {
   int bytes = 0;
   return ioctl(fd, SIOCOUTQ, &bytes) == 0 ? bytes : 0;
 }
 
-// After poll. A stream that has only hung up may still have bytes to read.
+// Returns whether poll found the stream broken. A stream that only hung up may still have bytes to
+// read.
 bool IsBroken(const struct pollfd& polled) {
   if ((polled.revents & POLLERR) != 0) return true;
   int unread = 0;
   return (polled.revents & POLLHUP) != 0 && ioctl(polled.fd, FIONREAD, &unread) == 0 && unread == 0;
 }
 
-// True once nothing can be lost by closing: the peer has closed too, or has received everything.
+// True once closing loses nothing: the peer has closed too, or its kernel has received everything.
 bool SafeToClose(int fd) {
   static thread_local char sink[64 << 10];
   for (int i = 0; i < 64; ++i) {
@@ -100,7 +101,7 @@ bool TcpDataTransport::Connected(Rank peer) const {
   return SocketOf(peer) >= 0 || (connector_ != nullptr && connector_->Reaches(peer));
 }
 
-// The socket to `peer`; -1 until there is one.
+// Returns the socket to `peer`; -1 until there is one.
 Result<int> TcpDataTransport::Reach(Rank peer) {
   if (SocketOf(peer) >= 0 || connector_ == nullptr) return SocketOf(peer);
   TFRING_RETURN_IF_ERROR(connector_->Advance(peer));
@@ -160,7 +161,7 @@ std::optional<BrokenStream> TcpDataTransport::Wait(const WaitSet& what) {
   };
   for (Rank peer : what.readable) add(peer, POLLIN);
   for (Rank peer : what.writable) add(peer, POLLOUT);
-  for (Rank peer : what.watched) add(peer, 0);  // errors are reported whatever is asked for
+  for (Rank peer : what.watched) add(peer, 0);  // poll always reports errors
   const size_t streams = polled_.size();
   polled_.push_back({interrupt_.get(), POLLIN, 0});
   polled_.push_back({what.also_readable, POLLIN, 0});  // ignored if -1
@@ -170,7 +171,7 @@ std::optional<BrokenStream> TcpDataTransport::Wait(const WaitSet& what) {
   const int timeout = deadline == kNever ? -1 : MillisecondsUntil(deadline, MonotonicNow());
   if (poll(polled_.data(), polled_.size(), timeout) <= 0) return std::nullopt;
   for (size_t i = 0; i < streams; ++i) {
-    // A stream that is waited for finds the error itself, after what came before it.
+    // Reading an awaited stream finds the error after the bytes that came before it.
     if (polled_[i].events != 0 || !IsBroken(polled_[i])) continue;
     int error = 0;
     socklen_t size = sizeof(error);
@@ -189,7 +190,7 @@ std::string TcpDataTransport::PathTrouble(Rank peer) const {
   if (SocketOf(peer) < 0 && connector_ != nullptr) return connector_->Trouble(peer);
   struct tcp_info info{};
   socklen_t size = sizeof(info);
-  // Fails on sockets that are not TCP, which have no path to lose.
+  // Fails on sockets other than TCP; they have no path to lose.
   if (getsockopt(SocketOf(peer), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return "";
   if (info.tcpi_unacked > 0 && info.tcpi_retransmits >= kSignsOfTrouble) {
     return std::to_string(UnacknowledgedBytes(SocketOf(peer))) +

@@ -17,16 +17,16 @@
 
 namespace tfring {
 
-// Bulk data over non-blocking stream sockets, one per peer: connected ones, and those that a
-// PeerConnector connects when a peer is first sent to or received from; until then no byte moves.
-// Threads as DataTransport says; lives for one generation. Destroying it without Close closes the
-// connections at once.
+// Bulk data over non-blocking stream sockets, one per peer. Some are connected at the start. A
+// PeerConnector connects the others when this rank first sends to the peer or receives from it; no
+// byte moves until then. Threads as DataTransport says. Lives for one generation. The destructor
+// closes connections that Close has not closed, without waiting.
 class TcpDataTransport final : public DataTransport {
  public:
-  // InvalidArgument names the rank whose descriptor is not a socket.
-  // `probe` is the time without data after which the kernel asks whether the path still carries
-  // anything, and asks again; the stream breaks when several probes have had no answer.
-  // `connector`, if there is one, connects to the ranks that are not in `sockets`.
+  // InvalidArgument names the rank whose descriptor is not a socket. `probe` is the idle time after
+  // which the kernel probes the path, and the interval between probes. The stream breaks after
+  // several probes without an answer. `connector`, if not null, connects to the ranks that are not
+  // in `sockets`.
   static Result<std::unique_ptr<TcpDataTransport>> Create(
       std::map<Rank, UniqueFd> sockets, Duration probe = 5 * kSecond,
       std::unique_ptr<PeerConnector> connector = nullptr);
@@ -41,8 +41,8 @@ class TcpDataTransport final : public DataTransport {
   void Interrupt() override;
   int64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
 
-  // Does not wait for a peer whose kernel has acknowledged all that we sent: closing can lose
-  // nothing then, even if the peer itself goes on for hours.
+  // Does not wait for a peer whose kernel has acknowledged all sent bytes: closing then loses
+  // nothing, even if the peer runs for hours.
   void Close(TimePoint deadline) override;
 
  private:
@@ -57,9 +57,9 @@ class TcpDataTransport final : public DataTransport {
   const Duration probe_;
   std::unique_ptr<PeerConnector> connector_;
   std::map<Rank, UniqueFd> sockets_;
-  std::vector<int> fds_;               // by rank; -1 where there is no stream
-  UniqueFd interrupt_;                 // never read back: it stays readable
-  std::vector<struct pollfd> polled_;  // of Wait, kept for its memory, as is the next
+  std::vector<int> fds_;               // by rank; -1: no stream
+  UniqueFd interrupt_;                 // never drained: it stays readable
+  std::vector<struct pollfd> polled_;  // Wait's, kept for its memory, as is the next
   std::vector<Rank> polled_peers_;
   std::atomic<int64_t> bytes_sent_{0};
 };
