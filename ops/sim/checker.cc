@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMaxFailures = 20;
 
-// What must be the same on all members of a plan, as text, so that a difference can be shown.
+// Returns, as text for messages, what must be the same on all members of a plan.
 std::string Content(const PlanRun& run) {
   const Plan& plan = run.plan;
   std::ostringstream out;
@@ -19,7 +19,7 @@ std::string Content(const PlanRun& run) {
       << plan.process_set << " of " << RanksString(run.members) << " " << DataTypeName(plan.dtype)
       << " " << ReduceOpName(plan.op) << " " << plan.prescale << " " << plan.postscale << " root "
       << plan.root << " peer " << plan.peer << " without " << RanksString(plan.absent) << ":";
-  // Each member of an alltoall gets other values: see WrongRows.
+  // The members of an alltoall get different values: see WrongRows.
   const bool same_values = plan.kind != CollectiveKind::kAlltoall;
   for (const PlanItem& item : plan.items) {
     out << " " << item.name << "#" << item.cache_id;
@@ -28,7 +28,7 @@ std::string Content(const PlanRun& run) {
   return out.str();
 }
 
-// The values of a plan that come from this rank's request.
+// Returns the values of a plan that come from this rank's request.
 std::vector<int64_t> OwnValues(const Request& request, Rank rank, size_t members) {
   std::vector<int64_t> own;
   switch (request.kind) {
@@ -60,8 +60,9 @@ std::string Name(Rank rank) {
   return "rank " + std::to_string(rank) + " (host h" + std::to_string(rank) + ")";
 }
 
-// True for "rank 4 (host h4) has shut down ...", "ranks 0, 2-5 have shut down ..." and "rank 4
-// (host h4) ended with an exception ..." of rank 4.
+// Returns whether the text names `rank` as one that has left. With rank 4: "rank 4 (host h4) has
+// shut down ...", "ranks 0, 2-5 have shut down ..." or "rank 4 (host h4) ended with an exception
+// ...".
 bool SaysShutDown(const std::string& text, Rank rank) {
   if (Contains(text, Name(rank) + " ended with an exception: ")) return true;
   const size_t end = text.find(" shut down");
@@ -193,7 +194,8 @@ void Checker::CheckCalls(Rank rank, const PlanRun& run) {
   }
 }
 
-// A plan is on devices if and only if all who made its calls asked for that, and nobody is absent.
+// A plan is on devices exactly if all ranks that made its calls asked for that and no rank is
+// absent.
 void Checker::CheckPath(const std::string& who, const PlanRun& run, const Request& request,
                         SeenPlan* seen) {
   const bool on_device = run.plan.path == DataPath::kDevice;
@@ -211,8 +213,8 @@ void Checker::CheckPath(const std::string& who, const PlanRun& run, const Reques
   }
 }
 
-// Of an alltoall: whether what this rank is told about the members that run the plan already is
-// what they are told about this one.
+// For an alltoall: checks this rank's values for the members that already run the plan against
+// their values for this rank.
 std::string Checker::WrongRows(Rank rank, const PlanRun& run) {
   auto& told = plans_[run.plan.sequence].told;
   const std::vector<int64_t>& mine = run.plan.items[0].negotiated_values;
@@ -234,12 +236,12 @@ std::string Checker::WrongRows(Rank rank, const PlanRun& run) {
   return "";
 }
 
-// What is wrong with this rank's part of a plan's values; empty if nothing is. That all ranks have
-// the same plan is checked elsewhere, so that together their parts cover all values.
+// Returns the error in this rank's part of a plan's values; empty if there is none. Another check
+// makes sure that all ranks have the same plan, so together their parts cover all values.
 std::string Checker::WrongItem(Rank rank, const PlanRun& run, const PlanItem& item,
                                const Call& call) {
   const Request& request = call.request;
-  // A rank enters a batch of a lock before it knows whether the others do: see OnPlanEnd.
+  // A rank enters a batch of a lock before it knows whether the other ranks do: see OnPlanEnd.
   const bool decided = run.entry == PlanEntry::kPlanned;
   if (decided && !call.participants.empty() && run.members != call.participants) {
     return "is run by the ranks " + RanksString(run.members) + ", not by " +
@@ -250,7 +252,7 @@ std::string Checker::WrongItem(Rank rank, const PlanRun& run, const PlanItem& it
       std::lower_bound(run.members.begin(), run.members.end(), rank) - run.members.begin());
   const std::vector<int64_t>& dims = item.negotiated_values;
   const std::vector<int64_t> own = OwnValues(request, rank, members);
-  size_t first = 0;  // of this rank's
+  size_t first = 0;  // index of this rank's first value
   size_t step = 1;
   size_t count = 0;
   switch (request.kind) {
@@ -333,7 +335,7 @@ std::string Checker::WrongResult(Rank rank, const Call& call, const Status& stat
     case StatusCode::kCancelled:
       if (ranks_[rank].shut_down) return "";
       if (allowed_.departed == kNoRank) return "nobody has shut down";
-      // When rank 0 has shut down all others do, in any order.
+      // When rank 0 has shut down, all other ranks shut down, in any order.
       if (allowed_.departed == 0 &&
           (Contains(text, "has shut down") || Contains(text, "ended with"))) {
         return "";

@@ -13,20 +13,20 @@
 
 namespace tfring::sim {
 
-// Which errors calls may end with in a run, besides those that its workload expects.
+// The errors with which calls may end in a run, besides those that its workload expects.
 struct AllowedErrors {
   Rank lost = kNoRank;      // Unavailable that names this rank
-  Rank departed = kNoRank;  // Cancelled that says that this rank has shut down
-  bool silent = false;      // the lost rank must have been found by its missing heartbeats
+  Rank departed = kNoRank;  // Cancelled with the text that this rank has shut down
+  bool silent = false;      // only missing heartbeats may reveal the lost rank
   bool cascade = false;     // ranks that learn that a rank has shut down also shut down
 };
 
-// Is told what every rank submits, runs and gets as a result, and collects what must never happen:
-// plans in different orders or with different content, results that are missing, doubled or wrong.
-// Lives for one run; one thread.
+// Records what each rank submits, runs and gets as a result, and collects violations: plans in
+// different orders or with different content; results that are missing, doubled or wrong. Lives for
+// one run; used by one thread.
 class Checker {
  public:
-  // Without `check_order`, a wrong order of plans is only found if it leads to a deadlock.
+  // Without `check_order`, a wrong order of plans shows only if it leads to a deadlock.
   Checker(int ranks, bool check_order) : check_order_(check_order), ranks_(ranks) {}
 
   void OnSubmit(Rank rank, CallId id, const Call& call);
@@ -36,15 +36,15 @@ class Checker {
   void OnResult(Rank rank, CallId id, const Status& status);
   // A lock has begun or ended on this rank.
   void OnLockNews(Rank rank, const LockNews& news);
-  // The step of this rank failed, on this rank.
+  // This rank's step failed, as this rank knows.
   void OnFailure(Rank rank, ProcessSetId set, uint64_t attempt) {
     failures_of_steps_[{set, attempt}].push_back(rank);
   }
-  // This rank shuts down: its calls may end as Cancelled from now on.
+  // This rank shuts down, so its calls may end as Cancelled from now on.
   void OnShutdown(Rank rank) { ranks_[rank].shut_down = true; }
   void Allow(const AllowedErrors& allowed) { allowed_ = allowed; }
 
-  // The run is over. The calls of the ranks in `ended` must all have ended.
+  // Ends the run. The calls of the ranks in `ended` must all have ended.
   void Finish(const std::vector<Rank>& ended);
 
   void Fail(const std::string& what);
@@ -55,8 +55,8 @@ class Checker {
   int64_t plans() const { return static_cast<int64_t>(plans_.size()); }
   int64_t results() const { return results_; }
   int64_t aborted() const { return aborted_; }
-  int64_t locked() const { return locked_; }      // batches of locks, counted on each rank
-  int64_t recalled() const { return recalled_; }  // of these
+  int64_t locked() const { return locked_; }      // batches of locks, summed over ranks
+  int64_t recalled() const { return recalled_; }  // recalled batches of these
 
  private:
   struct SeenCall {
@@ -68,7 +68,7 @@ class Checker {
     uint64_t last_sequence = 0;
     size_t open = 0;
     bool shut_down = false;
-    uint64_t lock = 0;  // the present one; 0: none
+    uint64_t lock = 0;  // the present lock; 0: none
   };
   struct SeenPlan {
     std::string content;
@@ -76,12 +76,12 @@ class Checker {
     size_t runs = 0;
     size_t members = 0;
     bool locked = false;                          // a batch of a lock
-    std::map<Rank, std::vector<CallId>> entered;  // by whom, with which calls; until it ends there
-    std::vector<Rank> voids;                      // that did not enter it
-    bool ended = false;                           // on some rank, with its results
-    bool recalled = false;                        // the same, without
-    std::set<std::string> for_host;               // items that a member asked to run there
-    std::map<Rank, std::vector<int64_t>> told;    // alltoall: the values that each member got
+    std::map<Rank, std::vector<CallId>> entered;  // calls by rank, until the rank ends the plan
+    std::vector<Rank> voids;                      // ranks that did not enter the batch
+    bool ended = false;                           // ended with results on some rank
+    bool recalled = false;                        // ended without results on some rank
+    std::set<std::string> for_host;               // items that a member asked to run on the host
+    std::map<Rank, std::vector<int64_t>> told;    // alltoall: each member's values
   };
 
   std::string WrongResult(Rank rank, const Call& call, const Status& status) const;
@@ -102,7 +102,7 @@ class Checker {
   std::vector<PerRank> ranks_;
   std::map<uint64_t, SeenPlan> plans_;
   std::map<std::pair<ProcessSetId, uint64_t>, std::vector<Rank>> failures_of_steps_;
-  // In which attempts runs made calls that end with an error.
+  // Attempts in which runs made calls that end with an error.
   std::set<std::pair<ProcessSetId, uint64_t>> disagreements_;
   std::map<std::pair<uint64_t, bool>, std::string> lock_news_;  // by lock and LockNews::over
   int64_t results_ = 0;

@@ -2,7 +2,7 @@
 
 #include "ops/sim/checker.h"
 
-// What a Checker knows of locks that begin and end.
+// The checks of locks that begin and end.
 namespace tfring::sim {
 
 void Checker::OnLockNews(Rank rank, const LockNews& news) {
@@ -19,7 +19,7 @@ void Checker::OnLockNews(Rank rank, const LockNews& news) {
   if (news.over && !IsTrue(news.rank, news.reason)) Fail(who + ": it is not true that " + text);
 }
 
-// Whether the rank has done what the reason says.
+// Returns whether the rank has done what the reason says.
 bool Checker::IsTrue(Rank rank, const UnlockReason& reason) const {
   const auto called = [&](const auto& matches) {
     return std::any_of(ranks_[rank].calls.begin(), ranks_[rank].calls.end(),

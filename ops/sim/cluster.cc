@@ -7,7 +7,7 @@ namespace tfring::sim {
 
 namespace {
 
-// A call that a death ends must end within this time, although a big process is torn down slowly.
+// A call that a death ends must end within this time, although a large process ends slowly.
 constexpr Duration kDeathLimit = kSecond;
 // No run takes longer than a heartbeat timeout and some seconds.
 constexpr TimePoint kHorizon = 300 * kSecond;
@@ -50,7 +50,7 @@ void Cluster::BuildNodes() {
   options.size = options_.ranks;
   options.config = workload_.config;
   options.process_sets = workload_.sets;
-  options.nonce = options_.seed | 1;  // frames carry one, as in a job
+  options.nonce = options_.seed | 1;  // frames carry a nonce, as in a job
   for (Rank rank = 0; rank < options_.ranks; ++rank) {
     options.hosts.push_back("h" + std::to_string(rank));
   }
@@ -78,7 +78,7 @@ void Cluster::PlanFault() {
     allowed.silent = options_.fault == Fault::kHang;
   }
   checker_.Allow(allowed);
-  // There locks are short, and seldom hold at a random moment.
+  // In other workloads locks are short, and a random moment seldom meets one.
   if (options_.workload == "locked" && random_.Percent(75)) {
     fault_in_lock_ = random_.Below(random_.Pick<int64_t>({4, 30}));
     return;
@@ -109,7 +109,7 @@ void Cluster::InjectFault() {
   if (options_.fault == Fault::kHang) {
     data_plane_.Freeze(faulty_rank_);
   } else {
-    // The sockets of a big process close long after its last instruction.
+    // The sockets of a large process close long after its last instruction.
     const Duration teardown = random_.Percent(50) ? 0 : random_.Below(250 * kMillisecond);
     network_.CloseAll(faulty_rank_, teardown);
     data_plane_.CloseAll(faulty_rank_, teardown);
@@ -131,7 +131,7 @@ SimReport Cluster::Run() {
     if (nodes_[rank].alive) survivors.push_back(rank);
   }
   checker_.Finish(survivors);
-  // For each call at most a request and a plan, and a few other frames.
+  // At most a request and a plan per call, and a few other frames.
   const int64_t limit = static_cast<int64_t>(4 * workload_.largest_phase + 16);
   if (network_.max_in_flight() > limit) {
     checker_.Fail("too many frames under way: " + std::to_string(network_.max_in_flight()));
@@ -170,7 +170,7 @@ void Cluster::PlanStep(Rank rank) {
   Node& node = nodes_[rank];
   if (node.step_planned || !node.alive || node.closed) return;
   node.step_planned = true;
-  // Sometimes the thread does not run for a while, and then many events come at once.
+  // Sometimes the thread does not run for a while, and many events come at once.
   const Duration delay = random_.Below((random_.Percent(5) ? 2000 : 20) * kMicrosecond);
   clock_.After(delay, [this, rank] { Step(rank); });
 }
@@ -287,7 +287,7 @@ void Cluster::RunPlan(Rank rank, PlanRun run) {
   if (!target || options_.sabotage != Sabotage::kSwapPlans) return StartPlan(rank, run);
   if (held_plans_.empty()) {
     held_plans_.push_back(std::move(run));
-    // An eager user waits for this plan before there is another one to swap it with.
+    // An eager user waits for this plan, so no second plan comes to swap it with.
     clock_.After(10 * kMillisecond, [this, rank] { StartHeldPlans(rank); });
     return;
   }
@@ -350,7 +350,7 @@ void Cluster::OnCompletion(Rank rank, Completion completion) {
   if (launched && node.alive && !node.closed) OnLaunched(rank, sequence);
 }
 
-// As the process does: the engine has no part in it.
+// As the process does; the engine takes no part in it.
 void Cluster::OnLaunched(Rank rank, uint64_t sequence) {
   for (CallId id : std::vector<CallId>(nodes_[rank].plans.at(sequence))) {
     if (!checker_.call(rank, id).early) continue;
@@ -360,7 +360,7 @@ void Cluster::OnLaunched(Rank rank, uint64_t sequence) {
   }
 }
 
-// The engine has ended the call: its memory is the user's again.
+// The engine has ended the call, so the user may reuse its memory.
 void Cluster::ReleaseCall(Rank rank, CallId id, const Status& status) {
   Node& node = nodes_[rank];
   for (const auto& [sequence, calls] : node.plans) {
@@ -395,7 +395,7 @@ void Cluster::DeliverResult(Rank rank, CallId id, const Status& status) {
     }
   }
   const auto caller = nodes_[rank].callers.find(id);
-  if (caller == nodes_[rank].callers.end()) return;  // the checker has found that
+  if (caller == nodes_[rank].callers.end()) return;  // the checker has found this error
   const size_t user = caller->second;
   nodes_[rank].callers.erase(caller);
   if (!status.ok()) OnError(rank, user, checker_.call(rank, id), status);

@@ -21,26 +21,26 @@ namespace tfring::sim {
 enum class Fault {
   kNone,
   kDeath,    // a random rank dies at a random moment
-  kHang,     // it stops at a random moment, and its sockets stay open
-  kGoodbye,  // it shuts down at a random moment, with calls under way
-  kResize,   // all do at about the same time: an elastic job goes on with other ranks
+  kHang,     // a random rank stops at a random moment; its sockets stay open
+  kGoodbye,  // a random rank shuts down at a random moment, with calls in flight
+  kResize,   // all ranks stop at about the same time: an elastic job continues with other ranks
 };
 
-// What the simulation does wrong on purpose, to show that the checker finds it.
+// The planted error, to show that the checker finds it.
 enum class Sabotage {
   kNone,
-  kSwapPlans,     // one rank runs two plans in the other order
-  kAlterPlan,     // one rank runs a plan with another root
+  kSwapPlans,     // one rank runs two plans in the wrong order
+  kAlterPlan,     // one rank runs a plan with a wrong root
   kDropResult,    // one result gets lost
   kRepeatResult,  // one result comes twice
   kLoseFrame,     // the network loses a frame
   kIgnoreVoid,    // batches of a lock run although not all ranks have entered them
-  kEnterLate,     // a rank tells one batch less than it has entered
-  kAlterLock,     // one rank gets a lock with two batches in the other order
-  kShiftUnlock,   // one rank learns of a wrong end of a lock
-  kBlameOther,    // one rank learns that a lock ended because of another rank than it did
+  kEnterLate,     // a rank reports one batch less than it has entered
+  kAlterLock,     // one rank gets a lock with two batches in the wrong order
+  kShiftUnlock,   // one rank learns a wrong end of a lock
+  kBlameOther,    // one rank learns a wrong rank as the cause of a lock's end
   kSkipVoid,      // one rank does not say that it does not enter a batch
-  kEndAtLaunch,   // one plan counts as ended when a device has its work
+  kEndAtLaunch,   // one plan counts as ended when its work is on a device
 };
 
 struct SimOptions {
@@ -56,28 +56,28 @@ struct SimReport {
   std::vector<std::string> failures;
   int64_t plans = 0;
   int64_t results = 0;
-  int64_t aborted = 0;                           // of these
-  int64_t locked = 0;                            // batches of locks, counted on each rank
-  int64_t recalled = 0;                          // of these
-  int64_t locks = 0;                             // that rank 0 has made
-  std::array<int64_t, kUnlockCauses> unlocks{};  // by cause, those that rank 0 has seen the end of
-  int64_t launched = 0;                          // plans on devices, counted on each rank
-  int64_t early = 0;                             // results that came with them
-  int64_t broken_groups = 0;  // plans that broke on a device, counted on each rank
+  int64_t aborted = 0;                           // aborted calls of these
+  int64_t locked = 0;                            // batches of locks, summed over ranks
+  int64_t recalled = 0;                          // recalled batches of these
+  int64_t locks = 0;                             // locks that rank 0 has made
+  std::array<int64_t, kUnlockCauses> unlocks{};  // by cause; ends that rank 0 has seen
+  int64_t launched = 0;                          // plans on devices, summed over ranks
+  int64_t early = 0;                             // results that came at the launch
+  int64_t broken_groups = 0;                     // plans that broke on a device, summed over ranks
   int64_t events = 0;
-  int64_t max_frames = 0;  // under way in one direction at one time
+  int64_t max_frames = 0;  // most frames in flight in one direction
   Network::Load busiest;   // the rank with the most messages
   bool faulted = false;    // the fault happened before the work was done
-  bool in_lock = false;    // the same, while the rank entered batches of a lock
-  bool sabotaged = false;  // the sabotage found its moment
+  bool in_lock = false;    // as `faulted`, while the rank entered batches of a lock
+  bool sabotaged = false;  // the sabotage has happened
   TimePoint end = 0;       // virtual
 };
 
 // One run of a simulated job of many ranks: real engines between simulated users, a simulated
 // control network and a simulated data plane, all in one thread on virtual time. The engine takes
-// events and the time and returns effects, so that a rank is little more than a loop: collect
-// events, call Engine::Step after a random delay, carry out the effects. The checker watches every
-// submission, plan and result. A run depends on its options only. One thread; lives for one run.
+// events and the time and returns effects, so a rank is a small loop: collect events, call
+// Engine::Step after a random delay, carry out the effects. The checker watches each submission,
+// plan and result. A run depends only on its options. Used by one thread; lives for one run.
 class Cluster {
  public:
   explicit Cluster(const SimOptions& options);
@@ -86,29 +86,29 @@ class Cluster {
  private:
   struct User {
     size_t attempt = 0;
-    size_t phase = 0;    // of this attempt
+    size_t phase = 0;    // number of the phase in this attempt
     size_t awaited = 0;  // calls of this phase without a result
-    uint64_t began = 0;  // the rank's attempt of the process set when this one began
+    uint64_t began = 0;  // the process set's attempt when this one began
     bool failed = false;
     bool done = false;
   };
   struct Node {
     std::unique_ptr<Engine> engine;
     std::vector<User> users;
-    std::map<CallId, size_t> callers;               // users, of calls without a result
+    std::map<CallId, size_t> callers;               // user of each call without a result
     std::map<CallId, TimePoint> made_at;            // of these calls
-    std::map<uint64_t, std::vector<CallId>> plans;  // whose memory the data plane uses
-    std::set<uint64_t> unlaunched;                  // of these
-    std::set<CallId> done_early;                    // their memory is used, and they have a result
-    std::map<ProcessSetId, uint64_t> attempts;      // in which this rank is
+    std::map<uint64_t, std::vector<CallId>> plans;  // plans whose memory the data plane uses
+    std::set<uint64_t> unlaunched;                  // plans of these that are not launched
+    std::set<CallId> done_early;                // calls with a result whose memory is still in use
+    std::map<ProcessSetId, uint64_t> attempts;  // present attempt of this rank, by set
     EngineEvents pending;
     bool step_planned = false;
     bool alive = true;
-    bool done = false;  // its scripts have ended
+    bool done = false;  // all its scripts have ended
     bool leaving = false;
     bool closed = false;      // its shutdown has finished
-    bool broken = false;      // its engine has been told that a plan failed
-    bool awaits_end = false;  // as its last step said
+    bool broken = false;      // its engine has learned that a plan failed
+    bool awaits_end = false;  // result of its last step
     int64_t steps = 0;
     TimePoint wake_at = kNever;
   };
@@ -128,8 +128,8 @@ class Cluster {
   void OnError(Rank rank, size_t user, const Call& call, const Status& status);
   void LeaveIfAllDone();
   void Leave(Rank rank);
-  // True if users shut down when a call is cancelled. Where there are joins they must: without the
-  // join that was cancelled, the rest of their script does not fit that of the others.
+  // True if users shut down when a call is cancelled. In workloads with joins they must: without
+  // the cancelled join the rest of a user's script does not fit the scripts of the others.
   bool UsersLeaveOnCancel() const {
     return (options_.workload == "random" || options_.workload == "withdrawals" ||
             options_.workload == "locked" || options_.workload == "steady") &&
@@ -175,13 +175,13 @@ class Cluster {
   int64_t fault_in_lock_ = -1;  // steps in a lock that the faulty rank still takes
   bool faulted_ = false;
   TimePoint faulted_at_ = 0;
-  bool closing_ = false;  // all ranks shut down now
+  bool closing_ = false;  // all ranks are shutting down
   bool sabotaged_ = false;
   std::vector<PlanRun> held_plans_;                        // by Sabotage::kSwapPlans
   std::pair<Rank, uint64_t> ended_at_launch_{kNoRank, 0};  // by Sabotage::kEndAtLaunch
 };
 
-// The command that repeats a run.
+// Returns the command that repeats a run.
 std::string ReplayLine(const SimOptions& options);
 const char* FaultName(Fault fault);
 const char* SabotageName(Sabotage sabotage);

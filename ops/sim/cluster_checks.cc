@@ -5,7 +5,7 @@
 #include "ops/runtime/protocol/message/wire.h"
 #include "ops/sim/cluster.h"
 
-// What a Cluster checks of each step of an engine, and does wrong with locks.
+// The checks of each engine step, and the planted errors in locks.
 namespace tfring::sim {
 
 // As EngineEffects::awaits_end promises.
@@ -17,7 +17,7 @@ bool Cluster::NothingFollows(Rank rank, const EngineEvents& events) const {
          !events.shutdown && !events.unlock;
 }
 
-// Ranks that run a locked schedule send each other nothing but heartbeats and faults.
+// Ranks that run a locked schedule exchange only heartbeats and faults.
 void Cluster::CheckFrames(Rank rank, bool locked, const EngineEffects& effects) {
   for (const auto& [to, frame] : effects.frames) {
     const auto type = static_cast<FrameType>(frame[0]);
@@ -62,7 +62,7 @@ void Cluster::SendFrame(Rank rank, Rank to, std::string frame) {
   network_.Send(rank, to, std::move(frame));
 }
 
-// A call may be cancelled because of the rank that left only if it needs this rank, unless a plan
+// A call may be cancelled because of the rank that left only if it needs that rank, or if a plan
 // broke in the middle.
 void Cluster::CheckCancelIsNeeded(Rank rank, CallId id, const Status& status) {
   if (status.code() != StatusCode::kCancelled || nodes_[rank].leaving || faulty_rank_ == 0) return;

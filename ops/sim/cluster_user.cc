@@ -60,7 +60,7 @@ void Cluster::FailStep(Rank rank, size_t user, size_t attempt) {
   self.failed = true;
   const ProcessSetId set = workload_.users[rank][user].process_set;
   checker_.OnFailure(rank, set, self.began);
-  // It may have been over here, if the results of its calls are still to come.
+  // The attempt may already be over here, if the results of its calls are still to come.
   if (node.attempts[set] == self.began) ++node.attempts[set];
   node.pending.withdrawals.push_back({set, self.began, InvalidArgument("it found a NaN")});
   PlanStep(rank);
@@ -70,10 +70,10 @@ void Cluster::SubmitCall(Rank rank, size_t user, const Call& call) {
   Node& node = nodes_[rank];
   if (!node.alive || node.closed) return;
   const User& self = node.users[user];
-  // Other threads of a step that has failed may have been about to call.
+  // Other threads of a failed step may still have made their calls.
   if (self.failed && random_.Percent(50)) return OnCallEnded(rank, user);
   const ProcessSets& sets = node.engine->process_sets();
-  // The fault came before the set was added: this user has no set to make the call in.
+  // The fault came before the set was added, so this user has no set for the call.
   const bool never_added = sets.Find(call.request.process_set) == nullptr && !call.removed;
   if (never_added && options_.fault != Fault::kNone) return OnCallEnded(rank, user);
   const CallId id = next_id_++;
@@ -88,7 +88,7 @@ void Cluster::SubmitCall(Rank rank, size_t user, const Call& call) {
   PlanStep(rank);
 }
 
-// The user gives up the attempt if it is over, and has had the only error that comes of it.
+// The user gives up the attempt if it is over and has had the one resulting error.
 void Cluster::OnError(Rank rank, size_t user, const Call& call, const Status& status) {
   Node& node = nodes_[rank];
   User& self = node.users[user];
@@ -116,10 +116,16 @@ void Cluster::OnUserDone(Rank rank, size_t user) {
     return;
   }
   node.done = true;
+<<<<<<< HEAD
   // A rank may shut down early, which must not disturb the others. Rank 0 is needed to the end. A
   // rank whose plans may wait for one that hangs does not leave here: it would give up before the
   // missing heartbeats are noticed, and all ranks would learn that it has left, but not which rank
   // hangs.
+=======
+  // A rank may shut down early, without effect on the others. Rank 0 is needed to the end. If its
+  // device waits for a rank that hangs, rank 0 gives up before it misses the heartbeats. Then all
+  // ranks learn that rank 0 has left, and not which rank hangs.
+>>>>>>> 5d42f67f (Comments of the simulations and of the CPU backend's schedules are plainer)
   const bool may_wait_in_vain = options_.fault == Fault::kHang && !node.plans.empty();
   if (rank != 0 && random_.Percent(30) && !may_wait_in_vain) Leave(rank);
   LeaveIfAllDone();

@@ -66,7 +66,7 @@ void DataPlane::Begin(Rank rank, DataPath path) {
   }
   if (plan.failed) return WatchNeighbours(rank, sequence);
   if (plan.begun.size() < plan.members.size()) return;
-  if (plan.cost == kNever) return;  // the schedules wait for each other, so the plan hangs
+  if (plan.cost == kNever) return;  // the schedules wait for each other: the plan hangs
   const TimePoint ready = clock_->Now() + plan.cost;
   for (Rank member : plan.members) {
     clock_->At(ready + random_.Below(200 * kMicrosecond),
@@ -99,7 +99,7 @@ void DataPlane::CloseAll(Rank rank, Duration delay) {
   for (auto& [sequence, plan] : plans_) {
     if (plan.failed || plan.ended.count(rank) != 0) continue;
     if (!std::binary_search(plan.members.begin(), plan.members.end(), rank)) continue;
-    // It may have sent all its data already, so that the others do not need it any more.
+    // The rank may have sent all its data already, so the others do not need it any more.
     if (plan.begun.size() == plan.members.size() && random_.Percent(50)) continue;
     plan.failed = true;
     for (Rank member : plan.members) WatchNeighbours(member, sequence);

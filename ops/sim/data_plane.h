@@ -16,8 +16,9 @@
 
 namespace tfring::sim {
 
-// The collective backends of all ranks. Each rank runs its plans of one path one after another, and
+// The collective backends of all ranks. Each rank runs the plans of one path one after another, and
 // a plan ends on no rank before all its members have begun it. So two ranks that run two common
+<<<<<<< HEAD
 // plans in different orders wait for ever, as they would on real streams. Moving the data takes as
 // long as the CPU backend's schedules would (see PlanPrices) and a random time more. Plans on
 // devices are launched first, and mostly report that; they begin when they are launched and those
@@ -25,55 +26,64 @@ namespace tfring::sim {
 // waits for a rank that is gone does not know which one that is. A batch of a lock that a member
 // does not enter is recalled on all, when all have said whether they enter it. Lives for one run;
 // one thread.
+=======
+// plans in different orders wait forever, as they would on real streams. Moving the data takes the
+// time of the CPU backend's schedules (see PlanPrices) plus a random time. Plans on devices are
+// launched first, and most report the launch. They begin when they are launched and the earlier
+// plans on the device have ended. The host learns of their end later, in any order. A device that
+// waits for a lost rank does not know which rank is lost. If a member does not enter a batch of a
+// lock, the batch is recalled on all members once all have said whether they enter it. Lives for
+// one run; used by one thread.
+>>>>>>> 5d42f67f (Comments of the simulations and of the CPU backend's schedules are plainer)
 class DataPlane {
  public:
   using Sink = std::function<void(Rank rank, Completion completion)>;
 
   DataPlane(int size, VirtualClock* clock, Random random, Sink sink);
 
-  // Each member contributes `bytes`, a multiple of 4.
+  // Each member contributes `bytes`, which is a multiple of 4.
   void Submit(Rank rank, const PlanRun& run, int64_t bytes);
   void Abort(Rank rank, const Status& why);
 
-  // The rank's streams close. Its neighbours in a plan that it has not finished notice after
-  // `delay`; the other members of the plan wait.
+  // Closes the rank's streams. Its neighbours in an unfinished plan notice after `delay`; the other
+  // members of the plan wait.
   void CloseAll(Rank rank, Duration delay);
 
-  // The rank does nothing any more, and no other rank notices.
+  // Stops the rank for good. No other rank notices.
   void Freeze(Rank rank) { nodes_[rank].stuck.fill(true); }
 
-  // Plans with void members run all the same: for Sabotage::kIgnoreVoid.
+  // Runs plans with void members: for Sabotage::kIgnoreVoid.
   void IgnoreVoids() { ignores_voids_ = true; }
 
-  // How many streams broke in the middle of a plan.
+  // Returns how many streams broke in the middle of a plan.
   int64_t broken() const { return broken_; }
 
  private:
   struct Node {
-    std::array<std::deque<uint64_t>, kNumDataPaths> queues;  // by path; front is running
-    std::deque<uint64_t> unlaunched;                         // the last ones of those of the device
-    std::array<bool, kNumDataPaths> stuck = {};  // a stream broke and it was not aborted yet
+    std::array<std::deque<uint64_t>, kNumDataPaths> queues;  // by path; the front plan is running
+    std::deque<uint64_t> unlaunched;                         // the last plans of the device queue
+    std::array<bool, kNumDataPaths> stuck = {};  // a stream broke and is not aborted yet
     bool aborted = false;
     bool closed = false;
-    TimePoint closed_at = kNever;  // when others notice
+    TimePoint closed_at = kNever;  // when other ranks notice
     Status why;
   };
-  // A plan that a member has submitted and not all have ended.
+  // A plan that a member has submitted and that has not ended on all members.
   struct RunningPlan {
     std::vector<Rank> members;
     DataPath path = DataPath::kCpu;
     Duration cost = 0;
     std::set<Rank> begun;
     std::set<Rank> ended;
-    bool recalled = false;  // a member does not enter it
-    bool failed = false;    // a member is gone: members that have not ended it never will
+    bool recalled = false;  // a member does not enter the plan
+    bool failed = false;  // a member is lost: the plan never ends on members that have not ended it
   };
 
   void LaunchLater(Rank rank);
   void Launch(Rank rank);
   void Begin(Rank rank, DataPath path);
   void End(Rank rank, uint64_t sequence);
-  // Lets `rank`, which runs the plan, notice that a neighbour is gone.
+  // Makes `rank`, which runs the plan, notice the loss of a neighbour.
   void WatchNeighbours(Rank rank, uint64_t sequence);
   void Break(Rank rank, uint64_t sequence, Rank suspect);
   void CompleteLater(Rank rank, Completion completion);

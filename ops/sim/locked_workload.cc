@@ -18,7 +18,7 @@ class LockedWorkload {
   LockedWorkload(int ranks, Random random)
       : ranks_(ranks), all_(AllRanks(ranks)), random_(random), calls_(ranks, random_.Fork()) {}
 
-  // Nothing but equal rounds.
+  // Equal rounds only.
   Workload MakeSteady() {
     workload_.config = RandomConfig(&random_);
     workload_.config.lock_schedule = true;
@@ -42,9 +42,9 @@ class LockedWorkload {
     workload_.config.lock_schedule = true;
     if (!random_.Percent(10)) workload_.config.cache_capacity = 1024;
     disturbed_ = random_.Pick<int>({5, 20, 50});
-    // Of calls that come at once several are fused, in a lock too.
+    // The engine fuses calls that come at once, in a lock too.
     if (random_.Percent(50)) workload_.between_calls = 2 * kMicrosecond;
-    // Rounds take about a millisecond. Most faults happen in the first lock, or about it.
+    // A round takes about 1 ms. Most faults happen in or near the first lock.
     workload_.fault_within = random_.Pick<int64_t>({20, 100}) * kMillisecond;
     workload_.fault_within_steps = workload_.fault_within / kMillisecond;
     for (Rank rank = 0; rank < ranks_; ++rank) waits_.push_back(random_.Percent(20));
@@ -95,7 +95,7 @@ class LockedWorkload {
     if (choice < 4) {
       left_out = static_cast<size_t>(random_.Below(static_cast<int64_t>(step_.size())));
     } else if (choice < 7) {
-      random_.Shuffle(&step_);  // for those who wait between their calls
+      random_.Shuffle(&step_);  // for ranks that wait between their calls
     } else if (choice < 9) {
       for (size_t rank = 0; rank < waits_.size(); ++rank) waits_[rank] = random_.Percent(30);
     } else if (choice < 11) {
@@ -109,7 +109,7 @@ class LockedWorkload {
     } else if (choice < 19) {
       ChangeSets();
     }
-    // Whoever waits for each result does so in the same order as the others who do.
+    // All ranks that wait for each result call in the same order.
     for (size_t i = 0; i < step_.size(); ++i) {
       if (i != left_out) AddCalls(*step_[i], Flaw::kNone);
     }
@@ -138,7 +138,7 @@ class LockedWorkload {
     }
   }
 
-  // A metric, or anything else, perhaps wrong; alone or with the step.
+  // A metric or any other call, perhaps wrong; alone or within the step.
   void AddStray() {
     const RandomOp op = calls_.Make(kGlobalProcessSet, all_, 1000 + random_.Below(3));
     Flaw flaw = Flaw::kNone;
@@ -147,13 +147,13 @@ class LockedWorkload {
     if (random_.Percent(50)) Flush();
   }
 
-  // One rank is so slow that the others notice.
+  // One rank is slow enough for the others to notice.
   void AddPause() {
     Phase& phase = phases_[static_cast<size_t>(random_.Below(ranks_))];
     if (!phase.empty()) phase[0].pause = random_.Between(50, 400) * kMillisecond;
   }
 
-  // After some equal rounds one rank computes for a few milliseconds before its last call.
+  // After some equal rounds one rank computes for a few ms before its last call.
   void AddLateCalls() {
     const Rank rank = random_.Pick(all_);
     const std::string last = random_.Pick(step_)->request.name;
@@ -168,7 +168,7 @@ class LockedWorkload {
     }
   }
 
-  // Without failures it is known which sets there are.
+  // Without failures the sets are known.
   void ChangeSets() {
     Flush();
     Request request;
@@ -198,7 +198,7 @@ class LockedWorkload {
     Flush();
   }
 
-  // Ranks have steps for different numbers of rounds, and join.
+  // Ranks have work for different numbers of rounds, and join.
   void AddJoin() {
     std::vector<int64_t> rounds;
     for (Rank rank = 0; rank < ranks_; ++rank) rounds.push_back(random_.Below(4));
@@ -224,8 +224,8 @@ class LockedWorkload {
     Flush();
   }
 
-  // As in the withdrawal workload: on one rank the step fails at its end at the latest, and the
-  // last call of the others never has all its ranks.
+  // As in the withdrawal workload: on one rank the step fails at its end at the latest, and one
+  // rank is always missing from the last call of the others.
   void AddFailures() {
     const Rank first = random_.Pick(all_);
     for (Rank rank : all_) {
@@ -271,17 +271,17 @@ class LockedWorkload {
   Random random_;
   RandomCalls calls_;
   std::vector<DataPath> paths_;
-  std::vector<bool> waits_;                      // by rank: for each result before the next call
-  std::vector<std::shared_ptr<RandomOp>> step_;  // what repeats
+  std::vector<bool> waits_;  // by rank: waits for each result before the next call
+  std::vector<std::shared_ptr<RandomOp>> step_;  // the calls that repeat
   int64_t last_op_ = 0;
-  int disturbed_ = 0;  // of a hundred rounds
+  int disturbed_ = 0;  // percentage of disturbed rounds
   bool steady_ = false;
   int64_t calls_per_unlock_ = 1000;
   int64_t failures_ = 0;
-  ProcessSetId set_ = kGlobalProcessSet;  // that was added, or none
+  ProcessSetId set_ = kGlobalProcessSet;  // the added set; global: none
   ProcessSetId last_set_ = kGlobalProcessSet;
   std::vector<Phase> phases_;           // by rank
-  std::vector<AttemptScript> present_;  // the same
+  std::vector<AttemptScript> present_;  // by rank
   std::vector<std::vector<AttemptScript>> attempts_;
   Workload workload_;
 };

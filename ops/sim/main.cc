@@ -32,7 +32,7 @@ constexpr char kUsage[] =
     "and\n"
     "that nothing deadlocks. A seed repeats a run exactly.\n";
 
-// The value whose name is `text`, of the enum values from 0 to `last`.
+// Returns the value with the name `text`, of the enum values from 0 to `last`.
 template <typename Enum>
 bool FromName(const std::string& text, const char* (*name)(Enum), Enum last, Enum* value) {
   for (int i = 0; i <= static_cast<int>(last); ++i) {

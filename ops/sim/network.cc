@@ -28,7 +28,7 @@ Network::Network(int size, VirtualClock* clock, Random random, Sink sink)
       closed_(static_cast<size_t>(size)),
       loads_(static_cast<size_t>(size)) {
   for (Direction& direction : directions_) {
-    // A few links are slow: that is what lets others overtake by a lot.
+    // A few slow links let frames of other links overtake by far.
     direction.latency = random_.Between(10, random_.Percent(20) ? 5000 : 100) * kMicrosecond;
   }
 }
@@ -89,7 +89,7 @@ void Network::CloseAll(Rank rank, Duration delay) {
       sink_(peer, Lost(rank, "connection closed"));
     });
   }
-  // Ranks of the same host watch each other's processes as well.
+  // Ranks of one host also watch each other's processes.
   for (Rank peer = rank / kRanksPerHost * kRanksPerHost; peer < size; ++peer) {
     if (peer / kRanksPerHost != rank / kRanksPerHost) break;
     if (peer == 0 || rank == 0 || peer == rank) continue;

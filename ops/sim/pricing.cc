@@ -14,7 +14,7 @@ namespace {
 
 using Lane = std::pair<int, int>;  // (rank, peer)
 
-// Runs the schedules of all ranks on the model, always the step that can start first.
+// Runs the schedules of all ranks on the model. Always starts the step that can start first.
 class Replay {
  public:
   Replay(const std::vector<Schedule>& by_rank, const LinkModel& model)
@@ -53,7 +53,7 @@ class Replay {
     rank.waiting_for.assign(steps.size(), 0);
     rank.from.assign(steps.size(), 0);
     rank.dependents.resize(steps.size());
-    std::map<std::pair<bool, int>, int> previous;  // of the same direction and peer
+    std::map<std::pair<bool, int>, int> previous;  // last step of the same direction and peer
     for (size_t i = 0; i < steps.size(); ++i) {
       const int step = static_cast<int>(i);
       for (int earlier : steps[i].after) {
@@ -135,7 +135,7 @@ class Replay {
   std::vector<RankState> ranks_;
   std::priority_queue<Event, std::vector<Event>, std::greater<Event>> ready_;
   std::map<Lane, std::queue<std::pair<Duration, int>>> posted_;  // receives that wait
-  std::map<Lane, std::queue<Duration>> arrived_;                 // what waits to be received
+  std::map<Lane, std::queue<Duration>> arrived_;                 // arrivals without a receive
 };
 
 }  // namespace

@@ -14,28 +14,28 @@
 
 namespace tfring::sim {
 
-// How long moving data takes, the same for all ranks. Every rank has one link, which sends and
-// receives at the same time, and one core that reduces and copies.
+// The cost of moving data, the same for all ranks. Each rank has one link, which sends and receives
+// at the same time, and one core that reduces and copies.
 struct LinkModel {
   Duration latency = 20'000;             // from the last byte sent to its arrival
   double bytes_per_second = 1e9;         // of a link, in each direction
-  double reduce_bytes_per_second = 4e9;  // reducing and copying
+  double reduce_bytes_per_second = 4e9;  // of reducing and copying
 };
 
-// When each rank ends its schedule, if all begin at time 0; by_rank[p] is the schedule of position
-// p. Pure. Ranks whose schedule cannot end, because the schedules do not fit together, get kNever.
+// Returns when each rank ends its schedule if all begin at time 0. by_rank[p] is the schedule of
+// position p. Pure. kNever for ranks whose schedule cannot end because the schedules do not match.
 std::vector<Duration> PriceSchedules(const std::vector<Schedule>& by_rank, const LinkModel& model);
 
-// The collective of a plan as the member at position `self` sees it, if each member contributes
-// `bytes` to it; without memory, because algorithms need only sizes.
+// Returns the collective of a plan as the member at position `self` sees it, if each member
+// contributes `bytes`. It has no memory, because algorithms need only sizes.
 Collective DescribeCollective(const Plan& plan, size_t members, size_t self, int64_t bytes);
 
-// How long it takes to move the data of a plan: makes the schedules that the CPU backend would run
-// on every member, prices them and remembers the result. One thread.
+// Returns how long the data of a plan takes to move: makes each member's schedule of the CPU
+// backend, prices the schedules and caches the result. Used by one thread.
 class PlanPrices {
  public:
-  // Until the last of `members` ranks ends, if each contributes `bytes` (a multiple of 4). kNever
-  // if the schedules do not fit together, which is a mistake in an algorithm.
+  // Returns the time until the last of `members` ranks ends, if each contributes `bytes` (a
+  // multiple of 4). kNever if the schedules do not match, which is an error in an algorithm.
   Duration Price(const Plan& plan, size_t members, int64_t bytes);
 
  private:

@@ -8,8 +8,8 @@
 
 namespace tfring::sim {
 
-// SplitMix64: the same numbers from the same seed on every machine and library, which the
-// standard's distributions do not promise. A value type; one thread.
+// SplitMix64: a seed gives the same numbers on every machine and library, which the standard's
+// distributions do not promise. A value type, for one thread.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -39,7 +39,7 @@ class Random {
     }
   }
 
-  // An independent stream, so that one more draw in one part does not change another.
+  // Returns an independent stream, so that a new draw in one part does not change other parts.
   Random Fork() { return Random(Next()); }
 
  private:

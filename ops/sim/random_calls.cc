@@ -13,7 +13,7 @@ const std::vector<DataType> kFloats = {DataType::kFloat16, DataType::kBfloat16, 
 const std::vector<ReduceOp> kRandomOps = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
                                           ReduceOp::kMax};
 
-// The kinds that use the backend and are possible among this number of ranks.
+// Returns the kinds that use the backend and are possible for this number of ranks.
 std::vector<CollectiveKind> KindsFor(size_t ranks) {
   std::vector<CollectiveKind> kinds;
   for (int i = 0; i < kNumCollectiveKinds; ++i) {
@@ -24,7 +24,7 @@ std::vector<CollectiveKind> KindsFor(size_t ranks) {
   return kinds;
 }
 
-// True if the collective can run on the ranks that are present, when others have joined.
+// Returns whether the collective can run on the present ranks when the others have joined.
 bool PossibleFor(const RandomOp& op, const std::vector<Rank>& present) {
   if (present == op.participants) return true;
   switch (op.request.kind) {
@@ -116,7 +116,7 @@ Request RandomCalls::OnRank(const RandomOp& op, Rank rank) {
   return request;
 }
 
-// A receiver may know all, a part or nothing of the shape.
+// A receiver may know the whole shape, a part of it, or nothing.
 void RandomCalls::LeaveShapeOpen(Request* request) {
   if (random_.Percent(30)) {
     request->shapes.clear();

@@ -10,32 +10,32 @@
 
 namespace tfring::sim {
 
-// A collective, with what all its members agree on.
+// A collective, with the properties on which all its members agree.
 struct RandomOp {
   Request request;
   std::vector<Rank> set;           // the process set
   std::vector<Rank> participants;  // the set, or the two of a send/recv
-  std::vector<int64_t> rows;       // alltoall, scatter: for each member of the set
+  std::vector<int64_t> rows;       // alltoall, scatter: by member of the set
   bool equal_parts = false;
   std::vector<DataPath> paths;  // by rank
 };
 
-// What is made wrong with a call on purpose.
+// The planted flaw of a call.
 enum class Flaw {
   kNone,
-  kMismatch,  // one rank asks for something else
+  kMismatch,  // one rank asks for something different
   kRefusal,   // the call is invalid on one rank
 };
 
-// Makes random collectives of every kind and the calls of each rank. One thread.
+// Makes random collectives of every kind, and each rank's calls. Used by one thread.
 class RandomCalls {
  public:
   RandomCalls(int ranks, Random random) : ranks_(ranks), random_(random) {}
 
-  // The name comes from `number`; a name may come again with other properties.
+  // `number` gives the name; a name may come again with different properties.
   RandomOp Make(ProcessSetId set, const std::vector<Rank>& members, int64_t number);
 
-  // What the ranks in `present` call; the other participants have joined.
+  // Returns the calls of the ranks in `present`; the other participants have joined.
   std::vector<std::pair<Rank, Call>> Calls(const RandomOp& op, const std::vector<Rank>& present,
                                            Flaw flaw);
 

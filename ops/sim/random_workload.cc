@@ -79,7 +79,7 @@ class RandomWorkload {
     if (blocking) Flush();
   }
 
-  // All ranks call; on one of them it may be wrong.
+  // All ranks call. The call may be wrong on one of them.
   void OnAll(const Request& request, StatusCode expected, ProcessSetId new_set = -1) {
     for (Rank rank = 0; rank < ranks_; ++rank) {
       Call call;
@@ -147,7 +147,7 @@ class RandomWorkload {
     return std::next(sets_.begin(), random_.Below(static_cast<int64_t>(sets_.size()) - 1));
   }
 
-  // Some members of a set, not all, make a call that can end only by the removal of the set.
+  // Some but not all members of a set make a call, which can end only by the removal of the set.
   void AddCallsEndedByRemoval(ProcessSetId set, std::vector<Rank> members) {
     if (members.size() < 2 || random_.Percent(50)) return;
     random_.Shuffle(&members);
@@ -163,7 +163,7 @@ class RandomWorkload {
     }
   }
 
-  // The members of a set have work for different numbers of rounds and join when they have done it.
+  // The members of a set have work for different numbers of rounds, and join when it is done.
   void AddJoin() {
     const auto& [joined_set, joining] = *(random_.Percent(50) ? sets_.cbegin() : SomeSet());
     std::map<Rank, int64_t> rounds;
@@ -195,7 +195,7 @@ class RandomWorkload {
       call.request.kind = CollectiveKind::kJoin;
       call.request.process_set = joined_set;
       call.participants = joining;
-      // Also without waiting for the rest.
+      // Sometimes without waiting for the rest.
       if (random_.Percent(50) && !phases_[rank].empty()) {
         workload_.scripts[rank].push_back(std::move(phases_[rank]));
         phases_[rank].clear();
@@ -210,7 +210,7 @@ class RandomWorkload {
   Random random_;
   RandomCalls calls_;
   ProcessSetId last_id_ = kGlobalProcessSet;
-  Sets sets_;                  // as all ranks have it at this point of their scripts
+  Sets sets_;                  // the sets of all ranks at this point of their scripts
   std::vector<Phase> phases_;  // by rank
   Workload workload_;
 };

@@ -7,9 +7,8 @@
 namespace tfring::sim {
 
 // Every kind of collective on random overlapping process sets, which are added and removed during
-// the run; ranks that run out of work at different times and join; calls about which the ranks
-// disagree, and calls that are invalid on one rank. Each call says how it must end and which ranks
-// take part in it.
+// the run. Ranks run out of work at different times and join. Ranks disagree about some calls, and
+// some calls are invalid on one rank. Each call holds its expected end and its participants.
 Workload MakeRandomWorkload(int ranks, Random random);
 
 }  // namespace tfring::sim

@@ -11,8 +11,8 @@ namespace tfring::sim {
 
 inline constexpr Duration kMicrosecond = 1000;
 
-// Virtual time, which jumps from event to event. Events of the same moment run in the order in
-// which they were planned, so that a run depends on its seed only. One thread; lives for one run.
+// Virtual time, which jumps from event to event. Events of the same time run in the order in which
+// they were planned, so a run depends only on its seed. Used by one thread; lives for one run.
 class VirtualClock {
  public:
   TimePoint Now() const { return now_; }

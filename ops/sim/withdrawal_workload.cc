@@ -30,7 +30,7 @@ class WithdrawalWorkload {
     }
     sets_ = sets;
     if (sets.size() > 1) AddDoomedSet();  // else ranks join the global set and are absent from it
-    // A rank that has joined the global set takes no part in the others, which go on meanwhile.
+    // A rank that has joined the global set takes no part in the others, which continue meanwhile.
     for (size_t id = 0; id < sets.size(); ++id) {
       AddSet(static_cast<ProcessSetId>(id), sets[id], id > 0 || sets.size() == 1);
     }
@@ -57,12 +57,12 @@ class WithdrawalWorkload {
       if (number < failures) AddFailures(set, members, &attempt);
       for (auto& [rank, script] : attempt) {
         for (Phase& phase : script.phases) {
-          // Some users make their calls from runs, others one by one.
+          // Some users make their calls in runs, others one by one.
           const bool in_run = random_.Percent(40);
           for (Call& call : phase) {
             call.attempt = static_cast<uint64_t>(number);
             call.may_be_aborted = number < failures;
-            // The last time nothing may end the attempt.
+            // In the last attempt nothing may end it.
             call.request.in_run = in_run && (number < failures || call.expected == StatusCode::kOk);
           }
         }
@@ -72,8 +72,8 @@ class WithdrawalWorkload {
     for (auto& [rank, user] : users) workload_.users[rank].push_back(std::move(user));
   }
 
-  // A set that the global user removes in the end. Its calls never have all their ranks, so they
-  // end by a failure or by the removal.
+  // A set that the global user removes in the end. Some rank is always missing from its calls, so
+  // they end by a failure or by the removal.
   void AddDoomedSet() {
     std::vector<Rank> members = SomeRanks(ranks_, &random_);
     if (members.size() < 2 || Registered(members)) return;
@@ -105,8 +105,8 @@ class WithdrawalWorkload {
     return std::find(sets_.begin(), sets_.end(), ranks) != sets_.end();
   }
 
-  // Process sets are added in any attempt, so one may be there or not when the next begins: each
-  // has other ranks.
+  // Process sets are added in any attempt, so a set may exist or not when the next attempt begins:
+  // each has different ranks.
   void ChangeSets(bool last, Attempts* attempt) {
     Request request;
     request.name = "change";
@@ -123,7 +123,7 @@ class WithdrawalWorkload {
       Call call;
       call.request = request;
       call.participants = sets_[0];
-      // A join would end the attempt for this rank: before it.
+      // A join would end the attempt for this rank, so the call comes before it.
       script.phases.insert(script.phases.begin(), {std::move(call)});
     }
   }
@@ -153,7 +153,7 @@ class WithdrawalWorkload {
     }
   }
 
-  // Mostly what has this name in every step, so that the response cache is used.
+  // Mostly repeats the calls of a name in each step, to use the response cache.
   RandomOp SomeOp(ProcessSetId set, const std::vector<Rank>& members, int64_t number) {
     if (random_.Percent(20)) return calls_.Make(set, members, number);
     const auto usual = usual_.find(number);
@@ -194,8 +194,8 @@ class WithdrawalWorkload {
     }
   }
 
-  // On one rank the step fails at its end at the latest, so the last call of the others never has
-  // all its ranks.
+  // On one rank the step fails at its end at the latest, so a rank is always missing from the last
+  // call of the others.
   void AddFailures(ProcessSetId set, const std::vector<Rank>& members, Attempts* attempt) {
     const Rank first = random_.Pick(members);
     for (Rank rank : members) {
@@ -232,9 +232,9 @@ class WithdrawalWorkload {
   const int ranks_;
   Random random_;
   RandomCalls calls_;
-  std::vector<std::vector<Rank>> sets_;      // all that may be registered at any time
+  std::vector<std::vector<Rank>> sets_;      // all sets that may be registered at any time
   ProcessSetId doomed_ = kGlobalProcessSet;  // none
-  std::map<int64_t, RandomOp> usual_;        // of the present set, by the number in their name
+  std::map<int64_t, RandomOp> usual_;        // of the present set, by the number in the name
   Workload workload_;
 };
 

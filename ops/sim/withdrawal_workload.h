@@ -6,12 +6,12 @@
 
 namespace tfring::sim {
 
-// Steps that fail: on overlapping process sets, each with a user of its own on every member, who
-// tries a step of random collectives, joins among them, up to four times. Each time but the last
-// the step fails on one or several ranks at random moments: before its first call, while calls
-// wait or run, or after the last one, or because the ranks disagree in a call. The others have a
-// call at the end that nothing but this failure can end. The last time nothing fails. Names come
-// again in every attempt. Meanwhile process sets are added, and one is removed in which steps fail.
+// Steps that fail, on overlapping process sets. Each set has one user on each member. The user
+// tries a step of random collectives, joins included, up to four times. In each attempt except the
+// last the step fails on one or more ranks at random moments: before its first call, while calls
+// wait or run, after the last call, or because the ranks disagree in a call. The other ranks have a
+// last call that only this failure can end. In the last attempt nothing fails. Names repeat in each
+// attempt. Meanwhile process sets are added, and one is removed in which steps fail.
 Workload MakeWithdrawalWorkload(int ranks, Random random);
 
 }  // namespace tfring::sim

@@ -11,7 +11,7 @@ namespace tfring::sim {
 
 namespace {
 
-// A collective, with what all its members agree on.
+// A collective, with the properties on which all its members agree.
 struct Op {
   Request request;
   std::vector<Rank> members;
@@ -36,7 +36,7 @@ class Generator {
     const int64_t phases = random_.Between(2, ranks_ > 32 ? 3 : 5);
     const int64_t width = random_.Between(2, ranks_ > 32 ? 8 : 10);
     for (int64_t phase = 0; phase < phases; ++phase) {
-      // Mostly the same calls again, as in training, so that the response cache is used.
+      // Mostly repeats the calls, as training does, to use the response cache.
       if (phase == 0 || random_.Percent(30)) NewOps(width);
       for (Op& op : ops_) Vary(&op);
       AddPhase(&workload);
@@ -67,7 +67,7 @@ class Generator {
       const int64_t set = random_.Between(first_set_, static_cast<int64_t>(sets_.size()) - 1);
       op.members = sets_[static_cast<size_t>(set)];
       op.request.process_set = static_cast<ProcessSetId>(set);
-      // Later phases use the same names, then with other properties.
+      // Later phases use the same names with different properties.
       op.request.name = "op" + std::to_string(i);
       op.request.kind = static_cast<CollectiveKind>(random_.Below(4));
       op.paths = RandomPaths(ranks_, &random_);
@@ -92,7 +92,7 @@ class Generator {
     }
   }
 
-  // What may differ from phase to phase: a shape, and whether a member disagrees.
+  // Changes what may differ between phases: a shape, and whether a member disagrees.
   void Vary(Op* op) {
     op->odd = kNoRank;
     if (mismatches_ && op->members.size() > 1 && random_.Percent(25)) {
@@ -191,7 +191,7 @@ Config RandomConfig(Random* random) {
   config.disable_group_fusion = random->Percent(30);
   if (!random->Percent(20)) config.heartbeat_interval = 0;
   if (!random->Percent(20)) config.stall_warning = 0;
-  Random more(*random);  // without a draw: runs stay what they were
+  Random more(*random);  // no draw from *random: runs stay the same
   config.lock_schedule = more.Percent(50);
   return config;
 }

@@ -16,68 +16,75 @@ namespace tfring::sim {
 // One call that a simulated user makes on one rank.
 struct Call {
   Request request;
-  // How it must end in a run without faults: the ranks may disagree about it on purpose, or it may
-  // be invalid on one of them.
+  // The expected end in a run without faults: the ranks may disagree about the call on purpose, or
+  // it may be invalid on one of them.
   StatusCode expected = StatusCode::kOk;
   bool removed = false;            // its process set is removed meanwhile: any error is right
-  std::vector<Rank> participants;  // that its plan must have; not checked if empty
-  ProcessSetId new_set = -1;       // adding a process set: the id that it must get, if known
-  uint64_t attempt = 0;            // of its process set; all calls of a plan are of one
+  std::vector<Rank> participants;  // its plan must have these; empty: not checked
+  ProcessSetId new_set = -1;       // adding a process set: the expected id, if known
+  uint64_t attempt = 0;            // of its process set; all calls of a plan have the same
   bool may_be_aborted = false;     // the step fails on some rank
-  Duration pause = 0;              // that the user makes before it
+  Duration pause = 0;              // the user waits this long before the call
   bool unlock = false;             // something wants to see requests at that moment
-  bool early = false;              // has its result as soon as its plan is launched
+  bool early = false;              // gets its result when its plan is launched
 };
 
 // Calls that one rank makes in this order without waiting in between; then it waits for all of
-// them. A user without tf.function has one call per phase, a tf.function many.
+// them. A user without tf.function has one call per phase, with tf.function many.
 using Phase = std::vector<Call>;
 
-// One try of a user's step. If the step fails, here or elsewhere, the user gives up the rest and
-// begins the next attempt when the calls that were made have ended.
+// One attempt of a user's step. If the step fails on any rank, the user drops the rest and begins
+// the next attempt when its open calls have ended.
 struct AttemptScript {
   std::vector<Phase> phases;
-  Duration fails_after = kNever;  // after its begin: the step fails then, unless it has ended
-  bool fails_at_end = false;      // else after its last phase
+  Duration fails_after = kNever;  // after the begin of the step, unless it has ended
+  bool fails_at_end = false;      // otherwise after its last phase
 };
 
-// What one of the users on a rank does, one attempt after the other. The users of a rank work at
-// the same time; all but the first attempt need a process set that no other user has.
+// The script of one user on a rank: one attempt after another. The users of a rank work at the same
+// time. All attempts except the first need a process set that no other user has.
 struct UserScript {
   ProcessSetId process_set = kGlobalProcessSet;
   bool removed = false;  // the set is removed meanwhile
   std::vector<AttemptScript> attempts;
 };
 
-// What all ranks do in one run; depends on its name, the number of ranks and the seed only. Ranks
-// submit the calls of a phase in different orders, but single calls in orders that cannot deadlock.
+// The scripts of all ranks in one run. They depend only on the name, the number of ranks and the
+// seed. Ranks submit the calls of a phase in different orders, but single calls in orders that
+// cannot deadlock.
 struct Workload {
   std::vector<std::pair<ProcessSetId, std::vector<Rank>>> sets;
-  std::vector<std::vector<Phase>> scripts;     // by rank, for one user each; or else
+  std::vector<std::vector<Phase>> scripts;     // by rank, for one user each; or `users`
   std::vector<std::vector<UserScript>> users;  // by rank
   Config config;
   size_t largest_phase = 0;
-  Duration between_calls = 200 * kMicrosecond;  // at most, of one phase
-  // A fault happens within this time from the begin of the run, or this number of Engine::Steps.
+  Duration between_calls = 200 * kMicrosecond;  // upper limit, within one phase
+  // A fault happens within this time from the start of the run, or this number of Engine::Steps.
   Duration fault_within = 60 * kMillisecond;
   int64_t fault_within_steps = 60;
 };
 
-// Used by several workloads. The paths are by rank: all the same, or any.
+// Used by several workloads. The paths are by rank: all equal, or random.
 Shape RandomShape(Random* random);
 Config RandomConfig(Random* random);
 std::vector<DataPath> RandomPaths(int ranks, Random* random);
-// Mostly that of the rank.
+// Returns mostly the rank's path.
 DataPath RandomPath(const std::vector<DataPath>& paths, Rank rank, Random* random);
 std::vector<Rank> AllRanks(int ranks);
 std::vector<Rank> SomeRanks(int ranks, Random* random);  // at least one; ascending
 
-// global: one process set; triangle: {0,1}, {1,2}, {0,2} of three ranks; subsets: random
-// overlapping sets; mismatch: like subsets, and some calls disagree in one property; random: every
-// kind of collective, see random_workload.h; withdrawals: steps that fail, see
-// withdrawal_workload.h; locked: steps that repeat and then do not; steady: steps that repeat, see
-// locked_workload.h.
-// InvalidArgument for another name or a size that does not suit it.
+// Makes one of the workloads:
+//
+//     global       one process set
+//     triangle     {0,1}, {1,2}, {0,2} of three ranks
+//     subsets      random overlapping sets
+//     mismatch     as subsets, and some calls disagree in one property
+//     random       every kind of collective, see random_workload.h
+//     withdrawals  steps that fail, see withdrawal_workload.h
+//     locked       steps that repeat and then change, see locked_workload.h
+//     steady       steps that repeat, see locked_workload.h
+//
+// InvalidArgument for an unknown name or a size that does not suit the workload.
 Result<Workload> MakeWorkload(const std::string& name, int ranks, Random random);
 
 }  // namespace tfring::sim

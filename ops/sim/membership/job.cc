@@ -16,14 +16,15 @@ using membership::WorkerState;
 
 namespace {
 
-// After the last fault: until cool-downs, leases and starts are through.
+// The time after the last fault until cool-downs, leases and starts have ended.
 constexpr Duration kSettled = 60 * kSecond;
-// Without a commit, of a job that is settled; and of one that may wait for hosts that never come.
+// The longest time without a commit: of a settled job, and of a job that may wait for hosts that
+// never come.
 constexpr Duration kIdleLimit = 45 * kSecond;
 constexpr Duration kWaitLimit = 120 * kSecond;
 constexpr Duration kExitLimit = 40 * kSecond;
 constexpr Duration kSendAgain = 200 * kMillisecond;
-// How long after a fault its effects are still to be expected.
+// The effects of a fault may show this long after it.
 constexpr Duration kAftermath = 15 * kSecond;
 
 std::string SecondsOf(TimePoint when) {
@@ -101,7 +102,7 @@ void Job::Watch() {
 
 void Job::StepCoordinator(CoordinatorEvents events) {
   if (!coordinator_) return;
-  // A coordinator that was started again hears of hosts from themselves.
+  // The hosts themselves register with a restarted coordinator.
   if (life_ > 0 && stores_away_ > 0) events.hosts.reset();
   if (coordinator_stopped_) {
     held_events_.push_back(std::move(events));
@@ -150,7 +151,7 @@ void Job::Act(CoordinatorEffects effects) {
       }
     });
     WithAgent(start.place.first, [this, start, life = life_] {
-      // What a coordinator wants ends with it.
+      // The orders of a coordinator end with it.
       if (ended_.count(start.worker) != 0 || life != life_) return;
       auto& process = processes_[start.worker];
       process = std::make_unique<Process>(this, start.worker, start.place, random_.Fork());
@@ -194,18 +195,18 @@ void Job::NoteProposal(const Record& record) {
     standing.leaving =
         asked_to_leave_.count(id) != 0 || !FindsHost(host) || checker_.IsBarred(host);
     standing.position = process->training().committed().position;
-    // Workers that were dismissed do not count, nor those that the coordinator does not know.
+    // Skip dismissed workers, and workers that the coordinator does not know.
     if (dismissed_.count(id) == 0 && known_.count(id) != 0) standings[id] = standing;
   }
   checker_.OnProposed(now(), record, standings);
   if (active_faults_ > 0 || now() - disturbed_ < kAftermath) checker_.OnFault(record.generation);
 }
 
-// The job goes on without this worker.
+// The job continues without this worker.
 void Job::NoteDismissal(WorkerId worker) {
   const Process* leaver = Find(worker);
   if (leaver == nullptr || !leaver->alive() || asked_to_leave_.count(worker) != 0) return;
-  membership::Position left;  // as far as the coordinator can know
+  membership::Position left;  // the best position of the others that the coordinator can know
   for (const auto& [id, process] : processes_) {
     if (id == worker || dismissed_.count(id) != 0 || ended_.count(id) != 0) continue;
     left = std::max(left, process->training().committed().position);
@@ -213,7 +214,7 @@ void Job::NoteDismissal(WorkerId worker) {
   checker_.OnDismissed(worker, leaver->training().committed().position, left);
 }
 
-// Nobody waits for one that holds Python's lock, unless something else has failed.
+// Nobody waits for a worker that holds Python's lock, unless something else has failed.
 void Job::NoteEviction(WorkerId worker, const std::string& reason) {
   const auto says = [&](const char* text) { return reason.find(text) != std::string::npos; };
   const Process* process = Find(worker);
@@ -221,7 +222,7 @@ void Job::NoteEviction(WorkerId worker, const std::string& reason) {
   const bool cut_off = says("has lost its connections");
   if (process != nullptr &&
       (unreachable || cut_off || says("was silent") || says("was not ready"))) {
-    // Workers that this step starts were chosen before it.
+    // This step chose the workers that it starts before the eviction.
     After(0, [this, host = process->place().first, when = now(), unreachable] {
       checker_.OnFailureOf(when, host, unreachable);
     });
@@ -240,7 +241,7 @@ void Job::NoteEviction(WorkerId worker, const std::string& reason) {
   checker_.OnEvicted(now(), worker, heard_[worker].when, lived);
 }
 
-// A coordinator that was started again goes on with the generation that trains.
+// A restarted coordinator continues with the generation that trains.
 void Job::NoteKill(WorkerId worker) {
   const Process* process = Find(worker);
   const bool member = process != nullptr && process->alive() && !records_.empty() &&
@@ -300,7 +301,7 @@ void Job::Transmit(WorkerId worker, bool up, std::function<void()> deliver) {
 }
 
 void Job::SendToPeer(WorkerId from, WorkerId to, std::function<void(Process*)> action) {
-  // Some frames come so late that their generation may be over.
+  // Some frames come late, when their generation may be over.
   const Duration delay = random_.Percent(90) ? random_.Between(100, 3000) * kMicrosecond
                                              : random_.Between(1, 500) * kMillisecond;
   After(delay, [this, from, to, action = std::move(action)] {
@@ -308,7 +309,7 @@ void Job::SendToPeer(WorkerId from, WorkerId to, std::function<void(Process*)> a
     if (process == nullptr || !process->alive()) return;
     if (PeersReach(from, to)) {
       process->Deliver([process, action] { action(process); });
-    } else {  // a stream sends again until it gets through, or its ends have given up
+    } else {  // a stream resends until it gets through, or its ends have given up
       After(kSendAgain, [this, from, to, action] { SendToPeer(from, to, action); });
     }
   });
@@ -359,7 +360,7 @@ void Job::WithAgent(const std::string& host, std::function<void()> action) {
   });
 }
 
-// After a fault of the network has ended.
+// Runs after a fault of the network has ended.
 void Job::FlushAgents() {
   auto waiting = std::move(for_agents_);
   for_agents_.clear();

@@ -20,27 +20,27 @@
 
 namespace tfring::sim {
 
-// After so much silence of the agent of a host the launcher takes all processes there for ended.
+// After this silence of a host's agent the launcher takes all processes there for ended.
 inline constexpr Duration kAgentLease = 5 * kSecond;
 
 struct JobReport {
   std::vector<std::string> failures;
-  std::vector<std::string> trace;  // of the run, if it was asked for
+  std::vector<std::string> trace;  // of the run, if requested
   int64_t generations = 0;
   int64_t joins = 0;
   int64_t commits = 0;
   int64_t fallbacks = 0;
   int64_t publications = 0;
   int64_t faults = 0;
-  std::array<int64_t, membership::kNumWorkerStates> kills{};  // by what the worker was doing
+  std::array<int64_t, membership::kNumWorkerStates> kills{};  // by the state of the killed worker
   int64_t events = 0;
   bool finished = false;  // with exit code 0
   TimePoint end = 0;
 };
 
 // An elastic job in one process on a virtual clock: the real Coordinator, an agent on each host,
-// the network, and processes with the real Worker. A run depends on its seed only. Lives for one
-// run; one thread.
+// the network, and processes with the real Worker. A run depends only on its seed. Lives for one
+// run; used by one thread.
 class Job {
  public:
   explicit Job(const JobOptions& options);
@@ -59,14 +59,14 @@ class Job {
   void SendReport(membership::WorkerId from, const membership::Report& report);
   void SendToPeer(membership::WorkerId from, membership::WorkerId to,
                   std::function<void(Process*)> action);
-  // A connection to this process would be refused.
+  // Returns whether the process would refuse a connection.
   bool IsGone(membership::WorkerId worker);
-  // A member has left this generation: the others notice. `suspect` is to blame.
+  // A member has left this generation, and the others notice. `suspect` is to blame.
   void OnBroken(membership::Generation generation, membership::WorkerId by,
                 membership::WorkerId suspect);
-  // True if a fault waited for this, and has killed the process.
+  // Returns true if a fault waited for this state and has killed the process.
   bool OnState(membership::WorkerId worker, membership::WorkerState state);
-  // The same for a rank 0 that has sent the results of a step to half of the members.
+  // As OnState, for a rank 0 that has sent the results of a step to half of the members.
   bool OnHalfOfResults(membership::WorkerId worker);
   void OnExit(membership::WorkerId worker, int code);
 
@@ -74,7 +74,7 @@ class Job {
   // job.cc
   void StepCoordinator(membership::CoordinatorEvents events);
   void Act(membership::CoordinatorEffects effects);
-  bool FindsHost(const std::string& host) const;  // discovery does
+  bool FindsHost(const std::string& host) const;  // discovery finds the host
   void NoteProposal(const membership::Record& record);
   void NoteDismissal(membership::WorkerId worker);
   void NoteEviction(membership::WorkerId worker, const std::string& reason);
@@ -126,7 +126,7 @@ class Job {
   Random random_;
   JobChecker checker_;
   std::optional<membership::Coordinator> coordinator_;
-  uint64_t tick_ = 0;  // the last that was planned
+  uint64_t tick_ = 0;  // the last planned tick
   std::map<membership::WorkerId, std::unique_ptr<Process>> processes_;
   std::map<membership::Generation, membership::Record> records_;
   std::set<membership::Generation> broken_;
@@ -135,29 +135,29 @@ class Job {
     uint64_t sequence = 0;
     TimePoint when = 0;
   };
-  std::map<membership::WorkerId, Heard> heard_;  // the newest report that came through
+  std::map<membership::WorkerId, Heard> heard_;  // the newest report that arrived
   std::set<membership::WorkerId> dismissed_;     // told to leave, or excluded
-  std::set<membership::WorkerId> ended_;         // of whose end the coordinator has heard
+  std::set<membership::WorkerId> ended_;         // workers whose end the coordinator knows
   std::set<membership::WorkerId> asked_to_leave_;
 
-  std::vector<membership::HostSlots> hosts_;  // that discovery finds
+  std::vector<membership::HostSlots> hosts_;  // the hosts that discovery finds
   std::set<std::pair<membership::WorkerId, membership::WorkerId>> cut_pairs_;
   std::set<membership::WorkerId> cut_from_store_;
-  std::set<membership::WorkerId> cut_off_;  // whose end of its connection was told since its report
+  std::set<membership::WorkerId> cut_off_;  // reported as cut off since their last report
   std::set<std::string> isolated_;
   std::set<std::string> down_;
   std::set<std::string> paused_;
-  int life_ = 0;         // of the coordinator
-  TimePoint begun_ = 0;  // when it was started
-  // The hosts of all whom the coordinator has started, or agents have told of.
+  int life_ = 0;         // number of the coordinator's life
+  TimePoint begun_ = 0;  // when the coordinator started
+  // The hosts of all workers that the coordinator has started or agents have reported.
   std::map<membership::WorkerId, std::string> known_;
   bool coordinator_stopped_ = false;
-  std::vector<membership::CoordinatorEvents> held_events_;  // while it is stopped
+  std::vector<membership::CoordinatorEvents> held_events_;  // while the coordinator is stopped
   int stores_away_ = 0;
   int lossy_ = 0;
   bool was_lossy_ = false;
   int active_faults_ = 0;
-  int holds_ = 0;  // of these
+  int holds_ = 0;  // of these, kHold
   TimePoint disturbed_ = -1000 * kSecond;
   std::vector<std::pair<std::string, std::function<void()>>> for_agents_;
   std::vector<membership::WorkerState> kill_in_phase_;
@@ -174,7 +174,7 @@ class Job {
   std::vector<std::string> trace_;
 };
 
-// The command that repeats a run.
+// Returns the command that repeats a run.
 std::string ReplayLine(const JobOptions& options);
 const char* JobSabotageName(JobSabotage sabotage);
 

@@ -56,7 +56,7 @@ void JobChecker::OnProposed(TimePoint now, const Record& record, const Standings
   CheckRoot(record, standings);
   CheckBoundary(now, record, standings);
   const membership::CoordinatorOptions& options = scenario_->coordinator;
-  // What a leaver does in order to give its state away is a part of the change before it.
+  // Commands that let a leaver hand over its state belong to the previous change.
   if (last_.generation != 0 && !handing_over_) resets_.push_back(now);
   handing_over_ = std::any_of(record.members.begin(), record.members.end(), [&](const auto& one) {
     const auto standing = standings.find(one.worker);
@@ -72,7 +72,7 @@ void JobChecker::OnProposed(TimePoint now, const Record& record, const Standings
     }
     if (count > options.reset_limit) Fail(Name(record) + " goes over the limit of resets");
   }
-  // PROPOSE, GO and END, what has to be said again, and what lost workers are told.
+  // PROPOSE, GO and END, repeated commands, and commands to lost workers.
   allowed_commands_ += 6 * static_cast<int64_t>(record.members.size() + standings.size()) + 20;
   last_ = record;
 }
@@ -99,7 +99,7 @@ void JobChecker::CheckRoot(const Record& record, const Standings& standings) {
          ", although all members had made commit " + std::to_string(common) + " and " +
          Name(worker) + " has " + PositionText(standing.position));
   }
-  // Everybody who had the state is lost: what was done since is done again.
+  // All members with the state are lost, so the job repeats the work since then.
   ++fallbacks_;
   common_.erase(common_.upper_bound(record.position.commit), common_.end());
 }
@@ -115,7 +115,7 @@ void JobChecker::CheckBoundary(TimePoint now, const Record& record, const Standi
     if (joined > 0) last_resize_ = now;
     return;
   }
-  // Nothing failed, so the generation ended because workers come or go: at one commit.
+  // Nothing failed, so the generation ended because workers come or go: all stopped at one commit.
   Position first;
   bool any = false;
   for (const membership::Member& member : last_.members) {
@@ -133,7 +133,7 @@ void JobChecker::CheckBoundary(TimePoint now, const Record& record, const Standi
     any = true;
   }
   if (joined == 0) return;
-  // A change that has to be made for those who go takes joiners along at any time.
+  // A change for leaving workers also takes joining workers, at any time.
   const bool goes = std::any_of(last_.members.begin(), last_.members.end(),
                                 [&](const membership::Member& member) {
                                   const auto found = standings.find(member.worker);
@@ -198,7 +198,7 @@ void JobChecker::OnPublish(WorkerId worker, Generation generation) {
     Fail(Name(worker) + " publishes for generation " + std::to_string(generation) +
          ", but generation " + std::to_string(allowed_) + " may already");
   }
-  // One that was cut off may, for as long as no newer generation does.
+  // A worker that was cut off may apply results while no newer generation does.
   if (generation != last_.generation && cut_off_.count(worker) == 0) {
     Fail(Name(worker) + " publishes for generation " + std::to_string(generation) + ", but " +
          Name(last_) + " has been proposed");
@@ -281,7 +281,7 @@ void JobChecker::OnJobEnd(TimePoint now, int code, const std::string& reason) {
   if (!expected) Fail("the job ended with exit code " + std::to_string(code) + ": " + reason);
 }
 
-// Every sample of a pass once, in order.
+// The history holds each sample of a pass once, in order.
 void JobChecker::CheckHistory(WorkerId worker, const TrainState& state, bool whole) {
   int64_t pass = 0;
   int64_t next = 0;

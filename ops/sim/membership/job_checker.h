@@ -15,24 +15,24 @@
 
 namespace tfring::sim {
 
-// Is told what the coordinator and every worker of an elastic job do, and collects what must never
-// happen. Lives for one run; one thread.
+// Records the actions of the coordinator and of each worker of an elastic job, and collects
+// violations. Lives for one run; used by one thread.
 class JobChecker {
  public:
   explicit JobChecker(const Scenario* scenario) : scenario_(scenario) {}
 
-  // Where a worker is when a generation is proposed that it may be part of.
+  // The position of a worker when a generation is proposed that may include it.
   struct Standing {
     bool alive = false;
     bool stopped = false;  // applies no step
     bool boundary = false;
-    bool leaving = false;  // was asked to, or its host is gone
+    bool leaving = false;  // was asked to leave, or its host is gone
     membership::Position position;
   };
   using Standings = std::map<membership::WorkerId, Standing>;
 
   void OnProposed(TimePoint now, const membership::Record& record, const Standings& standings);
-  // A worker connects for a generation.
+  // A worker connects to a generation.
   void OnConnect(membership::WorkerId worker, const membership::Record& record);
   void OnSynced(membership::WorkerId worker, const membership::Record& record,
                 const TrainState& state);
@@ -41,33 +41,32 @@ class JobChecker {
   void OnCommit(membership::WorkerId worker, membership::Generation generation, size_t members,
                 const TrainState& state);
   void OnPublish(membership::WorkerId worker, membership::Generation generation);
-  // The members of a step do not have the same batch.
+  // The members of a step have different batches.
   void OnDifferentBatches(membership::WorkerId worker, const Batch& a, const Batch& b);
-  // Something bad happened to the generation, so that its members may stop at different commits.
+  // A fault hit the generation, so its members may stop at different commits.
   void OnFault(membership::Generation generation) { faulted_.insert(generation); }
   void OnFaultAnywhere() { OnFault(last_.generation); }
-  // A worker that lives, and has this state, has to leave; `left` is the best of all others.
+  // A live worker with this state has to leave; `left` is the best position of all others.
   void OnDismissed(membership::WorkerId worker, const membership::Position& position,
                    const membership::Position& left);
-  // The coordinator takes a worker for dead that it last heard of at `heard`, because it was
-  // silent.
+  // The coordinator takes a silent worker for dead; it last heard from the worker at `heard`.
   void OnEvicted(TimePoint now, membership::WorkerId worker, TimePoint heard, bool lived);
-  // The coordinator takes a worker for dead that has no connection and that others have lost: this
-  // one may still live. `wrong`: it has one, or its generation trains.
+  // The coordinator takes a worker for dead that has no connection and that others have lost. The
+  // worker may still be alive. `wrong`: it has a connection, or its generation trains.
   void OnCutOff(membership::WorkerId worker, bool wrong);
-  // An answer of the coordinator lets a member of this generation publish.
+  // An answer of the coordinator allows a member of this generation to publish.
   void OnAllowed(membership::Generation generation) { allowed_ = std::max(allowed_, generation); }
-  // It knows nothing of budgets and cool-downs.
+  // The new coordinator knows no earlier budgets and cool-downs.
   void OnNewCoordinator();
   void OnFailureOf(TimePoint now, const std::string& host, bool at_once = false);
-  bool IsBarred(const std::string& host) const;  // for good, by its first failure
+  bool IsBarred(const std::string& host) const;  // for the rest of the job, by its first failure
   void OnStart(TimePoint now, const std::string& host);
   void OnCommand(membership::CommandKind kind) {
     if (kind != membership::CommandKind::kAnswer) ++commands_;
   }
   void OnJobEnd(TimePoint now, int code, const std::string& reason);
   void OnTrainingOver(membership::WorkerId worker, const TrainState& state);
-  // The run is over; messages were lost in it if `lossy`.
+  // Ends the run. `lossy`: messages were lost in it.
   void Finish(bool lossy);
 
   void Fail(const std::string& what);
@@ -84,19 +83,19 @@ class JobChecker {
   void CheckHistory(membership::WorkerId worker, const TrainState& state, bool whole);
 
   const Scenario* const scenario_;
-  std::map<membership::Generation, std::string> records_;  // as bytes
+  std::map<membership::Generation, std::string> records_;  // in encoded form
   membership::Record last_;
   std::set<membership::Generation> faulted_;
-  std::map<membership::Generation, std::string> states_;  // after the state was taken
+  std::map<membership::Generation, std::string> states_;  // after the state transfer
   std::map<std::pair<membership::Generation, int64_t>, size_t> committers_;
-  std::map<int64_t, std::string> common_;  // commits that all members made, and what they hold
+  std::map<int64_t, std::string> common_;  // contents of the commits that all members made
   std::vector<TimePoint> resets_;
-  bool handing_over_ = false;  // whether a member of last_ has to leave
+  bool handing_over_ = false;  // a member of last_ has to leave
   TimePoint last_resize_ = -1000 * kSecond;
   std::map<std::string, std::vector<TimePoint>> host_failures_;
-  std::map<std::string, std::pair<TimePoint, int>> cooling_;  // until, how often
+  std::map<std::string, std::pair<TimePoint, int>> cooling_;  // end, number of times
   std::set<membership::WorkerId> cut_off_;
-  membership::Generation allowed_ = 0;  // the newest that may have published
+  membership::Generation allowed_ = 0;  // newest generation that may have published
   int64_t commands_ = 0;
   int64_t allowed_commands_ = 0;
   int64_t joins_ = 0;

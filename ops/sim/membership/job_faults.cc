@@ -1,4 +1,4 @@
-// What goes wrong in a simulated job.
+// The faults of a simulated job.
 
 #include <algorithm>
 #include <utility>
@@ -14,9 +14,9 @@ using membership::WorkerState;
 
 namespace {
 
-// How long the runtime takes to notice that a peer is silent.
+// The runtime notices a silent peer after this time.
 constexpr Duration kHeartbeatLimit = 10 * kSecond;
-// How long a connection to the store may be gone before the coordinator hears of it.
+// The coordinator learns of a lost connection to the store after this time.
 constexpr Duration kCutOff = 200 * kMillisecond;
 
 bool InGeneration(WorkerState state) {
@@ -26,7 +26,7 @@ bool InGeneration(WorkerState state) {
 
 }  // namespace
 
-// From now on, and for a while, generations may end with members at different commits.
+// For a while from now, generations may end with members at different commits.
 void Job::Disturb() {
   disturbed_ = now();
   checker_.OnFaultAnywhere();
@@ -83,7 +83,7 @@ void Job::Inject(const PlannedFault& fault) {
   }
 }
 
-// Ends a fault that lasts, and what the network kept back.
+// Ends a lasting fault, and delivers the messages that the network held back.
 void Job::Undo(const PlannedFault& fault, std::function<void()> undo) {
   Disturb();
   ++active_faults_;
@@ -152,7 +152,7 @@ void Job::KillProcess(Process* process, int code, const std::string& cause) {
   if (StoreReaches(id)) CutOff(id);
 }
 
-// The coordinator hears that a worker has no connection, unless that has come again.
+// Tells the coordinator that a worker has no connection, unless it has connected again.
 void Job::CutOff(WorkerId worker) {
   After(kCutOff, [this, worker, life = life_] {
     const Process* process = Find(worker);
@@ -175,7 +175,7 @@ void Job::OnExit(WorkerId worker, int code) {
   Process* process = Find(worker);
   const WorkerState before = process->worker().state();
   process->Kill();
-  // A worker that leaves by itself may still be counted as a member.
+  // A worker that leaves by itself may still count as a member.
   if (code != 0 && dismissed_.count(worker) == 0) Disturb();
   if (before == WorkerState::kExcluded || before == WorkerState::kExited) {
     OnBroken(process->worker().generation(), worker, membership::kNobody);
@@ -327,7 +327,7 @@ void Job::InjectOnHost(const PlannedFault& fault) {
 
 void Job::IsolateHost(const std::string& host, const PlannedFault& fault) {
   isolated_.insert(host);
-  if (random_.Percent(50)) CutOffHost(host);  // or the network says nothing
+  if (random_.Percent(50)) CutOffHost(host);  // otherwise the network reports nothing
   const Duration inside_notices = random_.Between(kSecond, kHeartbeatLimit);
   const Duration outside_notices = random_.Between(kSecond, kHeartbeatLimit);
   for (Process* inside : Members()) {
@@ -342,7 +342,7 @@ void Job::IsolateHost(const std::string& host, const PlannedFault& fault) {
   MissAgent(host);
 }
 
-// Its agent stops, too: what is to be ended there is not.
+// The host's agent stops, too, so it ends no process meanwhile.
 void Job::PauseHost(const std::string& host, const PlannedFault& fault) {
   paused_.insert(host);
   Undo(fault, [this, host] { paused_.erase(host); });
@@ -353,8 +353,8 @@ void Job::PauseHost(const std::string& host, const PlannedFault& fault) {
   }
 }
 
-// The launcher takes the processes of a host whose agent is silent for ended. Their agent ends
-// them, too: when the host goes on, if it is paused.
+// The launcher takes the processes of a host with a silent agent for ended. The agent ends them,
+// too; on a paused host it does so when the host resumes.
 void Job::MissAgent(const std::string& host) {
   After(kAgentLease, [this, host] {
     if (over_ || AgentAnswers(host)) return;
@@ -367,10 +367,10 @@ void Job::MissAgent(const std::string& host) {
   });
 }
 
-// What comes meanwhile waits until after the first look at the time.
+// Events during the stop wait until after the first look at the time.
 void Job::StopCoordinator(const PlannedFault& fault) {
   if (coordinator_stopped_) return;
-  coordinator_stopped_ = was_lossy_ = true;  // it repeats itself to all that waits for it
+  coordinator_stopped_ = was_lossy_ = true;  // it repeats its commands to all that wait for it
   Undo(fault, [this] {
     coordinator_stopped_ = false;
     StepCoordinator({});
@@ -380,14 +380,14 @@ void Job::StopCoordinator(const PlannedFault& fault) {
   });
 }
 
-// The store ends with it, and what it has ordered and nobody has heard of.
+// The store ends with the coordinator, and so do orders that nobody has received.
 void Job::KillCoordinator(const PlannedFault& fault) {
   if (coordinator_stopped_ || !coordinator_) return;
   ++life_;
   ++tick_;
   ++stores_away_;
   coordinator_.reset();
-  was_lossy_ = true;  // much is said again
+  was_lossy_ = true;  // many messages are repeated
   Undo(fault, [this] {
     --stores_away_;
     StartCoordinator();
@@ -397,8 +397,8 @@ void Job::KillCoordinator(const PlannedFault& fault) {
 void Job::StartCoordinator() {
   membership::CoordinatorOptions options = scenario_.coordinator;
   if (options_.sabotage != JobSabotage::kNoRebuild) options.rebuild_wait = options.lease;
-  // In the real thing a node that is not heard of in time ends its workers, whose ids may be used
-  // again if no other node knew them.
+  // In a real job a node that loses the coordinator for too long ends its workers. Their ids may be
+  // used again if no other node knew them.
   if (!processes_.empty()) options.first_worker = processes_.rbegin()->first + 1;
   coordinator_.emplace(options);
   begun_ = now();
@@ -409,7 +409,7 @@ void Job::StartCoordinator() {
   for (const auto& [id, process] : processes_) {
     hosts.insert(process->place().first);
     Attach(id);
-    if (process->alive()) dismissed_.erase(id);  // it has not heard of it, and nobody else knows
+    if (process->alive()) dismissed_.erase(id);  // nobody knows of its dismissal
   }
   for (const std::string& host : hosts) {
     WithAgent(host, [this, host, life = life_] {

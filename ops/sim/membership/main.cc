@@ -80,7 +80,7 @@ bool Parse(int argc, char** argv, Arguments* arguments) {
   return good && optind == argc;
 }
 
-// The run once more, with its last events.
+// Runs the seed once more and prints its last events.
 void Explain(JobOptions options, const JobReport& report) {
   options.trace = true;
   const JobReport again = Job(options).Run();
@@ -140,7 +140,7 @@ int Main(int argc, char** argv) {
                 << " events, " << report.end / kMillisecond << " virtual ms\n";
     }
     if (report.failures.empty()) continue;
-    // The first ones tell enough.
+    // Explain only the first three failures.
     if (++failed <= 3) Explain(options, report);
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;

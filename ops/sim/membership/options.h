@@ -11,12 +11,12 @@
 
 namespace tfring::sim {
 
-// Mistakes in what uses the machines. tests/cc/mutations plants those in the machines.
+// Planted errors in the users of the machines. tests/cc/mutations plants errors in the machines.
 enum class JobSabotage : uint8_t {
   kNone,
-  kNoGate,      // a bucket's update is applied although the step's other bucket failed
-  kKeepCursor,  // a restore leaves the cursor of the data where it was
-  kNoRebuild,   // a coordinator that was started again does not ask what was there before
+  kNoGate,      // one bucket's update is applied although the step's other bucket failed
+  kKeepCursor,  // a restore does not reset the cursor of the data
+  kNoRebuild,   // a restarted coordinator does not ask for the earlier state
 };
 
 struct JobOptions {
@@ -31,25 +31,25 @@ enum class JobFault : uint8_t {
   kKill,             // one member
   kKillFirst,        // rank 0
   kKillThree,        // within 50 ms
-  kKillInPhase,      // the next worker that enters a state
-  kKillInStep,       // rank 0, when some members have the result of a step and others do not
+  kKillInPhase,      // the next worker that enters a given state
+  kKillInStep,       // rank 0, when only some members have the result of a step
   kException,        // a member ends with an exception
   kStop,             // SIGSTOP, later SIGCONT
-  kHold,             // a call of a member keeps Python's lock; its runtime goes on
-  kPauseHost,        // a host stops with its agent and all processes, and goes on later
-  kStopStore,        // the coordinator stops, and goes on later
+  kHold,             // a call of a member keeps Python's lock; its runtime continues
+  kPauseHost,        // a host stops with its agent and all processes, and resumes later
+  kStopStore,        // the coordinator stops, and resumes later
   kCutPair,          // two members cannot reach each other
   kCutStore,         // a member cannot reach the coordinator
-  kStoreAway,        // nobody can
+  kStoreAway,        // no worker can reach the coordinator
   kIsolate,          // a host is cut from everything else
-  kHostDown,         // a host is off, and comes back
-  kHostKilled,       // its agent and all processes end at once, which the network tells
+  kHostDown,         // a host is off, and comes back later
+  kHostKilled,       // its agent and all processes end at once; the network reports it
   kLossy,            // messages to and from the coordinator are lost, doubled and late
-  kNewHost,          // discovery finds one more
-  kHostGone,         // discovery finds one less, which may come back
+  kNewHost,          // discovery finds one host more
+  kHostGone,         // discovery finds one host less, which may come back
   kAllReplaced,      // discovery finds other hosts only
   kLeave,            // SIGTERM
-  kKillCoordinator,  // it ends, and another is started later, which knows nothing
+  kKillCoordinator,  // it ends; a new one starts later and knows nothing
 };
 inline constexpr int kNumJobFaults = 22;
 const char* JobFaultName(JobFault fault);
@@ -57,11 +57,11 @@ const char* JobFaultName(JobFault fault);
 struct PlannedFault {
   JobFault kind = JobFault::kKill;
   TimePoint when = 0;
-  Duration lasts = 0;                                              // of those that end
+  Duration lasts = 0;                                              // for faults that end
   membership::WorkerState phase = membership::WorkerState::kIdle;  // kKillInPhase
 };
 
-// What a seed plays: the job, its hosts, the training and the faults.
+// The scenario of a seed: the job, its hosts, the training and the faults.
 struct Scenario {
   membership::CoordinatorOptions coordinator;
   membership::WorkerOptions worker;

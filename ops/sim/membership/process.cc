@@ -129,8 +129,8 @@ void Process::Act(WorkerEffects effects) {
     const Generation generation = *effects.abandon;
     job_->OnBroken(generation, id_, membership::kNobody);
     halting_ = generation;
-    // Until then a result that has already come may still be applied, in the real thing; the gate
-    // of Worker::Runs keeps it out.
+    // Until then a real process may still apply a result that has already come. The gate of
+    // Worker::Runs refuses it.
     const Duration notice = random_.Percent(90) ? random_.Between(0, 50) : random_.Between(0, 1500);
     Later(notice * kMillisecond, [this, generation] {
       if (halting_ == generation) Halt(generation, false, false);
@@ -149,7 +149,7 @@ void Process::Act(WorkerEffects effects) {
   }
 }
 
-// The training has stopped: what a restore gives is told.
+// The training has stopped. Reports the position that a restore gives.
 void Process::Halt(Generation generation, bool boundary, bool done) {
   halting_ = 0;
   runs_ = 0;

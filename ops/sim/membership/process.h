@@ -18,9 +18,9 @@ namespace tfring::sim {
 
 class Job;
 
-// One process of a simulated elastic job: the real Worker, and a model of the program that it
-// belongs to, which connects with the other members, takes the state of the root, and trains. Lives
-// for one run; one thread.
+// One process of a simulated elastic job: the real Worker and a model of its program, which
+// connects to the other members, takes the root's state, and trains. Lives for one run; used by one
+// thread.
 class Process {
  public:
   Process(Job* job, membership::WorkerId id, membership::Place place, Random random);
@@ -41,10 +41,10 @@ class Process {
   void Hold() { stopped_ = holds_ = true; }
   void Wake();
   void OnLeave();
-  void OnAttached();  // to a coordinator that was started again
+  void OnAttached();  // to a restarted coordinator
   void OnCommand(const std::string& bytes);
   void OnPeerGone(membership::Generation generation, membership::WorkerId suspect);
-  // Runs the action in this process: later if it is stopped, never if it is dead.
+  // Runs the action in this process: later if the process is stopped, never if it is dead.
   void Deliver(std::function<void()> action);
 
  private:
@@ -95,24 +95,24 @@ class Process {
   const membership::WorkerId id_;
   const membership::Place place_;
   Random random_;
-  const Duration clock_offset_;  // of this host's clock
+  const Duration clock_offset_;  // of this host
   membership::Worker worker_;
   Training training_;
   bool alive_ = true;
   bool stopped_ = false;
-  bool holds_ = false;                       // stopped_: its runtime and its kernel go on
+  bool holds_ = false;                       // stopped_, but its runtime and kernel continue
   std::vector<std::function<void()>> held_;  // while it is stopped
-  uint64_t timer_ = 0;                       // the last that was planned
+  uint64_t timer_ = 0;                       // the last planned timer
 
   membership::Generation runs_ = 0;     // the generation whose steps may still be applied, or 0
-  membership::Generation halting_ = 0;  // the program is about to notice the end of this one
+  membership::Generation halting_ = 0;  // the program is about to notice the end of this generation
   std::set<membership::WorkerId> unreached_;
   std::map<membership::Generation, std::vector<std::pair<membership::WorkerId, uint64_t>>> backlog_;
   std::map<membership::WorkerId, membership::Position> asks_;
   bool sync_order_ = false;  // may take or give the state
-  bool announce_ = false;    // rank 0: the next results say that a change is pending
+  bool announce_ = false;    // rank 0: announce the pending change in the next results
   bool change_ = false;      // stop at the next commit
-  bool boundary_ = false;    // the last stop was at a commit of all
+  bool boundary_ = false;    // the last stop was at a common commit
   Batch batch_;
   std::map<std::pair<int64_t, int>, Part> parts_;  // rank 0: by step and bucket
 };

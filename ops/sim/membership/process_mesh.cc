@@ -1,4 +1,4 @@
-// How a simulated process connects with the members of a generation and takes the root's state.
+// How a simulated process connects to the members of a generation and takes the root's state.
 
 #include <utility>
 
@@ -14,8 +14,8 @@ using membership::WorkerState;
 
 namespace {
 
-// Up to so many members everybody is connected with everybody, beyond with rank 0 and with the
-// neighbours in the ring.
+// Up to this many members, all members connect to each other. With more, each connects to rank 0
+// and to its neighbours in the ring.
 constexpr size_t kAllConnected = 8;
 constexpr Duration kConnectLimit = 3 * kSecond;
 
@@ -41,7 +41,7 @@ void Process::Connect() {
   const Generation generation = record.generation;
   const Rank rank = RankOf(record, id_);
   boundary_ = false;
-  // A frame of the last generation may have come after its end.
+  // A frame of the last generation may have come after the generation ended.
   asks_.clear();
   parts_.clear();
   unreached_ = Peers(rank);
@@ -50,7 +50,7 @@ void Process::Connect() {
     const uint64_t nonce = record.nonce;
     Send(peer,
          [from = id_, generation, nonce](Process* to) { to->OnHello(from, generation, nonce); });
-    if (job_->IsGone(peer)) {  // the connection is refused
+    if (job_->IsGone(peer)) {  // the peer refuses the connection
       Later(kMillisecond, [this, generation, peer] { OnPeerGone(generation, peer); });
     }
   }
@@ -91,7 +91,7 @@ void Process::Reached(WorkerId peer) {
   StepWorker(std::move(events));
 }
 
-// Everybody asks the root, which answers with its state, or with nothing to who has it.
+// Each member asks the root. The root answers with its state, or with nothing if the member has it.
 void Process::Sync() {
   const membership::Record& record = worker_.record();
   const WorkerId root = record.members[record.root].worker;
@@ -115,7 +115,7 @@ void Process::AnswerAsks() {
   if (asks_.size() + 1 < record.members.size() || worker_.state() != WorkerState::kSync) return;
   const TrainState& mine = training_.committed();
   const Generation generation = record.generation;
-  // As in the real thing, the live weights are what is sent where commits copy none.
+  // As in a real process, the live weights are sent if commits copy none.
   const TrainState& state = training_.live();
   for (const auto& [from, position] : asks_) {
     std::optional<TrainState> sent;

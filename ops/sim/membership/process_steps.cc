@@ -32,7 +32,7 @@ void Process::BeginStep() {
   }
 }
 
-// Rank 0 gathers the parts of all members, even before it trains itself.
+// Rank 0 gathers the parts of all members, even before it trains.
 void Process::OnPart(WorkerId from, Generation generation, int64_t step, int bucket,
                      const Batch& batch) {
   if (generation != worker_.generation() || !(worker_.Runs(generation) || sync_order_)) return;
@@ -47,13 +47,13 @@ void Process::OnPart(WorkerId from, Generation generation, int64_t step, int buc
   result.step = step;
   result.bucket = bucket;
   result.batch = batch;
-  // The plan of the last bucket tells all members, in the same step.
+  // The plan of the last bucket announces the change to all members, in the same step.
   bool last = true;
   for (int i = 0; i < kBuckets; ++i) {
     last = last && (i == bucket || parts_[{step, i}].members.size() == members.size());
   }
   result.change = announce_ && last;
-  // The last ranks first: if rank 0 ends in between, the next rank 0 is behind.
+  // Send to the last ranks first: if rank 0 ends in between, the next rank 0 is behind.
   for (size_t left = members.size(); left-- > 0;) {
     Send(members[left].worker, [result](Process* to) { to->OnResult(result); });
     if (left == members.size() / 2 && job_->OnHalfOfResults(id_)) return;
@@ -90,7 +90,7 @@ void Process::AfterStep() {
   }
 }
 
-// A checkpoint of this generation has been written, which took its time.
+// A checkpoint of this generation has been written, after its writing time.
 void Process::Publish(Generation generation) {
   if (generation == worker_.generation() && worker_.MayPublish(Clock())) {
     job_->checker()->OnPublish(id_, generation);

@@ -32,10 +32,10 @@ void MakeLimits(int workers, Random* random, membership::CoordinatorOptions* opt
   }
 }
 
-// Up to three times, in some of the jobs with faults.
+// Kills the coordinator up to three times, in some of the jobs with faults.
 void MakeEndsOfCoordinator(Random random, Scenario* scenario) {
   if (scenario->faults.empty() || random.Percent(60)) return;
-  // Workers wait longer for a coordinator that is started again than for one in their launcher.
+  // Workers wait longer for a restarted coordinator than for one in their launcher.
   scenario->worker.patience = 60 * kSecond;
   for (int64_t left = random.Between(1, 3); left > 0; --left) {
     PlannedFault fault;
@@ -63,7 +63,7 @@ void MakeFaults(int count, Random* random, Scenario* scenario) {
     scenario->faults.push_back(fault);
     scenario->last_fault_end = std::max(scenario->last_fault_end, fault.when + fault.lasts);
   }
-  // A second fault soon after a first one meets the job while it recovers.
+  // A second fault soon after the first one hits the job while it recovers.
   for (size_t i = 1; i < scenario->faults.size(); ++i) {
     if (!random->Percent(50)) continue;
     scenario->faults[i].when =

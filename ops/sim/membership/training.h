@@ -23,34 +23,34 @@ struct Batch {
   }
 };
 
-// What one step adds to a bucket of weights: depends on the batch only, as an average would.
+// A step's addition to a bucket of weights. Depends only on the batch, as an average would.
 uint64_t GradientOf(const Batch& batch, int bucket);
 uint64_t Updated(uint64_t weights, uint64_t gradient);
 
-// What a worker has learned: weights are a hash of the batches they have seen.
+// The training state of a worker. Weights are a hash of the batches that the worker has seen.
 struct TrainState {
   membership::Position position;  // of the last commit
   int64_t step = 0;
-  int64_t pass = 0;      // cursor of the data: the next sample
-  int64_t consumed = 0;  // in the pass
+  int64_t pass = 0;      // data cursor: position of the next sample
+  int64_t consumed = 0;  // samples consumed in the pass
   std::array<uint64_t, kBuckets> weights{};
-  std::vector<Batch> history;  // of the steps
+  std::vector<Batch> history;  // batches of all steps
 };
 
-// A replica of the training of one worker: `live` goes step by step, `committed` is what a restore
-// gives. As in the real thing, weights are copied at a commit only if there are several steps
-// between commits: otherwise the gate keeps them whole.
+// The training replica of one worker. `live` advances with each step; a restore gives `committed`.
+// As in a real job, a commit copies the weights only if there are several steps between commits.
+// Otherwise the gate keeps them whole.
 class Training {
  public:
   Training(const Scenario* scenario, JobSabotage sabotage)
       : scenario_(scenario), sabotage_(sabotage) {}
 
   bool AtEnd() const { return live_.pass >= scenario_->passes; }
-  // Takes the next batch of a job of `members`.
+  // Takes the next batch of a job with `members` members.
   Batch Fetch(int members);
-  // A bucket of the present step came. True if the step is complete and was applied.
+  // Takes a bucket of the present step. True if the step is complete and was applied.
   bool Take(const Batch& batch, int bucket, uint64_t gradient);
-  // After a step: true if it ends with a commit, which is made.
+  // Call this after a step. Makes a commit if one is due; returns whether it did.
   bool MaybeCommit();
   void Restore();
   void Adopt(const TrainState& state);

@@ -7,25 +7,25 @@
 namespace tfring {
 namespace {
 
-// A piece of a slice that lies within one tensor.
+// A part of a slice that lies within one tensor.
 struct Chunk {
   size_t tensor = 0;
   int64_t offset = 0;  // in the concatenation of all tensors
   int64_t bytes = 0;
 };
 
-// A gradient in the tree, an input or one that was combined: this rank's slice of it, and the steps
-// that made it.
+// A gradient in the tree, an input or a combined one: this rank's slice of it, and the steps that
+// made it.
 struct Node {
   Space space = Space::kScratch;
   int64_t begin = 0;       // of the slice
   std::vector<int> ready;  // by chunk
 };
 
-// A tensor of which this rank's slice holds a part.
+// A tensor with a part in this rank's slice.
 struct Share {
   size_t tensor = 0;
-  std::vector<int> ranks;  // who holds parts, this rank included; ascending
+  std::vector<int> ranks;  // ranks with parts, this rank included; ascending
 };
 
 // The dot products of one tensor for all pairs of a level.
@@ -34,8 +34,7 @@ struct Sums {
   int ready = kNoStep;
 };
 
-// Builds the schedule: Exchange the slices, Combine one level of the tree after another, Spread the
-// result.
+// Builds the schedule: Exchange the slices, Combine the tree level by level, Spread the result.
 class Adasum {
  public:
   explicit Adasum(const AdasumShape& shape)
@@ -48,7 +47,7 @@ class Adasum {
         shares_.push_back({chunk.tensor, HoldersOf(chunk.tensor)});
       }
     }
-    // Dot products grow from zero, chunk by chunk.
+    // The dot products accumulate from zero, chunk by chunk.
     const int64_t products = static_cast<int64_t>(shares_.size()) * (shape.size - 1);
     next_dots_ = builder_.AddZeroedScratch(products * kAdasumDotsBytes);
   }
@@ -139,7 +138,7 @@ class Adasum {
     return above;
   }
 
-  // The dot products over this rank's parts of the tensors, for all pairs of a level.
+  // Returns the dot products over this rank's parts of the tensors, for all pairs of a level.
   std::vector<Sums> OwnDots(const std::vector<Node>& level) {
     const size_t pairs = level.size() / 2;
     std::vector<Sums> sums(shares_.size());
@@ -151,7 +150,7 @@ class Adasum {
     for (size_t pair = 0; pair < pairs; ++pair) {
       const Node& left = level[2 * pair];
       const Node& right = level[2 * pair + 1];
-      // One after another, so that the order of summation is fixed.
+      // Each step waits for the previous one, so the order of summation is fixed.
       ForOwn([&](size_t c, size_t share) {
         const int64_t dots = sums[share].offset + static_cast<int64_t>(pair) * kAdasumDotsBytes;
         int& before = last[share][pair];
@@ -163,8 +162,8 @@ class Adasum {
     return sums;
   }
 
-  // Adds up the dot products of all ranks that hold parts of a tensor. Two ranks share at most one
-  // tensor, so that they exchange one message per level.
+  // Adds up the dot products of all ranks with parts of a tensor. Two ranks share at most one
+  // tensor, so they exchange one message per level.
   Sums AddUp(const Share& share, const Sums& own, int64_t bytes) {
     if (share.ranks.size() == 1) return own;
     std::vector<Sums> parts;
@@ -200,7 +199,7 @@ class Adasum {
     }
   }
 
-  // Calls visit(chunk, share) for every chunk of the own slice and the share that it belongs to.
+  // Calls visit(chunk, share) for each chunk of this rank's slice and the chunk's share.
   template <typename Visit>
   void ForOwn(Visit visit) const {
     size_t share = 0;

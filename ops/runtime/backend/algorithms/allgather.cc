@@ -6,8 +6,7 @@
 namespace tfring {
 namespace {
 
-// One allgather under construction: the blocks as ranges of the output, and the steps that brought
-// them here.
+// Builds one allgather: the blocks as ranges of the output, and the steps that receive them.
 class Gather {
  public:
   Gather(const char* algorithm, const AllgatherShape& shape)

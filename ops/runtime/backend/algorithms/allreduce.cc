@@ -10,12 +10,12 @@
 namespace tfring {
 namespace {
 
-// The chunk that position `self` of the ring sends in a round. What it receives is the chunk that
+// Returns the chunk that position `self` of the ring sends in a round. It receives the chunk that
 // its left neighbour sends in that round.
 int ChunkSent(int self, int round, int size) { return ((self - round) % size + size) % size; }
 
-// Piece i of a round of the ring is sent together with piece i - kRoundLag of the next round: soon
-// enough for what was just added up to be in the cache still, and late enough for it to be there.
+// Piece i of a ring round is sent together with piece i - kRoundLag of the next round. That is soon
+// enough for the new sum to be in the cache still, and late enough for the sum to be complete.
 constexpr int64_t kRoundLag = 2;
 
 }  // namespace
@@ -38,7 +38,7 @@ Schedule DirectAllreduce(const ReduceShape& shape) {
     const Range slot{Space::kScratch, builder.AddScratch(bytes), bytes};
     contributions[peer] = {slot, builder.Recv(peer, slot)};
   }
-  // The output may be the input: it is written only when this rank's part has been sent to all.
+  // The output may be the input: write it only when this rank's part is sent to all ranks.
   AppendCanonicalSum(&builder, std::move(contributions), output, builder.Join(sends));
   return builder.Take();
 }
@@ -51,8 +51,8 @@ Schedule TreeAllreduce(const ReduceShape& shape) {
   Range sum{Space::kInput, 0, bytes};
   int last = kNoStep;
   int mask = 1;
-  // A position whose bit `mask` is set sends its sum to the position without this bit; the others
-  // add the sum of the position with this bit.
+  // A position with bit `mask` sends its sum to the position without the bit. The others add the
+  // sum of the position with the bit.
   for (; mask < shape.size && (shape.self & mask) == 0; mask <<= 1) {
     const int child = shape.self + mask;
     if (child >= shape.size) continue;
@@ -82,12 +82,12 @@ Schedule RingAllreduce(const ReduceShape& shape) {
   const auto pieces_of = [&](int chunk) {
     return Pieces(chunks.Bytes(chunk), shape.element_bytes, shape.piece_bytes);
   };
-  // made[r][i]: the step that received piece i in round r, which is sent on in the next round.
+  // made[r][i]: the step that received piece i in round r. The next round sends the piece.
   std::vector<std::vector<int>> made(rounds);
   const int64_t most = pieces_of(0).count;  // no chunk is larger than the first
   const int64_t turns = most + kRoundLag * (rounds - 1);
   for (int64_t turn = 0; turn < turns; ++turn) {
-    // The rounds before it have no piece left.
+    // Earlier rounds have no piece left.
     const int first = turn < most ? 0 : static_cast<int>((turn - most + kRoundLag) / kRoundLag);
     for (int round = first; round < rounds && turn >= kRoundLag * round; ++round) {
       const int64_t i = turn - kRoundLag * round;

@@ -11,7 +11,7 @@ namespace tfring {
 namespace {
 
 AllreduceOption Flat(int size, int64_t bytes, const Config& config) {
-  // Two ranks that exchange everything send no more than in a ring, with one hop instead of two.
+  // With two ranks an exchange of everything sends no more than a ring, in one hop instead of two.
   const int64_t direct_max = size == 2 ? std::max(config.direct_max_bytes, config.tree_max_bytes)
                                        : config.direct_max_bytes;
   if (bytes <= direct_max && size <= kDirectMaxRanks) {
@@ -93,7 +93,7 @@ std::vector<AllreduceOption> AllreduceOptions(int size, int64_t bytes, const Con
     option.seconds = SecondsOf(LoadOf(option, layout, bytes), network);
   }
   const bool always = config.hierarchical_allreduce == Hierarchy::kAlways;
-  // Stable: of equal ones a flat one, which was always there, and the simpler hierarchical one.
+  // Stable: among equal costs the flat algorithm wins, then the simpler hierarchical one.
   std::stable_sort(options.begin(), options.end(),
                    [always](const AllreduceOption& one, const AllreduceOption& other) {
                      const bool one_flat = one.flat != nullptr;

@@ -5,7 +5,7 @@
 namespace tfring {
 namespace {
 
-// Receives the data from `source` (-1: this rank is the root) in pieces and passes each piece on to
+// Receives the data from `source` (-1: this rank is the root) in pieces, and sends each piece to
 // the `targets` in order.
 Schedule Relay(const char* algorithm, const BroadcastShape& shape, int source,
                const std::vector<int>& targets, int64_t piece_bytes) {
@@ -25,7 +25,7 @@ Schedule Relay(const char* algorithm, const BroadcastShape& shape, int source,
 }  // namespace
 
 Schedule TreeBroadcast(const BroadcastShape& shape) {
-  // Positions as seen from the root.
+  // Positions relative to the root.
   const int self = (shape.self - shape.root + shape.size) % shape.size;
   auto position = [&](int relative) { return (relative + shape.root) % shape.size; };
   int mask = 1;

@@ -15,7 +15,7 @@ std::string NotWhole(const Collective& collective, int64_t bytes) {
          DataTypeName(collective.dtype);
 }
 
-// One of the lists that give a side its size.
+// Checks one of the lists that give a side its size.
 std::string CheckBlocks(const Collective& collective, const std::vector<int64_t>& blocks) {
   if (blocks.size() != collective.members.size()) {
     return std::to_string(blocks.size()) + " blocks for " +
@@ -28,7 +28,7 @@ std::string CheckBlocks(const Collective& collective, const std::vector<int64_t>
   return "";
 }
 
-// The input or the output of one tensor.
+// Checks the input or the output of one tensor.
 std::string CheckSide(const Collective& collective, size_t tensor, const SideLayout& layout,
                       const std::string& side, const void* data, int64_t bytes) {
   if (!layout.used) return "";

@@ -14,7 +14,7 @@ Range Own(const RootedShape& shape, Space space) {
   return {space, 0, shape.block_bytes[shape.self]};
 }
 
-// Calls add(piece) for the pieces of a block, the same on both ranks.
+// Calls add(piece) for the pieces of a block, in the same order on both ranks.
 template <typename Add>
 void ForPieces(const RootedShape& shape, Range whole, Add add) {
   const Pieces pieces(whole.bytes, 1, shape.piece_bytes);

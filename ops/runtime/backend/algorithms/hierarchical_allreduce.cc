@@ -11,17 +11,18 @@
 namespace tfring {
 namespace {
 
-// A stage of a piece is listed so many pieces after the stage before it. Streams keep to the order
-// of the list: so long a piece may take between hosts before others have to wait for it.
+// A stage of a piece is listed this many pieces after the piece's previous stage. Streams keep the
+// order of the list, so a piece has this time between hosts before other pieces have to wait for
+// it.
 constexpr int64_t kStageLag = 8;
-// Several pieces are on their way to be added up at the same time, so that a sum is made from the
-// cache while others travel.
+// Several pieces are received for summation at the same time, so a sum is made from the cache while
+// other pieces travel.
 constexpr size_t kSumsInFlight = 3;
-// Pieces are smaller than those of a ring: several of them are in scratch at a time, and of each
-// part of the data in two phases one travels at a time.
+// Pieces are smaller than those of a ring: several are in scratch at a time, and in two phases one
+// piece of each part travels at a time.
 constexpr int64_t kPiecesPerPiece = 2;
 constexpr int64_t kPiecesPerPieceOfPhases = 4;
-constexpr int64_t kPiecesPerPieceOfHalves = 1;  // which are cut further
+constexpr int64_t kPiecesPerPieceOfHalves = 1;  // they are split further
 
 int StagesBetween(BetweenHosts between, int hosts) {
   if (between == BetweenHosts::kExchange) return 1;
@@ -29,7 +30,7 @@ int StagesBetween(BetweenHosts between, int hosts) {
   return PairingRounds(hosts) * (between == BetweenHosts::kHalving ? 2 : 1);
 }
 
-// A part of the data with one worker on each host.
+// A part of the data, with one worker on each host.
 struct Segment {
   int64_t begin = 0;  // in bytes
   int64_t bytes = 0;
@@ -59,17 +60,17 @@ std::vector<Segment> CutSegments(const ReduceShape& shape, const HostLayout& lay
   return segments;
 }
 
-// Scratch memory for what is received in order to be added up, used again when that has been done.
+// Scratch memory for received contributions, reused when they are added up.
 class SumWindow {
  public:
   SumWindow(ScheduleBuilder* builder, int64_t piece_bytes)
       : builder_(*builder), piece_bytes_(piece_bytes) {}
 
-  // Adds up what `from`, of which `self` is one, contribute to a piece: what this
-  // rank does is `own`.
+  // Adds up the contributions of `from` to a piece. `self` is one of `from`; its contribution is
+  // `own`.
   Contribution Add(const std::vector<Source>& from, int self, const Contribution& own, Range dst,
                    bool finish, int before_output) {
-    // One pass over memory less.
+    // Saves one pass over memory.
     if (from.size() == 2 && from[0].peer == self) {
       const int sum =
           builder_.RecvReduce(from[1].peer, own.range, dst, {own.members, from[1].members}, finish,
@@ -106,7 +107,7 @@ class SumWindow {
   std::vector<int> sums_;  // the steps that make them
 };
 
-// Lists the stages of all pieces, in the same order for all members, and of them the steps of one.
+// Lists the stages of all pieces in the same order for all members, and emits this rank's steps.
 class Weaver {
  public:
   Weaver(const ReduceShape& shape, const HostLayout& layout, const HierarchicalPlan& plan)
@@ -154,14 +155,14 @@ class Weaver {
   }
 
  private:
-  // Consecutive pieces of one segment. In two phases their sums are made on one host.
+  // Consecutive pieces of one segment. In two phases one host makes their sums.
   struct Line {
     std::vector<int> workers;  // by host
-    int target = 0;            // that host
+    int target = 0;            // the host that makes the sums
     int64_t begin = 0;
     Pieces pieces;
-    // By piece: what this rank, as a worker, has made of it so far. With kHalving the range is the
-    // part that this host still adds up, and then what is finished here.
+    // By piece: this rank's result so far, if it is a worker. With kHalving the range is the part
+    // that this host still adds up, and afterwards the finished part.
     std::vector<Contribution> made;
   };
 
@@ -200,7 +201,7 @@ class Weaver {
 
   int Partner(int round) const { return host_ ^ (1 << round); }
 
-  // The worker of a host, with the sum of a group of hosts: those that so many rounds have paired.
+  // Returns the worker of a host, with the sum of the hosts that `rounds` rounds have paired.
   Source WorkerOf(const Line& line, int host, int rounds) const {
     Source source{line.workers[host], 0};
     const int first = host >> rounds << rounds;
@@ -216,15 +217,15 @@ class Weaver {
     return workers;
   }
 
-  // This rank and its partner, in the order of their hosts.
+  // Returns this rank and its partner, in the order of their hosts.
   std::vector<Source> Pair(const Line& line, int round) const {
     const int other = Partner(round);
     return {WorkerOf(line, std::min(host_, other), round),
             WorkerOf(line, std::max(host_, other), round)};
   }
 
-  // Within the host: the inputs go to the worker, which adds them up. The sum may be where the
-  // output is: this part of the input has no other reader.
+  // Within the host: the inputs go to the worker, which adds them up. The sum may overwrite the
+  // output's memory: this part of the input has no other reader.
   void Gather(Line* line, int64_t piece, bool works) {
     const Range input = At(Space::kInput, *line, piece);
     if (!works) {
@@ -237,7 +238,7 @@ class Weaver {
     }
   }
 
-  // Between hosts: the sums go to all other ones of these workers, and all of them add them up.
+  // Between hosts: each worker sends its sum to all the other workers, and all of them add up.
   void Exchange(Line* line, int64_t piece, const std::vector<Source>& workers, bool finish) {
     Contribution& made = line->made[piece];
     if (shape_.rounds_parts) {
@@ -249,7 +250,7 @@ class Weaver {
       if (worker.peer == self_) continue;
       sends.push_back(builder_.Send(worker.peer, made.range, {made.ready}));
     }
-    // The result is written where the sum may be that is sent.
+    // The result may overwrite the sum that is sent.
     made = between_.Add(workers, self_, made, At(Space::kOutput, *line, piece), finish,
                         builder_.Join(sends));
   }
@@ -278,7 +279,7 @@ class Weaver {
     }
   }
 
-  // Of a piece, what a host adds up after so many rounds of halving; all its ranges are nested.
+  // Returns the part of a piece that a host adds up after `rounds` rounds of halving. Ranges nest.
   Range Share(Space space, const Line& line, int64_t piece, int host, int rounds) const {
     const Range all = At(space, line, piece);
     const Slices slices{all.bytes / shape_.element_bytes, shape_.element_bytes, hosts_};
@@ -292,7 +293,8 @@ class Weaver {
     return {space, all.offset + begin, slices.Begin(first + count) - begin};
   }
 
-  // Between hosts: of what this host still adds up, the partner gets one half and sends the other.
+  // Between hosts: the partner gets one half of the part that this host adds up, and sends the
+  // other half.
   void Halve(Line* line, int64_t piece, int round, bool finish) {
     Contribution& made = line->made[piece];
     const Space space = made.range.space;
@@ -304,8 +306,8 @@ class Weaver {
     made = between_.Add(Pair(*line, round), self_, made, sum, finish, kNoStep);
   }
 
-  // Between hosts: what is finished here and there goes to the other one. What arrives replaces
-  // what was sent in Halve: it has been made of that, so all of that was sent.
+  // Between hosts: the finished parts are exchanged. The arriving part replaces the part sent in
+  // Halve: it was made from that part, so that part is sent completely.
   void Double(Line* line, int64_t piece, int round) {
     Contribution& made = line->made[piece];
     const int worker = line->workers[Partner(round)];
@@ -317,7 +319,7 @@ class Weaver {
     made.ready = made.ready == kNoStep ? received : builder_.Join({made.ready, received});
   }
 
-  // Within the host: the result goes from the worker to all others.
+  // Within the host: the worker sends the result to all other ranks.
   void Spread(const Line& line, int64_t piece, bool works) {
     const Range output = At(Space::kOutput, line, piece);
     if (!works) {
@@ -337,7 +339,7 @@ class Weaver {
   std::vector<Source> locals_;
   const int hosts_;
   const HierarchicalPlan plan_;
-  const int stages_;  // between those within the hosts
+  const int stages_;  // between the stages within the hosts
   ScheduleBuilder builder_;
   SumWindow within_;
   SumWindow between_;

@@ -6,11 +6,12 @@
 namespace tfring {
 namespace {
 
-// Of a host of today, in seconds; measured with benchmarks/executor and benchmarks/hosts, rounded.
-constexpr double kLatencyWithin = 2e-6;   // from rank to rank of a host
-constexpr double kMessageBetween = 4e-6;  // a rank is busy with a message over a socket
-constexpr double kMessageWithin = 3e-6;   // the same, over shared memory, where ranks share cores
-constexpr double kBytesPerSecondWithin = 4e9;  // that a rank moves through memory
+// Costs on a present-day host, in seconds: rounded results of benchmarks/executor and
+// benchmarks/hosts.
+constexpr double kLatencyWithin = 2e-6;   // from rank to rank of one host
+constexpr double kMessageBetween = 4e-6;  // CPU time of a rank for a message over a socket
+constexpr double kMessageWithin = 3e-6;   // the same over shared memory, when ranks share cores
+constexpr double kBytesPerSecondWithin = 4e9;  // per rank, through memory
 constexpr int kAllWorkers = 1 << 20;
 
 int Size(const HostLayout& layout) {
@@ -37,7 +38,7 @@ double Smallest(const HostLayout& layout) {
   return least;
 }
 
-// Of a host that sends something from each of its ranks to each rank of other hosts.
+// For a host whose ranks all send to each rank of the other hosts.
 double MostPairs(const HostLayout& layout) {
   double most = 0;
   for (int host = 0; host < layout.hosts(); ++host) {
@@ -122,7 +123,7 @@ HostLoad LoadOf(const HostLayout& layout, int64_t bytes, const HierarchicalPlan&
   HostLoad load;
   AddLoadBetween(plan.between, layout.hosts(), data, &load);
   load.hops_within = others > 0 ? 2 : 0;
-  // One worker's twice, or both of those of a worker and those of a rank that is none.
+  // The two stages of one worker. With several, also those of a rank that is not a worker.
   load.messages_within = 2 * others * (workers > 1 ? 2 : 1);
   load.bytes_within = 2 * others * data * (workers > 1 ? 2 / workers : 1);
   load.bytes_within += 2 * load.bytes_between / workers;
@@ -147,7 +148,7 @@ std::vector<HierarchicalPlan> HierarchicalPlans(const HostLayout& layout) {
   std::vector<HierarchicalPlan> plans = {{BetweenHosts::kExchange, 1},
                                          {BetweenHosts::kExchange, kAllWorkers},
                                          {BetweenHosts::kTwoPhases, kAllWorkers}};
-  // On two hosts pairs are what an exchange is.
+  // On two hosts, pairing is the same as an exchange.
   const int hosts = layout.hosts();
   if (hosts >= 4 && CanPair(hosts)) {
     plans.push_back({BetweenHosts::kDoubling, 1});

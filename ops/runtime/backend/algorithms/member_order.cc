@@ -7,7 +7,7 @@
 namespace tfring {
 namespace {
 
-// Where blocks begin that lie one behind the other, and where the last one ends.
+// Returns the begins of blocks that lie one after another, and the end of the last one.
 std::vector<int64_t> Begins(const std::vector<int64_t>& blocks) {
   std::vector<int64_t> begins(blocks.size() + 1, 0);
   std::partial_sum(blocks.begin(), blocks.end(), begins.begin() + 1);
@@ -62,7 +62,7 @@ void MemberOrder::Apply(const std::vector<int64_t>& blocks, bool of_input, bool 
     const bool listed = (range->space == Space::kInput && of_input) ||
                         (range->space == Space::kOutput && of_output);
     if (!listed || range->bytes == 0) return;
-    // The last block that begins there or before: those in front of it that do, too, are empty.
+    // The last block that begins at or before this offset: any earlier block there is empty.
     const auto behind =
         std::upper_bound(begins_by_place.begin(), begins_by_place.end() - 1, range->offset);
     const auto place = static_cast<size_t>(behind - begins_by_place.begin()) - 1;

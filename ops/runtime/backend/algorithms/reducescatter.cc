@@ -29,7 +29,7 @@ int64_t ReducescatterShape::Begin(int block) const {
   return std::accumulate(block_bytes.begin(), block_bytes.begin() + block, int64_t{0});
 }
 
-// Scratch holds a piece from every other rank at the same time, so that pieces are smaller here.
+// Scratch holds a piece from each other rank at the same time, so the pieces are smaller here.
 Pieces DirectPieces(const ReducescatterShape& shape, int block) {
   const int64_t piece_bytes = std::max(shape.piece_bytes / shape.size(), kSmallestPiece);
   return Pieces(shape.block_bytes[block], shape.element_bytes, piece_bytes);
@@ -78,12 +78,12 @@ Schedule RingReducescatter(const ReducescatterShape& shape) {
   const int right = (shape.self + 1) % n;
   const int left = (shape.self + n - 1) % n;
   const int64_t largest = *std::max_element(shape.block_bytes.begin(), shape.block_bytes.end());
-  // What a round receives, the next one sends: two rounds are in scratch at once.
+  // A round sends what the previous one received, so scratch holds two rounds.
   const int64_t scratch = n > 2 ? builder.AddScratch(2 * largest) : 0;
   auto slot = [&](int round, int64_t bytes) {
     return Range{Space::kScratch, scratch + round % 2 * largest, bytes};
   };
-  std::vector<int> ready;  // by piece: the step that made what this round sends
+  std::vector<int> ready;  // by piece: the step that made the piece this round sends
   std::vector<int> sends;  // by piece: of the latest round
   int last_send = kNoStep;
   for (int round = 0; round < n - 1; ++round) {

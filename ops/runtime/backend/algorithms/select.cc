@@ -35,7 +35,7 @@ std::vector<int64_t> TensorBytes(const Collective& collective) {
   return bytes;
 }
 
-// The blocks of all tensors added up.
+// Returns the blocks of all tensors, added up by member.
 Blocks ByMember(const std::vector<Blocks>& by_tensor, size_t size) {
   Blocks sums(size, 0);
   for (const Blocks& blocks : by_tensor) {
@@ -80,8 +80,7 @@ Schedule SelectReduce(const ReduceShape& shape, int root, const Config& config) 
   return config.deterministic ? TwoPhaseReduce(shape, root) : ChainReduce(shape, root);
 }
 
-// For two or more members. `self`, `root` and `blocks` are positions
-// or places (see OrderOf).
+// For two or more members. `self`, `root` and `blocks` are by position or by place (see OrderOf).
 Schedule SelectAmong(const Collective& collective, int self, int root, const Blocks& blocks,
                      const Config& config, const HostLayout& layout) {
   const size_t members = collective.members.size();
@@ -126,8 +125,8 @@ Schedule SelectAmong(const Collective& collective, int self, int root, const Blo
   return Schedule();
 }
 
-// In which order algorithms that send from one member to the next one go through the members; none:
-// by position. Sums that are made in canonical order keep that of the positions.
+// Returns the order in which algorithms that send from member to member visit the members; none: by
+// position. Sums in canonical order keep the order of the positions.
 std::optional<MemberOrder> OrderOf(const Collective& collective, const Config& config,
                                    const HostLayout& layout) {
   if (layout.hosts() <= 1) return std::nullopt;
@@ -179,7 +178,7 @@ Schedule SelectOfSeveral(const Collective& collective, const Config& config,
 
 Schedule SelectSchedule(const Collective& collective, const Config& config,
                         const HostLayout& layout) {
-  // Rank 0 sends the plan when all members have called the barrier: nothing is left to do.
+  // Rank 0 sends the plan when all members have called the barrier, so nothing is left to do.
   if (collective.kind == CollectiveKind::kBarrier) return ScheduleBuilder("barrier").Take();
   if (collective.members.size() == 1) return CopyOnly(OutputBytes(collective.buffers));
   return SelectOfSeveral(collective, config, layout);

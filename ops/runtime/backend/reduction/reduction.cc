@@ -14,19 +14,19 @@ bool IsFloating(DataType dtype) {
          dtype == DataType::kFloat32 || dtype == DataType::kFloat64;
 }
 
-// The result of scaled inputs is the scaled result.
+// Returns whether scaling the inputs gives the scaled result.
 bool IsHomogeneous(ReduceOp op) {
   return op == ReduceOp::kSum || op == ReduceOp::kAverage || op == ReduceOp::kAdasum;
 }
 
-// A user's factor in the type in which the dtype is multiplied, so that the result has the bits of
-// `tensor * factor`: 16-bit floats are multiplied in float32, integers in double.
+// Rounds a user's factor to the type in which the dtype is multiplied, so that the result has the
+// bits of `tensor * factor`: float32 for 16-bit floats, double for integers.
 double InTypeOf(DataType dtype, double factor) {
   const bool narrow = IsFloating(dtype) && dtype != DataType::kFloat64;
   return narrow ? static_cast<double>(static_cast<float>(factor)) : factor;
 }
 
-// How many halvings make a factor of at most this.
+// Returns how many halvings make a factor of at most `factor`.
 int HalvingsUntil(double factor) {
   int halvings = 0;
   while (halvings < 30 && std::ldexp(1.0, -halvings) > factor) ++halvings;
@@ -67,7 +67,7 @@ Reduction ResolveReduction(const Collective& collective) {
   const bool wide =
       collective.dtype == DataType::kFloat32 || collective.dtype == DataType::kFloat64;
   if (wide && IsHomogeneous(collective.op)) {
-    // One product, rounded once: factors that cancel each other leave no trace.
+    // One product with one rounding: factors that cancel each other have no effect.
     reduction.after.factor = InTypeOf(collective.dtype, collective.prescale * collective.postscale);
   } else {
     reduction.before.factor = InTypeOf(collective.dtype, collective.prescale);

@@ -70,7 +70,7 @@ Sides SidesOf(const Collective& collective) {
     case CollectiveKind::kJoin:
     case CollectiveKind::kAddProcessSet:
     case CollectiveKind::kRemoveProcessSet:
-      break;  // tensors of one size, or none
+      break;  // all tensors have one size, or there are none
   }
   return sides;
 }
@@ -105,7 +105,7 @@ void AddAll(const Collective& collective, const SideLayout& layout, Piece piece_
 void MapBuffers(const Collective& collective, BufferMap* input, BufferMap* output) {
   using Piece = std::pair<char*, int64_t>;
   auto input_of = [](const TensorBuffer& buffer) {
-    // Steps never write to the input space, unless it is the output as well.
+    // Steps never write to the input space, unless the input is also the output.
     return Piece(static_cast<char*>(const_cast<void*>(buffer.input)), buffer.input_bytes);
   };
   auto output_of = [](const TensorBuffer& buffer) {

@@ -6,7 +6,7 @@ namespace {
 constexpr int kBytesBits = 48;
 constexpr uint64_t kBytesMask = (uint64_t{1} << kBytesBits) - 1;
 
-// To be raised with each change of what streams carry, so that two builds of one version find out.
+// Raise this with each change of the streams' format, so that two builds of one version notice it.
 constexpr uint32_t kStreamFormat = 2;
 
 uint64_t Checksum16(const char* text) {

@@ -5,9 +5,9 @@
 namespace tfring {
 namespace {
 
-// A sleep that ends so much too late was none: the process was stopped, or its machine.
+// If a sleep ends this much too late, the process or its machine was stopped.
 constexpr Duration kStopped = kSecond;
-// How long before the limit a rank in trouble gives up: a quarter of it, but not more than this.
+// A rank in trouble gives up before the limit: by a quarter of it, at most this much.
 constexpr Duration kMaxMargin = 5 * kSecond;
 
 }  // namespace

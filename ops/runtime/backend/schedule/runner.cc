@@ -11,11 +11,11 @@ namespace tfring {
 namespace {
 
 constexpr int kMaxPieces = 512;               // iovecs per call
-constexpr int64_t kStagingBytes = 128 << 10;  // a part of the second-level cache
+constexpr int64_t kStagingBytes = 128 << 10;  // fits the second-level cache
 constexpr int64_t kNarrowBytes = 64 << 10;    // the same, for each peer
 
-// True for short steps for which peers wait. Of the others one is executed at a time, so that sends
-// and receives go on in between.
+// True for short steps that peers wait for. Longer steps run one at a time, so that sends and
+// receives continue in between.
 bool RunsAtOnce(StepKind kind) {
   return kind == StepKind::kReduce || kind == StepKind::kJoin || kind == StepKind::kAdasumAdd;
 }
@@ -57,7 +57,7 @@ void ScheduleRunner::Start(const Schedule& schedule, uint64_t sequence,
   }
   for (Lane& lane : sends_) BeginLane(&lane, true);
   for (Lane& lane : recvs_) BeginLane(&lane, false);
-  // They are taken from the back, and the first piece should be the first.
+  // Steps are taken from the back, and the first piece should come first.
   std::reverse(ready_long_.begin(), ready_long_.end());
 }
 
@@ -174,7 +174,7 @@ Result<bool> ScheduleRunner::AdvanceSend(Lane* lane) {
   return *sent > 0;
 }
 
-// What of a narrow send is to be sent next; never empty.
+// Returns the next bytes of a narrow send; never empty.
 struct iovec ScheduleRunner::NextNarrow(Lane* lane, const Step& step) {
   if (narrow_memory_.size() < sends_.size()) narrow_memory_.resize(sends_.size());
   std::vector<char>& memory = narrow_memory_[static_cast<size_t>(lane - sends_.data())];
@@ -206,8 +206,8 @@ Result<int64_t> ScheduleRunner::RecvPlain(Lane* lane, const Step& step) {
   return RecvInto(lane, pieces, count);
 }
 
-// Receives what is missing before the data, and then into pieces[1..count]; pieces[0] is left for
-// the former, which the result does not count.
+// Receives the missing bytes of the header into pieces[0], then data into pieces[1..count]. The
+// result counts only the data.
 Result<int64_t> ScheduleRunner::RecvInto(Lane* lane, struct iovec* pieces, int count) {
   const Rank from = (*members_)[lane->peer];
   const size_t missing = lane->lead_bytes - lane->lead_moved;
@@ -221,7 +221,7 @@ Result<int64_t> ScheduleRunner::RecvInto(Lane* lane, struct iovec* pieces, int c
   return *received - static_cast<int64_t>(of_lead);
 }
 
-// Not OK if the header of a receiving lane has come and is not the one that was expected.
+// An error if the header of a receiving lane has come and differs from the expected one.
 Status ScheduleRunner::CheckHeader(const Lane& lane) const {
   if (lane.lead_moved < sizeof(LaneHeader)) return OkStatus();
   LaneHeader got;
@@ -262,8 +262,8 @@ Result<int64_t> ScheduleRunner::RecvElements(Lane* lane, const Step& step) {
   return received;
 }
 
-// Takes the next `bytes` of a step, which `lane->moved` does not count yet. A stream may end a
-// part within an element: its beginning is kept in `lane->carry`, which `lane->moved` counts.
+// Takes the next `bytes` of a step, which `lane->moved` does not count yet. A stream may end a part
+// within an element: `lane->carry` keeps the element's first bytes, and `lane->moved` counts them.
 void ScheduleRunner::TakeReceived(Lane* lane, const Step& step, const char* data, int64_t bytes) {
   const int64_t element = executor_->ElementBytes(step);
   int64_t combined = lane->moved - lane->carried;

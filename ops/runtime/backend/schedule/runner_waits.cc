@@ -1,4 +1,4 @@
-// How a ScheduleRunner waits: what for, for how long, and what it says of that.
+// How a ScheduleRunner waits, and what it reports about its waits.
 #include <utility>
 #include <vector>
 
@@ -42,12 +42,12 @@ void ScheduleRunner::FillWaitSet() {
   for (const Lane& lane : sends_) {
     const Rank peer = (*members_)[lane.peer];
     if (HeadReady(lane)) wait_set_.writable.push_back(peer);
-    // What has been handed over is not there yet. A peer that has it all may close the stream.
+    // The sent bytes have not arrived yet. A peer that has all its bytes may close the stream.
     if (!Finished(lane) || transport_->Unacknowledged(peer)) wait_set_.watched.push_back(peer);
   }
 }
 
-// Notes the first stream that a ready step needs; a receive rather than a send.
+// Notes the first stream that a ready step needs. Receives come before sends.
 void ScheduleRunner::MarkWait(TimePoint now) {
   if (marks_ == nullptr) return;
   for (const std::vector<Lane>* lanes : {&recvs_, &sends_}) {
@@ -66,7 +66,7 @@ void ScheduleRunner::MarkWait(TimePoint now) {
 Status ScheduleRunner::CheckProgress() {
   const TimePoint now = MonotonicNow();
   if (!watch_.Due(now)) return OkStatus();
-  // The stream may have moved just now, while this thread was late.
+  // The stream may have moved while this thread was late.
   Result<bool> moved = Advance();
   if (!moved.ok()) return moved.status();
   if (*moved || (done() && !transport_->Sending())) return OkStatus();
@@ -84,11 +84,11 @@ std::vector<ScheduleRunner::Wait> ScheduleRunner::Waits() const {
     if (HeadReady(lane)) {
       wait.bytes = StepBytes(schedule_->steps[lane.steps[lane.head]]) - lane.moved;
     }
-    // All steps are done, and the transport still has what was sent last.
+    // All steps are done, and the transport still holds the last sent bytes.
     if (done() && !receives && transport_->Unacknowledged(wait.peer)) {
       wait.bytes = StepBytes(schedule_->steps[lane.steps.back()]);
     }
-    // Of a stream that carries both ways, the direction without a step says nothing more.
+    // On a stream that carries both ways, the direction without a step adds nothing.
     if (wait.bytes > 0 || !wait.trouble.empty()) waits.push_back(std::move(wait));
   };
   for (const Lane& lane : recvs_) add(lane, true);

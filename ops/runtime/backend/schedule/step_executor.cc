@@ -10,7 +10,7 @@ static_assert(sizeof(AdasumDots) == kAdasumDotsBytes);
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
-constexpr int64_t kWidenedElements = 2048;  // a part of the first-level cache
+constexpr int64_t kWidenedElements = 2048;  // fits the first-level cache
 
 }  // namespace
 
@@ -25,7 +25,7 @@ void StepExecutor::Prepare(const Collective& collective, const Schedule& schedul
   reduction_ = reduction;
   wire_ = FindReduceKernels(schedule.wire)->wire;
   element_bytes_ = reduction.kernels != nullptr ? DataTypeSize(collective.dtype) : 1;
-  // Before the inputs are scaled, perhaps where they are.
+  // Check before the inputs are scaled, which may happen in place.
   const bool once = check_values_ && reduction.before.identity() &&
                     InputBytesRead(schedule) == InputBytes(collective.buffers);
   values_.Start(collective, check_values_ ? reduction : Reduction(), once);
@@ -43,7 +43,7 @@ void StepExecutor::LookAt(const Range& range) {
 
 void StepExecutor::ApplyScaleBefore(const Collective& collective) {
   if (collective.kind != CollectiveKind::kAllreduce) {
-    // There is no output of the size of the input to scale into.
+    // No output of the input's size exists to scale into.
     const int64_t bytes = input_.bytes();
     scaled_memory_.resize(static_cast<size_t>(bytes));
     for (int64_t done = 0, part = 0; done < bytes; done += part) {
@@ -204,7 +204,7 @@ void StepExecutor::CombineByDots(const Step& step) {
 }
 
 void StepExecutor::Execute(const Step& step) {
-  // Before it may be overwritten, and so that it is in the cache afterwards.
+  // Check before the next step may overwrite it; this also brings it into the cache.
   LookAt(step.src);
   LookAt(step.src2);
   if (step.kind == StepKind::kReduce) Combine(step);
