@@ -1,4 +1,4 @@
-// What libtfring_cuda.so offers to the runtime.
+// The interface of libtfring_cuda.so for the runtime.
 #include <memory>
 #include <string>
 #include <system_error>
@@ -14,7 +14,7 @@
 namespace tfring {
 namespace {
 
-// No driver is loaded before there is a stream, and no NCCL before there is a collective for it.
+// Loads the driver with the first stream, and NCCL with the first collective for it.
 class GpuDevices final : public Devices {
  public:
   explicit GpuDevices(const DeviceOptions& options)

@@ -50,7 +50,7 @@ Result<std::shared_ptr<CudaDevice>> CudaDevice::Of(std::shared_ptr<const CudaDri
 CudaDevice::CudaDevice(std::shared_ptr<const CudaDriver> driver, CuContext context)
     : driver_(std::move(driver)), context_(context) {}
 
-// A broken context frees nothing, and its owner ends it with the process.
+// A broken context frees nothing; its owner ends it with the process.
 CudaDevice::~CudaDevice() {
   if (!broken_.ok()) return;
   const ScopedContext current(this);
@@ -86,7 +86,7 @@ Status CudaDevice::ReadFacts() {
   return OkStatus();
 }
 
-// The driver has no attribute for it: "NVIDIA A100-SXM4-40GB MIG 1g.5gb".
+// The driver has no attribute for MIG; the name shows it: "NVIDIA A100-SXM4-40GB MIG 1g.5gb".
 bool CudaDevice::mig() const { return name_.find(" MIG ") != std::string::npos; }
 
 Result<CuStream> CudaDevice::MakeStream() {

@@ -15,8 +15,8 @@ namespace tfring {
 
 class CudaDevice;
 
-// An event of a device, without timing. It returns to the device's pool when it is destroyed, on
-// any thread, and may be recorded any number of times.
+// An event of a device, without timing. Its destructor returns it to the device's pool, on any
+// thread. It may be recorded repeatedly.
 class CudaEvent {
  public:
   CudaEvent(std::shared_ptr<CudaDevice> device, CuEvent event);
@@ -25,8 +25,8 @@ class CudaEvent {
   CudaEvent& operator=(const CudaEvent&) = delete;
 
   CuEvent get() const { return event_; }
-  // Whether it is over for the device: it has happened, or the device is broken. False if the
-  // driver does not say. Does not block.
+  // Returns whether the event has happened, or the device is broken. False if the driver does not
+  // say. Does not block.
   bool Happened() const;
 
  private:
@@ -34,11 +34,11 @@ class CudaEvent {
   const CuEvent event_;
 };
 
-// One GPU as this process uses it: the framework's context, what the GPU is, and streams and events
-// of our own in that context. Streams live as long as this. Thread-safe.
+// One GPU as this process uses it: the framework's context, the GPU's properties, and our streams
+// and events in that context. Streams live as long as this object. Thread-safe.
 class CudaDevice : public std::enable_shared_from_this<CudaDevice> {
  public:
-  // The device of a context that stays valid as long as this.
+  // Returns the device of a context that stays valid as long as this object.
   static Result<std::shared_ptr<CudaDevice>> Of(std::shared_ptr<const CudaDriver> driver,
                                                 CuContext context);
   ~CudaDevice();
@@ -51,25 +51,25 @@ class CudaDevice : public std::enable_shared_from_this<CudaDevice> {
   int ordinal() const { return ordinal_; }                  // in this process
   const std::string& uuid() const { return uuid_; }         // "GPU-" and 32 digits in five groups
   const std::string& bus_id() const { return bus_id_; }     // "0000:07:00.0"
-  bool mig() const;                                         // a part of a card
+  bool mig() const;                                         // an instance of a card
   const std::string& name() const { return name_; }         // "NVIDIA H100 80GB HBM3"
   int compute_capability() const { return capability_; }    // 90: sm_90
   int multiprocessors() const { return multiprocessors_; }  // SMs
 
-  // A new stream of the highest priority that does not wait for the default stream.
+  // Returns a new stream with the highest priority. It does not wait for the default stream.
   Result<CuStream> MakeStream();
 
   Result<std::shared_ptr<CudaEvent>> TakeEvent();
-  // An event that happens once all that is on `stream` now has happened.
+  // Returns an event that happens once all present work on `stream` is done.
   Result<std::shared_ptr<CudaEvent>> Record(CuStream stream);
 
-  // Device memory that returns to a pool of this device with the pointer. For what is rare: pools
-  // are not bounded.
+  // Returns device memory; destroying the pointer returns it to a pool of this device. For rare
+  // use: the pools are not bounded.
   Result<std::shared_ptr<void>> Scratch(int64_t bytes);
 
-  // As CudaDriver::Check, with the device in the text; remembers sticky errors.
+  // As CudaDriver::Check, with the device in the text. Remembers sticky errors.
   Status Check(CuResult result, const char* doing);
-  // Not ok after a sticky error: the first one.
+  // Returns the first sticky error, or ok.
   Status broken() const;
 
  private:
@@ -91,11 +91,11 @@ class CudaDevice : public std::enable_shared_from_this<CudaDevice> {
   mutable std::mutex mutex_;  // guards the four below
   Status broken_;
   std::vector<CuStream> streams_;
-  std::vector<CuEvent> events_;  // that nobody uses
+  std::vector<CuEvent> events_;  // free events
   std::multimap<size_t, CuDevicePtr> scratch_;
 };
 
-// Makes the device's context the current one of this thread, and puts back what was there before.
+// Makes the device's context current on this thread, and later restores the previous one.
 class ScopedContext {
  public:
   explicit ScopedContext(CudaDevice* device);

@@ -12,8 +12,8 @@ namespace tfring {
 
 // CollectiveBackend::progress of a backend on devices. The value grows with each step. While
 // collectives are open it also grows with the time since the last step, for at most `patience`: a
-// device that first computes earlier work of the framework, here or on a peer, looks like one that
-// hangs. Thread-safe.
+// device that first runs earlier work of the framework, here or on a peer, looks like a hanging
+// one. Thread-safe.
 class DeviceProgress {
  public:
   explicit DeviceProgress(Duration patience) : patience_(patience) {}

@@ -37,7 +37,7 @@ DeviceWaiter::~DeviceWaiter() {
     all_ran = wakeup_->expected == 0;
   }
   if (all_ran) return;
-  // A host function may run later than the work it waits for, or never.
+  // A host function may run after the work it waits for, or never.
   if (device_->broken().ok()) KeepForever(device_);
   KeepForever(wakeup_);
 }
@@ -65,7 +65,7 @@ void DeviceWaiter::Add(CuStream stream, Wait wait) {
     first = ++open_ == 1;
   }
   const bool launched = event != nullptr && LaunchWakeup(stream, *event).ok();
-  // While nothing is open the thread sleeps without a limit; without a host function it has to look
+  // While nothing is open the thread sleeps without a limit. Without a host function it must look
   // now.
   if (first || !launched) Wake();
 }
@@ -102,7 +102,7 @@ Status DeviceWaiter::LaunchWakeup(CuStream stream, const CudaEvent& event) {
   return launched;
 }
 
-// On a thread of the driver, on which CUDA must not be called.
+// Runs on a thread of the driver, which must not call CUDA.
 void DeviceWaiter::OnDevice(void* wakeup) {
   Wakeup* const self = static_cast<Wakeup*>(wakeup);
   std::lock_guard<std::mutex> lock(self->mutex);
@@ -149,7 +149,7 @@ bool DeviceWaiter::Finished(const Wait& wait, DeviceOutcome* outcome) {
     return true;
   }
   if (!wait.failure.ok()) {
-    // It is not known how far the device is with what was there before the failure.
+    // The device may still run the work that came before the failure.
     *outcome = {wait.failure, true};
     return true;
   }
@@ -169,8 +169,8 @@ bool DeviceWaiter::Finished(const Wait& wait, DeviceOutcome* outcome) {
   return true;
 }
 
-// Only this thread takes waits out, so that the first of each lane stays where it is while the
-// driver is asked without the lock.
+// Only this thread removes waits, so the first wait of each lane stays in place while the thread
+// asks the driver without the lock.
 std::vector<DeviceWaiter::Ended> DeviceWaiter::Collect() {
   std::vector<CuStream> streams;
   {
@@ -203,7 +203,7 @@ void DeviceWaiter::Loop() {
   while (true) {
     Sleep();
     for (Ended& end : Collect()) {
-      // A device that may still come by the event must not find it recorded for something else.
+      // The device may still reach the event, so the event must not be reused yet.
       if (end.outcome.in_use) KeepUntil(std::move(end.wait.event), std::move(end.wait.keeps));
       end.wait.keeps.reset();
       end.wait.then(end.outcome);

@@ -20,7 +20,7 @@
 namespace tfring {
 
 // How a wait for a device has ended. If `in_use`, the device may still read and write the memory of
-// the work, which must not be used again.
+// the work, and nobody may use it again.
 struct DeviceOutcome {
   Status status;
   bool in_use = false;
@@ -35,37 +35,37 @@ class DeviceWaiter {
  public:
   using Then = std::function<void(const DeviceOutcome&)>;
 
-  // Starts the thread; throws std::system_error if there is none.
+  // Starts the thread. Throws std::system_error if the system cannot start one.
   explicit DeviceWaiter(std::shared_ptr<CudaDevice> device);
   ~DeviceWaiter();
   DeviceWaiter(const DeviceWaiter&) = delete;
   DeviceWaiter& operator=(const DeviceWaiter&) = delete;
 
-  // Calls `then` when the work now on `stream` is done: exactly once, on the waiter's thread, even
-  // if this call fails. `then` must not block. Use each stream from one thread at a time. `keeps`
-  // is memory that the device uses: released before `then`, or when the device has finished with
-  // it, even if that is after this waiter's end.
+  // Calls `then` when the present work on `stream` is done: exactly once, on the waiter's thread,
+  // even if this call fails. `then` must not block. Use each stream from one thread at a time. The
+  // device uses the memory `keeps`. It is released before `then`, or when the device has finished
+  // with it, even after this waiter's end.
   void After(CuStream stream, Then then, std::shared_ptr<void> keeps = nullptr);
-  // The same for an event that has just been recorded on `stream`.
+  // As above, for an event that was just recorded on `stream`.
   void After(CuStream stream, std::shared_ptr<CudaEvent> event, Then then);
 
-  // Waits that are open at `deadline`, and later ones, end with `why`, as DeviceOutcome::in_use.
-  // The first call counts.
+  // Ends waits that are open at `deadline`, and later ones, with `why` and DeviceOutcome::in_use.
+  // Only the first call has an effect.
   void EndBy(TimePoint deadline, Status why);
 
-  // How often the thread woke from sleep.
+  // Returns how often the thread woke from sleep.
   int64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
 
  private:
   struct Wait {
-    std::shared_ptr<CudaEvent> event;  // null: never recorded, because of `failure`
+    std::shared_ptr<CudaEvent> event;  // null: not recorded, because of `failure`
     Status failure;
     Then then;
     std::shared_ptr<void> keeps;
   };
   struct Lane {
     CuStream side = nullptr;
-    std::deque<Wait> waits;  // in the order in which they happen
+    std::deque<Wait> waits;  // in the order in which their events happen
   };
   struct Ended {
     Wait wait;
@@ -76,7 +76,7 @@ class DeviceWaiter {
     std::mutex mutex;  // guards the rest
     std::condition_variable changed;
     bool set = false;
-    int64_t expected = 0;  // host functions launched that have not run
+    int64_t expected = 0;  // launched host functions that have not run
   };
 
   void Add(CuStream stream, Wait wait);
@@ -99,7 +99,7 @@ class DeviceWaiter {
   std::optional<std::pair<TimePoint, Status>> limit_;
   bool stopping_ = false;
 
-  std::thread thread_;  // last, because it uses the rest
+  std::thread thread_;  // last, because the thread uses the rest
 };
 
 }  // namespace tfring

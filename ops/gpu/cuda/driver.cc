@@ -7,7 +7,7 @@
 namespace tfring {
 namespace {
 
-// The symbols of one library, until one is missing.
+// Looks up symbols of one library until one is missing.
 class Symbols {
  public:
   explicit Symbols(void* handle) : handle_(handle) {}
@@ -113,13 +113,13 @@ Status CudaDriver::Check(CuResult result, const char* doing, const std::string& 
 bool CudaDriver::Sticky(CuResult result) {
   switch (result) {
     case 4:    // deinitialized
-    case 214:  // an uncorrectable error of memory
-    case 220:  // an uncorrectable error of NVLink
+    case 214:  // uncorrectable memory error
+    case 220:  // uncorrectable NVLink error
     case 226:  // the GPU contained an error by ending the context
     case 700:  // illegal address
     case 702:  // a kernel ran into the time limit
-    case 709:  // the context is destroyed
-    case 710:  // an assertion in a kernel
+    case 709:  // context destroyed
+    case 710:  // assertion in a kernel
     case 714:  // hardware stack error
     case 715:  // illegal instruction
     case 716:  // misaligned address

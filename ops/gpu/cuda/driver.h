@@ -10,7 +10,8 @@
 
 namespace tfring {
 
-// What is used of the CUDA driver API, declared here because the build has no CUDA headers.
+// The part of the CUDA driver API that tfring uses, declared here because the build has no CUDA
+// headers.
 using CuResult = int;
 using CuDevice = int;
 using CuContext = struct CuContextObject*;
@@ -28,7 +29,7 @@ inline constexpr CuResult kCudaSuccess = 0;
 inline constexpr CuResult kCudaOutOfMemory = 2;
 inline constexpr CuResult kCudaNotReady = 600;
 
-// The functions of the driver, each named as there without "cu" and version suffix.
+// The functions of the driver, with the driver's names without "cu" and version suffix.
 struct CudaFunctions {
   CuResult (*Init)(unsigned flags);
   CuResult (*DriverGetVersion)(int* version);
@@ -72,23 +73,23 @@ struct CudaFunctions {
                            unsigned shared_bytes, CuStream, void** parameters, void** extra);
 };
 
-// The CUDA driver, found at run time: a machine without it runs the same build. Immutable and
-// thread-safe. The library stays loaded until the process ends, because its threads may run on.
+// The CUDA driver, found at run time, so that machines without it run the same build. Immutable and
+// thread-safe. The library stays loaded until the process ends, because its threads may still run.
 class CudaDriver {
  public:
-  // `library` is what dlopen gets. Unavailable, with one sentence, if there is no such library, if
-  // it lacks a function or if it cannot be initialized (no GPU, say).
+  // `library` is the argument of dlopen. Unavailable, with one sentence, if there is no such
+  // library, if it lacks a function, or if it cannot be initialized (without a GPU, for example).
   static Result<std::shared_ptr<const CudaDriver>> Load(const std::string& library);
 
   const CudaFunctions& cu() const { return functions_; }
 
-  // Ok for success; else ResourceExhausted when memory ran out and Internal for all else: "copying
+  // Ok for success, ResourceExhausted if memory ran out, Internal for all other results: "copying
   // from the GPU failed: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal ...". `doing` is "copying
-  // from the GPU", `where` the GPU or nothing. After a sticky error it says that this process has
-  // to end.
+  // from the GPU"; `where` names the GPU or is empty. After a sticky error the text says that this
+  // process has to end.
   Status Check(CuResult result, const char* doing, const std::string& where = "") const;
 
-  // Whether the error ends the context: all work of it is lost, and every later call fails.
+  // Returns whether the error ends the context: all its work is lost, and every later call fails.
   static bool Sticky(CuResult result);
 
  private:

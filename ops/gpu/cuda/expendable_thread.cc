@@ -21,7 +21,7 @@
 namespace tfring {
 namespace {
 
-std::atomic<int> running{0};  // expendable threads of the process
+std::atomic<int> running{0};  // number of expendable threads in the process
 
 struct Ending {
   std::mutex mutex;  // guards left
@@ -29,7 +29,7 @@ struct Ending {
   size_t left = 0;
 };
 
-// Called by exit(), before everything that was registered earlier.
+// exit() calls this before everything that was registered earlier.
 void EndAtOnce(int code, void* /*argument*/) {
   if (running == 0) return;
   (void)FlushLog(kSecond);
@@ -57,7 +57,7 @@ Status StartExpendable(std::function<void()> work) {
 }
 
 void LeaveAlone() {
-  // Late, because what is registered last is called first.
+  // Register late: exit() calls the last registered function first.
   static std::once_flag once;
   std::call_once(once, [] { (void)on_exit(&EndAtOnce, nullptr); });
 }
@@ -69,7 +69,7 @@ Status RunAllWithin(Duration limit, const std::string& what,
   for (std::function<void()>& work : works) {
     TFRING_RETURN_IF_ERROR(StartExpendable([ending, work = std::move(work)]() mutable {
       work();
-      work = nullptr;  // what it owns goes before it counts as ended
+      work = nullptr;  // destroy its objects before it counts as ended
       std::lock_guard<std::mutex> lock(ending->mutex);
       --ending->left;
       ending->changed.notify_all();

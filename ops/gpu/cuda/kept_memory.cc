@@ -33,7 +33,7 @@ class KeptMemory {
     said_ = true;
     kept_.push_back({std::move(event), std::move(memory)});
     if (running_) return;
-    running_ = StartExpendable([this] { Loop(); }).ok();  // if not, the next one tries again
+    running_ = StartExpendable([this] { Loop(); }).ok();  // on failure the next call tries again
     LeaveAlone();
   }
 
@@ -52,7 +52,7 @@ class KeptMemory {
         std::lock_guard<std::mutex> lock(mutex_);
         all.swap(kept_);
       }
-      // Outside the lock: frees memory of the framework.
+      // Freed outside the lock: this is the framework's memory.
       std::vector<Kept> left;
       for (Kept& one : all) {
         if (!one.event->Happened()) left.push_back(std::move(one));
@@ -67,7 +67,7 @@ class KeptMemory {
 
   std::mutex mutex_;  // guards the rest
   std::vector<Kept> kept_;
-  bool running_ = false;  // the thread
+  bool running_ = false;  // the thread runs
   bool said_ = false;
 };
 
@@ -79,7 +79,7 @@ void KeepUntil(std::shared_ptr<CudaEvent> event, std::shared_ptr<void> memory) {
 }
 
 void KeepForever(std::shared_ptr<void> kept) {
-  static std::mutex* const mutex = new std::mutex();  // guards all
+  static std::mutex* const mutex = new std::mutex();  // guards everything
   static auto* const all = new std::vector<std::shared_ptr<void>>();
   std::lock_guard<std::mutex> lock(*mutex);
   all->push_back(std::move(kept));

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kSmallest = 4096;
 
-// Up to one eighth more, so that few sizes occur and large blocks waste little.
+// Rounds up by at most one eighth, so that there are few sizes and large blocks waste little.
 size_t RoundUp(size_t bytes) {
   size_t power = kSmallest;
   while (power < bytes) power *= 2;
@@ -64,7 +64,7 @@ Result<void*> PinnedMemory::Allocate(size_t size) {
   return block;
 }
 
-// Frees blocks that nobody uses until `size` more bytes fit into the limit. False if there is none.
+// Frees unused blocks until `size` more bytes fit into the limit. False if no block is unused.
 bool PinnedMemory::MakeRoom(size_t size) {
   std::multimap<size_t, void*> unused;
   {

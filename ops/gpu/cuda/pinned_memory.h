@@ -11,23 +11,22 @@
 
 namespace tfring {
 
-// CPU memory that a device can copy from and to while host threads do something else: blocks of
-// rounded sizes, which are used again and freed at the end. Blocks keep the pool, so it may go
-// first. Thread-safe; Take calls the driver.
+// CPU memory that a device can copy from and to while host threads do other work. Blocks have
+// rounded sizes, are reused, and are freed at the end. Blocks keep the pool alive. Thread-safe;
+// Take calls the driver.
 class PinnedMemory : public std::enable_shared_from_this<PinnedMemory> {
  public:
-  // At most `limit` bytes are kept for later. A block is given beyond it while the system has
-  // memory.
+  // Keeps at most `limit` bytes for reuse. Take goes beyond the limit while the system has memory.
   PinnedMemory(std::shared_ptr<CudaDevice> device, int64_t limit);
   ~PinnedMemory();
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;
 
-  // A block of at least `bytes`, which returns to the pool with the pointer, on any thread.
-  // ResourceExhausted names the size.
+  // Returns a block of at least `bytes`; destroying the pointer returns it to the pool, on any
+  // thread. ResourceExhausted names the size.
   Result<std::shared_ptr<void>> Take(int64_t bytes);
 
-  // Bytes that were allocated, in use or not.
+  // Returns the allocated bytes, in use or not.
   int64_t allocated() const;
 
  private:

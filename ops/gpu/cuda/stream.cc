@@ -56,7 +56,7 @@ Status CudaStream::WaitForResults() {
 CudaDevices::CudaDevices(std::string library, DeviceRule rule)
     : library_(std::move(library)), rule_(std::move(rule)) {}
 
-// Under `mutex_`. A driver that could not be loaded is not tried again.
+// Call this under `mutex_`. Does not retry a driver that could not be loaded.
 Result<std::shared_ptr<const CudaDriver>> CudaDevices::Driver() {
   if (driver_ == nullptr && unavailable_.ok()) {
     Result<std::shared_ptr<const CudaDriver>> loaded = CudaDriver::Load(library_);

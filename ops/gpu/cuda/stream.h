@@ -14,16 +14,16 @@
 
 namespace tfring {
 
-// Whether this rank can run such a collective between devices. Any thread; must not block.
+// Returns whether this rank can run such a collective between devices. Any thread; must not block.
 using DeviceRule = std::function<bool(CollectiveKind, DataType, ReduceOp)>;
 
-// A stream of the framework as one call sees it, see DeviceStream. One event is recorded again by
-// each MarkReady.
+// A framework stream as one call sees it, see DeviceStream. Each MarkReady records the same event
+// again.
 class CudaStream final : public DeviceStream {
  public:
   CudaStream(std::shared_ptr<CudaDevice> device, CuStream framework, DeviceRule rule);
 
-  // The stream of a call; there is no other implementation.
+  // Returns the stream of a call; DeviceStream has no other implementation.
   static CudaStream& Of(const DeviceCall& call) { return static_cast<CudaStream&>(*call.stream); }
 
   bool RunsOnDevice(CollectiveKind kind, DataType dtype, ReduceOp op) const override;
@@ -37,7 +37,7 @@ class CudaStream final : public DeviceStream {
   // Makes `ours` wait for MarkReady's event: work put on `ours` from now on starts when the call's
   // memory may be used.
   Status LetWait(CuStream ours) const;
-  // The results will be there after `event`. Before kLaunched.
+  // The results are there after `event`. Call this before kLaunched.
   void SetResults(std::shared_ptr<CudaEvent> event) { results_ = std::move(event); }
 
  private:
@@ -48,10 +48,9 @@ class CudaStream final : public DeviceStream {
   std::shared_ptr<CudaEvent> results_;
 };
 
-// The devices of a process, found by the streams that the framework hands over. Loads the driver
-// with the first stream, not before. A rank's own device is that of its first stream; what has
-// tensors on others does not run on a device. Thread-safe; devices live as long as anybody uses
-// them.
+// The devices of a process, found by the streams that the framework passes. Loads the driver with
+// the first stream. A rank's device is that of its first stream; calls with tensors on another
+// device do not run on a device. Thread-safe. A device lives as long as anything uses it.
 class CudaDevices {
  public:
   // `library` as in CudaDriver::Load.

@@ -12,7 +12,7 @@ namespace {
 
 using Kind = NcclCall::Kind;
 
-// NCCL is through with a group in microseconds, with a communicator in seconds.
+// NCCL finishes a group in microseconds, a communicator in seconds.
 class Pause {
  public:
   void operator()() {
@@ -40,7 +40,7 @@ Status NcclCommunicator::Check(NcclResult result, const std::string& what) {
   return NcclStatus(*library_, result, what + " of " + RanksText(members_), handle_);
 }
 
-// Waits until NCCL is through with what it has begun.
+// Waits until NCCL has finished the operation it began.
 Status NcclCommunicator::Finish(NcclResult result, const std::string& what, TimePoint deadline) {
   Pause pause;
   while (true) {

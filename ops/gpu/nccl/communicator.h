@@ -17,13 +17,13 @@
 
 namespace tfring {
 
-// Where a place of a program is on the device.
+// Returns the device address of a place in a program.
 using PlaceResolver = std::function<void*(const NcclPlace&)>;
 
-// A communicator of NCCL that does not block: calls return at once and are asked about until they
-// are through. One thread uses it; Abort may be called from another one, after which the first must
-// not use it any more: `stop` is set before and makes the first return. Its handle is given up with
-// Abort or Destroy, never by the destructor.
+// A non-blocking NCCL communicator: calls return at once, and this class polls until they have
+// finished. One thread uses it. Another thread may call Abort after it has set `stop`, which makes
+// the first thread return; the first thread must not use the communicator afterwards. Abort or
+// Destroy gives up the handle; the destructor does not.
 class NcclCommunicator {
  public:
   // `stop` outlives this.
@@ -31,23 +31,23 @@ class NcclCommunicator {
                    const std::atomic<bool>* stop);
 
   // All members call this; returns when they have found each other. DeadlineExceeded after `limit`.
-  // The device's context is current, here and in what follows.
+  // The device's context must be current in this and all later calls.
   Status Init(const NcclUniqueId& id, int self, Duration limit);
 
-  // Enqueues the calls of a program, as one group.
+  // Enqueues the NCCL calls of a program as one group.
   Status Enqueue(const NcclProgram& program, const PlaceResolver& at, CudaStreamHandle stream);
 
-  // What NCCL has noticed since: ok while all is well.
+  // Returns an error that NCCL has noticed since the last call, or ok.
   Status AsyncError();
 
-  // Ends what the device does for this communicator and frees it. May hang where NCCL does.
+  // Ends the device's work for this communicator and frees it. May hang if NCCL hangs.
   void Abort();
-  // The orderly end: waits for its collectives and for the other members. Without effect if that
-  // takes until `deadline` or fails.
+  // Ends in order: waits for the communicator's collectives and for the other members. Has no
+  // effect if it fails or does not finish by `deadline`.
   Status Destroy(TimePoint deadline);
 
   const std::vector<Rank>& members() const { return members_; }
-  // Whether NCCL has said that another member failed.
+  // Returns whether NCCL has reported the failure of another member.
   bool lost_peer() const { return lost_peer_; }
 
  private:

@@ -13,32 +13,33 @@
 
 namespace tfring {
 
-// Which collectives are in flight, so that each ends once, whoever ends it: the launch thread, the
-// waiter for the device, or an abort that cannot wait for either. After a failure all end with it.
-// `patience` as in DeviceProgress. Thread-safe; calls the sink with its lock held.
+// The collectives in flight. Each ends once, by the launch thread, by the waiter for the device, or
+// by an abort that cannot wait for either. After a failure all end with it. `patience` as in
+// DeviceProgress. Thread-safe; calls the sink with its lock held.
 class FlightTable {
  public:
   FlightTable(CompletionSink sink, Duration patience)
       : sink_(std::move(sink)), progress_(patience) {}
 
   void Add(const Collective& collective);
-  // Something else reports on it from here on. False if it has ended.
+  // Another component reports its end from now on. False if it has ended.
   bool Release(uint64_t sequence);
   void Launched(uint64_t sequence);
-  // No effect if it has ended.
+  // Has no effect if it has ended.
   void End(uint64_t sequence, Completion completion);
 
-  // How all end from now on. The first failure counts, except that `abort` replaces another.
+  // Makes all later ends use `failure`. The first failure counts, except that `abort` replaces
+  // another.
   void Fail(Completion failure, bool abort);
   // Ends the collective although the device may still work on it. Nobody waits for the device, so
   // the memory of its calls is kept for ever.
   void Abandon(uint64_t sequence);
-  // Ends all that is in flight, and what comes, with the failure. The launch thread or the waiter
-  // for the device still holds the memory of the calls.
+  // Ends all collectives in flight, and all later ones, with the failure. The launch thread or the
+  // waiter for the device still holds the memory of the calls.
   void EndAll();
 
-  bool flying() const;   // something has not ended
-  int launched() const;  // and not ended
+  bool flying() const;   // some collective has not ended
+  int launched() const;  // launched and not ended
   int64_t progress() const { return progress_.value(); }
   std::optional<Completion> failure() const;
 

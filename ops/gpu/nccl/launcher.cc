@@ -26,7 +26,7 @@ NcclLauncher::NcclLauncher(std::shared_ptr<CudaDevice> device, CuStream stream,
       stream_(stream),
       pack_(device_, std::make_shared<PinnedMemory>(device_, kPinnedBytes), images) {}
 
-// The memory that is replaced is still used by what was launched before, which holds it.
+// Earlier launches still use the old memory, and they hold it.
 Status NcclLauncher::ReserveScratch(int64_t bytes) {
   if (bytes <= scratch_bytes_) return OkStatus();
   Result<std::shared_ptr<void>> memory = device_->Scratch(bytes);

@@ -14,7 +14,7 @@
 
 namespace tfring {
 
-// Puts programs on the one stream that carries all collectives of this rank. Because it is one
+// Enqueues programs on the one stream that carries all collectives of this rank. Because it is one
 // stream, consecutive collectives may use the same scratch memory. For the launch thread.
 class NcclLauncher {
  public:
@@ -26,13 +26,14 @@ class NcclLauncher {
   CuStream stream() const { return stream_; }
   NcclAbilities abilities() const { return {pack_.status().ok()}; }
 
-  // Everything of a collective: it waits for the framework's streams, runs the program, and tells
-  // early calls after which event their results are there. Does not wait for the device. After an
-  // error a part of it may be on the stream. `communicator` may be null if there are no calls.
+  // Launches a whole collective: waits for the framework's streams, runs the program, and gives
+  // early calls the event after which their results are there. Does not wait for the device. After
+  // an error, part of it may be on the stream. `communicator` may be null if there are no NCCL
+  // calls.
   Status Launch(const Collective& collective, const NcclProgram& program,
                 NcclCommunicator* communicator);
 
-  // What the device uses for collectives launched so far, besides their buffers.
+  // Returns the device memory of launched collectives, besides their buffers.
   std::shared_ptr<void> scratch() const { return scratch_; }
 
  private:

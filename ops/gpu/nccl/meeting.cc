@@ -32,7 +32,8 @@ std::string SharedGpu(const std::vector<MeetingRecord>& records, const std::vect
   return "";
 }
 
-// Before 2.30 NCCL takes GPUs of one machine with one bus id for one GPU, whatever their UUIDs say.
+// Before 2.30 NCCL takes GPUs of one machine with one bus id for one GPU, even if their UUIDs
+// differ.
 std::string SharedCard(const std::vector<MeetingRecord>& records,
                        const std::vector<Rank>& members) {
   if (records[0].version >= kFirstToShareGpus) return "";

@@ -4,16 +4,16 @@
 #include <climits>
 #include <cstddef>
 
-// What we use of NCCL's C interface, declared here because the build needs no NCCL. Layouts and
-// numbers are those of NCCL 2.18; later versions accept them.
+// The part of NCCL's C interface that tfring uses, declared here because the build needs no NCCL.
+// Layouts and numbers are those of NCCL 2.18; later versions accept them.
 namespace tfring {
 
 inline constexpr int kOldestNccl = 21800;        // 2.18.0
 inline constexpr int kFirstToShareGpus = 23000;  // and to tell instances of a card apart
 
-struct NcclCommHandle;  // ours is only the pointer
+struct NcclCommHandle;  // only the pointer is used
 using NcclComm = NcclCommHandle*;
-using CudaStreamHandle = void*;  // a CUstream, which is what NCCL calls a cudaStream_t
+using CudaStreamHandle = void*;  // a CUstream; NCCL calls it cudaStream_t
 
 struct NcclUniqueId {
   char bytes[128];
@@ -56,7 +56,7 @@ struct NcclConfig {
 };
 static_assert(sizeof(NcclConfig) == 48, "ncclConfig_t of 2.18");
 
-// The functions, all of which a library must have: X(name, parameters), of "nccl" + name.
+// The required functions of a library: X(name, parameters), for "nccl" + name.
 #define TFRING_NCCL_FUNCTIONS(X)                                                                  \
   X(GetVersion, (int* version))                                                                   \
   X(GetUniqueId, (NcclUniqueId * id))                                                             \
@@ -81,7 +81,7 @@ static_assert(sizeof(NcclConfig) == 48, "ncclConfig_t of 2.18");
     (const void* from, size_t count, int type, int peer, NcclComm comm, CudaStreamHandle stream)) \
   X(Recv, (void* to, size_t count, int type, int peer, NcclComm comm, CudaStreamHandle stream))
 
-// Pointers to them, and to the two that return text.
+// Pointers to these functions, and to the two that return text.
 struct NcclFunctions {
 // NOLINTNEXTLINE(bugprone-macro-parentheses): a name and a list of parameters
 #define TFRING_NCCL_POINTER(name, parameters) NcclResult(*name) parameters = nullptr;

@@ -9,17 +9,17 @@
 
 namespace tfring {
 
-// Runs collectives of the path kDevice with NCCL, or has them staged where the members find, at
-// their first collective together, that they cannot use it. Loads nothing before the first Submit.
-// Threads and lifetime as CollectiveBackend says; Submit is called from one thread at a time. The
-// destructor waits some seconds at most: threads that hang in NCCL are left alone.
+// Runs collectives of the path kDevice with NCCL. If the members find at their first common
+// collective that they cannot use NCCL, their collectives are staged. Loads nothing before the
+// first Submit. Threads and lifetime as CollectiveBackend says; call Submit from one thread at a
+// time. The destructor waits a few seconds at most, and leaves threads that hang in NCCL behind.
 class NcclBackend final : public CollectiveBackend {
  public:
-  // The sink also gets what the CPU order stages.
+  // The sink also gets the completions of staged collectives.
   NcclBackend(NcclOptions options, CompletionSink sink);
   ~NcclBackend() override;
 
-  // What a rank can say before the members have met: the rule for DeviceStream::RunsOnDevice.
+  // The answer of a rank before the members have met: the rule for DeviceStream::RunsOnDevice.
   static bool Runs(const Config& config, CollectiveKind kind, DataType dtype, ReduceOp op);
 
   const char* name() const override { return "nccl"; }

@@ -22,7 +22,7 @@ std::string FileOf(void* handle, const std::string& name) {
   return map->l_name != nullptr && map->l_name[0] != '\0' ? map->l_name : name;
 }
 
-// As NCCL itself reads a number from the environment.
+// Parses the environment variable as NCCL does.
 bool MayShareGpus(int version) {
   const char* text = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   return version >= kFirstToShareGpus && text != nullptr && std::strtoll(text, nullptr, 0) != 0;
@@ -44,8 +44,8 @@ std::string FindAll(void* handle, NcclFunctions* call) {
   return missing;
 }
 
-// Looks into an open library. The version comes first: an old library lacks functions, too, but its
-// age is what to say.
+// Inspects an open library. Checks the version first: an old library also lacks functions, but the
+// message should name its age.
 Loaded Inspect(void* handle, const std::string& path) {
   auto library = std::make_shared<NcclLibrary>();
   library->path = path;
@@ -72,7 +72,7 @@ Loaded Open(const std::string& name) {
   void* handle = nullptr;
   std::string path;
   {
-    // The loader's own lock covers only the first of the two.
+    // The loader's lock covers only the first of the two calls.
     static std::mutex mutex;
     std::lock_guard<std::mutex> lock(mutex);
     handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -11,7 +11,7 @@
 
 namespace tfring {
 
-// NCCL, loaded. Immutable and never unloaded: its threads may outlive every communicator. Any
+// The loaded NCCL. Immutable and never unloaded: its threads may outlive every communicator. Any
 // thread may use it.
 struct NcclLibrary {
   NcclFunctions call;
@@ -25,19 +25,19 @@ inline constexpr Duration kNcclLoadLimit = 30 * kSecond;
 // Loads `file`; if it is empty, the libnccl.so.2 that is in the process already, else the system's.
 // tfring/runtime/gpu/nccl.py chooses `file`. Functions are looked up in that library alone:
 // TensorFlow exports some of the same names. Unavailable says in one sentence what is missing, too
-// old, incomplete or failing; DeadlineExceeded that the library did not return within `limit`.
+// old, incomplete or failing. DeadlineExceeded: the library did not return within `limit`.
 TFRING_EXPORT Result<std::shared_ptr<const NcclLibrary>> LoadNccl(const std::string& file,
                                                                   Duration limit = kNcclLoadLimit);
 
 std::string NcclVersionText(int version);  // "2.27.7"
 
-// What failed and what NCCL says about it; ok for kSuccess and kInProgress. A remote error, an
-// error of the system or of the network is Unavailable: a peer may be gone. All else is Internal.
-// `comm` may be null.
+// Returns an error with what failed and NCCL's text; ok for kSuccess and kInProgress. A remote,
+// system or network error is Unavailable: a peer may be gone. All other errors are Internal. `comm`
+// may be null.
 Status NcclStatus(const NcclLibrary& library, NcclResult result, const std::string& what,
                   NcclComm comm);
 
-// On an expendable thread: the library opens sockets there.
+// Runs on an expendable thread, because the library opens sockets in this call.
 Result<NcclUniqueId> MakeNcclUniqueId(std::shared_ptr<const NcclLibrary> library, Duration limit);
 
 }  // namespace tfring

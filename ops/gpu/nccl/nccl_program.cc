@@ -56,8 +56,8 @@ Status Staged(const Collective& collective, const std::string& why) {
   return Unimplemented(collective.what + ": NCCL cannot run it: " + why);
 }
 
-// The copies before and after multiply the sum, product, ... NCCL could do it, too (PreMulSum), but
-// has NVLink SHARP and its fastest kernels for plain sums only.
+// The copies before and after the NCCL calls scale the values. NCCL could do it, too (PreMulSum),
+// but it has NVLink SHARP and its fastest kernels only for plain sums.
 Status SetReduction(const Collective& collective, const NcclAbilities& abilities,
                     NcclProgram* program) {
   const std::string dtype = DataTypeName(collective.dtype);
@@ -68,7 +68,7 @@ Status SetReduction(const Collective& collective, const NcclAbilities& abilities
   program->type = *TypeOf(collective.dtype);
   program->op = *OpOf(collective.op);
   Reduction reduction = ResolveReduction(collective);
-  // NCCL halves no sums on its way, so the inputs are halved for all of them.
+  // NCCL halves no intermediate sums, so the inputs are halved for all of them.
   const int halvings = reduction.Halvings(static_cast<int>(collective.members.size()));
   reduction.before.factor = std::ldexp(reduction.before.factor, -halvings);
   reduction.after.factor = std::ldexp(reduction.after.factor, halvings);
@@ -101,7 +101,7 @@ void AddCalls(ProgramBuilder* builder, CollectiveKind kind) {
       return builder->Alltoall();
     case CollectiveKind::kSendRecv:
       return builder->SendRecv();
-    case CollectiveKind::kBarrier:  // the plan comes when all members have called
+    case CollectiveKind::kBarrier:  // no work is left when the plan comes
       return;
     case CollectiveKind::kJoin:
     case CollectiveKind::kAddProcessSet:

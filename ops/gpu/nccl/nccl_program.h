@@ -14,7 +14,7 @@
 
 namespace tfring {
 
-// A place in a tensor of the collective, or in scratch memory of the device; offset in bytes.
+// A place in a tensor of the collective or in scratch memory of the device. Offset in bytes.
 struct NcclPlace {
   enum class Space : uint8_t { kInput, kOutput, kScratch };
   Space space = Space::kScratch;
@@ -24,12 +24,12 @@ struct NcclPlace {
 
 struct NcclCopy {
   NcclPlace from;
-  NcclPlace to;  // the same as `from`, or apart from it
+  NcclPlace to;  // equal to `from`, or without overlap
   int64_t bytes = 0;
 };
 
-// One call of NCCL. `count` elements of NcclProgram::type, as the call counts them: allgather and
-// reduce-scatter take the count of one member.
+// One NCCL call. `count` is the number of elements of NcclProgram::type as NCCL counts them:
+// allgather and reduce-scatter take the count of one member.
 struct NcclCall {
   enum class Kind : uint8_t {
     kAllReduce,
@@ -42,14 +42,14 @@ struct NcclCall {
   };
   Kind kind = Kind::kAllReduce;
   NcclPlace from;  // unused by kRecv
-  NcclPlace to;    // unused by kSend, and by a reduce of another root
+  NcclPlace to;    // unused by kSend, and by a reduce on ranks other than the root
   int64_t count = 0;
-  int peer = 0;  // the root, or who receives or sends: position among the members
+  int peer = 0;  // position of the root, the receiver or the sender among the members
 };
 
-// What one rank does for one collective: copies, calls of NCCL in one group, copies. The copies of
-// a list may run at once, each element with the scale of the list. All members have the same
-// calls, seen from where each stands. A value.
+// One rank's work for one collective: copies, NCCL calls in one group, copies. The copies of a list
+// may run at once, each element with the scale of the list. All members have the same calls, each
+// from its own position. A value.
 struct NcclProgram {
   std::vector<NcclCopy> before;
   Scale before_scale;
@@ -61,20 +61,21 @@ struct NcclProgram {
   int64_t scratch_bytes = 0;
 };
 
-// What every member of a communicator has.
+// The abilities that all members of a communicator have.
 struct NcclAbilities {
-  bool packs = false;  // copies of many tensors are few launches, and can multiply
+  bool packs = false;  // copies of many tensors need few launches, and can multiply
 };
 
-// Tensors of at least this many bytes are reduced where they are; smaller ones are packed together.
+// Tensors of at least this size are reduced in place; smaller ones are packed together.
 inline constexpr int64_t kNcclDirectBytes = 2 << 20;
 
-// The same on all members. Unimplemented where NCCL cannot give what the CPU backend gives, so that
-// the collective has to be staged: factors and averages without kernels that multiply.
+// Makes the program, which is the same on all members. Unimplemented if NCCL cannot give the CPU
+// backend's result, as with factors and averages without kernels that multiply. The collective then
+// has to be staged.
 TFRING_EXPORT Result<NcclProgram> MakeNcclProgram(const Collective& collective,
                                                   const NcclAbilities& abilities);
 
-// Whether there is a program for collectives of this kind on ranks whose kernels multiply.
+// Returns whether there is a program for such collectives on ranks whose kernels multiply.
 TFRING_EXPORT bool NcclRuns(CollectiveKind kind, DataType dtype, ReduceOp op);
 
 }  // namespace tfring

@@ -47,7 +47,7 @@ Status NcclWorker::Start() {
 }
 
 void NcclWorker::Submit(Collective collective) {
-  // Nothing moves, so it is no occasion for the members to meet.
+  // No data moves, so the members need not meet.
   if (collective.buffers.empty()) {
     table_.Add(collective);
     return table_.End(collective.sequence, Completion());
@@ -120,7 +120,7 @@ bool NcclWorker::Next(Item* item) {
   return true;
 }
 
-// On the launch thread, which alone uses the communicators.
+// Runs on the launch thread, which alone uses the communicators.
 void NcclWorker::Watch() {
   const Status broken = device_ != nullptr ? device_->broken() : OkStatus();
   if (!broken.ok()) return Fail(FailureOf(broken), false);
@@ -130,7 +130,7 @@ void NcclWorker::Watch() {
   }
 }
 
-// NCCL says only that CUDA failed. A device that is broken says so at the next call.
+// NCCL says only that CUDA failed. A broken device reports the cause at the next call.
 Status NcclWorker::CauseOf(Status status) {
   if (launcher_ == nullptr) return status;
   (void)device_->Record(launcher_->stream());
@@ -164,15 +164,15 @@ void NcclWorker::Loop() {
   changed_.notify_all();
 }
 
-// The other members may run there what this rank does not: what follows on its CPU backend would be
-// taken for that. The abort that comes with every failure ends the CPU backend's collectives.
+// Other members may run a collective that this rank skips. Later work on this rank's CPU backend
+// would then match it wrongly. The abort after every failure ends the CPU backend's collectives.
 void NcclWorker::KeepPlaces(Item* item) {
   for (std::unique_ptr<CpuPlace>* place : {&item->meeting, &item->confirmation, &item->staging}) {
     if (*place != nullptr) kept_places_.push_back(std::move(*place));
   }
 }
 
-// The device of this rank's first collective, our stream there and what waits for it.
+// Sets up the device of this rank's first collective, our stream on it and the waiter.
 Status NcclWorker::Prepare(const Collective& collective) {
   if (launcher_ != nullptr) return OkStatus();
   if (collective.device_calls.empty()) return Internal(collective.what + " has no device");
@@ -205,7 +205,7 @@ void NcclWorker::Handle(Item* item) {
     item->program = std::move(*program);
   }
   if (status.ok()) {
-    // It is not staged, so the CPU backend's collectives need not wait for what NCCL takes now.
+    // It is not staged, so the CPU backend's collectives need not wait for it.
     item->meeting.reset();
     item->confirmation.reset();
     item->staging.reset();
@@ -218,7 +218,7 @@ void NcclWorker::Handle(Item* item) {
   Launch(item);
 }
 
-// A collective that NCCL does not run, which all members know by now.
+// Ends a collective that NCCL does not run, as all members know by now.
 void NcclWorker::EndWithout(Item* item) {
   const uint64_t sequence = item->collective.sequence;
   const MeetingResult& result = item->group->result;
@@ -233,7 +233,7 @@ void NcclWorker::EndWithout(Item* item) {
   if (table_.Release(sequence)) item->staging->Stage(std::move(item->collective));
 }
 
-// False after a failure.
+// Waits for room in flight. False after a failure.
 bool NcclWorker::WaitForRoom() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (table_.launched() >= kMaxLaunched && !stopping()) {
@@ -256,7 +256,8 @@ void NcclWorker::Launch(Item* item) {
   } else {
     Fail(FailureOf(stopping() ? status : CauseOf(status)), false);
   }
-  // What the device uses: the tensors, the scratch memory of now, and the kernels of the launcher.
+  // The objects that the device uses: tensors, the present scratch memory, and the launcher's
+  // kernels.
   struct InUse {
     std::vector<DeviceCall> calls;
     std::shared_ptr<void> scratch;
@@ -269,7 +270,7 @@ void NcclWorker::Launch(Item* item) {
       [self = shared_from_this(), sequence](const DeviceOutcome& outcome) {
         if (!outcome.status.ok()) self->Fail(FailureOf(outcome.status), false);
         self->table_.End(sequence, Completion());
-        // Under the lock: the launch thread may be about to wait for room.
+        // Notify under the lock: the launch thread may be about to wait for room.
         std::lock_guard<std::mutex> lock(self->mutex_);
         self->changed_.notify_all();
       },

@@ -25,7 +25,7 @@
 
 namespace tfring {
 
-// What an NcclBackend is made with.
+// The options of an NcclBackend.
 struct NcclOptions {
   Rank self = 0;
   std::string host_name;  // of this rank, for messages; may be empty
@@ -35,27 +35,27 @@ struct NcclOptions {
   Duration load_limit = kNcclLoadLimit;
   Duration id_limit = 10 * kSecond;      // for a unique id
   Duration init_limit = 120 * kSecond;   // for a communicator
-  Duration abort_limit = 3 * kSecond;    // until what is in flight has ended after a failure
-  int64_t shm_per_rank = 32 << 20;       // what NCCL may take of /dev/shm
-  Duration destroy_limit = 2 * kSecond;  // for an orderly end of all communicators
+  Duration abort_limit = 3 * kSecond;    // for collectives in flight to end after a failure
+  int64_t shm_per_rank = 32 << 20;       // that NCCL may take from /dev/shm
+  Duration destroy_limit = 2 * kSecond;  // for all communicators to end in order
 };
 
-// The state of an NcclBackend, shared with its threads, which may be left alone where NCCL does not
-// return. The launch thread does all with NCCL, in the order of Submit: it has the members of a new
-// list meet, makes their communicator, and enqueues programs. While something is in flight it asks
-// every 100 ms whether NCCL or the device noticed an error. Where a process set was removed it
-// destroys the communicator of its members. At the first failure another thread aborts the
-// communicators. No call waits for the CPU backend's collectives, except for meetings, which
-// have lower sequence numbers than what waits for them.
+// The state of an NcclBackend, shared with its threads, which are left behind if NCCL does not
+// return. The launch thread makes all NCCL calls, in the order of Submit: it has the members of a
+// new list meet, makes their communicator, and enqueues programs. While a collective is in flight
+// it asks every 100 ms whether NCCL or the device noticed an error. When a process set is removed
+// it destroys the communicator of its members. At the first failure another thread aborts the
+// communicators. No call waits for the CPU backend's collectives, except for meetings, which have
+// lower sequence numbers than the collectives that wait for them.
 class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
  public:
   NcclWorker(NcclOptions options, CompletionSink sink);
 
-  Status Start();  // the launch thread
+  Status Start();  // starts the launch thread
   void Submit(Collective collective);
   void Disband(const std::vector<Rank>& members);  // from the thread of Submit
   void Abort(Status why);
-  // Ends all; nothing goes to the sink afterwards.
+  // Ends all. The sink gets nothing afterwards.
   void Close();
 
   int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
@@ -63,7 +63,7 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
   int64_t wakeups() const;
 
  private:
-  // Collectives of one list of members.
+  // The collectives of one list of members.
   struct Group {
     enum class State : uint8_t { kOpen, kNccl, kCpu };
     std::vector<Rank> members;
@@ -74,12 +74,12 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
   struct Item {
     Collective collective;
     std::shared_ptr<Group> group;
-    bool disbands = false;  // no collective: the group is at its end
+    bool disbands = false;  // not a collective: the group ends
     std::optional<NcclProgram> program;
-    // Of the first collective of the members: before and after they make a communicator.
+    // Place of the meeting for the first collective, before and after the communicator is made.
     std::unique_ptr<CpuPlace> meeting;
     std::unique_ptr<CpuPlace> confirmation;
-    std::unique_ptr<CpuPlace> staging;  // submitted before it was known what runs it
+    std::unique_ptr<CpuPlace> staging;  // submitted before the path was known
   };
 
   void Push(Item item);
@@ -113,15 +113,15 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
 
   const NcclOptions options_;
   FlightTable table_;
-  std::atomic<bool> stop_{false};  // a failure: the launch thread leaves NCCL
+  std::atomic<bool> stop_{false};  // after a failure: the launch thread leaves NCCL
   std::atomic<int64_t> bytes_{0};
   std::atomic<int64_t> wakeups_{0};
   std::map<std::vector<Rank>, std::shared_ptr<Group>> groups_;  // Submit and Disband only
 
   // Launch thread only.
   std::shared_ptr<const NcclLibrary> library_;
-  Status no_library_;                                   // why there is none
-  std::shared_ptr<NcclLauncher> launcher_;              // lives on with what it launched
+  Status no_library_;                                   // why NCCL is not loaded
+  std::shared_ptr<NcclLauncher> launcher_;              // lives on with its launches
   std::vector<std::unique_ptr<CpuPlace>> kept_places_;  // after a failure
 
   mutable std::mutex mutex_;  // guards the rest
@@ -129,9 +129,9 @@ class NcclWorker : public std::enable_shared_from_this<NcclWorker> {
   std::deque<Item> queue_;
   bool started_ = false;
   bool closing_ = false;
-  bool parked_ = false;        // the launch thread will not use communicators any more
-  bool ended_ = false;         // nor anything else
-  bool device_stops_ = false;  // StopDevice has a thread, which aborts communicators
+  bool parked_ = false;        // the launch thread uses no communicator any more
+  bool ended_ = false;         // the launch thread uses nothing any more
+  bool device_stops_ = false;  // a thread runs StopDevice, which aborts communicators
   std::vector<std::shared_ptr<NcclCommunicator>> communicators_;
   std::shared_ptr<CudaDevice> device_;
   std::unique_ptr<DeviceWaiter> waiter_;

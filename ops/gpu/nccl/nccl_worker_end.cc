@@ -22,7 +22,7 @@ std::chrono::steady_clock::time_point At(TimePoint time) {
 }  // namespace
 
 void NcclWorker::Abort(Status why) {
-  // A shutdown with nothing in flight: the communicators end in order, in Close.
+  // A shutdown with nothing in flight: Close ends the communicators in order.
   const bool idle = why.code() == StatusCode::kCancelled && !table_.flying();
   Completion failure;
   failure.status = std::move(why);
@@ -30,7 +30,7 @@ void NcclWorker::Abort(Status why) {
   Fail(std::move(failure), true);
 }
 
-// The first failure stops the device; an abort only replaces what it is called.
+// The first failure stops the device; an abort only replaces its name.
 void NcclWorker::Fail(Completion failure, bool abort) {
   const Status why = failure.status;
   table_.Fail(std::move(failure), abort);
@@ -48,12 +48,12 @@ void NcclWorker::Fail(Completion failure, bool abort) {
   table_.EndAll();
 }
 
-// On a thread of its own: what NCCL does here may take any time.
+// Runs on a separate thread, because these NCCL calls may take any time.
 void NcclWorker::StopDevice() {
   const TimePoint deadline = MonotonicNow() + options_.abort_limit;
   {
     std::unique_lock<std::mutex> lock(mutex_);
-    // If the launch thread hangs in NCCL, an abort is what may free it.
+    // If the launch thread hangs in NCCL, only an abort may free it.
     changed_.wait_until(lock, At(MonotonicNow() + kParkPatience),
                         [this] { return parked_ || !started_; });
   }
@@ -62,7 +62,7 @@ void NcclWorker::StopDevice() {
   const bool through =
       changed_.wait_until(lock, At(deadline), [this] { return parked_ && queue_.empty(); });
   lock.unlock();
-  // What was launched ends through the waiter, what was not through the launch thread.
+  // The waiter ends launched collectives, the launch thread the others.
   if (!through) table_.EndAll();
   lock.lock();
   device_stops_ = false;
@@ -80,8 +80,8 @@ void NcclWorker::AbortCommunicators(TimePoint deadline) {
   AbortAll(communicators, device, deadline - MonotonicNow());
 }
 
-// All at once: an abort waits until the stream has come to the last kernel of its communicator, and
-// before that there may be kernels of another one, which spin until theirs is aborted.
+// Aborts all at once: an abort waits until the stream reaches the last kernel of its communicator.
+// Kernels of another communicator may come first and spin until that one is aborted.
 void NcclWorker::AbortAll(const std::vector<std::shared_ptr<NcclCommunicator>>& communicators,
                           const std::shared_ptr<CudaDevice>& device, Duration limit) {
   std::vector<std::function<void()>> aborts;
@@ -95,7 +95,7 @@ void NcclWorker::AbortAll(const std::vector<std::shared_ptr<NcclCommunicator>>& 
   if (!ended.ok()) Log(LogLevel::kWarning, ended.message() + "; it is left alone");
 }
 
-// On the launch thread. All members do this at about the same time.
+// Runs on the launch thread. All members do this at about the same time.
 void NcclWorker::DestroyCommunicators() {
   const TimePoint deadline = MonotonicNow() + options_.destroy_limit;
   for (const auto& communicator : communicators_) {
@@ -104,9 +104,10 @@ void NcclWorker::DestroyCommunicators() {
   }
 }
 
-// On the launch thread, when all of the group is launched. NCCL waits for its last collective and
-// for the other members, who do this at the same place of the order: what each waits for comes
-// before it there. After a failure the communicator is aborted with the others.
+// Runs on the launch thread when all work of the group is launched. NCCL waits for the group's last
+// collective and for the other members, which do this at the same place in the order. So the work
+// that each member waits for comes earlier on the others. After a failure the communicator is
+// aborted with the others.
 Status NcclWorker::Destroy(Group* group) {
   const std::shared_ptr<NcclCommunicator> communicator = std::move(group->communicator);
   if (communicator == nullptr || stopping()) return OkStatus();
@@ -132,7 +133,7 @@ void NcclWorker::Close() {
   const Duration limit = options_.abort_limit + options_.destroy_limit + kSecond;
   bool ended = false;
   std::unique_ptr<DeviceWaiter> waiter;
-  std::deque<Item> dropped;  // gives its places up without the lock
+  std::deque<Item> dropped;  // releases its places without the lock
   {
     std::unique_lock<std::mutex> lock(mutex_);
     // Aborts end first: a process that exits meanwhile would run destructors beside them.
@@ -142,12 +143,12 @@ void NcclWorker::Close() {
     dropped.swap(queue_);
   }
   dropped.clear();
-  waiter.reset();  // ends what the device still has
+  waiter.reset();  // ends the device's remaining work
   table_.EndAll();
   if (ended) return;
   LeaveAlone();
   Log(LogLevel::kWarning, "NCCL did not return; its thread is left alone");
-  // The last reference must not be that of the waiter's own thread.
+  // The waiter's own thread must not hold the last reference.
   KeepForever(shared_from_this());
 }
 

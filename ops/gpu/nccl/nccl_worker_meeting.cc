@@ -15,9 +15,9 @@
 namespace tfring {
 namespace {
 
-constexpr auto kStopPeriod = std::chrono::milliseconds(100);  // how soon a failure is noticed
+constexpr auto kStopPeriod = std::chrono::milliseconds(100);  // until a failure is noticed
 
-// NCCL's own rule for which ranks share a machine.
+// NCCL's rule for the ranks that share a machine.
 std::string MachineText() {
   const char* given = std::getenv("NCCL_HOSTID");
   if (given != nullptr) return given;
@@ -28,8 +28,8 @@ std::string MachineText() {
   return name + boot;
 }
 
-// Empty if /dev/shm has room for what ranks of one machine exchange through it. A container has
-// 64 MiB unless told otherwise, and NCCL says only that the system failed.
+// Returns an error text if /dev/shm is too small for the exchange between ranks of one machine,
+// else "". A container has 64 MiB by default, and NCCL says only that the system failed.
 std::string SmallShmText(int64_t bytes_per_rank, int ranks) {
   struct statvfs shm = {};
   if (ranks < 2 || statvfs("/dev/shm", &shm) != 0) return "";
@@ -43,7 +43,7 @@ std::string SmallShmText(int64_t bytes_per_rank, int ranks) {
          " ranks of a host. Give it more, in a container with docker run --shm-size=1g";
 }
 
-// Makes a communicator of one rank: a driver that is too old for NCCL's CUDA shows only then.
+// Makes a communicator of one rank. Only this shows a driver that is too old for NCCL's CUDA.
 Status TryNccl(const std::shared_ptr<const NcclLibrary>& library,
                const std::shared_ptr<CudaDevice>& device, const NcclUniqueId& id, Duration limit) {
   const std::string what = "a communicator of this rank alone";
@@ -67,7 +67,7 @@ Status TryNccl(const std::shared_ptr<const NcclLibrary>& library,
 
 }  // namespace
 
-// A new runtime in this process does it again: its GPU may have failed since.
+// A new runtime in this process tries again: its GPU may have failed since.
 Status NcclWorker::LoadAndTry() {
   auto loaded = LoadNccl(options_.config.nccl_library, options_.load_limit);
   if (!loaded.ok()) return loaded.status();
@@ -87,7 +87,7 @@ MeetingRecord NcclWorker::OwnRecord(bool with_id) {
   record.mig = device_->mig() ? 1 : 0;
   MachineText().copy(record.machine, sizeof(record.machine) - 1);
   options_.host_name.copy(record.host, sizeof(record.host) - 1);
-  // Once: a library that does not return takes the whole limit, and a thread.
+  // Load once: a library that does not return takes the whole limit, and a thread.
   if (library_ == nullptr && no_library_.ok()) no_library_ = LoadAndTry();
   if (library_ == nullptr) {
     SetReason(no_library_.message(), &record);
@@ -106,7 +106,7 @@ MeetingRecord NcclWorker::OwnRecord(bool with_id) {
   return record;
 }
 
-// What an exchange uses, until its collective on the CPU has ended.
+// The memory of an exchange, kept until its collective on the CPU has ended.
 struct Meeting {
   MeetingRecord own;
   std::vector<MeetingRecord> all;
@@ -115,7 +115,7 @@ struct Meeting {
   std::optional<Completion> ended;
 };
 
-// Gives all members the records of all; what they conclude.
+// Exchanges the records of all members and returns their conclusion.
 Result<MeetingResult> NcclWorker::Exchange(CpuPlace* place, const MeetingRecord& own,
                                            const Item& item) {
   const std::vector<Rank>& members = item.group->members;
@@ -194,7 +194,7 @@ void NcclWorker::Settle(Group* group, MeetingResult result) {
   group->state.store(uses ? Group::State::kNccl : Group::State::kCpu, std::memory_order_release);
 }
 
-// Makes the communicator, or notes in the record why there is none. Not ok if this rank has failed.
+// Makes the communicator, or notes the reason in the record. An error if this rank has failed.
 Status NcclWorker::Connect(Group* group, const MeetingResult& met, int self,
                            MeetingRecord* record) {
   auto communicator = std::make_shared<NcclCommunicator>(library_, group->members, &stop_);
@@ -216,7 +216,7 @@ Status NcclWorker::Connect(Group* group, const MeetingResult& met, int self,
   const std::string shm =
       record->followed != 0 ? "" : SmallShmText(options_.shm_per_rank, met.of_a_machine);
   SetReason(status.message() + shm, record);
-  // At once: that is how NCCL tells the members that still wait for this one.
+  // Disconnect at once: this tells the members that still wait in NCCL for this one.
   Disconnect(group);
   return OkStatus();
 }

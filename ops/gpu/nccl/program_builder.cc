@@ -21,7 +21,7 @@ NcclPlace Behind(NcclPlace place, int64_t bytes) {
   return place;
 }
 
-// The bytes that all members see, whichever side of it a member has.
+// Returns the size of the side that is the same on all members.
 int64_t BytesOf(const Collective& collective, size_t t) {
   if (t < collective.block_bytes.size()) {
     const std::vector<int64_t>& blocks = collective.block_bytes[t];
@@ -54,7 +54,7 @@ ProgramBuilder::ProgramBuilder(const Collective& collective, const NcclAbilities
   several_small_ = small > 1;
 }
 
-// One small tensor with equal blocks is as well where it is.
+// One small tensor with equal blocks can stay in place.
 bool ProgramBuilder::IsPacked(size_t t) const {
   return abilities_.packs && IsSmall(BytesOf(collective_, t)) &&
          (several_small_ || !IsEven(collective_, t));
@@ -75,7 +75,7 @@ void ProgramBuilder::Call(Kind kind, NcclPlace from, NcclPlace to, int64_t bytes
   if (bytes > 0) program_->calls.push_back({kind, from, to, bytes / element_bytes_, peer});
 }
 
-// The input of a tensor that is not packed, times the factor of the list before.
+// Returns the input of an unpacked tensor, multiplied by the factor of the first list.
 NcclPlace ProgramBuilder::ScaledInput(size_t t, int64_t bytes) {
   if (program_->before_scale.identity() || bytes == 0) return Input(t);
   const bool fits = collective_.kind == CollectiveKind::kAllreduce;
@@ -174,7 +174,7 @@ void ProgramBuilder::Reducescatter() {
   }
 }
 
-// NCCL's reduce-scatter has blocks of one size; others are as many reduces.
+// NCCL's reduce-scatter needs equal blocks; unequal ones become one reduce each.
 void ProgramBuilder::ReduceBlocks(size_t t) {
   const Blocks& blocks = collective_.block_bytes[t];
   const NcclPlace from = ScaledInput(t, BytesOf(collective_, t));

@@ -9,14 +9,14 @@
 namespace tfring {
 
 // Adds the copies and calls of one collective to a program whose type and factors are set. Lives
-// for one program. Tensors that are packed lie behind each other in scratch memory, each at a
-// multiple of 16 bytes; what is between them is reduced, too, and read by nobody.
+// for one program. Packed tensors lie one after another in scratch memory, each at a multiple of 16
+// bytes. The gaps are reduced, too, and nobody reads them.
 class ProgramBuilder {
  public:
   ProgramBuilder(const Collective& collective, const NcclAbilities& abilities,
                  NcclProgram* program);
 
-  void CopyAll();  // a member alone
+  void CopyAll();  // for a single member
   void Allreduce();
   void Reduce();
   void Reducescatter();
@@ -29,8 +29,8 @@ class ProgramBuilder {
 
  private:
   using Blocks = std::vector<int64_t>;  // bytes by member
-  // Where the blocks of packed tensors are within the segment of their member. All segments have
-  // the same size.
+  // The offsets of packed tensors' blocks in the segment of their member. All segments have the
+  // same size.
   struct Segments {
     std::vector<size_t> tensors;
     std::vector<Blocks> offsets;  // [index in tensors][member]

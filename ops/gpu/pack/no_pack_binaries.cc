@@ -1,6 +1,6 @@
 #include "ops/gpu/pack/pack_images.h"
 
-// A build with TFRING_PACK_BINARIES has a generated file in place of this one (pack_kernels.cmake).
+// A build with TFRING_PACK_BINARIES replaces this file by a generated one (pack_kernels.cmake).
 
 namespace tfring {
 

@@ -12,7 +12,7 @@ constexpr char kPtx[] =
 const std::vector<PackImage>& BuiltPackImages() {
   static const std::vector<PackImage> images = [] {
     std::vector<PackImage> made = PackBinaries();
-    // With the zero at its end, which the driver needs.
+    // Includes the final zero, which the driver needs.
     made.push_back({0, reinterpret_cast<const unsigned char*>(kPtx), sizeof(kPtx)});
     return made;
   }();

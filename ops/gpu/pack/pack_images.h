@@ -9,8 +9,8 @@
 
 namespace tfring {
 
-// The pack kernels as the device's compiler left them: a binary for one architecture, or PTX, which
-// the driver compiles for architectures that come later.
+// A compiled form of the pack kernels: a binary for one architecture, or PTX, which the driver
+// compiles for later architectures.
 struct PackImage {
   int architecture = 0;  // 90: a binary for sm_90; 0: PTX, for kPackPtxArchitecture and later
   const unsigned char* data = nullptr;
@@ -19,17 +19,17 @@ struct PackImage {
 
 inline constexpr int kPackPtxArchitecture = 70;
 
-// The binaries that were compiled when tfring was built; none but in wheels.
+// Returns the binaries that were compiled with tfring; only wheels have any.
 std::vector<PackImage> PackBinaries();
 
-// These binaries and PTX.
+// Returns these binaries and PTX.
 const std::vector<PackImage>& BuiltPackImages();
 
 // "sm_70, sm_75, PTX" or "PTX".
 TFRING_EXPORT std::string PackImagesText();
 
-// What a device of this compute capability (90: sm_90) should load: the binary of the highest
-// architecture of its generation that is not beyond it, else PTX, else null.
+// Returns the image that a device with this compute capability (90: sm_90) should load: the binary
+// for the highest architecture of its generation up to the capability, else PTX, else null.
 const PackImage* ChoosePackImage(const std::vector<PackImage>& images, int capability);
 
 }  // namespace tfring

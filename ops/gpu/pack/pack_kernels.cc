@@ -38,8 +38,8 @@ const char* ShortName(DataType dtype) {
   }
 }
 
-// Entries with elements, each with its first block; bytes where the kernel copies. The number of
-// blocks.
+// Makes entries of the items with elements, each with its first block; counts bytes if the kernel
+// copies. Returns the number of blocks.
 Result<uint32_t> MakeEntries(const std::vector<PackItem>& items, int64_t unit,
                              int64_t elements_per_block, std::vector<PackEntry>* entries) {
   entries->reserve(items.size());
@@ -50,7 +50,7 @@ Result<uint32_t> MakeEntries(const std::vector<PackItem>& items, int64_t unit,
     const uint32_t first = static_cast<uint32_t>(blocks);
     entries->push_back({item.src, item.dst, elements, first, 0});
     blocks += (elements + elements_per_block - 1) / elements_per_block;
-    if (blocks > INT32_MAX) {  // the most that a launch takes; 32 TiB
+    if (blocks > INT32_MAX) {  // the most blocks of a launch; 32 TiB
       return InvalidArgument("packing " + std::to_string(items.size()) +
                              " tensors: more memory than a GPU can have");
     }
@@ -74,7 +74,7 @@ PackKernels::~PackKernels() {
     KeepForever(std::move(table.pinned));
     KeepForever(std::move(table.memory));
   }
-  // Not while the device may still run the kernels.
+  // Unload only if the device no longer runs the kernels.
   if (module_ != nullptr && tables_.empty() && context.status().ok()) {
     (void)device_->Check(device_->cu().ModuleUnload(module_), "unloading the pack kernels");
   }
@@ -180,7 +180,7 @@ Result<PackKernels::Table> PackKernels::SendTable(CuStream stream,
 }
 
 void PackKernels::DropUsedTables() {
-  // A table without an event is behind an error of the device: it is kept.
+  // A table without an event follows an error of the device: keep it.
   const auto used = [this](const Table& table) {
     return table.used != nullptr && device_->cu().EventQuery(table.used->get()) == kCudaSuccess;
   };

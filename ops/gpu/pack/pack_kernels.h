@@ -18,22 +18,22 @@
 
 namespace tfring {
 
-// Contiguous elements in device memory. The addresses are the same or do not overlap. They need no
-// alignment; fastest are two multiples of 16 bytes.
+// Contiguous elements in device memory. The addresses are equal or do not overlap. Any alignment
+// works; multiples of 16 bytes are fastest.
 struct PackItem {
   const void* src = nullptr;
   void* dst = nullptr;
   int64_t elements = 0;
 };
 
-// Moves and scales many tensors of one dtype on a device: any number of them with one launch, and
-// one small copy if there are more than kPackInlineEntries. The results have the bits of the CPU's
-// kernels. Without a binary for this device each tensor is a copy of its own, and nothing is
-// scaled. For one thread at a time; nothing here waits for the device. When it is destroyed, what
-// was launched has been done, or the device is broken.
+// Moves and scales many tensors of one dtype on a device with one launch, plus one small copy if
+// there are more than kPackInlineEntries. The results have the bits of the CPU's kernels. Without a
+// binary for this device each tensor is one copy, and nothing can be scaled. For one thread at a
+// time; nothing here waits for the device. Destroy it only when all launched work is done or the
+// device is broken.
 class PackKernels {
  public:
-  // `images`: BuiltPackImages(), or those of a test. Loads the binary into the device's context.
+  // `images`: BuiltPackImages(), or a test's. Loads the binary into the device's context.
   PackKernels(std::shared_ptr<CudaDevice> device, std::shared_ptr<PinnedMemory> pinned,
               const std::vector<PackImage>& images);
   ~PackKernels();
@@ -43,16 +43,16 @@ class PackKernels {
   // Why there are no kernels; ok if there are.
   const Status& status() const { return status_; }
 
-  // Puts dst = scale * src of all items on the stream. Without kernels only copies can be put
-  // there, with them also the scaling of every dtype that is reducible; all else is Unimplemented.
-  // After an error some of it may be on the stream.
+  // Enqueues dst = scale * src for all items on the stream. With kernels, scales every reducible
+  // dtype; without them, only copies. Everything else is Unimplemented. After an error, part of it
+  // may be on the stream.
   Status Launch(CuStream stream, const std::vector<PackItem>& items, DataType dtype,
                 const Scale& scale);
 
  private:
   // The entries of a batch on their way to the device.
   struct Table {
-    std::shared_ptr<CudaEvent> used;  // null: could not be recorded
+    std::shared_ptr<CudaEvent> used;  // null: not recorded, because of an error
     std::shared_ptr<void> pinned;
     std::shared_ptr<void> memory;
   };
@@ -67,8 +67,8 @@ class PackKernels {
   const std::shared_ptr<CudaDevice> device_;
   const std::shared_ptr<PinnedMemory> pinned_;
   CuModule module_ = nullptr;
-  std::map<std::string, CuFunction> functions_;  // by name of kernel
-  std::deque<Table> tables_;                     // that the device may still read, oldest first
+  std::map<std::string, CuFunction> functions_;  // by name
+  std::deque<Table> tables_;  // tables that the device may still read, oldest first
   Status status_;
 };
 

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kNowhere = -1;
 
-// Gives out addresses in the CPU memory, from its beginning.
+// Assigns addresses in the CPU memory, from its beginning.
 class CpuSpace {
  public:
   int64_t Take(int64_t bytes) {
@@ -46,7 +46,7 @@ StagingLayout LayOut(const Collective& collective) {
       if (out) staged.output = shared ? staged.input : space.Take(buffer.output_bytes);
       if (in)
         layout.in.push_back({c, const_cast<void*>(buffer.input), staged.input, buffer.input_bytes});
-      // The root of a broadcast has its output already if that is its input.
+      // The root of a broadcast already has its output if the output is its input.
       const bool unchanged = in_place && collective.kind == CollectiveKind::kBroadcast;
       if (out && !unchanged) {
         layout.out.push_back({c, buffer.output, staged.output, buffer.output_bytes});

@@ -9,7 +9,7 @@
 
 namespace tfring {
 
-// One tensor's memory on the device, and where it is in the CPU memory of the collective.
+// One tensor's device memory, and its place in the CPU memory of the collective.
 struct StagedCopy {
   size_t call = 0;  // index in Collective::device_calls
   void* device = nullptr;
@@ -17,15 +17,15 @@ struct StagedCopy {
   int64_t bytes = 0;
 };
 
-// Where a tensor of the collective is in its CPU memory; -1: nowhere.
+// The place of a tensor in the CPU memory of the collective; -1: none.
 struct StagedBuffer {
   size_t buffer = 0;  // index in Collective::buffers
   int64_t input = -1;
   int64_t output = -1;
 };
 
-// How a collective with tensors in device memory is run on the CPU: what is copied there before,
-// and what is copied back. Nothing else is: no input that only the root needs, nothing of 0 bytes.
+// How a collective with tensors in device memory runs on the CPU: the copies before and after.
+// Copies no input that only the root needs, and nothing of 0 bytes.
 struct StagingLayout {
   int64_t bytes = 0;  // of CPU memory
   std::vector<StagedCopy> in;
@@ -35,8 +35,8 @@ struct StagingLayout {
 
 StagingLayout LayOut(const Collective& collective);
 
-// Turns the collective into one of CPU memory, at `memory` of layout.bytes bytes. It has no device
-// calls afterwards.
+// Turns the collective into one on CPU memory, at `memory` with layout.bytes bytes. It has no
+// device calls afterwards.
 void MoveToCpu(const StagingLayout& layout, char* memory, Collective* collective);
 
 }  // namespace tfring

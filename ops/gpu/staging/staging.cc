@@ -14,7 +14,7 @@
 namespace tfring {
 namespace {
 
-// For copies that are under way when everything is aborted.
+// Copies in flight have this time to end after an abort.
 constexpr Duration kAbortLimit = 5 * kSecond;
 
 CuDevicePtr Address(void* memory) { return reinterpret_cast<CuDevicePtr>(memory); }
@@ -54,7 +54,7 @@ Staging::~Staging() {
   }
   changed_.notify_one();
   thread_.join();
-  lanes_.clear();  // waits for copies
+  lanes_.clear();  // waits for the copies
 }
 
 void Staging::Submit(uint64_t place, Collective collective) {
@@ -72,8 +72,9 @@ void Staging::Submit(uint64_t place, Collective collective) {
   });
 }
 
-// Staging thread. The one with the lowest place waits for nobody: the CPU backend runs them in that
-// order, so the memory of all others comes back after it. After an abort none takes memory.
+// Runs on the staging thread. The job with the lowest place waits for no other job: the CPU backend
+// runs jobs in that order, so the memory of all others comes back after it. After an abort no job
+// takes memory.
 void Staging::StartWaiting() {
   const bool stopped = !aborted().ok();
   int64_t in_use = 0;
@@ -89,7 +90,7 @@ void Staging::StartWaiting() {
   }
 }
 
-// Any thread. The job's CPU memory has been given back.
+// Any thread. The job's CPU memory has been returned.
 void Staging::Forget(const JobPtr& job) {
   Post([this, place = job->place] {
     started_.erase(place);
@@ -108,7 +109,7 @@ void Staging::Abort(const Status& why) {
   Post([this] { StartWaiting(); });
 }
 
-// Staging thread.
+// Runs on the staging thread.
 void Staging::Begin(const JobPtr& job) {
   std::vector<Lane*> used;
   job->status = aborted();
@@ -158,14 +159,14 @@ Status Staging::CopyIn(const JobPtr& job, std::vector<Lane*>* used) {
   return OkStatus();
 }
 
-// The inputs are in CPU memory, or have failed to get there. On a waiter's thread or the staging
+// The inputs are in CPU memory, or their copies failed. Runs on a waiter's thread or the staging
 // thread.
 void Staging::OnCpu(const JobPtr& job) {
   progress_.Step();
   if (job->status.ok()) job->status = aborted();
   Explain(job.get());
   if (!job->status.ok()) {
-    // First, or what comes after it would run where the other ranks run this.
+    // Fail the CPU backend first: later collectives here would match this one on the other ranks.
     cpu_.fail(job->status);
     cpu_.give_up(job->place);
     return End(job);
@@ -175,7 +176,7 @@ void Staging::OnCpu(const JobPtr& job) {
            [this, job](Completion completion) { OnRun(job, std::move(completion)); });
 }
 
-// On a thread of the CPU backend.
+// Runs on a thread of the CPU backend.
 void Staging::OnRun(const JobPtr& job, Completion completion) {
   progress_.Step();
   if (!completion.status.ok() || job->layout.out.empty()) {
@@ -185,7 +186,7 @@ void Staging::OnRun(const JobPtr& job, Completion completion) {
   Post([this, job] { Finish(job); });
 }
 
-// Staging thread.
+// Runs on the staging thread.
 void Staging::Finish(const JobPtr& job) {
   std::vector<Lane*> used;
   Try(job, [&] { return CopyOut(job, &used); });
@@ -229,7 +230,7 @@ Status Staging::CopyOut(const JobPtr& job, std::vector<Lane*>* used) {
   return OkStatus();
 }
 
-// Calls `then` when each lane is through with what is on its stream, and at once if there is none.
+// Calls `then` when each lane's stream has finished its present work, and at once without lanes.
 void Staging::AfterAll(const JobPtr& job, const std::vector<Lane*>& lanes, Direction stream,
                        Then then) {
   if (lanes.empty()) return (this->*then)(job);
@@ -252,7 +253,7 @@ void Staging::AfterAll(const JobPtr& job, const std::vector<Lane*>& lanes, Direc
   }
 }
 
-// No device uses the memory any more, or its waiter keeps it.
+// The device no longer uses the memory, or its waiter keeps it.
 void Staging::End(const JobPtr& job) {
   Explain(job.get());
   Completion completion;
@@ -272,7 +273,7 @@ void Staging::Report(const JobPtr& job, Completion completion) {
   sink_(std::move(completion));
 }
 
-// Staging thread. Takes the lane of the call's device, a new one for the first call.
+// Runs on the staging thread. Returns the lane of the call's device; makes it for the first call.
 Result<Staging::Lane*> Staging::LaneOf(const Job& job, size_t call) {
   const std::shared_ptr<CudaDevice>& device = CudaStream::Of(job.calls[call]).device();
   {
@@ -287,7 +288,7 @@ Result<Staging::Lane*> Staging::LaneOf(const Job& job, size_t call) {
   return (lanes_[device.get()] = std::move(lane)).get();
 }
 
-// A failure after an abort is one of its effects.
+// A failure after an abort is an effect of the abort.
 void Staging::Explain(Job* job) const {
   Status& status = job->status;
   if (status.ok()) return;

@@ -25,17 +25,17 @@
 namespace tfring {
 
 struct StagingOptions {
-  // Bytes of CPU memory in use at once; a collective that needs more runs when it is the first.
+  // Limit of CPU memory in use. A collective that needs more runs when it is the first.
   int64_t most_bytes = int64_t{1} << 30;
   Duration patience = Config().heartbeat_timeout;  // see DeviceProgress
 };
 
-// Copies the inputs to pinned memory, has the CPU backend run the collective there, copies the
-// outputs back. Its thread puts copies on streams of our own, one for each direction, and never
-// waits for a device; a DeviceWaiter tells when copies have been done.
+// Copies the inputs to pinned memory, has the CPU backend run the collective there, and copies the
+// outputs back. The thread puts copies on our streams, one for each direction, and never waits for
+// a device. A DeviceWaiter tells when the copies are done.
 class Staging final : public DeviceStaging {
  public:
-  // Starts the thread; throws std::system_error if there is none.
+  // Starts the thread. Throws std::system_error if the system cannot start one.
   Staging(CpuQueue cpu, CompletionSink sink, const StagingOptions& options = {});
   ~Staging() override;
   Staging(const Staging&) = delete;
@@ -47,7 +47,7 @@ class Staging final : public DeviceStaging {
   int64_t wakeups() const override;
 
  private:
-  // What is needed of one device.
+  // The streams and the waiter of one device.
   struct Lane {
     Lane(std::shared_ptr<CudaDevice> of, int64_t kept_bytes);
     Status Start();
@@ -60,7 +60,7 @@ class Staging final : public DeviceStaging {
   };
   using Direction = CuStream Lane::*;
 
-  // A collective on its way. One thread at a time uses it, except the last three.
+  // A collective in flight. One thread at a time uses it, except the last three fields.
   struct Job {
     uint64_t place = 0;
     uint64_t sequence = 0;
@@ -71,7 +71,7 @@ class Staging final : public DeviceStaging {
     std::shared_ptr<void> memory;       // on the CPU
     std::vector<BadValues> bad_values;  // for the first completion
     std::mutex mutex;                   // guards the two below
-    Status status;                      // what has gone wrong so far
+    Status status;                      // the first error
     int waits = 0;                      // lanes that have not answered
   };
   using JobPtr = std::shared_ptr<Job>;
@@ -112,10 +112,10 @@ class Staging final : public DeviceStaging {
   std::deque<std::function<void()>> tasks_;
   bool stopping_ = false;
   Status aborted_;
-  std::optional<TimePoint> limit_;  // of copies, after Abort
+  std::optional<TimePoint> limit_;  // for copies after Abort
   std::map<CudaDevice*, std::unique_ptr<Lane>> lanes_;
 
-  std::thread thread_;  // last, because it uses the rest
+  std::thread thread_;  // last, because the thread uses the rest
 };
 
 }  // namespace tfring
