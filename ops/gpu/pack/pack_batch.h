@@ -1,14 +1,13 @@
 #ifndef TFRING_OPS_GPU_PACK_PACK_BATCH_H_
 #define TFRING_OPS_GPU_PACK_PACK_BATCH_H_
 
-// The arguments of one launch of a pack kernel. The compilers of the host and of the device read
-// this file.
+// What one launch of a pack kernel gets. Read by the host's compiler and by the device's.
 
 #include <cstdint>
 
 namespace tfring {
 
-// A row of contiguous elements to move. The addresses are the device's, with any alignment.
+// A row of contiguous elements that moves. The addresses are the device's, of any alignment.
 struct PackEntry {
   const void* src;
   void* dst;
@@ -21,8 +20,8 @@ constexpr uint32_t kPackThreads = 256;       // of a block
 constexpr uint32_t kPackBlockBytes = 16384;  // of a block
 constexpr uint32_t kPackInlineEntries = 120;
 
-// Parameters of a kernel take at most 4,096 bytes: the entries of a small batch are parameters,
-// those of a larger batch lie in device memory.
+// A kernel's parameters are at most 4,096 bytes: a batch of few entries travels in them, the
+// entries of a larger one lie in device memory.
 struct PackBatch {
   const PackEntry* table;  // null: `entries`
   double factor;           // as in Scale
@@ -34,7 +33,7 @@ struct PackBatch {
 };
 static_assert(sizeof(PackBatch) <= 4096, "a kernel takes no more");
 
-// For each kernel: its name (the function is tfring_pack_NAME) and its class in pack_threads.h.
+// For each kernel: its name (the function is tfring_pack_NAME) and what it runs, of pack_threads.h.
 #define TFRING_PACK_KERNELS(X)          \
   X(copy, PackCopy)                     \
   X(i8, PackScale<PackPlain<int8_t>>)   \

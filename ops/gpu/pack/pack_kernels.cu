@@ -1,12 +1,12 @@
-// The pack kernels. tools/compile_pack_kernels.py compiles them with NVRTC (docs/adr/0025). An
-// option makes the plain functions of pack_threads.h functions of the device.
+// The pack kernels. tools/compile_pack_kernels.py compiles them with NVRTC (docs/adr/0025), with
+// the option that makes the plain functions of pack_threads.h functions of the device.
 
 #include "ops/gpu/pack/pack_threads.h"
 
 namespace tfring {
 
-// The work of one thread. The entries of a small batch stay in parameter memory, where all threads
-// of a block read the same entry.
+// One thread. The entries of a small batch stay in the memory of the parameters, where all threads
+// of a block read the same one.
 template <typename Kernel>
 void Run(const PackBatch& batch) {
   const PackEntry entry = batch.table != nullptr

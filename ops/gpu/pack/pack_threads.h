@@ -1,9 +1,9 @@
 #ifndef TFRING_OPS_GPU_PACK_PACK_THREADS_H_
 #define TFRING_OPS_GPU_PACK_PACK_THREADS_H_
 
-// The work of one thread in one block of a pack kernel, as plain functions. The device's compiler
-// makes the kernels from them (pack_kernels.cu), the host's compiler their copies for tests. So
-// both give the same bits as the CPU's kernels (backend/reduction).
+// What one thread of one block of a pack kernel does, as plain functions: the device's compiler
+// makes the kernels of them (pack_kernels.cu), the host's their twins for tests. So both give the
+// same bits, which are those of the CPU's kernels (backend/reduction).
 
 #include <cstdint>
 #include <cstring>
@@ -12,7 +12,7 @@
 #include "ops/runtime/backend/reduction/scaling.h"
 #include "ops/runtime/base/half.h"
 
-// Unrolls loops over a thread's registers and keeps rare loops small.
+// Loops over what a thread keeps in registers are unrolled, rare ones are kept small.
 #if defined(__CUDACC_RTC__)
 #define TFRING_PACK_UNROLLED _Pragma("unroll")
 #define TFRING_PACK_ROLLED _Pragma("unroll 1")
@@ -24,8 +24,8 @@
 namespace tfring {
 namespace {
 
-// How a dtype is stored, and the type in which it is multiplied. Fast conversions may return any
-// NaN for a NaN; the exact conversions then make the result again.
+// How a dtype is stored, and the type in which it is multiplied. Fast conversions may give any NaN
+// for a NaN: the result is then made again with the other ones.
 template <typename T>
 struct PackPlain {
   static constexpr bool kScales = true;
@@ -37,7 +37,7 @@ struct PackPlain {
   static Stored StoreFast(Value value) { return value; }
 };
 
-// Bytes of any dtype, which are never multiplied.
+// Bytes of whatever they are part of: they are not multiplied.
 struct PackByte : PackPlain<unsigned char> {
   static constexpr bool kScales = false;
 };
@@ -75,8 +75,8 @@ struct PackFloat16 {
 #endif
 };
 
-// A device returns one NaN for all. This returns the result of an x86 processor: the first NaN
-// operand, made quiet; if no operand is NaN, the negative NaN without a payload.
+// A device gives one NaN for all. The result of an x86 processor: the first NaN that goes in, made
+// quiet; of operands that are none, the negative one without a payload.
 inline float NanOfHost(float value, const PackBatch& batch) {
   const float source = value != value ? value : batch.narrow;
   return FloatFromBits(source != source ? FloatBits(source) | 0x00400000u : 0xffc00000u);
@@ -97,14 +97,13 @@ T PackScaled(T value, const PackBatch& batch) {
   return Scaled(value, Scale{batch.factor, batch.divisor});
 }
 
-// If the factor is a float32, the product in double is exact, and rounding it gives the float
-// product.
+// If the factor is a float32, the product of doubles is exact: rounded, it is that of floats.
 inline float PackScaled(float value, const PackBatch& batch) {
   if (batch.exact != 0) return value * batch.narrow;
   return Scaled(value, Scale{batch.factor, batch.divisor});
 }
 
-// Scales one element, with the bits of the CPU.
+// One element, with the bits of the CPU.
 template <typename T>
 typename T::Stored PackElement(typename T::Stored stored, const PackBatch& batch) {
   if constexpr (!T::kScales) {
@@ -112,7 +111,7 @@ typename T::Stored PackElement(typename T::Stored stored, const PackBatch& batch
   } else {
     const typename T::Value value = T::Load(stored);
     const typename T::Value result = PackScaled(value, batch);
-    if constexpr (static_cast<typename T::Value>(0.5) != 0) {  // the type has NaNs
+    if constexpr (static_cast<typename T::Value>(0.5) != 0) {  // a type that has NaNs
       if (result != result) return T::Store(NanOfHost(value, batch));
     }
     return T::Store(result);
@@ -124,7 +123,8 @@ struct alignas(sizeof(T) * kCount) PackVector {
   T values[kCount];
 };
 
-// Scales a vector in place. False if the result has a NaN, whose bits may differ from the CPU's.
+// Scales a vector in place. False if there is a NaN in the result, which may then have other bits
+// than the CPU's.
 template <typename T, uint32_t kCount>
 bool PackWhole(PackVector<typename T::Stored, kCount>* vector, const PackBatch& batch) {
   bool numbers = true;
@@ -139,9 +139,9 @@ bool PackWhole(PackVector<typename T::Stored, kCount>* vector, const PackBatch& 
   return numbers;
 }
 
-// One thread's part of block `block` of the entry, in vectors of kCount elements to which both
-// addresses can be aligned. Block 0 also takes the elements before the first and after the last
-// vector. Loads come before stores, so that they overlap.
+// One thread's part of block `block` of the entry, in vectors of kCount elements that both
+// addresses can be aligned to. The elements before the first vector and after the last one are for
+// block 0. Loads come before stores, so that they overlap.
 template <typename T, uint32_t kCount, uint32_t kUnrolled>
 void PackVectors(const PackEntry& entry, uint32_t block, uint32_t thread, const PackBatch& batch) {
   using Stored = typename T::Stored;
@@ -187,7 +187,7 @@ void PackVectors(const PackEntry& entry, uint32_t block, uint32_t thread, const 
   if (at < entry.elements) dst[at] = PackElement<T>(src[at], batch);
 }
 
-// As PackVectors, for addresses that are not multiples of the element size.
+// The same for addresses that are no multiples of their elements.
 template <typename T>
 void PackBytes(const PackEntry& entry, uint32_t block, uint32_t thread, const PackBatch& batch) {
   using Stored = typename T::Stored;
@@ -209,7 +209,7 @@ void PackBytes(const PackEntry& entry, uint32_t block, uint32_t thread, const Pa
   }
 }
 
-// Returns whether both addresses are the same whole number of elements past a vector boundary.
+// Whether both addresses are the same number of whole elements past a multiple of a vector.
 template <typename T, uint32_t kCount>
 bool PackFits(const PackEntry& entry) {
   constexpr uint32_t kBytes = sizeof(typename T::Stored);
@@ -236,7 +236,7 @@ struct PackScale {
   }
 };
 
-// A kernel: moves bytes, in the widest units to which both addresses can be aligned.
+// A kernel: moves bytes, in the widest units that both addresses can be aligned to.
 struct PackCopy {
   static constexpr uint32_t kElementBytes = 1;
 
@@ -251,7 +251,7 @@ struct PackCopy {
   }
 };
 
-// Returns the entry that a block works on: the last one that begins at or before the block.
+// The entry that a block works on: the last one that does not begin after it.
 inline PackEntry PackEntryOf(const PackEntry* entries, uint32_t count, uint32_t block) {
   uint32_t low = 0;
   uint32_t high = count - 1;
