@@ -10,7 +10,7 @@ namespace tfring {
 absl::Status AbortCause(tensorflow::RendezvousInterface* rendezvous);
 
 // Returns the cause for the other ranks: the code and one line with the name of the failed node. If
-// the cause is not known (Ok), the step was cancelled.
+// the cause is not known (Ok), the text says that the step was cancelled.
 Status ShortCause(const absl::Status& cause);
 
 }  // namespace tfring

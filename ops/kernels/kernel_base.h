@@ -13,8 +13,8 @@ namespace tfring {
 
 // One execution of a collective op.
 struct KernelCall {
-  Request request;  // what this rank sends to the sequencer
-  LocalCall local;  // what stays here: buffers and callbacks
+  Request request;  // goes to the sequencer
+  LocalCall local;  // stays on this rank: buffers and callbacks
   // Tensors in use until the collective has ended. On the CPU these are the inputs that are only
   // read, which TensorFlow may drop earlier. On a device they are the inputs and outputs, because
   // the device may still use them when the op has ended.

@@ -14,7 +14,8 @@
 
 namespace tfring {
 
-// Returns whether this rank can run such a collective between devices. Any thread; must not block.
+// Returns whether this rank can run a collective like this between devices. Any thread; must not
+// block.
 using DeviceRule = std::function<bool(CollectiveKind, DataType, ReduceOp)>;
 
 // A framework stream as one call sees it, see DeviceStream. Each MarkReady records the same event

@@ -75,7 +75,7 @@ inline constexpr int64_t kNcclDirectBytes = 2 << 20;
 TFRING_EXPORT Result<NcclProgram> MakeNcclProgram(const Collective& collective,
                                                   const NcclAbilities& abilities);
 
-// Returns whether there is a program for such collectives on ranks whose kernels multiply.
+// Returns whether there is a program for these properties on ranks whose kernels multiply.
 TFRING_EXPORT bool NcclRuns(CollectiveKind kind, DataType dtype, ReduceOp op);
 
 }  // namespace tfring

@@ -46,7 +46,7 @@ class MpiDataTransport final : public DataTransport {
   void Interrupt() override;
   int64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
 
-  // Keeps the memory of requests that do not end by `deadline`, because MPI may still write to it.
+  // Keeps the memory of requests that do not end by `deadline`: MPI may still write to it.
   void Close(TimePoint deadline) override;
 
  private:
