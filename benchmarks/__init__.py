@@ -1,4 +1,4 @@
 """Benchmarks of tfring with goals, side by side with raw Open MPI; `make bench` runs them all.
 
-What they share with `tfring bench` is in `tfring/bench`.
+Code that they share with `tfring bench` is in `tfring/bench`.
 """

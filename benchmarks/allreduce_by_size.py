@@ -2,8 +2,8 @@
 
     mpirun -np 2 python -m benchmarks.allreduce_by_size --json out.json
 
-Three times per size, in milliseconds: raw Open MPI through mpi4py; tfring called eagerly; and what
-the allreduce adds to a tf.function (the function with it minus the same function without it).
+Three times per size, in milliseconds: raw Open MPI through mpi4py; tfring called eagerly; and the
+time that the allreduce adds to a tf.function (with it minus without it).
 """
 
 from __future__ import annotations

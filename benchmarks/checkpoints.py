@@ -1,9 +1,9 @@
-"""What a checkpoint of all ranks costs, beside raw writing and np.savez on the same disk.
+"""The cost of a checkpoint of all ranks, compared with raw writes and np.savez on the same disk.
 
     mpirun -np 2 python -m benchmarks.checkpoints --folder /scratch/try --gib 2 --json out.json
 
-In each round all ranks write their share of the state at the same time: raw (write and fsync), by
-np.savez with fsync, and by a Checkpointer, from `save` until the manifests of all shares are there.
+In each round all ranks write their share of the state at the same time: raw (write and fsync), with
+np.savez and fsync, and with a Checkpointer, from `save` until the manifests of all shares exist.
 The order changes from round to round. Beside it: how long `save` blocks, against one memory copy of
 the share right before; memory above the state at its highest (VmHWM); how long all ranks read their
 shares, and how long `latest` takes. Times are those of the slowest rank, results the medians of the
@@ -27,7 +27,7 @@ from tfring.checkpoint import Checkpointer
 from tfring.checkpoint.shares import Share
 
 ARRAYS = 64  # of all ranks together
-PIECE = 16 << 20  # bytes, of a raw write
+PIECE = 16 << 20  # bytes of a raw write
 
 
 def memory(name: str) -> int:
@@ -39,12 +39,12 @@ def memory(name: str) -> int:
 
 
 def reset_peak() -> None:
-    """Lets VmHWM begin anew."""
+    """Resets VmHWM."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def write_raw(state: dict[str, Any], path: Path) -> None:
-    """Writes the bytes of the arrays, one after the other, and brings them to the disk."""
+    """Writes the bytes of the arrays one after the other, and syncs them to the disk."""
     with open(path, "wb") as file:
         for array in state.values():
             flat = memoryview(array).cast("B")
@@ -55,7 +55,7 @@ def write_raw(state: dict[str, Any], path: Path) -> None:
 
 
 def write_npz(state: dict[str, Any], path: Path) -> None:
-    """As `write_raw`, by np.savez."""
+    """As `write_raw`, with np.savez."""
     with open(path, "wb") as file:
         np.savez(file, **state)
         file.flush()
@@ -73,7 +73,7 @@ class Ours:
         self.blocked: list[float] = []
 
     def __call__(self) -> None:
-        """Saves, and returns when the checkpoint is there."""
+        """Saves; returns when the checkpoint is complete."""
         self._step += 1
         data = self._comm.bcast(self.checkpoints.new_data(self._step, self._generation))
         share = Share(data, self._comm.rank, self._comm.size)
@@ -92,12 +92,12 @@ class Ours:
         return self.checkpoints.read(info, names)
 
     def finish(self) -> None:
-        """Waits until it is read back, and old ones are removed."""
+        """Waits until the checkpoint is read back and old ones are removed."""
         self.checkpoints.wait()
 
 
 def slowest(comm: Any, call: Callable[[], object]) -> float:
-    """Returns the seconds that a call of all ranks takes the slowest of them."""
+    """Returns the seconds of a call on the slowest rank."""
     comm.Barrier()
     started = time.perf_counter()
     call()

@@ -1,4 +1,4 @@
-"""What the benchmarks share: start-up, side-by-side timing, goals, and the report.
+"""Shared by the benchmarks: start-up, side-by-side timing, goals, and the report.
 
 mpirun starts a benchmark on every rank. A benchmark times its candidates in turn within one run,
 because the speed of a shared machine changes from minute to minute.
@@ -84,9 +84,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def one_core() -> None:
-    """Gives TensorFlow one computing thread per rank, as many as with one core per rank.
+    """Gives TensorFlow one computing thread per rank, as on a machine with one core per rank.
 
-    There are two inter-op threads: with one, TensorFlow computes all weight gradients at the end.
+    It gets two inter-op threads: with one, TensorFlow computes all weight gradients at the end.
     """
     import tensorflow as tf
 
@@ -95,14 +95,14 @@ def one_core() -> None:
 
 
 def world_comm() -> Any:
-    """Open MPI's COMM_WORLD. Call hvd.init() before: it decides how MPI is started."""
+    """Open MPI's COMM_WORLD. Call hvd.init() first: it decides how MPI starts."""
     from mpi4py import MPI
 
     return MPI.COMM_WORLD
 
 
 def quiet_barrier(comm: Any) -> None:
-    """A barrier that sleeps; ranks that wait in Open MPI's own barrier keep their cores busy."""
+    """A barrier that sleeps; ranks in Open MPI's own barrier keep their cores busy."""
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(0.0005)
@@ -110,7 +110,7 @@ def quiet_barrier(comm: Any) -> None:
 
 @dataclass(frozen=True)
 class MpiSync:
-    """The ranks of a communicator, which spin while they wait for each other."""
+    """The ranks of a communicator; they spin while they wait for each other."""
 
     comm: Any
 
@@ -132,9 +132,9 @@ def side_by_side(
 
     Args:
       comm: an mpi4py communicator of all ranks.
-      candidates: what to time, by name; all ranks give the same names in the same order.
-      repeats: how many rounds are timed.
-      warmup: how many rounds run before them without being timed.
+      candidates: the calls to time, by name; the same names in the same order on all ranks.
+      repeats: the number of timed rounds.
+      warmup: the number of rounds before them that are not timed.
 
     Returns:
       For each name `repeats` numbers, the same on every rank.

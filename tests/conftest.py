@@ -1,4 +1,4 @@
-"""For all tests, those of one process and the parallel ones."""
+"""Settings of all tests, in one process and parallel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# Before TensorFlow, in this process and in those that it starts.
+# Set before TensorFlow is loaded, here and in the processes that tests start.
 _LEAN = str(Path(__file__).parent / "helpers" / "lean_imports")
 if _LEAN not in sys.path:
     sys.path.insert(0, _LEAN)
@@ -26,7 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what runs for long, unless it is asked for by its mark."""
+    """Leaves out the long tests, unless their mark is asked for."""
     if "soak" in config.option.markexpr:
         return
     long = [item for item in items if item.get_closest_marker("soak")]

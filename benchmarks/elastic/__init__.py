@@ -1,1 +1,1 @@
-"""Elastic jobs under faults, without TensorFlow: what is lost, for how long, and what is left."""
+"""Elastic jobs under faults, without TensorFlow: what they lose, and how long they take to recover."""

@@ -1,4 +1,4 @@
-"""What the logs of a job's workers say: whether anything was lost, and how long it took."""
+"""Checks the logs of a job's workers: whether anything was lost, and how long recovery took."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.elastic.faults import ACTIONS
 from benchmarks.elastic.worker import Settings, hash_of, value_of
 
 Events = Sequence[dict[str, Any]]
-# What a recovery consists of: each part ends when all ranks have logged this.
+# The parts of a recovery: each ends when all ranks have logged this event.
 PARTS = {
     "detection": "error",
     "round": "mesh",
@@ -24,12 +24,12 @@ PARTS = {
 
 
 def violations(events: Events, settings: Settings, left: Iterable[int] = ()) -> list[str]:
-    """Returns what goes against the promises of elastic training; empty if nothing does.
+    """Returns the violated promises of elastic training; empty if there are none.
 
     Args:
-        events: In the order of their times.
-        settings: Of the workers.
-        left: Workers that had to leave, though nothing was done to them.
+        events: The log events, in time order.
+        settings: The settings of the workers.
+        left: Workers that had to leave without a fault of their own.
     """
     return [
         *_check_steps(events, settings),
@@ -49,7 +49,7 @@ def distinct_steps(events: Events) -> dict[int, dict[str, Any]]:
 
 
 def _check_steps(events: Events, settings: Settings) -> list[str]:
-    """Each step is the same on all ranks that have ever done it, and what a clean run would do."""
+    """Checks that each step is the same on all ranks that ran it, and as in a clean run."""
     wrong = []
     commits = distinct_steps(events)
     epoch = consumed = 0
@@ -72,7 +72,7 @@ def _check_steps(events: Events, settings: Settings) -> list[str]:
 
 
 def _check_ranges(events: Events) -> list[str]:
-    """In each step of a generation every sample is in the part of one rank."""
+    """Checks that in each step of a generation each sample is in the part of exactly one rank."""
     parts: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
     for event in events:
         if event["e"] == "commit":
@@ -90,7 +90,7 @@ def _check_ranges(events: Events) -> list[str]:
 
 
 def _check_starts(events: Events) -> list[str]:
-    """A generation begins on all ranks with one state, and behind no commit of its members."""
+    """Checks that all ranks of a generation begin with one state, not behind a member's commit."""
     wrong = []
     last: dict[int, int] = {}  # commit of each worker
     begins: dict[int, dict[str, Any]] = {}
@@ -111,7 +111,7 @@ def _check_starts(events: Events) -> list[str]:
 
 
 def _check_members(events: Events, left: set[int]) -> list[str]:
-    """Who has not failed stays, in the same process."""
+    """Checks that a worker that did not fail stays, in the same process."""
     wrong = []
     failed = set(left)
     before: set[int] = set()
@@ -128,14 +128,14 @@ def _check_members(events: Events, left: set[int]) -> list[str]:
 
 
 class Recovery:
-    """What followed one fault, or several before all ranks committed again.
+    """The recovery from one fault, or from several before all ranks committed again.
 
     Attributes:
         faults: The events.
-        errors: Seconds from the last fault to the error, for each rank that had one.
+        errors: Seconds from the last fault to the error on each rank that had one.
         next_commit: Seconds from the last fault to the next commit of any rank in a generation
             that began later.
-        parts: Seconds of each of PARTS, where nothing but one rank's end was the fault.
+        parts: Seconds of each of PARTS, if the only fault was the end of one rank.
     """
 
     def __init__(self, faults: Events, after: Events) -> None:
@@ -170,14 +170,14 @@ class Recovery:
             if event == "commit":
                 times = list(firsts.values()) if len(firsts) == size else []
             if times:
-                # Each rank's first one: later ones belong to what comes after.
+                # The first one of each rank: later ones belong to later faults.
                 end = max(at, max(times[: len(members)]))
                 self.parts[part] = (end - at) / 1e9
                 at = end
 
 
 def recoveries(events: Events) -> list[Recovery]:
-    """Returns what followed the faults, in order."""
+    """Returns the recoveries, in order."""
     found, group = [], []
     for number, event in enumerate(events):
         if event["e"] == "fault" and event["action"] in ACTIONS:

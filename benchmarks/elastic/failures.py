@@ -1,6 +1,6 @@
-"""The failure table of elastic jobs, measured: what each kind of fault costs, and what is left.
+"""Measures the failure table of elastic jobs: the cost of each kind of fault.
 
-Run as ``python -m benchmarks.elastic.failures --kills 500``; ``--rows`` names other rows, or all of
+Run as ``python -m benchmarks.elastic.failures --kills 500``; ``--rows`` selects other rows, or all of
 them. No TensorFlow and no mpirun are needed: each row is a job of 2 to 4 ranks on this machine.
 """
 
@@ -15,9 +15,9 @@ from benchmarks.elastic import rows
 from benchmarks.elastic.checks import Recovery, quantiles
 from benchmarks.elastic.worker import Settings
 
-# Of a kill in a step, in milliseconds.
+# Limits for a kill in a step, in milliseconds.
 ERROR_MS, COMMIT_MS = 250.0, 1000.0
-# Jobs are no longer than this, so that logs stay small and many first generations are seen.
+# Short jobs keep logs small and show many first generations.
 KILLS_IN_A_JOB = 50
 COLUMNS = (
     "row",
@@ -33,7 +33,7 @@ COLUMNS = (
 
 
 def kills(count: int, seed: int, spares: int, settings: Settings) -> rows.Outcome:
-    """Runs jobs until so many kills were planted, and returns all of them as one row."""
+    """Runs jobs until this many kills were planted; returns them all as one row."""
     found: list[rows.Outcome] = []
     while (planted := sum(one.faults for one in found)) < count:
         with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +53,7 @@ def kills(count: int, seed: int, spares: int, settings: Settings) -> rows.Outcom
 
 
 def goals(row: str, recoveries: list[Recovery]) -> list[Goal]:
-    """Returns what a row of kills has to keep."""
+    """Returns the goals of a row of kills."""
     alone = [one for one in recoveries if len(one.faults) == 1]
     errors = quantiles(max(one.errors) for one in alone if one.errors)
     commits = quantiles(one.next_commit for one in alone if one.next_commit is not None)

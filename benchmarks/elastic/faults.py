@@ -1,6 +1,6 @@
-"""Moments at which a worker ends itself, asked for from outside; both sides of that.
+"""Faults at chosen moments of a worker: the driver asks for them, the worker carries them out.
 
-A worker that ends itself with SIGKILL dies as one that is killed by somebody else, but at a place
+A worker that kills itself with SIGKILL dies as if another process killed it, but at a place
 in its step that can be chosen.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-# Where a step is. "sync" is whatever happens between two generations in `State.restore` and `sync`.
+# The phase of a step. "sync" is all that happens between two generations in `State.restore` and `sync`.
 STEP_PHASES = (
     "submit",
     "negotiating",
@@ -29,7 +29,7 @@ STEP_PHASES = (
     "mesh",
     "first",
 )
-# Those that a worker comes to only after another one was lost.
+# Phases that a worker reaches only after another worker was lost.
 RECOVERY_PHASES = ("report", "mesh", "connected", "sync", "synced", "first")
 PHASES = ("none", *dict.fromkeys((*STEP_PHASES, *RECOVERY_PHASES)))
 KILL, STOP, RAISE, CUT, LEAVE = "kill", "stop", "raise", "cut", "leave"
@@ -40,11 +40,11 @@ _HEADER = 64
 
 
 class Fault(NamedTuple):
-    """What happens to a worker.
+    """A fault of a worker.
 
     Attributes:
-        phase: Where.
-        delay: Seconds after it has got there; a share of the call where it negotiates or runs.
+        phase: The phase in which it happens.
+        delay: Seconds after the phase begins; a share of the call if it negotiates or runs.
         action: SIGKILL, SIGSTOP, an exception, the end of its connections with other ranks, or
             exit code 0.
     """
@@ -55,7 +55,7 @@ class Fault(NamedTuple):
 
 
 class FaultFile:
-    """The faults of all workers of a job: written by the driver, mapped by workers."""
+    """The faults of all workers of a job: the driver writes them, workers map them."""
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         size = _HEADER + _WORKERS * _LINE.size
@@ -65,7 +65,7 @@ class FaultFile:
             self._map = mmap.mmap(file.fileno(), size)
 
     def arm(self, worker: int, fault: Fault) -> None:
-        """Plants a fault; it counts from the worker's next step on."""
+        """Plants a fault, from the worker's next step on."""
         delay, action = int(fault.delay * 1e6), ACTIONS.index(fault.action)
         line = _LINE.pack(PHASES.index(fault.phase), delay, action, 0)
         begin = _HEADER + worker * _LINE.size
@@ -78,13 +78,13 @@ class FaultFile:
         self._map[begin : begin + 4] = bytes(4)
 
     def fault_of(self, worker: int) -> Fault | None:
-        """Returns what was planted for a worker."""
+        """Returns the fault that was planted for a worker."""
         phase, delay, action, _ = _LINE.unpack_from(self._map, _HEADER + worker * _LINE.size)
         return Fault(PHASES[phase], delay / 1e6, ACTIONS[action]) if phase else None
 
     @property
     def stop(self) -> bool:
-        """Whether the training shall come to its end."""
+        """Tells the training to end."""
         return self._map[0] != 0
 
     @stop.setter
@@ -105,16 +105,16 @@ class Victim:
         self._file, self._worker, self._log, self._cut = file, worker, log, cut
 
     def phase(self) -> str:
-        """Returns where something is going to happen; "none" if nothing is."""
+        """Returns the phase of the planted fault; "none" if there is none."""
         fault = self._file.fault_of(self._worker)
         return fault.phase if fault else "none"
 
     def reach(self, phase: str, length: float = 1.0) -> None:
-        """This process is in a phase: what was asked for happens, at once or a little later.
+        """Called when this process enters a phase: carries out its fault, at once or after the delay.
 
         Args:
-            phase: Which.
-            length: What the fault's delay is multiplied with.
+            phase: The phase.
+            length: Factor of the fault's delay.
         """
         fault = self._file.fault_of(self._worker)
         if fault is None or fault.phase != phase:

@@ -1,4 +1,4 @@
-"""An elastic job whose coordinator is here: it starts workers, and reads what they log."""
+"""An elastic job with the coordinator in this process: it starts workers and reads their logs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HOST = "localhost"
 SECOND = 1_000_000_000
 _MARK = "BENCHMARK_OF_ELASTIC_JOBS"
-# Variables of an outer launcher would be taken for the job's own. Without the last one Python would
+# The job would take an outer launcher's variables for its own. Without the last one Python would
 # compile all modules in each worker, which no installed package needs.
 _FOREIGN = (
     "TFRING_",
@@ -41,27 +41,27 @@ _FOREIGN = (
     "HOROVOD_",
     "PYTHONDONTWRITEBYTECODE",
 )
-# So long all workers are silent only if something hangs; and no wait is so many times as long.
+# Seconds without any log line that mean a hang; and the longest wait as a multiple of them.
 HANG_SECONDS = 60.0
 _LONGEST_WAIT = 5
 _LOOK_SECONDS = 0.02
 
 
 def own_environment(**more: str) -> dict[str, str]:
-    """Returns this process's environment without a launcher's variables, and with these."""
+    """Returns this process's environment with these variables and without those of a launcher."""
     own = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
     path = [str(ROOT), *filter(None, [own.get("PYTHONPATH")])]
     return {**own, "PYTHONPATH": os.pathsep.join(path), **more}
 
 
 class Hang(AssertionError):
-    """What was waited for has not come; the message holds the stacks of all workers."""
+    """A wait took too long; the message holds the stacks of all workers."""
 
 
 def coordinator_options(**values: Any) -> Any:
     """CoordinatorOptions with these values, times in nanoseconds; the host never cools down."""
     options = core.membership.CoordinatorOptions()
-    # What is set on the policy stays: it is a part of the options.
+    # The policy is a part of the options, so values set on it stay.
     options.hosts.failures = 1 << 30
     for name, value in values.items():
         setattr(options, name, value)
@@ -69,7 +69,7 @@ def coordinator_options(**values: Any) -> Any:
 
 
 class Job:
-    """A job of one host. What workers log is in `events`, with the worker's id added."""
+    """A job of one host. `events` holds the log lines of workers, with the worker's id added."""
 
     def __init__(
         self,
@@ -81,16 +81,16 @@ class Job:
         kills: bool = True,
         **options: Any,
     ) -> None:
-        """Starts it.
+        """Starts the job.
 
         Args:
-            folder: An empty one, for logs.
+            folder: An empty folder for logs.
             slots: The number of slots of the host.
-            settings: What workers do.
-            hang_seconds: How long all workers may be silent.
-            kills: Whether workers are ended that the coordinator wants ended. False: as if their
+            settings: The settings of the workers.
+            hang_seconds: The longest time without a log line of any worker.
+            kills: Whether to kill workers that the coordinator wants ended. False: as if their
                 host could not be reached.
-            **options: Of the coordinator; np and max_np are `slots` if not given.
+            **options: Options of the coordinator; np and max_np default to `slots`.
         """
         self._closed = False
         self.folder, self.settings = folder, settings
@@ -100,14 +100,14 @@ class Job:
         self._hang_seconds, self._kills = hang_seconds, kills
         self._mark, self._secret = uuid.uuid4().hex, uuid.uuid4().hex * 2
         self._read: dict[int, int] = {}  # bytes of each log
-        self._read_whole: set[int] = set()  # workers of which nothing more will come
-        self._condition = threading.Condition()  # guards what follows
+        self._read_whole: set[int] = set()  # workers that will log no more
+        self._condition = threading.Condition()  # guards the fields below
         self.notes: list[tuple[float, str]] = []
         self.exits: dict[int, int] = {}
         self.end: tuple[int, str] | None = None
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._reapers: list[threading.Thread] = []
-        # In shared memory, where those of `tfring run` are.
+        # In shared memory, as for `tfring run`.
         self._records = tempfile.TemporaryDirectory(prefix="tfring-records.", dir="/dev/shm")
         self.store = TCPStore(HOST, 0, is_master=True, secret=self._secret)
         made = coordinator_options(**{"max_np": slots, "np": slots, **options})
@@ -131,7 +131,7 @@ class Job:
         self.close()
 
     def close(self) -> None:
-        """Ends what is left of the job."""
+        """Ends the processes that are left of the job."""
         if self._closed:
             return
         self._closed = True
@@ -145,7 +145,7 @@ class Job:
         self._records.cleanup()
 
     def describe(self) -> str:
-        """Returns what was last said about the job and by its workers."""
+        """Returns the last lines about the job and of its workers."""
         notes = [f"{when:.3f} {text}" for when, text in self.notes[-40:]]
         said = [json.dumps(event) for event in self.events[-40:]]
         errors = []
@@ -155,11 +155,11 @@ class Job:
         return "\n".join([*notes, str(self.service.record), str(self.exits), *said, *errors])
 
     def set_slots(self, slots: int) -> None:
-        """Gives the host another number of slots."""
+        """Changes the number of slots of the host."""
         self.service.set_hosts([(HOST, slots)])
 
     def signal(self, worker: int, number: int = signal.SIGKILL) -> int:
-        """Sends a signal to a worker; returns when, in nanoseconds."""
+        """Sends a signal to a worker; returns the time in nanoseconds."""
         process, now = self._processes.get(worker), time.monotonic_ns()
         if process is not None and process.poll() is None:
             process.send_signal(number)
@@ -174,7 +174,7 @@ class Job:
         return [one.worker for one in self.service.record.members]
 
     def read(self) -> None:
-        """Takes what workers have logged since the last time."""
+        """Reads the new log lines of the workers."""
         new = []
         for worker in list(self.pids):
             if worker in self._read_whole:
@@ -197,7 +197,7 @@ class Job:
         """Waits until what() is true, and returns it.
 
         Raises:
-            Hang: No worker has logged anything for too long, or it has taken far too long.
+            Hang: No worker logged anything for too long, or the wait took far too long.
         """
         begin = last = time.monotonic()
         while True:
@@ -213,12 +213,12 @@ class Job:
                 self._condition.wait(_LOOK_SECONDS)
 
     def wait_for_size(self, size: int, steps: int = 1, after: int | None = None) -> int:
-        """Waits until all of so many ranks have trained together; returns the generation.
+        """Waits until this many ranks have trained together; returns the generation.
 
         Args:
-            size: Of the job.
-            steps: That each has to commit in that generation.
-            after: Only generations after this one count; None: those after the last fault.
+            size: The number of ranks.
+            steps: The steps that each has to commit in that generation.
+            after: Counts only generations after this one; None: after the last fault.
         """
 
         def found() -> int:
@@ -238,24 +238,24 @@ class Job:
         return int(self.wait(found, f"{size} ranks that commit {steps} steps together"))
 
     def wait_for_spares(self, count: int) -> None:
-        """Waits until so many workers are waiting."""
+        """Waits until this many workers are waiting."""
         self.wait(lambda: len(self.service.waiting) >= count, f"{count} spares")
 
     def wait_for_end(self) -> tuple[int, str]:
-        """Waits until the job and all its processes are over; returns its code and reason."""
+        """Waits until the job and all its processes have ended; returns its code and reason."""
         self.wait(lambda: self.end is not None and not self.alive(), "the end of the job")
         assert self.end is not None
         return self.end
 
     def stacks(self) -> str:
-        """Lets all workers write where they are, and returns it with what is known of the job."""
+        """Returns the stacks of all workers and the state of the job."""
         for worker in self.alive():
             self.signal(worker, signal.SIGUSR2)
         time.sleep(2.0)
         return self.describe()
 
     def planted(self, worker: int, action: str) -> int:
-        """Notes a fault that comes from here, as workers do for those that they plant themselves.
+        """Notes a fault of the driver, as workers do for their own faults.
 
         Returns:
             Its time, in nanoseconds.
@@ -267,17 +267,17 @@ class Job:
         return now
 
     def evicted(self) -> set[int]:
-        """The workers that gave no sign of life for too long: a starved machine does that, too."""
+        """The workers without a heartbeat for too long; an overloaded machine causes that, too."""
         found = (re.match(r"worker (\d+) .* was silent", text) for _, text in self.notes)
         return {int(match.group(1)) for match in found if match is not None}
 
     def in_order(self) -> list[dict[str, Any]]:
-        """Everything that was logged so far, in the order of its time."""
+        """All log events so far, in time order."""
         self.read()
         return sorted(self.events, key=lambda event: int(event["t"]))
 
     def left_over(self) -> list[str]:
-        """Returns what is left after close(): processes, the open port."""
+        """Returns the processes and the open port that are left after close()."""
         mark, found = f"{_MARK}={self._mark}".encode(), []
         for entry in Path("/proc").iterdir():
             try:

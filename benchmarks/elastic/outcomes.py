@@ -1,4 +1,4 @@
-"""What rows of the failure table have in common: who is chosen, how a job ends, what is checked."""
+"""Shared by the rows of the failure table: the choice of victims, the end of a job, the checks."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from benchmarks.elastic.checks import Events, Recovery, quantiles, recoveries, v
 from benchmarks.elastic.faults import Fault
 from benchmarks.elastic.job import SECOND, Job
 
-# Joiners are taken at once; else a row would wait for two seconds each time.
+# Joiners are taken at once; otherwise a row would wait 2 s each time.
 AT_ONCE = {"join_interval": SECOND // 10}
 
 
 class Outcome(NamedTuple):
-    """What became of one row.
+    """The outcome of one row.
 
     Attributes:
-        row: Its name.
-        faults: How many were planted.
-        wrong: What went against a promise; a correct run has nothing here.
-        recoveries: What followed each fault.
+        row: The name of the row.
+        faults: The number of planted faults.
+        wrong: The violated promises; empty in a correct run.
+        recoveries: The recovery from each fault.
         more: Other numbers.
     """
 
@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
 
 
 def end(job: Job, row: str, faults: int, left: list[int] | None = None, **more: Any) -> Outcome:
-    """Ends a job whose training is to come to its end, and checks all of it."""
+    """Lets the training of a job come to its end, and checks all of it."""
     job.faults.stop = True
     code, reason = job.wait_for_end()
     wrong = [] if code == 0 else [f"the job ended with {code}: {reason}"]
@@ -55,7 +55,7 @@ def end(job: Job, row: str, faults: int, left: list[int] | None = None, **more: 
 def judge(
     job: Job, row: str, faults: int, wrong: list[str], left: list[int] | None = None, **more: Any
 ) -> Outcome:
-    """Ends what is left of a job, and checks what its workers have logged, besides `wrong`."""
+    """Ends the processes that are left of a job, and checks the logs of its workers."""
     job.close()
     events = job.in_order()
     wrong = [
@@ -68,7 +68,7 @@ def judge(
 
 
 def _growth(events: Events) -> list[str]:
-    """A process that lives through many generations keeps nothing of those that are over."""
+    """Checks that a process keeps nothing of the generations that are over."""
     first: dict[tuple[int, int], int] = {}
     wrong = []
     for event in events:
@@ -88,7 +88,7 @@ def _delay(phase: str, rng: random.Random) -> float:
 
 
 def choose(job: Job, rng: random.Random, count: int, first: int | None = None) -> list[int]:
-    """Returns members in a random order, beginning with that of rank `first` if it is given."""
+    """Returns members in a random order, that of rank `first` first if it is given."""
     members = job.members()
     chosen = rng.sample(members, len(members))
     if first is not None:

@@ -23,7 +23,7 @@ from benchmarks.elastic.job import Job
 from benchmarks.elastic.outcomes import AT_ONCE, Outcome, choose, end, judge, kill
 from benchmarks.elastic.worker import Settings
 
-# Phases that a worker comes to only after another one was lost.
+# Phases that a worker reaches only after another worker was lost.
 _LATER = ("sync", "report", "mesh", "first")
 
 
@@ -42,11 +42,11 @@ def kills(
     Args:
         folder: For logs.
         seed: Chooses victims and moments.
-        count: Kills that are asked for; phases of a recovery need one more each.
-        ranks: Of the job.
-        spares: Workers that wait.
-        settings: Of the workers.
-        **job: More for the job.
+        count: The number of kills; phases of a recovery need one more each.
+        ranks: The number of ranks of the job.
+        spares: The number of workers that wait.
+        settings: The settings of the workers.
+        **job: Additional arguments of the job.
     """
     rng, planted, smaller = random.Random(seed), 0, 0
     options = {"np": ranks, "min_np": 1, "max_np": ranks, "spares": spares, **AT_ONCE, **job}
@@ -82,7 +82,7 @@ def several(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
 
 
 def in_recovery(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
-    """While the ranks recover from a kill, another one is killed."""
+    """A rank is killed while the ranks recover from a kill."""
     rng = random.Random(seed)
     options = {"np": 4, "min_np": 1, "max_np": 4, **AT_ONCE, **job}
     with Job(folder, 4, Settings(), **options) as job_:
@@ -96,7 +96,7 @@ def in_recovery(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
 
 
 def stopped(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
-    """A rank stands still: it is evicted, and leaves when it goes on."""
+    """A stopped rank is evicted, and leaves when it goes on."""
     rng, wrong, evicted = random.Random(seed), [], []
     options = {"np": 3, "min_np": 1, "max_np": 3, "kills": False, **AT_ONCE, **job}
     with Job(folder, 4, Settings(), **options) as job_:
@@ -118,17 +118,17 @@ def stopped(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
 def _end_by_themselves(
     job: Job, rng: random.Random, count: int, action: str, code: int
 ) -> list[str]:
-    """Has so many ranks of three end between two steps, and others take their places.
+    """Lets ranks of three end between two steps; others take their places.
 
     Args:
-        job: That runs.
+        job: The running job.
         rng: Chooses the ranks; every third is rank 0.
-        count: How many.
-        action: What they do.
-        code: The exit code that each of them has to have.
+        count: The number of ranks that end.
+        action: How they end.
+        code: The expected exit code of each.
 
     Returns:
-        What was wrong.
+        The violated expectations.
     """
     wrong = []
     generation = job.wait_for_size(3, steps=2, after=0)
@@ -142,7 +142,7 @@ def _end_by_themselves(
 
 
 def raises(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
-    """An exception ends its process and no other."""
+    """An exception ends only its own process."""
     options = {"np": 3, "min_np": 1, "max_np": 3, **AT_ONCE, **job}
     with Job(folder, 3, Settings(), **options) as job_:
         wrong = _end_by_themselves(job_, random.Random(seed), count, RAISE, 1)
@@ -151,12 +151,12 @@ def raises(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
 
 
 def leaves(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
-    """A rank ends with exit code 0, and another at the end of all, where each waits for each."""
+    """A rank ends with exit code 0, and a second one at the end, when all wait for each other."""
     rng = random.Random(seed)
     options = {"np": 3, "min_np": 1, "max_np": 3, **AT_ONCE, **job}
     with Job(folder, 3, Settings(), **options) as job_:
         wrong = _end_by_themselves(job_, rng, count, LEAVE, 0)
-        # Before it has said that it is through, or while it waits for the others.
+        # Before it reports its end, or while it waits for the others.
         last = choose(job_, rng, 1)[0]
         job_.faults.arm(last, Fault("report", rng.choice([0.0, rng.uniform(0.0, 0.02)])))
         ended = end(job_, "exit code 0", count + 1)
@@ -185,7 +185,7 @@ def same_error(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
 
 
 def cut(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
-    """A rank loses its connections with other ranks, and keeps that with the coordinator."""
+    """A rank loses its connections with other ranks, but not the one with the coordinator."""
     rng = random.Random(seed)
     options = {"np": 4, "min_np": 1, "max_np": 4, **AT_ONCE, **job}
     with Job(folder, 4, Settings(), **options) as job_:

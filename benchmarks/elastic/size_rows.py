@@ -1,4 +1,4 @@
-"""Rows of the failure table about who comes and goes, and about what the job has besides ranks."""
+"""Rows of the failure table about ranks that join and leave, and about the store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def joins(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
 
 
 def flapping(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
-    """Hosts come and go all the time: training goes on in between."""
+    """Hosts come and go all the time; training goes on in between."""
     rng = random.Random(seed)
     options = {"np": 3, "min_np": 1, "max_np": 3, **job}
     with Job(folder, 3, Settings(), **options) as job_:
@@ -55,7 +55,7 @@ def flapping(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
 
 
 def below_min(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
-    """With too few ranks the others wait, at rest, until there are enough; or the job ends."""
+    """With too few ranks the others wait idle until there are enough."""
     rng, busy = random.Random(seed), []
     options = {"np": 3, "min_np": 3, "max_np": 3, **AT_ONCE, **job}
     with Job(folder, 3, Settings(), **options) as job_:
@@ -73,7 +73,7 @@ def below_min(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
 
 
 def never_enough(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
-    """With too few ranks for too long the job ends."""
+    """With too few ranks for too long, the job ends."""
     del count
     options = {"np": 2, "min_np": 2, "max_np": 2, "min_wait": 30 * SECOND, **AT_ONCE, **job}
     with Job(folder, 2, Settings(), **options) as job_:
@@ -102,7 +102,7 @@ def above_max(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
 
 
 def store_away(folder: Path, seed: int, count: int, **job: Any) -> Outcome:
-    """Without the store training goes on; a change of the ranks then ends it."""
+    """Training goes on without the store; a change of the ranks then ends it."""
     del count
     rng = random.Random(seed)
     options = {"np": 3, "min_np": 1, "max_np": 3, **job}
@@ -125,7 +125,7 @@ def _wait_for_phase(job: Job, phase: str) -> None:
 
 
 def _busy_share(job: Job, after: float, seconds: float) -> float:
-    """Returns the largest share of a processor that a worker needs in some seconds, a bit later."""
+    """Returns the largest processor share of a worker over some seconds, after a short wait."""
 
     def ticks() -> dict[int, int]:
         found = {}

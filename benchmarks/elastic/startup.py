@@ -1,4 +1,4 @@
-"""How long a job of many ranks takes to start, and which part of it takes how long.
+"""Measures how long a job of many ranks takes to start, and each part of the start.
 
 Run as ``python -m benchmarks.elastic.startup --ranks 64``: `tfring run` starts ranks that import
 tfring (not TensorFlow), find each other, connect, sum up one number and end.
@@ -19,8 +19,8 @@ from benchmarks.common import Goal, Report, parser
 from benchmarks.elastic.job import own_environment
 
 LIMIT_SECONDS = 20.0
-# What each rank does. The functions of the bootstrap are watched from here, so that a rank needs
-# nothing for it.
+# The program of each rank. It wraps the functions of the bootstrap, so that tfring needs
+# no code for this.
 PROGRAM = """
 import functools, json, sys, time
 marks = {"process": time.monotonic()}
@@ -61,7 +61,7 @@ PHASES = {
 
 
 def run(ranks: int) -> tuple[float, list[dict[str, float]]]:
-    """Runs a job; returns when it began and ended, and what each rank has marked, in seconds."""
+    """Runs a job; returns its begin and end, and the marks of each rank, in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "program.py")
         program.write_text(PROGRAM)
@@ -80,7 +80,7 @@ def run(ranks: int) -> tuple[float, list[dict[str, float]]]:
 
 
 def table(wall: float, marks: list[dict[str, float]]) -> list[dict[str, Any]]:
-    """Returns a row for each phase: when ranks were through, and its share of all the time."""
+    """Returns a row for each phase: when ranks finished it, and its share of the total."""
     rows, before = [], 0.0
     for phase in PHASES:
         times = [one[phase] for one in marks] if phase != "end" else [wall]
@@ -102,7 +102,7 @@ def main() -> int:
     options.add_argument("--ranks", type=int, default=64)
     options.add_argument("--repeats", type=int, default=1, help="the fastest counts")
     given = options.parse_args()
-    run(2)  # Python keeps what it has compiled
+    run(2)  # Python keeps its compiled modules
     wall, marks = min((run(given.ranks) for _ in range(given.repeats)), key=lambda one: one[0])
     report = Report("start-up", given.ranks, table(wall, marks))
     print(f"load of the machine: {os.getloadavg()[0]:.1f}")

@@ -1,9 +1,9 @@
-"""How much training a job does while its ranks are killed, beside one that nobody disturbs.
+"""Training throughput of a job while its ranks are killed, compared with an undisturbed one.
 
 Run as ``python -m benchmarks.elastic.throughput``; no TensorFlow and no mpirun are needed. A step
 sleeps 40 ms, sums up 4 MB over 8 ranks and commits; the global batch stays the same however many
 ranks there are. One spare waits. The job runs undisturbed, then with a SIGKILL every 29 s at a
-moment chosen by a seed, every fourth of rank 0, then undisturbed again. What counts is the samples
+moment chosen by a seed, every fourth of rank 0, then undisturbed again. It counts the samples
 of distinct committed steps.
 """
 
@@ -36,10 +36,10 @@ def run(folder: Path, clean: float, faulty: float, seed: int) -> tuple[Job, list
         folder: For logs.
         clean: Seconds without faults, before and after.
         faulty: Seconds with them.
-        seed: Chooses moments and victims.
+        seed: Selects moments and victims.
 
     Returns:
-        The job, the times between the three parts, and how many ranks were killed.
+        The job, the times between the three parts, and the number of killed ranks.
     """
     rng = random.Random(seed)
     settings = Settings(batch=8 * RANKS, row_seconds=STEP_SECONDS / 8, samples=1 << 14, mb=4.0)
@@ -68,7 +68,7 @@ def run(folder: Path, clean: float, faulty: float, seed: int) -> tuple[Job, list
 
 
 def _pass_time(job: Job, until: float) -> None:
-    """Sleeps; this process takes nothing from those that train."""
+    """Sleeps, so that this process takes no time from the workers."""
     while (left := until - time.monotonic()) > 0:
         time.sleep(min(left, 1.0))
     job.read()

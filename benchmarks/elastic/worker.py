@@ -1,8 +1,8 @@
-"""A worker of an elastic job that trains on nothing: run as ``worker.py FOLDER SETTINGS``.
+"""A worker of an elastic job, without real training: run as ``worker.py FOLDER SETTINGS``.
 
-A step sleeps as long as its rows of the global batch ask for, sums up an array over the ranks and
-commits. What is summed up is known in advance, so every step checks that it got what all ranks of
-this generation have given, and nothing else. The weights are a hash of all steps so far.
+A step sleeps in proportion to its rows of the global batch, sums an array over the ranks and
+commits. The sum is known in advance, so each step checks that it has the values of all ranks of
+this generation and no others. The weights are a hash of all steps so far.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _SUM = 1
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the workers of a job do.
+    """The settings of the workers of a job.
 
     Attributes:
         batch: Rows of the global batch.
-        row_seconds: How long a row takes.
-        samples: In an epoch.
-        mb: Megabytes that are summed up in a step.
+        row_seconds: Seconds per row.
+        samples: Samples of an epoch.
+        mb: Megabytes that a step sums.
         state_mb: Megabytes of the state, besides a few numbers.
-        steps: After which the training is over; 0: when the driver says so.
-        fail_at: The step that no rank can do; -1: none.
+        steps: The number of steps of the training; 0: until the driver stops it.
+        fail_at: The step that fails on all ranks; -1: none.
     """
 
     batch: int = 32
@@ -58,7 +58,7 @@ class Settings:
 
 
 class Log:
-    """What this worker does and when, as lines of JSON in a file of its own."""
+    """The log of this worker, as lines of JSON in its own file."""
 
     def __init__(self, folder: Path, worker: int) -> None:
         self._fd = os.open(
@@ -73,12 +73,12 @@ class Log:
 
 @functools.lru_cache(maxsize=2)
 def order_of(epoch: int, samples: int) -> Any:
-    """Returns the samples of an epoch in the order in which they are trained on."""
+    """Returns the samples of an epoch in training order."""
     return np.random.default_rng(epoch).permutation(samples)
 
 
 def value_of(epoch: int, begin: int, end: int, samples: int) -> int:
-    """Returns what a range of an epoch adds to the sum of its step."""
+    """Returns the part of a range of an epoch in the sum of its step."""
     return int((order_of(epoch, samples)[begin:end] % 997).sum())
 
 
@@ -111,13 +111,13 @@ class Training:
         self.process: Any = processes.present()
         self._watch(self.process.link)
         self.call_seconds = 0.001  # of the last allreduce
-        self.saved = 0  # steps in the state that was saved last
+        self.saved = 0  # steps in the last saved state
         weights = np.zeros(max(1, int(settings.state_mb * 2**20 / 8)))
         self.state = _State(self, step=0, epoch=0, consumed=0, history="", weights=weights)
         self._watch_sync()
 
     def train(self, state: Any) -> int:
-        """What elastic.run calls in every generation."""
+        """Trains; elastic.run calls it in each generation."""
         self.log.common = {
             "g": self.process.generation,
             "rank": hvd.rank(),
@@ -144,9 +144,9 @@ class Training:
         if state.step == settings.fail_at:
             raise ValueError(f"step {state.step} cannot be done")
         planned = victim.phase()
-        if planned != "negotiating":  # such a one is the first to submit
+        if planned != "negotiating":  # this one is the first to submit
             time.sleep((high - low) * settings.row_seconds)
-        if planned in ("running", "completing"):  # such a one is the last to submit
+        if planned in ("running", "completing"):  # this one is the last to submit
             time.sleep(0.3 * rows / size * settings.row_seconds + 0.002)
         mine = value_of(state.epoch, low, high, settings.samples)
         data = np.full(max(4, int(settings.mb * 2**18)), mine, np.float32)
@@ -194,7 +194,7 @@ class Training:
             raise
 
     def _watch(self, link: Any) -> None:
-        """Logs what goes through the link, so that the driver knows where the time goes."""
+        """Logs the messages of the link, so that the driver knows where time is spent."""
 
         def wrap(name: str, event: str, before: bool) -> None:
             inner = getattr(link, name)
@@ -219,7 +219,7 @@ class Training:
     def _watch_sync(self) -> None:
         """Lets faults happen before a sync.
 
-        Not by a `sync` of the class _State: of a class with one of its own, rank 0's state counts,
+        It does not override `sync` in _State: for a class that overrides it, rank 0's state counts,
         and not that of the rank that is ahead.
         """
         inner = self.state.sync
@@ -236,7 +236,7 @@ class Training:
         self.victim.reach(event)
 
     def _cut(self) -> None:
-        """Ends the connections of this process with all but the store."""
+        """Ends all connections of this process but the one with the store."""
         for name in os.listdir("/proc/self/fd"):
             try:
                 if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
@@ -249,7 +249,7 @@ class Training:
 
 
 class _State(ObjectState):
-    """The state of the training, in whose methods faults can happen."""
+    """The state of the training; faults can happen in its methods."""
 
     def __init__(self, training: Training, **values: Any) -> None:
         self._training = training

@@ -1,4 +1,4 @@
-"""For the tests that run TensorFlow's GPU wheel on the fake CUDA driver."""
+"""Fixtures of the tests that run TensorFlow's GPU wheel on the fake CUDA driver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="session")
 def gpu_wheel() -> None:
-    """Skips the tests where the wheel cannot be had."""
+    """Skips the tests if the wheel is missing."""
     try:
         gpu_fake.check()
     except gpu_fake.UnavailableError as error:

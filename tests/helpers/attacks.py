@@ -1,4 +1,4 @@
-"""What an attacker on the network does: sits on ports, floods them, changes bytes on their way."""
+"""Attacks from the network: occupied ports, floods, and bytes changed in transit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfring.job.handshake.listener import bind
 
 
 class Squatter:
-    """Listens on a port first and treats everybody alike. Ends with the block."""
+    """Listens on a port before the job does; treats all connections alike. Ends with the block."""
 
     def __init__(self, port: int = 0, says: bytes = b"", closes: bool = False) -> None:
         self._sock = bind("127.0.0.1", port, 64)
@@ -47,7 +47,7 @@ class Squatter:
 
 
 class Relay:
-    """Hands on what two ends send each other; `change` gets what the connector sends, in pieces."""
+    """Relays the bytes between two ends; `change` gets those of the connecting end, in pieces."""
 
     def __init__(self, target: tuple[str, int], change: Callable[[int, bytes], bytes]) -> None:
         self._target, self._change = target, change
@@ -66,7 +66,7 @@ class Relay:
                 client, _ = self._sock.accept()
                 try:
                     server = socket.create_connection(self._target, timeout=10)
-                except OSError:  # nobody listens there yet
+                except OSError:  # no listener yet
                     client.close()
                     continue
                 server.settimeout(None)
@@ -92,7 +92,7 @@ class Relay:
 
 
 def listening_ports(first: int = 1, last: int = 65535) -> set[int]:
-    """The ports on which anybody listens in this network namespace, as a port scan would find."""
+    """The listening ports of this network namespace, as a port scan would find them."""
     found = set()
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError), open(f"/proc/net/{name}", encoding="ascii") as file:
@@ -105,9 +105,9 @@ def listening_ports(first: int = 1, last: int = 65535) -> set[int]:
 
 
 class Flood:
-    """Opens many connections to every port that somebody opens while it runs, and holds some.
+    """Opens many connections to every port that opens while it runs, and holds some of them.
 
-    Some say nothing, some send garbage, some a byte now and then, some a valid first message and
+    Some send nothing, some garbage, some a byte now and then, some a valid first message and
     no proof. Ends with the block.
     """
 

@@ -1,4 +1,4 @@
-"""Jobs of which every rank is a thread of this process, for tests of how a job starts."""
+"""Jobs whose ranks are threads of this process, for tests of how a job starts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import threading
 from tfring.job.environments import Identity, Rendezvous
 from tfring.job.handshake.listener import bind
 
-# Jobs with one secret try the same ports: another run of tests on this machine has another one.
+# Jobs with the same secret try the same ports, so each run of the tests has its own secret.
 SECRET = secrets.token_hex(32)
 
 
-LIMIT = 60.0  # seconds for what should take far less
+LIMIT = 60.0  # seconds; far more than needed
 
 
 def free_port():

@@ -1,6 +1,6 @@
-"""A name server for tests. Names and addresses are in a file of JSON, read for each question.
+"""A name server for tests. It reads names and addresses from a JSON file for each query.
 
-Run as a program: FOLDER ADDRESS. It answers at port 53 of that address, and writes each question
+Run as a program: FOLDER ADDRESS. It answers at port 53 of that address, and writes each query
 to FOLDER/asked.
 """
 
@@ -16,7 +16,7 @@ from dnslib.server import BaseResolver, DNSLogger, DNSServer
 
 
 class Resolver(BaseResolver):
-    """Answers from FOLDER/names; who is not there does not exist."""
+    """Answers from FOLDER/names; a name that is not there does not exist."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

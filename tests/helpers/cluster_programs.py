@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-# However slow the machine is, ranks find each other, and who is not cut off is not taken for lost.
+# Long limits: on a slow machine ranks still find each other, and only a cut-off rank is lost.
 PATIENT = {"TFRING_START_TIMEOUT": "300"}
 PATIENT_RUN = ("--start-timeout", 300, "--agent-timeout", 60)
 
@@ -23,7 +23,7 @@ WHO_IS_THERE = """
     facts = [topology.rank(), topology.size(), topology.local_rank(), topology.local_size()]
     print(json.dumps([*facts, int(total), socket.gethostname()]), flush=True)
 """
-# What it prints in a job of two ranks on each of two hosts, in the order of ranks.
+# The output of two hosts with two ranks each, in rank order.
 ON_TWO_HOSTS = [[rank, 4, rank % 2, 2, 10, f"h{rank // 2}"] for rank in range(4)]
 
 # A step is an allreduce. The first argument is a folder for a log and for checkpoints. At SIGTERM
@@ -79,7 +79,7 @@ TRAINING = """
 
 
 def said_lines(folder: Path) -> list[dict[str, Any]]:
-    """Returns what the ranks of TRAINING have said so far, the oldest first."""
+    """Returns the lines that the ranks of TRAINING have printed so far, the oldest first."""
     log = folder / "log"
     text = log.read_text() if log.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1:] == "\n"]

@@ -1,4 +1,4 @@
-"""Elastic jobs of real processes: a coordinator here, which starts workers as a launcher does."""
+"""Elastic jobs of real processes: a coordinator in this one starts workers as a launcher does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECRET = "7a" * 32
 HOST = "localhost"
 SECOND = 1_000_000_000
 
-# The beginning of a worker's script. `say` writes a line of JSON, at once and whole.
+# The beginning of a worker's script. `say` writes a line of JSON in one piece.
 REPORT = """
 import json, os, time
 
@@ -33,9 +33,9 @@ def say(event, **more):
 
 
 class ElasticJob:
-    """A job of one host. Everything that workers said is in `said`, in the order in which it came.
+    """A job of one host. `said` holds the lines of all workers, in the order of arrival.
 
-    Each line is a dictionary, with the worker's id added. Workers that end, and those that the
+    Each line is a dictionary, with the worker's id added. Workers that end, and workers that the
     coordinator wants killed, are handled as by a launcher.
     """
 
@@ -43,12 +43,12 @@ class ElasticJob:
         """Starts the coordinator, which starts the workers.
 
         Args:
-            script: the path of the workers' program.
-            *arguments: of the program.
+            script: path of the workers' program.
+            *arguments: arguments of the program.
             slots: the number of slots of the host.
-            env: more variables for the workers.
-            kills: whether processes that were taken for dead are killed, as an agent does.
-            **options: of the coordinator; max_np is `slots` if not given.
+            env: additional environment variables of the workers.
+            kills: whether to kill processes that the coordinator declared dead, as an agent does.
+            **options: options of the coordinator; max_np defaults to `slots`.
         """
         self.said, self.notes, self.exit_codes, self.pids = [], [], {}, {}
         self.end = None  # code and reason
@@ -90,7 +90,7 @@ class ElasticJob:
             os.close(file)
 
     def set_slots(self, slots):
-        """Gives the host another number of slots."""
+        """Changes the number of slots of the host."""
         self.service.set_hosts([(HOST, slots)])
 
     def kill(self, worker, number=signal.SIGKILL):
@@ -100,7 +100,7 @@ class ElasticJob:
             process.send_signal(number)
 
     def lines(self, event, **fields):
-        """What was said: the lines of one kind that have these values."""
+        """The lines of one kind that have these values."""
         return [
             line
             for line in list(self.said)
@@ -108,7 +108,7 @@ class ElasticJob:
         ]
 
     def wait(self, what):
-        """Waits until what() is true, looking whenever something happens, and returns it."""
+        """Waits until what() is true and returns it; checks at every event."""
         deadline = time.monotonic() + LIMIT_SECONDS
         with self._condition:
             while not (found := what()):
@@ -117,12 +117,12 @@ class ElasticJob:
             return found
 
     def wait_for_end(self):
-        """Waits until the job and all its processes are over; returns the job's code and reason."""
+        """Waits for the end of the job and its processes; returns the job's code and reason."""
         self.wait(lambda: self.end is not None and len(self.exit_codes) == len(self._processes))
         return self.end
 
     def stderr_of(self, worker):
-        """What a worker has written to stderr."""
+        """The stderr output of a worker."""
         return Path(self._errors[worker]).read_text()
 
     def _start(self, worker, host, slot):
@@ -185,7 +185,7 @@ class ElasticJob:
 
 
 def wait_for_commits(job, size, count=3):
-    """Waits until a job of this size has committed `count` steps from now on; returns workers."""
+    """Waits until a job of this size has committed `count` more steps; returns its workers."""
     begin = len(job.said)
 
     def found():
@@ -199,14 +199,14 @@ def wait_for_commits(job, size, count=3):
 
 
 def worker_of_rank(job, rank):
-    """Returns the worker that was this rank last."""
+    """Returns the worker that had this rank last."""
     return next(one["worker"] for one in reversed(job.said) if one["rank"] == rank)
 
 
 def _options(**values):
     """CoordinatorOptions with these values, times in nanoseconds.
 
-    Hosts never cool down, and a slow machine is not taken for a dead process.
+    Hosts never cool down, and limits are long: a slow process is not taken for a dead one.
     """
     options = core.membership.CoordinatorOptions()
     options.hosts.failures = 1 << 30

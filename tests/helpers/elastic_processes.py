@@ -1,7 +1,7 @@
-"""Elastic jobs without TensorFlow: a coordinator here, and workers as processes that can be killed.
+"""Elastic jobs without TensorFlow: a coordinator in this process, and workers that can be killed.
 
-Run as a program this file is an agent: it forks a worker for every line that it reads, and writes a
-line when one has ended. Workers train on nothing: they count commits.
+Run as a program, this file is an agent: it forks a worker for every line it reads, and writes a
+line when one has ended. Workers do not train: they count commits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tfring.runtime._native import core
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "5e" * 32
-LIMIT = 60.0  # seconds for what should take far less
+LIMIT = 60.0  # seconds; far more than needed
 SECOND = 1_000_000_000
 COMMIT_SECONDS = 0.005
 
@@ -42,19 +42,19 @@ def coordinator_options(**values):
 
 
 def say(**fields):
-    """Writes a line that the job reads, at once and whole."""
+    """Writes a line for the job in one piece."""
     os.write(1, (json.dumps({**fields, "at": time.monotonic()}) + "\n").encode())
 
 
 class Training:
-    """What a worker does in the place of training."""
+    """What a worker does instead of training."""
 
     def __init__(self, store, link, worker, commits):
         self.store, self.link, self.worker, self.commits = store, link, worker, commits
         self.position, self.ended = Position(), 0
 
     def generation(self):
-        """Connects, takes the state, and trains until the generation ends."""
+        """Connects, gets the state, and trains until the generation ends."""
         record = self.link.next_record()
         number = record.generation
         members = [member.worker for member in record.members]
@@ -73,7 +73,7 @@ class Training:
         self.link.stopped(number, self.position, **why)
 
     def train(self, record):
-        """Returns why it has stopped."""
+        """Trains; returns why it stopped."""
         while self.ended < record.generation:
             if self.position.commit >= self.commits:
                 return {"done": True}
@@ -86,9 +86,9 @@ class Training:
         return {}
 
     def all_stop(self, record):
-        """Whether all stop at this commit, as rank 0 says; the others wait until it has come here.
+        """Whether all stop at this commit. Rank 0 decides; the others wait for its decision.
 
-        So members stop at one commit, as those of a training with collectives do.
+        So all members stop at the same commit, as in a training with collectives.
         """
         commit, key = self.position.commit, f"rank0/{record.generation}"
         if record.members[0].worker == self.worker:
@@ -105,7 +105,7 @@ class Training:
 
 
 def run_worker(port, worker, host, slot, commits=1 << 60, patience=0):
-    """A worker's process; returns its exit code."""
+    """Runs a worker; returns its exit code."""
     store = TCPStore("localhost", port, secret=SECRET, timeout=LIMIT)
     options = core.membership.WorkerOptions()
     options.patience = patience or options.patience
@@ -164,7 +164,7 @@ def agent():
 
 
 class ElasticJob:
-    """A coordinator, the store's server, and an agent; everything that was said is in `said`."""
+    """A coordinator, the store's server, and an agent; `said` holds all lines."""
 
     def __init__(self, hosts, kills=True, worker=None, **options):
         self.said, self.notes, self.pids, self.ends = [], [], {}, []
@@ -207,7 +207,7 @@ class ElasticJob:
         self.store.close()
 
     def wait(self, what, limit=LIMIT):
-        """Waits until what() is true, looking whenever something was said, and returns it."""
+        """Waits until what() is true and returns it; checks at every line."""
         deadline = time.monotonic() + limit
         with self._condition:
             while not (found := what()):
@@ -216,7 +216,7 @@ class ElasticJob:
             return found
 
     def wait_for_record(self, wanted, after=0):
-        """Waits until a generation trains whose members please, and returns one's record."""
+        """Waits until a generation with the wanted members trains; returns one member's record."""
 
         def find():
             running = {}
@@ -233,7 +233,7 @@ class ElasticJob:
         return self.wait(find)
 
     def kill(self, worker, number=signal.SIGKILL):
-        """Sends a signal to a worker's process; returns when, in seconds."""
+        """Sends a signal to a worker's process; returns the time in seconds."""
         now = time.monotonic()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.wait(lambda: self.pids.get(worker)), number)

@@ -12,8 +12,8 @@ import time
 
 from launcher_tools import LIMIT_SECONDS, run_command, start_command, write_script
 
-# Trains without TensorFlow: a step is an allreduce, and the weight a hash of all steps so far. The
-# first argument is a folder; files in it say what shall happen.
+# Trains without TensorFlow: a step is an allreduce, the weight is a hash of all steps so far. The
+# first argument is a folder; files in it tell the ranks what to do.
 TRAINING = """
     import json, os, sys, time
     import numpy as np
@@ -63,7 +63,7 @@ TRAINING = """
 
 
 def history_of(steps):
-    """What the training above computes in so many steps."""
+    """The result of the training above after this many steps."""
     value = 7
     for step in range(steps):
         value = (value * 31 + step) % 1000003
@@ -71,22 +71,22 @@ def history_of(steps):
 
 
 class ElasticRun:
-    """A job of `tfring run`; what its workers said is in `said`, other lines in `errors`."""
+    """A job of `tfring run`; `said` holds the lines of its workers, `errors` all others."""
 
     def __init__(self, folder, *options, script=TRAINING, inside=(), **environment):
-        """Starts it.
+        """Starts the job.
 
         Args:
-            folder: where the script and the files that it looks for are.
-            *options: of `tfring run`.
+            folder: folder of the script and of the files that it looks for.
+            *options: options of `tfring run`.
             script: the workers' program; it gets the folder as its argument.
-            inside: what the command of `tfring run` begins with.
-            **environment: more variables.
+            inside: words before `tfring run` on the command line.
+            **environment: additional environment variables.
         """
         self.folder, self.said, self.errors, self.output = folder, [], [], []
         path = write_script(folder, script)
-        self._condition = threading.Condition()  # guards what was said
-        # Slow machines start all ranks before the first generation, too.
+        self._condition = threading.Condition()  # guards `said` and `errors`
+        # So that all ranks start before the first generation on a slow machine, too.
         command = run_command(
             "--start-timeout", LIMIT_SECONDS, *options, sys.executable, path, folder
         )
@@ -115,15 +115,15 @@ class ElasticRun:
             reader.join(LIMIT_SECONDS)
 
     def ask(self, name):
-        """Makes a file that the workers look for."""
+        """Creates a file that the workers look for."""
         (self.folder / name).write_text("")
 
     def take_back(self, name):
-        """Removes it."""
+        """Removes that file."""
         (self.folder / name).unlink()
 
     def wait(self, what):
-        """Waits until what() is true, looking whenever something was said, and returns it."""
+        """Waits until what() is true and returns it; checks at every line."""
         deadline = time.monotonic() + LIMIT_SECONDS
         with self._condition:
             while not (found := what()):
@@ -136,11 +136,11 @@ class ElasticRun:
         return any(reader.is_alive() for reader in self._readers)
 
     def trains(self, wanted, after=0):
-        """Waits until workers train together that please; returns their ids in order of ranks.
+        """Waits until the wanted workers train together; returns their ids in rank order.
 
         Args:
-            wanted: gets these ids.
-            after: how many lines of `said` to leave out.
+            wanted: called with the ids; returns whether they are the wanted ones.
+            after: number of lines of `said` to skip.
         """
 
         def find():
@@ -152,7 +152,7 @@ class ElasticRun:
         return self.wait(find)
 
     def pid(self, worker):
-        """The process of a worker."""
+        """The process id of a worker."""
         return next(line["pid"] for line in self.said if line["worker"] == worker)
 
     def kill(self, worker, number=signal.SIGKILL):
@@ -160,7 +160,7 @@ class ElasticRun:
         os.kill(self.pid(worker), number)
 
     def heard(self, pattern):
-        """Waits until the launcher says what a regular expression matches; returns the match."""
+        """Waits until the launcher prints a match of a regular expression; returns the match."""
         return self.wait(
             lambda: next(filter(None, (re.search(pattern, e) for e in self.errors)), 0)
         )

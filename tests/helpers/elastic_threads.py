@@ -1,4 +1,4 @@
-"""A coordinator and workers' links as threads of one process, over a real TCPStore."""
+"""A coordinator and the links of workers as threads of one process, over a real TCPStore."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfring.job.store import TCPStore
 
 
 class Links:
-    """A job whose workers nobody has started: they report from somewhere."""
+    """A job whose workers were not started by it: they report by themselves."""
 
     def __init__(self, **options):
         self.notes, self.ends, self.abandoned = [], [], []
@@ -43,11 +43,11 @@ class Links:
         self._stack.close()
 
     def wire(self):
-        """A way to the store that can be cut."""
+        """A relay to the store that can be cut."""
         return self._stack.enter_context(Wire(self.server.port))
 
     def client(self, port=None, **more):
-        """Another client of the store."""
+        """Makes one more client of the store."""
         port = port or self.server.port
         store = TCPStore("localhost", port, secret=SECRET, timeout=LIMIT, **more)
         return self._stack.enter_context(store)
@@ -67,7 +67,7 @@ class Links:
         return link
 
     def train(self, links):
-        """Brings the links' next generation to training, and returns its record."""
+        """Brings the next generation of the links to training; returns its record."""
         records = [link.next_record() for link in links]
         assert all(record == records[0] for record in records)
         number = records[0].generation
@@ -80,7 +80,7 @@ class Links:
         return records[0]
 
     def stop(self, links, generation, commit=0, **why):
-        """Says on every link that it has stopped."""
+        """Reports on every link that training has stopped."""
         for link in links:
             link.stopped(generation, Position(commit, commit), **why)
 

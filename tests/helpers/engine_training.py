@@ -1,4 +1,4 @@
-"""A training that changes its number of ranks while a test looks on, for jobs on engines."""
+"""A training whose number of ranks changes while a test watches, for jobs on Ray and Spark."""
 
 import queue
 import threading
@@ -8,7 +8,7 @@ SECONDS = 240
 
 
 def training(folder):
-    """Counts steps together until a file says stop; each rank says how many ranks there are."""
+    """Counts steps together until a file says stop; each rank reports the number of ranks."""
 
     def train():
         import json
@@ -54,7 +54,7 @@ def training(folder):
 
 
 def wait_for(folder, size, since=0):
-    """Waits until the ranks have been so many; returns how many changes there were by then."""
+    """Waits until the job has had this many ranks; returns the number of changes so far."""
     until = time.monotonic() + SECONDS
     while True:
         path = folder / "sizes"
@@ -66,13 +66,13 @@ def wait_for(folder, size, since=0):
 
 
 class Job(threading.Thread):
-    """Runs a job beside the main thread; stops its training at the end.
+    """Runs a job in a second thread; stops its training at the end.
 
-    `run_job` gets the function of the training and returns what the ranks returned.
+    `run_job` gets the training function and returns the results of the ranks.
     """
 
     def __init__(self, run_job, folder):
-        super().__init__(daemon=True)  # a job that hangs does not keep the tests from ending
+        super().__init__(daemon=True)  # a job that hangs must not keep the tests from ending
         self._run_job, self._folder = run_job, folder
         self._outcome = queue.SimpleQueue()
 
@@ -92,7 +92,7 @@ class Job(threading.Thread):
         assert not self.is_alive(), f"the job did not end within {SECONDS} s of the word stop"
 
     def results(self):
-        """What the ranks returned."""
+        """The results of the ranks."""
         results, error = self._outcome.get_nowait()
         if error is not None:
             raise error

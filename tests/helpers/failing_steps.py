@@ -1,4 +1,4 @@
-"""Steps with collectives that fail where and how a test wants, and what each rank then gets."""
+"""Steps with collectives that fail where a test wants it, and what each rank then gets."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ BUCKETS = 4
 NEVER = -1
 KINDS = ("not a number", "exception", "no memory", "Ctrl-C")
 MODES = ("eager", "function", "jit")
-# How long TensorFlow waits for memory before an op fails; its allocator without oneDNN does not.
+# TensorFlow waits this long for memory before an op fails; its allocator without oneDNN does not.
 MEMORY_SECONDS = 0.0 if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" else 10.0
 
-# When failures happened on this rank, in time.monotonic(), which the processes of a host share.
+# Times of the failures on this rank, by time.monotonic(), which the processes of a host share.
 happened: list[float] = []
 
 
 def now_fails(x: Any) -> Any:
-    """Notes the time when the graph comes to here."""
+    """Notes the time when the graph gets here."""
 
     def note(value: Any) -> Any:
         happened.append(time.monotonic())
@@ -53,7 +53,7 @@ def fail_memory(x: Any) -> Any:
 
 
 def interrupt(x: Any) -> Any:
-    """Ctrl-C comes while the op runs, which goes on."""
+    """Ctrl-C arrives while the op runs; the op goes on."""
 
     def press(value: Any) -> Any:
         happened.append(time.monotonic())
@@ -69,7 +69,7 @@ FAILURES = (fail_numerics, fail_python, fail_memory, interrupt)
 
 
 def maybe_fail(x: Any, here: int, at: Any, kind: Any) -> Any:
-    """Fails in the way `kind` if `at` is this point of the step."""
+    """Fails as `kind` says if `at` is this point of the step."""
     return tf.cond(
         tf.equal(at, here),
         lambda: tf.switch_case(kind, [lambda f=f: f(x) for f in FAILURES]),
@@ -78,7 +78,7 @@ def maybe_fail(x: Any, here: int, at: Any, kind: Any) -> Any:
 
 
 def busy(x: Any, amount: Any) -> Any:
-    """Takes time in a way that no optimizer removes, and adds nothing."""
+    """Takes time that no graph optimizer removes, and adds nothing."""
     matrix = tf.fill([32, 32], tf.reduce_sum(x) * 0.0)
     for _ in tf.range(amount):
         matrix = tf.linalg.matmul(matrix, matrix)
@@ -87,7 +87,7 @@ def busy(x: Any, amount: Any) -> Any:
 
 @tf.function
 def function_step(x: Any, at: Any, kind: Any, amounts: Any) -> Any:
-    """Buckets that get ready in an order of each rank's own."""
+    """Buckets that get ready in a different order on each rank."""
     sums = [
         hvd.allreduce(
             maybe_fail(busy(x * (i + 1.0), amounts[i]), i, at, kind), op=hvd.Sum, name=f"fs.{i}"
@@ -116,7 +116,7 @@ def jit_step(x: Any, at: Any, kind: Any, amounts: Any) -> Any:
 
 
 def eager_step(x: Any, at: int, kind: int, _: Any) -> Any:
-    """The same in eager mode, where the block says what belongs together."""
+    """The same in eager mode, where a block marks the step."""
     total = tf.zeros_like(x)
     with hvd.step():
         for i in range(BUCKETS + 1):
@@ -128,7 +128,7 @@ def eager_step(x: Any, at: int, kind: int, _: Any) -> Any:
 
 
 def run_step(mode: str, x: Any, at: int, kind: int, amounts: list[int]) -> Any:
-    """Makes one step; returns its result."""
+    """Runs one step; returns its result."""
     if mode == "eager":
         return eager_step(x, at, kind, amounts)
     made = {"function": function_step, "jit": jit_step}[mode]
@@ -136,5 +136,5 @@ def run_step(mode: str, x: Any, at: int, kind: int, amounts: list[int]) -> Any:
 
 
 def expected(mode: str, values: list[float]) -> float:
-    """What a step returns, of what each rank gave."""
+    """The result of a step, from the inputs of all ranks."""
     return sum(values) * (3.0 if mode == "jit" else 10.0)

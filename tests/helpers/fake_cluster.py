@@ -1,4 +1,4 @@
-"""What pods of a Job see of Kubernetes: an address each, names by a name server, variables."""
+"""What the pods of a Kubernetes Job see: an address each, a name server, and variables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from launcher_tools import environment
 from network_namespaces import DIES_WITH_US, Hosts, hosts
 
-# As the kubelet writes it: short names are looked for in the namespace of the pod first.
+# As the kubelet writes it: short names are looked up in the namespace of the pod first.
 _ZONE = "test.svc.cluster.local"
 _RESOLV_CONF = """\
 nameserver {server}
@@ -32,7 +32,7 @@ class Cluster:
         made: The machines; the name server is on the last one.
         folder: For files of the cluster, and the programs of the pods.
         job: The name of the job.
-        service: That of its headless service.
+        service: The name of its headless service.
     """
 
     def __init__(self, made: Hosts, folder: Path, job: str, service: str) -> None:
@@ -52,11 +52,11 @@ class Cluster:
         assert self.server.stdout is not None and self.server.stdout.readline() == b"ready\n"
 
     def full_name(self, index: int) -> str:
-        """Returns the name of a pod, as the cluster knows it."""
+        """Returns the full name of a pod."""
         return f"{self._job}-{index}.{self._service}.{_ZONE}"
 
     def publish(self, index: int, machine: int | None = None) -> None:
-        """Gives a pod's name the address of its machine; that of its number without another."""
+        """Maps a pod's name to the address of a machine, by default that of the same number."""
         machine = index if machine is None else machine
         self._names[self.full_name(index)] = self._made.address(machine)
         self._write_names()
@@ -71,7 +71,7 @@ class Cluster:
         new.rename(self._folder / "names")
 
     def asked(self, index: int) -> int:
-        """Returns how often somebody has asked for the address of a pod."""
+        """Returns the number of queries for the address of a pod."""
         file = self._folder / "asked"
         lines = file.read_text().splitlines() if file.exists() else []
         return lines.count(self.full_name(index))
@@ -83,9 +83,9 @@ class Cluster:
 
         Args:
             index: The pod's number.
-            command: Of its container.
-            machine: Where it runs; on that of its number without another.
-            variables: Of its container, besides those that Kubernetes sets.
+            command: The command of its container.
+            machine: The machine it runs on; by default the one of the same number.
+            variables: Variables of its container, besides those that Kubernetes sets.
         """
         inside = self._made.inside(index if machine is None else machine, f"{self._job}-{index}")
         own = {
@@ -107,11 +107,11 @@ class Cluster:
 def cluster(
     machines: int, folder: Path, job: str = "train", service: str = "train"
 ) -> Iterator[Cluster]:
-    """Makes a cluster for the time of the context; skips the test where that is not possible.
+    """Makes a cluster for the time of the context; skips the test if that is not possible.
 
     Args:
-        machines: How many pods it has place for.
-        folder: For its files; programs in it are found by their name.
+        machines: The number of pods that fit.
+        folder: The folder of its files; pods find programs in it by name.
         job: The job that runs there.
         service: Its headless service.
     """

@@ -6,9 +6,8 @@ import ctypes
 
 
 def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(
-        "libcuda.so.1"
-    )  # TensorFlow has opened it, or LD_LIBRARY_PATH leads to it
+    # TensorFlow has opened the library, or it is on LD_LIBRARY_PATH.
+    library = ctypes.CDLL("libcuda.so.1")
     library.FakeCudaGet.restype = ctypes.c_long
     library.FakeCudaCount.restype = ctypes.c_long
     library.FakeCudaSet.argtypes = [ctypes.c_char_p, ctypes.c_long]
@@ -30,7 +29,7 @@ def set_value(name: str, value: int) -> None:
 
 
 def count(name: str) -> int:
-    """A counter: `d2h_copies`, `launches`, `live_bytes`, ..."""
+    """Returns a counter: `d2h_copies`, `launches`, `live_bytes`, ..."""
     return int(_library().FakeCudaCount(name.encode()))
 
 

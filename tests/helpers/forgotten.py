@@ -1,4 +1,4 @@
-"""A program on several ranks that has forgotten something; its argument says what."""
+"""A program of several ranks that forgets one thing; its argument says which."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ elif WHAT == "right":
     loaded.train_on_batch(X, Y)
     loop("tape")
     loop("calls")
-elif WHAT == "restored":  # and not trained further: its training is over
+elif WHAT == "restored":  # and no more training follows
     restored = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
     restored.build(build(restored).trainable_variables)
     restored.iterations.assign(5)

@@ -1,7 +1,7 @@
 """Cells of the table of collectives (matrix_cells.py) with tensors in GPU memory.
 
 On the fake driver TensorFlow's own kernels compute nothing on a GPU. There, tensors are
-made on the CPU and copied, and only those gradients are compared that consist of collectives alone.
+made on the CPU and copied, and only gradients that consist of collectives alone are compared.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import tensorflow as tf
 from matrix import Team
 from matrix_rows import ROWS
 
-# By collective, the variants whose gradients are collectives and nothing else.
+# By collective, the variants whose gradients consist of collectives alone.
 PURE_GRADIENTS = {
     "allreduce": ("Sum", "Average", "scaled"),
     "grouped_allreduce": ("Sum", "Average", "scaled"),
     "alltoall": ("equal", "uneven"),
 }
-# TensorFlow keeps tensors of int32 on the host, also those of a GPU's op.
+# TensorFlow keeps int32 tensors of GPU ops in host memory.
 ON_HOST = (tf.int32,)
 
 
@@ -46,7 +46,7 @@ MODES = {"eager": eagerly, "function": in_function}
 
 
 class GpuCell(matrix_cells.Cell):
-    """A cell whose tensors are on GPU:0, and whose results have to be there."""
+    """A cell whose tensors and results are on GPU:0."""
 
     def build(self, tensors: list[Any]) -> tuple[list[Any], list[Any]]:
         if not fake_cuda.is_driver():
@@ -85,10 +85,10 @@ def cells_of(collective: str, team: Team, everything: bool) -> list[GpuCell]:
 
 
 def check_cells(cells: list[GpuCell], mode: str) -> int:
-    """Runs cells in one function and compares values, gradients and places.
+    """Runs cells in one function and compares values, gradients and devices.
 
     Returns:
-        How many results and gradients were compared.
+        The number of results and gradients compared.
     """
 
     def build(tensors: list[Any]) -> list[tuple[list[Any], list[Any]]]:
@@ -98,7 +98,7 @@ def check_cells(cells: list[GpuCell], mode: str) -> int:
     got = MODES[mode](build, [on_gpu(x) for cell in cells for x in cell.inputs])
     compared = 0
     for cell, (results, gradients) in zip(cells, got, strict=True):
-        # Where TensorFlow's own gradients are is its own affair.
+        # TensorFlow decides where its own gradients are.
         cell.check_places([*results, *(gradients if fake_cuda.is_driver() else [])])
         cell.check(results, gradients)
         compared += len(results) + len(gradients)

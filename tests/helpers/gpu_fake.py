@@ -1,7 +1,7 @@
-"""TensorFlow's GPU wheel on a machine without a GPU: where it is, and how a program runs on it.
+"""Runs programs on TensorFlow's GPU wheel on a machine without a GPU.
 
-`python tests/helpers/gpu_fake.py` (make gpu-fake) downloads the wheel of the version of
-TensorFlow that is installed, about 600 MB, and makes the libraries that it opens. Folders:
+`python tests/helpers/gpu_fake.py` (make gpu-fake) downloads the wheel of the installed version of
+TensorFlow, about 600 MB, and makes the libraries that it opens. Folders:
 
 - TFRING_GPU_WHEEL_SITE, else build-gpu/site: the unpacked wheel
 - build-gpu/stubs: empty CUDA libraries, made from the wheel
@@ -24,11 +24,11 @@ DRIVER = "libcuda.so.1"
 
 
 class UnavailableError(Exception):
-    """The GPU wheel, or what it runs on, is not there; the text says what to do."""
+    """The GPU wheel or the fake driver is missing; the text says what to do."""
 
 
 def version() -> str:
-    """The version of TensorFlow that is installed, under any of its names."""
+    """The installed version of TensorFlow, under any of its package names."""
     for name in ("tensorflow-cpu", "tensorflow"):
         try:
             return importlib.metadata.version(name)
@@ -38,17 +38,17 @@ def version() -> str:
 
 
 def site() -> Path:
-    """The folder that holds the GPU wheel's package tensorflow, there or not."""
+    """The folder of the GPU wheel's package tensorflow; it need not exist."""
     return Path(os.environ.get("TFRING_GPU_WHEEL_SITE") or FOLDER / "site")
 
 
 def fakes() -> Path:
-    """The folder of the fake driver, there or not."""
+    """The folder of the fake driver; it need not exist."""
     return Path(os.environ.get("TFRING_FAKES_DIR") or ROOT / "build" / "fakes")
 
 
 def download() -> None:
-    """Unpacks the GPU wheel, unless it is there already."""
+    """Downloads and unpacks the GPU wheel, unless it is there already."""
     if (site() / "tensorflow").is_dir():
         return
     part = site().with_name("site.part")
@@ -65,7 +65,7 @@ def download() -> None:
 
 
 def check() -> None:
-    """Raises UnavailableError unless the wheel is there, of the right version, and the driver."""
+    """Raises UnavailableError if the fake driver or the wheel of the right version is missing."""
     if not (site() / "tensorflow").is_dir():
         raise UnavailableError(
             f"TensorFlow's GPU wheel is not in {site()}: `make gpu-fake` downloads it, or "
@@ -99,7 +99,7 @@ def build_stubs() -> Path:
 
 
 def environment(**settings: int) -> dict[str, str]:
-    """The environment of a program that is to run on the GPU wheel and the fake driver.
+    """The environment of a program that runs on the GPU wheel and the fake driver.
 
     Args:
         settings: Settings of the fake driver, `delay_us=20000` for example.
@@ -113,9 +113,9 @@ def environment(**settings: int) -> dict[str, str]:
     check()
     found = {**os.environ, "TF_FORCE_GPU_ALLOW_GROWTH": "true", "FAKE_CUDA_MEMORY_MIB": "8192"}
     found.pop("CUDA_VISIBLE_DEVICES", None)
-    # TensorFlow's own start and end rely on a cuMemFree that waits.
+    # TensorFlow's start and end rely on a cuMemFree that waits.
     found["FAKE_CUDA_FREE_WAITS"] = "1"
-    # The fake driver has no CUDA graphs, which XLA would put its kernels into.
+    # XLA would put its kernels into CUDA graphs, which the fake driver does not have.
     flags = [*found.get("XLA_FLAGS", "").split(), "--xla_gpu_enable_command_buffer="]
     found["XLA_FLAGS"] = " ".join(flags)
     found.update({f"FAKE_CUDA_{name.upper()}": str(value) for name, value in settings.items()})
@@ -133,15 +133,15 @@ def run(program: Path, *arguments: str, timeout: float = 300, **settings: int) -
 
     Args:
         program: Its path.
-        arguments: What it gets as arguments.
+        arguments: Its arguments.
         timeout: Seconds after which it is killed.
         settings: Settings of the fake driver.
 
     Returns:
-        What it wrote on stdout.
+        Its stdout.
 
     Raises:
-        AssertionError: If it fails, with all that it wrote.
+        AssertionError: If it fails, with all its output.
         UnavailableError: If the wheel or the fake driver is not there.
     """
     result = subprocess.run(

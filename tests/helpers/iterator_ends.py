@@ -1,6 +1,6 @@
-"""Has no iterator of tf.data wait for its autotuner when it ends.
+"""Keeps iterators of tf.data from waiting for their autotuner when they end.
 
-The autotuner of an iterator sleeps for up to a minute at a time. An iterator that ends wakes it,
+An iterator's autotuner sleeps for up to a minute at a time. An iterator that ends wakes it,
 and is marked as ended only afterwards (TensorFlow 2.21, CancellationManager::StartCancel). So the
 autotuner sometimes sleeps on. Each `fit` drops an iterator, and then waits for it.
 """
@@ -14,7 +14,7 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="session")
 def without_autotuner() -> None:
-    """Switches the autotuner off where a test does not set options of its own for it."""
+    """Switches the autotuner off unless a test sets its own options for it."""
     import tensorflow as tf
     from tensorflow.python.data.ops import dataset_ops
 

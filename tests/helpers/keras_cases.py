@@ -1,4 +1,4 @@
-"""A small model and its data, and what several files of tests do with them."""
+"""A small model, its data, and the steps that several test files share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FEATURES, CLASSES, PER_RANK = 8, 3, 6
 
 
 class OneDense(keras.Model):  # type: ignore[misc]
-    """A subclassed model, for steps of the user's own."""
+    """A subclassed model, for custom training steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class OneDense(keras.Model):  # type: ignore[misc]
 
 
 def build_model(seed: int, *middle: Any) -> Any:
-    """A model whose initial weights follow from the seed alone, with `middle` in its middle."""
+    """A model with `middle` as its middle layer; its initial weights depend only on the seed."""
     initializers = [keras.initializers.GlorotUniform(seed=seed + i) for i in range(2)]
     return keras.Sequential(
         [
@@ -54,14 +54,14 @@ def broadcast() -> Any:
 
 
 def fit(model: Any, *callbacks: Any, data: Any = None, steps: int = 3, **kwargs: Any) -> Any:
-    """Trains with `steps` batches of this rank, or with the data that is given."""
+    """Trains with `steps` batches of this rank, or with the given data."""
     x, y = my_data(steps) if data is None else data
     how = {"batch_size": PER_RANK, "shuffle": False, "verbose": 0, **kwargs}
     return model.fit(x, y, callbacks=list(callbacks), **how)
 
 
 def mine() -> float:
-    """This rank's number, one on rank 0."""
+    """This rank's value: its rank plus one."""
     return float(hvd.rank() + 1)
 
 
@@ -79,7 +79,7 @@ def whole_data(steps: int, per_rank: int = PER_RANK) -> tuple[Any, Any]:
 
 
 def my_part(data: Any, steps: int) -> tuple[Any, Any]:
-    """This rank's part of every one of the batches of whole_data."""
+    """This rank's part of each batch of whole_data."""
 
     def part(values: Any) -> Any:
         batches = values.reshape(steps, hvd.size(), -1, *values.shape[1:])
@@ -96,9 +96,9 @@ def my_data(steps: int) -> tuple[Any, Any]:
 def train_alone(
     optimizer: Any, steps: int, seed: int, *, middle: Any = (), data: Any = None, **fit: Any
 ) -> Any:
-    """The weights that one process with plain Keras makes of the whole data: rank 0 does it.
+    """The weights after plain Keras on rank 0 has trained on the whole data.
 
-    Without a graph, which takes a fifth of the time.
+    It runs eagerly, in a fifth of the time.
     """
     if hvd.rank() == 0:
         model = build_model(seed, *middle)
@@ -118,7 +118,7 @@ def train_together(
     data: Any = None,
     **compile_kwargs: Any,
 ) -> Any:
-    """What the ranks make of their parts, starting unlike each other but for the broadcast."""
+    """The model after the ranks trained on their parts; the broadcast makes their starts equal."""
     model = compiled(optimizer, seed + 100 * hvd.rank(), middle=middle, **compile_kwargs)
     own = my_part(whole_data(steps) if data is None else data, steps)
     fit(model, broadcast(), *(callbacks or []), data=own, batch_size=len(own[0]) // steps)
@@ -131,7 +131,7 @@ def assert_same_weights(model: Any, expected: Any, tolerance: float = 1e-5) -> N
 
 
 def assert_same_on_all_ranks(model: Any, *, but: Any = None) -> None:
-    """Compares the weights of a model or a layer, one of them left out."""
+    """Compares the weights of a model or a layer over the ranks, except one."""
     own = [weight.numpy() for weight in model.weights if weight is not but]
     for weights in hvd.allgather_object(own):
         for ours, theirs in zip(own, weights, strict=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 import launcher_tools as tools
 import pytest
 
-# What the script prints at its end, and TF_USE_LEGACY_KERAS.
+# The last line of the script, and TF_USE_LEGACY_KERAS.
 GENERATIONS = pytest.mark.parametrize(
     ("generation", "legacy"),
     [
@@ -29,7 +29,7 @@ GENERATIONS = pytest.mark.parametrize(
 
 
 def run_on_two_ranks(text: str, generation: str, legacy: str, folder: Path) -> None:
-    """Runs a script; both ranks have to print DONE and their generation of Keras."""
+    """Runs a script; both ranks have to print DONE and their Keras version."""
     script = tools.write_script(folder, text)
     done = tools.run("-np", 2, "--horovod", sys.executable, script, TF_USE_LEGACY_KERAS=legacy)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -1,4 +1,4 @@
-"""A stand-in for the collectives, and a small model, for tests of the optimizer hook."""
+"""A fake of the collectives, and a small model, for tests of the optimizer hook."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Y = X.sum(axis=1, keepdims=True)
 
 @dataclasses.dataclass
 class Reduction:
-    """One collective that was built, and how often it ran."""
+    """One collective that was built, and the number of its runs."""
 
     name: str
     op: int
@@ -33,7 +33,7 @@ class Reduction:
 
 
 class Recorder:
-    """Stands in for bucket_allreduce: `built` per trace, `ran` per execution."""
+    """Replaces bucket_allreduce: `built` counts traces, `ran` counts executions."""
 
     def __init__(self) -> None:
         self.built: list[Reduction] = []
@@ -61,7 +61,7 @@ class Recorder:
 
 
 def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
-    """A fixture's body: replaces the collectives."""
+    """Replaces the collectives; the body of a fixture."""
     recorder = Recorder()
     monkeypatch.setattr(allreduce, "bucket_allreduce", recorder.bucket_allreduce)
     monkeypatch.setattr(topology, "is_initialized", lambda: True)
@@ -83,7 +83,7 @@ def build_model(dtype: Any = None) -> Any:
 
 
 def fit(optimizer: Any, x: Any = X, **compile_kwargs: Any) -> Any:
-    """Four batches of eight."""
+    """Trains on four batches of eight samples."""
     model = build_model()
     model.compile(optimizer=optimizer, loss="mse", **compile_kwargs)
     model.fit(x, Y, batch_size=8, epochs=1, verbose=0, shuffle=False)

@@ -1,4 +1,4 @@
-"""What has become of a job whose processes were killed."""
+"""Checks the outcome of a job whose processes were killed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from killed_jobs import Job
 from benchmarks.elastic.checks import violations
 from benchmarks.elastic.worker import Settings, hash_of, value_of
 
-# The victim in recoveries that had to wait for a coordinator, which listens for 5 s first.
+# Recoveries with this victim wait for a coordinator, which listens for 5 s first.
 AWAY = "any, no coordinator"
 
 
 def history_of(steps: int, settings: Settings) -> str:
-    """Returns the hash of an undisturbed training of so many steps."""
+    """Returns the hash of an undisturbed training of this many steps."""
     history = ""
     for step in range(steps):
         epoch, begin = divmod(step * settings.batch, settings.samples)
@@ -29,7 +29,7 @@ def history_of(steps: int, settings: Settings) -> str:
 
 
 def check_codes(job: Job, codes: list[tuple[int, int]]) -> None:
-    """The job ends with 0 wherever it can go on, and says why where it cannot."""
+    """Checks that the job ends with 0 if it can go on, and otherwise says why it cannot."""
     nodes = job.plan.nodes
     said = job.errors()
     for host, code in codes:
@@ -41,13 +41,13 @@ def check_codes(job: Job, codes: list[tuple[int, int]]) -> None:
         over = "and then a worker failed" in said
         serving = nodes and not job.plan.apart and 0 in job.launcher_killed
         alone = job.lost_coordinator
-        late = nodes and code == 2 and any(other == 0 for _, other in codes)  # the job was over
+        late = nodes and code == 2 and any(other == 0 for _, other in codes)  # the job had ended
         if not (lost or over or serving or alone or late) or "tfring run:" not in said:
             job.wrong.append(f"code: the launcher on host {host} ended with {code}")
 
 
 def check_weights(job: Job, ended: bool) -> list[str]:
-    """All steps are those of a run without kills, and so is the end if there is one."""
+    """Checks that all steps, and the end if there is one, equal those of a run without kills."""
     events = sorted(job.logs.read(), key=lambda event: int(event["t"]))
     if job.plan.program is KERAS:
         return check_keras(job, events) if ended else []
@@ -72,7 +72,7 @@ def check_weights(job: Job, ended: bool) -> list[str]:
 
 
 def _check_begins(job: Job, events: list[dict[str, Any]]) -> list[str]:
-    """A training that begins anew says so; one with checkpoints goes on from the newest."""
+    """Checks that a restart from the beginning is reported, and that checkpoints are resumed."""
     wrong, done, saved = [], 0, 0
     elastic = job.plan.program is ELASTIC
     told = "no worker is left that has" in job.errors() or "is left: the training" in job.errors()
@@ -89,7 +89,7 @@ def _check_begins(job: Job, events: list[dict[str, Any]]) -> list[str]:
 
 
 def check_keras(job: Job, events: list[dict[str, Any]]) -> list[str]:
-    """The weights are those of a run without kills but for rounding."""
+    """Checks that the weights equal those of a run without kills, except for rounding."""
     ends = [event for event in events if event["e"] == "end"]
     if not ends:
         return ["wrong: no rank came to its end"]
@@ -103,7 +103,7 @@ def check_keras(job: Job, events: list[dict[str, Any]]) -> list[str]:
 
 
 def recoveries(job: Job) -> list[dict[str, Any]]:
-    """Seconds from when a loss was noticed to the next step, where members were left."""
+    """Seconds from the detection of a loss to the next step, if members were left."""
     events = sorted(job.logs.read(), key=lambda event: int(event["t"]))
     if not job.plan.elastic:
         return []
@@ -132,7 +132,7 @@ def recoveries(job: Job) -> list[dict[str, Any]]:
         steps = [e["t"] for e in later if e["e"] == "commit" and e["g"] > generation]
         if noticed and min(steps, default=until) < until:
             if min(steps) < min(noticed):
-                continue  # that of the kill before this one
+                continue  # of the kill before this one
             times = (min(noticed) - begin) / 1e9, (min(steps) - min(noticed)) / 1e9
             away = any(begin - 10**10 <= when <= min(steps) for when in without)
             victim = AWAY if away else kill["victim"]

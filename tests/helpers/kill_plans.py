@@ -1,4 +1,4 @@
-"""Which jobs are run to kill their processes, who is killed in them, and when: from a seed."""
+"""Draws from a seed which jobs run, which of their processes are killed, and when."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import random
 from pathlib import Path
 from typing import NamedTuple
 
-# The programs of jobs, as arguments of Python.
+# The programs of the jobs, as arguments of Python.
 _HERE = Path(__file__).parent
 STATIC = [str(_HERE / "killed_training.py")]
 ELASTIC = ["-m", "benchmarks.elastic.worker"]
 KERAS = [str(_HERE / "killed_keras.py")]
-# For each kind of job: its program, and who may be killed.
+# For each kind of job: its program, and the possible victims.
 KINDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "static": (STATIC, ("rank", "rank", "agent", "launcher")),
     "static-hosts": (STATIC, ("rank", "agent", "host", "launcher")),
@@ -25,21 +25,21 @@ KINDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "keras": (KERAS, ("rank", "rank", "agent", "launcher")),
     "keras-static": (KERAS, ("rank", "rank", "agent", "launcher")),
 }
-# How many processes of a job are killed.
+# The number of processes killed in a job.
 _COUNTS = (1, 2, 3, 3, 4)
 
 
 class Kill(NamedTuple):
-    """What is killed and when.
+    """One kill: what is killed, and when.
 
     Attributes:
         victim: "rank", "agent", "host", "launcher" or "coordinator".
-        moment: "start": `share` of a second after the start; "soon": that after the kill before;
-            "step": when this share of the steps is done, and `pause` seconds later.
+        moment: "start": `share` s after the start; "soon": `share` s after the previous kill;
+            "step": `pause` s after this share of the steps is done.
         share: See `moment`.
-        pause: Seconds, see `moment`. A victim that comes back does so after ten times as many.
-        choice: Which of several, from 0 to 1.
-        silent: Whether a host's network is gone before its processes are.
+        pause: Seconds, see `moment`. A victim that comes back does so after `10 * pause`.
+        choice: Selects one of several possible victims, from 0 to 1.
+        silent: Whether a host loses its network before its processes.
         back: Whether a host, a node's launcher or a coordinator comes back.
     """
 
@@ -54,7 +54,7 @@ class Kill(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """One job: all of it follows from the seed and the kind."""
+    """One job; the seed and the kind determine all of it."""
 
     kind: str
     ranks: int
@@ -63,12 +63,12 @@ class Plan:
 
     @property
     def program(self) -> list[str]:
-        """What the ranks run."""
+        """The program of the ranks."""
         return KINDS[self.kind][0]
 
     @property
     def elastic(self) -> bool:
-        """Whether survivors go on; else all ranks start again."""
+        """Whether survivors go on; otherwise all ranks start again."""
         return "static" not in self.kind
 
     @property
@@ -78,7 +78,7 @@ class Plan:
 
     @property
     def apart(self) -> bool:
-        """Whether the coordinator is a process of its own, on a host of its own."""
+        """Whether the coordinator is a separate process on a separate host."""
         return self.kind.endswith("-coordinator")
 
     @property
@@ -104,7 +104,7 @@ def plan_of(seed: int, kind: str) -> Plan:
             back=rng.random() < 0.7,
         )
         kills.append(kill)
-    # Nothing comes after the end of the only launcher.
+    # The end of the only launcher ends the job.
     if not kind.endswith(("-nodes", "-coordinator")):
         kills.sort(key=lambda kill: kill.victim == "launcher")
     # Long enough for the replacements of elastic jobs to join.

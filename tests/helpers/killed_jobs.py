@@ -1,4 +1,4 @@
-"""A job of `tfring run` in namespaces of its own, whose processes are killed."""
+"""A job of `tfring run` in its own namespaces, whose processes are killed."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from benchmarks.elastic.worker import Settings
 # Limit for a job to end after its last kill, and for leftover processes to end after the job.
 # Beyond it we call it a hang.
 HANG_SECONDS = 120.0
-# Of --stop-timeout and --agent-timeout; of --start-timeout and --elastic-timeout: a host that is
+# For --stop-timeout and --agent-timeout; for --start-timeout and --elastic-timeout: a host that is
 # waited for may not come back.
 STOP_SECONDS, SILENCE_SECONDS, START_SECONDS = 5, 10, 30
 EPOCHS = 4  # of Keras
 _LOOK_SECONDS = 0.01
 _LISTENS = "0A"  # in /proc/net/tcp
-# A rank that was killed leaves them for `tfring explain`; a few jobs later they are thrown away.
+# A killed rank leaves them for `tfring explain`; tfring removes them a few jobs later.
 _OF_RECORDS = (".record", ".stacks", ".socket")
 
 
 class Logs:
-    """What the ranks of a job have logged, in the order of time."""
+    """The log lines of the ranks of a job, in time order."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._read = folder, collections.Counter[Path]()
         self.events: list[dict[str, Any]] = []
 
     def read(self) -> list[dict[str, Any]]:
-        """Takes what was logged since the last time; returns all."""
+        """Reads the new log lines; returns all lines so far."""
         for path in self._folder.glob("worker*.log"):
             with path.open("rb") as file:
                 file.seek(self._read[path])
@@ -56,12 +56,12 @@ class Logs:
         return self.events
 
     def step(self) -> int:
-        """The last step that any rank has done."""
+        """The last step that any rank finished."""
         return max((e["step"] for e in self.read() if e["e"] == "commit"), default=0)
 
 
 def processes() -> dict[int, tuple[int, str]]:
-    """Returns all processes here: the parent and the command line of each that has not ended."""
+    """Returns the parent and the command line of each running process of this namespace."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -74,7 +74,7 @@ def processes() -> dict[int, tuple[int, str]]:
 
 
 def below(pid: int, there: dict[int, tuple[int, str]]) -> set[int]:
-    """Returns a process and all that it has started, and so on."""
+    """Returns a process and all its descendants."""
     found = {pid}
     while more := {one for one, (parent, _) in there.items() if parent in found} - found:
         found |= more
@@ -93,11 +93,11 @@ class Job:
         self.codes: list[tuple[int, int]] = []  # the host and the exit code of each launcher
         self.servers: dict[int, subprocess.Popen[bytes]] = {}
         self.killed: list[dict[str, Any]] = []
-        self.doomed: dict[int, int] = {}  # processes that were killed, and the time of it
+        self.doomed: dict[int, int] = {}  # the killed processes, and the times
         self.wrong: list[str] = []
         self.launcher_killed: set[int] = set()  # hosts whose launchers were killed
-        self.lost_host = False  # a host was lost, and does not come back
-        self.lost_coordinator = False  # so was the coordinator
+        self.lost_host = False  # a host was lost and does not come back
+        self.lost_coordinator = False  # the coordinator was lost
         self._set_up()
 
     def _set_up(self) -> None:
@@ -123,7 +123,7 @@ class Job:
         return [] if self.hosts is None else self.hosts.inside(host)
 
     def serve(self, host: int) -> None:
-        """Starts what runs commands for ssh on a host."""
+        """Starts the server that runs commands for ssh on a host."""
         command = [*self._inside(host), sys.executable, plain_shell.__file__, "serve"]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, env=self._environment())
         assert server.stdout is not None and server.stdout.readline() == b"ready\n"
@@ -137,7 +137,7 @@ class Job:
             self._launch(host)
 
     def _coordinate(self) -> None:
-        """Starts the coordinator, or another one in its place."""
+        """Starts the coordinator, or its replacement."""
         assert self.hosts is not None
         command = [sys.executable, "-m", "tfring", "coordinator", self.hosts.address(2)]
         with (self.folder / "err.coordinator").open("ab") as err:
@@ -195,10 +195,10 @@ class Job:
                 cwd=ROOT,
             )
 
-    # What is killed.
+    # Kills.
 
     def wait(self, what: Callable[[], object], seconds: float = HANG_SECONDS) -> bool:
-        """Waits until what() is true, or the job is over; returns whether the job goes on."""
+        """Waits until what() is true or the job has ended; returns whether the job goes on."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.running():
             if what():
@@ -207,7 +207,7 @@ class Job:
         return bool(self.running())
 
     def running(self) -> list[int]:
-        """The hosts on which a launcher runs; of the others it notes the exit code."""
+        """The hosts on which a launcher runs. Notes the exit codes of the launchers that ended."""
         for host, launcher in list(self.launchers.items()):
             if launcher.poll() is not None:
                 self.codes.append((host, launcher.returncode))
@@ -215,7 +215,7 @@ class Job:
         return list(self.launchers)
 
     def victims(self, kill: Kill) -> tuple[int, set[int]] | None:
-        """Returns the host and the processes that a kill is for; None if there are none now."""
+        """Returns the host and the processes of a kill; None if there are none now."""
         there = processes()
         agents = [pid for pid, (_, command) in there.items() if "host_agent.main" in command]
         if kill.victim == "launcher":
@@ -237,7 +237,7 @@ class Job:
         return -1, {sorted(found)[int(kill.choice * len(found))]}
 
     def kill(self, kill: Kill) -> None:
-        """Kills, once it is time and somebody is there."""
+        """Waits for the moment and for a victim, and kills it."""
         begin = time.monotonic()
         if kill.moment == "step":
             self.wait(lambda: self.logs.step() >= kill.share * self.plan.steps)
@@ -253,7 +253,7 @@ class Job:
         now = time.monotonic_ns()
         there = processes()
         ends = {one for pid in pids for one in below(pid, there)}
-        if any("plain_shell" in there[pid][1] for pid in pids):  # ssh to the other host
+        if any("plain_shell" in there[pid][1] for pid in pids):  # ssh to the second host
             assert self.hosts is not None
             ends |= set(self.hosts.pids(1))
         if kill.victim == "host":
@@ -266,13 +266,13 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.doomed.update(dict.fromkeys(ends, now))
-        # The launcher of the job, or of the node that serves it, takes the others with it.
+        # When the launcher of the job, or of the node that serves it, ends, the others end, too.
         last = host == 0 and not self.plan.apart
         self.killed.append({"victim": kill.victim, "t": now, "step": step, "ends": last})
         self._lost(kill, host)
 
     def _lost(self, kill: Kill, host: int) -> None:
-        """What follows the loss of a host, a launcher or a coordinator: it may come back."""
+        """Brings a lost host, launcher or coordinator back if the plan says so."""
         if host < 0:
             return
         if kill.victim == "coordinator":
@@ -298,7 +298,7 @@ class Job:
         if self.plan.nodes and (host != 0 or self.plan.apart) and self.running():
             self._launch(host)
 
-    # How it ends.
+    # The end.
 
     def end(self) -> None:
         """Waits for the end of the job, and of all its processes."""
@@ -320,7 +320,7 @@ class Job:
         self._gone()
 
     def _end_coordinator(self) -> None:
-        """It ends with the job. One that has never heard of the job waits for another."""
+        """Waits for a coordinator that was not killed, if the job ended well; kills any other."""
         coordinator = self.coordinator
         if coordinator is None:
             return
@@ -351,9 +351,9 @@ class Job:
             self.wrong.append(f"left: processes for {seconds:.1f} s")
 
     def left(self, *, failed: bool) -> Iterator[str]:
-        """Gives what is left: ports, and files.
+        """Returns the ports and files that are left.
 
-        `tfring jobs` knows every job for a day, and the records of one that has failed.
+        `tfring jobs` keeps every job for a day, with the records of a failed one.
         """
         spaces: list[list[str]] = [[]]
         if self.hosts is not None:
@@ -372,6 +372,6 @@ class Job:
                     yield f"left: {path}"
 
     def errors(self) -> str:
-        """What the launchers have written of errors."""
+        """The error output of the launchers."""
         files = sorted(self.folder.glob("err.*"))
         return "".join(file.read_text(errors="replace") for file in files)

@@ -1,6 +1,6 @@
 """A training with Keras whose processes may be killed: run as ``killed_keras.py FOLDER EPOCHS``.
 
-The weights become those of a run without kills but for rounding, which float64 makes small.
+The weights equal those of a run without kills, except for rounding, which float64 keeps small.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A training without TensorFlow whose ranks stay: run as ``killed_training.py FOLDER SETTINGS``.
+"""A non-elastic training without TensorFlow: run as ``killed_training.py FOLDER SETTINGS``.
 
-It does the steps of `benchmarks.elastic.worker` and logs them in the same way. Rank 0 saves a
-checkpoint after every few steps, and all ranks go on from the newest one when they start again.
+It runs and logs the steps of `benchmarks.elastic.worker`. Rank 0 saves a checkpoint after every few
+steps, and all ranks go on from the newest one when they start again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A training as users write it, whose processes may be killed: ``killed_user.py FOLDER EPOCHS``.
 
-With mixed precision, AdamW with moving averages, accumulation, dropout, augmentation, a schedule
-and callbacks that remember. Each rank logs the samples of its steps, and in the end what all of it
-has become, which is the same to the bit whatever happens to the processes.
+It uses mixed precision, AdamW with moving averages, accumulation, dropout, augmentation, a schedule
+and callbacks with state. Each rank logs the samples of its steps, and at the end a digest of all
+state, which must be bit-identical whatever happens to the processes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import tensorflow as tf
 import tfring.keras as hvd
 from benchmarks.elastic.worker import Log
 
-# Neither the batch nor the steps of an epoch are what rounds well or ends with an update.
+# Neither the batch nor the steps of an epoch are round numbers or end with an update.
 SAMPLES, FEATURES, BATCH, PASSES = 258, 6, 6, 4
 RATE = 0.02
 
-# The samples of the last step; of other batches when it validates.
+# The samples of the last step; during validation, those of a validation batch.
 LAST = tf.Variable(tf.zeros([BATCH]), trainable=False, shape=[None])
 
 
@@ -50,7 +50,7 @@ class Watch(keras.callbacks.Callback):
 
 
 class Cosine(keras.callbacks.Callback):
-    """Multiplies the learning rate by a cosine, beside a ReduceLROnPlateau."""
+    """Multiplies the learning rate by a cosine; runs together with a ReduceLROnPlateau."""
 
     def __init__(self, epochs: int) -> None:
         super().__init__()
@@ -70,13 +70,13 @@ class Cosine(keras.callbacks.Callback):
 
 
 def noted(target: Any, output: Any) -> Any:
-    """The squared error; notes the samples' numbers, which are the second column of the target."""
+    """The squared error; notes the sample numbers, which are the second column of the target."""
     LAST.assign(target[:, 1])
     return tf.square(target[:, :1] - output)
 
 
 def model() -> Any:
-    """Makes the model, alike in each life."""
+    """Makes the model, the same one after each restart."""
     hvd.set_random_seed(42)
     keras.mixed_precision.set_global_policy("mixed_float16")
     made = keras.Sequential(
@@ -93,7 +93,7 @@ def model() -> Any:
 
 
 def augmented(inputs: Any, target: Any) -> Any:
-    """Adds noise that follows from the numbers of the samples."""
+    """Adds noise that depends only on the sample numbers."""
     seeds = tf.cast(target[:, 1], tf.int32)
     noise = tf.map_fn(
         lambda seed: tf.random.stateless_normal([FEATURES], tf.stack([7, seed])),

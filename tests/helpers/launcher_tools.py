@@ -1,4 +1,4 @@
-"""Helpers that run small jobs as a user does and watch their processes from outside."""
+"""Runs small jobs as a user does, and watches their processes from outside."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_SECONDS = 300  # of a job that hangs; others are through long before, also on slow machines
+LIMIT_SECONDS = 300  # of a job that hangs; other jobs end long before, also on slow machines
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
-# The beginning of scripts that report to the test. Files appear in the folder that the first
-# argument names, with their whole content.
+# The beginning of scripts that report to the test. Files appear complete in the folder that the
+# first argument names.
 REPORT = """
 import os, sys
 
@@ -28,7 +28,7 @@ def report(name, value):
     os.rename(f"{sys.argv[1]}/tmp.{name}", f"{sys.argv[1]}/{name}")
 """
 
-# The beginning of scripts of ranks, after that.
+# What follows it in the scripts of ranks.
 _RANK = """
 import signal, subprocess, time
 rank = int(os.environ["TFRING_X_RANK"])
@@ -39,7 +39,7 @@ def wait_for(name):
         time.sleep(0.05)
 """
 
-# Variables of an outer launcher would be taken for the job's own.
+# The job would take the variables of an outer launcher for its own.
 _FOREIGN = (
     "TFRING_X_PARENT",
     "TFRING_X_RANK",
@@ -54,7 +54,7 @@ _FOREIGN = (
 
 
 def environment(**more):
-    """This process's environment without any launcher's variables."""
+    """This process's environment without the variables of launchers."""
     own = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
     own["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [own.get("PYTHONPATH")])])
     return {**own, **more}
@@ -68,14 +68,14 @@ def write_script(folder, text, name="script.py", header=""):
 
 
 def script(folder, text):
-    """Writes a Python file for ranks that know themselves and report; returns its path."""
+    """Writes a Python file for ranks that report to the test; returns its path."""
     return write_script(folder, text, header=REPORT + _RANK)
 
 
 def run_command(*options):
     """The command line of `tfring run` with options and the ranks' command.
 
-    Every line comes with one rank: which lines of several ranks are merged depends on time.
+    Lines of several ranks are not merged, because what is merged depends on time.
     """
     return [sys.executable, "-m", "tfring", "run", "--no-merge-lines", *map(str, options)]
 
@@ -98,7 +98,7 @@ def start_command(command, **more):
 
 
 def _default_signals():
-    """The tests may run where signals are ignored, as in the background of a shell."""
+    """Restores the default signal handlers, which a shell's background jobs ignore."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
@@ -162,7 +162,7 @@ def wait_until(condition, seconds=LIMIT_SECONDS):
 
 
 def pids_in(folder, count):
-    """Waits for `count` files named pid.*, which the ranks wrote, and reads them."""
+    """Waits for `count` files named pid.* of the ranks, and reads them."""
     folder = Path(folder)
 
     def ready():
@@ -185,7 +185,7 @@ exec env -i PATH=/usr/bin:/bin HOME=/ bash -c "$*"
 
 
 def fake_ssh(folder, text=RUN_HERE):
-    """A PATH with an ssh that runs the command here, in an empty environment, and records it."""
+    """A PATH with a fake ssh that records the command and runs it here, in an empty environment."""
     path = Path(folder) / "bin" / "ssh"
     path.parent.mkdir()
     path.write_text("#!/bin/bash\n" + text)

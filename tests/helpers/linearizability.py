@@ -1,7 +1,7 @@
-"""Whether what clients saw of a store can have happened one operation after the other.
+"""Checks that the results that clients of a store saw fit one order of the operations.
 
-The search is that of Wing and Gong, "Testing and Verifying Concurrent Objects" (1993), with the
-memory of visited states of Lowe, "Testing for Linearizability" (2016).
+The search is by Wing and Gong, "Testing and Verifying Concurrent Objects" (1993), with the
+memory of visited states by Lowe, "Testing for Linearizability" (2016).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Seen(NamedTuple):
-    """One operation of one client; `begun` and `ended` come from one counter for all clients."""
+    """One operation of one client; all clients take `begun` and `ended` from one counter."""
 
     begun: int
     ended: int
@@ -21,7 +21,7 @@ class Seen(NamedTuple):
 
 
 def outcome(state, op, arguments):
-    """What an operation does to a dict, and its result: the model of a store."""
+    """Applies an operation to a dict, the model of a store; returns its result."""
     key, *rest = arguments
     value = state.get(key)
     if op == "set":
@@ -41,7 +41,7 @@ def outcome(state, op, arguments):
 
 
 def random_operation(dice: random.Random, keys=("a", "b")):
-    """One operation and its arguments; values are numbers, so that `add` always can."""
+    """One operation and its arguments; values are numbers, so that `add` always works."""
     key, number = dice.choice(keys), b"%d" % dice.randrange(3)
     return dice.choice(
         [
@@ -62,7 +62,7 @@ def run(store, op, arguments):
 
 
 def is_linearizable(history: list[Seen]) -> bool:
-    """Whether there is an order, in line with who ended before whom began, that the model gives."""
+    """Whether the model gives these results in some order that respects the times of the calls."""
     visited = set()
     waiting = [(frozenset(range(len(history))), {})]
     while waiting:

@@ -1,4 +1,4 @@
-"""A job of two ranks to look at from outside, without TensorFlow, and a terminal to look with."""
+"""A job of two ranks without TensorFlow, to watch from outside, and a terminal to watch it with."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from launcher_tools import (
     write_script,
 )
 
-# Steps until a file appears; then rank 1 waits for a lock that it holds, and rank 0 for rank 1.
+# Runs steps until a file appears; then rank 1 waits for its own lock, and rank 0 for rank 1.
 SCRIPT = """
     import time, threading
     import numpy as np
@@ -80,7 +80,7 @@ class LiveJob:
         (self.records,) = (folder / "records").iterdir()
 
     def line_of(self, text: str) -> int:
-        """The line of the script that holds a text."""
+        """The line number of a text in the script."""
         return [text in line for line in Path(self.script).read_text().splitlines()].index(True) + 1
 
     def tfring(self, command: str, *options: str, **more: str) -> Any:
@@ -106,7 +106,7 @@ def live_job(folder: Path) -> Iterator[LiveJob]:
 
 
 class Terminal:
-    """A command in a terminal of its own: what it shows, and keys for it."""
+    """A command in its own terminal; gives its screen and sends it keys."""
 
     ROWS, COLUMNS = 30, 180
 
@@ -120,7 +120,7 @@ class Terminal:
         self.output = b""
         self._screen = pyte.Screen(self.COLUMNS, self.ROWS)
         self._stream = pyte.ByteStream(self._screen)
-        # COLUMNS and LINES would count more than the size of this terminal.
+        # COLUMNS and LINES would override the size of this terminal.
         env = environment(TERM="xterm-256color")
         for name in ("COLUMNS", "LINES"):
             env.pop(name, None)
@@ -136,11 +136,11 @@ class Terminal:
         )
 
     def modes_now(self) -> list[Any]:
-        """The settings of the terminal: echo, one key at a time and so on."""
+        """The settings of the terminal, for example echo and one key at a time."""
         return termios.tcgetattr(self._slave)
 
     def text(self) -> str:
-        """What is on the screen now."""
+        """The text on the screen now."""
         while select.select([self._master], [], [], 0)[0]:
             data = os.read(self._master, 1 << 16)
             self.output += data
@@ -162,7 +162,7 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def close(self) -> None:
-        """Ends the command if it still runs; `modes_at_end` and `output` are complete then."""
+        """Ends the command if it still runs; then `modes_at_end` and `output` are complete."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(LIMIT_SECONDS)

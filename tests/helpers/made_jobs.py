@@ -1,4 +1,4 @@
-"""Records that a test makes up, to ask what an explanation makes of them."""
+"""Makes up the records of a job, to test how `tfring explain` reads them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START = 1000 * SECOND
 
 @dataclass(frozen=True)
 class MadeRecord(Record):
-    """A record of objects in place of arrays."""
+    """A record made of objects instead of arrays."""
 
     calls: list[Call]
     events: list[Event]
@@ -30,7 +30,7 @@ class MadeRecord(Record):
 
 
 def call(name: str, invocation: int, submitted: float, planned: float = 0, **more: Any) -> Call:
-    """A call that ended well when its plan came, or waits without one; seconds since START."""
+    """A call that ended well when its plan came, or waits without a plan; seconds since START."""
     at = [START + round(t * SECOND) if t or t == submitted else 0 for t in (submitted, planned)]
     made = Call(
         number=0,
@@ -63,7 +63,7 @@ def call(name: str, invocation: int, submitted: float, planned: float = 0, **mor
 
 
 def event(kind: EventType, time: float, text: str, code: str = "OK") -> Event:
-    """Something that happened, seconds after START."""
+    """An event, seconds after START."""
     return Event(0, START + round(time * SECOND), kind, code, 0, text)
 
 
@@ -78,7 +78,7 @@ def record(
     host: str = "a",
     **header: int,
 ) -> Record:
-    """The record of a rank, read `now` seconds after START; hosts have clocks of their own."""
+    """The record of a rank, read `now` seconds after START; each host has its own clock."""
     empty = np.zeros(1, layout.HEADER)[0]
     values: dict[str, Any] = {name: empty[name].item() for name in layout.HEADER.names or ()}
     own = {"rank": rank, "size": size, "pid": 4000 + rank, "state": int(state)}

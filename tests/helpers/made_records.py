@@ -1,4 +1,4 @@
-"""Record files as the runtime would write them, made from numbers; jobs that never ran."""
+"""Writes record files of jobs that never ran, as the runtime would write them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ByRank = Mapping[int, list[dict[str, Any]]]
 
 
 def gradient_name(bucket: int = 0, optimizer: int = 0) -> str:
-    """What an optimizer calls the reduction of a bucket."""
+    """The name that an optimizer gives to the reduction of a bucket."""
     return f"tfring.optimizer.{optimizer}.0.{bucket}"
 
 
 def entries(dtype: np.dtype[Any], rows: Entries) -> np.ndarray[Any, Any]:
-    """An array with these fields; they are numbered if they have no numbers of their own.
+    """An array of entries with these fields; numbers the entries unless `rows` does.
 
-    In other fields there is what the runtime writes there while it knows nothing.
+    All other fields have the runtime's values for "unknown".
     """
     rows = list(rows)
     made = np.zeros(len(rows), dtype)
@@ -54,7 +54,7 @@ def write_record(
     ranks: Entries = (),
     **header: Any,
 ) -> Path:
-    """Writes a record with such entries, and what it says of each rank; returns the path."""
+    """Writes a record with these entries and facts of each rank; returns the path."""
     made = {
         "call": entries(layout.CALL, calls),
         "plan": entries(layout.PLAN, plans),
@@ -119,7 +119,7 @@ def write_records(
 ) -> list[Path]:
     """Writes a record for each rank of `calls`, with times in microseconds.
 
-    `shift` has the ranks on hosts of their own, whose clocks are so many microseconds ahead.
+    With `shift` each rank has its own host, whose clock is ahead by that many microseconds.
     """
     files = []
     for rank in calls:
@@ -152,16 +152,16 @@ def write_training(
     host: str = "here",
     **more: Any,
 ) -> Path:
-    """Writes the records of a job in which every step takes as long as its slowest rank.
+    """Writes the records of a job whose steps each take as long as their slowest rank.
 
     Args:
-        folder: For the files.
+        folder: The folder of the files.
         own: Milliseconds of own work by rank and step; a bucket is ready after each equal part.
-        transport: Milliseconds for which a bucket is reduced.
-        buckets: How many there are. Each rank has sent their bytes to the next one.
-        state: Of all ranks.
-        host: On which all ranks were.
-        more: What else the header of each record says.
+        transport: Milliseconds of the reduction of a bucket.
+        buckets: The number of buckets. Each rank sends their bytes to the next rank.
+        state: The state of all ranks.
+        host: The host of all ranks.
+        more: Additional fields of the header of each record.
     """
     own = np.asarray(own, dtype=float)
     size, count = own.shape

@@ -1,9 +1,9 @@
-"""The table of all collectives: what each takes, what it returns, and its gradient, in NumPy.
+"""The table of all collectives: the inputs, results and gradients of each, in NumPy.
 
 A row is a collective in one variant, for a list of dtypes. Rows speak of positions in the process
 set, not of ranks: `xs[p][i]` is tensor i of the member at position p. A mode is a way to run a
-function of tensors: eager, in a tf.function, in a TF1 session, compiled by XLA. Who adds one adds
-it to MODES, with the rows that it takes.
+function of tensors: eager, in a tf.function, in a TF1 session, compiled by XLA. A new mode goes
+into MODES, with the rows that it takes.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ MOVABLE = (
     "complex64",
     "complex128",
 )
-# The dtypes whose gradients are compared, too; and those in the mode that costs the least.
+# The dtypes whose gradients are compared, too; and those compared in the cheapest mode.
 DIFFERENTIATED = ("float32", "complex64")
 DIFFERENTIATED_EAGERLY = (*FLOATS, "complex64")
-# The dtypes that are tried in process sets, which treat all dtypes alike.
+# The dtypes that are tried in process sets; sets treat all dtypes alike.
 FEW = ("float32", "bfloat16", "int32", "bool", "complex64")
 
 
@@ -56,7 +56,7 @@ class Team:
 
     @property
     def root(self) -> int:
-        """The root of all rooted rows, as a rank of the whole job: the last member."""
+        """The root of all rooted rows: the rank of the last member in the whole job."""
         return self.ranks[-1]
 
 
@@ -66,12 +66,12 @@ class Row:
 
     Attributes:
         collective: its name.
-        variant: what sets the row apart from others of the collective.
-        dtypes: those that it takes.
-        shapes: the shapes of a member's tensors, from its position.
+        variant: how the row differs from others of the collective.
+        dtypes: the dtypes that it takes.
+        shapes: returns the shapes of a member's tensors from its position.
         call: calls it with a member's tensors.
-        want: the results, one list per member, from all members' tensors.
-        gradient: the gradients of the tensors, from the tensors and the gradients of the results;
+        want: returns the results, one list per member, from all members' tensors.
+        gradient: returns the gradients of the tensors from them and the gradients of the results;
             None if it has none.
         exact: whether the results equal NumPy's, to the last bit.
     """
@@ -91,12 +91,12 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def numpy_of(result: Any) -> Array:
-    """What eager tensors and sessions give, scalars included, as an array."""
+    """The result of eager code or a session as an array, scalars included."""
     return np.asarray(result.numpy() if tf.is_tensor(result) else result)
 
 
 def wide(array: Array) -> Array:
-    """In a dtype that NumPy computes with exactly."""
+    """The array in a dtype that NumPy computes with exactly."""
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
@@ -110,7 +110,7 @@ def value(dtype: str, shape: tuple[int, ...], seed: int) -> Array:
 
 
 def gradients_of_results(results: list[Arrays]) -> list[Arrays]:
-    """A different number for every element of every member's results."""
+    """A different number for each element of each member's results."""
     return [
         [np.arange(1.0, y.size + 1.0).reshape(y.shape) + 10.0 * p for y in ys]
         for p, ys in enumerate(results)
@@ -171,7 +171,7 @@ def linear(xs: Arrays, upstream: Array, op: int, factors: dict[str, float]) -> A
 
 
 def by_tensor(lists: list[Arrays]) -> list[Arrays]:
-    """Turns lists by member into lists by tensor, and back."""
+    """Transposes lists by member to lists by tensor, and back."""
     return [list(group) for group in zip(*lists, strict=True)]
 
 
@@ -183,7 +183,7 @@ def want_allreduce(op: int, factors: dict[str, float]) -> Callable[..., list[Arr
 
 
 def gradient_of_allreduce(op: int, factors: dict[str, float]) -> Callable[..., list[Arrays]]:
-    """Sum, Min, Max, Product: of the sum of all losses; Average averages the gradients."""
+    """For Sum, Min, Max and Product, of the sum of all losses; Average averages the gradients."""
 
     def gradient(xs: list[Arrays], gs: list[Arrays], team: Team) -> list[Arrays]:
         del team
@@ -198,7 +198,7 @@ def gradient_of_allreduce(op: int, factors: dict[str, float]) -> Callable[..., l
 
 
 def parts(rows: int, team: Team) -> list[slice]:
-    """Which rows each member gets; the first have one more if need be."""
+    """The rows that each member gets; the first ones get one more if there is a remainder."""
     share, rest = divmod(rows, team.size)
     starts = [p * share + min(p, rest) for p in range(team.size + 1)]
     return [slice(starts[p], starts[p + 1]) for p in range(team.size)]
@@ -241,7 +241,7 @@ def want_reduce(op: int, factors: dict[str, float]) -> Callable[..., list[Arrays
 
 
 def gradient_of_reduce(op: int, factors: dict[str, float]) -> Callable[..., list[Arrays]]:
-    """Of the sum of all losses, in which only the root's depends on the tensors."""
+    """Of the sum of all losses; only the root's depends on the tensors."""
 
     def gradient(xs: list[Arrays], gs: list[Arrays], team: Team) -> list[Arrays]:
         del team
@@ -286,7 +286,7 @@ class Mode:
 
 
 def xla_takes(row: Row) -> bool:
-    """Whether XLA can compile it: reductions, broadcasts, and allgather of equal shapes."""
+    """Whether XLA can compile the row: reductions, broadcasts, and allgather of equal shapes."""
     compiled = ("allreduce", "grouped_allreduce", "broadcast")
     equal_rows = row.collective == "allgather" and row.variant == "equal"
     return not library.xla_trouble() and (row.collective in compiled or equal_rows)
@@ -304,13 +304,13 @@ MODES = (
 
 
 def directly(call: Callable[..., list[Any]], tensors: list[Any], like: Arrays) -> list[Any]:
-    """Calls without control flow; `like` has the dtypes and ranks of the results."""
+    """Calls without control flow; `like` gives the dtypes and ranks of the results."""
     del like
     return call(tensors)
 
 
 def in_loop(call: Callable[..., list[Any]], tensors: list[Any], like: Arrays) -> list[Any]:
-    """Calls in each of two iterations; the results are those of the last."""
+    """Calls in each of two iterations; returns the results of the last."""
 
     def body(i: Any, *_: Any) -> Any:
         return (i + 1, *call(tensors))
@@ -325,7 +325,7 @@ def in_loop(call: Callable[..., list[Any]], tensors: list[Any], like: Arrays) ->
 
 
 def in_condition(call: Callable[..., list[Any]], tensors: list[Any], like: Arrays) -> list[Any]:
-    """Calls in the branch that is taken."""
+    """Calls in the taken branch of a condition."""
     taken = tf.size(tensors[0]) >= 0
     return list(tf.cond(taken, lambda: call(tensors), lambda: _nothing(like)))
 

@@ -1,4 +1,4 @@
-"""A row of the table with one dtype, run and compared; and the process sets in which it runs."""
+"""Runs and compares a row of the table with one dtype, in all ranks and in process sets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-6, "float64": 1e-
 
 @contextmanager
 def teams() -> Iterator[dict[str, Team]]:
-    """All ranks; and two process sets at the same time, of every other rank."""
+    """All ranks; and two process sets at the same time, of the even and of the odd ranks."""
     rank, size = tfring.rank(), tfring.size()
     everybody = Team(tuple(range(size)), tfring.global_process_set, rank)
     if size == 1:
@@ -33,7 +33,7 @@ def teams() -> Iterator[dict[str, Team]]:
 
 
 class Cell:
-    """A row with one dtype: the inputs, and the results that this rank has to get."""
+    """A row with one dtype: the inputs and the expected results of this rank."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Cell:
         return self.xs[self.team.position]
 
     def call(self, tensors: list[Any]) -> list[Any]:
-        """The results."""
+        """Calls the collective; returns its results."""
         like = [
             np.asarray(want).astype(np.int32 if i else matrix.dtype_of(self.dtype))
             if self.row.collective == "alltoall"
@@ -73,7 +73,7 @@ class Cell:
         return self.around(lambda xs: self.row.call(xs, self.team), tensors, like)
 
     def build(self, tensors: list[Any]) -> tuple[list[Any], list[Any]]:
-        """The results, and the gradients of the weighted sum of them."""
+        """The results, and the gradients of their weighted sum."""
         if self.gradients is None:
             return self.call(tensors), []
         weights = self.weights[self.team.position]

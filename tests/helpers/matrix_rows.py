@@ -30,7 +30,7 @@ def same(*shapes: tuple[int, ...]) -> Callable[[int, Team], Shapes]:
 
 
 def uneven(position: int, team: Team) -> Shapes:
-    """Other numbers of rows on every rank, none on one of them."""
+    """A different number of rows on each rank, 0 on one of them."""
     return [((position + 1) % 3, 2)]
 
 
@@ -121,7 +121,7 @@ def want_allgather(xs: list[Arrays], team: Team) -> list[Arrays]:
 
 
 def own_rows(xs: list[Arrays], wholes: Arrays) -> list[Arrays]:
-    """Cuts wholes, one per tensor, into what belongs to each member."""
+    """Cuts whole tensors into the parts of the members."""
     cuts = [np.cumsum([len(x) for x in tensors])[:-1] for tensors in matrix.by_tensor(xs)]
     return matrix.by_tensor([np.split(w, c) for w, c in zip(wholes, cuts, strict=True)])
 
@@ -150,13 +150,13 @@ def want_gather(xs: list[Arrays], team: Team) -> list[Arrays]:
 
 
 def gradient_of_gather(xs: list[Arrays], gs: list[Arrays], team: Team) -> list[Arrays]:
-    """Of the sum of all losses, in which only the root's depends on the tensors."""
+    """Of the sum of all losses; only the root's depends on the tensors."""
     del team
     return own_rows(xs, gs[-1])
 
 
 def scattered_rows(team: Team) -> list[int]:
-    """How many rows each member gets from the root."""
+    """The number of rows that each member gets from the root."""
     return [p % 3 for p in range(team.size)]
 
 
@@ -182,7 +182,7 @@ def gradient_of_scatter(xs: list[Arrays], gs: list[Arrays], team: Team) -> list[
 
 
 def exchange(source: int, target: int) -> int:
-    """How many rows one member sends to another, where they are uneven."""
+    """The number of rows that one member sends to another, uneven."""
     return (source + 2 * target) % 3
 
 
@@ -192,7 +192,7 @@ def alltoall_uneven(xs: list[Any], team: Team) -> list[Any]:
 
 
 def blocks(arrays: Arrays, rows: Callable[[int, int], int]) -> list[Arrays]:
-    """[s][t]: what of the array of s goes to t."""
+    """[s][t]: the rows of member s that go to member t."""
     count = len(arrays)
     return [
         np.split(array, np.cumsum([rows(s, t) for t in range(count)])[:-1])
@@ -246,12 +246,12 @@ def after_barrier(xs: list[Any], team: Team) -> list[Any]:
 
 
 def two(source: int, target: int) -> int:
-    """How many rows one member sends to another, where they are even."""
+    """The number of rows that one member sends to another, even."""
     return 2
 
 
 def two_each(team: Team) -> list[int]:
-    """How many rows each member gets from the root, where they are even."""
+    """The number of rows that each member gets from the root, even."""
     return [2] * team.size
 
 
@@ -318,7 +318,7 @@ def cutting() -> list[Row]:
 
 
 def same_shapes() -> list[Row]:
-    """The rows of what gives back the shape that it is given."""
+    """The rows of collectives whose results have the shapes of their inputs."""
     rooted = Row(
         collective="broadcast",
         shapes=same((2, 3)),

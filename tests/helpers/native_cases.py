@@ -1,4 +1,4 @@
-"""What the tests of the binding share: dtypes, values, process sets."""
+"""Shared by the tests of the binding: dtypes, values, process sets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALL_DTYPES = MOVABLE
 
 
 def values(dtype: str, owner: int, shape: tuple[int, ...]) -> Array:
-    """What rank `owner` has: small whole numbers, which every dtype here adds up exactly."""
+    """The input of rank `owner`: small whole numbers, which every dtype here adds up exactly."""
     rng = np.random.default_rng(owner)
     return rng.integers(1, 4, size=shape).astype(dtype_of(dtype))
 
@@ -47,7 +47,7 @@ def share(rows: int, members: int, position: int) -> slice:
 
 
 def expect_error(code: int, call: Callable[[], Any], *parts: str) -> None:
-    """Checks that the call fails with this code and a message that has all parts."""
+    """Checks that the call fails with this code and a message that contains all parts."""
     with pytest.raises(core.CoreError) as caught:
         call()
     assert caught.value.code == code, caught.value.message

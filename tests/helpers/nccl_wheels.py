@@ -1,4 +1,4 @@
-"""The real libnccl.so.2 of PyPI: works on a machine without a GPU as far as loading goes."""
+"""The real libnccl.so.2 from PyPI, which can be loaded on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 _PACKAGE = "nvidia-nccl-cu12"
 _INSIDE = "nvidia/nccl/lib/libnccl.so.2"
-# The oldest that TensorFlow's extra "and-cuda" takes, and what pip takes for it today.
+# The oldest that TensorFlow's extra "and-cuda" takes, and the one that pip takes today.
 REQUIREMENTS = {"oldest": f"{_PACKAGE}==2.27.7", "newest": f"{_PACKAGE}>=2.27.7,<3"}
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,7 +23,7 @@ def _folder(which: str) -> Path:
 
 
 def _download(requirement: str, folder: Path) -> str:
-    """Keeps the library and the name of the wheel. Returns why it cannot, or nothing."""
+    """Keeps the library and the name of the wheel. Returns the reason if it cannot, else ""."""
     with tempfile.TemporaryDirectory() as wheels:
         command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download"]
         command += ["--quiet", "--no-deps", "--only-binary=:all:", "--dest", wheels, requirement]
@@ -40,14 +40,14 @@ def _download(requirement: str, folder: Path) -> str:
         with zipfile.ZipFile(wheel) as archive:
             part.write_bytes(archive.read(_INSIDE))
         (folder / "wheel").write_text(wheel.name)
-        part.rename(folder / "libnccl.so.2")  # last: all is there or nothing
+        part.rename(folder / "libnccl.so.2")  # last, so that the folder is complete or missing
     return ""
 
 
 def real_nccl(which: str) -> tuple[Path, int]:
-    """The library's path and the number that ncclGetVersion must say.
+    """Returns the library's path and the number that ncclGetVersion must return.
 
-    Skips the test, with the reason, where it cannot be had.
+    Skips the test with the reason if the library is missing.
 
     Args:
         which: A key of REQUIREMENTS.

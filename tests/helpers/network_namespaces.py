@@ -1,4 +1,4 @@
-"""Hosts that a test makes itself: network namespaces of this machine, joined by a bridge."""
+"""Hosts that a test makes: network namespaces of this machine, joined by a bridge."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from launcher_tools import environment
 
-# An address of no machine: what is sent to it is lost without a trace.
+# An address that no machine has: packets to it are lost silently.
 _NOWHERE = "02:00:00:00:ff:ff"
-# The beginning of a command that the kernel kills when this process dies without clearing up.
+# Command prefix: the kernel kills the command if this process dies without clearing up.
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 
 
@@ -26,13 +26,13 @@ def _ip(*arguments: str) -> None:
 
 
 class Hosts:
-    """Namespaces with one address each, named h0, h1, ... as hosts. They end with the context."""
+    """Namespaces with one address each; hosts are named h0, h1, ... They end with the context."""
 
     def __init__(self, count: int) -> None:
         self._prefix = f"tf{os.getpid() % 10000}"
         self.count = count
-        self._moved: dict[int, str] = {}  # the address of each host that got another one
-        self._files: dict[str, Path] = {}  # what processes see in the place of which file
+        self._moved: dict[int, str] = {}  # the new address of each host that was moved
+        self._files: dict[str, Path] = {}  # by file: what processes see instead
 
     def name(self, host: int) -> str:
         """Returns the name of a host's namespace."""
@@ -57,7 +57,7 @@ class Hosts:
             _ip("-n", space, "link", "set", "lo", "up")
 
     def down(self) -> None:
-        """Removes what up() made, also if it did not get to its end."""
+        """Removes what up() made, even if up() failed halfway."""
         for host in range(self.count):
             with contextlib.suppress(subprocess.CalledProcessError):
                 _ip("link", "del", f"{self._prefix}v{host}")
@@ -67,54 +67,54 @@ class Hosts:
             _ip("link", "del", f"{self._prefix}b")
 
     def name_all(self, folder: Path) -> None:
-        """Lets what inside() starts from now on find all hosts by their names.
+        """Lets processes that inside() starts from now on find all hosts by name.
 
         Args:
-            folder: Gets the file that such processes see as /etc/hosts.
+            folder: Folder of the file that they see as /etc/hosts.
         """
         lines = [f"{self.address(host)} h{host}\n" for host in range(self.count)]
         self.replace(folder, "/etc/hosts", "".join(["127.0.0.1 localhost\n", *lines]))
 
     def replace(self, folder: Path, path: str, text: str) -> None:
-        """Lets what inside() starts from now on see a text in a file of this machine.
+        """Lets processes that inside() starts from now on see this text as the content of a file.
 
         Args:
-            folder: Gets the file with that text.
-            path: What it stands in for; it exists.
-            text: What is in it.
+            folder: Folder of the file with the text.
+            path: The file that it replaces; it must exist.
+            text: The content.
         """
         file = folder / path.strip("/").replace("/", "-")
         file.write_text(text)
         self._files[path] = file
 
     def inside(self, host: int, name: str | None = None) -> list[str]:
-        """Returns the beginning of a command line that runs the rest of it on a host, as root.
+        """Returns the command prefix that runs a command on a host, as root.
 
         Args:
             host: The host.
-            name: What the host is called there, if not by its number.
+            name: The host name there, if not h and its number.
         """
         inside = 'hostname "$0" 2>/dev/null || echo "$0" > /proc/sys/kernel/hostname; '
         for path, file in self._files.items():
             inside += f"mount --bind {file} {path}; "
-        # Not `ip netns exec`: that mounts a new /sys, without the control groups that Slurm needs.
+        # `ip netns exec` would mount a new /sys, without the control groups that Slurm needs.
         command = ["nsenter", f"--net=/run/netns/{self.name(host)}"]
         command += ["unshare", "--uts", "--mount", "sh", "-c"]
         return [*command, inside + 'exec "$@"', name or f"h{host}"]
 
     def pids(self, host: int) -> list[int]:
-        """Returns the processes that run on a host."""
+        """Returns the process ids on a host."""
         found = subprocess.run(
             ["ip", "netns", "pids", self.name(host)], check=True, capture_output=True, text=True
         )
         return [int(pid) for pid in found.stdout.split()]
 
     def kill_all(self) -> None:
-        """Kills whatever runs on the hosts, until nothing does."""
+        """Kills all processes on all hosts, until none is left."""
         self.kill(*range(self.count))
 
     def kill(self, *hosts: int) -> None:
-        """Kills whatever runs on some hosts, until nothing does."""
+        """Kills all processes on some hosts, until none is left."""
         while pids := [pid for host in hosts for pid in self.pids(host)]:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
@@ -122,23 +122,23 @@ class Hosts:
             time.sleep(0.02)
 
     def connect(self, host: int, connected: bool) -> None:
-        """Takes a host off the network, or back: nothing gets in or out, and nobody is told."""
+        """Takes a host off the network silently, or puts it back."""
         _ip("link", "set", f"{self._prefix}v{host}", "up" if connected else "down")
 
     def move(self, host: int, address: str) -> None:
-        """Gives a host another address in place of its own. name_all() tells of it."""
+        """Changes the address of a host. name_all() writes the new one."""
         _ip("-n", self.name(host), "addr", "flush", "dev", "eth0")
         _ip("-n", self.name(host), "addr", "add", f"{address}/24", "dev", "eth0")
         self._moved[host] = address
 
     def cut(self, one: int, other: int) -> None:
-        """Loses all that goes between two hosts from now on, in both directions, silently."""
+        """Drops all packets between two hosts from now on, in both directions, silently."""
         for here, there in ((one, other), (other, one)):
             neighbour = ["neigh", "replace", self.address(there), "lladdr", _NOWHERE]
             _ip("-n", self.name(here), *neighbour, "nud", "permanent", "dev", "eth0")
 
     def start(self, host: int, *arguments: object, **more: str) -> subprocess.Popen[str]:
-        """Starts Python on a host as the rank of that number, with `more` in its environment."""
+        """Starts Python on a host as this rank, with `more` in its environment."""
         job = {
             "TFRING_X_RANK": str(host),
             "TFRING_X_SIZE": str(self.count),
@@ -157,7 +157,7 @@ class Hosts:
 
 @contextlib.contextmanager
 def hosts(count: int) -> Iterator[Hosts]:
-    """Makes hosts for the time of the context; skips the test where that is not allowed."""
+    """Makes hosts for the time of the context; skips the test if that is not allowed."""
     if os.geteuid() != 0:
         pytest.skip("making network namespaces needs root")
     missing = [

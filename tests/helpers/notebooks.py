@@ -1,4 +1,4 @@
-"""Notebooks that a real kernel runs, and what their cells print and show while it does."""
+"""Runs notebooks in a real kernel, and keeps what their cells print and show."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import pytest
 
 _ESCAPES = re.compile(r"\x1b\[[\d;]*m")  # colors in tracebacks
 
-# Is called with the notebook when a text is printed for the first time.
+# Called with the notebook when a text is printed for the first time.
 Reaction = Callable[["Notebook"], Awaitable[None]]
 
 
 class Notebook:
-    """Runs cells in a kernel of this Python; the texts of each cell are there afterwards.
+    """Runs cells in a kernel of this Python and keeps the texts of each cell.
 
     Attributes:
-        printed: by cell, what it has printed, standard and error output together.
-        errors: by cell, the traceback that Jupyter has shown, without colors; "" if none.
+        printed: by cell, its standard and error output together.
+        errors: by cell, the traceback that Jupyter showed, without colors; "" if none.
         results: by cell, the last expression by kind: {"text/plain": ...}.
     """
 
@@ -33,7 +33,7 @@ class Notebook:
         Args:
             cells: their code.
             folder: where the kernel runs.
-            on: what to do when a cell prints a text for the first time.
+            on: the action when a cell prints a text for the first time.
         """
         nbclient = pytest.importorskip("nbclient", reason="notebooks need nbclient")
         nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat")
@@ -65,11 +65,11 @@ class Notebook:
         return self
 
     async def interrupt(self) -> None:
-        """Does what Jupyter's button does."""
+        """Interrupts the kernel, as Jupyter's button does."""
         await self.client.km.interrupt_kernel()
 
     async def kill(self) -> None:
-        """Kills the kernel as the kernel of Linux does where memory is short."""
+        """Kills the kernel with SIGKILL, as Linux does when memory is short."""
         os.kill(self.client.km.provisioner.process.pid, 9)
 
     def _observe(self, message: Any, cell: Any, number: int) -> Any:

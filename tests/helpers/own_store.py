@@ -1,4 +1,4 @@
-"""A store that is no TCPStore, as a program may have one: in memory, for threads."""
+"""A store that a program brings itself instead of a TCPStore: in memory, for threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tfring.job.store.table import Table
 
 
 class OwnStore(Store):
-    """What a job needs of a store through which its ranks meet."""
+    """The methods that a job needs of a store through which its ranks meet."""
 
     def __init__(self, secret: str | None = "") -> None:
         super().__init__()

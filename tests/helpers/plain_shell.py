@@ -1,6 +1,6 @@
-"""A stand-in for ssh between network namespaces: commands over plain TCP, for tests alone.
+"""A fake ssh between network namespaces: commands over plain TCP, for tests only.
 
-As a program with the argument "serve" it is the server, else the client, called as ssh is.
+With the argument "serve" it is the server, otherwise the client, called like ssh.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PORT = 2222
 
 
 def serve() -> None:
-    """Runs the command of each connection, with the connection as its input and output."""
+    """Runs the command of each connection; the connection is its input and output."""
     with socket.create_server(("", PORT)) as listener:
         print("ready", flush=True)
         while True:
@@ -31,7 +31,7 @@ def serve() -> None:
 
 
 def call(words: list[str]) -> int:
-    """Has a command run on a host, and passes its input and output on."""
+    """Runs a command on a host, and passes its input and output on."""
     while words[0].startswith("-"):
         words = words[2 if words[0] in ("-o", "-p", "-i") else 1 :]
     host, command = words[0], words[1].encode()

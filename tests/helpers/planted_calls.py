@@ -1,4 +1,4 @@
-"""Planted faults: ranks that call something else, or with other values."""
+"""Planted faults: ranks whose calls or values differ from those of the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from planted_cases import FOREVER, SUM, Rank, case, core
 
-# Other calls.
+# Different calls.
 
 
 @case(2, "OTHER_ORDER", 1)
@@ -115,11 +115,11 @@ def fewer_batches_then_saving(r: Rank) -> None:
     time.sleep(FOREVER)
 
 
-# Other values.
+# Different values.
 
 
 def values_differ(r: Rank, **changed: Any) -> None:
-    """Three ranks with a call of which the last one changes something."""
+    """Adds a case of three ranks whose last rank changes one thing in a call."""
     r.steps()
     shape, dtype = changed.get("shape", (4,)), changed.get("dtype", np.float32)
     r.at_fault()

@@ -1,7 +1,7 @@
-"""Jobs with one thing wrong, and what an explanation of each has to say.
+"""Jobs with one fault each, and what `tfring explain` has to say of it.
 
 A case is a function that every rank runs on its own `Rank`. After `at_fault`, the job stays as it
-is for the explanation; ranks that have ended, ended in the way that the case is about.
+is for the explanation; only ranks whose end is the fault have ended.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ FOREVER = 300.0
 
 
 class Rank:
-    """What a case gets: this rank, and calls with the names of a small training loop."""
+    """The argument of a case: this rank, and calls with the names of a small training loop."""
 
     def __init__(self, rank: int, size: int, ready: Callable[[], None]) -> None:
         self.rank = rank
         self.size = size
-        self.at_fault = ready  # all ranks call it; the explanation is asked for after that
+        self.at_fault = ready  # all ranks call it; then the runner asks for the explanation
         self.peers: dict[int, int] = {}  # descriptors of the data connections
         self.big = np.ones(1 << 18, np.float32)
 
@@ -61,13 +61,13 @@ class Case:
 
     Attributes:
         name: Also the function's.
-        body: What every rank runs.
-        size: Number of ranks.
-        causes: Names of causes of which any is right.
-        ranks: Those that have to be named, and no others.
+        body: The function that each rank runs.
+        size: The number of ranks.
+        causes: Names of causes; any of them is right.
+        ranks: The ranks that the explanation names, and no others.
         signals: Sent to ranks when all are at the fault.
         wait: Seconds from there to the question.
-        settings: For the ranks' environment.
+        settings: Variables of the ranks' environment.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Planted faults: jobs that go on: slow ranks, and nothing wrong."""
+"""Planted faults: jobs that go on, with slow ranks or without any fault."""
 
 from __future__ import annotations
 

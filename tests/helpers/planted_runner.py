@@ -1,4 +1,4 @@
-"""Runs planted faults, several jobs at a time, and asks for the explanation of each.
+"""Runs the planted faults, several jobs at a time, and asks for the explanation of each.
 
 `python planted_runner.py FOLDER [CASE...]` prints a line of JSON for each case. The ranks are
 forked from this process, which has loaded everything and never calls init.
@@ -41,14 +41,14 @@ class Job:
     case: Case
     folder: Path
     pids: list[int]
-    ready: int  # ranks write a byte into its other end when they are at the fault
+    ready: int  # a rank writes a byte into the second end when it is at the fault
     began: float
     at_fault: set[int] = field(default_factory=set)
     ask_at: float | None = None
 
 
 def run_rank(case: Case, rank: int, folder: Path, port: int, ready: int) -> None:
-    """The life of one rank, in its own process; ends as a program of its own would."""
+    """Runs one rank in its own process; ends as a program would."""
     os.environ.update(
         TFRING_X_RANK=str(rank),
         TFRING_X_SIZE=str(case.size),
@@ -105,18 +105,18 @@ def start(case: Case, base: Path) -> Job:
 
 
 def advance(job: Job) -> dict[str, Any] | None:
-    """Takes a job one step further; returns what came out of it at its end."""
+    """Advances a job by one step; returns its result at the end."""
     with contextlib.suppress(BlockingIOError):
         job.at_fault |= set(os.read(job.ready, 1024))
     now = time.monotonic()
-    for pid in job.pids:  # a zombie is gone for the explanation, too
+    for pid in job.pids:  # for the explanation a zombie is gone, too
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
     if job.ask_at is None:
         if len(job.at_fault) == job.case.size:
-            time.sleep(0.15)  # in which the others get into their calls
+            time.sleep(0.15)  # time for the others to get into their calls
             together = job.case.signals if len(job.case.signals) > 1 else ()
-            for rank in together:  # so that none sees the end of another
+            for rank in together:  # so that no rank sees the end of another one
                 os.kill(job.pids[rank], signal.SIGSTOP)
             for rank, number in job.case.signals.items():
                 os.kill(job.pids[rank], number)
@@ -128,7 +128,7 @@ def advance(job: Job) -> dict[str, Any] | None:
 
 
 def ask(job: Job) -> dict[str, Any]:
-    """Explains a job and says whether that is right."""
+    """Asks for the explanation of a job; returns whether it is right."""
     began, computed = time.monotonic(), time.thread_time()
     found = explain_now([job.folder])
     took, computed = time.monotonic() - began, time.thread_time() - computed
@@ -144,7 +144,7 @@ def ask(job: Job) -> dict[str, Any]:
 
 
 def end(job: Job, outcome: dict[str, Any]) -> dict[str, Any]:
-    """Ends the ranks that are left."""
+    """Kills the ranks that are left."""
     for pid in job.pids:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(pid, signal.SIGKILL)

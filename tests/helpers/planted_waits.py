@@ -1,4 +1,4 @@
-"""Planted faults: ranks that do not come, or to which no data comes."""
+"""Planted faults: ranks that do not make a call, or that get no data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 import numpy as np
 from planted_cases import FOREVER, SUM, Rank, case, core
 
-# A rank that does not come.
+# A rank that does not make the call.
 
 
 @case(3, "NOT_CALLING", 2, says=("waits for a queue",))
@@ -61,13 +61,13 @@ def hanging_callback(r: Rank) -> None:
     r.steps()
     r.at_fault()
     if r.rank == 0:
-        threading.Event().wait(FOREVER)  # a checkpoint to a file system that is gone
+        threading.Event().wait(FOREVER)  # writes a checkpoint to a file system that hangs
     r.steps()
 
 
 @case(3, "NOT_CALLING", 1, says=("sleeps in",))
 def sleeps_while_the_schedule_is_locked(r: Rank) -> None:
-    for _ in range(200):  # a lock gives ranks plans of calls that others have not made
+    for _ in range(200):  # a locked schedule gives ranks plans of calls that others have not made
         time.sleep(0.002)
         r.grad()
     r.at_fault()
@@ -173,7 +173,7 @@ def receives_what_nobody_sends(r: Rank) -> None:
 
 
 def cut(r: Rank, one: int, other: int) -> None:
-    """Exchanges the connection of two ranks for one that nobody reads, without closing it."""
+    """Replaces the connection of two ranks by one that nobody reads, without closing it."""
     peer = {one: other, other: one}.get(r.rank)
     if peer is not None:
         keep = os.dup(r.peers[peer])

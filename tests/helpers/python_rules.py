@@ -1,7 +1,7 @@
-"""Which file of tfring/ may import which, read off the sources; nothing is run.
+"""Checks which file of tfring/ imports which, by reading the sources; runs nothing.
 
 Imports that only type checkers follow (the body of `if TYPE_CHECKING:`) count, too, except where
-the question is what is loaded. The rules catch mistakes, not malice: anybody can hide an import.
+the question is what is loaded. The rules catch mistakes, not malice: an import can be hidden.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 # Which packages of tfring/ a package may import, besides itself; "tfring" is tfring/__init__.py. A
-# package stands below all that it may import, so that this table cannot hold a circle.
+# package comes after all that it may import, so this table cannot hold a circle.
 ARROWS: dict[str, set[str]] = {
     "checkpoint": set(),
     "runtime": set(),
@@ -48,19 +48,19 @@ ARROWS: dict[str, set[str]] = {
     "ray": {"tfring", "store", "integration"},
     "spark": {"store", "integration", "keras"},
 }
-# What the public names of a package may come from, besides what it may import. Its __init__.pyi
-# lists them, and each is loaded when a user first asks for it: they make no circle.
+# Where the public names of a package may come from, besides what it may import. Its __init__.pyi
+# lists them, and each is loaded at its first use: they make no circle.
 PUBLIC_NAMES_FROM: dict[str, set[str]] = {
     "tfring": set(ARROWS),
     "keras": {"world"},
     "integration": {"job", "launch", "ops", "training", "world"},
 }
-# Packages that stand on the rest, as a project of its own would: they import public names only.
+# Packages that import public names only, as separate projects would.
 ON_TOP = ("horovod", "ray", "spark")
-# Where those names are listed.
+# The files that list those names.
 PUBLIC_MODULES = ("tfring", "tfring.keras", "tfring.elastic", "tfring.store", "tfring.integration")
-# Third-party modules and the packages that may import them. A function may hold such an import:
-# these modules are large, or a job can do without them.
+# Third-party modules and the packages that may import them, also within a function:
+# these modules are large, or optional.
 THIRD_PARTY: dict[str, set[str]] = {
     "ClusterShell": {"launch"},
     "cloudpickle": {"collectives", "launch", "spark"},
@@ -109,10 +109,10 @@ THIRD_PARTY: dict[str, set[str]] = {
     "typing_extensions": {"keras", "training"},
     "yaml": {"launch"},
 }
-# Importing mpi4py starts MPI: only a function does that, where a job is known to want it.
+# Importing mpi4py starts MPI: only a function does that, once a job is known to need it.
 NEVER_AT_IMPORT_TIME = {"mpi4py"}
-# What users import before TensorFlow is loaded, because `hvd.init()` sets what it reads when it
-# starts, and the `tfring` command, which needs none of it.
+# Modules that users import before TensorFlow is loaded, because `hvd.init()` sets variables that
+# it reads at its start, and the `tfring` command, which does not need it.
 WITHOUT_TENSORFLOW = (
     "tfring/__init__.py",
     "tfring/keras/__init__.py",
@@ -137,21 +137,21 @@ WITHOUT_TENSORFLOW = (
     "tfring/data/data_cursor.py",
     "tfring/horovod/data_loader.py",
 )
-# Their functions may import modules of tfring. What only some runs of a job need, or only its end
-# does, would make up most of the time in which the job starts.
+# Their functions may import modules of tfring: modules that only some jobs need, or only their end,
+# would take most of the start of a job.
 LATE_IMPORTS = {"tfring/launch/run.py", "tfring/observe/explain/launched.py"}
-# What can import a module, or reach one that is loaded, without an import statement; and the only
+# Names that can import or reach a module without an import statement; and the only
 # files that may mention it.
 BY_NAME = {"importlib", "pkgutil", "runpy", "__import__", "exec", "eval", "sys.modules"}
 IMPORTS_BY_NAME = {
-    "tfring/runtime/public_names.py",  # public names at first use
+    "tfring/runtime/public_names.py",  # loads public names at first use
     "tfring/horovod/orders.py",  # tfring.ops.library, when TensorFlow is loaded
     "tfring/horovod/shim.py",  # the modules of the `horovod` package
     "tfring/horovod/__main__.py",  # the script of a user, with runpy
     "tfring/runtime/_native.py",  # the compiled binding
     "tfring/ops/early.py",  # tfring.ops.library, where TensorFlow is loaded already
     "tfring/launch/cli.py",  # the module of a command
-    # The rest import nothing so: they ask whether a package is installed, or loaded already.
+    # The rest only ask whether a package is installed or loaded.
     "tfring/job/environments/__init__.py",
     "tfring/job/bootstrap/inter_op_threads.py",
     "tfring/job/bootstrap/mpi_exchange.py",
@@ -167,8 +167,8 @@ IMPORTS_BY_NAME = {
     "tfring/runtime/keras_version.py",  # versions
     "tfring/horovod/keras2_idioms.py",  # a second copy of a module of Keras
 }
-# Unpickling runs code that the sender chooses. Only objects of users are pickled, and only in these
-# files, where messages carry MACs; what the library itself exchanges is JSON (allgather_json).
+# Unpickling runs code of the sender's choice. Only objects of users are pickled, and only in these
+# files, where messages carry MACs; the library's own messages are JSON (allgather_json).
 PICKLING = {
     "tfring/collectives/objects.py",
     "tfring/launch/function.py",
@@ -199,9 +199,9 @@ TYPE_CHECKING = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
 class Import(NamedTuple):
-    """One import: the module, the name that is taken from it if any, and where.
+    """One import: the module, the imported name if any, and the line.
 
-    `only_types`: it is in the body of `if TYPE_CHECKING:`, and so never runs.
+    `only_types`: it is in the body of `if TYPE_CHECKING:` and never runs.
     """
 
     module: str
@@ -213,7 +213,7 @@ class Import(NamedTuple):
 
 @functools.cache
 def tree_of(text: str) -> ast.Module:
-    """The syntax tree of a file, which several rules read."""
+    """The syntax tree of a file, cached for all rules."""
     return ast.parse(text)
 
 
@@ -274,7 +274,7 @@ def targets(path: str, one: Import, sources: Sources) -> list[str]:
 
 
 def import_errors(path: str, sources: Sources) -> list[str]:
-    """Every import of a file that goes against the arrows, or stands in a function."""
+    """Every import of a file that the arrows forbid, or that is in a function."""
     package, errors = package_of(path), []
     if package not in ARROWS:
         return [f"{path}: the package {package} has no arrows in tests/helpers/python_rules.py"]
@@ -307,7 +307,7 @@ def public_names(module: str, sources: Sources) -> set[str]:
 
 
 def private_import_errors(path: str, sources: Sources) -> list[str]:
-    """Every import of a package of ON_TOP from the rest of tfring that is not of a public name."""
+    """Every import of a private name by a package of ON_TOP from the rest of tfring."""
     own = f"tfring.{package_of(path)}"
     errors = []
     for one in imports_of(path, sources[path]):
@@ -325,7 +325,7 @@ def private_import_errors(path: str, sources: Sources) -> list[str]:
 
 
 def import_by_name_errors(path: str, text: str) -> list[str]:
-    """Every mention of what can import without an import statement, which no other rule can see."""
+    """Every name that can import without an import statement, which the other rules cannot see."""
     mentions: list[tuple[int, str]] = []
     for node in ast.walk(tree_of(text)):
         if isinstance(node, ast.Name):
@@ -343,7 +343,7 @@ def import_by_name_errors(path: str, text: str) -> list[str]:
 
 
 def pickle_errors(path: str, text: str) -> list[str]:
-    """Every mention of what pickles outside of PICKLING; stubs may list it for users."""
+    """Every use of pickle outside PICKLING; stubs may list it for users."""
     if path in PICKLING or path.endswith(".pyi"):
         return []
     mentions = [
@@ -364,12 +364,12 @@ def pickle_errors(path: str, text: str) -> list[str]:
 
 
 def loaded_at_once(one: Import) -> bool:
-    """Whether importing a file runs this import of its."""
+    """Whether importing the file runs this import."""
     return not (one.in_function or one.only_types)
 
 
 def import_graph(sources: Sources, all_imports: bool) -> dict[str, list[str]]:
-    """Which files each file loads; with `all_imports` also those of functions and type checkers."""
+    """The files that each file loads; `all_imports` adds those of functions and type checkers."""
     return {
         path: [
             target
@@ -390,7 +390,7 @@ def used_arrows(sources: Sources) -> dict[str, set[str]]:
 
 
 def circle(graph: Mapping[str, list[str]]) -> list[str]:
-    """Files that import each other in a circle, found by depth-first search; [] if none do."""
+    """Files that import each other in a circle, by depth-first search; [] if none do."""
     done: set[str] = set()
 
     def visit(path: str, above: list[str]) -> list[str]:
@@ -406,7 +406,7 @@ def circle(graph: Mapping[str, list[str]]) -> list[str]:
 
 
 def tensorflow_errors(sources: Sources) -> list[str]:
-    """Every way on which a file that must do without TensorFlow and Keras loads one of them."""
+    """Every import path from a file that must not load TensorFlow or Keras to one of them."""
     graph = import_graph(sources, all_imports=False)
     heavy = {
         path

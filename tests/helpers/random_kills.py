@@ -1,8 +1,8 @@
-"""Jobs of `tfring run` whose processes are killed at random moments, and what becomes of them.
+"""Runs jobs of `tfring run`, kills their processes at random moments, and checks the outcome.
 
 ``python -m random_kills --kills 440`` runs jobs until it has killed that many processes, and
-prints a table; ``--kinds`` names kinds of jobs; ``--seed N --kind K`` runs one again. PYTHONPATH
-has the project's folder and tests/helpers. Each job runs in namespaces of its own: all processes,
+prints a table; ``--kinds`` selects kinds of jobs; ``--seed N --kind K`` repeats one. PYTHONPATH
+has the project's folder and tests/helpers. Each job runs in its own namespaces: all processes,
 ports and files there are the job's.
 """
 
@@ -29,7 +29,7 @@ from benchmarks.elastic.checks import quantiles
 
 
 def run_job(seed: int, kind: str, folder: Path) -> dict[str, Any]:
-    """Runs one job in the namespaces of this process; returns what became of it."""
+    """Runs one job in the namespaces of this process; returns its outcome."""
     plan = plan_of(seed, kind)
     job = Job(plan, folder)
     begin = time.monotonic()
@@ -58,7 +58,7 @@ def run_job(seed: int, kind: str, folder: Path) -> dict[str, Any]:
 
 
 def run_again(job: Job) -> None:
-    """Starts a job that has ended early anew, as its user does; it goes on from its checkpoint."""
+    """Restarts a job that ended early, as its user would; it goes on from its checkpoint."""
     job.attempt = 1
     if job.hosts is not None:
         for host in range(job.plan.hosts):
@@ -73,7 +73,7 @@ def run_again(job: Job) -> None:
 
 
 def isolated(seed: int, kind: str, folder: Path) -> dict[str, Any]:
-    """Runs a job in new namespaces; returns what became of it."""
+    """Runs a job in new namespaces; returns its outcome."""
     arguments = [__file__, "--seed", str(seed), "--kind", kind, "--inside", str(folder)]
     done = in_namespaces(arguments, environment())
     lines = done.stdout.splitlines()
@@ -92,14 +92,14 @@ def in_namespaces(arguments: list[str], env: dict[str, str]) -> subprocess.Compl
 
 
 def set_up_namespaces() -> None:
-    """What the first process of new namespaces does first."""
+    """Sets up new namespaces; their first process calls it first."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     for place in ("/dev/shm", "/run"):
         subprocess.run(["mount", "-t", "tmpfs", "none", place], check=True)
 
 
 def run_many(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Runs jobs of all kinds in turn, until enough processes were killed."""
+    """Runs jobs of all kinds in turn until enough processes were killed."""
     kinds, found, number = options.kinds.split(","), [], 0
     running: set[concurrent.futures.Future[dict[str, Any]]] = set()
     with (
@@ -134,7 +134,7 @@ def run_many(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def clean_keras(base: Path) -> None:
-    """Trains once without any kill, for comparison."""
+    """Trains once without kills, for comparison."""
     folder = base / "clean"
     folder.mkdir()
     subprocess.run(
@@ -145,7 +145,7 @@ def clean_keras(base: Path) -> None:
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    """Returns the numbers of many jobs as a table of Markdown."""
+    """Returns the results of many jobs as a Markdown table."""
     kills = collections.Counter(victim for each in found for victim, _ in each["killed"])
     lines = ["| killed | kills | noticed after, s | next step after that, s (median; 95 %; most) |"]
     lines += ["|---|---|---|---|"]
@@ -167,7 +167,7 @@ def table(found: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    """Runs what the options say; returns the exit code."""
+    """Runs the jobs of the command line; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--kinds", default=",".join(k for k in KINDS if not k.startswith("keras")))

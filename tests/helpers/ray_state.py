@@ -1,4 +1,4 @@
-"""Ray clusters of several nodes on this host, and what is alive in the one we are connected to."""
+"""Ray clusters of several nodes on this host, and what is alive in the connected one."""
 
 import time
 
@@ -7,12 +7,12 @@ from ray.cluster_utils import Cluster
 from ray.util import placement_group_table
 
 _SECONDS = 60
-# On a busy machine Ray would take nodes for dead. One that is killed is still noticed at once.
+# On a busy machine Ray would take nodes for dead. It still notices a killed node at once.
 _PATIENCE = {"health_check_timeout_ms": 60_000, "health_check_initial_delay_ms": 60_000}
 
 
 def start_cluster(*, head_cpus, nodes, cpus=2):
-    """Starts a cluster and connects to it; returns it, and its nodes besides the head."""
+    """Starts a cluster and connects to it; returns it and its nodes without the head."""
     head = {"num_cpus": head_cpus, "include_dashboard": False, "_system_config": _PATIENCE}
     made = _patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
     added = [add_node(made, cpus) for _ in range(nodes)]
@@ -26,7 +26,7 @@ def add_node(cluster, cpus=2):
 
 
 def _patiently(start):
-    """Starts a node. Ray gives up after 30 s, which a busy machine may need more than once."""
+    """Starts a node. Tries again, because Ray gives up after 30 s, too soon on a busy machine."""
     for _ in range(4):
         try:
             return start()
@@ -42,9 +42,9 @@ def stop_cluster(cluster):
 
 
 def alive_actors():
-    """The actors that have not ended, each as Ray describes it.
+    """The living actors, as Ray describes them.
 
-    Detached ones are left out: Ray Data has two, which live as long as the cluster; we make none.
+    Leaves out detached ones: Ray Data has two for the life of the cluster; tfring makes none.
     """
     actors = ray._private.state.actors().values()
     return [one for one in actors if one["State"] != "DEAD" and not one["IsDetached"]]
@@ -56,12 +56,12 @@ def groups():
 
 
 def free_cpus():
-    """The CPUs that nobody uses."""
+    """The number of free CPUs."""
     return ray.available_resources().get("CPU", 0)
 
 
 def wait_until_nothing_is_left():
-    """Fails if an actor, a placement group or a used CPU stays."""
+    """Fails if an actor, a placement group or a used CPU is left."""
     until = time.monotonic() + _SECONDS
     while left := _left():
         assert time.monotonic() < until, f"after {_SECONDS} s there are still {left}"

@@ -1,10 +1,10 @@
-"""A program that trains with every optimizer, and leaves checkpoints or goes on from them.
+"""Trains with every optimizer, and saves checkpoints or goes on from them.
 
     resumed_optimizers.py FOLDER save|restore [CASE...]
 
-`save` trains an epoch with each case, and writes what the variables then are. `restore` is another
-process, in which Keras counts layers and optimizers otherwise and the cases come in another order;
-it writes what the variables are when training goes on.
+`save` trains an epoch with each case, and writes the final variables. `restore` is a second
+process, in which Keras numbers layers and optimizers differently and the cases run in a different
+order; it writes the variables when training goes on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tfring.keras.gradient_hook import innermost
 
 SAMPLES, FEATURES = 8, 6
 ONLY_ADAM = ("Adam",)
-WRAPPERS = ("LossScaleOptimizer", "MultiOptimizer")  # which some ways cannot wrap again
+WRAPPERS = ("LossScaleOptimizer", "MultiOptimizer")  # some ways cannot wrap it again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Way:
     """A way to use an optimizer.
 
     Attributes:
-        options: of the optimizer.
-        wrap: makes what compile gets of the optimizer.
-        policy: Keras' dtypes.
-        built: the life in which the optimizer is built before `fit`.
-        names: the optimizers it is for.
+        options: options of the optimizer.
+        wrap: turns the optimizer into the argument of compile.
+        policy: Keras' dtype policy.
+        built: "save" or "restore" if the optimizer is built before `fit` there.
+        names: the optimizers that it is for.
     """
 
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -86,7 +86,7 @@ KERAS_2: dict[str, Callable[[], Any]] = {
 
 
 def model_of(package: Any) -> Any:
-    """A model of one of the two packages of Keras, with weights that are not trained, too."""
+    """A model of Keras 3 or tf_keras; some of its weights are not trained."""
     layers = package.layers
     return package.Sequential(
         [
@@ -99,7 +99,7 @@ def model_of(package: Any) -> Any:
 
 
 class Apart(keras.Model):  # type: ignore[misc]
-    """Two layers, each with an optimizer of its own."""
+    """Two layers, each with its own optimizer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Apart(keras.Model):  # type: ignore[misc]
 
 
 class Look(Keras2Callback, keras.callbacks.Callback):  # type: ignore[misc]
-    """Keeps the values of all variables at one moment, in the order in which Keras has them."""
+    """Keeps the values of all variables at one moment, in Keras' order."""
 
     def __init__(self, life: str) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class Look(Keras2Callback, keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def run(life: str, folder: Path, model: Any) -> list[Any]:
-    """Trains the model one epoch more than its checkpoint was; returns what Look has seen."""
+    """Trains the model one epoch beyond its checkpoint; returns the values that Look kept."""
     rng = np.random.default_rng(hvd.rank())
     x = rng.normal(size=(SAMPLES, FEATURES)).astype("float32")
     look = Look(life)
@@ -183,7 +183,7 @@ def keras_2(name: str, life: str, folder: Path) -> list[Any]:
 
 
 def jobs() -> dict[str, Callable[[str, Path], list[Any]]]:
-    """What trains each case in one of the two lives."""
+    """Returns the training of each case, to save or to restore."""
     found: dict[str, Callable[[str, Path], list[Any]]] = {}
     for kind, way in WAYS.items():
         for name in way.names:
@@ -201,7 +201,7 @@ def main() -> None:
     cases = {case: train for case, train in jobs().items() if not only or case in only}
     if life == "restore":
         cases = dict(reversed(cases.items()))
-        for _ in range(7):  # so that Keras gives other names than in the first life
+        for _ in range(7):  # so that Keras gives different names than in the first process
             model_of(keras), keras.optimizers.Adam(), keras.Variable(0.0)
     for case, train in cases.items():
         place = folder / case

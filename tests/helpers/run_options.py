@@ -1,4 +1,4 @@
-"""What `tfring run` makes of the words of a command line, for tests."""
+"""How `tfring run` reads a command line, for tests."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tfring.launch.options.run_options import RunOptions
 
 
 def run_options(*words, program=("python", "train.py")):
-    """The options that words of a command line give."""
+    """The options of a command line."""
     parsed = parser_of("run").parse_args([*map(str, words), *program])
     return read_options(RunOptions, parsed)
 
 
 def refused(capsys, *words):
-    """What the command line says of words that it refuses."""
+    """The error message for a command line that is refused."""
     try:
         code = main(list(map(str, words)))
     except SystemExit as ended:

@@ -1,6 +1,6 @@
-"""A cluster of Slurm's own daemons for one test file: every node is a host that the test made.
+"""A cluster of real Slurm daemons for one test file: each node is a host that the test made.
 
-Nothing of the machine's own Slurm or munge is used, if it has them.
+It does not use the machine's own Slurm or munge.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from launcher_tools import LIMIT_SECONDS, environment, wait_until
 from network_namespaces import DIES_WITH_US, Hosts, hosts
 
 _PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue", "munged", "munge")
-CPUS = 4  # of each node, whatever the machine has
-GPUS = 4  # of each node: devices that Slurm counts and names, and nobody opens
+CPUS = 4  # of each node, independent of the machine
+GPUS = 4  # of each node: devices that Slurm counts and names; no process opens them
 _START_SECONDS = 120.0
-# The states of a job that has not ended.
+# The states of a job that is not over.
 UNDER_WAY = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SIGNALING", "STOPPED", "SUSPENDED")
 
-# cred_expire: a job that is requeued waits so long, by default two minutes. The periods of the
-# scheduler are a minute by default. config_overrides: nodes have the CPUs that are written here.
-# TmpFS: PMIx makes a folder for each step there, which may not be that of another node.
+# cred_expire: the wait of a requeued job, by default two minutes. The periods of the
+# scheduler are a minute by default. config_overrides: nodes have the CPUs of this file.
+# TmpFS: PMIx makes a folder for each step there; each node needs its own.
 _CONFIGURATION = """\
 ClusterName=tfring
 SlurmctldHost=h0
@@ -63,13 +63,13 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 class SlurmCluster:
-    """The daemons, and commands that run on the first node. They end with the context."""
+    """The daemons, and commands on the first node. They end with the context."""
 
     def __init__(self, folder: Path, made: Hosts) -> None:
         self.hosts = made
         self._folder = folder
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
-        # What users have that log in to a node: this tfring, and munge's commands with our munged.
+        # The environment of a user on a node: this tfring, and munge's commands with our munged.
         bin_folder = folder / "bin"
         bin_folder.mkdir()
         programs = {"tfring": f"{sys.executable} -m tfring", "python": sys.executable}
@@ -101,7 +101,7 @@ class SlurmCluster:
         key.chmod(0o600)
         names = ("key-file", "socket", "pid-file", "log-file", "seed-file")
         files = [f"--{name}={folder}/munge.{name.removesuffix('-file')}" for name in names]
-        # --force: folders for temporary files are not as private as munge wants its own to be.
+        # --force: munge wants a more private folder than one for temporary files.
         self._start("munged", 0, "munged", "--foreground", "--force", *files)
         assert wait_until((folder / "munge.socket").exists, _START_SECONDS), self.logs()
         self._start("slurmctld", 0, "slurmctld", "-D")
@@ -142,12 +142,12 @@ class SlurmCluster:
         return subprocess.CompletedProcess(started.args, started.returncode, out, errors)
 
     def submit(self, script: Path, *options: object, program: tuple[object, ...] = ()) -> str:
-        """Has a batch script run.
+        """Submits a batch script.
 
         Args:
             script: The file.
-            *options: Of sbatch.
-            program: The script's arguments.
+            *options: Options of sbatch.
+            program: Arguments of the script.
 
         Returns:
             The number of the job.
@@ -161,7 +161,7 @@ class SlurmCluster:
         return self.field("job", job, "JobState")
 
     def field(self, kind: str, name: str, field: str) -> str:
-        """Returns what `scontrol show` says of a job or node under one name; "" if nothing."""
+        """Returns a field of a job or node in `scontrol show`; "" if it is missing."""
         shown = self.run("scontrol", "--oneliner", "show", kind, name).stdout
         words = (word.partition("=") for word in shown.split())
         return next((value for key, _, value in words if key == field), "")
@@ -180,7 +180,7 @@ class SlurmCluster:
         return "\n".join(texts)
 
     def run_quietly(self, *command: str) -> str:
-        """Returns what a command prints, and nothing if it does not end soon."""
+        """Returns the output of a command; "" if it does not end soon."""
         started = self.popen(0, *command)
         with contextlib.suppress(subprocess.TimeoutExpired):
             return "".join(started.communicate(timeout=20))
@@ -206,11 +206,11 @@ class SlurmCluster:
 
 @contextlib.contextmanager
 def slurm_cluster(folder: Path, nodes: int) -> Iterator[SlurmCluster]:
-    """Makes a cluster; skips the test where Slurm is missing or hosts cannot be made.
+    """Makes a cluster; skips the test if Slurm is missing or hosts cannot be made.
 
     Args:
-        folder: For the configuration, logs and state; empty.
-        nodes: How many nodes, named h0, h1, ...
+        folder: An empty folder for the configuration, logs and state.
+        nodes: The number of nodes; they are named h0, h1, ...
     """
     missing = [name for name in _PROGRAMS if shutil.which(name) is None]
     if missing:

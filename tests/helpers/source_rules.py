@@ -1,7 +1,7 @@
-"""Rules that are read off source text: which C++ folder may include which, and sizes.
+"""Checks of source text: which C++ folder may include which, and sizes.
 
-No compiler is asked: the scanners below know just enough C++ to find blocks and what opens them.
-They catch mistakes, not malice: whoever wants to hide something from them can.
+The scanners below know just enough C++ to find blocks and their heads, without a compiler.
+They catch mistakes, not malice: code can be hidden from them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# Which layers, folders of ops/, a layer may include, besides itself. A layer stands below all that
-# it may include, so that this table cannot hold a circle.
+# Which layers (folders of ops/) a layer may include, besides itself. A layer comes after all
+# that it may include, so this table cannot hold a circle.
 CC_ARROWS: dict[str, set[str]] = {
     "base": set(),
     "interfaces": {"base"},
@@ -94,7 +94,7 @@ FOREIGN_HEADERS = {
     "Python.h": {"bindings"},
     "mpi.h": {"mpi"},
 }
-# The pure layers decide by their arguments alone: they use no thread, lock, clock, socket, file,
+# Pure layers depend on their arguments alone: they use no thread, lock, clock, socket, file,
 # environment or random number. Every system header of C ends in .h.
 PURE = ("protocol/", "membership")
 IMPURE_HEADER = re.compile(
@@ -114,11 +114,11 @@ IMPURE_WORD = re.compile(
     r"|condition_variable\w*|async|chrono|random_device|mt19937\w*|[io]?fstream|cout|cerr"
     rf"|{C_LIBRARY})\b"
     rf"|(?<![\w>:])::\s*(?:{C_LIBRARY}|{SYSTEM_CALL})\b"
-    # A function of the system, called: no method of an object, nor a name in a namespace of ours.
+    # A call of a system function: not a method of an object, nor a name in our namespaces.
     rf"|(?<![\w.>:])(?:{C_LIBRARY}|{SYSTEM_CALL})\s*\("
     r"|\b(?:thread_local|asm|__asm__|\w*rdtscp?)\b"
 )
-# A file of another kind would be included or compiled without being read here.
+# Other kinds of file could be included or compiled without being checked here.
 RUNTIME_FILE = re.compile(r"(.+/)?(\w+\.(h|cc|cu|cmake|ptx\.inc)|BUILD|CMakeLists\.txt)")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
@@ -144,7 +144,7 @@ def layer_of(path: str) -> str | None:
 
 
 def include_errors(path: str, text: str) -> list[str]:
-    """Every #include of a file that goes against the arrows."""
+    """Every #include of a file that the arrows forbid."""
     layer = layer_of(path)
     if layer is None:
         return []
@@ -168,8 +168,8 @@ def purity_errors(sources: Mapping[str, str]) -> list[str]:
     """Every use of a thread, lock, clock, socket or the like in a pure layer.
 
     `sources` has the text of each file of ops/, by its path: the rule is the same for the headers
-    that a pure file includes, directly or not. What a function declared there does in a .cc file
-    of another layer is not looked at: a failed check may print.
+    that a pure file includes, directly or not. The .cc files of other layers are not checked:
+    a failed check may print.
     """
     pure = [path for path in sources if (layer_of(path) or "").startswith(PURE)]
     errors = []
@@ -188,7 +188,7 @@ def purity_errors(sources: Mapping[str, str]) -> list[str]:
 
 
 def blank_out(text: str, preprocessor: bool = True) -> str:
-    """C++ text with comments, strings and, if asked, preprocessor lines replaced by spaces."""
+    """C++ text with comments, strings and, on request, preprocessor lines replaced by spaces."""
     pattern = re.compile(
         r'R"(?P<tag>[^(\s]*)\(.*?\)(?P=tag)"'
         r'|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])*\''
@@ -207,14 +207,14 @@ SCOPE = re.compile(
     r"(?:[^(:]|::)*(?:(?<!:):(?!:).*)?",
     re.DOTALL,
 )
-# What stands before the { of a member in the initialisers of a constructor: `A::A(int b) : b_`.
+# The text before the { of a member in the initialisers of a constructor: `A::A(int b) : b_`.
 MEMBER = re.compile(r"\)[^()]*(?<!:):(?!:).*[\w>]\s*$", re.DOTALL)
 ACCESS = re.compile(r"(public|private|protected)\s*$")
 CATCH = re.compile(r"\s*catch\b")
 
 
 def cc_functions(text: str) -> list[Block]:
-    """The functions of a C++ file: outermost blocks that no namespace, class or enum opens."""
+    """The functions of a C++ file: the outermost blocks except namespaces, classes and enums."""
     text = blank_out(text)
     functions = []
     open_blocks: list[bool] = []  # True: a scope that may hold functions; only scopes hold scopes

@@ -1,4 +1,4 @@
-"""Clusters of Spark on this host, in local-cluster mode, and what is alive in them."""
+"""Spark clusters on this host, in local-cluster mode, and the processes in them."""
 
 import contextlib
 import os
@@ -13,15 +13,15 @@ _SECONDS = 60
 
 
 def missing():
-    """Why Spark cannot run here; "" if it can."""
+    """The reason why Spark cannot run here; "" if it can."""
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") or (home and (Path(home) / "bin" / "java").exists()):
         return ""
     return "there is no Java here (Debian: openjdk-17-jre-headless), and Spark needs it"
 
 
-CLUSTER = "local-cluster[2,1,1024]"  # executors with a core each, as processes of their own
-ONE_PROCESS = "local[2]"  # two tasks at a time in the process of the driver, which starts sooner
+CLUSTER = "local-cluster[2,1,1024]"  # executors with a core each, as separate processes
+ONE_PROCESS = "local[2]"  # two tasks at a time in the driver's process, which starts sooner
 
 
 def settings(folder, master):
@@ -34,7 +34,7 @@ def settings(folder, master):
         "spark.driver.memory": "512m",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
-        # The pace of a busy machine is no reason to take an executor for dead.
+        # Long limits: on a busy machine a slow executor is not dead.
         "spark.network.timeout": "600s",
         "spark.executor.heartbeatInterval": "60s",
         "spark.rpc.askTimeout": "600s",
@@ -42,7 +42,7 @@ def settings(folder, master):
 
 
 def variables(folder, master=ONE_PROCESS):
-    """The environment of a program that makes a session without settings of its own."""
+    """The environment of a program that makes a session with default settings."""
     conf = folder / "conf"
     conf.mkdir(exist_ok=True)
     lines = [f"{name} {value}\n" for name, value in settings(folder, master).items()]
@@ -92,10 +92,10 @@ def _command(pid):
 
 
 def of_ranks():
-    """The command lines of agents and ranks of this cluster, and of what they have started.
+    """The command lines of this cluster's agents and ranks, and of the processes they started.
 
-    Their parents may be gone, and the program's descendants are not all: what tells them is their
-    environment, which has the folder of this cluster and the secret of a job.
+    Their parents may be gone, so descent does not find all of them: it finds them by their
+    environment, with the folder of this cluster and the secret of a job.
     """
     folder = f"SPARK_WORKER_DIR={os.environ['SPARK_WORKER_DIR']}".encode()
     found = []
@@ -108,9 +108,9 @@ def of_ranks():
 
 
 def wait_until_nothing_is_left(context, word=""):
-    """Fails if an agent, a rank, what they have started, or a task of Spark stays.
+    """Fails if an agent, a rank, a process they started, or a Spark task is left.
 
-    With a word: of processes only those that have it in their command line.
+    With a word, it counts only processes that have it in their command line.
     """
     until = time.monotonic() + _SECONDS
     while left := [

@@ -1,6 +1,6 @@
-"""Hosts that a test made, each with its own sshd, between which ssh needs no password.
+"""Hosts that a test made, each with its own sshd; ssh between them needs no password.
 
-Keys and configuration are the test's own; nothing of the user's or the machine's is read.
+Keys and configuration belong to the test; it reads none of the user or the machine.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ UserKnownHostsFile {folder}/known_hosts
 GlobalKnownHostsFile none
 """
 _START_SECONDS = 60.0
-# sshd wants an empty folder there for its process without rights; the service makes it.
+# sshd wants an empty folder there for its unprivileged process; usually the service makes it.
 _EMPTY_FOLDER = Path("/run/sshd")
 
 
 class SshHosts:
-    """The hosts, named h0, h1, ...; what runs on them ends with the context."""
+    """The hosts, named h0, h1, ...; their processes end with the context."""
 
     def __init__(self, folder: Path, made: Hosts) -> None:
         self.hosts = made
@@ -80,7 +80,7 @@ class SshHosts:
             assert wait_until(lambda host=host: self._answers(host), _START_SECONDS), self.logs()
 
     def down(self) -> None:
-        """Ends whatever runs on the hosts."""
+        """Kills all processes on the hosts."""
         self.hosts.kill_all()
         for server in self._servers:
             server.communicate()
@@ -97,7 +97,7 @@ class SshHosts:
         )
 
     def pids(self, host: int) -> list[int]:
-        """Returns the processes on a host that are not sshd's."""
+        """Returns the ids of the processes on a host, without those of sshd."""
         found = []
         for pid in self.hosts.pids(host):
             with contextlib.suppress(OSError):
@@ -118,11 +118,11 @@ class SshHosts:
 
 @contextlib.contextmanager
 def ssh_hosts(folder: Path, count: int) -> Iterator[SshHosts]:
-    """Makes hosts with sshd; skips the test where it is missing or hosts cannot be made.
+    """Makes hosts with sshd; skips the test if sshd is missing or hosts cannot be made.
 
     Args:
-        folder: For keys, configuration and logs; empty.
-        count: How many hosts.
+        folder: An empty folder for keys, configuration and logs.
+        count: The number of hosts.
     """
     missing = [name for name in ("sshd", "ssh", "ssh-keygen") if shutil.which(name) is None]
     if missing:

@@ -1,4 +1,4 @@
-"""Stores of every kind for tests, and what breaks them: killed processes, cut connections."""
+"""Stores of each kind for tests, and ways to break them: killed processes, cut connections."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tfring.job.store import PrefixStore, TCPStore
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "5e" * 32
-LIMIT = 120.0  # seconds for what should take far less
+LIMIT = 120.0  # seconds; far more than needed
 
 
 class Shared:
-    """One store of a kind, and clients of it as different threads or processes would have them."""
+    """One store of a kind, and separate clients, as different threads or processes have them."""
 
     def __init__(self, kind, folder):
         self.kind = kind
@@ -34,7 +34,7 @@ class Shared:
         )
 
     def client(self, **more):
-        """Another client of the same store; it is closed with the store."""
+        """Makes one more client of the same store; it is closed with the store."""
         made = TCPStore(*self._where, timeout=LIMIT, secret=SECRET, **more)
         self._stack.callback(made.close)
         return PrefixStore("part", made) if self.kind == "prefix" else made
@@ -44,7 +44,7 @@ class Shared:
 
 
 def program(text):
-    """Starts a Python program in a process of its own; its output can be read by lines."""
+    """Starts a Python program in its own process; its output can be read by lines."""
     head = "import sys, time, threading\nfrom tfring.job.store import *\n"
     return subprocess.Popen(
         [sys.executable, "-c", head + textwrap.dedent(text)],
@@ -58,7 +58,7 @@ def program(text):
 
 @contextlib.contextmanager
 def programs(*texts):
-    """Programs that are killed after the block, if they still run."""
+    """Starts programs, and kills those that still run after the block."""
     started = []
     try:
         for text in texts:
@@ -90,7 +90,7 @@ def in_threads(work, count, limit=LIMIT):
 
 
 class Wire(Relay):
-    """A relay whose connections can be cut, and which can lose what the server answers."""
+    """A relay whose connections can be cut, and which can lose the server's answers."""
 
     def __init__(self, port):
         super().__init__(("127.0.0.1", port), lambda number, data: data)
@@ -99,11 +99,11 @@ class Wire(Relay):
         self._door_is_closed = False
 
     def lose_answers(self):
-        """From now on nothing that the server sends gets through, until cut()."""
+        """Drops all that the server sends, until cut()."""
         self._loses = True
 
     def cut(self):
-        """Ends all connections; new ones can be made."""
+        """Ends all connections; accepts new ones."""
         was, self._open = self._open, []
         for sock in was:
             with contextlib.suppress(OSError):
@@ -111,7 +111,7 @@ class Wire(Relay):
         self._loses = False
 
     def close_door(self):
-        """Ends all connections; new ones end at once, until open_door()."""
+        """Ends all connections, and new ones at once, until open_door()."""
         self._door_is_closed = True
         self.cut()
 
@@ -120,7 +120,7 @@ class Wire(Relay):
         self._door_is_closed = False
 
     def lead_to(self, port):
-        """New connections go to another server."""
+        """Sends new connections to another server."""
         self._target = ("127.0.0.1", port)
 
     def _pump(self, source, sink, forward):

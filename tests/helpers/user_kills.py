@@ -1,8 +1,8 @@
-"""One training of a user, killed again and again, and whether it ends as if it never was.
+"""Kills a user's training again and again; its result must be that of a run without kills.
 
 ``python -m user_kills --ranks 2 --kills 100`` runs jobs until it has killed that many processes.
-PYTHONPATH has the project's folder and tests/helpers. A job has many short lives: `tfring run
---max-restarts` starts the ranks again, and this starts the launcher again where that was killed.
+PYTHONPATH has the project's folder and tests/helpers. A job is restarted many times: `tfring run
+--max-restarts` starts the ranks again, and this program a launcher that was killed.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from killed_jobs import HANG_SECONDS, Job
 from launcher_tools import environment
 from random_kills import in_namespaces, set_up_namespaces
 
-EPOCHS = 12  # a multiple of the passes of an update, so training ends with one
+EPOCHS = 12  # a multiple of the passes of an update, so that training ends with an update
 _USER = str(Path(__file__).with_name("killed_user.py"))
-# A launcher that is killed takes all with it, so nobody's restart is cheaper.
+# A killed launcher takes all processes with it, so no other restart costs more.
 _VICTIMS = ("rank", "rank", "rank", "agent", "launcher")
 
 
 class UserJob(Job):
-    """A job of killed_user.py, which is started until it ends."""
+    """A job of killed_user.py that is restarted until it ends."""
 
     def __init__(self, ranks: int, kills: int, folder: Path) -> None:
         super().__init__(Plan("static", ranks, 1, ()), folder)
         self._kills = kills
 
     def _restarts(self) -> int:
-        return self._kills  # what fails by itself ends it
+        return self._kills  # a failure without a kill ends the job
 
     def _command(self) -> list[object]:
         return [sys.executable, _USER, self.folder, EPOCHS]
 
     def go_on(self) -> bool:
-        """Starts it again if its launcher was killed; returns whether it runs."""
+        """Starts the job again if its launcher was killed; returns whether it runs."""
         while not self.running() and self.codes and self.codes[-1][1] != 0:
             if self.codes[-1][1] != -9 or 0 not in self.launcher_killed:
                 return False
@@ -50,7 +50,7 @@ class UserJob(Job):
         return bool(self.running())
 
     def finish(self) -> None:
-        """Waits for its end, as long as it goes on."""
+        """Waits for the end of the job, restarting it as needed."""
         seen, since = 0, time.monotonic()
         while self.go_on() and time.monotonic() < since + HANG_SECONDS:
             if len(self.logs.read()) > seen:
@@ -60,7 +60,7 @@ class UserJob(Job):
 
 
 def next_kill(rng: random.Random, step: int) -> Kill:
-    """Draws who is killed next, and when: some steps later than any so far, or very soon."""
+    """Draws the next victim and moment: some steps after the last step so far, or very soon."""
     soon = rng.random() < 0.3
     return Kill(
         victim=rng.choice(_VICTIMS),
@@ -74,7 +74,7 @@ def next_kill(rng: random.Random, step: int) -> Kill:
 
 
 def run_job(ranks: int, kills: int, seed: int, folder: Path) -> dict[str, Any]:
-    """Runs one job in the namespaces of this process; returns what became of it."""
+    """Runs one job in the namespaces of this process; returns its outcome."""
     rng, job = random.Random(f"{ranks} {seed}"), UserJob(ranks, kills, folder)
     job.start()
     while len(job.killed) < kills and job.go_on():
@@ -96,7 +96,7 @@ def run_job(ranks: int, kills: int, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def isolated(ranks: int, kills: int, seed: int, folder: Path) -> dict[str, Any]:
-    """Runs one job in namespaces of its own."""
+    """Runs one job in its own namespaces."""
     folder.mkdir()
     numbers = ["--ranks", str(ranks), "--kills", str(kills), "--seed", str(seed)]
     done = in_namespaces([__file__, *numbers, "--inside", str(folder)], environment())
@@ -109,7 +109,7 @@ def isolated(ranks: int, kills: int, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def differences(found: dict[str, Any], clean: dict[str, Any]) -> list[str]:
-    """Returns what of a job is not as in one that nobody disturbed."""
+    """Returns the differences of a job from an undisturbed one."""
     wrong = list(found["wrong"])
     for (rank, end), (_, right) in zip(found["ends"], clean["ends"], strict=False):
         wrong += [
@@ -125,7 +125,7 @@ def differences(found: dict[str, Any], clean: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """Runs what the options say; returns the exit code."""
+    """Runs the jobs of the command line; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--kills", type=int, default=100)

@@ -1,4 +1,4 @@
-"""Random data for the models of the zoo: inputs and targets for a number of rows."""
+"""Random data for the models of the zoo: inputs and targets for any number of rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _targets(x: Any) -> Any:
 
 
 def of_shape(*shape: int) -> Data:
-    """Returns what makes inputs of that shape, and CLASSES numbers as targets."""
+    """Returns a function that makes inputs of this shape, with CLASSES numbers as targets."""
 
     def data(rows: int) -> tuple[Any, Any]:
         x = np.random.default_rng(5).normal(size=(rows, *shape)).astype("float32")
@@ -36,19 +36,19 @@ def _lengths(rows: int) -> Any:
 
 
 def padded_series(rows: int) -> tuple[Any, Any]:
-    """Zeros behind a random number of steps."""
+    """Series of random length, padded with zeros."""
     x, y = series(rows)
     return np.where((np.arange(LENGTH) < _lengths(rows))[..., None], x, np.float32(0)), y
 
 
 def words(rows: int) -> tuple[Any, Any]:
-    """Words of a vocabulary, and numbers."""
+    """Words of a vocabulary, with numbers as targets."""
     ids = np.random.default_rng(7).integers(1, WORDS, (rows, LENGTH)).astype("int32")
     return ids, _targets(ids / WORDS)
 
 
 def sentences(rows: int) -> tuple[Any, Any]:
-    """Words, behind them a random number of zeros, and a class for each word."""
+    """Words, padded with a random number of zeros, and a class for each word."""
     ids, _ = words(rows)
     return np.where(np.arange(LENGTH) < _lengths(rows), ids, 0).astype("int32"), ids % CLASSES
 
@@ -59,7 +59,7 @@ def next_words(rows: int) -> tuple[Any, Any]:
 
 
 def texts(rows: int) -> tuple[Any, Any]:
-    """A column of strings, some words each."""
+    """A column of strings of some words each."""
     ids, y = words(rows)
     return np.array([[" ".join(f"w{i}" for i in row)] for row in ids]), y
 

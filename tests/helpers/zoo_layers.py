@@ -1,4 +1,4 @@
-"""A model for each family of Keras' layers, and what it is trained with."""
+"""A model for each family of Keras layers, and its training."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Family:
     """A row of the table.
 
     Attributes:
-        make: returns the model.
+        make: makes the model.
         data: makes inputs and targets.
-        alone: returns the model of one process, where that is another one.
-        differs: why the ranks do not make what one process makes; "" if they do.
-        tolerance: by each tensor's largest element.
-        more: of the Case.
+        alone: makes the model of one process, if it is a different one.
+        differs: why the ranks' result is not that of one process; "" if it is.
+        tolerance: relative to each tensor's largest element.
+        more: additional arguments of the Case.
     """
 
     make: Make
@@ -61,7 +61,7 @@ class Family:
 
 
 def chain(shape: tuple[int, ...], made: Make, dtype: str = "float32") -> Make:
-    """Layers one after another, then Dense. `made` makes them when the seed is set."""
+    """A chain of layers, then Dense. `made` makes the layers once the seed is set."""
     return lambda: keras.Sequential([keras.Input(shape, dtype=dtype), *made(), Dense(CLASSES)])
 
 
@@ -79,7 +79,7 @@ def attention() -> Any:
 
 
 def per_word() -> Any:
-    """The mask reaches the loss, which divides by the number of words that are no padding."""
+    """A model whose mask reaches the loss, which divides by the number of words without padding."""
     x = keras.Input((LENGTH,), dtype="int32")
     hidden = layers.Embedding(WORDS, 4, mask_zero=True)(x)
     hidden = layers.Bidirectional(layers.LSTM(4, return_sequences=True))(hidden)
@@ -87,7 +87,7 @@ def per_word() -> Any:
 
 
 def tied() -> Any:
-    """One table makes vectors of words, and scores of words of vectors."""
+    """A model that uses one table as embedding and as output layer."""
     x = keras.Input((LENGTH,), dtype="int32")
     table = layers.ReversibleEmbedding(WORDS, 4)
     return keras.Model(x, table(layers.LayerNormalization()(table(x)), reverse=True))
@@ -116,7 +116,7 @@ def regularized() -> list[Any]:
 
 
 def several_inputs_and_outputs() -> Any:
-    """One layer has two inputs; a model is a layer of another one."""
+    """A model with a layer of two inputs and with a nested model."""
     a, b = keras.Input((FEATURES,), name="a"), keras.Input((4,), name="b")
     shared = keras.Sequential([keras.Input((4,)), Dense(4, activation="tanh")])
     left, right = shared(Dense(4)(a)), shared(b)
@@ -314,7 +314,7 @@ FAMILIES: dict[str, Family] = {
         differs="gradients of 2 bits are rounded after a scale that this rank's rows gave",
         more={"graph": True},
     ),
-    # In a graph Keras' remat itself fails: custom_gradient takes no keyword arguments there.
+    # Keras' own remat fails in a graph: custom_gradient takes no keyword arguments there.
     "remat": Family(rematerialized, numbers, more={"options": {"run_eagerly": True}}),
     "embedding": Family(of_words(lambda: [embedding(), layers.Flatten()]), words),
     "tied embedding": Family(tied, next_words, more={"loss": CLASSIFIES}),

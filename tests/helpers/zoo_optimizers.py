@@ -1,4 +1,4 @@
-"""Every optimizer of Keras, and what may be done with it."""
+"""Every optimizer of Keras, and the ways to train with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORDS, WIDTH, IDS = 64, 6, 3
 
 
 def simple(name: str, rate: float, **fixed: Any) -> Callable[..., Any]:
-    """Makes the optimizer of that name with the options of a way to train."""
+    """Makes the optimizer of this name with the options of a way to train."""
     return lambda **options: getattr(optimizers, name)(rate, **fixed, **options)
 
 
@@ -48,7 +48,7 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
 }
 
 
-# Ftrl divides differences of square roots that hardly differ.
+# Ftrl divides differences of nearly equal square roots.
 TOLERANCE = {"Ftrl": 3e-4}
 
 
@@ -57,11 +57,11 @@ class Way:
     """A way to train.
 
     Attributes:
-        options: of the optimizer.
+        options: options of the optimizer.
         compile: options of compile.
         policy: Keras' dtype policy.
-        rows: how many rows of each step a rank has.
-        tolerance: by each tensor's largest element.
+        rows: returns the number of rows of a step that a rank has.
+        tolerance: relative to each tensor's largest element.
     """
 
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -74,7 +74,7 @@ class Way:
 WAYS = {
     "tape": Way(),
     "fit": Way(),
-    # With Keras' accumulation ranks count alike: docs/adr/0072.
+    # With Keras' accumulation all ranks count equally: docs/adr/0072.
     "accumulation": Way({"gradient_accumulation_steps": 2}, rows=equal),
     "global_clipnorm": Way({"global_clipnorm": 0.3}),
     "EMA": Way({"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 3}),
@@ -84,7 +84,7 @@ WAYS = {
 
 
 def model() -> Any:
-    """A lookup, whose gradients are sparse, matrices, and vectors."""
+    """A model with an embedding (sparse gradients), matrices, and vectors."""
     return keras.Sequential(
         [
             keras.Input((IDS,), dtype="int32"),
@@ -97,11 +97,11 @@ def model() -> Any:
 
 
 def case(name: str, way: Way) -> Case:
-    """No word occurs twice in a step, and one optimizer is built before `fit`.
+    """A case in which no word occurs twice in a step, and one optimizer is built before `fit`.
 
-    Where a word does, Keras in one process squares the gradients of both places apart. tfring adds
-    them up first, as for dense gradients: test_sparse_equals_dense.py. Where `fit` builds
-    ScheduleFreeAdamW, Keras begins with the weights as momenta in eager mode, in a graph with
+    If a word did, Keras in one process would square the gradients of both places apart. tfring adds
+    them up first, as for dense gradients: test_sparse_equals_dense.py. If `fit` built
+    ScheduleFreeAdamW, Keras would begin with the weights as momenta in eager mode, in a graph with
     zeros.
     """
     rng = np.random.default_rng(3)

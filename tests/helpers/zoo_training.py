@@ -1,4 +1,4 @@
-"""How the zoo trains a model: in one process on all data, and on the ranks with parts of it."""
+"""Trains a model of the zoo in one process on all data, and on the ranks with parts of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rows = Callable[[int], int]
 
 
 def unequal(rank: int) -> int:
-    """How many rows of a step a rank has: 5, 3, 5, 3."""
+    """The number of rows of a step that a rank has: 5, 3, 5, 3."""
     return 3 if rank % 2 else 5
 
 
@@ -34,19 +34,19 @@ def total(rows: Rows) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is trained.
+    """One training.
 
     Attributes:
-        make: returns a model with the weights that follow from Keras' seed.
-        optimizer: returns a new one.
+        make: makes a model; its weights follow from Keras' seed.
+        optimizer: makes a new optimizer.
         x, y: the data of all ranks, an array or a dict of arrays.
-        loss: for compile.
-        rows: how many rows of each step a rank has.
-        count: what the loss of this rank's x and y is divided by, in a tape loop.
-        adapt: of which layers `adapt` is called, by their names.
+        loss: argument of compile.
+        rows: returns the number of rows of a step that a rank has.
+        count: the divisor of the loss of this rank's x and y in a tape loop.
+        adapt: names of the layers to call `adapt` on.
         built: the optimizer is built before `fit`.
-        graph: one process and the tape loop use a tf.function, too.
-        options: for compile.
+        graph: whether one process and the tape loop use a tf.function, too.
+        options: more arguments of compile.
     """
 
     make: Callable[[], Any]
@@ -74,7 +74,7 @@ def policy(name: str) -> Iterator[None]:
 
 
 def mine(values: Any, rows: Rows) -> Any:
-    """This rank's rows of batches of all ranks."""
+    """This rank's rows of the global batches."""
     first = sum(rows(rank) for rank in range(hvd.rank()))
 
     def part(array: Any) -> Any:
@@ -107,16 +107,16 @@ def fit(case: Case, model: Any, optimizer: Any, x: Any, y: Any, batch: int, **ho
 
 
 def alone(case: Case) -> Any:
-    """Trains as one process on all data does, on each rank by itself."""
+    """Trains on all data on each rank, as one process does."""
     model = build(case, 1, lambda layer, data: layer.adapt(data), case.x)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # tfring names the optimizer that reduces nothing
+        warnings.simplefilter("ignore")  # tfring warns of an optimizer that does not reduce
         options = {"run_eagerly": not case.graph}
         return fit(case, model, case.optimizer(), case.x, case.y, total(case.rows), **options)
 
 
 def by_fit(case: Case, **compile_options: Any) -> Any:
-    """Trains on the ranks with `fit`; they start unlike each other but for the callbacks."""
+    """Trains on the ranks with `fit`; only the callbacks make their weights equal at the start."""
     x, y = mine(case.x, case.rows), mine(case.y, case.rows)
     model = build(case, 1 + hvd.rank(), hvd.adapt, x)
     optimizer = hvd.DistributedOptimizer(case.optimizer())
@@ -125,7 +125,7 @@ def by_fit(case: Case, **compile_options: Any) -> Any:
 
 
 def by_tape(case: Case) -> Any:
-    """Trains on the ranks in a loop of one's own."""
+    """Trains on the ranks in a custom loop."""
     x, y = mine(case.x, case.rows), mine(case.y, case.rows)
     model = build(case, 1 + hvd.rank(), hvd.adapt, x)
     optimizer = case.optimizer()
@@ -154,9 +154,9 @@ def values_of(model: Any) -> dict[str, Any]:
 
 
 def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[float, str]:
-    """How far two trainings are apart, by each tensor's largest element, and where.
+    """The largest difference of two trainings by each tensor's largest element, and its place.
 
-    Some gradients are 0 but for rounding, as those of biases before a normalization: so elements
+    Some gradients are 0 except for rounding, as those of biases before a normalization: so elements
     below NOISE do not count as large.
     """
     assert len(ours) == len(theirs)

@@ -1,7 +1,7 @@
 """One job for all parallel tests: `mpirun -np N python -m pytest tests/parallel`, for any N.
 
-Every rank runs the same tests in the same order. A rank whose test fails says so, stops, and leaves
-the job; the others, which may wait for it, get an error and stop, too. A watchdog ends what hangs.
+Every rank runs the same tests in the same order. A rank whose test fails reports it and leaves
+the job; the others, which may wait for it, get an error and stop, too. A watchdog ends a hang.
 Only rank 0 reports progress.
 """
 
@@ -22,7 +22,7 @@ from iterator_ends import without_autotuner  # noqa: F401 (a fixture)
 import tfring
 from tfring.runtime._native import core
 
-# No test takes as long; a hang does. A soak may need more: see test_failed_steps.py.
+# Only a hang takes this long. A soak test may need more: see test_failed_steps.py.
 WATCHDOG_SECONDS = max(180.0, 6.0 * int(os.environ.get("TFRING_TEST_ROUNDS", "0")))
 
 _failed = False
@@ -30,7 +30,7 @@ _error_output = 2
 
 
 def pytest_configure() -> None:
-    """Keeps the standard error output: during a test pytest catches what is written to it."""
+    """Keeps the real stderr: during a test pytest captures it."""
     global _error_output
     _error_output = os.dup(2)
 
@@ -70,15 +70,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_sessionfinish() -> None:
-    """Leaves the job, so that nobody waits for this rank."""
+    """Leaves the job, so that no rank waits for this one."""
     tfring.shutdown()
 
 
 @pytest.fixture(autouse=True)
 def in_step(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Lets the ranks begin the next test together, unless this rank has failed.
+    """Waits until all ranks begin the next test, unless this rank has failed.
 
-    TensorFlow's seed is the same on all ranks at the beginning, whatever tests before have set.
+    Each test starts with the same TensorFlow seed on all ranks.
     """
     if tensorflow := sys.modules.get("tensorflow"):
         tensorflow.random.set_seed(1)
@@ -89,9 +89,9 @@ def in_step(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def eager_functions() -> Iterator[None]:
-    """Runs tf.functions without a graph, for tests of what happens around a step and not in it.
+    """Runs tf.functions eagerly, for tests that do not look into the step.
 
-    Tracing is most of the time of a small test.
+    Tracing takes most of the time of a small test.
     """
     import tensorflow as tf
 

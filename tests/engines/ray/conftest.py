@@ -15,7 +15,7 @@ else:
 
 
 def pytest_ignore_collect(collection_path):
-    """Where Ray is missing, test_installed.py alone says so."""
+    """Without Ray, only test_installed.py runs, and says what is missing."""
     if _MISSING and collection_path.name.startswith("test_"):
         return collection_path.name != "test_installed.py"
     return None
@@ -37,7 +37,7 @@ def cluster(cluster_and_nodes):
 
 @pytest.fixture
 def nodes(cluster_and_nodes):
-    """The nodes that have workers. Who kills one adds another."""
+    """The nodes that have workers. A test that kills one adds another one."""
     return cluster_and_nodes[1]
 
 

@@ -11,7 +11,7 @@ except ImportError as error:
 
 
 def pytest_ignore_collect(collection_path):
-    """Where PySpark or Java is missing, test_installed.py alone says so."""
+    """Without PySpark or Java, only test_installed.py runs, and says what is missing."""
     if _MISSING and collection_path.name.startswith("test_"):
         return collection_path.name != "test_installed.py"
     return None

@@ -1,6 +1,6 @@
-"""Makes the import of TensorFlow and Keras cheaper in tests, which do it some thousand times.
+"""Makes the import of TensorFlow and Keras cheaper in tests, which import them thousands of times.
 
-Python imports this when it starts, where PYTHONPATH has this folder: tests/conftest.py puts it
+Python imports this at its start if PYTHONPATH has this folder: tests/conftest.py puts it
 there for the processes that tests start.
 
 - Keras looks for scikit-learn, matplotlib, pandas and IPython when it is imported, and does without

@@ -1,1 +1,1 @@
-"""Mistakes of a first day: the programs that make them, and what people are told."""
+"""Mistakes of a first day: the programs that make them, and the expected messages."""

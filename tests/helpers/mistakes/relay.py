@@ -1,4 +1,4 @@
-"""The program that `tfring run` starts in a rank's place: see warm.py."""
+"""The program that `tfring run` starts instead of a rank: see warm.py."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""The mistakes of a first day, and what `tfring run` says of each.
+"""The mistakes of a first day, and the message of `tfring run` for each.
 
-A mistake keeps its number, by which tests name it. A letter marks one more of the same kind.
+A mistake keeps its number, because tests are named after it. A letter marks a variant.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from dataclasses import dataclass, field
 class Mistake:
     """A mistake, made with `tfring run` on this host.
 
-    On a busy host one rank may be stopped before it has said what all would say; so no text begins
+    On a busy host one rank may be stopped before it prints what all would print; so no text begins
     with "All 2 ranks".
 
     Attributes:
-        number: Its number, and a letter.
-        title: What was done.
-        what: Stands in the line that says what is wrong; "": nothing is.
-        do: Stands in this line, or in one of the two after it: what to do.
+        number: Its number, with a letter for variants.
+        title: The mistake in words.
+        what: Text in the line that says what is wrong; "" if nothing is.
+        do: Text that says what to do, in that line or in one of the two after it.
         code: The exit code.
-        program: What ranks run, in processes that have TensorFlow; "": a program that says hello.
-        options: Words before the program.
+        program: The ranks' program, in processes that have TensorFlow; "": one that says hello.
+        options: Words before the program on the command line.
         behind: Words behind it.
-        environment: More variables.
-        cores: How many cores the job may use; 0: all.
-        slow: Takes seconds, and shows what quicker ones or tests of callbacks show as well.
+        environment: Additional environment variables.
+        cores: The number of cores the job may use; 0: all.
+        slow: Takes seconds, and shows what quicker tests show as well.
     """
 
     number: str
@@ -82,7 +82,7 @@ for bx, by in hvd.shard((x, y), batch_size=8):
 
 
 def _in_callback(what: str) -> str:
-    """A program whose rank 1 does something after its third batch."""
+    """A program whose rank 1 runs a statement after its third batch."""
     return _program(f"""\
 {_COMPILE}
 class Mine(keras.callbacks.Callback):

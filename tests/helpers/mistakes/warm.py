@@ -1,7 +1,7 @@
-"""Runs programs of ranks in processes that are forked from one which has TensorFlow loaded.
+"""Runs the programs of ranks in processes forked from one that has loaded TensorFlow.
 
-`tfring run` starts `relay.py PROGRAM` as its ranks. A relay gives its output, environment and
-folder to the process here, which forks the rank, and ends as the rank ends. So a job costs what
+`tfring run` starts `relay.py PROGRAM` as its ranks. A relay passes its output, environment and
+folder to this process, which forks the rank; the relay ends as the rank ends. So a job costs what
 its program does, and not two imports of TensorFlow.
 """
 
@@ -25,12 +25,12 @@ from typing import Any
 
 SOCKET = "TFRING_TEST_WARM_SOCKET"
 _MOST = 1 << 20  # bytes of a request, which has an environment
-_FILES = 16  # that a rank has at its start
+_FILES = 16  # modules that a rank has loaded at its start
 
 
 @contextlib.contextmanager
 def warm_process(path: Path) -> Iterator[None]:
-    """Has the process that forks listen at `path`."""
+    """Starts the forking process, which listens at `path`."""
     command = [sys.executable, "-m", "mistakes.warm", str(path)]
     environment = {
         **os.environ,
@@ -45,14 +45,14 @@ def warm_process(path: Path) -> Iterator[None]:
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
         yield
-        process.communicate()  # the end of its input ends it
+        process.communicate()  # the process ends when its input ends
 
 
 def main(path: str) -> None:
     """Forks a keeper for each request, until the input ends."""
     import tfring.keras as hvd
 
-    for name in dir(hvd):  # loads what ranks would load otherwise, each by itself
+    for name in dir(hvd):  # loads what each rank would have to load otherwise
         getattr(hvd, name, None)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
@@ -68,7 +68,7 @@ def main(path: str) -> None:
 
 
 def _keep(connection: socket.socket) -> None:
-    """Forks a rank and says how it ended; kills it if nobody wants to know any more."""
+    """Forks a rank and reports how it ended; kills it if the relay is gone."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     asked, files, _, _ = socket.recv_fds(connection, _MOST, _FILES)
     rank = os.fork()
@@ -125,8 +125,8 @@ def _be_rank(
 
 
 def relay(program: str) -> None:
-    """Has a rank forked, passes signals on to it, and ends as it ends."""
-    # Rank 0 is given a socket, too.
+    """Asks for a rank, passes signals on to it, and ends as it ends."""
+    # Rank 0 gets a socket, too.
     numbers = [n for n in range(_FILES) if os.path.exists(f"/proc/self/fd/{n}")]
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(os.environ[SOCKET])

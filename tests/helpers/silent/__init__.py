@@ -1,1 +1,1 @@
-"""Small programs that hold tfring to its promise: equal to one process, or a word about it."""
+"""Small programs that test tfring's promise: results equal one process, or tfring says why not."""

@@ -1,4 +1,4 @@
-"""What callbacks do and decide by, in fit."""
+"""Programs about callbacks in fit: what they change and what they decide by."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .table import wrong
 
 
 class OnRank0(keras.callbacks.Callback):
-    """Does something to the model after a batch, on rank 0 only."""
+    """Changes the model after a batch, on rank 0 only."""
 
     def __init__(self, action, after):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What programs of several themes use: a model, its data, this rank's part of them."""
+"""Shared by the programs: a model, its data, and this rank's part."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def batches(*arrays: np.ndarray, batch: int = GLOBAL_BATCH):
 
 
 def net(seed: int | None = None, outputs: int = 1, activation: str | None = None) -> keras.Model:
-    """A small model; without a seed each rank has weights of its own."""
+    """A small model; without a seed each rank has different weights."""
     keras.utils.set_random_seed(1000 + hvd.rank() if seed is None else seed)
     return keras.Sequential(
         [
@@ -47,12 +47,12 @@ def sgd(rate: float = 0.1, **options) -> keras.optimizers.Optimizer:
 
 
 def wrapped(rate: float = 0.1, **options) -> keras.optimizers.Optimizer:
-    """An optimizer that reduces."""
+    """An optimizer that averages gradients."""
     return hvd.DistributedOptimizer(sgd(rate), **options)
 
 
 def fit(model: keras.Model, x=None, y=None, **options) -> keras.callbacks.History:
-    """One epoch with this rank's part, in order, unless told otherwise."""
+    """Trains one epoch with this rank's part in order, by default."""
     options = {
         "batch_size": GLOBAL_BATCH // hvd.size(),
         "shuffle": False,
@@ -89,7 +89,7 @@ def loop(model: keras.Model, optimizer, **options) -> list[np.ndarray]:
 
 
 def broadcast(model: keras.Model, *optimizers) -> None:
-    """What a loop of one's own writes before its first step."""
+    """Broadcasts the variables, as a custom loop does before its first step."""
     for optimizer in optimizers:
         optimizer.build(model.trainable_variables)
     states = [v for optimizer in optimizers for v in optimizer.variables]
@@ -97,5 +97,5 @@ def broadcast(model: keras.Model, *optimizers) -> None:
 
 
 def plain(tape):
-    """A tape that nobody has wrapped."""
+    """An unwrapped tape."""
     return tape

@@ -1,4 +1,4 @@
-"""What ranks train on."""
+"""Programs about the data of the ranks."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def all_of_the_data_with_dropout_seeded_alike():
 
 @wrong(*SAME)
 def every_rank_takes_the_share_of_rank_0():
-    """tf.data's shard with a number that was read before init, so 0 on all ranks."""
+    """tf.data's shard with a rank that was read before init, so 0 on all ranks."""
     model = net(1)
     model.compile(wrapped(), "mse")
     rows = tf.data.Dataset.from_tensor_slices((X, Y)).shard(hvd.size(), 0).batch(6)
@@ -117,7 +117,7 @@ def shard_of_data_that_each_rank_has_shuffled():
 
 @wrong("differ|same|different", "shard")
 def shard_of_files_in_the_order_of_the_folder():
-    """A dataset whose samples come in another order on each rank."""
+    """A dataset whose samples come in a different order on each rank."""
     order = np.random.default_rng(hvd.rank()).permutation(len(X))
     samples = tf.data.Dataset.from_tensor_slices((X[order], Y[order]))
     model = net(1)
@@ -136,7 +136,7 @@ def last_partial_batch_of_shard():
 
 
 def _uneven(values: np.ndarray) -> np.ndarray:
-    """The first rank has three quarters of each batch of 12, the last one has the rest."""
+    """The first rank has three quarters of each batch of 12, the last rank has the rest."""
     if hvd.size() == 1:
         return values
     return values[:9] if hvd.rank() == 0 else values[9:]

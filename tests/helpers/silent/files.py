@@ -1,4 +1,4 @@
-"""Files that several ranks would write."""
+"""Programs about files that several ranks would write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .table import wrong
 
 
 class Counted(keras.Sequential):
-    """A model that counts how often this rank has written it."""
+    """A model that counts how often this rank writes it."""
 
     written = 0
 

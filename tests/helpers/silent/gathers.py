@@ -1,4 +1,4 @@
-"""Losses over all ranks' embeddings."""
+"""Programs with losses over the embeddings of all ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _towers() -> keras.Model:
 
 
 def _own_rows(query, document, gather):
-    """The loss of this rank's rows against all ranks'."""
+    """The loss of this rank's rows against the rows of all ranks."""
     documents = gather(document)
     mine = hvd.rank() * tf.shape(query)[0] + tf.range(tf.shape(query)[0])
     scores = query @ tf.transpose(documents)
@@ -92,7 +92,7 @@ def contrastive_loss_in_fit():
 
 @wrong()
 def gather_without_a_gradient():
-    """Keys are gathered without a gradient: nothing flows back to them in one process either."""
+    """Keys are gathered without a gradient: in one process no gradient reaches them either."""
 
     def gather(x):
         return hvd.allgather(tf.stop_gradient(x))

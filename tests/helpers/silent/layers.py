@@ -1,4 +1,4 @@
-"""State of layers that is learnt without gradients, and variables that are a rank's own."""
+"""Programs about layer state that is learnt without gradients, and variables of single ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORDS = np.array([f"w{number}" for number in np.random.default_rng(2).integers(0
 
 
 def _half(values: np.ndarray) -> np.ndarray:
-    """One end of the data for each rank: sorted by the first column."""
+    """The data sorted by the first column; each rank gets one end."""
     order = np.argsort(values[:, 0] if values.ndim > 1 else values)
     return values[np.array_split(order, hvd.size())[hvd.rank()]]
 
@@ -252,7 +252,7 @@ def evaluate_with_weights_of_each_rank():
 
 
 def _with_own_layer(optimizer_of):
-    """Returns the shared weights after training with a first layer that is each rank's own."""
+    """Returns the shared weights after training with a different first layer on each rank."""
     model = net(1)
     own = model.layers[0]
     keras.utils.set_random_seed(10 + hvd.rank())
@@ -267,7 +267,7 @@ def _with_own_layer(optimizer_of):
 
 
 def _rank_0s(arrays):
-    """What this rank has, and what rank 0 has, which has to be the same."""
+    """This rank's values and those of rank 0, which have to be equal."""
     return arrays, hvd.broadcast_object(arrays, root_rank=0, name="of_rank_0")
 
 

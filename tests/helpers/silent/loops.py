@@ -1,4 +1,4 @@
-"""Loops of one's own in which a rank does something else than the others."""
+"""Custom loops in which one rank differs from the others."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def second_model_is_not_broadcast():
 
 @wrong("(hidden|head)/(kernel|bias)", "broadcast|reduce")
 def noise_is_added_to_weights():
-    """Exploration: each rank disturbs its weights after the update."""
+    """Exploration: each rank adds its own noise to the weights after the update."""
     model, optimizer = net(1), sgd()
     broadcast(model, optimizer)
     step = tape_step(model, optimizer)
@@ -74,7 +74,7 @@ def noise_is_added_to_weights():
 
 @wrong("(hidden|head)/(kernel|bias)", "after_reduce|reduced|broadcast")
 def gradients_get_noise_after_the_reduction():
-    """Gradient noise that each rank draws by itself, where the tape has reduced already."""
+    """Gradient noise that each rank draws by itself, after the tape has reduced."""
     model, optimizer = net(1), sgd()
     broadcast(model, optimizer)
     draw = tf.random.Generator.from_seed(hvd.rank())
@@ -127,7 +127,7 @@ def one_of_two_tapes_is_wrapped():
     silent="the variable is reduced by no tape, and others of its optimizer are",
 )
 def the_bias_of_the_head_is_left_out():
-    """A part of the variables goes through a tape that nobody has wrapped."""
+    """An unwrapped tape computes some of the gradients."""
     model, optimizer = net(1), sgd()
     broadcast(model, optimizer)
     *most, bias = model.trainable_variables

@@ -1,4 +1,4 @@
-"""Losses that are no mean over rows of equal number on all ranks."""
+"""Programs whose loss is not a mean over equally many rows on all ranks."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def op_sum_beside_a_regulariser():
     "weight_by|sum|mean", "N|size|Average", silent="a tape does not know what the loss divided by"
 )
 def loss_divided_by_the_global_batch():
-    """The habit of tf.distribute: a sum over this rank's rows, divided by all ranks' rows."""
+    """As for tf.distribute: a sum over this rank's rows, divided by the rows of all ranks."""
     model, optimizer = net(1), sgd()
     broadcast(model, optimizer)
 

@@ -1,4 +1,4 @@
-"""Optimizers that are not wrapped, lose what wraps them, or are wrapped too often."""
+"""Programs whose optimizer is not wrapped, loses its wrapper, or is wrapped twice."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tape_not_wrapped():
 
 @wrong("DistributedGradientTape|DistributedOptimizer", at_end=True)
 def only_the_loss_is_averaged():
-    """It calls allreduce, for what it prints."""
+    """It calls allreduce, but only for the printed loss."""
     model, optimizer = net(1), sgd()
     broadcast(model, optimizer)
     step = tape_step(model, optimizer, wrap=plain)
@@ -88,7 +88,7 @@ def reloaded_by_keras_then_train_on_batch():
 def a_new_program_reloads_by_keras_and_fits():
     model = net(1)
     model.compile(sgd(), "mse")
-    model.train_on_batch(X, Y)  # in another program, long ago
+    model.train_on_batch(X, Y)  # in an earlier program
     path = f"model-{hvd.rank()}.keras"
     model.save(path)
     model = keras.saving.load_model(path)
@@ -101,7 +101,7 @@ def compiled_again_with_a_plain_optimizer():
     model = net(1)
     model.compile(wrapped(), "mse")
     fit(model)
-    model.compile(sgd(0.01), "mse")  # fine-tuning, at a lower rate
+    model.compile(sgd(0.01), "mse")  # fine-tuning at a lower rate
     fit(model, callbacks=[])
     return model.get_weights()
 
@@ -187,7 +187,7 @@ def resumed_with_a_step_that_was_traced_before():
     broadcast(model, optimizer)
     step = tape_step(model, optimizer, wrap=plain)
     every = list(batches(X, Y))
-    step(X[:6], Y[:6])  # the same on all ranks: a look whether it runs
+    step(X[:6], Y[:6])  # the same on all ranks: a trial run
     hvd.DistributedOptimizer(optimizer, resumed=True)
     for x, y in every:
         step(x, y)
@@ -216,7 +216,7 @@ def options_survive_load_model_passes():
 
 
 def _saved_and_continued(**options):
-    """Returns the weights of a model that was loaded, and of one that just went on."""
+    """Returns the weights of a model that was saved and loaded, and of one that just went on."""
     model = net(1)
     model.compile(hvd.DistributedOptimizer(sgd(), **options), "mse")
     every = list(batches(X, Y))

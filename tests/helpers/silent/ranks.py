@@ -1,7 +1,7 @@
-"""Runs programs on ranks that are forked from one process, which has imported TensorFlow already.
+"""Runs programs on ranks that are forked from one process that has imported TensorFlow.
 
-So each program has processes of its own, and what tfring says at their end counts, too. The process
-that forks has run nothing of TensorFlow: `python -m silent.ranks` reads lines of JSON, each with a
+So each program has its own processes, and tfring's messages at their end count, too. The process
+that forks has not run TensorFlow: `python -m silent.ranks` reads lines of JSON, each with a
 program, a number of ranks and a folder.
 """
 
@@ -18,12 +18,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-LIMIT_SECONDS = 150.0  # of a program; one that hangs is ended
+LIMIT_SECONDS = 150.0  # of a program; one that hangs is killed
 END_OF_EPOCH = "---- the first epoch is over ----"
 
 
 class Ranks:
-    """The process that forks, seen from the tests."""
+    """The forking process, as the tests see it."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -42,7 +42,7 @@ class Ranks:
         )
 
     def run(self, program: str, ranks: int, folder: Path) -> list[Outcome]:
-        """Runs the program; returns what each rank returned and said."""
+        """Runs the program; returns the result and the messages of each rank."""
         assert self._process.stdin is not None and self._process.stdout is not None
         folder.mkdir()
         print(json.dumps([program, ranks, str(folder)]), file=self._process.stdin, flush=True)
@@ -58,7 +58,7 @@ class Ranks:
 
 
 class Outcome:
-    """What one rank has left in its folder."""
+    """The files of one rank in its folder."""
 
     def __init__(self, folder: Path) -> None:
         said = (folder / "stderr").read_text(errors="replace")
@@ -69,7 +69,7 @@ class Outcome:
 
 
 def _rank(program: str, rank: int, ranks: int, folder: Path) -> None:
-    """Is a rank: runs the program and ends as a Python program ends."""
+    """Runs the program as a rank and ends as a Python program ends."""
     output = os.open(folder / "stderr", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -78,7 +78,7 @@ def _rank(program: str, rank: int, ranks: int, folder: Path) -> None:
 
     from .table import PROGRAMS
 
-    # By a file: a port could be that of another test's job, which would be told.
+    # Ranks meet by a file: the port of another test's job could be the same, and cause a message.
     hvd.init(init_method=f"file://{folder.parent}/meeting", rank=rank, size=ranks)
     result = PROGRAMS[program].run()
     if result is not None:
@@ -117,7 +117,7 @@ def _fork(program: str, ranks: int, folder: Path) -> None:
 
 
 def _leave(code: int) -> None:
-    """Runs what a process runs at its end, and none of what the parent has on its stack."""
+    """Runs the exit handlers, but nothing that the parent has on its stack."""
     import atexit
     import threading
 
@@ -133,7 +133,7 @@ def main() -> None:
 
     from . import programs  # noqa: F401
 
-    for name in dir(hvd):  # loads what ranks would load otherwise, each by itself
+    for name in dir(hvd):  # loads what each rank would have to load otherwise
         getattr(hvd, name, None)
     for line in sys.stdin:
         program, ranks, folder = json.loads(line)

@@ -1,4 +1,4 @@
-"""Programs with fit and train_on_batch that are right: tfring says nothing."""
+"""Correct programs with fit and train_on_batch: tfring says nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops of one's own that are right: tfring says nothing."""
+"""Correct custom loops: tfring says nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def loop_with_a_wrapped_optimizer():
 
 @right()
 def broadcast_after_the_first_step():
-    """As Horovod's examples have it: the optimizer has no state before."""
+    """As in Horovod's examples: the optimizer has no state before."""
     model, optimizer = net(), keras.optimizers.Adam(0.01)
     step = tape_step(model, optimizer)
     for number, (x, y) in enumerate(batches(X, Y)):
@@ -58,7 +58,7 @@ def eager_loop():
 
 @right(quick=True)
 def weights_averaged_now_and_then():
-    """Local SGD: a plain optimizer, and an average of the weights after every fourth step."""
+    """Local SGD: a plain optimizer, and averaged weights after every fourth step."""
     model, optimizer = net(1), sgd()
     broadcast(model, optimizer)
     step = tape_step(model, optimizer, wrap=plain)
@@ -147,7 +147,7 @@ def data_that_runs_out_earlier_on_one_rank():
 
 @right()
 def process_sets_of_single_ranks():
-    """Each rank trains a model of its own, on purpose, in a process set of its own."""
+    """Each rank trains its own model on purpose, in its own process set."""
     sets = [hvd.add_process_set([rank]) for rank in range(hvd.size())]
     model, optimizer = net(), sgd()
     mine = sets[hvd.rank()]
@@ -223,7 +223,7 @@ def gradients_that_do_not_depend_on_the_data():
 
 @right()
 def a_constant_is_learnt_first():
-    """The small variables have gradients that no data changes; the large one's differ."""
+    """The gradients of the small variables do not depend on data; those of the large one do."""
     offset = tf.Variable(0.0)
     kernel = tf.Variable(tf.zeros([4, 1]))
     optimizer = sgd()
@@ -273,7 +273,7 @@ def embeddings_with_sparse_gradients():
 
 @right()
 def a_dummy_step_builds_the_model():
-    """The first step is on zeros, on all ranks, and at a rate of 0."""
+    """The first step is on zeros on all ranks, at a rate of 0."""
     model, optimizer = net(1), sgd()
     optimizer.learning_rate.assign(0.0)
     step = tape_step(model, optimizer)

@@ -1,4 +1,4 @@
-"""Weights with which ranks begin, or go on."""
+"""Programs about the weights with which ranks begin or go on."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def optimizer_state_loaded_on_one_rank_in_fit_without_callbacks():
 
 @wrong("head/kernel", BROADCAST)
 def head_replaced_after_the_broadcast():
-    """Transfer learning: the new head is made when all else has been sent."""
+    """Transfer learning: the new head is made after the broadcast."""
     base = net(1)
     broadcast(base)
     keras.utils.set_random_seed(hvd.rank())
@@ -165,7 +165,7 @@ def head_replaced_after_the_broadcast():
 
 @wrong("temperature|tf.Variable|[Vv]ariable", BROADCAST + "|add_weight")
 def plain_variable_in_a_layer():
-    """A tf.Variable is none of a Keras 3 model's weights, so the broadcast does not send it."""
+    """A tf.Variable is not a weight of a Keras 3 model, so the broadcast does not send it."""
 
     class Scaled(keras.Model):
         def __init__(self):

@@ -1,4 +1,4 @@
-"""The table of programs, and what each has to show."""
+"""The table of programs, and the expected outcome of each."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ PROGRAMS: dict[str, Program] = {}
 class Program:
     """A program for any number of ranks.
 
-    `run` returns what it trained, as arrays, or (arrays, what they have to be). Without the latter
-    one process that has all data says what they have to be.
+    `run` returns the trained arrays, or (arrays, expected arrays). Without expected arrays,
+    a run in one process on all data gives them.
     """
 
     name: str
@@ -23,22 +23,22 @@ class Program:
     # Regular expressions; what tfring says has to match all of them. Without any, the program has
     # to be equal to one process.
     words: tuple[str, ...] = ()
-    # Only the end of the process can say so: nothing was wrong before.
+    # Only the end of the process can tell: nothing was wrong before.
     at_end: bool = False
     quick: bool = False
-    # Why tfring stays silent, where it does.
+    # The reason if tfring stays silent.
     silent: str = ""
 
     @property
     def theme(self) -> str:
-        """The file that the program stands in."""
+        """The file of the program."""
         return self.run.__module__.rpartition(".")[2]
 
 
 def wrong(
     *words: str, at_end: bool = False, quick: bool = False, silent: str = ""
 ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-    """A program that ranks train wrongly: tfring makes it right, or says `words`."""
+    """Adds a wrong program: tfring corrects it, or says `words`."""
 
     def enter(run: Callable[[], Any]) -> Callable[[], Any]:
         _enter(Program(run.__name__, run, False, words, at_end, quick, silent))
@@ -48,7 +48,7 @@ def wrong(
 
 
 def right(*, quick: bool = False) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-    """A program that is right: tfring says nothing of it."""
+    """Adds a correct program: tfring says nothing."""
 
     def enter(run: Callable[[], Any]) -> Callable[[], Any]:
         _enter(Program(run.__name__, run, True, quick=quick))

@@ -1,4 +1,4 @@
-"""What a program has shown: it is right, tfring has said what is wrong, or it is silent."""
+"""Judges a program: its result is right, tfring said what is wrong, or tfring was silent."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .ranks import Outcome, Ranks
 from .table import Program
 
 TOLERANCE = 1e-4  # of a tensor's largest element
-# Words of others: of Keras and TensorFlow, in one process as well.
+# Messages of Keras and TensorFlow, which one process prints as well.
 _OTHERS = (
     "`shuffle=True` was passed",
     "WARNING: All log messages before absl::InitializeLog",
 )
-# What is no warning: who trains, from which checkpoint training goes on, how it went.
+# Messages that are not warnings: the ranks, the checkpoint that is resumed, the summary.
 _NEWS = re.compile(r"\[tfring\] \S+ rank \d+ \(.*?\) info: |tfring \d|tfring: done ")
 
 
 def words(text: str) -> str:
-    """What a reader is warned of: without frames, lines of source and places."""
+    """The warnings in a text, without frames, source lines and locations."""
     lines = (line for line in text.splitlines() if re.match(r"\S|\s+\w*Error: ", line))
     lines = (line for line in lines if not _NEWS.match(line))
     lines = (re.sub(r"^\S+:\d+: ", "", line) for line in lines)
@@ -30,7 +30,7 @@ def words(text: str) -> str:
 
 
 def difference(outcomes: list[Outcome], one_process: Outcome | None) -> str:
-    """How the ranks' results differ from what they have to be; empty if they do not."""
+    """How the ranks' results differ from the expected ones; empty if they do not."""
     for rank, outcome in enumerate(outcomes):
         if outcome.status != "0":
             return f"rank {rank} ended with {outcome.status}"
@@ -60,7 +60,7 @@ def _differs(got: Any, expected: Any) -> str:
 
 
 def verdict(program: Program, ranks: int, forks: Ranks, folder: Path) -> tuple[str, str]:
-    """Returns "right", "said" or "silent", and what it is about."""
+    """Returns "right", "said" or "silent", and the reason."""
     outcomes = forks.run(program.name, ranks, folder / "ranks")
     told = words("\n".join(outcome.said for outcome in outcomes))
     late = words("\n".join(outcome.said_at_end for outcome in outcomes))

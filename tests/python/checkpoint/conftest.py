@@ -1,4 +1,4 @@
-"""A storage that fails is tried again at once."""
+"""Settings of the checkpoint tests: failed storage is retried at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connects jobs of threads."""
+"""A fixture for jobs whose ranks are threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfring.runtime.settings.environment import Settings
 
 @pytest.fixture
 def connect_all():
-    """Connects jobs of threads; closes their connections after the test."""
+    """Connects the ranks of jobs; closes their connections after the test."""
     opened = []
 
     def connect_ranks(size, settings=None, each=None, **more):

@@ -1,4 +1,4 @@
-"""A store of every kind for the tests that all of them pass."""
+"""A store of each kind, for the tests that all kinds must pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def shared(request, tmp_path):
 
 @pytest.fixture
 def tcp(tmp_path):
-    """A TCPStore, whose server runs here."""
+    """A TCPStore whose server runs in this process."""
     made = Shared("tcp", tmp_path)
     yield made
     made.close()
