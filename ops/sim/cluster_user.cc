@@ -116,16 +116,10 @@ void Cluster::OnUserDone(Rank rank, size_t user) {
     return;
   }
   node.done = true;
-<<<<<<< HEAD
   // A rank may shut down early, which must not disturb the others. Rank 0 is needed to the end. A
   // rank whose plans may wait for one that hangs does not leave here: it would give up before the
   // missing heartbeats are noticed, and all ranks would learn that it has left, but not which rank
   // hangs.
-=======
-  // A rank may shut down early, without effect on the others. Rank 0 is needed to the end. If its
-  // device waits for a rank that hangs, rank 0 gives up before it misses the heartbeats. Then all
-  // ranks learn that rank 0 has left, and not which rank hangs.
->>>>>>> 5d42f67f (Comments of the simulations and of the CPU backend's schedules are plainer)
   const bool may_wait_in_vain = options_.fault == Fault::kHang && !node.plans.empty();
   if (rank != 0 && random_.Percent(30) && !may_wait_in_vain) Leave(rank);
   LeaveIfAllDone();

@@ -18,7 +18,6 @@ namespace tfring::sim {
 
 // The collective backends of all ranks. Each rank runs the plans of one path one after another, and
 // a plan ends on no rank before all its members have begun it. So two ranks that run two common
-<<<<<<< HEAD
 // plans in different orders wait for ever, as they would on real streams. Moving the data takes as
 // long as the CPU backend's schedules would (see PlanPrices) and a random time more. Plans on
 // devices are launched first, and mostly report that; they begin when they are launched and those
@@ -26,15 +25,6 @@ namespace tfring::sim {
 // waits for a rank that is gone does not know which one that is. A batch of a lock that a member
 // does not enter is recalled on all, when all have said whether they enter it. Lives for one run;
 // one thread.
-=======
-// plans in different orders wait forever, as they would on real streams. Moving the data takes the
-// time of the CPU backend's schedules (see PlanPrices) plus a random time. Plans on devices are
-// launched first, and most report the launch. They begin when they are launched and the earlier
-// plans on the device have ended. The host learns of their end later, in any order. A device that
-// waits for a lost rank does not know which rank is lost. If a member does not enter a batch of a
-// lock, the batch is recalled on all members once all have said whether they enter it. Lives for
-// one run; used by one thread.
->>>>>>> 5d42f67f (Comments of the simulations and of the CPU backend's schedules are plainer)
 class DataPlane {
  public:
   using Sink = std::function<void(Rank rank, Completion completion)>;
