@@ -299,7 +299,7 @@ def test_a_placement_group_that_is_too_small():
         ray.kill(trial)
         ray.util.remove_placement_group(group)
     # One has a place, but may not have started yet.
-    expected = r"'CPU': 1.*no place for [12] of 2 workers within 3 s: make it larger"
+    expected = r"'CPU': 1.*no place for [12] of 2 workers within 3 s\. Make it larger"
     assert re.search(expected, said), said
 
 
@@ -339,8 +339,8 @@ def test_many_tasks_in_a_row_leave_no_actor():
             {"num_workers": 2, "override_discovery": False},
             "override_discovery=False is for elastic",
         ),
-        ({"min_workers": 2, "num_hosts": 1}, "num_hosts=1 is of jobs that are not elastic"),
-        ({"min_workers": 2, "num_slots": 1}, "num_workers_per_host=1 is of jobs that are not"),
+        ({"min_workers": 2, "num_hosts": 1}, "num_hosts=1 is not for elastic jobs"),
+        ({"min_workers": 2, "num_slots": 1}, "num_workers_per_host=1 is not for elastic jobs"),
         ({"min_workers": 2, "placement_group_strategy": "PACK"}, "placement_group_strategy='PACK'"),
     ],
 )

@@ -61,7 +61,7 @@ def test_spark_gives_the_job_up(spark, tmp_path):
         job.join(SECONDS)  # before its ranks are told to stop
     with pytest.raises(RuntimeError, match=r"Spark has ended its job: (?s:.*)cancelled"):
         job.results()
-    assert "the job failed: Spark has given its job up" in output.getvalue()
+    assert "the job failed: Spark has ended its job" in output.getvalue()
 
 
 def test_impossible_parameters(spark):

@@ -250,8 +250,8 @@ def test_a_model_that_only_rank_0_has_loaded(several: int, tmp_path: Path) -> No
     expect(
         again if hvd.rank() == 0 else model,
         "the ranks differ in the name of optimizer (rank 0: tfring.optimizer.",
-        "If a model was loaded or built on some ranks only after others had trained",
-        "give DistributedOptimizer and load_model the same name=",
+        "optimizers without name= are numbered in the order of use",
+        "Pass the same name= to DistributedOptimizer and load_model on every rank",
     )
     assert find_hook(again.optimizer).name  # the number that rank 0 has taken
     named = fresh(name="resumed")

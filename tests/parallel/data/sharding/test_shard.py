@@ -224,7 +224,7 @@ def test_ranks_that_differ_are_refused(several: int) -> None:
         hvd.shard(np.arange(4 + rank), 1)
     mine = np.arange(8.0) + 100 * rank  # each rank has loaded a part of its own
     with pytest.raises(
-        ValueError, match=r"different data \(hash of some rows\).*\nGive it the whole"
+        ValueError, match=r"different data \(hash of some rows\).*\nGive every rank the whole"
     ):
         hvd.shard((mine, mine), 1)
     with pytest.raises(ValueError, match="different data"):

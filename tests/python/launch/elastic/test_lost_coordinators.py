@@ -235,11 +235,11 @@ def test_ranks_of_a_plain_program_go_on_without_a_coordinator(tmp_path, endpoint
         first.trains(lambda m: len(m) == 2)
         coordinator.kill()
         for each in (first, second):
-            each.heard("was away for 12 s: the ranks go on")
+            each.heard("could not be reached for 12 s: the ranks go on")
         if lost:
             first.kill(first.said[0]["worker"])
             assert first.finish() == 137
-            assert any("was away for 12 s, and then a worker" in line for line in first.errors)
+            assert any("could not be reached for 12 s, and then a worker" in line for line in first.errors)
             return
         first.ask("stop")
         assert first.finish() == 0 and second.finish() == 0
