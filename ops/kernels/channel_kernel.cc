@@ -6,8 +6,7 @@ namespace {
 
 namespace tf = tensorflow;
 
-// TfringChannel and TfringChain: an empty handle. It orders ops while a graph is built; no kernel
-// reads it.
+// TfringChannel and TfringChain: an empty handle, which orders ops while a graph is built.
 class ChannelKernel : public tf::OpKernel {
  public:
   using OpKernel::OpKernel;

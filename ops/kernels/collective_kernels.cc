@@ -36,8 +36,8 @@ class SameShapeKernel : public CollectiveKernel {
 };
 
 // TfringReduce: an allreduce whose result is on the root only; the other ranks get zeros. On the
-// CPU `finish` zeroes the outputs. Work of a device is enqueued in advance, so there the zeros have
-// separate memory.
+// CPU `finish` zeroes the outputs. A device gets its work in advance, so there the zeros are
+// separate.
 class ReduceKernel : public SameShapeKernel<CollectiveKind::kReduce> {
  public:
   using SameShapeKernel::SameShapeKernel;
@@ -115,8 +115,7 @@ class AlltoallKernel : public SplitRowsKernel<CollectiveKind::kAlltoall> {
   }
 };
 
-// TfringSend: the op's attribute `source`, this rank, is the root of the request; `destination` is
-// the peer.
+// TfringSend: the op's attribute `source`, this rank, is the root; `destination` is the peer.
 class SendKernel : public CollectiveKernel {
  public:
   explicit SendKernel(tf::OpKernelConstruction* construction)

@@ -6,12 +6,10 @@
 #include "ops/runtime/protocol/message/request.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
-// Translations from TensorFlow to the runtime and back. The op library and the XLA library both
-// compile conversions.cc.
+// Translates from TensorFlow to the runtime and back. Both libraries compile conversions.cc.
 namespace tfring {
 
-// The codes have the same numbers on both sides, so TensorFlow raises the tf.errors class of the
-// code.
+// The codes have the same numbers on both sides, so TensorFlow raises the right tf.errors class.
 absl::Status ToAbsl(const Status& status);
 
 // Fills everything except shapes and splits from the op's attributes.

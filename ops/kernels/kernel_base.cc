@@ -159,8 +159,7 @@ Status CollectiveKernel::UseDevice(tf::OpKernelContext* context, KernelCall* cal
 absl::Status CollectiveKernel::PrepareSameShapes(tf::OpKernelContext* context,
                                                  KernelCall* call) const {
   const int count = context->num_outputs();
-  // A buffer is free only while nothing else holds it, so fill `call->held` after all outputs
-  // exist.
+  // A buffer is free only while nothing else holds it: fill `call->held` after all outputs exist.
   for (int i = 0; i < count; ++i) {
     const tf::Tensor& input = context->input(i);
     const bool forwards = IsFree(context, i);

@@ -62,8 +62,7 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   // Output i has the shape of input i and, if possible, its buffer.
   absl::Status PrepareSameShapes(tensorflow::OpKernelContext* context, KernelCall* call) const;
 
-  // Output i has the shape of input i and holds zeros in device memory. The collective does not
-  // write it.
+  // Output i has the shape of input i and is zero in device memory; the collective skips it.
   absl::Status PrepareZeros(tensorflow::OpKernelContext* context, KernelCall* call) const;
 
   // Adds input `index`, which the collective only reads.

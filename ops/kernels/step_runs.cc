@@ -60,8 +60,7 @@ void Remove(std::vector<T>* all, const T& one) {
 
 }  // namespace
 
-// Shared by the maps, the steps and the callback. StepRuns::mutex_ guards everything that is not
-// const.
+// Shared by the maps, the steps and the callback. mutex_ guards everything that is not const.
 struct StepRuns::Run {
   Run(uint64_t first_step, uint64_t its_generation, tf::CancellationManager* its_manager)
       : number(first_step),

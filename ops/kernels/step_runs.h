@@ -92,8 +92,7 @@ class StepRuns final : public Steps {
   // Returns the step of `context`. Adds the step if it is new, and its run, with this generation,
   // if that is new.
   Step* StepLocked(tensorflow::OpKernelContext* context, uint64_t generation, Alive* alive);
-  // Returns the known run of a new step, by the step's cancellation manager; null if the run is
-  // new.
+  // Returns a new step's known run, by its cancellation manager; null if the run is new.
   std::shared_ptr<Run> FindRunLocked(tensorflow::CancellationManager* manager, Alive* alive);
   void GuardLocked(Step* step);
   // The run's cancellation manager was cancelled or is being destroyed.

@@ -194,8 +194,7 @@ void Checker::CheckCalls(Rank rank, const PlanRun& run) {
   }
 }
 
-// A plan is on devices exactly if all ranks that made its calls asked for that and no rank is
-// absent.
+// A plan is on devices exactly if all ranks with its calls asked for that and no rank is absent.
 void Checker::CheckPath(const std::string& who, const PlanRun& run, const Request& request,
                         SeenPlan* seen) {
   const bool on_device = run.plan.path == DataPath::kDevice;

@@ -65,8 +65,7 @@ void DeviceWaiter::Add(CuStream stream, Wait wait) {
     first = ++open_ == 1;
   }
   const bool launched = event != nullptr && LaunchWakeup(stream, *event).ok();
-  // While nothing is open the thread sleeps without a limit. Without a host function it must look
-  // now.
+  // While nothing is open the thread sleeps without a limit. It must look if there is no wake-up.
   if (first || !launched) Wake();
 }
 

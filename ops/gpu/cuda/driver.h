@@ -10,8 +10,7 @@
 
 namespace tfring {
 
-// The part of the CUDA driver API that tfring uses, declared here because the build has no CUDA
-// headers.
+// The part of the CUDA driver API that tfring uses. The build has no CUDA headers.
 using CuResult = int;
 using CuDevice = int;
 using CuContext = struct CuContextObject*;

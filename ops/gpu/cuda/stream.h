@@ -14,12 +14,10 @@
 
 namespace tfring {
 
-// Returns whether this rank can run a collective like this between devices. Any thread; must not
-// block.
+// Whether this rank can run this collective between devices. Any thread; must not block.
 using DeviceRule = std::function<bool(CollectiveKind, DataType, ReduceOp)>;
 
-// A framework stream as one call sees it, see DeviceStream. Each MarkReady records the same event
-// again.
+// A framework stream in one call, see DeviceStream. Each MarkReady records the same event again.
 class CudaStream final : public DeviceStream {
  public:
   CudaStream(std::shared_ptr<CudaDevice> device, CuStream framework, DeviceRule rule);

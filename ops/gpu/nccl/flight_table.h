@@ -28,8 +28,7 @@ class FlightTable {
   // Has no effect if it has ended.
   void End(uint64_t sequence, Completion completion);
 
-  // Makes all later ends use `failure`. The first failure counts, except that `abort` replaces
-  // another.
+  // Makes all later ends use `failure`. The first failure counts, but `abort` replaces another.
   void Fail(Completion failure, bool abort);
   // Ends the collective although the device may still work on it. Nobody waits for the device, so
   // the memory of its calls is kept for ever.

@@ -32,8 +32,7 @@ std::string SharedGpu(const std::vector<MeetingRecord>& records, const std::vect
   return "";
 }
 
-// Before 2.30 NCCL takes GPUs of one machine with one bus id for one GPU, even if their UUIDs
-// differ.
+// Before 2.30 NCCL takes GPUs of one machine with one bus id for one GPU, whatever their UUIDs.
 std::string SharedCard(const std::vector<MeetingRecord>& records,
                        const std::vector<Rank>& members) {
   if (records[0].version >= kFirstToShareGpus) return "";

@@ -256,8 +256,7 @@ void NcclWorker::Launch(Item* item) {
   } else {
     Fail(FailureOf(stopping() ? status : CauseOf(status)), false);
   }
-  // The objects that the device uses: tensors, the present scratch memory, and the launcher's
-  // kernels.
+  // The device uses these: tensors, the present scratch memory, and the launcher's kernels.
   struct InUse {
     std::vector<DeviceCall> calls;
     std::shared_ptr<void> scratch;

@@ -29,8 +29,7 @@ class ProgramBuilder {
 
  private:
   using Blocks = std::vector<int64_t>;  // bytes by member
-  // The offsets of packed tensors' blocks in the segment of their member. All segments have the
-  // same size.
+  // The offsets of packed tensors in the segment of their member. All segments have equal size.
   struct Segments {
     std::vector<size_t> tensors;
     std::vector<Blocks> offsets;  // [index in tensors][member]

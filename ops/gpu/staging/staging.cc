@@ -159,8 +159,7 @@ Status Staging::CopyIn(const JobPtr& job, std::vector<Lane*>* used) {
   return OkStatus();
 }
 
-// The inputs are in CPU memory, or their copies failed. Runs on a waiter's thread or the staging
-// thread.
+// The inputs are in CPU memory, or their copies failed. Runs on a waiter's or the staging thread.
 void Staging::OnCpu(const JobPtr& job) {
   progress_.Step();
   if (job->status.ok()) job->status = aborted();

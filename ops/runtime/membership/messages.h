@@ -121,8 +121,7 @@ struct Command {
   std::string reason;         // kEnd, kExcluded, kExit
 };
 
-// The longest host name and reason. The sender cuts longer texts; the receiver refuses longer
-// fields.
+// The longest host name and reason. Senders cut longer texts; receivers refuse longer fields.
 inline constexpr size_t kMaxText = 1024;
 inline constexpr size_t kMaxMembers = 65536;
 

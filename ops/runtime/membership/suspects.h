@@ -15,8 +15,7 @@ namespace tfring::membership {
 // stopped by choice do not count: it has closed its connections. Used by one thread.
 class Suspects {
  public:
-  // In the generation that ends. A worker that names itself has stopped although nothing was
-  // broken.
+  // In the generation that ends. A worker that stopped although nothing was broken names itself.
   void Accuse(WorkerId accuser, WorkerId suspect) {
     if (suspect == accuser) {
       willing_.insert(accuser);

@@ -20,8 +20,7 @@ constexpr size_t kSlots = 4;
 constexpr int64_t kMaxChunkBytes = 256 << 10;
 constexpr int64_t kMinChunkBytes = 16 << 10;
 constexpr int64_t kBudget = 128 << 20;  // for all slots, if all ranks exchange data with each other
-// A wait first polls this often, yielding to other threads in between. Then it sleeps between
-// polls.
+// A wait first polls this often, yielding in between. Then it sleeps between polls.
 constexpr int kTurnsWithoutSleep = 64;
 constexpr Duration kFirstPause = kMillisecond / 50;
 constexpr Duration kLongestPause = kMillisecond;

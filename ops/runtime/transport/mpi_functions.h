@@ -29,8 +29,8 @@ struct MpiFunctions {
   int (*send)(void* communicator, const void* data, int bytes, int to, MpiRequest* request);
   // Begins a receive of at most `bytes`.
   int (*receive)(void* communicator, void* data, int bytes, int from, MpiRequest* request);
-  // Sets `*done` to whether the request is complete; `*request` is then 0. `*bytes` of a receive is
-  // the number of bytes received, or -1 if it was cancelled.
+  // Sets `*done` to whether the request is complete, and `*request` to 0 if so. `*bytes` of a
+  // receive is the number of bytes received, or -1 if it was cancelled.
   int (*test)(MpiRequest* request, bool* done, int* bytes);
   // Cancels a receive. test() reports when it has ended.
   int (*cancel)(MpiRequest* request);

@@ -22,7 +22,7 @@ enum class ShmUse { kNever, kWherePossible, kRequired };
 // through the transport `base`. Each rank has a segment with one ring buffer per peer, which the
 // peer writes and the rank reads. A rank that waits for memory alone sleeps on a futex in its
 // segment. A rank that also waits for sockets sleeps in poll, with a pipe that peers write to. A
-// peer that changes an awaited ring wakes the sleeper; no sleep has a timeout. Threads as
+// peer that changes an awaited ring wakes the sleeper; no sleeper polls. Threads as
 // DataTransport says. A peer that closes is a broken stream. The control connections notice the
 // death of a peer, and Interrupt then ends the wait. A mapping stays valid when its owner's process
 // ends.

@@ -10,8 +10,7 @@
 
 namespace tfring {
 
-// HostMemory in the segments of a ShmDataTransport. The transport owns the segments and this
-// object.
+// HostMemory in the segments of a ShmDataTransport, which owns the segments and this object.
 class ShmHostMemory final : public HostMemory {
  public:
   struct Member {

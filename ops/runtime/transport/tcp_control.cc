@@ -280,8 +280,7 @@ void TcpControlTransport::Wait(TimePoint deadline, std::vector<ControlEvent>* ev
     const int timeout = events->size() > before ? 0 : MillisecondsUntil(deadline, MonotonicNow());
     int ready = Poll(timeout, &woken, events);
     if (timeout != 0) wakeups_.fetch_add(1, std::memory_order_relaxed);
-    // Report all events that are ready, also of many peers: the engine judges peers by their
-    // silence.
+    // Report all ready events, also of many peers: the engine judges peers by their silence.
     for (size_t seen = 0; ready == kEventsPerWait && seen < links_.size(); seen += kEventsPerWait) {
       ready = Poll(0, &woken, events);
     }

@@ -46,8 +46,7 @@ int UnacknowledgedBytes(int fd) {
   return ioctl(fd, SIOCOUTQ, &bytes) == 0 ? bytes : 0;
 }
 
-// Returns whether poll found the stream broken. A stream that only hung up may still have bytes to
-// read.
+// Returns whether poll found the stream broken. A stream that hung up may still have bytes to read.
 bool IsBroken(const struct pollfd& polled) {
   if ((polled.revents & POLLERR) != 0) return true;
   int unread = 0;

@@ -293,8 +293,8 @@ class Weaver {
     return {space, all.offset + begin, slices.Begin(first + count) - begin};
   }
 
-  // Between hosts: the partner gets one half of the part that this host adds up, and sends the
-  // other half.
+  // Between hosts: of the part that this host adds up, the partner gets one half and sends the
+  // other.
   void Halve(Line* line, int64_t piece, int round, bool finish) {
     Contribution& made = line->made[piece];
     const Space space = made.range.space;

@@ -6,8 +6,7 @@
 namespace tfring {
 namespace {
 
-// Costs on a present-day host, in seconds: rounded results of benchmarks/executor and
-// benchmarks/hosts.
+// Costs on a present-day host, in s: rounded results of benchmarks/executor and benchmarks/hosts.
 constexpr double kLatencyWithin = 2e-6;   // from rank to rank of one host
 constexpr double kMessageBetween = 4e-6;  // CPU time of a rank for a message over a socket
 constexpr double kMessageWithin = 3e-6;   // the same over shared memory, when ranks share cores

@@ -50,8 +50,7 @@ void ValueCheck::Look(const char* data, int64_t bytes) {
   }
 }
 
-// Finds the buffer by its address: steps know only ranges of the collective, in their order. Calls
-// are rare.
+// Finds the buffer by its address: steps know only ranges of the collective. Calls are rare.
 void ValueCheck::Note(const char* data, int64_t elements) {
   const std::less_equal<const char*> before;
   const std::vector<TensorBuffer>& buffers = collective_->buffers;
