@@ -23,7 +23,7 @@ enum class Fault {
   kDeath,    // a random rank dies at a random moment
   kHang,     // a random rank stops at a random moment; its sockets stay open
   kGoodbye,  // a random rank shuts down at a random moment, with calls in flight
-  kResize,   // all ranks stop at about the same time: an elastic job continues with other ranks
+  kResize,   // all ranks shut down at about the same time: an elastic job continues with others
 };
 
 // The planted error, to show that the checker finds it.

@@ -70,7 +70,7 @@ void Cluster::SubmitCall(Rank rank, size_t user, const Call& call) {
   Node& node = nodes_[rank];
   if (!node.alive || node.closed) return;
   const User& self = node.users[user];
-  // Other threads of a failed step may still have made their calls.
+  // Other threads of a failed step may be about to call.
   if (self.failed && random_.Percent(50)) return OnCallEnded(rank, user);
   const ProcessSets& sets = node.engine->process_sets();
   // The fault came before the set was added, so this user has no set for the call.

@@ -65,7 +65,7 @@ void DeviceWaiter::Add(CuStream stream, Wait wait) {
     first = ++open_ == 1;
   }
   const bool launched = event != nullptr && LaunchWakeup(stream, *event).ok();
-  // While nothing is open the thread sleeps without a limit. It must look if there is no wake-up.
+  // An idle thread sleeps without a limit. Without a wake-up it must poll now.
   if (first || !launched) Wake();
 }
 

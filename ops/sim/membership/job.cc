@@ -18,7 +18,7 @@ namespace {
 
 // The time after the last fault until cool-downs, leases and starts have ended.
 constexpr Duration kSettled = 60 * kSecond;
-// The longest time without a commit: of a settled job, and of one that may wait for lost hosts.
+// The longest time without a commit: of a settled job, and of one whose hosts may never come.
 constexpr Duration kIdleLimit = 45 * kSecond;
 constexpr Duration kWaitLimit = 120 * kSecond;
 constexpr Duration kExitLimit = 40 * kSecond;
