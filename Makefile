@@ -1,4 +1,4 @@
-# `make demo` and `make test` do all the set-up they need; every other target builds on the same.
+# `make demo` and `make test` do all set-up that they need; so does each other target.
 # Needs python3 (3.10 or newer, with venv), make and a C++17 compiler. `make help` lists the targets.
 
 SHELL := /bin/bash
@@ -18,7 +18,7 @@ VENV ?= $(CURDIR)/.venv
 BUILD ?= $(CURDIR)/build
 JOBS ?= 2
 RANKS ?= 1 2 3 4
-# Most of tests/python waits for jobs that it has started.
+# Most of tests/python waits for jobs, so there can be more processes than cores.
 PYTEST_JOBS ?= 3
 # What `make check` compares with: a commit; empty for the last one.
 BASE ?=
@@ -27,7 +27,7 @@ ifeq ($(origin PYTHON) $(wildcard $(VENV)/bin/python),command line $(VENV)/bin/p
   $(warning PYTHON=$(PYTHON) is not used, because .venv exists: remove that folder to have another Python)
 endif
 
-# The environment's own programs come first: its mpirun, cmake and formatters are the tested ones.
+# The environment's programs come first: its mpirun, cmake and formatters are the tested ones.
 export PATH := $(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 PY := $(VENV)/bin/python
@@ -41,7 +41,7 @@ PY_FILES := tfring tests benchmarks examples packages tools setup.py
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# ---- The environment. Each group of requirements is installed by the targets that need it.
+# ---- The environment. Each target installs the groups of requirements that it needs.
 
 # $(call install,GROUPS,PIP_OPTIONS)
 install = $(PY) tools/requirements.py $(1) > "$(VENV)/requirements-$(firstword $(1)).txt"; \
@@ -58,7 +58,7 @@ $(VENV)/.ready-%: pyproject.toml tools/requirements.py | $(VENV)/bin/python
 
 # `keras2-tests` asks for `tensorflow`, which would overwrite tensorflow-cpu.
 $(VENV)/.ready-keras2-tests: PIP += --no-deps
-# MPICH lies beside Open MPI, whose files have the same names. Not every platform has a package.
+# MPICH has its own folder, because Open MPI's files have the same names. Some platforms lack it.
 $(VENV)/.ready-mpich: pyproject.toml tools/requirements.py | $(VENV)/bin/python
 	@{ $(call install,mpich,--no-deps --ignore-installed --prefix "$(VENV)/mpich"); } && touch "$@" || \
 	  echo "no MPICH: its plug-in is not built, and tests that need it are skipped"
@@ -70,9 +70,9 @@ TEST_READY := $(DEMO_READY) $(VENV)/.ready-test $(VENV)/.ready-keras2-tests
 .PHONY: setup
 setup: $(TEST_READY) $(foreach group,mpich wheels lint docs,$(VENV)/.ready-$(group)) ## Make the virtual environment .venv with all that targets need, except Ray and Spark
 
-# ---- What is built, and the demo.
+# ---- Build and demo.
 
-# Once: installs the package in place, with its `tfring` command. The libraries are built already.
+# Installs the package in place once, with its `tfring` command. The libraries are built already.
 $(VENV)/.tfring-installed: setup.py pyproject.toml | libraries
 	@$(PIP) --no-build-isolation --no-deps -e .
 	@touch "$@"
@@ -84,7 +84,7 @@ libraries: $(DEMO_READY)
 
 build: libraries $(VENV)/.tfring-installed ## Compile the libraries in place, and install the package in place
 
-# Without oneDNN, of which TensorFlow says at each start that it is used.
+# Without oneDNN, which TensorFlow would announce at each start.
 demo: build ## Train a Keras model on two ranks under mpirun
 	@echo "== Training on two ranks: mpirun -np 2 python examples/keras_fit.py"
 	@TF_ENABLE_ONEDNN_OPTS=0 tools/mpi_run.sh 2 $(PY) examples/keras_fit.py
@@ -93,7 +93,7 @@ demo: build ## Train a Keras model on two ranks under mpirun
 	@echo "   .venv/bin/tfring doctor    # what is installed, how it is set, what is wrong"
 	@echo "   make test                  # the tests"
 
-# ---- Tests. `make test` finds nearly all that breaks; `make test-all` is everything.
+# ---- Tests. `make test` finds nearly all faults; `make test-all` runs everything.
 
 .PHONY: test-build test test-cc test-python test-parallel test-all soak
 test-build: build $(TEST_READY) ## Compile the C++ tests
@@ -110,9 +110,9 @@ WITH_MANY := $(filter 3 4,$(RANKS))
 
 test: test-cc python-and-parallel ## The tests: nearly all that a change can break
 
-# At the same time, because both wait for processes half of the time. With two ranks all tests run,
-# with other numbers few: those with one come after the Python tests, so that both sides take equally
-# long. Three and four ranks are among the slow tests.
+# Both at the same time, because each waits for processes half of the time. With two ranks all tests
+# run, with other numbers few: those with one rank come after the Python tests, so that both sides take
+# equally long. Three and four ranks are among the slow tests.
 .PHONY: python-and-parallel other-ranks
 python-and-parallel: test-build
 	@echo "== Python tests; those under mpirun run meanwhile, and what they print comes at the end"
@@ -132,12 +132,12 @@ test-parallel: test-build ## Python tests under mpirun (RANKS="2 3")
 	$(QUICK_PARALLEL) $(RANKS)
 
 .PHONY: slow-build test-slow test-slow-cc test-slow-python test-slow-parallel test-slow-alone
-# With the plug-in for MPICH. The group `wheels` has NVRTC, with which a test compiles the kernels for
-# GPUs again.
+# With the plug-in for MPICH. The group `wheels` has NVRTC, by which a test compiles the GPU kernels
+# again.
 slow-build: test-build $(VENV)/.ready-mpich $(VENV)/.ready-wheels
 	@tools/build.sh "$(BUILD)" tfring_libraries tfring_all_tests -- -DTFRING_BUILD_TESTS=ON
 
-# What `make test-all` has beyond `make test` in the same folders.
+# The tests of the same folders that only `make test-all` runs.
 test-slow: test-slow-cc test-slow-python test-slow-parallel test-slow-alone ## The tests that `make test` leaves out
 
 test-slow-cc: slow-build
@@ -170,12 +170,12 @@ test-gpu: gpu-build ## TensorFlow's GPU wheel on a fake CUDA driver; skipped if 
 	$(PY) tests/helpers/gpu_fake.py || echo "tests/gpu will be skipped"
 	$(PY) -m pytest -q --durations=15 tests/gpu
 
-# With kernels compiled for all GPUs, as in wheels; a build from source has PTX, which the driver compiles.
+# With kernels for all GPUs, as in wheels; a build from source has PTX, which the driver compiles.
 gpu-check-build: test-build $(VENV)/.ready-wheels
 	@tools/build.sh "$(BUILD)" tfring_libraries tfring_fakes tfring_gpu_check -- \
 	  -DTFRING_BUILD_TESTS=ON -DTFRING_PACK_BINARIES=ON
 
-# Where the built files were carried to there is no environment, and nothing is built.
+# On a machine that only got the built files there is no environment, and nothing is built.
 CARRIED := $(if $(wildcard $(PY)),,$(wildcard $(BUILD)/tools/gpu_check/tfring_gpu_check))
 gpu-check: $(if $(CARRIED),,gpu-check-build) ## tfring on a GPU, step by step; on the fakes with GPU_CHECK_FAKE=1. JSON in build/
 	$(if $(CARRIED),$(PYTHON),$(PY)) tools/gpu_check.py --build "$(BUILD)" \
@@ -217,7 +217,7 @@ wheels-test: wheels ## Install them beside each TensorFlow, without a compiler, 
 canary: build ## Test the newest pre-releases of TensorFlow and Keras (2 GB; TENSORFLOW=tf-nightly)
 	tools/canary.sh "$(BUILD)-canary" $(PY)
 
-# ---- Looking at the sources.
+# ---- Checks of the sources.
 
 .PHONY: check lint lint-cc lint-python tidy analyze format
 check: $(TEST_READY) $(VENV)/.ready-lint ## On a built checkout, in three minutes: format, lint, types, tests of what changed (BASE=main)
@@ -237,7 +237,7 @@ lint-cc: $(VENV)/.ready-lint ## clang-format
 tidy: $(DEMO_READY) $(VENV)/.ready-lint ## clang-tidy on the runtime
 	tools/tidy.sh "$(BUILD)-tidy"
 
-# Without the check that takes what a std::optional holds for uninitialised.
+# Without the check that takes the value of a std::optional for uninitialised.
 analyze: $(DEMO_READY) $(VENV)/.ready-lint ## clang's static analyzer on the runtime: five minutes, so it is no part of `make lint`
 	tools/tidy.sh "$(BUILD)-tidy" \
 	  --checks='-*,clang-analyzer-core*,clang-analyzer-cplusplus*,-clang-analyzer-core.uninitialized.Assign'

@@ -29,9 +29,9 @@ def read_version() -> str:
 
 
 class FreshPackage(build_py):
-    """Copies the modules into an empty folder, without what an earlier build has left there.
+    """Copies the modules into an empty folder, without leftovers of an earlier build.
 
-    Beside them go the pages that `tfring help` prints.
+    Adds the pages that `tfring help` prints.
     """
 
     def run(self) -> None:
@@ -46,7 +46,7 @@ class FreshPackage(build_py):
 
 
 class CMakeBuild(build_ext):
-    """Runs CMake once for all libraries, where setuptools would compile each extension itself."""
+    """Runs CMake once for all libraries, instead of compiling each extension with setuptools."""
 
     def run(self) -> None:
         in_place = self.inplace or getattr(self, "editable_mode", False)
@@ -56,7 +56,7 @@ class CMakeBuild(build_ext):
         else:
             output = Path(self.build_lib).resolve() / "tfring" / "_lib"
             build = Path(self.build_temp).resolve() / "cmake"
-            # It names tools of an isolated environment, which is gone when the next build begins.
+            # It names tools of an isolated environment, which is gone at the next build.
             (build / "CMakeCache.txt").unlink(missing_ok=True)
         output.mkdir(parents=True, exist_ok=True)
         jobs = self.parallel or int(os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", "2"))

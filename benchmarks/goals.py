@@ -1,13 +1,13 @@
-"""What allreduces within a host add to a tf.function, beside the goals that they have.
+"""The time that allreduces within a host add to a tf.function, compared with their goals.
 
     mpirun -np 2 python -m benchmarks.goals --json out.json
 
-With TFRING_LOCK_SCHEDULE=0 it measures what there is without a lock.
+With TFRING_LOCK_SCHEDULE=0 it measures without a locked schedule.
 
-"net" is the time of a function less that of the same function without allreduce, "copy" that of
-copying as many bytes (of a training step: its gradients) on all ranks at once. "other net" is what
-TensorFlow's DeepCopy of each tensor adds in place of the allreduce: what an operation costs that
-does nothing but copy. The candidates of a row take turns; each row is by itself, so that its
+"net" is the time of a function minus that of the same function without allreduce, "copy" that of
+copying as many bytes (in a training step: its gradients) on all ranks at once. "other net" is the
+time that TensorFlow's DeepCopy of each tensor adds instead of the allreduce: the cost of an
+operation that only copies. The candidates of a row take turns; each row runs alone, so that its
 collectives repeat and a schedule can be locked.
 """
 
@@ -29,15 +29,15 @@ GROUPS = ("sizes", "sets", "steps")
 
 @dataclass(frozen=True)
 class Wanted:
-    """A row: what is measured, and what it must not exceed.
+    """A row: a measurement and its limit.
 
     Attributes:
         group: One of GROUPS.
-        what: For people.
+        what: A description for readers.
         case: A case of tfring.bench.
-        way: Which of its candidates.
+        way: One of its candidates.
         limit: The number.
-        of: What the number counts: ms of the net time, or the net time over that of copying, or the
+        of: The unit of the limit: ms of net time, or net time over the time of copying, or the
             whole time over that of the bare function.
         counts: Elements (float32) of each tensor.
     """
@@ -83,7 +83,7 @@ def wanted(arguments: argparse.Namespace) -> Iterator[Wanted]:
 
 
 def deep_copies(counts: Sequence[int]) -> Any:
-    """Returns a call of a function that copies the tensors that the others reduce."""
+    """Returns a function that copies the tensors that the other candidates reduce."""
     import tensorflow as tf
 
     from tfring.bench.cases import compiled

@@ -1,13 +1,13 @@
-"""What waits for what on a GPU: on the fakes, two ranks.
+"""What waits for what on a GPU, with two ranks on the fakes.
 
     python -m benchmarks.gpu_waits --json out.json
 
-Where every operation of the GPU takes 20 ms: how long an eager allreduce keeps the program, and how
-long a step of four buckets takes beside one of a single bucket. Where every operation of rank 0's
-GPU takes 2 ms and rank 1 is 50 ms late in each step: how long a step takes that XLA has compiled,
-beside the same step without the exchange. On the fakes of the CUDA driver and NCCL
-(tests/fakes) an operation takes exactly that time, so the ratios say what waits for what; nothing
-here is a figure of a GPU's speed. It needs TensorFlow's GPU wheel: `make gpu-fake`.
+With GPU operations of 20 ms: how long an eager allreduce blocks the program, and how
+long a step of four buckets takes compared with one bucket. With operations of 2 ms on rank 0's
+GPU and rank 1 50 ms late in each step: how long a step compiled by XLA takes,
+compared with the same step without the exchange. On the fakes of the CUDA driver and NCCL
+(tests/fakes) an operation takes exactly that time, so the ratios show what waits for what; no
+number here is the speed of a GPU. It needs TensorFlow's GPU wheel: `make gpu-fake`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IN_JOB = "TFRING_TEST_GPU_WAITS"
 LIMIT_EAGER_MS = 2.0
 # Each bucket is one kernel of the fake NCCL, and kernels of one stream follow one another.
 LIMIT_FOUR_BUCKETS = 4.2
-# The step with a late peer, over its own computing or the wait and the exchange, whichever is more.
+# The step with a late peer, over the longer of its own computing and the wait with the exchange.
 LIMIT_LATE_PEER = 1.1
 LAYERS, WIDTH, BATCH, BUCKETS = 30, 64, 512, 6  # XLA computes each weight's gradient in its turn
 STEP_DELAY_US, LATE_SECONDS, STEPS = 2000, 0.05, 20
@@ -97,7 +97,7 @@ def job(path: str | None) -> int:
 
 
 def with_late_peer() -> dict[str, float]:
-    """Milliseconds of compiled steps on rank 0; on the other rank's GPU nothing takes time."""
+    """Milliseconds of compiled steps on rank 0; operations on rank 1's GPU take no time."""
     import fake_cuda
     import numpy as np
     import tensorflow as tf

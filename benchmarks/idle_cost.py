@@ -39,7 +39,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0)
     arguments = parser.parse_args()
 
-    # Open MPI starts threads of its own; it is imported first so that they are not counted.
+    # Open MPI starts its own threads; it is imported first so that they do not count.
     from mpi4py import MPI
 
     import tfring as hvd

@@ -1,9 +1,9 @@
-"""Processor time of `tfring run` and its agents for each MB that ranks write.
+"""Processor time of `tfring run` and its agents per MB of the ranks' output.
 
     python -m benchmarks.launcher_output --megabytes 200
 
 Two ranks write lines of 100 bytes as fast as the launcher takes them. The processor time of a job
-that writes nothing, and that of the ranks themselves, do not count. `cat` moves the same bytes
+without output, and that of the ranks themselves, do not count. `cat` moves the same bytes
 once, from one pipe into another.
 """
 
@@ -49,10 +49,10 @@ KINDS = {
 
 
 def processor_seconds(command: list[str], lines: int) -> float:
-    """Returns the processor time of a command and all processes that it waits for.
+    """Returns the processor time of a command and its waited-for children.
 
     Raises:
-        RuntimeError: It failed, or has not printed that many lines.
+        RuntimeError: It failed, or printed fewer lines.
     """
     reader = subprocess.Popen(["wc", "-l"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     process = subprocess.Popen(command, stdout=reader.stdin, stderr=reader.stdin)
@@ -68,14 +68,14 @@ def processor_seconds(command: list[str], lines: int) -> float:
 
 
 def measure(kind: str, megabytes: int, folder: Path) -> tuple[float, float]:
-    """Returns the processor time of a job without its ranks' writing, and the longest write."""
+    """Returns the processor time of a job without that of its ranks, and the longest write."""
     fd, ends, options = KINDS[kind]
     more = [*options, str(folder / "out")] if "--output-filename" in options else list(options)
     command = [sys.executable, "-m", "tfring", "run", "-np", str(RANKS), *more]
     each = str(megabytes // RANKS)
     path = folder / "rank"
     program = [sys.executable, "-c", PROGRAM, each, str(fd), ends, str(path)]
-    # Some lines that both ranks write are printed once.
+    # Some lines of both ranks are printed once.
     lines = megabytes * LINES_PER_MB // (2 if ends == "equal" else 1)
     spent = processor_seconds([*command, *program], lines)
     told = [file.read_text().split() for file in folder.glob("rank.*")]

@@ -1,4 +1,4 @@
-"""What the two benchmarks of many tensors share: the candidates and the table."""
+"""Shared by the two benchmarks of many tensors: the candidates and the table."""
 
 from __future__ import annotations
 

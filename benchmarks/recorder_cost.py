@@ -1,9 +1,9 @@
-"""What the record costs: collectives with it and without it, in turn.
+"""The cost of the record: collectives with and without it, in turn.
 
     mpirun -np 2 python -m benchmarks.recorder_cost --json out.json
 
-Within one job, every other short run of calls is made while the record is paused, in an order drawn
-by chance: threads, connections and memory are the same, and what else the machine does changes
+Within one job, half of the short runs of calls happen while the record is paused, in an order drawn
+by chance: threads, connections and memory are the same, and the machine's other work changes
 slowly beside a run of some milliseconds. Two neighbouring runs give one ratio, of the medians of
 their calls. The result is the median of the ratios, with the 95 % interval of a bootstrap.
 """
@@ -29,14 +29,14 @@ LIMIT_MEBIBYTES = 4.0
 
 @dataclass(frozen=True)
 class Way:
-    """What is timed, and how many calls one run has."""
+    """A timed call, and the number of calls in a run."""
 
     call: Callable[[], object]
     calls: int
 
 
 def ways() -> dict[str, Way]:
-    """What is timed, by name."""
+    """The timed calls, by name."""
     import tensorflow as tf
 
     import tfring as hvd
@@ -81,12 +81,12 @@ def run_of(way: Way) -> float:
 
 
 def paired(way: Way, seconds: float, order: random.Random) -> np.ndarray:
-    """Runs of calls with the record and without it, for about so long on rank 0.
+    """Times runs of calls with and without the record, for about `seconds` on rank 0.
 
     Args:
-        way: What is timed.
-        seconds: How long.
-        order: The same on all ranks, so that all pause the same runs.
+        way: The timed call.
+        seconds: The duration.
+        order: Random order; the same on all ranks, so that all pause the same runs.
 
     Returns:
         Milliseconds of a call; one row for each pair, with the record and without it.

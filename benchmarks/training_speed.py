@@ -77,7 +77,7 @@ def main() -> int:
             "ci95_high": mean + half,
         }
     )
-    # No significant slowdown, and a mean of at most two per cent.
+    # No significant slowdown, and a mean of at most 2 %.
     report.goals.append(common.Goal("slowdown after init, lower bound", mean - half, 0.0))
     report.goals.append(common.Goal("slowdown after init, mean", mean, LIMIT_SLOWDOWN))
     return report.finish(arguments.json)

@@ -3,7 +3,7 @@
     mpirun -np 2 python -m benchmarks.training_step --json out.json
 
 "alone" is one rank computing while the others sleep, "local" all ranks computing at once without
-exchanging anything (what sharing the machine costs), "tfring" the same with averaged gradients,
+any exchange (the cost of sharing the machine), "tfring" the same with averaged gradients,
 "open_mpi" the local step followed by one raw Iallreduce per gradient.
 """
 

@@ -1,4 +1,4 @@
-"""What it costs to look for NaN and Inf in the inputs: TFRING_CHECK_VALUES=warn beside 0.
+"""The cost of the check for NaN and Inf in inputs: TFRING_CHECK_VALUES=warn compared with 0.
 
     mpirun -np 2 python -m benchmarks.value_check --json out.json
 
@@ -27,7 +27,7 @@ LIMIT = 1.01
 
 
 def recycle_memory() -> None:
-    """Makes malloc keep large blocks: as in TensorFlow, an output is not memory that is new."""
+    """Makes malloc keep large blocks: as in TensorFlow, outputs reuse memory."""
     libc = ctypes.CDLL(None)
     for parameter, value in ((-3, 1 << 30), (-1, (1 << 31) - 1)):  # M_MMAP_, M_TRIM_THRESHOLD
         libc.mallopt(parameter, value)
@@ -60,9 +60,9 @@ def time_calls(comm: Any, name: str, arrays: Sequence[Any], calls: int) -> tuple
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Returns an interval for the median, with 95 %, from the order of the values alone.
+    """Returns a 95 % interval for the median, from the order of the values alone.
 
-    By the sign test: how many of n values are below the median is binomial (Conover, "Practical
+    By the sign test: the number of n values below the median is binomial (Conover, "Practical
     Nonparametric Statistics").
     """
     ordered = sorted(values)

@@ -1,4 +1,4 @@
-"""What the weights of ranks cost: steps of `fit` with them and without, in turn.
+"""The cost of the ranks' weights: steps of `fit` with and without them, in turn.
 
     mpirun -np 2 python -m benchmarks.weight_cost --json out.json
 
@@ -50,7 +50,7 @@ def step_of(weight_by: Any) -> Callable[[], object]:
 
 
 def _unknown(batch: Any, signature: Any) -> Any:
-    """Lets the number of rows be known at run time only, as in `fit`."""
+    """Makes the number of rows known only at run time, as in `fit`."""
     import tensorflow as tf
 
     return tuple(
@@ -60,11 +60,11 @@ def _unknown(batch: Any, signature: Any) -> Any:
 
 
 def paired(ways: dict[bool, Way], seconds: float) -> np.ndarray:
-    """Returns milliseconds of a step; one row for each pair of runs, with weights and without.
+    """Returns milliseconds per step; one row for each pair of runs, with and without weights.
 
     Args:
-        ways: What is timed, with weights and without.
-        seconds: For about so long on rank 0.
+        ways: The timed steps, with and without weights.
+        seconds: The approximate duration on rank 0.
     """
     import tfring as hvd
 

@@ -1,11 +1,11 @@
-"""Trains a classifier with Keras on ranks that may be lost or join meanwhile.
+"""Trains a classifier with Keras on ranks that may be lost or join during training.
 
 tfring run -np 4 --min-np 2 --max-np 8 --host-discovery-script ./hosts.sh python \
     examples/elastic_keras.py
 tfring run -np 2 python examples/elastic_keras.py
 
-The second command starts a job of a fixed size. With --resume a job that was ended, by SIGTERM too,
-goes on where it was when it is started again.
+The second command starts a job of a fixed size. With --resume, a job that was stopped, also by
+SIGTERM, goes on where it was when it is started again.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     data = example_data.load(args.data, args.data_dir)
     model = keras_fit.build_model(data.x_train.shape[1], data.classes)
-    # With `per_rank` each rank has a batch of its own size, and the learning rate is multiplied by
-    # the number of ranks that there are: this is the rate for one.
+    # With `per_rank` each rank has a batch of this size, and the learning rate is multiplied by
+    # the current number of ranks: this is the rate for one rank.
     model.compile(
         optimizer=hvd.DistributedOptimizer(keras.optimizers.Adam(args.learning_rate)),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),

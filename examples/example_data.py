@@ -1,4 +1,4 @@
-"""Data and reporting that the examples share."""
+"""Data and reports shared by the examples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Data:
     classes: int = 10
 
     def shard(self, rank: int, size: int) -> tuple[Any, Any]:
-        """Returns this rank's part of the training data: as large as that of any other rank.
+        """Returns this rank's part of the training data; all parts have the same size.
 
         Every rank must take the same number of steps, so the remainder of the division is left out.
         """
@@ -37,7 +37,7 @@ class Data:
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """Returns a parser with the options that the examples share."""
+    """Returns a parser with the common options of the examples."""
     options = argparse.ArgumentParser(description=description)
     options.add_argument("--data", choices=["digits", "fashion-mnist"], default="digits")
     options.add_argument(
@@ -73,7 +73,7 @@ _IDX_FILES = ("images-idx3-ubyte", "labels-idx1-ubyte")
 
 
 def read_idx(folder: pathlib.Path, name: str) -> Any:
-    """Reads an IDX file of bytes, compressed or not, as MNIST and its relatives use it."""
+    """Reads an IDX file of bytes, compressed or not, the format of MNIST and similar datasets."""
     path = folder / name
     packed = folder / f"{name}.gz"
     if not path.exists() and not packed.exists():

@@ -1,8 +1,7 @@
-"""Checks what changed, in at most three minutes on a built checkout: `make check`.
+"""Checks the changed files, in at most three minutes on a built checkout: `make check`.
 
-Checks the format and lint of all Python, the types of tfring/, and the format of changed C++; runs
-clang-tidy on it, and the tests in the folders that belong to the changed files. Compiles only what
-changed.
+Checks the format and lint of all Python, the types of tfring/, and the format of changed C++. Runs
+clang-tidy on it, and the tests in the folders of the changed files. Compiles only changed files.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ COMPILED = ("ops/", "tools/gpu_check/", "benchmarks/executor/")
 
 
 def changed_files(base: str) -> list[str]:
-    """The files that differ from where this branch left `base`; also deleted ones, and new ones."""
+    """The files that differ from the merge base with `base`, deleted and new ones included."""
     commands = (
         ["git", "diff", "-z", "--name-only", "--merge-base", base],
         ["git", "ls-files", "-z", "--others", "--exclude-standard"],
@@ -36,7 +35,7 @@ def changed_files(base: str) -> list[str]:
     return sorted({name for output in outputs for name in output.split("\0") if name})
 
 
-# The folders of parallel tests that belong to sources outside tfring/.
+# The folders of parallel tests for sources outside tfring/.
 OF_SOURCES = {
     "ops/bindings": "native",
     "ops/kernels": "ops",
@@ -53,7 +52,7 @@ def _users_of(helper: str, kind: str) -> list[str]:
 
 
 def tests_of(kind: str, changed: Iterable[str]) -> list[str]:
-    """The tests of tests/`kind` that belong to what changed: files, and folders of that name."""
+    """The tests of tests/`kind` for the changed files: test files, and folders of the same name."""
     chosen: set[str] = set()
     for name in changed:
         path = Path(name)
@@ -74,7 +73,7 @@ def tests_of(kind: str, changed: Iterable[str]) -> list[str]:
 
 
 def cc_tests(changed: Iterable[str]) -> set[str]:
-    """How ctest's names of the C++ tests for changed files begin; "" begins all names."""
+    """The prefixes of ctest's names for changed files; "" is a prefix of all names."""
     chosen = set()
     for name in changed:
         parts = Path(name).parts
@@ -90,7 +89,7 @@ def cc_tests(changed: Iterable[str]) -> set[str]:
 
 
 def commands(changed: list[str], build: Path) -> list[tuple[str, list[str]]]:
-    """What is run: its name, and the command."""
+    """The commands to run, with their names."""
     python = sys.executable
     pytest = [python, "-m", "pytest", "-q", "-m", "not slow and not wheel"]
     cc = [name for name in changed if name.endswith(CXX) and (ROOT / name).exists()]
@@ -132,7 +131,7 @@ def main() -> int:
     for name, command in commands(changed, options.build):
         started = time.monotonic()
         code = subprocess.call(command)
-        ended_well = code == 0 or (code == 5 and "pytest" in command)  # 5: no test has these marks
+        ended_well = code == 0 or (code == 5 and "pytest" in command)  # 5: no test was selected
         if not ended_well:
             failed.append(name)
         said = "ok" if code == 0 else "no test of `make test`" if ended_well else "FAILED"

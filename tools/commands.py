@@ -1,4 +1,4 @@
-"""Writes docs/commands.md: the options of every command, as their parsers have them.
+"""Writes docs/commands.md: the options of each command, from its parser.
 
 `make settings` runs it, too. A test compares the page with the parsers.
 """
@@ -49,7 +49,7 @@ def _command(name: str) -> Iterator[str]:
         yield f"```\n{parser.epilog.strip()}\n```\n"
     for number, group in enumerate(parser._action_groups):
         shown = [action for action in group._group_actions if _is_shown(action)]
-        # What argparse prints, with the defaults filled in.
+        # argparse's help, with the defaults filled in.
         rows = [_row(one, parser._get_formatter()._expand_help(one)) for one in shown]
         if not rows:
             continue
@@ -82,7 +82,7 @@ def _cell(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Returns a text of the help in one line, with links to the pages that it names."""
+    """Returns a help text as one line, with links to the pages that it names."""
 
     def link(found: re.Match[str]) -> str:
         is_page = (PAGE.parent / f"{found[1]}.md").exists()

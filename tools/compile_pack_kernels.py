@@ -1,12 +1,12 @@
 """Compiles the pack kernels of ops/gpu/pack with NVRTC.
 
-`--ptx` writes pack_kernels.ptx.inc, which is part of the repository and of every build: run it
-after a change of the kernels or of a header that they include.
+`--ptx` writes pack_kernels.ptx.inc, which is in the repository and in each build: run it
+after a change to the kernels or to a header that they include.
 
 `--folder` and `--output` make binaries for all architectures in a folder, and a C++ source that
 embeds them (TFRING_PACK_BINARIES, docs/adr/0025).
 
-`--find` prints the path of NVRTC's library, or nothing and a reason on standard error. The wheel
+`--find` prints the path of NVRTC's library, or only a reason on standard error. The wheel
 nvidia-cuda-nvrtc-cu12 is all that is needed: the kernels include no header of CUDA.
 """
 
@@ -29,7 +29,7 @@ HEADERS = (
     "ops/runtime/backend/reduction/scaling.h",
     "ops/runtime/base/half.h",
 )
-# What the headers above use of the standard library, which NVRTC does not have.
+# The parts of the standard library that the headers above use, which NVRTC does not have.
 STANDARD_HEADERS = {
     "cstdint": """#pragma once
 typedef signed char int8_t; typedef unsigned char uint8_t;
@@ -42,18 +42,18 @@ typedef unsigned long long uintptr_t;
 namespace std { using ::memcpy; }
 """,
 }
-# Architecture 8.9 runs code of 8.6, but not the other way round; 8.7 takes that of 8.6, and so on.
+# Architecture 8.9 runs code for 8.6, but not the reverse; 8.7 runs code for 8.6, and so on.
 ARCHITECTURES = (70, 75, 80, 86, 89, 90, 100, 120)
 PTX_ARCHITECTURE = 70
-# A driver refuses PTX of a later version than its own. This one is of CUDA 12.0, the oldest driver
-# for which TensorFlow 2.16 to 2.21 is built, and the kernels use nothing that is newer.
+# A driver refuses PTX of a later version than its own. This version is CUDA 12.0's, the oldest
+# driver of TensorFlow 2.16 to 2.21, and the kernels need no newer one.
 PTX_VERSION = "8.0"
 # No fused multiply-add, full subnormals: the bits are those of the CPU.
 OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--device-as-default-execution-space")
 
 
 def find_nvrtc() -> Path | None:
-    """NVRTC's library in the Python environment, from the wheel nvidia-cuda-nvrtc-cu12."""
+    """Finds NVRTC's library in the Python environment, from the wheel nvidia-cuda-nvrtc-cu12."""
     spec = importlib.util.find_spec("nvidia")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         for library in sorted(Path(folder).glob("cuda_nvrtc/lib/libnvrtc.so.12")):
@@ -62,7 +62,7 @@ def find_nvrtc() -> Path | None:
 
 
 class Nvrtc:
-    """NVRTC's C functions, as far as they are used here."""
+    """The C functions of NVRTC that this program uses."""
 
     def __init__(self, library: Path):
         self._library = ctypes.CDLL(str(library))
@@ -82,7 +82,7 @@ class Nvrtc:
         return data.raw
 
     def compile(self, architecture: str) -> bytes:
-        """A cubin for "sm_80", PTX for "compute_80"."""
+        """Returns a cubin for "sm_80", PTX for "compute_80"."""
         texts = {name: (ROOT / name).read_text("utf-8") for name in HEADERS} | STANDARD_HEADERS
         strings = ctypes.c_char_p * len(texts)
         program = ctypes.c_void_p()
@@ -108,7 +108,7 @@ class Nvrtc:
 
 
 def sources_hash() -> str:
-    """A hash of all that the PTX is made of."""
+    """A hash of all inputs of the PTX."""
     made_with = (STANDARD_HEADERS, OPTIONS, PTX_ARCHITECTURE, PTX_VERSION)
     digest = hashlib.sha256(repr(made_with).encode())
     for name in (SOURCE, *HEADERS):

@@ -1,11 +1,11 @@
 """Checks tfring on a GPU, step by step, within a budget of seconds.
 
-A line of JSON per step goes to standard output and to the file that is named, and a table in words
-ends it. A step that fails, or that had to be killed, is a line, too, and the others go on. The
-steps come in the order of what they tell: slot 1 needs no TensorFlow, slot 2 is `tfring doctor` and
-one job of two ranks with TensorFlow, which starts again after a step that failed. No step gets more
-time than is left of the budget; `--resume` goes on in another call. With GPU_CHECK_FAKE=1 (or
---fake): on the fakes of the driver and of NCCL, which shows that the steps work, and nothing
+It writes a line of JSON per step to standard output and to the named file, and a table in words
+at the end. A step that failed or was killed gives a line, too, and the others go on. The
+most telling steps come first: slot 1 needs no TensorFlow, slot 2 is `tfring doctor` and
+one job of two ranks with TensorFlow, which starts again after a failed step. No step gets more
+time than the budget has left; `--resume` goes on in another call. With GPU_CHECK_FAKE=1 (or
+--fake) it runs on the fakes of the driver and of NCCL, which tests the steps and says nothing
 about a GPU.
 """
 
@@ -52,8 +52,8 @@ class Step:
     Attributes:
         name: Its name.
         limit: Seconds after which it is killed.
-        mode: Of the steps in slot 2. With TensorFlow: "nccl"; "early", which is nccl with
-            TFRING_ENABLE_ASYNC_COMPLETION; or "host". Of tfring's command: "command". Else "".
+        mode: The mode of a step in slot 2. With TensorFlow: "nccl"; "early", which is nccl with
+            TFRING_ENABLE_ASYNC_COMPLETION; or "host". For tfring's command: "command". Else "".
         threads: Its ranks are threads of one process.
     """
 
@@ -63,7 +63,7 @@ class Step:
     threads: bool = False
 
 
-# What is run comes in this order.
+# The steps run in this order.
 STEPS = (
     Step("facts", 20),
     Step("pack_bits", 30),
@@ -92,18 +92,18 @@ STEPS = (
     Step("tf_values_staged", 60, "host"),
     Step("tf_speed_staged", 40, "host"),
 )
-START = 60.0  # what a job needs beside its first step to import TensorFlow on all ranks
-KILLED = "killed after"  # how the error of a step begins that took too long
-LEAST = 3.0  # seconds with which a step is still started
+START = 60.0  # seconds of a job, besides its first step, to import TensorFlow on all ranks
+KILLED = "killed after"  # the beginning of the error of a step that took too long
+LEAST = 3.0  # the fewest seconds for which a step is still started
 
-# NCCL takes two ranks on one GPU when it is told to, and needs room for both of their kernels.
+# NCCL takes two ranks on one GPU only with this setting, and needs room for both kernels.
 ONE_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4", "NCCL_NVLS_ENABLE": "0"}
-# Streams of two ranks in one context must not share a queue, nor wait for a kernel to be loaded.
+# Streams of two ranks in one context must not share a queue or wait for a kernel to load.
 THREADS = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
-# One GPU and the first NCCL that takes two ranks on it.
+# One GPU, with the first NCCL that takes two ranks on it.
 FAKES = {"FAKE_CUDA_DEVICES": "1", "TFRING_FAKE_NCCL": "version=23007"}
 FIRST_TO_SHARE = (2, 30)
-# Variables of the tests: tfring would warn that it does not know them.
+# Variables of the tests: tfring would warn of unknown variables.
 NOT_OF_TFRING = ("TFRING_FAKES_DIR", "TFRING_GPU_WHEEL_SITE")
 
 
@@ -111,9 +111,9 @@ class Budget:
     """The seconds that steps may still take.
 
     Args:
-        in_all: Over all calls.
-        of_call: Of this one.
-        used: Of `in_all`, by earlier calls.
+        in_all: The seconds of all calls.
+        of_call: The seconds of this call.
+        used: The seconds of `in_all` that earlier calls used.
     """
 
     def __init__(self, in_all: float, of_call: float, used: float) -> None:
@@ -125,7 +125,7 @@ class Budget:
         return self._end - time.monotonic()
 
     def advice(self) -> str:
-        """How the steps for which no time was left get some."""
+        """Returns how to run the steps for which no time was left."""
         if self._end_of_all - time.monotonic() > LEAST:
             return "go on with --resume"
         return f"go on with --resume and a --budget of more than {self._in_all:g} s"
@@ -135,7 +135,7 @@ class Budget:
 
 
 class Checks:
-    """What all steps use; results are kept, because some steps depend on others."""
+    """The state of all steps; it keeps results, because some steps depend on others."""
 
     def __init__(self, options: argparse.Namespace, budget: Budget, emit: Emit) -> None:
         self.fake = options.fake or os.environ.get("GPU_CHECK_FAKE") == "1"
@@ -149,18 +149,18 @@ class Checks:
         self.budget = budget
         self.emit = emit
         self.cap: float = options.limit
-        self.gpus = 1  # from the step `facts`, like the next
+        self.gpus = 1  # from the step `facts`, as the next field
         self.nccl_version = (0, 0)
 
     def line(self, step: Step, result: Line, start: float) -> Line:
-        """Hands over the line of a step."""
+        """Passes the line of a step on."""
         line = {"step": step.name, "on": self.on, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         line |= {**result, "seconds": round(time.monotonic() - start, 3)}
         self.emit(line)
         return line
 
     def know(self, facts: Line) -> None:
-        """Takes from the line of the step `facts` what others depend on."""
+        """Keeps the facts in the line of the step `facts` that other steps depend on."""
         self.gpus = int(facts.get("gpus", 1))
         version = str(facts.get("nccl", "")).split()[0:1]
         parts = version[0].split(".")[:2] if version else []
@@ -213,7 +213,7 @@ class Checks:
         return ""
 
     def _shared(self) -> dict[str, str]:
-        """What two ranks need where there is one GPU."""
+        """The variables for two ranks on one GPU."""
         env = ONE_GPU if self.gpus == 1 else {}
         played = FAKES if self.fake else {}
         return env | {key: os.environ.get(key, value) for key, value in played.items()}
@@ -245,7 +245,7 @@ class Checks:
 
     def _doctor(self, limit: float) -> Line:
         env = self._tensorflow_environment()
-        env.pop("TFRING_FAKE_NCCL", None)  # it would say that it knows no such variable
+        env.pop("TFRING_FAKE_NCCL", None)  # it would warn of an unknown variable
         out, err, trouble = _run([self.python, "-m", "tfring", "doctor"], limit, env)
         wanted = ("CUDA driver:", "GPU ", "NCCL:", "XLA: ", "tensors on GPUs:", "TensorFlow:")
         lines = [" ".join(x.split()) for x in out.splitlines() if x.startswith(wanted)]
@@ -281,7 +281,7 @@ class Checks:
                 wanted = min(step.limit, self.cap) + (0 if at else START)
                 line = job.next(step.name, self.budget.limit(wanted))
                 if not line["ok"]:
-                    # What failed may still be writing why.
+                    # A failed rank may still be writing its error.
                     job.end(0.0 if line["error"].startswith(KILLED) else 3.0)
                     errors.seek(0)
                     line |= {"stderr": errors.read()[-2000:]}
@@ -301,7 +301,7 @@ class Checks:
         return []
 
     def _tensorflow_environment(self) -> dict[str, str]:
-        """TensorFlow with GPUs, tfring and the tests' helpers; no name of another launcher."""
+        """The environment: TensorFlow with GPUs, tfring, the tests' helpers, no other launcher."""
         if self.fake:
             os.environ.setdefault("TFRING_FAKES_DIR", str(self.build / "fakes"))
             env = gpu_fake.environment()
@@ -310,7 +310,7 @@ class Checks:
             env = {**os.environ, "PYTHONPATH": path}
         env |= self._shared()
         env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        env["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"  # two processes may share the GPU
+        env["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"  # so that two processes can share the GPU
         env["TFRING_X_CUDA_DRIVER"] = self.driver
         if self.nccl:
             env["TFRING_NCCL_LIBRARY"] = self.nccl
@@ -338,7 +338,7 @@ def _sanitizer() -> str | None:
 
 
 def _start(command: list[str], env: dict[str, str], errors: Any) -> subprocess.Popen[str]:
-    """Starts a command in a session of its own: its processes end with it."""
+    """Starts a command in a new session, so that its processes can be ended with it."""
     process = subprocess.Popen(
         command,
         env={name: value for name, value in env.items() if name not in NOT_OF_TFRING},
@@ -354,7 +354,7 @@ def _start(command: list[str], env: dict[str, str], errors: Any) -> subprocess.P
 
 
 def _end(number: int, _: object) -> None:
-    """Ends this program at a signal, and what it runs, which would hold the GPU."""
+    """Ends this program at a signal, with its commands, which would hold the GPU."""
     for process in STARTED:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -382,7 +382,7 @@ class _Job:
         self._lines.put(None)
 
     def next(self, name: str, limit: float) -> Line:
-        """The line of a step, or one that says why there is none."""
+        """The line of a step, or a line with the reason if there is none."""
         try:
             line = self._lines.get(timeout=max(limit, 0.0))
         except queue.Empty:
@@ -392,7 +392,7 @@ class _Job:
         return line
 
     def end(self, limit: float) -> str:
-        """Waits for the end, or kills. Returns what went wrong, "" if nothing did."""
+        """Waits for the end, or kills. Returns what went wrong, else ""."""
         try:
             code = self._process.wait(timeout=max(limit, 0.0))
             return f"the job ended with {code}" if code else ""
@@ -403,7 +403,7 @@ class _Job:
 
 
 def _run(command: list[str], limit: float, env: dict[str, str]) -> tuple[str, str, str]:
-    """Runs a command. Returns its output, its errors, and how it ended ("": well)."""
+    """Runs a command. Returns its output, its errors, and how it failed ("" if it did not)."""
     process = _start(command, env, subprocess.PIPE)
     try:
         out, err = process.communicate(timeout=limit)
@@ -416,7 +416,7 @@ def _run(command: list[str], limit: float, env: dict[str, str]) -> tuple[str, st
 
 
 def _parse(text: str) -> Line | None:
-    """The JSON in a line of output, which may follow a rank's prefix; None if there is none."""
+    """The JSON in a line of output, with or without a rank's prefix; None if there is none."""
     begin = text.find('{"')
     try:
         line = json.loads(text[begin:]) if begin >= 0 else None
@@ -426,7 +426,7 @@ def _parse(text: str) -> Line | None:
 
 
 def _json_of(command: list[str], limit: float, env: dict[str, str]) -> Line:
-    """The line of JSON that a command prints, with an "error" if there is none."""
+    """The line of JSON that a command prints, or one with an "error"."""
     out, err, trouble = _run(command, limit, env)
     lines = [line for text in out.splitlines() if (line := _parse(text)) is not None]
     line = lines[0] if lines else {"ok": False}
@@ -440,7 +440,7 @@ def _json_of(command: list[str], limit: float, env: dict[str, str]) -> Line:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line."""
+    """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="CMake's folder")
     parser.add_argument("--output", type=Path, help="a file for the lines")
@@ -469,20 +469,20 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def _lines_of(output: Path) -> list[Line]:
-    """The lines of earlier calls. Drops a last one that a cut has broken, also from the file."""
+    """The lines of earlier calls. Drops a broken last line, also from the file."""
     texts = output.read_text(errors="replace").splitlines()
     if texts and _parse(texts[-1]) is None:
         texts.pop()
     whole = output.with_name(f"{output.name}.whole")
     whole.write_text("".join(f"{text}\n" for text in texts))
-    whole.replace(output)  # at once: another cut must not lose lines
+    whole.replace(output)  # at once: a second interruption must not lose lines
     return [json.loads(text) for text in texts]
 
 
 def main() -> int:
     options = parse_arguments()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) != signal.SIG_IGN:  # which nohup makes of SIGHUP
+        if signal.getsignal(number) != signal.SIG_IGN:  # set by nohup for SIGHUP
             signal.signal(number, _end)
     lines: list[Line] = []
     if options.resume and options.output.is_file():

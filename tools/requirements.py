@@ -1,6 +1,6 @@
-"""Prints requirements of pyproject.toml, one a line.
+"""Prints requirements of pyproject.toml, one per line.
 
-Arguments: names of extras; "build" names what `pip install .` needs to build and run tfring.
+Arguments: names of extras; "build" means the needs of `pip install .` to build and run tfring.
 """
 
 from __future__ import annotations

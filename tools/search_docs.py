@@ -1,7 +1,7 @@
-"""Asks the built documentation what people ask on their first day, and checks what it finds.
+"""Searches the built documentation for the questions of a first day, and checks the results.
 
 `python tools/search_docs.py docs/_build/html` opens the search page in Chromium for each question.
-One of the first three results has to be a page that answers it.
+One of the first three results has to be a page with the answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RESULT = re.compile(r'<li[^>]*>(?:<[^>]*>)*<a href="([^"#]*)')
 
 
 def found(browser: str, folder: Path, question: str) -> list[str]:
-    """Returns the pages that the search finds, the best first."""
+    """Returns the search results, the best first."""
     query = urllib.parse.urlencode({"q": question})
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
     command += ["--allow-file-access-from-files", "--virtual-time-budget=10000"]

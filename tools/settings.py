@@ -1,6 +1,6 @@
-"""Writes what is made from the table of settings: the runtime's Config and a part of the docs.
+"""Generates the runtime's Config and a part of the docs from the table of settings.
 
-`make settings` runs it after a change of tfring/runtime/settings. A test compares the files with
+`make settings` runs it after a change to tfring/runtime/settings. A test compares the files with
 the table.
 """
 
@@ -67,7 +67,7 @@ void VisitSettings(Config* config, const Visit& visit) {{
 
 
 def page(text: str) -> str:
-    """Returns the page of the docs with the tables in the place of those that it has."""
+    """Returns the page of the docs with its tables replaced."""
     before, rest = text.split(_BEGIN)
     after = rest.split(_END)[1]
     return before + _BEGIN + "\n".join(_tables()) + _END + after

@@ -1,6 +1,6 @@
 """side_by_side.py LOG COMMAND... -- COMMAND...: runs two commands at the same time.
 
-Shows the output of the second one as it comes, then that of the first one, which LOG has meanwhile.
+Shows the output of the second one as it comes, then that of the first one, kept in LOG.
 The exit status is 0 if both end with 0.
 """
 

@@ -1,1 +1,1 @@
-"""Elastic jobs under faults, without TensorFlow: what they lose, and how long they take to recover."""
+"""Elastic jobs under faults, without TensorFlow: losses, and times to recover."""

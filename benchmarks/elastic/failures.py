@@ -1,7 +1,7 @@
 """Measures the failure table of elastic jobs: the cost of each kind of fault.
 
-Run as ``python -m benchmarks.elastic.failures --kills 500``; ``--rows`` selects other rows, or all of
-them. No TensorFlow and no mpirun are needed: each row is a job of 2 to 4 ranks on this machine.
+Run as ``python -m benchmarks.elastic.failures --kills 500``; ``--rows`` selects other rows or all.
+No TensorFlow and no mpirun are needed: each row is a job of 2 to 4 ranks on this machine.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-# The phase of a step. "sync" is all that happens between two generations in `State.restore` and `sync`.
+# The phases of a step. "sync" is all of `State.restore` and `sync` between two generations.
 STEP_PHASES = (
     "submit",
     "negotiating",
@@ -84,7 +84,7 @@ class FaultFile:
 
     @property
     def stop(self) -> bool:
-        """Tells the training to end."""
+        """Whether the training is to end."""
         return self._map[0] != 0
 
     @stop.setter
@@ -110,7 +110,7 @@ class Victim:
         return fault.phase if fault else "none"
 
     def reach(self, phase: str, length: float = 1.0) -> None:
-        """Called when this process enters a phase: carries out its fault, at once or after the delay.
+        """Called when this process enters a phase: carries out its fault, after the delay if any.
 
         Args:
             phase: The phase.

@@ -170,7 +170,7 @@ class Job:
         return [worker for worker, one in list(self._processes.items()) if one.poll() is None]
 
     def members(self) -> list[int]:
-        """The workers of the last generation, in the order of their ranks."""
+        """The workers of the last generation, in rank order."""
         return [one.worker for one in self.service.record.members]
 
     def read(self) -> None:

@@ -1,1 +1,1 @@
-"""The executor alone, beside raw MPI and other builds of itself."""
+"""The executor alone, compared with raw MPI and other builds of itself."""

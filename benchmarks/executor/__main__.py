@@ -1,11 +1,11 @@
-"""Float32 allreduce by the executor alone, without TensorFlow, beside raw MPI.
+"""Float32 allreduce by the executor alone, without TensorFlow, compared with raw MPI.
 
     python -m benchmarks.executor --ranks 2 --program now=build/benchmarks/executor/... --mpi
 
-The programs and raw MPI take turns, a process each turn, so that a machine whose speed changes is
-as fast for one as for the other. A row gives the median time in microseconds of the slowest rank,
-and in brackets its ratio to all ranks copying, measured between the allreduces of one process, and
-the time that 99 of 100 rounds stay below.
+The programs and raw MPI take turns, one process per turn, so that a change of the machine's speed
+affects all alike. A row gives the median time in microseconds of the slowest rank, in brackets its
+ratio to a copy on all ranks, measured between the allreduces of one process, and the 99th
+percentile.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ DEFAULT = "tfring=build/benchmarks/executor/tfring_executor_benchmark"
 
 
 def rounds_for(size: int) -> int:
-    """Returns how many rounds a process runs."""
+    """Returns the number of rounds of a process."""
     return 300 if size <= 64 << 10 else 60 if size <= 4 << 20 else 9
 
 
 def commands(arguments: argparse.Namespace, size: int) -> dict[str, list[str]]:
-    """Returns what takes turns, by name."""
+    """Returns the commands that take turns, by name."""
     ranks, rounds = str(arguments.ranks), str(rounds_for(size))
     found = {}
     for program in arguments.program or [DEFAULT]:
@@ -54,7 +54,7 @@ def commands(arguments: argparse.Namespace, size: int) -> dict[str, list[str]]:
 
 
 def times_of(command: list[str]) -> list[tuple[int, int]]:
-    """Returns what a process printed: pairs of nanoseconds."""
+    """Returns the output of a process: pairs of nanoseconds."""
     more = {"OMPI_MCA_mpi_yield_when_idle": "1"} if "--oversubscribe" in command else {}
     if command[0].endswith("mpiexec"):
         libraries = Path(command[0]).parent.with_name("lib")

@@ -1,7 +1,7 @@
 """One rank of a raw MPI allreduce: ``mpirun -np N python raw_mpi.py BYTES ROUNDS``.
 
 Rank 0 prints a line "allreduce_ns copy_ns" for each round, as tfring_executor_benchmark does: each
-the time from the last rank's beginning to the last one's end.
+the time from the last begin of a rank to the last end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main() -> None:
     comm = MPI.COMM_WORLD
     sent = np.full(size // 4, comm.rank + 1, np.float32)
     received = np.empty_like(sent)
-    # By round and by what was called: begin and end, on the clock that the ranks of a host share.
+    # By round and call: begin and end, on the clock that the ranks of a host share.
     stamps = np.zeros((rounds + WARMUP, 2, 2), np.int64)
     for stamp in stamps:
         for what, call in enumerate(

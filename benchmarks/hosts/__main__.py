@@ -1,11 +1,11 @@
-"""Float32 allreduce by the executor alone over hosts that are network namespaces. Needs root.
+"""Float32 allreduce by the executor alone between network namespaces as hosts. Needs root.
 
     python -m benchmarks.hosts --hosts 2 --per-host 4 --rate 1gbit --bytes 67108864
 
-What is tried takes turns, a process for each. A row gives the median time in milliseconds of the
-slowest rank; what part of the goodput of raw TCP, measured at the same time between the same hosts,
-the bytes are worth that a host has to send at least, 2 (H-1)/H of the size; and what it did send,
-with all headers, as a multiple of that.
+The settings take turns, one process each. A row gives the median time in milliseconds of the
+slowest rank; the share of raw TCP's goodput, measured at the same time between the same hosts,
+for the least bytes that a host has to send, 2 (H-1)/H of the size; and the bytes that it sent,
+with all headers, as a multiple of those.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WARMUP = 5  # rounds that the program does not print
 
 
 def _native(settings: str) -> list[str]:
-    """Returns "NAME=VALUE,..." as the runtime takes it."""
+    """Returns the settings of "NAME=VALUE,..." as the runtime takes them."""
     texts = dict(setting.split("=", 1) for setting in settings.split(",") if setting)
     return [f"{name}={value}" for name, value in native_values(texts).items()]
 
@@ -77,7 +77,7 @@ def main() -> int:
 def rows(
     made: Network, host_of: list[int], size: int, arguments: argparse.Namespace
 ) -> list[dict[str, object]]:
-    """Returns a row for each setting that is tried with one size."""
+    """Returns a row for each setting with one size."""
     times: dict[str, list[float]] = defaultdict(list)
     sent: dict[str, list[float]] = defaultdict(list)
     goodputs = []

@@ -1,8 +1,8 @@
-"""Hosts whose network takes its time: namespaces joined by a program that holds packets back.
+"""Hosts with a slow network: namespaces joined by a program that delays packets.
 
 Each namespace has a TUN device. The program (this file, with a delay and the devices' descriptors)
-reads the packets that leave through one and writes them to the one that they are addressed to, a
-fixed time later. No kernel module is needed for that, and the pace of the processor vanishes beside
+reads the packets that leave through one device and writes them to the device of their address, a
+fixed time later. This needs no kernel module, and the processor's speed does not matter beside
 a long delay.
 """
 
@@ -24,7 +24,7 @@ from benchmarks.hosts.network import Network, run
 _TUNSETIFF = 0x400454CA
 _TUN_WITHOUT_HEADERS = 0x1001  # IFF_TUN | IFF_NO_PI
 _LAST_BYTE_OF_DESTINATION = 19  # in the header of IPv4
-_QUEUE = "10000"  # packets that wait to be read; the kernel drops what comes then
+_QUEUE = "10000"  # packets that wait to be read; the kernel drops more
 
 
 class DelayedNetwork(Network):
@@ -36,7 +36,7 @@ class DelayedNetwork(Network):
         self._forwarder: subprocess.Popen[bytes] | None = None
 
     def up(self) -> None:
-        """Makes the namespaces and what joins them."""
+        """Makes the namespaces and the forwarding program."""
         with contextlib.ExitStack() as ends:
             numbers = []
             for host in range(self._hosts):
@@ -56,7 +56,7 @@ class DelayedNetwork(Network):
             )
 
     def down(self) -> None:
-        """Removes what up() made, also if it did not get to its end."""
+        """Removes what up() made, even if up() failed halfway."""
         if self._forwarder is not None:
             self._forwarder.kill()
             self._forwarder.wait()

@@ -11,13 +11,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
-# Limits of connections: how many there are, and the port of the first.
+# The number of limited connections, and the port of the first.
 _FLOWS = 64
 _FIRST_PORT = 16384
 
 
 def run(*command: str) -> str:
-    """Returns what the command prints; CalledProcessError if it fails."""
+    """Returns the output of a command; CalledProcessError if it fails."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
@@ -28,7 +28,7 @@ def _enter(space: int) -> None:
 
 
 class Network:
-    """Namespaces with one link each, of which both directions are limited."""
+    """Namespaces with one link each, limited in both directions."""
 
     def __init__(self, hosts: int, rate: str, control: str, flow_rate: str = "none") -> None:
         self._prefix = f"tb{os.getpid() % 10000}"
@@ -36,7 +36,7 @@ class Network:
         self._rate = rate
         self._control = control.encode()
         self._flow_rate = flow_rate
-        self._connected = 0  # how many connections were made
+        self._connected = 0  # the number of connections so far
 
     def space(self, host: int) -> str:
         """Returns the name of a host's namespace."""
@@ -82,7 +82,7 @@ class Network:
                 self._limit_flows(space)
 
     def _limit_flows(self, space: str) -> None:
-        """Gives every connection a limit of its own, by the port at its one end or the other."""
+        """Gives each connection its own limit, by the port at either end."""
         change = ["tc", "-n", space]
         device = ["dev", "eth0"]
         run(*change, "qdisc", "add", *device, "root", "handle", "1:", "htb", "r2q", "1000")
@@ -107,7 +107,7 @@ class Network:
                 )
 
     def down(self) -> None:
-        """Removes what up() made, also if it did not get to its end."""
+        """Removes what up() made, even if up() failed halfway."""
         for host in range(self._hosts):
             for command in (
                 ["link", "del", self._outside(host)],
@@ -120,7 +120,7 @@ class Network:
 
     @contextlib.contextmanager
     def inside(self, host: int) -> Iterator[None]:
-        """What this thread opens in the context belongs to the host."""
+        """Sockets that this thread opens in the context belong to the host."""
         with open("/proc/thread-self/ns/net", "rb") as before:
             with open(f"/run/netns/{self.space(host)}", "rb") as space:
                 _enter(space.fileno())
@@ -140,14 +140,14 @@ class Network:
         with listener:
             with self.inside(other):
                 there = socket.socket()
-            for end in (listener, there):  # what is accepted has the listener's
+            for end in (listener, there):  # an accepted socket has the listener's setting
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._control)
             there.connect(listener.getsockname())
             here, _ = listener.accept()
         return here, there
 
     def bytes_sent(self) -> list[int]:
-        """Returns what each host has sent so far, with all headers."""
+        """Returns the bytes that each host has sent so far, with all headers."""
         sent = []
         for host in range(self._hosts):
             path = f"/sys/class/net/{self._outside(host)}/statistics/rx_bytes"
@@ -156,11 +156,11 @@ class Network:
         return sent
 
     def goodput(self, size: int, connections: int = 1) -> float:
-        """Returns how many bytes a second every host can send while it receives as many.
+        """Returns the bytes per second that each host can send while it receives as many.
 
         Args:
-            size: How much each host sends to the next one.
-            connections: How many share that.
+            size: The bytes that each host sends to the next one.
+            connections: The number of connections that share them.
         """
         pairs = [
             self.connect(host, (host + 1) % self._hosts)
@@ -199,10 +199,10 @@ def network(hosts: int, rate: str, control: str, flow_rate: str = "none") -> Ite
     """Makes a network for the time of the context.
 
     Args:
-        hosts: How many.
-        rate: Of each link, as tc writes it ("1gbit"); "none" for no limit.
+        hosts: The number of hosts.
+        rate: The rate of each link, as tc writes it ("1gbit"); "none" for no limit.
         control: TCP's congestion control.
-        flow_rate: Of each connection, as clouds limit them; "none" for no limit.
+        flow_rate: The rate of each connection, as clouds limit it; "none" for no limit.
     """
     made = Network(hosts, rate, control, flow_rate)
     try:
@@ -215,7 +215,7 @@ def network(hosts: int, rate: str, control: str, flow_rate: str = "none") -> Ite
 def sockets(
     made: Network, host_of: Sequence[int]
 ) -> Iterator[tuple[int, int, socket.socket, socket.socket]]:
-    """Connects all ranks of different hosts: gives both ranks of a pair, and their ends."""
+    """Connects all ranks of different hosts: gives both ranks of a pair, and their sockets."""
     for one, here in enumerate(host_of):
         for other, there in enumerate(host_of[:one]):
             if here != there:

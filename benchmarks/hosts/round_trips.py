@@ -1,10 +1,10 @@
-"""How often an allreduce crosses the network, counted by its time where that is slow. Needs root.
+"""Counts the round trips of an allreduce by its time on a slow network. Needs root.
 
     python -m benchmarks.hosts.round_trips --hosts 2 --hosts 4 --hosts 8 --delay 0.02
 
 Every packet between the hosts, which are network namespaces with one rank each, takes the delay. A
 row gives the time of the slowest rank in round trips, twice the delay: the median over the calls
-and the least, in which nothing else delays a rank.
+and the minimum, in which nothing else delays a rank.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.hosts.network import Network
 from tfring.runtime.settings.table import SETTINGS
 
 TRIED = ["unlocked:", "locked:LOCK_SCHEDULE=1"]
-WARMUP = 3  # calls; a plan is agreed on, and a lock is made
+WARMUP = 3  # calls, in which the ranks agree on a plan and lock the schedule
 RANK = """
 import json, sys, time
 import numpy as np
@@ -68,7 +68,7 @@ def start(
 def round_trips(
     made: Network, hosts: int, settings: list[str], arguments: argparse.Namespace
 ) -> list[float]:
-    """Returns how many each call took on the slowest rank, without the first calls."""
+    """Returns the round trips of each call on the slowest rank, without the first calls."""
     words = [str(arguments.bytes), str(arguments.rounds + WARMUP)]
     ranks = [start(made, host, hosts, words, settings) for host in range(hosts)]
     try:

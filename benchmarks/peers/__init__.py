@@ -1,1 +1,1 @@
-"""Collectives of PyTorch's gloo, MultiWorkerMirroredStrategy and raw MPI, beside tfring's."""
+"""Collectives of PyTorch's gloo, MultiWorkerMirroredStrategy and raw MPI, compared with tfring."""

@@ -1,16 +1,16 @@
-"""What `tfring bench` measures, beside other libraries.
+"""The measurements of `tfring bench`, compared with other libraries.
 
     mpirun -np 2 python -m benchmarks.peers --against gloo,mwms --max-bytes 1M --json out.json
 
 It takes the options of `tfring bench`. Times are in ms, medians of the slowest rank: of a
-tf.function less the same function without communication, of training steps the whole.
+tf.function minus the same function without communication; of training steps the whole time.
 
 - mpi: mpi4py on numpy arrays. Needs mpirun.
-- gloo: torch.distributed on tensors in place; of many tensors one asynchronous call each. No steps.
+- gloo: torch.distributed on tensors in place; many tensors by one asynchronous call each. No steps.
   Needs `pip install torch`.
 - mwms: MultiWorkerMirroredStrategy with RING. allreduce, allgather, models and steps.
 
-gloo and mwms have a process of their own beside each rank, which sleeps until it is its turn.
+gloo and mwms have a separate process beside each rank, which sleeps until its turn.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PEERS = ("mpi", "gloo", "mwms")
 
 
 def wanted(options: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Yields cases of tfring.bench, and what they do as the peers take it."""
+    """Yields cases of tfring.bench, with their description for the peers."""
     from tfring.bench import models
     from tfring.bench.cases import collective_case, set_case, step_case
 

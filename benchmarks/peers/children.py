@@ -1,4 +1,4 @@
-"""The processes of a peer beside the ranks, as a rank sees them."""
+"""The processes of a peer library, as a rank sees them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.peers.task import Place
 from tfring.bench.timing import Turn
 
 _ANSWER_SECONDS = 120.0
-_LINES = 8  # of what it has said when it fails
+_LINES = 8  # of its output in an error message
 
 
 class PeerError(RuntimeError):
@@ -27,8 +27,8 @@ class Child:
     """The process of a peer that belongs to this rank.
 
     Args:
-        name: Of the peer.
-        place: Of the process; where to answer is added.
+        name: The name of the peer.
+        place: The place of the process; the descriptor for answers is added.
     """
 
     def __init__(self, name: str, place: Place) -> None:
@@ -49,20 +49,20 @@ class Child:
         self._pending = b""
 
     def address(self) -> str:
-        """Returns where the process listens, as soon as it does."""
+        """Returns the address at which the process listens, once it does."""
         return str(self._answer()["address"])
 
     def join(self, addresses: Sequence[str]) -> None:
-        """Has it connect to those of the other ranks."""
+        """Connects the process to those of the other ranks."""
         self._ask({"addresses": list(addresses)})
 
     def prepare(self, spec: dict[str, Any]) -> str | None:
-        """Prepares a case; returns why it cannot, or None."""
+        """Prepares a case; returns the reason if it cannot, or None."""
         why = self._ask({"case": spec})["ok"]
         return None if why is None else str(why)
 
     def turn(self) -> Turn:
-        """Returns the turns of the case that was prepared."""
+        """Returns a function that runs a turn of the prepared case."""
 
         def turn(calls: int) -> list[float]:
             return [float(took) for took in self._ask({"calls": calls})["took"]]
@@ -109,7 +109,7 @@ class Child:
 
 
 def _environment() -> dict[str, str]:
-    """Returns the variables of such a process, which is no rank of this job."""
+    """Returns the environment of the process, which is not a rank of this job."""
     theirs = {k: v for k, v in os.environ.items() if not k.startswith(("TFRING_", "TF_CONFIG"))}
     path = os.pathsep.join(folder for folder in sys.path if folder)
     return {**theirs, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "-1"}

@@ -17,7 +17,7 @@ class Gloo:
     """torch.distributed with the backend gloo, on tensors in place.
 
     Args:
-        place: Of this process.
+        place: The place of this process.
     """
 
     def __init__(self, place: Place) -> None:
@@ -46,7 +46,7 @@ class Gloo:
         dist.barrier()
 
     def prepare(self, spec: dict[str, Any]) -> tuple[Call, Call | None]:
-        """Returns what does a case."""
+        """Returns a function that runs a case."""
         kind, dtype = spec["kind"], getattr(torch, spec["dtype"])
         if kind == "step":
             raise NotImplementedError("a training step in PyTorch is another program")

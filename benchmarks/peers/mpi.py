@@ -9,18 +9,18 @@ import numpy as np
 
 from tfring.bench.shapes import shape_of
 
-_WITHOUT_TYPE = ("float16", "bfloat16")  # MPI has no such sums
+_WITHOUT_TYPE = ("float16", "bfloat16")  # MPI cannot sum these dtypes
 
 
 def mpi_call(spec: dict[str, Any], local_step: Callable[[], object] | None) -> Any:
-    """Returns a function that does with raw MPI what a case describes.
+    """Returns a function that runs a case with raw MPI.
 
     Args:
-        spec: Of the case.
+        spec: The description of the case.
         local_step: The training step without communication.
 
     Returns:
-        The function; text if MPI cannot do it.
+        The function, or the reason as text if MPI cannot run the case.
     """
     from mpi4py import MPI
 

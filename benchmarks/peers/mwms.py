@@ -15,10 +15,10 @@ from tfring.bench.shapes import shape_of
 
 
 class MultiWorker:
-    """tf.distribute in a tf.function; the time of the same function without it is taken off.
+    """tf.distribute in a tf.function, minus the time of the same function without it.
 
     Args:
-        place: Of this process.
+        place: The place of this process.
     """
 
     def __init__(self, place: Place) -> None:
@@ -47,7 +47,7 @@ class MultiWorker:
         self._one()
 
     def prepare(self, spec: dict[str, Any]) -> tuple[Call, Call | None]:
-        """Returns what does a case."""
+        """Returns a function that runs a case."""
         kind = spec["kind"]
         if kind == "step":
             return self._step(spec["model"]), None
@@ -80,7 +80,7 @@ class MultiWorker:
         return made(lambda values: collective(doubled(values))), made(doubled)
 
     def _step(self, kind: str) -> Call:
-        """Returns a step of the same model, whose gradients the strategy averages."""
+        """Returns a step of the same model with gradients averaged by the strategy."""
         with self._strategy.scope():
             step, batch = models.step_and_batch(kind, distributed=False)
 

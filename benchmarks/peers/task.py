@@ -1,7 +1,7 @@
-"""What the programs of peers share: they run beside each rank, and it says when it is their turn.
+"""Shared by the programs of peers, which run beside each rank and wait for their turn.
 
-They have processes of their own because TensorFlow's collectives must be set up before anything
-else in a process, and change how all of it runs. Such a process reads lines of JSON from its
+They are separate processes because TensorFlow's collectives must be set up before anything
+else in a process, and change how all of it runs. A peer process reads lines of JSON from its
 standard input and answers on the descriptor ANSWERS:
 
     begins with {"address": "host:port"}, gets {"addresses": [...]} of all ranks; {"ok": null}
@@ -31,16 +31,16 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Place:
-    """Where this process is among those of the peer; what its rank gives it as JSON.
+    """The place of this process among those of the peer; its rank sends it as JSON.
 
     Attributes:
-        rank: Of the process.
-        size: Their number.
+        rank: The rank of the process.
+        size: The number of processes.
         host: The address at which the others reach this one.
         interface: The network interface of the address.
-        threads: How many threads may compute.
+        threads: The number of computing threads.
         answers: The descriptor for answers.
-        barrier: That of a SharedBarrier, if all are on one host.
+        barrier: The name of a SharedBarrier, if all are on one host.
     """
 
     rank: int
@@ -53,7 +53,7 @@ class Place:
 
 
 class Peer(Protocol):
-    """What a peer can do."""
+    """The interface of a peer."""
 
     address: str  # "host:port", at which it listens
 
@@ -61,10 +61,10 @@ class Peer(Protocol):
         """Connects the processes, whose addresses are given by rank."""
 
     def prepare(self, spec: dict[str, Any]) -> tuple[Call, Call | None]:
-        """Returns what does a case, and the same without communication if that is to be taken off.
+        """Returns a function that runs a case, and one without communication to subtract, if any.
 
         Raises:
-            NotImplementedError: It has no such thing; the message says which.
+            NotImplementedError: The peer cannot run it; the message says why.
         """
 
     def barrier(self) -> None:
@@ -72,10 +72,10 @@ class Peer(Protocol):
 
 
 def serve(make: Callable[[Place], Peer]) -> None:
-    """Runs the program; ends the process when its rank ends.
+    """Runs the program of a peer; ends the process when its rank ends.
 
     Args:
-        make: Returns the peer.
+        make: Makes the peer.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     place = Place(**json.loads(sys.argv[1]))
@@ -88,7 +88,7 @@ def serve(make: Callable[[Place], Peer]) -> None:
         if place.barrier is not None:
             wait = SharedBarrier(place.barrier, place.rank, place.size).wait
         _answer(peer, wait, answers)
-    os._exit(0)  # ends without a word to the others, which end, too
+    os._exit(0)  # ends silently; the others end, too
 
 
 def _answer(peer: Peer, wait: Callable[[], None], answers: IO[str]) -> None:
@@ -113,7 +113,7 @@ def _answer(peer: Peer, wait: Callable[[], None], answers: IO[str]) -> None:
 
 
 def _turn(wait: Callable[[], None], call: Call, bare: Call | None) -> Turn:
-    """Returns a turn that times calls, less those without communication if there are such."""
+    """Returns a turn that times calls, minus those without communication if given."""
     whole = timed(wait, call)
     if bare is None:
         return whole

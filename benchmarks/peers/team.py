@@ -1,4 +1,4 @@
-"""The peers that are measured in this run, as a rank sees them."""
+"""The peers of this run, as a rank sees them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tfring.runtime.topology import rank, size
 
 
 class Team:
-    """Prepares cases for all peers; all ranks call the same.
+    """Prepares cases for all peers; all ranks make the same calls.
 
     Args:
-        names: Of the peers.
+        names: The names of the peers.
         sync: The ranks.
 
     Raises:
-        PeerError: A process of one has failed.
+        PeerError: A process of a peer failed.
     """
 
     def __init__(self, names: Sequence[str], sync: Sync) -> None:
@@ -48,11 +48,11 @@ class Team:
     def prepare(
         self, spec: dict[str, Any], local_step: Callable[[], object]
     ) -> tuple[dict[str, Turn], list[str]]:
-        """Returns the turns of those peers that can do a case, and why others cannot.
+        """Returns the turns of the peers that can run a case, and why the others cannot.
 
         Args:
-            spec: Of the case.
-            local_step: For a training step the step without communication.
+            spec: The description of the case.
+            local_step: For a training step, the step without communication.
         """
         turns: dict[str, Turn] = {}
         reasons: dict[str, str | None] = {}

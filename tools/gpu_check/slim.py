@@ -1,6 +1,6 @@
 """Overwrites the kernels of a CUDA library for other GPUs with zeros: `slim.py LIBRARY 90`.
 
-What is left of the kernels is machine code for sm_90. The file keeps its size and its addresses,
+The remaining kernels are machine code for sm_90. The file keeps its size and its addresses,
 and compresses to a fraction. Kernels lie in "fat binaries" in the sections .nv_fatbin and
 __nv_relfatbin: a header of 16 bytes, then entries, each with a header that has its kind and its
 architecture.
@@ -20,7 +20,7 @@ Buffer = bytearray | mmap.mmap
 
 
 def sections(library: str) -> list[tuple[int, int]]:
-    """The places of the sections in the file: where they begin and end."""
+    """The begin and end of the sections in the file."""
     table = subprocess.check_output(["readelf", "-SW", library], text=True)
     found = []
     for line in table.splitlines():
@@ -32,7 +32,7 @@ def sections(library: str) -> list[tuple[int, int]]:
 
 
 def slim(data: Buffer, begin: int, end: int, architecture: int) -> int:
-    """Slims what lies between two places. Returns how many bytes it has overwritten."""
+    """Slims the bytes between two offsets. Returns the number of bytes overwritten."""
     gone = 0
     at = begin
     while at + 16 <= end:

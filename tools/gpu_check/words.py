@@ -1,4 +1,4 @@
-"""What the lines of gpu_check.py say, as a table in plain words."""
+"""Turns the lines of gpu_check.py into a table in plain words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 Line = dict[str, Any]
 
-# The aims: of the pack kernels, and of the runtime's allreduce over NCCL's own.
+# The goals of the pack kernels, and of the runtime's allreduce relative to NCCL's own.
 PACK_SHARE = 0.85
 OVER_US = 10.0
 OVER_SHARE = 0.03
@@ -49,7 +49,7 @@ def _kinds(line: Line) -> str:
 
 
 def _over(line: Line) -> str:
-    """Where the runtime adds more than it should to NCCL's own call."""
+    """The sizes at which the runtime adds more to NCCL's own call than its goal."""
     sizes = [int(key.removeprefix("over_us_")) for key in line if key.startswith("over_us_")]
     parts = []
     missed = 0
@@ -62,7 +62,7 @@ def _over(line: Line) -> str:
 
 
 def _launch(line: Line) -> str:
-    """What an allreduce of 4 KiB costs the host, and how often the device gets one."""
+    """The host time of an allreduce of 4 KiB, and the interval between two on the device."""
     parts = [
         f"{name} {line[f'{key}_host_us_4096']:.1f} and {line[f'{key}_us_4096']:.1f} us"
         for key, name in (
@@ -75,7 +75,7 @@ def _launch(line: Line) -> str:
 
 
 def _overlap(line: Line) -> str:
-    """How much of the shorter one, work or exchange, the other hides."""
+    """The overlap of work and exchange, relative to the shorter one."""
     spin, exchange, both = (line[f"{name}_ms"] for name in ("spin", "exchange", "both"))
     hidden = (spin + exchange - both) / min(spin, exchange)
     return (
@@ -110,7 +110,7 @@ def _all_fields(line: Line) -> str:
     return "; ".join([*where, *found])
 
 
-# By step, what a line says on a GPU, and on the fake, where no time means anything.
+# The words of each step on a GPU, and on the fake, where times mean nothing.
 IN_WORDS: dict[str, tuple[Callable[[Line], str], Callable[[Line], str] | None]] = {
     "facts": (_facts, _facts),
     "doctor": (*[lambda line: "; ".join(line["lines"]) + "; nothing is wrong"] * 2,),
@@ -132,7 +132,7 @@ IN_WORDS: dict[str, tuple[Callable[[Line], str], Callable[[Line], str] | None]] 
 
 
 def words_of(line: Line) -> str:
-    """Says what one line says."""
+    """Puts one line into words."""
     if "skipped" in line:
         return f"{line['skipped']}"
     if not line["ok"]:
@@ -144,7 +144,7 @@ def words_of(line: Line) -> str:
 
 
 def table(lines: list[Line], unstarted: list[str], advice: str) -> str:
-    """All lines, and a last one with the sums, the steps for which no time was left, and advice."""
+    """All lines, and a last one with the counts, the steps without time left, and advice."""
     rows = []
     for line in lines:
         result = "skipped" if "skipped" in line else "ok" if line["ok"] else "FAILED"

@@ -1,4 +1,4 @@
-"""Installs wheels of dist/wheels beside each TensorFlow, without a compiler, and runs them.
+"""Installs the wheels of dist/wheels with each TensorFlow, without a compiler, and tests them.
 
 For each minor version: a new environment, `pip install`, `tfring doctor`, examples/keras_fit.py on
 two ranks, the same with Keras 2, tests on two ranks, and those of Keras 3 also with the oldest that
@@ -26,8 +26,8 @@ import tensorflows
 
 ROOT = make_wheels.ROOT
 FOLDER = make_wheels.FOLDER / "check"
-LIMIT_SECONDS = 1800  # of one command
-# For the versions of TensorFlow, so that each Python has its turn; else the newest that is there.
+LIMIT_SECONDS = 1800  # for one command
+# Each Python gets some version of TensorFlow; the other versions get the newest Python.
 PYTHONS = {"2.16": "3.10", "2.17": "3.11", "2.18": "3.12", "2.19": "3.11", "2.20": "3.12"}
 TEST_TOOLS = ("pytest>=8", "scikit-learn>=1.4")
 # On two ranks: the collective matrix, tapes, jit_compile=True, fit, Horovod's interface for TF1.
@@ -48,17 +48,17 @@ PIP = ("-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version
 
 
 class Environment:
-    """A virtual environment, whose programs are all that PATH has: no compiler."""
+    """A virtual environment; PATH has only its programs, no compiler."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.log: list[str] = []
 
     def run(self, program: str, *arguments: str, **variables: str) -> str:
-        """Runs a program of the environment; returns what it printed.
+        """Runs a program of the environment; returns its output.
 
         Raises:
-            CheckError: it has failed.
+            CheckError: it failed.
         """
         kept = ("HOME", "TMPDIR", "LANG")
         env = {name: os.environ[name] for name in kept if name in os.environ}
@@ -89,7 +89,7 @@ class Environment:
 
 
 class CheckError(Exception):
-    """Something does not work with a wheel."""
+    """A check of a wheel failed."""
 
 
 def main() -> int:
@@ -100,7 +100,7 @@ def main() -> int:
     args = parser.parse_args()
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    for name in ("tests", "examples", "tools/wheels", "pyproject.toml"):  # without tfring/ beside
+    for name in ("tests", "examples", "tools/wheels", "pyproject.toml"):  # a folder without tfring/
         source, copied = ROOT / name, FOLDER / "checkout" / name
         copied.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(source, copied) if source.is_dir() else shutil.copy(source, copied)
@@ -121,7 +121,7 @@ def main() -> int:
 def check_minor(
     minor: str, row: dict[str, Any], keras: Sequence[str], tests: Sequence[str]
 ) -> None:
-    """Does all that is done with one minor version; leaves what it finds out in `row`."""
+    """Runs all checks of one minor version; writes the results into `row`."""
     wheel, python = choose_wheel(minor)
     row |= {"Python": python, "wheel": f"{wheel.stat().st_size / 1e6:.2f} MB"}
     folder = FOLDER / "venv"
@@ -146,7 +146,7 @@ def check_minor(
 
 
 def choose_wheel(minor: str) -> tuple[Path, str]:
-    """Returns the wheel for a minor version, and for which Python it is."""
+    """Returns the wheel for a minor version, and its Python version."""
     by_python = {}
     for wheel in make_wheels.WHEELS.glob("*.whl"):
         digits = re.search(r"-cp3(\d+)-", wheel.name)
@@ -162,7 +162,7 @@ def choose_wheel(minor: str) -> tuple[Path, str]:
 
 
 def install(environment: Environment, minor: str, wheel: Path, row: dict[str, Any]) -> None:
-    """As users do it, in one line, but for what the tests need."""
+    """Installs the wheel as users do, in one command, and then the needs of the tests."""
     wanted = tensorflows.requirement(minor)
     environment.run("python", *PIP, str(wheel), wanted, *TEST_TOOLS)
     asked = "import keras, tensorflow as tf; print(tf.__version__, keras.__version__)"
@@ -173,12 +173,12 @@ def install(environment: Environment, minor: str, wheel: Path, row: dict[str, An
 
 
 def is_candidate(row: dict[str, Any]) -> bool:
-    """Tells whether this TensorFlow is not released: it has no Keras 2, and a Keras of its own."""
+    """Whether this TensorFlow is a release candidate: it has no Keras 2, and its own Keras."""
     return "rc" in row["TensorFlow"]
 
 
 def ask_doctor(environment: Environment, minor: str, row: dict[str, Any]) -> None:
-    """`tfring doctor` finds the libraries of this TensorFlow, and nothing wrong."""
+    """Checks that `tfring doctor` finds the libraries of this TensorFlow and no problem."""
     printed = environment.run("tfring", "doctor")
     if f"load; built for TensorFlow {minor}." not in printed:
         raise CheckError(f"doctor does not say that the ops of {minor} load:\n{printed}")
@@ -189,7 +189,7 @@ def ask_doctor(environment: Environment, minor: str, row: dict[str, Any]) -> Non
 
 
 def fit(environment: Environment, row: dict[str, Any], name: str, *program: str, **v: str) -> None:
-    """A model learns on two ranks, and both have the same weights."""
+    """Checks that a model learns on two ranks, and that both have the same weights."""
     printed = environment.on_two_ranks(*program, **v)
     found = re.search(r"test accuracy ([\d.]+), .* weights (\w+) (\w+) \(all equal\)", printed)
     if found is None or float(found[1]) < 0.95 or found[2] != found[3]:
@@ -199,7 +199,7 @@ def fit(environment: Environment, row: dict[str, Any], name: str, *program: str,
 
 
 def fit_keras2(environment: Environment, minor: str, row: dict[str, Any]) -> None:
-    """The same where tf.keras is Keras 2."""
+    """The same with Keras 2 as tf.keras."""
     program = str(FOLDER / "checkout" / "tools" / "wheels" / "keras2_fit.py")
     fit(environment, row, "keras2_fit", program, TF_USE_LEGACY_KERAS="1")
 
@@ -216,7 +216,7 @@ def oldest_keras(environment: Environment) -> str:
 def run_with_keras(
     environment: Environment, row: dict[str, Any], versions: Sequence[str], tests: Sequence[str]
 ) -> None:
-    """Runs the tests of Keras 3 with other versions of it, the last of which stays installed."""
+    """Runs the tests of Keras 3 with other versions of it; the last one stays installed."""
     errors = []
     for version in versions:
         name = f"passed, Keras {version}"

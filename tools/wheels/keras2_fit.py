@@ -1,4 +1,4 @@
-"""Trains examples/keras_fit.py's classifier with Keras 2, as tf.keras gives it where that is set.
+"""Trains examples/keras_fit.py's classifier with Keras 2 as tf.keras.
 
 TF_USE_LEGACY_KERAS=1 tfring run -np 2 python tools/wheels/keras2_fit.py
 """

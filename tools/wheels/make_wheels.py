@@ -1,9 +1,9 @@
 """Builds one wheel for each Python, with an op library for each minor version of TensorFlow.
 
-Everything lies in build-wheels/ and is built again only if its sources have changed:
+All files are in build-wheels/ and are rebuilt only if their sources changed:
 
     tensorflow/2.18/    headers and libraries of that version, from its own package
-    runtime/, ops-2.18/ what CMake builds; lib/ has the libraries, as they are in the wheel
+    runtime/, ops-2.18/ CMake builds; lib/ has the libraries as in the wheel
     python-3.11/        the binding for that Python, and its wheel before auditwheel
 
 The wheels go to dist/wheels/. `make wheels MINORS="2.18 2.21" PYTHONS=3.11` builds less.
@@ -28,11 +28,11 @@ LIBRARIES = FOLDER / "lib"
 RUNTIME = LIBRARIES / "libtfring_runtime.so"
 WHEELS = ROOT / "dist" / "wheels"
 BUDGET = 6_000_000  # bytes of a wheel
-PLATFORM = "manylinux_2_34"  # where Debian 12 builds them; a newer system's need a newer one
-# Without symbols that only a debugger reads.
+PLATFORM = "manylinux_2_34"  # if built on Debian 12; wheels built on a newer system need a newer glibc
+# Strips debug symbols.
 STRIPPED = ("-DCMAKE_SHARED_LINKER_FLAGS=-s", "-DCMAKE_MODULE_LINKER_FLAGS=-s")
 OPTIONS = ("-DCMAKE_BUILD_TYPE=Release", *STRIPPED)
-# So that the wheels run where GCC 11's libstdc++ is, too (tools/wheels/older_wait.cc).
+# So that the wheels also run with GCC 11's libstdc++ (tools/wheels/older_wait.cc).
 OLDER = "-DTFRING_OLDER_LIBSTDCXX=ON"
 BUILD_TOOLS = ("pip>=23.1", "setuptools>=77", "wheel", "pybind11>=2.13")
 
@@ -85,7 +85,7 @@ def build_ops(minor: str, jobs: str) -> None:
 
 
 def cmake(name: str, options: Sequence[str], jobs: str) -> None:
-    """Configures and builds in a folder of its own."""
+    """Configures and builds in a separate folder."""
     build = FOLDER / name
     print(f"== {name}", flush=True)
     own = [*OPTIONS, OLDER, f"-DPython_EXECUTABLE={sys.executable}"]
@@ -125,9 +125,9 @@ def build_wheel(version: str, jobs: str) -> Path | None:
 
 
 def tagged(wheel: Path, log: Path) -> Path:
-    """Lets auditwheel find the platforms on which a wheel runs; adds no library to it.
+    """Lets auditwheel find the platforms of a wheel; adds no library to it.
 
-    TensorFlow brings the libraries that are excluded; which ones are there is checked at import.
+    TensorFlow brings the excluded libraries; tfring checks them at import.
     """
     before = set(WHEELS.glob("*.whl"))
     repair = [sys.executable, "-m", "auditwheel", "repair", "--exclude", "libtensorflow_*"]
@@ -137,7 +137,7 @@ def tagged(wheel: Path, log: Path) -> Path:
 
 
 def check(wheels: Sequence[Path]) -> int:
-    """Says what is wrong with the wheels; returns the exit status."""
+    """Prints what is wrong with the wheels; returns the exit status."""
     large = [wheel for wheel in wheels if wheel.stat().st_size > BUDGET]
     for wheel in large:
         print(f"{wheel.name} has {wheel.stat().st_size} bytes, and a wheel may have {BUDGET}")
@@ -150,7 +150,7 @@ def check(wheels: Sequence[Path]) -> int:
 
 
 def logged(command: Sequence[str], log: Path, environment: dict[str, str] | None = None) -> None:
-    """Runs a command; shows the end of what it printed if it fails."""
+    """Runs a command; shows the end of its output if it fails."""
     done = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

@@ -19,7 +19,7 @@ _QUESTION = (
 def find(version: str) -> str | None:
     """Returns a Python of a version that has its headers and can make environments, or None.
 
-    Looks at the one that runs this, in PATH and at the versions of pyenv.
+    Looks at the running Python, in PATH and at the versions of pyenv.
     """
     own = [sys.executable] if sys.version_info[:2] == _numbers(version) else []
     in_path = shutil.which(f"python{version}")

@@ -1,4 +1,4 @@
-"""The minor versions of TensorFlow that a wheel serves, and what to build each library against."""
+"""The minor versions of TensorFlow that a wheel supports, and their headers and libraries."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import zipfile
 from pathlib import Path
 
 MINORS = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21", "2.22")
-# Its wheel has the headers of XLA's FFI that those of 2.18 and 2.19 lack: docs/adr/0002.
+# Its wheel has the headers of XLA's FFI, which the wheels of 2.18 and 2.19 lack: docs/adr/0002.
 XLA_HEADERS_OF = "2.20"
 _LINKED = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
 
 
 def unpacked(minor: str, folder: Path) -> Path:
-    """Returns a folder with headers and libraries of a minor version; downloads them at first.
+    """Returns a folder with headers and libraries of a minor version; downloads them the first time.
 
-    Where the Python that runs this has that version installed, that one is taken.
+    Takes the version that the running Python has installed, if it is this one.
     """
     own = _installed(minor)
     if own is not None:
         return own
     wanted = folder / minor
-    if not wanted.exists() or is_candidate(wanted):  # its release may be there by now
+    if not wanted.exists() or is_candidate(wanted):  # it may be released by now
         part = folder / f"{minor}.part"
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        # Any Python that all of these versions have a wheel for: nothing of it is run.
+        # Any Python for which all these versions have a wheel; no code of the wheel runs.
         kind = ["--only-binary=:all:", "--python-version=3.11", "--no-cache-dir"]
         subprocess.check_call([*pip, *kind, f"--dest={part}", requirement(minor)])
         (wheel,) = part.glob("*.whl")
@@ -43,12 +43,12 @@ def unpacked(minor: str, folder: Path) -> Path:
 
 
 def requirement(minor: str) -> str:
-    """Returns what pip is asked for: a release candidate where there is no release."""
+    """Returns the requirement for pip: a release candidate if there is no release."""
     return f"tensorflow-cpu~={minor}.0.dev0"
 
 
 def is_candidate(folder: Path) -> bool:
-    """Tells whether a folder holds the headers of a release candidate."""
+    """Whether a folder holds the headers of a release candidate."""
     return any(folder.glob("tensorflow_cpu-*rc*.dist-info"))
 
 

@@ -1,7 +1,7 @@
 """The step `jax_pair` of `make gpu-check`: `python pair.py LIBRARY DRIVER NCCL`.
 
-Two ranks sum buckets in a function that JAX compiles. The custom calls are those of tfring, a start
-and a done per bucket; LIBRARY (handlers.cc) has them without TensorFlow. Prints a line of JSON.
+Two ranks sum buckets in a function that JAX compiles, with tfring's custom calls: a start
+and a done per bucket. LIBRARY (handlers.cc) has them without TensorFlow. Prints a line of JSON.
 
 With GPU_CHECK_FAKE=1 DRIVER and NCCL are the fakes, and JAX's kernels compute nothing.
 """
@@ -18,7 +18,7 @@ import sys
 import traceback
 from typing import Any
 
-# The numbers of ops/runtime/base/types.h.
+# The values of ops/runtime/base/types.h.
 ALLREDUCE, FLOAT32, SUM = 0, 11, 1
 COMPUTES = os.environ.get("GPU_CHECK_FAKE") != "1"
 BUCKETS = 4
@@ -26,7 +26,7 @@ STEPS = 3
 
 
 def fork() -> tuple[int, list[int]]:
-    """Starts rank 1. Returns this process's rank, and its sockets to the other one."""
+    """Forks rank 1. Returns this process's rank, and its sockets to the other one."""
     pairs = [socket.socketpair() for _ in range(2)]
     rank = 0 if os.fork() else 1
     for pair in pairs:
@@ -50,7 +50,7 @@ class Library:
         assert said == "Ok", said
 
     def register(self, target: str) -> None:
-        """Tells JAX what runs a custom call."""
+        """Registers the handler of a custom call with JAX."""
         import jax
 
         handler = self._library.tfring_handler(target.encode(), b"CUDA")
@@ -64,7 +64,7 @@ class Library:
 
 
 def call(target: str, tensor: Any, chain: Any, attributes: dict[str, Any]) -> Any:
-    """One custom call of a tensor and the chain; its results lie where these do."""
+    """One custom call of a tensor and the chain; its results use their buffers."""
     import jax
 
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (tensor, chain)]
@@ -87,7 +87,7 @@ def attributes_of(bucket: int) -> dict[str, Any]:
 
 
 def step(gradients: list[Any], chain: Any) -> list[Any]:
-    """The sums of all gradients over the ranks: all are started before the first is waited for."""
+    """The sums of all gradients over the ranks: starts all before it waits for the first."""
     import numpy as np
 
     started, sums = [], []
@@ -103,7 +103,7 @@ def step(gradients: list[Any], chain: Any) -> list[Any]:
 
 
 def check(rank: int) -> dict[str, Any]:
-    """Checks values, the order of the calls, and that a wrong call is an error and no more."""
+    """Checks values, the order of the calls, and that a wrong call only causes an error."""
     import jax
     import numpy as np
 
@@ -136,8 +136,8 @@ def check(rank: int) -> dict[str, Any]:
 
 
 def run(library: str, driver: str, nccl: str, rank: int, sockets: list[int]) -> dict[str, Any]:
-    """The line of this rank."""
-    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # both ranks may share the GPU
+    """Runs the checks; returns the line of this rank."""
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # so that both ranks can share the GPU
     os.environ["JAX_PLATFORMS"] = "cuda"
     try:
         if not COMPUTES:  # JAX looks for the files of a real driver

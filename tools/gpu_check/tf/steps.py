@@ -1,7 +1,7 @@
 """Steps of `make gpu-check` with TensorFlow: `python steps.py MODE:STEP...` on both ranks of a job.
 
-Rank 0 prints a line of JSON per step when all ranks have done it, and a rank that fails one with
-the error, and ends. tools/gpu_check.py starts the job and says what is to be run.
+Rank 0 prints a line of JSON per step when all ranks have finished it. A rank that fails a step
+prints a line with the error, and ends. tools/gpu_check.py starts the job and selects the steps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import traceback
 from typing import Any
 
-# By function, the module of this folder that has it; names of steps begin with those of functions.
+# The module of each function; names of steps begin with those of functions.
 MODULES = {
     "tf_import": "values",
     "tf_values": "values",
@@ -25,7 +25,7 @@ MODULES = {
     "tf_keras_default": "training",
     "tf_equivalence": "training",
 }
-# What a mode sets before `init`.
+# The variables that a mode sets before `init`.
 SETTINGS = {
     "nccl": {"TFRING_GPU_OPERATIONS": "nccl", "TFRING_ENABLE_ASYNC_COMPLETION": "0"},
     "early": {"TFRING_GPU_OPERATIONS": "nccl", "TFRING_ENABLE_ASYNC_COMPLETION": "1"},
@@ -34,7 +34,7 @@ SETTINGS = {
 
 
 def find_gpus() -> None:
-    """Takes a GPU per rank where there are as many."""
+    """Takes one GPU per rank if there are enough."""
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")
@@ -45,12 +45,12 @@ def find_gpus() -> None:
         )
     local_rank = int(os.environ.get("TFRING_X_LOCAL_RANK", "0"))
     tf.config.set_visible_devices(gpus[local_rank % len(gpus)], "GPU")
-    # Products of float32 in full precision, so that results can be compared.
+    # Full precision of float32 products, so that results can be compared.
     tf.config.experimental.enable_tensor_float_32_execution(False)
 
 
 def join(mode: str) -> None:
-    """Joins the job again, with the settings of this mode."""
+    """Joins the job anew, with the settings of this mode."""
     import tfring
 
     if tfring.is_initialized():
@@ -60,7 +60,7 @@ def join(mode: str) -> None:
 
 
 def run(step: str) -> dict[str, Any]:
-    """Runs one step. Returns its line when all ranks are through with it."""
+    """Runs one step. Returns its line when all ranks have finished it."""
     import tfring
 
     function = next(name for name in MODULES if step.startswith(name))
@@ -83,11 +83,11 @@ def main(steps: list[str]) -> int:
             now = mode
             line |= {**run(step), "ok": True}
         except Exception as error:
-            # What fails while a function is traced comes with the lines that led there.
+            # An error while a function is traced comes with the lines that led there.
             text = str(error).strip().rpartition(f"\n    {type(error).__name__}: ")[2]
             line["error"] = f"rank {rank}: {type(error).__name__}: {text}"[:1500]
             traceback.print_exc()
-        # A rank that fails speaks for itself: rank 0 may only know that its peer was lost.
+        # A failed rank reports its own error: rank 0 may only know that its peer was lost.
         if rank == 0 or not line["ok"]:
             print(json.dumps(line), flush=True)
         if not line["ok"]:

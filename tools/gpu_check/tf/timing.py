@@ -1,4 +1,4 @@
-"""Steps that time collectives of tensors on GPU:0. Figures of the fake mean nothing."""
+"""Steps that time collectives of tensors on GPU:0. Times on the fake mean nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import tensorflow as tf
 import tfring
 
 ROUNDS = 3 if fake_cuda.is_driver() else 50
-# Bytes of a tensor; the fake's processor adds up what a GPU would.
+# Bytes of a tensor; on the fake, the processor adds.
 SIZES = (
     [1 << 12, 1 << 16] if fake_cuda.is_driver() else [1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28]
 )
@@ -23,7 +23,7 @@ BUCKETS = 4
 
 
 def median_of(rounds: int, timed: Callable[[], float]) -> float:
-    """In microseconds, after one round that does not count."""
+    """The median in microseconds, after one round that does not count."""
     timed()
     return round(statistics.median(timed() for _ in range(rounds)) * 1e6, 1)
 
@@ -33,7 +33,7 @@ def ones(elements: int) -> Any:
 
 
 def tf_done() -> dict[str, Any]:
-    """When calls return and when results are there: eager ones, and a step of four buckets."""
+    """Times when calls return and when results are ready: eager calls, a step of four buckets."""
     x = ones(1 << 20)
     buckets = [ones(1 << 20) for _ in range(BUCKETS)]
 
@@ -69,7 +69,7 @@ def tf_done() -> dict[str, Any]:
 def tf_speed() -> dict[str, Any]:
     """Allreduces in one function, one after the other, by bytes.
 
-    Of one of them, the time until the host goes on and the time until the GPU is through.
+    For one of them, the time until the host goes on and the time until the GPU is done.
     """
     result: dict[str, Any] = {}
     repeats = 2 if fake_cuda.is_driver() else 10

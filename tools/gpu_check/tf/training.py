@@ -1,4 +1,4 @@
-"""Steps that train with Keras, and that compile with XLA."""
+"""Steps that train with Keras, and steps that compile with XLA."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tfring.training.options import ReduceOptions
 from tfring.training.reducer import GradientReducer
 
 STEPS = 6
-COMPUTES = not fake_cuda.is_driver()  # on the fake TensorFlow's own kernels do nothing
-TOLERANCE = 1e-4  # GPUs add in another order than one process does
+COMPUTES = not fake_cuda.is_driver()  # on the fake, TensorFlow's own kernels do nothing
+TOLERANCE = 1e-4  # GPUs add in a different order than one process
 
 
 def _trained(**compile_arguments: Any) -> Any:
-    """A model after two fits of a few steps."""
-    # The fake leaves a new optimizer's count of steps as it finds the memory.
+    """Trains a model by two fits of a few steps; returns it."""
+    # On the fake, a new optimizer's step count is not initialised.
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), resumed=not COMPUTES)
     model = keras_cases.build_model(1 + hvd.rank())
     model.compile(optimizer=optimizer, loss=keras_cases.loss(), **compile_arguments)
@@ -53,12 +53,12 @@ def tf_keras_fit() -> dict[str, Any]:
 
 
 def tf_keras_default() -> dict[str, Any]:
-    """Trains as Keras compiles it by itself, which is with XLA where that is possible."""
+    """Trains with Keras' default compilation, which is XLA if possible."""
     return _facts(_trained())
 
 
 def tf_xla_pair() -> dict[str, Any]:
-    """Buckets in a function that XLA compiles: all are started before the first is waited for."""
+    """Buckets in a function compiled by XLA: it starts all before it waits for the first."""
     count = 4
     reducer = GradientReducer(ReduceOptions(op=hvd.Sum, groups=count))
 
@@ -86,7 +86,7 @@ def tf_xla_pair() -> dict[str, Any]:
 
 
 def tf_equivalence() -> dict[str, Any]:
-    """Training together gives the weights that one process gets from all data, also with XLA."""
+    """Checks that training together gives the weights of one process on all data, also with XLA."""
     sgd = {"learning_rate": 0.1, "momentum": 0.9}
     alone = keras_cases.train_alone(keras.optimizers.SGD(**sgd), STEPS, 1)
     largest = 0.0

@@ -1,4 +1,4 @@
-"""Steps about where tensors are and what collectives make of them."""
+"""Steps about the devices of tensors and the results of collectives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfring.ops import library
 
 
 def tf_import() -> dict[str, Any]:
-    """A value on GPU:0, and what TensorFlow was built for."""
+    """Puts a value on GPU:0, and reports what TensorFlow was built for."""
     built = tf.sysconfig.get_build_info()
     gpus = tf.config.list_physical_devices("GPU")
     details = tf.config.experimental.get_device_details(gpus[0])
@@ -24,7 +24,7 @@ def tf_import() -> dict[str, Any]:
     tensor = gpu_cells.on_gpu(np.arange(1000, dtype=np.float32))
     assert tensor.backing_device.endswith("GPU:0"), tensor.backing_device
     np.testing.assert_array_equal(tensor.numpy(), np.arange(1000))
-    if not fake_cuda.is_driver():  # there TensorFlow's kernels compute nothing
+    if not fake_cuda.is_driver():  # on the fake, TensorFlow's kernels compute nothing
         np.testing.assert_array_equal((tensor * 2.0 + 1.0).numpy(), np.arange(1000) * 2.0 + 1.0)
     return {
         "tensorflow": tf.__version__,
@@ -37,7 +37,7 @@ def tf_import() -> dict[str, Any]:
 
 
 def tf_values() -> dict[str, Any]:
-    """Every row of the table of collectives with tensors on GPU:0, eagerly and in functions."""
+    """Checks each row of the table of collectives on tensors on GPU:0, eager and in functions."""
     compared = 0
     with matrix_cells.teams() as teams:
         for collective in COLLECTIVES:
@@ -48,7 +48,7 @@ def tf_values() -> dict[str, Any]:
 
 
 def tf_forwarding() -> dict[str, Any]:
-    """A gradient that nobody else reads is reduced where it is: no new memory, no copy."""
+    """Checks that a gradient without other readers is reduced in place: no new memory, no copy."""
     count = 20
 
     @tf.function
@@ -70,6 +70,6 @@ def tf_forwarding() -> dict[str, Any]:
         np.testing.assert_array_equal(result.numpy(), np.full(1000 + i, (i + 1) * factor))
     after = library.output_counters()
     forwarded = after["forwarded"] - before["forwarded"]
-    # TensorFlow may hold what has come from another device for a moment longer.
+    # TensorFlow may hold a copy from another device for a moment longer.
     assert forwarded >= 0.9 * count, f"{forwarded} of {count} were reduced in place"
     return {"forwarded": forwarded, "of": count}
