@@ -116,7 +116,7 @@ def write_input(path: Path, system: str, batch: int, steps: int, checkpoint: str
 
 
 def compare(one: Path, other: Path) -> None:
-    """Prints the differences of the variables of two checkpoints, relative to the largest values."""
+    """Prints how far the variables of two checkpoints differ, relative to the largest values."""
     import tensorflow as tf
 
     first, second = (tf.train.load_checkpoint(str(path)) for path in (one, other))

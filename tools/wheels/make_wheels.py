@@ -28,7 +28,7 @@ LIBRARIES = FOLDER / "lib"
 RUNTIME = LIBRARIES / "libtfring_runtime.so"
 WHEELS = ROOT / "dist" / "wheels"
 BUDGET = 6_000_000  # bytes of a wheel
-PLATFORM = "manylinux_2_34"  # if built on Debian 12; wheels built on a newer system need a newer glibc
+PLATFORM = "manylinux_2_34"  # when built on Debian 12; a newer system needs a newer platform
 # Strips debug symbols.
 STRIPPED = ("-DCMAKE_SHARED_LINKER_FLAGS=-s", "-DCMAKE_MODULE_LINKER_FLAGS=-s")
 OPTIONS = ("-DCMAKE_BUILD_TYPE=Release", *STRIPPED)

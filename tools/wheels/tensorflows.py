@@ -17,7 +17,7 @@ _LINKED = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
 
 
 def unpacked(minor: str, folder: Path) -> Path:
-    """Returns a folder with headers and libraries of a minor version; downloads them the first time.
+    """Returns a folder with headers and libraries of a minor version; downloads them once.
 
     Takes the version that the running Python has installed, if it is this one.
     """
