@@ -239,7 +239,9 @@ def test_ranks_of_a_plain_program_go_on_without_a_coordinator(tmp_path, endpoint
         if lost:
             first.kill(first.said[0]["worker"])
             assert first.finish() == 137
-            assert any("could not be reached for 12 s, and then a worker" in line for line in first.errors)
+            assert any(
+                "could not be reached for 12 s, and then a worker" in line for line in first.errors
+            )
             return
         first.ask("stop")
         assert first.finish() == 0 and second.finish() == 0
