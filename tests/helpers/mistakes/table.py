@@ -166,7 +166,7 @@ _PROGRAMS = (
     Mistake(
         "7",
         "a loop without a tape",
-        "rank 0 of 2 has applied gradients to 'sequential/dense/kernel' and other variables, and "
+        "rank 0 of 2 has applied gradients to 'sequential/dense/kernel' and other variables but "
         "reduced none: it trained its own model.",
         "or take gradients from an hvd.DistributedGradientTape",
         0,

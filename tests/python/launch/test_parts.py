@@ -129,7 +129,7 @@ def test_horovodruns_options_for_its_autotuner_set_variables_without_effect():
     "words,reason",
     [
         (["--mpi"], "mpirun"),
-        (["--cycle-time-ms", "1"], "no cycle time"),
+        (["--cycle-time-ms", "1"], "tfring sends tensors as soon as they are ready"),
         (["--thread-affinity", "1"], "no counterpart"),
     ],
 )

@@ -127,7 +127,7 @@ def test_what_cannot_be_sharded_is_refused() -> None:
         hvd.shard(tf.data.Dataset.range(4).repeat(), 1)
     with pytest.raises(ValueError, match="assert_cardinality"):
         hvd.shard(tf.data.Dataset.range(4).filter(lambda i: i > 1), 1)
-    with pytest.raises(ValueError, match=r"rows, at least one: \[2, 3\]"):
+    with pytest.raises(ValueError, match=r"rows, at least one, not \[2, 3\]"):
         hvd.shard((np.ones(2), np.ones(3)), 1)
     with pytest.raises(TypeError, match=r"list.*\(x, y\) for inputs and targets"):
         hvd.shard([np.ones(2)], 1)

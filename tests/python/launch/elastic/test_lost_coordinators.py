@@ -281,6 +281,6 @@ def test_a_coordinator_of_another_job_is_refused(tmp_path, endpoint):
         ) as other:
             assert other.process.wait(LIMIT_SECONDS) == 2
             other.finish()
-            assert any('and this is one of "other"' in line for line in other.errors)
+            assert any('this node is of the job "other"' in line for line in other.errors)
         first.process.send_signal(signal.SIGTERM)
         first.finish()
