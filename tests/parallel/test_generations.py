@@ -1,4 +1,4 @@
-"""One process in several generations, where ranks and sizes are others.
+"""One process in several generations with different ranks and sizes.
 
 Functions that were traced in one are called in the next; ranks leave one in the middle of calls.
 """
@@ -83,7 +83,7 @@ class Steps:
         self.reduce_in_set, self.pass_on = reduce_in_set, pass_on
 
     def run(self, rank, ranks):
-        """Calls what has to give right values: `ranks` of the first job are in this one."""
+        """Runs calls that must give right values: `ranks` of the first job are in this one."""
         values = [old + 1.0 for old in ranks]
         total, mean, rows, size, own = self.reduce(self.value)
         assert total.numpy().item() == sum(values)

@@ -27,7 +27,7 @@ def test_local_and_cross_ranks_fit_together(size):
     cross, crosses = gathered(topology.cross_rank(), "cr"), gathered(topology.cross_size(), "cs")
     assert all(0 <= a < b for a, b in zip(local, locals_, strict=True))
     assert all(0 <= a < b for a, b in zip(cross, crosses, strict=True))
-    # Nobody has the same place twice.
+    # No two ranks have the same place.
     assert len(set(zip(local, cross, strict=True))) == size
     assert world.is_homogeneous() == (len(set(locals_)) == 1)
 

@@ -222,7 +222,7 @@ LISTS: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
 @both
 @pytest.mark.parametrize("case", LISTS)
 def test_lists_of_other_kinds(case: str, in_graph: bool, rank: int, several: int) -> None:
-    """A rank that calls a collective which the others never call gets the error, too."""
+    """A rank whose collective the others never call gets the error, too."""
     call, usual, odd = LISTS[case]
     mine = odd if rank == several - 1 else usual
 

@@ -18,7 +18,7 @@ import tfring as hvd
 from tfring.ops import library
 from tfring.runtime._native import core
 
-# No time that is promised: a limit against hangs.
+# A limit against hangs, not a promised time.
 LIMIT_SECONDS = 60.0
 
 apart = tf.function(experimental_attributes={"_noinline": True})
@@ -211,6 +211,6 @@ def test_the_cause_comes_after_the_cancellation(several: int) -> None:
         assert step(x, "same").numpy().tolist() == [several + 1.0] * 2
         planted.armed = True
         with pytest.raises(tf.errors.OpError, match="planted"):
-            step(x, f"of.{int(planted.here)}")  # nobody else calls what the failing rank waits for
+            step(x, f"of.{int(planted.here)}")  # no other rank calls the collective that the failing rank waits for
         planted.armed = False
     assert step(x, "same").numpy().tolist() == [several + 1.0] * 2

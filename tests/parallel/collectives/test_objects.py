@@ -73,7 +73,7 @@ def test_a_session_is_not_needed_and_a_set_must_be_known() -> None:
 
 
 def make_variables(r: int) -> list[Any]:
-    """What rank r has, of every kind of dtype and variable."""
+    """The variables of rank r, of each kind and dtype."""
     return [
         tf.Variable([1.0 + r, 2.0]),
         keras.Variable(np.full([2, 3], 5 + r, "int32"), dtype="int32"),

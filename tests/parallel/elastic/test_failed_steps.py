@@ -1,4 +1,4 @@
-"""Which rank's step has failed, and on which ranks that is only an echo: what recovery asks."""
+"""Tells the rank whose step failed from the ranks that only got its error, for recovery."""
 
 from __future__ import annotations
 

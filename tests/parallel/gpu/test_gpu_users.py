@@ -1,4 +1,4 @@
-"""What users do with GPUs that they should not, or that collectives cannot run on NCCL."""
+"""Mistakes of users with GPUs, and collectives that NCCL cannot run."""
 
 from __future__ import annotations
 

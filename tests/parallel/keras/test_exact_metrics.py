@@ -127,7 +127,7 @@ def validation() -> list[tuple[Any, Any]]:
 
 
 class Seen(keras.callbacks.Callback):  # type: ignore[misc]
-    """What a callback behind the others gets."""
+    """Keeps the logs that a callback after the others gets."""
 
     def __init__(self) -> None:
         super().__init__()

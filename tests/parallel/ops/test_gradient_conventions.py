@@ -29,7 +29,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 def factor(collective: str, gradient: str) -> float:
-    """By which the gradient of the sum of all losses is multiplied."""
+    """The factor of the gradient of the sum of all losses."""
     size = hvd.size()
     horovods = {"alltoall": 1.0, "reducescatter": size, "grouped_reducescatter": size}
     return {"sum": 1.0, "mean": 1 / size, "horovod": horovods.get(collective, 1 / size)}[gradient]

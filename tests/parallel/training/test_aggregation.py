@@ -1,4 +1,4 @@
-"""Accumulation in loops of one's own, and the optimizers of TensorFlow 1."""
+"""Accumulation in custom loops, and the optimizers of TensorFlow 1."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def fails() -> Iterator[None]:
 
 
 def checked(action: str) -> Iterator[None]:
-    """Another life of the runtime, in which values are looked at, and then one as before."""
+    """Restarts the runtime with the check of values, and afterwards without it."""
     before = os.environ.get("TFRING_CHECK_VALUES")
     os.environ["TFRING_CHECK_VALUES"] = action
     hvd.shutdown()
@@ -43,7 +43,7 @@ def checked(action: str) -> Iterator[None]:
 
 
 def reports() -> list[Event]:
-    """What this rank has said of such values since init, the oldest first."""
+    """This rank's reports of NaN and Inf since init, the oldest first."""
     return events(EventType.BAD_VALUES)
 
 

@@ -38,7 +38,7 @@ import tfring.keras as hvd_keras
 from tfring.ops import library
 
 ROUNDS = int(os.environ.get("TFRING_TEST_ROUNDS", "12"))
-# From the first failure to an exception on every rank. What is promised is 2 s; in an ordinary run
+# Seconds from the first failure to an exception on each rank. The promise is 2 s; in an ordinary run
 # the ranks share their cores with others.
 LIMIT_SECONDS = 2.0 if "TFRING_TEST_ROUNDS" in os.environ else 10.0
 CTRL_C = KINDS.index("Ctrl-C")
@@ -55,7 +55,7 @@ def failure_of(step: Any, what: str) -> Exception:
 
 
 def check_told(error: Exception, failing: set[int], rank: int) -> None:
-    """A rank that did not fail by itself is told which did, and why."""
+    """Checks that a rank that did not fail itself learns which rank did, and why."""
     if rank not in failing:
         assert told_by(error) in failing, (failing, str(error))
 

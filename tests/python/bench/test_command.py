@@ -19,7 +19,7 @@ from tfring.launch.cli import main
 
 
 def row(section: str, way: str, count: int, net: float, seed: int = 1, rounds: int = 30) -> Row:
-    """A row whose bare function and copies take 1 ms, with a spread of 5 %."""
+    """A row whose bare function and copies take 1 ms each, with a spread of 5 %."""
     random = np.random.default_rng(seed + count)
     bare = random.normal(1, 0.05, rounds)
     call = bare + net * random.normal(1, 0.05, rounds)
@@ -187,7 +187,7 @@ def test_two_runs_of_the_same_differ_in_nothing(tmp_path: Path, capsys: Any) -> 
 def test_what_has_become_slower_is_found(tmp_path: Path, capsys: Any) -> None:
     second = made_result(slow=1.5, seed=2)
     assert compare(tmp_path, made_result(), second) == 0
-    # A step of 1.5 ms takes 1.75 then; what is lost in the noise stays there.
+    # A step of 1.5 ms then takes 1.75 ms; differences within the noise do not count.
     expected = ["slower", "slower", "within the spread", "slower", "slower"]
     text = capsys.readouterr().out
     assert verdicts(text) == expected
@@ -201,7 +201,7 @@ def test_what_has_become_slower_is_found(tmp_path: Path, capsys: Any) -> None:
 
 
 def test_a_machine_that_was_slower_is_no_finding(tmp_path: Path, capsys: Any) -> None:
-    """Where copying, too, takes 1.6 times as long, nobody knows what became slower."""
+    """If copying also takes 1.6 times as long, the machine may be slower, not tfring."""
     second = made_result(slow=1.5, seed=2)
     for each in second.rows:
         each.samples_ms["copy"] = [1.6] * 30

@@ -1,4 +1,4 @@
-"""`tfring bench` for real, with tiny sizes: what comes out, not how fast it was."""
+"""Real runs of `tfring bench` with tiny sizes: their output, not their speed."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def test_two_ranks_of_its_own(tmp_path: Path) -> None:
         assert set(row.samples_ms) == {"call", "bare", "copy"}
         assert all(took > 0 for each in row.samples_ms.values() for took in each)
         assert f"{row.bytes} " in done.stdout
-    # Either all of it was measured or it is said what was not.
+    # Each case was measured, or the output says why not.
     assert len(rows) == 2 or "the time limit of 1 s was reached before" in done.stderr
-    # Rank 0 alone writes, so that the table is printed as it is.
+    # Only rank 0 writes, so that the table is printed unchanged.
     assert not any(line.startswith("0| ") for line in done.stdout.splitlines())
 
 

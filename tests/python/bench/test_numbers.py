@@ -1,4 +1,4 @@
-"""What is computed from measured times, and who takes turns with whom. Nothing is timed."""
+"""The numbers computed from measured times, and the order of turns. Nothing is timed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_sizes_and_factors_are_those_of_nccl_tests() -> None:
 
 
 class Alone:
-    """A job of one rank, in which other ranks take 5 ms more."""
+    """A job of one rank; other ranks would take 5 ms more."""
 
     def barrier(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""The processes of peers: what is said when one fails, and all of it with the real ones."""
+"""The processes of peers: the message when one fails, and runs with the real libraries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_peer_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_process_of_a_peer_ends_with_its_rank(tmp_path: Path) -> None:
-    """Also where it waits for others, which never come."""
+    """Also while it waits for peers that never come."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("def set_num_threads(count): pass\n")
     (tmp_path / "torch/distributed.py").write_text(

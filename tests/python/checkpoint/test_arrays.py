@@ -63,7 +63,7 @@ def test_a_header_that_was_written_otherwise_is_parsed(
 def test_a_header_that_numpy_cannot_parse_is_no_checkpoint(
     monkeypatch: pytest.MonkeyPatch, version: int, text: str
 ) -> None:
-    """The checksums are right: somebody wrote it so."""
+    """The checksums are right: the file was written that way."""
     size = len(text).to_bytes(2 if version == 1 else 4, "little")
     header = b"\x93NUMPY" + bytes([version, 0]) + size + text.encode()
     file = io.BytesIO()

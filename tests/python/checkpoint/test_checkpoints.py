@@ -23,7 +23,7 @@ from tfring.checkpoint import (
 
 
 def state(step: int) -> dict[str, Any]:
-    """Arrays from which the step can be told."""
+    """Arrays whose values show the step."""
     return {
         "model/dense/kernel": np.full((3, 4), step, np.float32),
         "iterations": step,
@@ -52,7 +52,7 @@ def steps(checkpoints: Checkpointer) -> list[int]:
 
 
 def files(folder: Path) -> list[str]:
-    """All but those that reserve a generation."""
+    """All files but those that reserve a generation."""
     return sorted(path.name for path in folder.iterdir() if path.suffix != ".owner")
 
 
@@ -105,7 +105,7 @@ def test_a_folder_that_cannot_be_written_is_noticed_before_a_save(tmp_path: Path
 def test_a_copy_is_written_and_training_goes_on_meanwhile(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The memory of the first copy is that of all: what would need a second one is skipped."""
+    """All copies share the memory of the first: a save that would need a second one is skipped."""
     caplog.set_level("INFO", logger="tfring")
     asked, goes_on = threading.Event(), threading.Event()
 
@@ -231,7 +231,7 @@ def test_torn_and_missing_files_are_passed_over(
             latest = checkpoints.latest()
             assert latest is not None
             assert latest.step == 1
-        path.write_bytes(b"\0" * len(whole))  # as file systems leave what was not written yet
+        path.write_bytes(b"\0" * len(whole))  # as file systems show unwritten blocks
         loaded = saved(tmp_path).load()
         assert loaded is not None
         assert loaded.info == latest
@@ -247,7 +247,7 @@ def test_torn_and_missing_files_are_passed_over(
 def test_the_only_valid_one_is_never_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The storage loses what is written to it, and says that all is well."""
+    """The storage loses its writes and reports success."""
     checkpoints = saved(tmp_path, 1, keep_last=1)
     real = os.replace
 
@@ -273,7 +273,7 @@ def test_the_only_valid_one_is_never_removed(
 def test_a_file_is_on_the_disk_before_it_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A loss of power cannot be played here; the order of calls that holds against it can be."""
+    """A test cannot cut the power; it checks the order of calls that makes this safe."""
     calls: list[tuple[str, str]] = []
     real_sync, real_replace = os.fsync, os.replace
 
@@ -303,7 +303,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
 def test_what_reads_a_file_back_gets_what_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its pages are dropped from memory when they are on the disk, before it has its name."""
+    """Its pages leave memory once they are on the disk, before it gets its name."""
     calls: list[tuple[str, str]] = []
     real_sync, real_advise = os.fsync, os.posix_fadvise
 
@@ -451,14 +451,14 @@ def test_a_newer_generation_wins_and_fences(tmp_path: Path) -> None:
 
 
 def test_one_that_wakes_up_while_it_writes_wins_nothing(tmp_path: Path) -> None:
-    """A newer generation publishes, and cleans, after the first or after the last look."""
+    """A newer generation publishes and cleans up after the first or after the last check."""
     new = Checkpointer(tmp_path, asynchronous=False, keep_last=1)
     looks = 0
 
     def lease() -> bool:
         nonlocal looks
         looks += 1
-        if looks in (2, 3):  # the last look at step 100, the first one at step 101
+        if looks in (2, 3):  # the last check at step 100, the first one at step 101
             new.save(state(looks), looks, 2)
         return True
 
@@ -476,7 +476,7 @@ def test_one_that_wakes_up_while_it_writes_wins_nothing(tmp_path: Path) -> None:
 def test_an_old_one_that_publishes_all_the_same_is_not_picked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was stopped between its last look and the rename."""
+    """It was stopped between its last check and the rename."""
     old = Checkpointer(tmp_path, asynchronous=False)
     new = Checkpointer(tmp_path, asynchronous=False)
     real = os.replace
@@ -509,7 +509,7 @@ def test_without_a_lease_nothing_is_published(tmp_path: Path) -> None:
 def test_a_checkpoint_that_may_not_appear_any_more_leaves_nothing_but_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its save is asked when its arrays lie there: it may have been queued for long."""
+    """It checks once its arrays are written: it may have been queued for long."""
     checkpoints, seen = Checkpointer(tmp_path), []
 
     def may_publish() -> bool:
@@ -541,7 +541,7 @@ def test_the_same_step_again_replaces_the_first_whole(tmp_path: Path) -> None:
 def test_a_large_file_begins_its_way_to_the_disk_while_more_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk would stand still until all of it is in memory."""
+    """Otherwise the disk would be idle until all of it is in memory."""
     calls: list[tuple[int, int]] = []
     monkeypatch.setattr(folders, "_FLOW", 1000)
     monkeypatch.setattr(

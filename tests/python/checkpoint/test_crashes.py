@@ -1,4 +1,4 @@
-"""A writer that is killed at any moment leaves the last checkpoint that it had published."""
+"""A writer that is killed at any moment leaves its last published checkpoint."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COMMON = """
         open_at(place).save(state(step), step, metadata={"step": step})
 """
 
-# The child ends right before its n-th call of the operating system, for every n until it succeeds.
+# The child ends right before its n-th system call, for every n until it succeeds.
 AT_EVERY_CALL = """
     import builtins
 
@@ -105,7 +105,7 @@ AT_EVERY_CALL = """
     print("calls", last)
 """
 
-# The child says what it has published, and is killed at a random moment after it has said so.
+# The child reports what it has published, and is killed at a random moment after that.
 AT_ANY_MOMENT = """
     for seed in range(12):
         draw = random.Random(seed)
@@ -133,7 +133,7 @@ AT_ANY_MOMENT = """
 
 
 def run(folder: Path, script: str) -> str:
-    """Runs a script in a process of its own; returns what it prints."""
+    """Runs a script in its own process; returns its output."""
     command = [sys.executable, "-c", textwrap.dedent(COMMON + script), str(folder)]
     done = subprocess.run(
         command,

@@ -1,4 +1,4 @@
-"""Folders in which somebody else has put files: nothing outside is touched, and nothing hangs."""
+"""Folders with files of an attacker: nothing outside is touched, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ assert_harmless(sys.argv[1])
 
 
 def forge(folder: Path, *, file: str = f"{FORGED}.json", **changes: Any) -> None:
-    """Writes a manifest whose checksum is right; None for a key leaves it out."""
+    """Writes a manifest with a right checksum; None for a key leaves it out."""
     fields = {
         "format": 2,
         "generation": 0,
@@ -53,7 +53,7 @@ def forge(folder: Path, *, file: str = f"{FORGED}.json", **changes: Any) -> None
 def forge_arrays(
     folder: Path, entry: str = "w.npy", part: Mapping[str, Any] | None = None, **changes: Any
 ) -> None:
-    """Writes a file of one array of two float32, and a manifest that says something else."""
+    """Writes a file of one array of two float32, and a manifest that says otherwise."""
     content = io.BytesIO()
     np.lib.format.write_array(content, np.zeros(2, np.float32))
     with zipfile.ZipFile(folder / DATA, "w") as archive:
@@ -125,7 +125,7 @@ PARTS: dict[str, dict[str, Any]] = {
 
 
 def test_a_forged_one_with_nothing_wrong_is_read(tmp_path: Path) -> None:
-    """Else the next tests would show nothing."""
+    """Otherwise the next tests would show nothing."""
     forge_arrays(good(tmp_path))
     found = Checkpointer(tmp_path).load()
     assert found is not None and found.info.name == FORGED
@@ -207,7 +207,7 @@ def test_what_is_no_file_or_endless_holds_nobody_up(
 
 
 def test_a_name_alone_fences_nobody(tmp_path: Path) -> None:
-    """Only the manifest of a newer generation does, which whoever may write there can forge."""
+    """Only the manifest of a newer generation does; anyone with write access can forge that."""
     good(tmp_path)
     for name in ("g99999-s000000001", "g" + "9" * 200 + "-s" + "1" * 40):
         (tmp_path / f"{name}.json").write_text("x")

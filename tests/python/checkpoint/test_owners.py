@@ -1,4 +1,4 @@
-"""Several jobs in one folder: each generation has one owner, who alone removes what is his."""
+"""Several jobs in one folder: each generation has one owner, and only it removes its files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_two_jobs_that_begin_together_damage_nothing(tmp_path: Path) -> None:
     found = Checkpointer(tmp_path).all()
     for info in found:
         assert Checkpointer(tmp_path).load(info.name) is not None
-    # The one that has reserved last has published all, and wins.
+    # The job that reserved last has published all, and wins.
     assert [info.order for info in found][-2:] == [(1, 38), (1, 39)]
     assert len({info.metadata["job"] for info in found if info.generation == 1}) == 1
 
@@ -68,7 +68,7 @@ def test_a_generation_is_reserved_by_one(tmp_path: Path) -> None:
 
 
 def test_the_generation_of_another_is_left_alone(tmp_path: Path) -> None:
-    """Two that say the same generation themselves: what is not one's own stays."""
+    """Two jobs name the same generation: neither removes files of the other."""
     first, second = (Checkpointer(tmp_path, asynchronous=False, keep_last=1) for _ in range(2))
     first.save(state(1), 1, 5)
     before = {path.name for path in tmp_path.iterdir()}
@@ -94,7 +94,7 @@ def test_a_newer_generation_removes_what_older_ones_have_left(tmp_path: Path) ->
 
 
 def test_a_generation_can_be_reserved_on_a_full_disk(tmp_path: Path) -> None:
-    """The file of a killed writer may be what fills it, and goes when this generation writes."""
+    """The file of a killed writer may fill it; it goes when this generation writes."""
 
     class Full(LocalFolder):
         def create(self, name: str, content: bytes) -> bool:
@@ -108,7 +108,7 @@ def test_a_generation_can_be_reserved_on_a_full_disk(tmp_path: Path) -> None:
 
 
 class Lease:
-    """Of a process that is held up while it writes."""
+    """The lease of a process that is delayed while it writes."""
 
     def __init__(self) -> None:
         self.asked, self.goes_on = threading.Event(), threading.Event()
@@ -119,7 +119,7 @@ class Lease:
 
 
 def test_what_was_given_up_is_no_error_when_it_is_fenced(tmp_path: Path) -> None:
-    """A rank that does not see the folder in the next generation writes nothing any more."""
+    """A rank that does not see the folder in the next generation writes nothing more."""
     lease = Lease()
     with Checkpointer(tmp_path, lease_check=lease) as slow:
         slow.save(state(1), 1, 0)
@@ -134,7 +134,7 @@ def test_what_was_given_up_is_no_error_when_it_is_fenced(tmp_path: Path) -> None
 
 
 def test_a_storage_that_never_answers_is_an_error_after_the_timeout(tmp_path: Path) -> None:
-    """It fails nothing, and every checkpoint would be skipped without an end."""
+    """It reports no failure, so all checkpoints would be skipped for ever."""
     lease = Lease()
     checkpoints = Checkpointer(tmp_path, lease_check=lease, timeout=0.5)
     checkpoints.save(state(1), 1, 0)

@@ -1,4 +1,4 @@
-"""Checkpoints in storages that have no rename, through fsspec."""
+"""Checkpoints in storage without rename, through fsspec."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def files(url: str, **options: Any) -> list[str]:
 
 
 def check_storage(url: str, **options: Any) -> None:
-    """What holds for a folder holds here: order, the newest valid one, what is kept, owners."""
+    """Checks what holds for a folder: order, the newest valid one, kept ones, owners."""
 
     def made(**more: Any) -> Checkpointer:
         return Checkpointer(url, keep_last=2, storage_options=options, **more)

@@ -1,4 +1,4 @@
-"""Checkpoints that several processes write: shares, which are there together or not at all."""
+"""Checkpoints of several processes: all shares are there, or none."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_one_of_which_a_share_is_missing_is_none(tmp_path: Path) -> None:
 
 
 def test_what_was_not_finished_goes_when_a_newer_one_is_there(tmp_path: Path) -> None:
-    """The newest stays besides those that are kept: its shares may be under way."""
+    """The newest stays in addition to the kept ones: its shares may still be written."""
     ranks = Ranks(tmp_path, 2, keep_last=2)
     for step in (1, 2, 3, 4):
         ranks.save(step)
@@ -114,7 +114,7 @@ def test_what_was_not_finished_goes_when_a_newer_one_is_there(tmp_path: Path) ->
 
 
 def test_of_one_that_was_never_finished_nothing_is_left(tmp_path: Path) -> None:
-    """Its manifest would be read, and passed over with a warning, at every start."""
+    """Otherwise each start would read its manifest, and skip it with a warning."""
     ranks = Ranks(tmp_path, 2, keep_last=2)
     ranks.save(1)
     ranks.save(2, [0])
@@ -144,7 +144,7 @@ def test_damage_in_any_share_is_noticed(tmp_path: Path, suffix: str) -> None:
 
 
 def test_a_share_of_another_checkpoint_is_none(tmp_path: Path) -> None:
-    """As where somebody has put files together by hand."""
+    """As if a user had put files together by hand."""
     ranks = Ranks(tmp_path, 2)
     for step in (1, 2):
         ranks.save(step)

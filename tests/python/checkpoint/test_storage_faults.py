@@ -1,4 +1,4 @@
-"""A storage that fails costs a checkpoint at most: no job, and none that was there before."""
+"""Failed storage costs at most one new checkpoint: no job, and no earlier checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from tfring.checkpoint import Checkpointer, CheckpointError, CheckpointTimeoutError
 from tfring.checkpoint.shares import Share
 
-LIMIT = 60.0  # seconds of patience, never reached by a storage that works
+LIMIT = 60.0  # seconds of patience; working storage never takes as long
 CALLS = ("replace", "fsync", "unlink", "stat", "scandir", "makedirs", "fstat", "open")
 
 
@@ -34,7 +34,7 @@ def assert_newest(path: Any, step: int) -> None:
 
 
 class Fault:
-    """Fails once, at the n-th operation; or, where `when` says so, each time."""
+    """Fails once, at the n-th operation, or each time that `when` says so."""
 
     def __init__(self, code: int, n: int = 0, when: Callable[[str, Any], bool] | None = None):
         self._code, self._n, self._when = code, n, when
@@ -49,7 +49,7 @@ class Fault:
 
 
 class FaultyFile:
-    """A file whose reads and writes may fail, in the midst of what they do."""
+    """A file whose reads and writes may fail halfway."""
 
     def __init__(self, file: Any, fault: Fault, where: str) -> None:
         self._file, self._fault, self._where = file, fault, where
@@ -105,7 +105,7 @@ def break_folder(patch: pytest.MonkeyPatch, folder: Path, fault: Fault) -> None:
 
 
 def live(path: Any) -> None:
-    """One life of a job: it goes on from the newest checkpoint, and saves two."""
+    """One run of a job: it goes on from the newest checkpoint, and saves two."""
     with Checkpointer(path, keep_last=1, timeout=LIMIT) as checkpoints:
         found = checkpoints.load()
         assert found is not None
@@ -119,7 +119,7 @@ def live(path: Any) -> None:
 def test_a_fault_at_every_operation_of_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # its faults count, not its time
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # this tests faults, not time
     n, count = 0, 1
     while n < count:
         n += 1
@@ -132,7 +132,7 @@ def test_a_fault_at_every_operation_of_a_folder(
             live(folder)
         count = fault.count
         assert_newest(folder, 5)
-        # A clean-up that failed, as after the last one, is made up for by the next.
+        # The next save repeats a clean-up that failed.
         with Checkpointer(folder, keep_last=1) as after:
             after.save(state(6), 6)
         assert len(list(folder.iterdir())) == 3, n
@@ -205,7 +205,7 @@ def test_a_failing_clean_up_is_no_error(
 def test_what_cannot_be_read_now_keeps_its_arrays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its manifest is all that says which file of arrays is its."""
+    """Only its manifest names its file of arrays."""
     with Checkpointer(tmp_path) as before:
         before.save(state(3), 3)
     with monkeypatch.context() as patch:
@@ -244,7 +244,7 @@ def test_an_unreadable_newest_one_falls_back_with_a_warning(
 
 
 class Quota:
-    """A disk of so many bytes."""
+    """A disk of limited size."""
 
     def __init__(self, patch: pytest.MonkeyPatch, folder: Path, size: int) -> None:
         real = os.fsync
@@ -260,7 +260,7 @@ class Quota:
 
 @pytest.mark.parametrize("mistake", [KeyError, AttributeError])
 def test_a_mistake_in_what_reads_takes_no_older_one(tmp_path: Path, mistake: Any) -> None:
-    """And nothing is tried again."""
+    """And nothing is retried."""
     checkpoints = Checkpointer(tmp_path, asynchronous=False)
     for step in (1, 2):
         checkpoints.save(state(step), step)
@@ -278,7 +278,7 @@ def test_a_mistake_in_what_reads_takes_no_older_one(tmp_path: Path, mistake: Any
 def test_leftovers_of_a_killed_writer_never_fill_a_disk_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk for 4 checkpoints, 3 of them kept, and a writer that is killed in each life."""
+    """A disk for 4 checkpoints, 3 of them kept, and a writer that is killed in each run."""
     Quota(monkeypatch, tmp_path, 4 * 26_000)
     step = 0
     for life in range(4):
@@ -306,7 +306,7 @@ def test_a_full_disk_frees_those_that_expire_next(
 def test_a_disk_without_room_for_one_share_frees_old_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is room for 2 and the share of rank 0 of the next: rank 1 meets the limit."""
+    """There is room for 2 and the next share of rank 0: rank 1 meets the limit."""
     Quota(monkeypatch, tmp_path, 270_000)
     ranks = [Checkpointer(tmp_path, keep_last=2, timeout=0) for _ in range(2)]
     generation = ranks[0].reserve()
@@ -372,7 +372,7 @@ def test_the_newest_one_takes_the_place_of_one_that_waits_for_its_next_attempt(
 
 
 def test_what_else_fails_is_no_trouble_of_the_storage(tmp_path: Path) -> None:
-    """Else others would write the share, and nobody would hear of it."""
+    """Otherwise other ranks would write the share, and nobody would see the error."""
     failing = iter([True])
 
     def lease() -> bool:
@@ -390,7 +390,7 @@ def test_what_else_fails_is_no_trouble_of_the_storage(tmp_path: Path) -> None:
 
 
 def test_a_share_that_was_given_up_and_taken_over_is_written_again(tmp_path: Path) -> None:
-    """Else its rank would leave its share to the others for ever: nothing tries the storage."""
+    """Otherwise its rank would leave its share to the others for ever."""
     fails = [True]
 
     def lease() -> bool:
@@ -400,7 +400,7 @@ def test_a_share_that_was_given_up_and_taken_over_is_written_again(tmp_path: Pat
 
     with Checkpointer(tmp_path, lease_check=lease, timeout=0.2) as checkpoints:
         checkpoints.save(state(1), 1)
-        while checkpoints._writer._error is None:  # which nobody waits for
+        while checkpoints._writer._error is None:  # no rank waits for it
             time.sleep(0.01)
         assert "No route to host" in checkpoints.trouble
         assert checkpoints.mark_replaced(), "the others write this share"

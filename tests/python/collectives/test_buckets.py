@@ -1,4 +1,4 @@
-"""How gradients are cut into buckets: by size, by dtype, in reverse order, alike everywhere."""
+"""How gradients are cut into buckets: by size and dtype, in reverse order, equal on all ranks."""
 
 from __future__ import annotations
 

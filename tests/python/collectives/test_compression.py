@@ -1,4 +1,4 @@
-"""What the compressions send, and that they give back what they were given."""
+"""What compressions send, and that decompression gives the input back."""
 
 from __future__ import annotations
 

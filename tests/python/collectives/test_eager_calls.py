@@ -1,4 +1,4 @@
-"""How much of tfring's own Python one eager collective runs, and what of it a user sees."""
+"""How many Python calls of tfring one eager collective makes, and which of them a user sees."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def own_calls(function: Callable[[], Any]) -> list[tuple[str, str]]:
 
 def test_an_eager_allreduce_makes_25_calls_in_8_files() -> None:
     tensor = tf.ones([3])
-    hvd.allreduce(tensor)  # loads what all calls share
+    hvd.allreduce(tensor)  # loads the code that all calls share
     calls = own_calls(lambda: hvd.allreduce(tensor))
     files = {file for file, _ in calls}
     assert len(calls) <= 25 and len(files) <= 8, calls

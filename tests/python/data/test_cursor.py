@@ -21,7 +21,7 @@ MAX_RANKS = 64
 
 
 class Job:
-    """Ranks that train, fail, go back and change their number; remembers what was committed."""
+    """Ranks that train, fail, go back and change their number; keeps the committed samples."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -33,7 +33,7 @@ class Job:
         self.epochs: dict[int, list[list[int]]] = {}  # committed steps, by epoch
 
     def run(self) -> None:
-        """Some generations, each with another number of ranks; commits come at times only."""
+        """Some generations, each with a different number of ranks; only some steps commit."""
         for _ in range(self.random.randint(1, 6)):
             size = self.random.randint(1, MAX_RANKS)
             how = (self.cursor, self.cursor.order(), self.batch)
@@ -65,7 +65,7 @@ def test_every_sample_in_exactly_one_committed_step_per_epoch(quarter: int) -> N
         for epoch, steps in job.epochs.items():
             seen = [index for step in steps for index in step]
             order = Cursor(job.samples, job.cursor.seed, job.shuffle, epoch).order()
-            # In the order of the epoch, so none twice; and all, if the epoch was finished.
+            # In the order of the epoch, none twice; and all, if the epoch was finished.
             assert seen == order[: len(seen)].tolist(), f"seed {seed}, epoch {epoch}"
             wanted = job.samples - job.samples % job.batch if job.drop else job.samples
             if epoch < job.cursor.epoch:
@@ -77,7 +77,7 @@ def test_every_sample_in_exactly_one_committed_step_per_epoch(quarter: int) -> N
 
 
 def committed_by(cursors: list[DataCursor], steps: int) -> list[int]:
-    """Lets all ranks read a pass and commit so many of its steps; returns the samples."""
+    """Lets all ranks read a pass and commit some of its steps; returns the samples."""
     passes = [cursor.begin() for cursor in cursors]
     seen = []
     for step in range(min(steps, passes[0].steps)):
@@ -103,7 +103,7 @@ def test_ranks_that_come_and_go(per_rank: bool) -> None:
         saved = cursors[0].state_dict()
         for _ in range(rng.randint(1, 10)):
             kept: Counter[int] = Counter()
-            if rng.random() < 0.3:  # what was trained on and not committed is given up
+            if rng.random() < 0.3:  # samples that were trained on but not committed are given up
                 committed_by(cursors, rng.randint(0, 3))
             else:
                 epoch = cursors[0].begin().start.epoch
@@ -162,7 +162,7 @@ def test_orders_are_permutations_that_no_version_changes() -> None:
 
 
 def test_orders_are_even() -> None:
-    """Every sample comes about equally often to every place: chi-square, 81 degrees of freedom."""
+    """Each sample is equally often at each position: chi-square, 81 degrees of freedom."""
     counts = np.zeros((10, 10))
     for epoch in range(2000):
         counts[np.arange(10), permutation(10, 0, epoch)] += 1

@@ -1,4 +1,4 @@
-"""ElasticDataset and index_dataset in one process: what Keras reads, and where it goes on."""
+"""ElasticDataset and index_dataset in one process: the samples that Keras reads and resumes at."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ X = np.arange(SAMPLES, dtype=np.float32)[:, None]
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """What the logger "tfring" gets, also if something has set its level."""
+    """The records of the logger "tfring", even if its level was set."""
     with caplog.at_level(logging.WARNING, logger="tfring"):
         yield caplog
 
@@ -38,7 +38,7 @@ def dataset(rank: int = 0, size: int = 1, **more: Any) -> Any:
 
 
 class Seen(keras.Model):
-    """Notes what it is trained on."""
+    """Notes the samples that it is trained on."""
 
     def __init__(self, steps_per_execution: int = 1) -> None:
         super().__init__()
@@ -307,7 +307,7 @@ def test_index_dataset_goes_on_where_the_cursor_is() -> None:
                 assert float(w[0]) in (0, pytest.approx(max(1.0, len(cursors) / rows)))
             for cursor in cursors if len(samples) <= 12 or epoch else []:
                 cursor.commit()
-        if epoch == 0:  # what was read and not committed comes again, for two ranks
+        if epoch == 0:  # samples that were read but not committed come again, for two ranks
             for cursor in cursors:
                 cursor.load_state_dict(cursors[0].state_dict())
             del cursors[2], samples[12:]

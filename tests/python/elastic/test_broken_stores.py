@@ -1,4 +1,4 @@
-"""What breaks between workers and the coordinator, and what is no message of theirs."""
+"""Broken connections between workers and the coordinator, and invalid messages."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_watches_that_end_are_begun_again():
         link.ready()
         number = job.train([link]).generation
         for watch in (*link._watches, job.service._watch):
-            watch._on_close(watch)  # the store tells it nothing any more
+            watch._on_close(watch)  # the store sends it nothing more
             watch.fail(StoreWatchError("this client was too slow"))
         link.failed(number)
         link.stopped(number, Position(1, 1))

@@ -1,4 +1,4 @@
-"""The memory in which a host keeps commits: which one counts, whatever happens to writers."""
+"""The memory in which a host keeps commits: the right one counts even if writers are killed."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_one_writes_at_a_time(files: tuple[int, ...], memory: CommitMemory) -> N
 
 
 def test_only_these_files_are_written_to(tmp_path: Path) -> None:
-    """What starts a worker may close what it inherits, and another file gets the number."""
+    """A parent may close inherited descriptors, and a different file may get the number."""
     with (tmp_path / "other").open("w+b") as file, pytest.raises(OSError, match="another file"):
         CommitMemory([file.fileno()])
     with pytest.raises(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Commits that outlive the only rank, or the only host, that has them."""
+"""Commits that survive the loss of the only rank or host that has them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from two_hosts import inside, two_hosts
 
 pytest.importorskip("tfring.runtime._native")
 
-# Writes down each commit once it is one. Replacements wait before they call init, while told so.
+# Logs each completed commit. Replacements wait before init while a file says so.
 LOGGED = TRAINING.replace(
     "            state.commit()",
     """            state.commit()
@@ -27,7 +27,7 @@ LOGGED = TRAINING.replace(
 
 
 def committed(folder, worker):
-    """The steps of the last commit of a worker that has returned; 0: of none."""
+    """The steps of the last commit of a worker that has returned; 0 if there is none."""
     file = folder / f"commits.{worker}"
     *lines, _ = file.read_text().split("\n") if file.exists() else [""]
     return int(lines[-1]) if lines else 0
@@ -41,17 +41,17 @@ def kill(job, worker):
 
 
 def starts_with(job, members):
-    """What the first of these members said when it began to train with the others."""
+    """The line of the first of these members when it began to train with the others."""
     return next(
         line for line in job.said if line["event"] == "train" and line["members"] == members
     )
 
 
 def lose_both(job):
-    """Loses one rank of two, and the other before a replacement has joined.
+    """Loses one rank of two, and then the second before a replacement has joined.
 
     Returns:
-        The steps that were committed, and those that the training goes on from.
+        The committed steps, and the steps from which the training goes on.
     """
     assert job.trains(lambda m: len(m) == 2) == [1, 2]
     job.ask("hold")
@@ -111,7 +111,7 @@ def test_the_only_host_with_ranks_is_lost(tmp_path):
             assert job.trains(lambda m: len(m) == 2) == [1, 2]
             assert wait_until(lambda: any(memory_of(job.pid(3))), 120)
             assert wait_until(lambda: committed(tmp_path, 1) > 200, 120)
-            assert not any(memory_of(job.pid(1)))  # two ranks there have every commit
+            assert not any(memory_of(job.pid(1)))  # two ranks there have each commit
             made.kill(1)
             before = max(committed(tmp_path, 1), committed(tmp_path, 2))
             after = starts_with(job, job.trains(lambda m: m == [3]))["step"]
@@ -121,7 +121,7 @@ def test_the_only_host_with_ranks_is_lost(tmp_path):
 
 
 def test_nothing_is_copied_where_two_hosts_have_it(tmp_path):
-    """Copies of the time when one rank was alone are freed, on both hosts."""
+    """Copies from the time when one rank was alone are freed on both hosts."""
     options = ("-np", 2, "--min-np", 1, "-H", "localhost:1,127.0.0.2:1")
     with ElasticRun(tmp_path, *options, script=LOGGED, PATH=fake_ssh(tmp_path)) as job:
         assert job.trains(lambda m: len(m) == 2) == [1, 2]

@@ -1,4 +1,4 @@
-"""Copies of commits that go from a worker to one on another host, here in one process."""
+"""Copies of commits that a worker sends to one on a second host, here in one process."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_who_waits_on_another_host_gets_them(worker_of: Any) -> None:
 
 
 def test_who_waits_is_taken_in_or_ends(worker_of: Any) -> None:
-    """Training goes on, and the next one gets the next commit."""
+    """Training goes on, and the next worker gets the next commit."""
     sender = CopySender(worker_of(1, "a"))
     first = Waiting(worker_of(2, "b"))
     assert wait_until(lambda: send(sender, 1, b"one") and not first.came.empty())
@@ -95,7 +95,7 @@ def test_who_waits_is_taken_in_or_ends(worker_of: Any) -> None:
 
 
 def test_a_copy_that_breaks_off_does_not_count(worker_of: Any) -> None:
-    """As when its sender is killed; another one takes its place."""
+    """As when its sender is killed; the next copy replaces it."""
     sender = CopySender(worker_of(1, "a"))
     there = Waiting(worker_of(2, "b"))
     assert wait_until(lambda: send(sender, 1, b"one") and not there.came.empty())
@@ -191,7 +191,7 @@ def test_copies_may_come(
 
 
 class State:
-    """Of this process, as far as a worker needs it that waits."""
+    """The parts of a state that a waiting worker needs."""
 
     def _describe(self) -> list[str]:
         return []
@@ -200,7 +200,7 @@ class State:
 def test_a_worker_that_waits_gives_its_port_back(
     worker_of: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As the rank may need it, where the range has one port for each."""
+    """Because the rank may need it if the range has one port for each."""
     with bind("", 0, 1) as sock:
         port = sock.getsockname()[1]
     monkeypatch.setenv("TFRING_PORT_RANGE", f"{port}-{port}")

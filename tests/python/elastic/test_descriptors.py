@@ -28,7 +28,7 @@ def connection() -> tuple[socket.socket, socket.socket]:
 
 
 def membership() -> tuple[JoinedJob, socket.socket, socket.socket]:
-    """Rank 1 of 2, and the ends of its connections that rank 0 has."""
+    """Rank 1 of 2, and rank 0's ends of its connections."""
     (control, control_0), (data, data_0) = connection(), connection()
     made = JoinedJob(
         rank=1,

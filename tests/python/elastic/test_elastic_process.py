@@ -1,4 +1,4 @@
-"""How a worker of an elastic job joins, with a link and a bootstrap that are made up."""
+"""How a worker of an elastic job joins, with a fake link and a fake bootstrap."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MadeUpStore:
 
 
 class MadeUpLink:
-    """What the coordinator says is in `records` and `goes`; what it hears in `heard`."""
+    """The coordinator's messages are in `records` and `goes`, the worker's in `heard`."""
 
     def __init__(
         self, store: Any, worker: int, host: str, slot: int, *, on_abandon: Any, options: Any
@@ -101,7 +101,7 @@ def record(generation: int, workers: list[int] | None = None) -> Record:
 
 
 def begins(*outcomes: Any) -> Callable[[Identity, Store, Cancel], None]:
-    """A bootstrap that does these things, one generation after the other."""
+    """A bootstrap that does these things, one per generation."""
     left = list(outcomes)
 
     def begin(identity: Identity, store: Store, cancel: Cancel) -> None:
@@ -137,7 +137,7 @@ def test_rank_and_size_come_from_the_record(process: Any) -> None:
 
 
 def test_what_it_does_while_it_waits_is_over_when_it_connects(process: Any) -> None:
-    """And goes on where it has to wait again."""
+    """And goes on if it has to wait again."""
     happened: list[str] = []
 
     @contextlib.contextmanager
@@ -210,7 +210,7 @@ def test_a_generation_that_ended_before_it_was_begun(process: Any) -> None:
 def test_what_an_older_generation_has_saved_does_not_appear(process: Any) -> None:
     process.link.records = [record(2), record(3)]
     joins(process, begins(None))
-    process.link.answers = [False, False, True]  # the coordinator has not answered yet
+    process.link.answers = [False, False, True]  # the coordinator does not answer yet
     assert process.may_publish(2) and process.link.answers == []
     process.link.abandon(2)
     assert not process.may_publish(2)
@@ -253,7 +253,7 @@ def test_a_dismissal_ends_the_process(process: Any) -> None:
 
 
 def test_a_signal_that_comes_late_does_not_kill_a_process_that_leaves(process: Any) -> None:
-    """Where the program handles it; what kills others still does."""
+    """If the program handles the signal; a signal that it does not handle still kills."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         for handler, after in ((print, signal.SIG_IGN), (signal.SIG_DFL, signal.SIG_DFL)):
@@ -268,7 +268,7 @@ def test_a_signal_that_comes_late_does_not_kill_a_process_that_leaves(process: A
 def test_the_link_s_thread_waits_for_no_silent_store(
     process: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has signs of life to give while a generation is given up."""
+    """It must send heartbeats while a generation is given up."""
     monkeypatch.setattr(connection, "_GOODBYE_SECONDS", 10 * LIMIT)
     process.link.records = [record(1), record(2)]
     server = TCPStore("localhost", 0, is_master=True, secret=SECRET)

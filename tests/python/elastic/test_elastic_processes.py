@@ -1,4 +1,4 @@
-"""Elastic jobs of real processes, without TensorFlow: who is in which generation, and who ends."""
+"""Elastic jobs of real processes, without TensorFlow: members of generations, and ends."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_worker_that_slept_is_fenced_and_leaves_with_75():
         first = job.wait_for_record(lambda members: len(members) == 3)
         asleep, victim, left = first["members"]
         job.kill(asleep, signal.SIGSTOP)
-        job.kill(victim)  # the others have to stop now, which one does not
+        job.kill(victim)  # the others have to stop now; one does not
         record = job.wait_for_record(lambda members: members[0] == left, after=1)
         assert asleep not in record["members"]
         assert any(f"worker {asleep} " in note and "goes on without" in note for note in job.notes)
@@ -132,7 +132,7 @@ def test_all_end_together_when_the_training_is_over():
 
 
 def test_fifty_kills_of_eight_workers():
-    """In whatever state they are: some are killed before their generation is whole."""
+    """In any state: some are killed before their generation is complete."""
     dice, generation, killed = random.Random(11), 0, set()
     with ElasticJob([("a", 4), ("b", 4)], np=8, min_np=2, max_np=8, join_interval=0) as job:
         while len(killed) < 50:
@@ -152,7 +152,7 @@ def test_fifty_kills_of_eight_workers():
 
 
 def check_records(said):
-    """A generation is the same everywhere, and those of a worker ascend."""
+    """Checks that a generation is the same on all workers, and that each worker's ascend."""
     members, last = {}, {}
     for line in said:
         if line["event"] == "record":

@@ -1,6 +1,6 @@
 """The failure table of elastic jobs: each row with faults chosen by a seed, on real processes.
 
-What is checked is what was promised, not how fast it was: `python -m benchmarks.elastic.failures`
+It checks the promises, not the speed: `python -m benchmarks.elastic.failures`
 measures. A test here plants a few faults, `make soak` many.
 """
 
@@ -14,13 +14,13 @@ pytest.importorskip("tfring.runtime._native")
 from benchmarks.elastic import rows
 from benchmarks.elastic.faults import RECOVERY_PHASES
 
-# Without this a hang fails: others are through long before, also on slow machines.
+# The limit that tells a hang: all rows end long before, also on slow machines.
 HANG_SECONDS = 240.0
-# How many faults a row plants here.
+# The number of faults of a row here.
 FEW = {"joins": 2, "flapping": 5}
 # Rows that wait for limits of many seconds.
 SLOW = {"stopped", "never_enough"}
-# Rows that resemble others: `make test-all` has them.
+# Rows that resemble others: only `make test-all` runs them.
 ALIKE = {"flapping", "same_error", "several"}
 ROWS = cases(
     [name for name in rows.ROWS if name not in SLOW], quick=rows.ROWS.keys() - SLOW - ALIKE
@@ -28,7 +28,7 @@ ROWS = cases(
 
 
 def check(outcome):
-    """Fails with what went against a promise."""
+    """Fails with the violated promises."""
     assert outcome.wrong == []
     return outcome
 

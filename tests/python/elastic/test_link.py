@@ -1,4 +1,4 @@
-"""A worker's link: what programs say and hear."""
+"""A worker's link: the messages of programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfring.runtime._native import core
 
 
 def ended_in_thread(call):
-    """Runs a call in a thread; returns what gives its result or error, and waits for that."""
+    """Runs a call in a thread; returns a function that waits for its result or error."""
     result = []
 
     def run():

@@ -1,4 +1,4 @@
-"""elastic.run's loop: what it does about which exception, with jobs that are made up."""
+"""elastic.run's loop: how it handles each exception, with fake jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_MEMORY = types.SimpleNamespace(memory=())
 
 
 class Recorded(State):
-    """A state that writes down what is called."""
+    """A state that notes its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Recorded(State):
 
 
 class MadeUpJob:
-    """A job that writes down what is called; `lost` exceptions mean that a rank is gone."""
+    """A job that notes its calls; `lost` exceptions mean that a rank is lost."""
 
     def __init__(self, calls: list[str], finished: list[bool]) -> None:
         self.calls, self.finished = calls, finished
@@ -179,7 +179,7 @@ def test_a_job_that_is_not_elastic_goes_back_when_the_program_asks_for_it() -> N
 def test_a_worker_that_was_told_to_leave_does_not_train_alone(
     monkeypatch: pytest.MonkeyPatch, over: bool, kind: type
 ) -> None:
-    """Be it a member or not yet one; only after elastic.run has ended the ranks stay together."""
+    """Whether it is a member yet or not; ranks stay together only after elastic.run has ended."""
     link = types.SimpleNamespace(dismissed=Dismissed(0, "the training is over"))
     process = types.SimpleNamespace(
         link=link, record=object(), over=over, worker=NO_MEMORY, is_here=True
@@ -191,7 +191,7 @@ def test_a_worker_that_was_told_to_leave_does_not_train_alone(
 def test_ranks_wait_once_in_a_generation_for_the_reset_callbacks_of_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A second elastic.run there is a mistake, which the others have to see."""
+    """A second elastic.run there is a mistake that the others have to see."""
     waits: list[int] = []
     link = types.SimpleNamespace(synced=lambda *position: None)
     process = types.SimpleNamespace(

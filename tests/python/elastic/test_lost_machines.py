@@ -20,7 +20,7 @@ from two_hosts import inside, two_hosts
 
 pytest.importorskip("tfring.runtime._native")
 
-# Publishes all the time, as far as it may; the host that is cut off can say so in a file only.
+# Publishes all the time while it may; a host that is cut off can report only by a file.
 PUBLISHING = TRAINING.replace(
     "    @hvd.elastic.run",
     """
@@ -42,7 +42,7 @@ PUBLISHING = TRAINING.replace(
 
 
 def seeds(count):
-    """The first seed always, and others where tests may take long."""
+    """The first seed always; more seeds if tests may take long."""
     more = (pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, count))
     return pytest.mark.parametrize("seed", [0, *more])
 
@@ -75,7 +75,7 @@ def finished(job):
     ids=["here", "elsewhere"],
 )
 def test_an_agent_is_killed(tmp_path, seed, lost, why):
-    """Its ranks end, whatever they do; the others go on, and the host gets new ones."""
+    """Its ranks end; the others go on, and the host gets new ranks."""
     rng, report = random.Random(seed), tmp_path / "report.json"
     options = ("-np", 3, "--min-np", 1, "-H", "localhost:1,127.0.0.2:2", "--exit-report", report)
     with ElasticRun(tmp_path, *options, PATH=fake_ssh(tmp_path)) as job:
@@ -115,7 +115,7 @@ def test_a_launcher_is_killed(tmp_path, seed):
 
 @seeds(5)
 def test_a_host_is_cut_from_the_store_and_its_peers(tmp_path, seed):
-    """That with rank 0: it ends, and publishes nothing after the others have gone on."""
+    """The host of rank 0: it ends, and publishes nothing after the others have gone on."""
     rng = random.Random(seed)
     with two_hosts(tmp_path) as (made, search):
         where = f"{made.address(1)}:1,{made.address(0)}:1"

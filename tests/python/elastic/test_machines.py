@@ -50,7 +50,7 @@ def test_two_workers_form_a_generation_and_lose_one():
     workers = {start.worker: worker(start.worker, start.slot) for start in effects.starts}
 
     def told(now, **fields):
-        """What the coordinator orders when all have said so."""
+        """The coordinator's orders after all reports."""
         reports = [
             report
             for machine in workers.values()

@@ -1,4 +1,4 @@
-"""What a copy of a commit holds of variables: another process gets them, whatever they are."""
+"""A copy of a commit restores all kinds of variables in a second process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfring.elastic.tensorflow_state import TensorFlowState
 
 
 def take_over(state: Any, other: Any) -> None:
-    """Lets one state take what another one's copy holds."""
+    """Restores one state from the copy of another one."""
     other._unpack(iter([bytearray(part.read()) for part in state._pack()]))
     other.save()
 

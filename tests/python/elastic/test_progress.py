@@ -1,4 +1,4 @@
-"""Whose state is taken, with the numbers that several ranks would send."""
+"""The choice of the rank whose state is taken, from the numbers of several ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfring.elastic.progress import Progress, compare
 
 
 class Others:
-    """What the runtime would give: the numbers of all ranks, ours among them."""
+    """A fake of the exchange: returns the numbers of all ranks, ours included."""
 
     def __init__(self, ranks: list[Progress], parts: list[list[str]] | None = None) -> None:
         self.ranks = ranks

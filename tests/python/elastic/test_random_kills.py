@@ -1,4 +1,4 @@
-"""Launchers, agents, ranks and whole hosts that are killed at random: see random_kills.py."""
+"""Random kills of launchers, agents, ranks and whole hosts: see random_kills.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KERAS_JOBS = 15
 
 
 def check(folder, kind, seed):
-    """Runs one job; fails with what is wrong of its weights, its end, or what it has left."""
+    """Runs one job; fails if its weights, its end or its leftovers are wrong."""
     folder.mkdir()
     done = random_kills.isolated(seed, kind, folder)
     assert done["wrong"] == [], json.dumps(done, indent=1)

@@ -1,4 +1,4 @@
-"""States without other ranks: what is saved, restored and kept in place."""
+"""States on one rank: what is saved, restored and kept in place."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_changes_of_hosts_interrupt_once() -> None:
     with pytest.raises(HostsUpdatedInterrupt) as caught:
         state.check_host_updates()
     assert not caught.value.skip_sync
-    # It goes on with the state as it is, which is therefore saved.
+    # It goes on with the current state, which is therefore saved.
     assert position_of(state).commit == commits + 1
     state.batch = 8
     state.restore()
@@ -139,7 +139,7 @@ def test_reset_callbacks_are_called_in_order() -> None:
     state.on_hosts_updated(1.0, 2)
     state.on_reset()
     assert called == ["reset", "first", "second"]
-    state.check_host_updates()  # what was heard before belongs to what is over
+    state.check_host_updates()  # messages from before belong to the ended generation
 
 
 def test_a_state_of_an_own_class_says_what_it_lacks() -> None:
@@ -271,7 +271,7 @@ def test_what_was_saved_outlives_jitted_updates(jit: bool) -> None:
 
 
 def copied(state: Any, into: Any) -> None:
-    """Takes what a copy of one state holds into another."""
+    """Restores one state from the copy of another one."""
     into._unpack(iter([bytearray(part.read()) for part in state._pack()]))
 
 

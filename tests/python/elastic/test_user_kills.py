@@ -1,4 +1,4 @@
-"""The training of a user is killed again and again, and ends as if it never was: user_kills.py."""
+"""A user's training is killed again and again, with the result of a clean run: user_kills.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KILLS_PER_JOB, JOBS = 25, 4
 
 
 def check(folder, ranks, kills, seeds):
-    """Compares a job of each seed with one that nobody disturbs."""
+    """Compares a job of each seed with an undisturbed one."""
     clean = user_kills.isolated(ranks, 0, 0, folder / "clean")
     assert clean["wrong"] == []
     assert len(clean["ends"]) == ranks

@@ -13,7 +13,7 @@ pytest.importorskip("tfring.runtime._native")
 
 DEADLINE_EXCEEDED = 4
 LIMIT_SECONDS = 5.0
-# For the error to get around; on a busy machine as long as the job took to start.
+# Time for the error to reach all ranks; on a busy machine as long as the start of the job.
 MARGIN_SECONDS = 2.0
 
 SCRIPT = """

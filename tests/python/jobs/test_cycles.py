@@ -10,7 +10,7 @@ from launcher_tools import mpirun, run, run_python, write_script
 
 pytest.importorskip("tfring.runtime._native")
 
-# After the first cycles the allocator and the libraries have what they need.
+# After the first cycles the allocator and the libraries have their memory.
 CYCLES = """
     import ctypes, gc, itertools, logging, os, statistics, sys, time
     from pathlib import Path
@@ -124,7 +124,7 @@ CYCLES = """
 """
 # How many cycles run before the first count, how many blocks follow, and how many cycles a block
 # has: a multiple of four, as `cycle` has cycles of two kinds in turns of four. The program counts
-# after each block, and what is kept until the next cycle is then the same.
+# after each block, so that memory kept until the next cycle is the same.
 FEW, MANY = ["8", "5", "4"], ["32", "5", "20"]
 
 
@@ -146,7 +146,7 @@ def test_two_ranks(tmp_path: Path, launch: str) -> None:
 
 @pytest.mark.soak
 def test_resident_memory(tmp_path: Path) -> None:
-    """It includes what allocators keep for later, and so depends on who was first."""
+    """It includes memory that allocators keep, and so depends on the order."""
     path = write_script(tmp_path, CYCLES)
     done = run("-np", 2, sys.executable, path, "2", *MANY, "resident")
     assert done.returncode == 0, done.stderr

@@ -13,10 +13,10 @@ from launcher_tools import write_script
 
 pytest.importorskip("tfring.runtime._native")
 
-# For how long a rank keeps Python's lock: longer than a rank may stand still.
+# Seconds for which a rank keeps Python's lock: longer than a rank may be silent.
 LOCK_SECONDS = int(os.environ.get("TFRING_TEST_LOCK_SECONDS", "12"))
 
-# Trains without TensorFlow: a step is an allreduce, and the weights a hash of all steps so far.
+# Trains without TensorFlow: a step is an allreduce, the weights are a hash of all steps so far.
 # The first argument is a folder; the file "stop" in it ends the training.
 NUMBERS = """
     import ctypes
@@ -113,7 +113,7 @@ SETS = """
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts a job of the script above, or of another one."""
+    """Starts a job, by default of the script above."""
 
     def started(slots, text=NUMBERS, **options):
         header = "import tfring as hvd\n" + REPORT
@@ -131,13 +131,13 @@ def history_of(steps):
 
 
 def check_end(job, workers):
-    """Checks that the job ended well, and that these workers have trained to the end alike."""
+    """Checks that the job ended well, and that these workers ended with equal weights."""
     assert job.wait_for_end() == (0, "the training is over")
     ends = job.lines("end")
     assert {one["worker"] for one in ends} == workers
     assert len({(one["steps"], one["step"], one["history"]) for one in ends}) == 1
     assert ends[0]["history"] == history_of(ends[0]["step"])
-    # Nothing was lost that those who are left had committed, and no step came twice.
+    # No commit of the survivors was lost, and no step came twice.
     for worker in workers:
         steps = [one["step"] for one in job.lines("commit", worker=worker)]
         assert steps == sorted(set(steps)), f"worker {worker}"
@@ -157,18 +157,18 @@ def test_ranks_are_killed_and_others_take_their_places(start, tmp_path):
             assert left < workers
         (tmp_path / "stop").touch()
         check_end(job, workers)
-        # Those of the first three that were never killed are the processes that they were.
+        # Workers of the first three that were not killed are still the same processes.
         survivors = workers & set(pids)
         assert {one["pid"] for one in job.lines("end") if one["worker"] in survivors} <= set(
             pids.values()
         )
         slots = {one["worker"]: one["local_rank"] for one in job.lines("up")}
         assert sorted(slots[worker] for worker in workers) == [0, 1, 2]
-        # One reset for each change: three of them made the job smaller, three larger.
+        # One reset for each change: three made the job smaller, three larger.
         for worker in survivors:
             resets = job.lines("reset", worker=worker)
             assert [one["size"] for one in resets] == [2, 3] * 3
-            # Who has just joined takes no part in what the callbacks of the others call.
+            # A worker that has just joined takes no part in collectives of the others' callbacks.
             assert {one["callers"] for one in resets} == {2.0}
     assert not any(alive(pid) for pid in job.pids.values())
 
@@ -212,11 +212,11 @@ def test_hosts_grow_and_shrink(start, tmp_path):
         (tmp_path / "stop").touch()
         check_end(job, left)
         assert len({one["pid"] for one in job.lines("commit")}) == 3
-        assert sorted(job.exit_codes.values()) == [0, 0, 76]  # the last of the one that had to go
+        assert sorted(job.exit_codes.values()) == [0, 0, 76]  # 76: it had to leave
 
 
 def test_hosts_are_swapped_between_two_commits(start, tmp_path):
-    """One of two hosts is replaced again and again, also before the last change is over."""
+    """One of two hosts is replaced repeatedly, also during the previous change."""
     rng, names = random.Random(3494), ["a", "b"]
     with start(2, min_np=1, env={"STEPS_OF_A_COMMIT": "60"}) as job:
         wait_for_commits(job, 2, 1)
@@ -237,7 +237,7 @@ def test_hosts_are_swapped_between_two_commits(start, tmp_path):
 
 @pytest.mark.parametrize("victim", [1, 2])
 def test_process_sets_are_made_again_when_a_rank_is_lost(start, victim):
-    """Rank 1 is in a set of its own, rank 2 in one with rank 0."""
+    """Rank 1 is alone in a set, rank 2 is in one with rank 0."""
     with start(3, SETS, min_np=3) as job:
         wait_for_commits(job, 3)
         killed = worker_of_rank(job, victim)
@@ -323,7 +323,7 @@ def test_a_rank_that_keeps_pythons_lock_while_another_is_killed_recovers_with_th
 
 
 def hold_lock(job, folder, worker, seconds):
-    """Has a worker keep Python's lock for so long, from the moment of the return."""
+    """Makes a worker keep Python's lock for this time, from the return on."""
     new = folder / "new"
     new.write_text(str(seconds))
     new.rename(folder / f"lock.{worker}")

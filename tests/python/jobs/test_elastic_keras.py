@@ -19,7 +19,7 @@ from tfring.checkpoint import Checkpointer
 
 pytest.importorskip("tfring.runtime._native")
 
-# The arguments are a folder and a number of epochs. The file "stop" in the folder ends the training
+# Arguments: a folder and a number of epochs. The file "stop" in the folder ends the training
 # after an epoch.
 COMMON = """
     import sys
@@ -135,7 +135,7 @@ FOREVER = 1_000_000
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts a job of a script that trains until it is told to stop."""
+    """Starts a job whose script trains until it is told to stop."""
 
     def started(slots, text, **options):
         header = "import tfring.keras as hvd\n" + REPORT
@@ -146,7 +146,7 @@ def start(tmp_path):
 
 
 def wait_for_batches(job, size, count=3):
-    """Waits until each rank of a job of this size has trained on `count` batches from now on."""
+    """Waits until each rank of a job of this size has trained on `count` more batches."""
     begin = len(job.said)
 
     def found():
@@ -159,7 +159,7 @@ def wait_for_batches(job, size, count=3):
 
 
 def end_a_moment_later(job, rank, dice, number=signal.SIGKILL):
-    """Sends a signal to a rank, somewhere in a batch; returns its worker."""
+    """Sends a signal to a rank in the middle of a batch; returns its worker."""
     worker = next(one["worker"] for one in reversed(job.said) if one["rank"] == rank)
     time.sleep(dice.random() * 0.03)
     job.kill(worker, number)
@@ -167,7 +167,7 @@ def end_a_moment_later(job, rank, dice, number=signal.SIGKILL):
 
 
 def clean_run(tmp_path, epochs):
-    """The end of a run of one process, without any change."""
+    """The result of an undisturbed run of one process."""
     done = subprocess.run(
         [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "nothing"), str(epochs)],
         capture_output=True,
@@ -198,7 +198,7 @@ def test_fit_goes_on_when_a_rank_is_killed(start, tmp_path):
     assert saved is not None and saved.step == mine["iterations"]
 
 
-# A storage that takes checkpoints, but for the first one, when the file "disk" is there.
+# Storage that accepts the first checkpoint, and later ones once the file "disk" exists.
 SLOW_DISK = """
     from tfring.checkpoint.files import CheckpointFiles
 
@@ -216,7 +216,7 @@ SLOW_DISK = """
 """
 
 
-# Says when a rank waits for what was saved last.
+# Reports when a rank waits for its last save.
 LAST = """
     from tfring.checkpoint import Checkpointer
 
@@ -233,7 +233,7 @@ LAST = """
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_nobody_waits_for_a_disk_when_a_rank_leaves(start, tmp_path, rank):
-    """Rank 0 writes all the same when it has left the others: they may be about to leave, too."""
+    """Rank 0 still writes after it has left the others: they may be about to leave, too."""
     with start(2, FIT.replace("    hvd.init()\n", SLOW_DISK.lstrip("\n")), min_np=1) as job:
         wait_for_batches(job, 2)
         job.wait(lambda: job.lines("writes"))
@@ -265,7 +265,7 @@ def test_the_last_checkpoint_is_whole_when_a_rank_is_lost_that_was_writing_it(st
 
 @pytest.mark.slow
 def test_fit_goes_on_when_both_ranks_are_killed_in_turn(start, tmp_path):
-    """The second before a replacement has joined. No step is lost or done twice."""
+    """The second dies before a replacement has joined. No step is lost or done twice."""
     dice = random.Random(19)
     with start(2, FIT, min_np=1) as job:
         first = wait_for_batches(job, 2)

@@ -1,4 +1,4 @@
-"""Elastic jobs that train with TensorFlow, by loops of their own, and lose ranks while they do."""
+"""Elastic jobs with custom loops in TensorFlow that lose ranks while they train."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from launcher_tools import write_script
 
 pytest.importorskip("tfring.runtime._native")
 
-# A loop of TensorFlow's with a Keras model. What is random differs from rank to rank.
+# A TensorFlow loop with a Keras model. Random values differ from rank to rank.
 TAPE = """
     import sys
     import keras
@@ -106,7 +106,7 @@ JITTED = """
     train(hvd.elastic.TensorFlowKerasState(model, optimizer, step=0))
 """
 
-# In the first two generations one of two ranks goes back by its own wish, while the other waits.
+# In the first two generations one of two ranks goes back on its own, while the other waits.
 WISHES = """
     import tensorflow as tf
 
@@ -140,7 +140,7 @@ def start(tmp_path):
 
 @pytest.mark.slow
 def test_a_loop_of_tensorflow(start, tmp_path):
-    """A rank is killed, a new one takes its place, and then the step of another fails."""
+    """A rank is killed and replaced, and then the step of another rank fails."""
     with start(3, TAPE, min_np=1) as job:
         first = wait_for_commits(job, 3)
         killed = worker_of_rank(job, 0)
@@ -166,7 +166,7 @@ def test_a_loop_of_tensorflow(start, tmp_path):
 
 
 def test_a_rank_is_lost_in_a_step_that_xla_compiles(start, tmp_path):
-    """XLA may have spoiled the variables; the others go on from the last commit all the same."""
+    """XLA may have spoiled the variables; the others still go on from the last commit."""
     with start(2, JITTED, min_np=1) as job:
         killed, survivor = sorted(wait_for_commits(job, 2, 1))
         (tmp_path / f"die.{killed}").touch()

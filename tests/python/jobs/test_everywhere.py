@@ -1,4 +1,4 @@
-"""Where users' programs go with a rank: other processes, threads, saved models."""
+"""What users' programs do with a rank: child processes, threads, saved models."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ THREADS_WITHOUT_NAMES = """
         assert all("thread" in text and "name" in text for text in refused), refused
 """
 
-# Runs scripts, whose names are the arguments, one after the other.
+# Runs the scripts named by the arguments, one after the other.
 ONE_AFTER_THE_OTHER = """
     import runpy, sys
     import tfring
@@ -194,7 +194,7 @@ def test_processes_started_by_a_rank(tmp_path):
 
 @pytest.mark.slow
 def test_saved_models(job: subprocess.CompletedProcess[str], saved: Path) -> None:
-    """A traced step and a layer with collectives can be saved, and run elsewhere after init."""
+    """A traced step and a layer with collectives can be saved, and run in other processes after init."""
     assert job.stdout.count("DONE save") == 2, job.stderr
     done = run("-np", 2, sys.executable, write_script(saved, LOAD, "load.py"), saved)
     assert done.returncode == 0, done.stderr

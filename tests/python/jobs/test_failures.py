@@ -1,6 +1,6 @@
-"""What happens to the other ranks when one is lost. Whole jobs, killed from outside.
+"""What happens to the other ranks when one is lost. Whole jobs, killed by the test.
 
-How soon they hear of it is measured by `make soak` alone, on a machine that does nothing else.
+Only `make soak` measures how soon they get the error, on an otherwise idle machine.
 TFRING_TEST_RESIDENT_GIB=4 gives the lost rank the largest memory for which the limit is promised.
 """
 
@@ -31,10 +31,10 @@ from tiers import slow
 native = pytest.importorskip("tfring.runtime._native")
 
 RESIDENT_GIB = float(os.environ.get("TFRING_TEST_RESIDENT_GIB", "1"))
-# The limit from the kill to the error on every survivor, on a machine that is not busy.
+# The limit in seconds from the kill to the error on each survivor, on an idle machine.
 RAISE_SECONDS = 1.0
-# Without other settings a rank that says nothing counts as lost after half a minute. Survivors
-# hear of one that was killed from its connections.
+# By default a silent rank counts as lost after half a minute. Survivors
+# learn of a killed one from its connections.
 SILENT = "heartbeat"
 UNAVAILABLE = 14
 
@@ -77,7 +77,7 @@ def signal_victim(folder, job, victim, size, number=signal.SIGKILL):
     """Sends a signal to one rank and checks the errors of the others.
 
     Returns:
-        stderr, the processes, and how many seconds after the signal the last error came.
+        stderr, the processes, and the seconds from the signal to the last error.
     """
     pids = pids_in(folder, size)
     sent_at, last = time.monotonic(), 0.0
@@ -96,7 +96,7 @@ def signal_victim(folder, job, victim, size, number=signal.SIGKILL):
 
 
 def some(*quick):
-    """Parametrises victim and forks with all six pairs; those that are not in `quick` are slow."""
+    """Parametrises victim and forks with all six pairs; pairs that are not in `quick` are slow."""
     cases = [(victim, forks) for victim in range(3) for forks in ("alone", "forks")]
     return pytest.mark.parametrize(
         ("victim", "forks"),
@@ -220,7 +220,7 @@ def test_rank_that_raises_is_the_one_that_is_shown(tmp_path):
 
 
 def test_idle_ranks_sleep(tmp_path):
-    """Three seconds after init the runtime's threads have woken up at most 30 times in all."""
+    """The runtime's threads wake at most 30 times in the three seconds after init."""
     path = write_script(
         tmp_path,
         """

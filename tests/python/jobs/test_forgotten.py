@@ -1,4 +1,4 @@
-"""Programs that reduce nothing, or train with an optimizer that is not wrapped, are named."""
+"""tfring warns of programs that reduce nothing or train with an unwrapped optimizer."""
 
 from __future__ import annotations
 

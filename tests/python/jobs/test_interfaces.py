@@ -1,4 +1,4 @@
-"""Which network interface NCCL uses."""
+"""The network interface that NCCL uses."""
 
 from __future__ import annotations
 

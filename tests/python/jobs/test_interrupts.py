@@ -27,7 +27,7 @@ from tfring.runtime.signals import interrupts
 native = pytest.importorskip("tfring.runtime._native")
 
 # Rank 1 gets SIGINT while it waits for a collective that rank 0 does not call; rank 0 waits for
-# another one.
+# a different one.
 ONE_RANK = """
     import json, os, signal, threading, time
     from pathlib import Path
@@ -112,7 +112,7 @@ DEADLOCK = """
 
 
 def interrupted(folder):
-    """What ranks 0 and 1 tell of each call that rank 1 interrupted: its end, and a sum after it."""
+    """The reports of ranks 0 and 1 on each call that rank 1 interrupted: its end, and a sum after it."""
     script = write_script(folder, ONE_RANK, header=REPORT)
     job = run("-np", 2, "python", script, folder)
     assert job.returncode == 0, job.stderr
@@ -143,7 +143,7 @@ def test_interrupt_of_one_rank_ends_the_calls_of_all(tmp_path):
 
 @pytest.mark.parametrize("back", ["before the thread runs", "while it waits", "never"])
 def test_a_main_thread_that_is_back_is_left_alone(monkeypatch, back):
-    """What it does by then is another step. Only `never` may withdraw anything."""
+    """By then it is in a different step. Only `never` may withdraw anything."""
 
     class Waits(threading.Event):
         def wait(self, timeout=None):
@@ -163,7 +163,7 @@ def test_a_main_thread_that_is_back_is_left_alone(monkeypatch, back):
 
 @pytest.mark.parametrize("launcher", ["tfring run", "mpirun"])
 def test_interrupt_ends_a_job_whose_ranks_wait_for_each_other(tmp_path, launcher):
-    """Each rank waits in another collective; nobody would ever come."""
+    """Each rank waits in a different collective; no other rank would ever join it."""
     script = write_script(tmp_path, DEADLOCK, header=REPORT)
     if launcher == "mpirun":
         command = [*open_mpi_command(), "-np", "2", sys.executable, script, str(tmp_path)]

@@ -1,4 +1,4 @@
-"""Manifests that `tfring manifest` prints: right by their schemas, and they form jobs."""
+"""Manifests of `tfring manifest`: they match their schemas, and they form jobs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def replica(**count):
     )
 
 
-# That of MPIJob v2beta1 is in no package: what the operator's CustomResourceDefinition says.
+# No package has the schema of MPIJob v2beta1: this is the operator's CustomResourceDefinition.
 MPIJOB = record(
     ["apiVersion", "kind", "metadata", "spec"],
     apiVersion={"const": "kubeflow.org/v2beta1"},
@@ -111,7 +111,7 @@ def pod_of(job):
 def check(model, value):
     """The models are made from the published OpenAPI documents of Kubernetes and the Trainer.
 
-    Values of a wrong type are an error, and fields that are not known get lost.
+    Values of a wrong type are an error, and unknown fields get lost.
     """
     read = getattr(pytest.importorskip("kubeflow_trainer_api.models"), model).from_dict(value)
     assert json.loads(read.to_json()) == value
@@ -164,7 +164,7 @@ def test_the_schemas_see_mistakes(capsys):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_parts_of_an_indexed_job_fit(capsys, shape):
-    """What Kubernetes checks, or takes without a word, and no schema says."""
+    """Rules that Kubernetes checks, or takes silently, and that no schema has."""
     made = printed(capsys, "indexed", *SHAPES[shape])
     service, job, pod = made["Service"], made["Job"], pod_of(made["Job"])
     spec, name = job["spec"], job["metadata"]["name"]
@@ -186,7 +186,7 @@ def test_the_parts_of_an_indexed_job_fit(capsys, shape):
     variables = {one["name"]: one.get("value") for one in container["env"]}
     assert variables["TFRING_STOPPED_EXIT_CODE"] == "75"
     assert rules[75, 76, 77] == rules["lost",] == "Ignore"
-    elastic = shape == "elastic"  # there a pod that came too late ends with 2, and may come again
+    elastic = shape == "elastic"  # a pod that comes too late ends with 2 there, and may start again
     assert rules.get((2,)) == (None if elastic else "FailJob")
     assert spec.get("successPolicy") == (
         {"rules": [{"succeededIndexes": "0"}]} if elastic else None
@@ -197,7 +197,7 @@ def test_the_parts_of_an_indexed_job_fit(capsys, shape):
     assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0
 
 
-# What a program may be given, and what YAML or Kubernetes would make of it.
+# Arguments that YAML or Kubernetes would change.
 ODD_WORDS = (
     "1e-3",
     "+.5e3",
@@ -236,7 +236,7 @@ ODD_WORDS = (
 
 @pytest.mark.parametrize("kind", ["indexed", "trainer", "mpijob"])
 def test_odd_words_reach_the_program_as_they_are(capsys, kind):
-    """As Kubernetes reads the manifest, which takes more for numbers than PyYAML does."""
+    """As Kubernetes reads the manifest; it takes more words for numbers than PyYAML."""
     values = [word for number, odd in enumerate(ODD_WORDS) for word in ("-x", f"V{number}={odd}")]
     given = ["manifest", "--kind", kind, "--image", "a/b@sha256:0", "--nnodes", "2", *values]
     assert main([*given, "python", "train.py", *ODD_WORDS]) == 0
@@ -259,7 +259,7 @@ def test_odd_words_reach_the_program_as_they_are(capsys, kind):
 
 
 class YamlOfKubernetes(yaml.SafeLoader):
-    """Takes for numbers and truth values what the YAML of Go does, besides PyYAML's."""
+    """Reads numbers and truth values as the YAML of Go does, besides PyYAML's."""
 
 
 YamlOfKubernetes.add_implicit_resolver(
@@ -288,7 +288,7 @@ def dictionaries(value):
 
 
 def expanded(text):
-    """What Kubernetes makes of a word of a command or a variable: $(NAME) is a variable."""
+    """Expands $(NAME) in a word of a command or a variable, as Kubernetes does."""
     assert isinstance(text, str), text
     return re.sub(r"\$\$|\$\(\w+\)", lambda m: "$" if m[0] == "$$" else "replaced", text)
 
@@ -320,7 +320,7 @@ def test_the_command_in_the_readme_prints_a_job(capsys):
 
 
 def what_runs(container, variables):
-    """Command and variables of a container, where the cluster gives some of the latter."""
+    """The command and variables of a container; the cluster provides some of the variables."""
     found = dict(variables)
     for one in container.get("env", ()):
         found[one["name"]] = SECRET if "valueFrom" in one else one["value"]
@@ -381,7 +381,7 @@ def test_the_pods_of_the_trainer_form_a_job(capsys, tmp_path):
 
 @pytest.mark.parametrize("words", [["--nnodes", "2", "--nproc-per-node", "2"], ["--nnodes", "1:2"]])
 def test_the_launcher_of_an_mpijob_reaches_its_workers(capsys, tmp_path, words):
-    """With the files that the operator mounts, and a stand-in for ssh."""
+    """With the files that the operator mounts, and a fake ssh."""
     [job] = printed(capsys, "mpijob", *words, "-x", "EPOCHS=3", "--no-merge-lines").values()
     slots = job["spec"]["slotsPerWorker"]
     [container] = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]

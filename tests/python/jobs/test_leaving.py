@@ -1,4 +1,4 @@
-"""A rank leaves: what needs it ends and says why, and the rest goes on. Whole jobs."""
+"""A rank leaves: calls that need it end with the reason, others go on. Whole jobs."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_rank_0_plans_on_for_process_sets_without_it(tmp_path: Path) -> None:
     done = run("-np", 3, sys.executable, path, tmp_path, HOROVOD_CYCLE_TIME="5")
     assert done.returncode == 0, done.stderr
     assert {f.name for f in tmp_path.glob("end.*")} == {"end.0", "end.1", "end.2"}
-    # What all ranks would say alike is said by rank 0.
+    # Rank 0 prints what all ranks would print.
     warning = "HOROVOD_CYCLE_TIME has no effect"
     assert [line[:4] for line in done.stderr.splitlines() if warning in line] == ["0| ["]
 
 
-# Rank 1 ends without an allreduce of rank 0's. mpirun, which ends all ranks, has to wait for 0.
+# Rank 1 ends without calling an allreduce of rank 0. mpirun would end all ranks, so it waits for 0.
 ENDING = """
     import signal
     import numpy as np
@@ -105,7 +105,7 @@ def test_exception_that_ends_a_rank_is_named_by_the_others(tmp_path: Path, launc
     assert "amount of data" not in text and len(text) < 800
 
 
-# No rank waits for rank 2 in a collective, so nothing but the launcher ends the others.
+# No rank waits for rank 2 in a collective, so only the launcher ends the others.
 ASLEEP = """
     import time
     from tfring.runtime import topology

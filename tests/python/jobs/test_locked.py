@@ -1,4 +1,4 @@
-"""Locks of the schedule (TFRING_LOCK_SCHEDULE), seen from outside. Whole jobs."""
+"""Locked schedules (TFRING_LOCK_SCHEDULE) as a user sees them. Whole jobs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ core.barrier(name="end")
 
 
 def reports(folder: Path, name: str, script: str, locks: bool) -> list:
-    """Runs the script and returns what each rank has reported under the name."""
+    """Runs the script; returns each rank's reports of this name."""
     path = write_script(folder, script, header=REPORT + HEADER)
     settings = {"TFRING_LOCK_SCHEDULE": str(int(locks)), "TFRING_HEARTBEAT_SECONDS": "1"}
     done = run("-np", RANKS, sys.executable, path, folder, **settings)
@@ -96,14 +96,14 @@ def test_locked_steps_need_no_control_frames(tmp_path: Path) -> None:
 
 
 def test_without_a_lock_every_step_has_control_frames(tmp_path: Path) -> None:
-    """So the test above can fail."""
+    """Shows that the test above can fail."""
     for windows in reports(tmp_path, "frames", FRAMES, locks=False):
         assert min(windows) >= 2 * STEPS, windows
 
 
 @pytest.mark.parametrize("locks", [slow(False), True])
 def test_ranks_that_wait_for_the_program_sleep(tmp_path: Path, locks: bool) -> None:
-    """Also where there is a lock, and a heartbeat each second."""
+    """Also with a locked schedule, and with a heartbeat each second."""
     for woke, frames in reports(tmp_path, "idle", IDLE, locks):
         assert woke <= IDLE_WAKEUPS, woke
         assert (frames == 0) == locks
@@ -129,7 +129,7 @@ report(f"locks.{rank}", json.dumps(core.counters()["locks"]))
 def test_who_has_locks(
     tmp_path: Path, settings: dict[str, str], options: tuple[str | int, ...], locks: bool
 ) -> None:
-    """Jobs whose ranks all share arenas, unless it is switched off; others who ask for it."""
+    """Jobs whose ranks all share arenas, unless it is switched off; other jobs on request."""
     script = write_script(tmp_path, COUNTED, header=REPORT + HEADER)
     done = run("-np", RANKS, *options, sys.executable, script, tmp_path, **settings)
     assert done.returncode == 0, done.stderr
@@ -146,7 +146,7 @@ report(f"rounds.{rank}", json.dumps(core.counters()["lock_rounds"]))
 
 
 def test_a_rank_that_is_a_little_late_in_each_step_is_named(tmp_path: Path) -> None:
-    """Locks go on, and nevertheless rank 0 knows for whom the others wait."""
+    """The schedule stays locked, and rank 0 still knows for whom the others wait."""
     script = write_script(tmp_path, LATE, header=REPORT + HEADER)
     settings = {"TFRING_RECORD_DIR": str(tmp_path / "records")}
     done = run("-np", RANKS, sys.executable, script, tmp_path, **settings)
@@ -178,7 +178,7 @@ while seen[0] == 0:
 
 
 def test_who_looks_sees_what_ends_locks(tmp_path: Path) -> None:
-    """In the log of rank 0, in the records of both, and with what reads these."""
+    """In the log of rank 0, in the records of both ranks, and in the tools that read them."""
     script = write_script(tmp_path, METRIC, header=REPORT + HEADER)
     settings = {"TFRING_LOG_LEVEL": "debug", "TFRING_RECORD_DIR": str(tmp_path / "records")}
     job = start("-np", RANKS, sys.executable, script, tmp_path, **settings)
@@ -219,7 +219,7 @@ def test_who_looks_sees_what_ends_locks(tmp_path: Path) -> None:
 
 
 def seen_live(records: Path) -> dict:
-    """What `tfring top` says of a job that trains in a lock most of the time."""
+    """The output of `tfring top` for a job whose schedule is locked most of the time."""
     command = [sys.executable, "-m", "tfring", "top", records, "--once", "--json", "-n", "0.1"]
     for _ in range(20):
         view = json.loads(finish(command).stdout)

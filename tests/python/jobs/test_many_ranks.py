@@ -1,4 +1,4 @@
-"""Jobs with more ranks than are connected at once: the others connect when they need to."""
+"""Jobs with more ranks than are connected at the start: the others connect on demand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from launcher_tools import run, write_script
 
 pytest.importorskip("tfring.runtime._native")
 
-# Ranks on one machine that take each other for ranks of several hosts.
+# Ranks on one machine that act as ranks of several hosts.
 HOSTS = """
     import os
     import socket
@@ -84,7 +84,7 @@ EVERY_KIND = (
 
 
 def test_every_collective_connects_the_ranks_that_it_needs(tmp_path):
-    """Three hosts, of which each rank has two; two generations in one process."""
+    """Three hosts with two ranks each; two generations in one process."""
     path = write_script(tmp_path, EVERY_KIND)
     more = {"TFRING_X_MESH_LIMIT": "2", "TFRING_BIND_ADDR": "127.0.0.1"}
     done = run("-np", 6, sys.executable, path, 2, **more)

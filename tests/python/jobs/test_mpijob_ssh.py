@@ -1,4 +1,4 @@
-"""What examples/kubernetes has for ssh and sshd, tried with OpenSSH and keys as of the operator."""
+"""The ssh and sshd settings of examples/kubernetes, with OpenSSH and keys like the operator's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make_key(path):
 
 
 def file_of_the_image(tmp_path, name):
-    """A file of the image, with the folder of the keys at another place."""
+    """A file of the image, with a different folder for the keys."""
     path = tmp_path / name
     path.write_text((FOLDER / name).read_text().replace("/srv/tfring", str(tmp_path)))
     return str(path)
@@ -28,7 +28,7 @@ def file_of_the_image(tmp_path, name):
 
 @pytest.fixture
 def port(tmp_path):
-    """An sshd with the key of a job; gives its port."""
+    """Starts an sshd with the key of a job; gives its port."""
     if SSHD is None or shutil.which("ssh") is None:
         pytest.skip("needs ssh and sshd: apt-get install openssh-client openssh-server")
     (tmp_path / ".ssh").mkdir(mode=0o700)

@@ -1,7 +1,7 @@
 """Pods of an indexed Job as processes: they come late, are replaced, and are asked to end.
 
-Each pod has a network of its own, and finds the others by names that a name server learns of when
-the pod is there, as in a cluster. Nothing but the pods' environment says who is which rank.
+Each pod has its own network, and finds the others by names that a name server learns of when
+the pod is there, as in a cluster. Only the pods' environment determines the ranks.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ pytest.importorskip("tfring.runtime._native")
 from tfring.checkpoint import Checkpointer
 from tfring.launch.exit_codes import LOST_PEER
 
-LONG = 300  # seconds that a step of a test takes at most on a busy machine
+LONG = 300  # the longest time of a step of a test on a busy machine, in seconds
 
 # Each step is an allreduce. At SIGTERM to one rank all publish a checkpoint after the same step.
-# What ranks say is in the folder `said`.
+# The lines of the ranks are in the folder `said`.
 TRAINING = """
     import json, os, signal, sys, time
     import numpy as np
@@ -90,7 +90,7 @@ def variables(pods, **more):
 
 
 def ends_of(processes, codes=(0,)):
-    """What the processes have printed; all have to end with one of the codes."""
+    """The output of the processes; all have to end with one of the codes."""
     out = []
     for process in processes:
         said, errors = process.communicate(timeout=LIMIT_SECONDS)
@@ -158,7 +158,7 @@ def test_a_pod_that_waits_is_replaced_on_another_machine(tmp_path):
 
 @pytest.mark.slow
 def test_a_pod_is_lost_and_new_pods_go_on(training):
-    """All pods end, and those that take their places go on from the checkpoint."""
+    """All pods end, and their replacements go on from the checkpoint."""
     with cluster(4, training) as made:
         command, job = ["tfring", "run", "python", "train.py"], variables(2, TFRING_POD_SLOTS="1")
         made.publish(0)
@@ -226,7 +226,7 @@ def test_an_elastic_pod_is_taken_away_and_another_comes(tmp_path):
     with cluster(3, tmp_path) as made:
 
         def trains(size, host):
-            """Waits for a step, from now on, of a job of that size on that pod."""
+            """Waits for one more step of a job of that size on that pod."""
             before = len(said_lines(tmp_path))
 
             def found():
@@ -253,7 +253,7 @@ def newest_step(checkpoints):
 
 
 def test_process_1_of_a_container_ends_at_sigterm(tmp_path):
-    """The kernel keeps from a process 1 what it has no handler for."""
+    """The kernel does not deliver a signal to process 1 without a handler."""
     if os.geteuid() != 0:
         pytest.skip("making namespaces needs root")
     script = write_script(tmp_path, "open('up', 'w').close(); import time; time.sleep(600)")
@@ -273,7 +273,7 @@ def test_process_1_of_a_container_ends_at_sigterm(tmp_path):
 
 @pytest.mark.slow
 def test_elastic_pods_whose_first_does_not_know_its_own_name_yet(tmp_path):
-    """The pod that is to serve the others finds out that it is the one when it has a name."""
+    """The pod that has to serve the others learns this only when it has a name."""
     write_script(tmp_path, WHO_IS_THERE, name="train.py")
     with cluster(2, tmp_path) as made:
         options = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-endpoint", "train-0.train"]

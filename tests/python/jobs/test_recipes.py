@@ -1,4 +1,4 @@
-"""The programs in the documentation and README.md run, all of them in one job of two ranks."""
+"""Runs all programs of the documentation and README.md in one job of two ranks."""
 
 import re
 import sys
@@ -8,7 +8,7 @@ import pytest
 
 PAGES = ("recipes", "first_run", "from_one_process")
 README = tools.ROOT / "README.md"
-# What the program in README.md takes for granted.
+# The setup that the program in README.md assumes.
 DATA = """
 import numpy as np
 x, y = np.ones((70, 64), "float32"), np.zeros(70, "int32")

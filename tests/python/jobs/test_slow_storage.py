@@ -1,4 +1,4 @@
-"""A storage that is slower than the stall limit: whole jobs whose ranks wait for rank 0."""
+"""Storage that is slower than the stall limit: whole jobs whose ranks wait for rank 0."""
 
 from __future__ import annotations
 

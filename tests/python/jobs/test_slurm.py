@@ -1,4 +1,4 @@
-"""Jobs under Slurm: its own daemons, a node per network namespace of this machine."""
+"""Jobs under real Slurm daemons, one node per network namespace of this machine."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_tfring_run_takes_the_hosts_of_the_job_and_reaches_them_by_srun(cluster,
 
 
 class Training:
-    """A job with the training above, and what its ranks have said."""
+    """A job with the training above, and the lines of its ranks."""
 
     def __init__(self, cluster, folder, patience=PATIENT_RUN):
         self._cluster, self._folder = cluster, folder
@@ -72,12 +72,12 @@ class Training:
         self.job = cluster.submit(BATCH, *nodes, program=program)
 
     def stop(self):
-        """Has the training come to its end, and returns the state in which the job ends."""
+        """Ends the training; returns the final state of the job."""
         (self._folder / "stop").touch()
         return self._cluster.wait_for_end(self.job)
 
     def wait(self, after=0, **wanted):
-        """Waits for a line with these values after so many other lines, and returns the first."""
+        """Waits for a line with these values after `after` lines; returns the first."""
         deadline = time.monotonic() + LIMIT_SECONDS
         while not (found := self.find(after, **wanted)):
             over = self._cluster.state(self.job) not in UNDER_WAY
@@ -86,7 +86,7 @@ class Training:
         return found[0]
 
     def find(self, after=0, **wanted):
-        """The lines with these values after so many other lines."""
+        """The lines with these values after `after` lines."""
         lines = said_lines(self._folder)
         return [line for line in lines[after:] if wanted.items() <= line.items()]
 
@@ -119,7 +119,7 @@ def test_an_elastic_job_goes_on_without_a_node_that_is_lost(cluster, tmp_path):
     try:
         begin = job.wait(len(job.find()), event="train", size=1, host="h0")
         assert begin["step"] >= step
-        # On the node itself, which lives, nothing of the job is left either.
+        # On the node itself, which is still up, nothing of the job is left either.
         assert wait_until(lambda: not any(map(alive, lost)), LIMIT_SECONDS)
     finally:
         cluster.hosts.connect(1, True)

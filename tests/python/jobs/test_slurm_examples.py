@@ -113,7 +113,7 @@ def test_a_job_is_not_requeued_for_ever(tmp_path, name):
 
 
 def requeued(folder, name, code, lives):
-    """Whether a script requeues its job when its ranks end with a code; Slurm is played."""
+    """Whether a script requeues its job when its ranks end with a code; Slurm is a fake."""
     path = readme_script(folder) if name == "README.md" else FOLDER / name
     for command, text in (
         ("tfring", f"exit {code}"),
@@ -151,7 +151,7 @@ def test_tfring_run_needs_no_options_in_an_allocation(cluster, tmp_path):
 
 
 def gpus_of_ranks(cluster, folder, script, options, program):
-    """What MY_GPUS prints in a job, by rank."""
+    """The output of MY_GPUS in a job, by rank."""
     path = write_script(folder, MY_GPUS)
     out = folder / "out"
     nodes = ("--nodes=2", "--ntasks-per-node=2", f"--output={out}")
@@ -211,7 +211,7 @@ class Training:
         assert self._cluster.run("scontrol", "update", *given).returncode == 0
 
     def digests(self):
-        """What the weights were, by run of the job and epoch."""
+        """The digests of the weights, by run of the job and epoch."""
         text = self.out.read_text() if self.out.exists() else ""
         lines = re.findall(r"EPOCH (\d) (\d+) (\w{16})$", text, re.MULTILINE)
         return {(int(run), int(epoch)): digest for run, epoch, digest in lines}

@@ -42,7 +42,7 @@ def ready(tmp_path_factory):
 
 @pytest.fixture
 def made(ready):
-    """The hosts; what a test that has failed leaves there does not disturb the next one."""
+    """The hosts; leftovers of a failed test do not disturb the next one."""
     yield ready
     for pid in [*ready.pids(0), *ready.pids(1)]:
         with contextlib.suppress(ProcessLookupError):
@@ -64,7 +64,7 @@ def test_ranks_on_both_hosts(made, tmp_path):
 
 
 def test_a_signal_to_all_processes_beside_the_launcher_leaves_all_ranks_time(made, tmp_path):
-    """A scheduler that ends a job does not ask which of its processes is an ssh."""
+    """A scheduler that ends a job signals its ssh processes, too."""
     program = (sys.executable, write_script(tmp_path, LEAVES), tmp_path)
     job = made.start(*run_command("-H", "h0:1,h1:1", *PATIENT_RUN, *program))
     pids_in(tmp_path, 2)

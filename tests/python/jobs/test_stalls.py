@@ -1,4 +1,4 @@
-"""Ranks that do not make the same calls: what they are told. Whole jobs."""
+"""The messages to ranks that do not make the same calls. Whole jobs."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ def test_ranks_that_wait_for_each_other_are_told_where_and_ended(tmp_path: Path)
         assert step in message and check in message
 
 
-# Nobody reads what rank 0 writes to stderr while it warns of a stall, for longer than a rank may be
-# silent before it counts as lost.
+# While rank 0 warns of a stall, its stderr is not read, for longer than a rank may be silent before
+# it counts as lost.
 FULL_STDERR = """
     import os, time
     import numpy as np

@@ -1,7 +1,7 @@
 """Ranks that do not run for a while, and go on: nothing is lost. Whole jobs.
 
-TFRING_TEST_STOP_SECONDS=40 stops the job for so long, and one rank for half of it, with the default
-heartbeats; else all is shortened in the same proportion.
+TFRING_TEST_STOP_SECONDS=40 stops the job for 40 s, and one rank for half of that, with the default
+heartbeats; by default all times are shorter in proportion.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ SCRIPT = """
 
 
 def state(pid: int) -> str:
-    """The state of a process as the kernel has it: T is stopped."""
+    """The state of a process in the kernel: T is stopped."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 class Job:
-    """A job of two ranks that makes steps until it is told to end."""
+    """A job of two ranks that runs steps until it is told to end."""
 
     def __init__(self, folder: Path, launcher: list[str], **more: str) -> None:
         self.folder = folder
@@ -84,7 +84,7 @@ class Job:
         self.pids = list(pids_in(folder, 2).values())
 
     def goes_on(self) -> bool:
-        """Whether both ranks make steps."""
+        """Whether both ranks run steps."""
 
         def steps() -> list[int]:
             return [int((self.folder / f"step.{rank}").read_text()) for rank in range(2)]
@@ -93,7 +93,7 @@ class Job:
         return wait_until(lambda: min(steps()) > max(before), 20)
 
     def end(self) -> None:
-        """Ends it and checks that both ranks ended well."""
+        """Ends the job and checks that both ranks ended well."""
         (self.folder / "enough").touch()
         _, err = self.process.communicate(timeout=LIMIT_SECONDS)
         assert self.process.returncode == 0, err

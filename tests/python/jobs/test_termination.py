@@ -1,4 +1,4 @@
-"""SIGTERM is a request while what is watched is under way; else it does what it did before."""
+"""SIGTERM is a request during watched work; otherwise it has its previous effect."""
 
 from __future__ import annotations
 

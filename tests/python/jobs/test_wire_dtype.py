@@ -1,4 +1,4 @@
-"""Sums of float32 that travel in 16 bits between two hosts."""
+"""Sums of float32 that are sent with 16 bits between two hosts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SCRIPT = """
 
 @pytest.mark.parametrize("wire", ["bfloat16", "float32"])
 def test_hosts_get_the_same_bits(tmp_path, wire):
-    """As rank 0 says, whatever another rank's environment says."""
+    """Rank 0's setting counts, whatever the environment of other ranks says."""
     path = write_script(tmp_path, SCRIPT)
     with hosts(2) as made:
         jobs = [

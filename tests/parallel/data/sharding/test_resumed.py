@@ -50,7 +50,7 @@ class Crash(FailsAfter, keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class Batches(keras.utils.PyDataset):  # type: ignore[misc]
-    """In another order in each epoch; knows which batches were asked for."""
+    """In a different order in each epoch; notes the requested batches."""
 
     def __init__(self, x: Any, y: Any, batch: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]
 
 
 class Loader:
-    """Batches that can be iterated again and again, each time in another order."""
+    """Batches that can be iterated repeatedly, in a different order each time."""
 
     def __init__(self, x: Any, y: Any, batch: int) -> None:
         self.batches, self.turn = Batches(x, y, batch), -1
@@ -160,7 +160,7 @@ KINDS = [
 def test_training_that_is_interrupted_again_and_again_is_that_of_a_clean_run(
     kind: str, tmp_path: Path
 ) -> None:
-    """Each life ends after three steps more, of which the last may be lost."""
+    """Each run ends after three more steps; the last may be lost."""
     folder = Path(hvd.broadcast_object(str(tmp_path)))
     clean, _ = life(kind, None, 10**6)
     steps: list[list[int]] = []

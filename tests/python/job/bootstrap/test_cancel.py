@@ -59,7 +59,7 @@ def cancelled(work, cancel):
 
     thread = threading.Thread(target=one)
     thread.start()
-    time.sleep(0.2)  # most likely it waits by now; it has to end in any case
+    time.sleep(0.2)  # it probably waits by now; it has to end in any case
     cancel.set()
     thread.join(LIMIT)
     assert not thread.is_alive()

@@ -1,4 +1,4 @@
-"""Where ranks meet and what they need for it: secrets, addresses, ports, versions."""
+"""How ranks meet: secrets, addresses, ports, versions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tfring.runtime.settings.setting import SettingError
 
 
 def test_job_on_one_host_needs_no_secret(connect_all, caplog):
-    """Its ranks share one that only this user can read, and nobody outside can connect."""
+    """Its ranks share one that only this user can read, and no other host can connect."""
     with caplog.at_level(logging.WARNING, "tfring"):
         memberships, errors = connect_all(2, Settings(start_timeout=20), public_seed="port 1")
     assert not errors and not caplog.text
@@ -56,7 +56,7 @@ def test_job_over_several_hosts_needs_a_secret(connect_all, caplog):
     assert "can join the job and run code" in caplog.text
 
 
-# Jobs over two hosts as other launchers describe them; the addresses belong to nobody.
+# Jobs over two hosts as other launchers describe them; no host has these addresses.
 STEP = {
     "SLURM_JOB_ID": "7",
     "SLURM_STEP_ID": "0",
@@ -112,7 +112,7 @@ def test_bind_address_that_is_not_ours():
 
 
 def test_where_rank_0_listens(monkeypatch):
-    """At a real interface if its name is that of one, else everywhere: never at 127.0.1.1."""
+    """At a real interface if its name resolves to one, else at all: never at 127.0.1.1."""
     names = {"here": "127.0.1.1", "nat": "192.0.2.254"}
     own = [a.address for a in hosts.interface_addresses() if not a.loopback]
 
@@ -129,7 +129,7 @@ def test_where_rank_0_listens(monkeypatch):
 
 
 def test_bind_and_advertised_addresses(connect_all):
-    """Listens everywhere, and says that it can be reached at another address of loopback."""
+    """Listens at all addresses, and advertises a second loopback address."""
     settings = Settings(
         secret=SECRET, start_timeout=20, bind_addr="0.0.0.0", advertise_addr="127.0.0.2"
     )
@@ -184,7 +184,7 @@ def test_a_range_of_ports(monkeypatch, connect_all):
 
 
 def test_an_advertised_port(monkeypatch):
-    """As behind a container's published ports: what others connect to leads to another port."""
+    """As behind a container's published ports: the advertised port leads to a different one."""
     inside, place = free_port(), free_port()
     with Relay(("127.0.0.1", inside), lambda _, data: data) as outside:
 
@@ -216,7 +216,7 @@ def test_an_advertised_port(monkeypatch):
 
 
 def test_a_name_server_that_is_silent(monkeypatch):
-    """It holds a rank up for no longer than the rank waits anyway."""
+    """It delays a rank no longer than the rank waits anyway."""
     asked, over = threading.Event(), threading.Event()
 
     def getaddrinfo(*_, **__):
@@ -308,7 +308,7 @@ def test_a_pipe_or_a_device_in_the_place_of_the_addresses_stays(tmp_path):
 
 
 def test_secret_of_a_user(tmp_path, monkeypatch):
-    """All processes get the same, also those that look for it at the same time."""
+    """All processes get the same one, also those that look for it at the same time."""
     monkeypatch.setattr(sources, "_RUN", tmp_path / "run")
     monkeypatch.setattr(sources.tempfile, "gettempdir", lambda: str(tmp_path))
     found, errors = run_ranks(lambda _: sources.secret_of_this_user(), range(8))
@@ -357,7 +357,7 @@ def test_the_systems_folder_for_this_user_is_preferred(tmp_path, monkeypatch):
 
 
 def test_munge_gives_the_secret(tmp_path, monkeypatch, connect_all):
-    """Stands in for munge's commands: what is encoded for a user, only that user decodes."""
+    """Fakes munge's commands: only the user for whom a text was encoded can decode it."""
     scripts = {
         "munge": 'printf "MUNGE:"; base64 -w0; echo ":"',
         "unmunge": 'echo "UID: ${FAKE_UID}" > "${1#--metadata=}"; cut -d: -f2 | base64 -d',
@@ -374,7 +374,7 @@ def test_munge_gives_the_secret(tmp_path, monkeypatch, connect_all):
     assert munge.secret_in(kept, "p") == "s" * 64
     with pytest.raises(SecretError, match="a credential of another job"):
         munge.secret_in(kept, "another job")
-    # Somebody sits on the first port and gives what an earlier init of this job has given to all.
+    # A process occupies the first port and repeats what an earlier init of this job sent.
     with Squatter(says=kept, closes=True) as replay:
         memberships, errors = run_ranks(
             lambda rank: connect_job(
@@ -410,7 +410,7 @@ def test_records_of_many_ranks_are_small_on_the_wire():
     assert len(data) < len(exchange.encode(many)) / 5
     assert store_exchange._unpacked(data, 1 << 30) == {"values": many}
     with pytest.raises(BootstrapError):
-        store_exchange._unpacked(data, 1000)  # what it would unpack to is bounded
+        store_exchange._unpacked(data, 1000)  # the unpacked size is bounded
 
 
 def test_that_the_key_travels_openly_is_said_once(caplog):

@@ -42,7 +42,7 @@ def test_open_mpi(tmp_path, count):
 
 @pytest.mark.parametrize("loaded", ["import mpi4py", "from mpi4py import MPI"])
 def test_mpi_that_mpi4py_must_not_start(tmp_path, loaded):
-    """Whoever switches off that mpi4py starts MPI gets it from init, as from Horovod's."""
+    """If mpi4py must not start MPI, init does, as Horovod's init."""
     header = f"import mpi4py; mpi4py.rc.initialize = False\n{loaded}\n"
     text = """
     from tfring.runtime import topology
@@ -73,7 +73,7 @@ def test_mpi_that_the_user_started(tmp_path):
 
 
 def test_ranks_wait_for_one_that_works_on_after_shutdown(tmp_path):
-    """However long it takes: what would end a rank that waits, ends it after half a second here."""
+    """However long it takes: limits that would end a waiting rank are half a second here."""
     text = """
     import faulthandler, os, time
     from tfring.runtime import topology

@@ -21,9 +21,9 @@ pytest.importorskip("mpi4py")
 
 LIBRARIES = _native.library_dir()
 PLUGINS = mpi_data.plugins_in(LIBRARIES)
-# Where `make setup` puts it: beside Open MPI, whose files have the same names.
+# `make setup` puts it in its own folder, because Open MPI's files have the same names.
 MPICH = Path(os.environ.get("TFRING_TEST_MPICH", f"{sys.prefix}/mpich"))
-# Within a host shared memory would come first.
+# Within a host, shared memory would be used first.
 BY_MPI = {"TFRING_CPU_OPERATIONS": "mpi", "TFRING_X_SHARED_MEMORY": "0"}
 MOST_TESTS = "not gib and not uneven_arrival and not ctrl_c"  # of tests/parallel/native
 

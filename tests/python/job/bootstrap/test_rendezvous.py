@@ -1,4 +1,4 @@
-"""The start of jobs without MPI, and its failures: every rank is a thread here."""
+"""The start of jobs without MPI, and its failures; ranks are threads."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_all_ranks_are_connected(connect_all, size):
 
 
 def test_large_jobs_connect_ring_neighbours_first(connect_all, monkeypatch):
-    """Each rank is on a host of its own; it goes on listening where the others expect it."""
+    """Each rank has its own host; it goes on listening where the others expect it."""
     monkeypatch.setattr(records, "host_identity", lambda: secrets.token_hex(8))
     settings = Settings(secret=SECRET, start_timeout=20, mesh_limit=3, bind_addr="127.0.0.1")
     memberships, errors = connect_all(5, settings)
@@ -98,7 +98,7 @@ def test_small_jobs_listen_only_while_they_connect(connect_all):
 
 
 def test_each_generation_has_its_own_keys_and_number(connect_all):
-    """Neither a connection nor a frame of one can be taken for one of another."""
+    """Connections and frames of different generations cannot be confused."""
     settings = Settings(secret=SECRET, start_timeout=20)
     seen: dict[str, set[object]] = {"key": set(), "nonce": set(), "macs": set()}
     for _ in range(3):
@@ -154,7 +154,7 @@ def test_different_secrets(connect_all):
 
 
 def joined(port, rank, size):
-    """Joins a job as a rank does, and returns what the rank has then."""
+    """Joins a job as a rank does; returns the rank's connections."""
     place = meeting.Meeting("localhost", [port], KEY, secret=JobSecret(SECRET))
     patience = Patience(f"rank {rank}", 20)
     owned = contextlib.ExitStack()
@@ -163,7 +163,7 @@ def joined(port, rank, size):
 
 
 def test_rank_that_ends_before_all_are_there():
-    """Another may come in its place until the time is up."""
+    """A replacement may come until the time is up."""
     port = free_port()
     settings = Settings(secret=SECRET, start_timeout=6)
     gone = threading.Event()
@@ -194,7 +194,7 @@ def test_another_process_comes_in_the_place_of_one_that_was_killed():
         rank = min(number, 2)
         if number == 1:
             store, _ = joined(port, 1, 3)
-            store.cut()  # it says no goodbye, as a killed process
+            store.cut()  # it sends no goodbye, like a killed process
             store.close()
             died.set()
             rank = 1
@@ -377,7 +377,7 @@ def test_links_are_the_same_at_both_ends(size, limit, on_a_host):
 
 
 def test_rank_that_is_early_for_another_job_retries():
-    """Rank 1 is there at once; rank 0 waits for rank 2 first, with which it makes another job."""
+    """Rank 1 is there at once; rank 0 first forms a different job with rank 2."""
     port = free_port()
     settings = Settings(secret=SECRET, start_timeout=20)
 
@@ -401,7 +401,7 @@ def test_rank_that_is_early_for_another_job_retries():
 
 
 def test_the_port_of_the_launcher_is_kept_and_nobody_listens_there():
-    """A stranger could fill the queue of a listener that nobody serves."""
+    """A stranger could fill the queue of a listener that accepts no connections."""
     sock = open_rendezvous(None, None)
     port, heir = sock.getsockname()[1], sock.dup()  # the second is of a shell around the program
     fd = sock.detach()

@@ -1,4 +1,4 @@
-"""Jobs whose ranks meet through a store: every rank is a thread here."""
+"""Jobs whose ranks meet through a store; ranks are threads."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_through_a_file(tmp_path):
 
 
 def test_a_file_that_an_earlier_job_has_left(tmp_path):
-    """Its rank 0 was killed: nobody listens there any more, or somebody else does."""
+    """Its rank 0 was killed: the port is closed, or a different process has it."""
     path = tmp_path / "job"
     place = {"host": hosts.host_identity(), "addresses": [], "port": 1, "secret": SECRET}
     for left in (b"", json.dumps(place).encode(), b"{}"):
@@ -104,7 +104,7 @@ def test_through_a_tcp_store():
 
 
 def test_what_a_killed_job_has_left_confuses_nobody():
-    """Its ranks had come, in any phase, and rank 0 had answered; then all were killed."""
+    """All ranks were killed, in any phase, after rank 0 had answered."""
     with OwnStore() as store:
         for rank in (1, 2):
             arrival = {"rank": rank, "size": 3}
@@ -133,7 +133,7 @@ def test_who_waits_says_for_whom_long_before_the_time_is_up(monkeypatch, caplog)
         connect([0, 2], 4, lambda _: (store, None), Settings(start_timeout=1.0))
     said = [record.getMessage() for record in caplog.records]
     assert said[0].startswith("rank 0 waits for ranks 1 and 3 of 4, and gives up in 1 s")
-    assert 1 <= len(set(said)) <= 2  # more and more rarely
+    assert 1 <= len(set(said)) <= 2  # at growing intervals
     with OwnStore() as store:
         connect([1], 4, lambda _: (store, None), Settings(start_timeout=1.0))
     assert "rank 1 waits for rank 0, which has not come to the store" in caplog.text

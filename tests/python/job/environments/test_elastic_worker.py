@@ -1,4 +1,4 @@
-"""What the launcher of an elastic job tells a process."""
+"""The variables that the launcher of an elastic job sets for a worker."""
 
 from __future__ import annotations
 

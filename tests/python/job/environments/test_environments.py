@@ -1,4 +1,4 @@
-"""Which identity a process has, by its variables."""
+"""The identity of a process from its environment variables."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ SEVERAL_HOSTS = [
 
 @pytest.mark.parametrize("environ,meeting,several", SEVERAL_HOSTS)
 def test_whether_the_job_has_several_hosts(environ, meeting, several):
-    """A job on one host may do without a secret; see test_meeting.py for the others."""
+    """A job on one host needs no secret; see test_meeting.py for the others."""
     assert find_identity(environ, have_mpi4py=True, meeting=meeting).several_hosts is several
 
 
@@ -206,7 +206,7 @@ def test_srun_announces_pmi_to_programs_without_mpi_too():
 
 
 def test_mpi_that_does_not_load_under_slurm():
-    """An MPI identity has the Slurm step to fall back on, if that is the same rank."""
+    """An MPI identity falls back to the Slurm step, if its rank is the same."""
     step = {**SLURM, "PMI_RANK": SLURM["SLURM_PROCID"], "PMI_SIZE": SLURM["SLURM_STEP_NUM_TASKS"]}
     found = find_identity(step, have_mpi4py=True)
     assert found.rendezvous is Rendezvous.MPI and found.fallback is not None

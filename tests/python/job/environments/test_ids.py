@@ -1,4 +1,4 @@
-"""Ids of jobs that users and environments have chosen."""
+"""Job ids from users and environments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank a pod of an indexed Job is, by its variables."""
+"""The rank of a pod of an indexed Job, from its variables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_pod_of_one_rank(environ, source, address, port):
     assert (found.local_rank, found.local_size) == (0, 1)
     assert (found.address, found.port) == (address, port)
     assert found.rendezvous is Rendezvous.TCP and found.several_hosts
-    assert not found.fixed_port  # another program may have the port
+    assert not found.fixed_port  # a different program may have the port
 
 
 def test_the_port_has_a_default():

@@ -87,7 +87,7 @@ def test_short_secret_is_refused():
     ],
 )
 def test_a_persons_own_words_are_stretched(words):
-    """They go through scrypt, so that every guess at them costs memory and time."""
+    """They go through scrypt, so that each guess costs memory and time."""
     plain = hashlib.sha256(b"tfring secret\0" + words.encode()).digest()
     assert job_key(words, "job") != expand(plain, b"job\0job")
 
@@ -102,7 +102,7 @@ GARBAGE = [
     b"\x00",
     b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10,
     b"\xff" * 4096,
-    # A hello of the right size with everything too large.
+    # A hello of the right size whose fields are all too large.
     auth._HELLO.pack(auth._MAGIC, 255, 2**32 - 1, 2**32 - 1, b"\xff" * 32),
     auth._HELLO.pack(auth._MAGIC, DATA, 1, 7, b"n" * 32),  # for another rank
     auth._HELLO.pack(auth._MAGIC, DATA, 1, 0, b"n" * 32) + b"\x00" * 32,  # a made-up proof
@@ -207,7 +207,7 @@ def test_listener_that_does_not_know_the_secret_is_refused():
         sock.sendall(auth._MAGIC + b"\x00" * 32)
         proof = receive_exactly(sock, auth.PROOF_SIZE)
         impostor.close()
-        sock.sendall(bytes([auth.Verdict.ADMITTED]) + proof)  # sent back to who made it
+        sock.sendall(bytes([auth.Verdict.ADMITTED]) + proof)  # sent back to its sender
         closed.append(sock.recv(1))
         sock.close()
 

@@ -1,4 +1,4 @@
-"""What a listener does with strangers: it says little about them, and nobody chooses who goes."""
+"""How a listener treats strangers: it logs little, and drops at random."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def wait_until_closed(stranger):
 
 
 def test_strangers_are_counted_and_not_listed(monkeypatch, caplog):
-    """One line about the first; the next, of how many there were since, comes at the end here."""
+    """One line about the first; a second one at the end with the number of the others."""
     monkeypatch.setattr(module, "_LOG_SECONDS", 1e9)
     with caplog.at_level(logging.WARNING, "tfring"), waiting() as listener:
         for _ in range(STRANGERS):
@@ -61,7 +61,7 @@ def test_strangers_are_counted_and_not_listed(monkeypatch, caplog):
 
 
 def test_who_is_dropped_is_chosen_at_random(monkeypatch):
-    """Of unfinished handshakes, old ones and new ones, when there are too many."""
+    """Among unfinished handshakes, old and new, when there are too many."""
     monkeypatch.setattr(module, "_MAX_HANDSHAKES", 4)
     chosen = []
 

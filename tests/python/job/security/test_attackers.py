@@ -1,4 +1,4 @@
-"""An attacker on the network, who knows everything about tfring but the job's secret."""
+"""An attacker on the network who knows all about tfring except the job's secret."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RENDEZVOUS = auth.Role.RENDEZVOUS
 
 
 class Evil:
-    """An object that does something when it is unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __reduce__(self):
         return exec, ("import os; os.environ['TFRING_TEST_EVIL'] = '1'",)
@@ -101,7 +101,7 @@ def test_flood_and_port_scan_while_a_job_starts():
 
 
 def test_slowloris():
-    """More connections than handshakes are kept at once, each with a byte now and then."""
+    """More connections than the handshakes kept at once, each with a byte now and then."""
     listener = Listener(bind("127.0.0.1", 0, 1024), KEY, 0)
     stop = threading.Event()
     strangers = []
@@ -187,7 +187,7 @@ def test_exhaustion_of_descriptors_by_strangers():
 
 
 def test_too_few_descriptors_for_the_ranks_are_an_error():
-    """It is said at once, and nothing spins."""
+    """The error comes at once, and nothing spins."""
     child, _ = listener_with_few_descriptors(ranks=64)
     output = rest_of_output(child)
     assert "rank 0 needs 64 more connections, and its limit of 40 descriptors" in output
@@ -248,7 +248,7 @@ reflected = Channel(socket.socket(), ChannelKeys(b"b" * 32, b"a" * 32)).framed(b
 
 @pytest.mark.parametrize("lie", LIES)
 def test_lies_on_a_channel(lie):
-    """They are found out before anything is parsed, or memory taken for it."""
+    """They are detected before anything is parsed or allocated."""
     a, b = channels()
     first, second = a.framed(b"first"), a.framed(b"second")
     b_in = a.sock
@@ -269,7 +269,7 @@ def test_long_messages_are_refused_by_their_length():
 
 
 def test_relay_that_changes_the_start_of_a_job(caplog):
-    """It hands on the handshake and then puts its own record in the place of rank 1's request."""
+    """It relays the handshake and then replaces rank 1's request by its own record."""
     with bind("127.0.0.1", 0, 1) as probe:
         port = probe.getsockname()[1]
     record = json.dumps({"version": "0", "settings": {}}).encode()
@@ -291,7 +291,7 @@ def test_relay_that_changes_the_start_of_a_job(caplog):
 
 
 def test_relay_on_the_connection_of_a_function(monkeypatch, caplog):
-    """Neither side unpickles what the relay puts in."""
+    """Neither side unpickles the relay's bytes."""
     evil = function.pickled_call(Evil(), (), {})
     with function.FunctionServer(
         function.pickled_call(len, [[]], {}), bind("127.0.0.1", 0, 1024)
@@ -348,8 +348,8 @@ def test_objects_are_unpickled_only_with_the_mac_of_their_sender():
     later = generation.sign(b"data", "name", 1)
     for forged, name, sender in (
         (fine, "name", 1),  # a second time
-        (later, "name", 2),  # in the place of another rank
-        (later, "other", 1),  # of another collective
+        (later, "name", 2),  # as a different rank
+        (later, "other", 1),  # of a different collective
         (later[:-1] + b"x", "name", 1),
         (bytes(24) + evil, "name", 1),
         (later[: generation.OVERHEAD] + evil, "name", 1),
@@ -380,7 +380,7 @@ def test_bytes_that_come_instead_of_an_object(patches):
     data = objects.np.frombuffer(bytes(24) + evil, dtype="uint8")
 
     class Core:
-        """What a rank gets from a relay."""
+        """A fake core that returns the bytes of a relay."""
 
         attempt = objects._native.core.attempt
         CoreError = objects._native.core.CoreError

@@ -1,8 +1,8 @@
-"""Four processes start as a job while an attacker opens connections to every port that they open.
+"""Four processes start as a job while an attacker connects to each port that they open.
 
 TFRING_TEST_FLOOD=10000 opens more connections than an ordinary run; with -s the times are printed.
-The attacker turns to every port of this machine that is opened meanwhile: run that in a network of
-its own, such as `unshare --net sh -c "ip link set lo up; python -m pytest ..."`.
+The attacker connects to all ports that this machine opens meanwhile: run it in a separate network
+namespace, such as `unshare --net sh -c "ip link set lo up; python -m pytest ..."`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytest.importorskip("tfring.runtime._native")
 CONNECTIONS = int(os.environ.get("TFRING_TEST_FLOOD", "1000"))
 RANKS = 4
 START_SECONDS = 30
-# Descriptors that this process has for other things.
+# Descriptors that this process needs for other purposes.
 OTHERS = 500
 
 SCRIPT = """
@@ -50,7 +50,7 @@ SCRIPT = """
 
 @pytest.fixture
 def held() -> Iterator[int]:
-    """How many connections this process can hold, with the soft limit raised."""
+    """The number of connections this process can hold, with the soft limit raised."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield min(2 * CONNECTIONS, hard - OTHERS)
@@ -58,7 +58,7 @@ def held() -> Iterator[int]:
 
 
 def start_job(folder: Path, port: int, before_others: Callable[[], None]) -> list[float]:
-    """Starts rank 0, and the others after `before_others`; returns the seconds that init took."""
+    """Starts rank 0, and the others after `before_others`; returns the seconds of init."""
     folder.mkdir()
     command = [sys.executable, write_script(folder, SCRIPT, header=REPORT), str(folder)]
     common = {
@@ -90,7 +90,7 @@ def start_job(folder: Path, port: int, before_others: Callable[[], None]) -> lis
 
 @pytest.mark.slow
 def test_processes_start_within_their_time_in_a_flood(held: int, tmp_path: Path) -> None:
-    """The connections are there when ranks 1 to 3 come, and as many again come meanwhile."""
+    """The connections exist when ranks 1 to 3 come, and as many again come meanwhile."""
     alone = start_job(tmp_path / "alone", free_port(), lambda: None)
     hello = [
         auth.first_message(auth.Hello(role, rank, listener))

@@ -84,7 +84,7 @@ def test_two_hosts(hosts, tmp_path):
     assert run_job(hosts, TFRING_INSECURE="1", LOCAL_WORLD_SIZE="1") == fine
     for told in run_job(hosts, LOCAL_WORLD_SIZE="1"):
         assert told.startswith("SecretError") and "TFRING_SECRET_FILE" in told
-    # Rank 0 cannot know that there are others; rank 1 is told at once, rank 0 when the time is up.
+    # Rank 0 cannot know of the others; rank 1 gets the error at once, rank 0 when the time is up.
     first, second = run_job(hosts, TFRING_START_TIMEOUT="2")
     assert second.startswith("SecretError")
     assert "if they run on other hosts, set TFRING_SECRET_FILE" in first

@@ -1,4 +1,4 @@
-"""A TCPStore whose connections break, whose clients vanish, and whose server changes."""
+"""A TCPStore whose connections break, whose clients vanish, or whose server changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_request_whose_answer_was_lost_happens_once(tcp):
             thread = threading.Thread(target=lambda c=call, r=results: r.append(c()))
             thread.start()
             assert wire.lost.wait(LIMIT)
-            if number == 3:  # somebody else changes it before the request comes again
+            if number == 3:  # another client changes it before the request comes again
                 tcp.server.set("n", b"8")
             wire.cut()
             thread.join(LIMIT)
@@ -121,7 +121,7 @@ def test_ephemeral_keys_of_a_killed_client_go(tcp):
 
 
 def test_a_lease_that_has_passed_is_told(tcp):
-    """What was under way when the server forgot the client may have happened, or not."""
+    """A request in flight when the server forgot the client may have happened or not."""
     with Wire(tcp.server.port) as wire, through(wire, lease=0.05) as store:
         store.set("mine", b"", ephemeral=True)
         wire.lose_answers()
@@ -168,7 +168,7 @@ def test_a_server_with_another_secret_is_asked_seldom(monkeypatch):
         pytest.raises(StoreAuthError, match="wrong secret"),
     ):
         TCPStore("localhost", server.port, secret="another secret of 16", timeout=1.0)
-    assert len(tries) <= 2 / module._PAUSE_SECONDS  # without a pause some hundred
+    assert len(tries) <= 2 / module._PAUSE_SECONDS  # some hundred without a pause
 
 
 def test_a_client_may_go_on_with_a_server_that_was_started_again():

@@ -7,11 +7,11 @@ import threading
 import pytest
 from store_tools import in_threads, programs
 
-THREADS = 2  # more would wait for each other's turn to run Python, not for the store
+THREADS = 2  # more threads would wait for Python's lock, not for the store
 
 
 def many(shared, operations):
-    """Threads count, hand each other values and delete them; returns nothing if all was right."""
+    """Threads count, exchange values and delete them; returns errors."""
     clients = [shared.client() for _ in range(2)]
     rounds = operations // (5 * THREADS)
 

@@ -1,4 +1,4 @@
-"""Several processes and one store, some of which are killed in the middle of something."""
+"""Several processes with one store; some are killed in the middle of an operation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_processes_count_together(tcp):
 
 
 def test_clients_that_are_killed_leave_the_store_whole(tcp):
-    """Each may have had one operation under way; everything that it was told of has happened."""
+    """Each may have had one operation in flight; all acknowledged ones have happened."""
     code = f"""
         store = {tcp.code}
         number = 0
@@ -87,7 +87,7 @@ def test_waiting_clients_are_told_when_the_server_is_killed():
         """
         with programs(client_code) as (client,):
             assert client.stdout.readline() == "ready True\n"
-            time.sleep(0.1)  # so that most often all three wait already
+            time.sleep(0.1)  # so that usually all three wait already
             server.kill()
             output, _ = client.communicate(timeout=120)
             assert client.returncode == 0

@@ -1,4 +1,4 @@
-"""What operations mean, the same for every store."""
+"""The meaning of operations, the same for each kind of store."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_timeouts_may_be_timedeltas(shared):
 
 
 def test_a_slow_watcher_gets_the_newest(shared):
-    """Whatever it misses, it ends with the right state, in order of revisions."""
+    """It may miss changes, but ends with the right state, in order of revisions."""
     one, other = shared.client(), shared.client()
     watch = other.watch()
     for number in range(200):

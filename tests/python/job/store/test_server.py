@@ -1,4 +1,4 @@
-"""What the server of a TCPStore does with strangers, with broken clients and with slow ones."""
+"""How the server of a TCPStore treats strangers, broken clients and slow clients."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def is_dropped(sock):
 
 
 def test_a_slow_client_harms_nobody(tcp):
-    """It is not read from any more, everybody else is served, and it misses nothing."""
+    """The server stops reading from it, serves all others, and loses nothing."""
     store, value = tcp.client(), random.randbytes(64 << 10)
     store.set("large", value)
     slow = opened(tcp.server.port)
     slow.sock.setblocking(False)
     asked, unsent = 0, b""
-    for turn in range(1, 4):  # its requests fill what is between: the server takes no more of them
+    for turn in range(1, 4):  # its requests fill the buffers: the server reads no more of them
         try:
             while True:
                 if not unsent:
@@ -91,7 +91,7 @@ def test_a_slow_watcher_costs_the_server_no_more_than_the_keys(tcp):
     slow = opened(tcp.server.port)
     slow.send(Request(Op.WATCH, 1, 1, (b"", b"")).encode())
     value = bytes(64 << 10)
-    for number in range(200):  # 13 MB, more than what the sockets hold
+    for number in range(200):  # 13 MB, more than the sockets hold
         store.set("same", value + b"%d" % number)
     store.set("end", b"")
     revisions, last = [], b""
@@ -105,7 +105,7 @@ def test_a_slow_watcher_costs_the_server_no_more_than_the_keys(tcp):
 
 
 def garbage(dice):
-    """Something that is no request of a client, or one with fields that make no sense."""
+    """Bytes that are not a request, or a request with invalid fields."""
     kind = dice.randrange(4)
     if kind == 0:
         return dice.randbytes(dice.randrange(60))
@@ -120,7 +120,7 @@ def garbage(dice):
 
 
 def test_requests_that_make_no_sense(tcp):
-    """The server drops who sends them, or answers with an error; others notice nothing."""
+    """The server drops the sender or answers with an error; other clients notice nothing."""
     dice, store = random.Random(1), tcp.client()
     for number in range(60):
         channel = opened(tcp.server.port) if dice.random() < 0.8 else raw(tcp.server.port)
@@ -210,7 +210,7 @@ def test_a_server_takes_only_so_much():
 
 
 def test_a_number_that_waits_already_is_no_number_of_another_request(tcp):
-    """What the first waits for would stay in the server for ever."""
+    """Otherwise the first request would stay in the server for ever."""
     client = opened(tcp.server.port)
     for key in (b"never", b"nor this"):
         client.send(Request(Op.WAIT, 1, 1, (key,)).encode())
