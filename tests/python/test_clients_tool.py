@@ -1,4 +1,4 @@
-"""What tools/clients/run.py says and returns where a client cannot be installed, or fails."""
+"""The output and exit code of tools/clients/run.py if a client is missing or fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank keeps of a call of sys.exit."""
+"""What a rank keeps from a call of sys.exit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests/helpers/lean_imports hides from Keras, and from nobody else."""
+"""tests/helpers/lean_imports hides packages from Keras only."""
 
 from launcher_tools import run_python
 

@@ -1,4 +1,4 @@
-"""What a rank prints of an exception that ends it; jobs of mpirun are in test_failed_jobs.py."""
+"""The output of a rank that an exception ends; jobs of mpirun are in test_failed_jobs.py."""
 
 from __future__ import annotations
 

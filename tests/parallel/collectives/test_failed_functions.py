@@ -211,6 +211,6 @@ def test_the_cause_comes_after_the_cancellation(several: int) -> None:
         assert step(x, "same").numpy().tolist() == [several + 1.0] * 2
         planted.armed = True
         with pytest.raises(tf.errors.OpError, match="planted"):
-            step(x, f"of.{int(planted.here)}")  # no other rank calls the collective that the failing rank waits for
+            step(x, f"of.{int(planted.here)}")  # the others do not call it
         planted.armed = False
     assert step(x, "same").numpy().tolist() == [several + 1.0] * 2

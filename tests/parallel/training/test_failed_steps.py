@@ -38,8 +38,8 @@ import tfring.keras as hvd_keras
 from tfring.ops import library
 
 ROUNDS = int(os.environ.get("TFRING_TEST_ROUNDS", "12"))
-# Seconds from the first failure to an exception on each rank. The promise is 2 s; in an ordinary run
-# the ranks share their cores with others.
+# Seconds from the first failure to an exception on each rank. The promise is 2 s; in an ordinary
+# run the ranks share their cores with others.
 LIMIT_SECONDS = 2.0 if "TFRING_TEST_ROUNDS" in os.environ else 10.0
 CTRL_C = KINDS.index("Ctrl-C")
 

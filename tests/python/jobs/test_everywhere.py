@@ -194,7 +194,7 @@ def test_processes_started_by_a_rank(tmp_path):
 
 @pytest.mark.slow
 def test_saved_models(job: subprocess.CompletedProcess[str], saved: Path) -> None:
-    """A traced step and a layer with collectives can be saved, and run in other processes after init."""
+    """A traced step and a layer with collectives can be saved, and run elsewhere after init."""
     assert job.stdout.count("DONE save") == 2, job.stderr
     done = run("-np", 2, sys.executable, write_script(saved, LOAD, "load.py"), saved)
     assert done.returncode == 0, done.stderr

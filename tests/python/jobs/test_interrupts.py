@@ -112,7 +112,7 @@ DEADLOCK = """
 
 
 def interrupted(folder):
-    """The reports of ranks 0 and 1 on each call that rank 1 interrupted: its end, and a sum after it."""
+    """Both ranks' reports on each call that rank 1 interrupted: its end, and a sum after it."""
     script = write_script(folder, ONE_RANK, header=REPORT)
     job = run("-np", 2, "python", script, folder)
     assert job.returncode == 0, job.stderr

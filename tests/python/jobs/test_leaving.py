@@ -50,7 +50,7 @@ def test_rank_0_plans_on_for_process_sets_without_it(tmp_path: Path) -> None:
     assert [line[:4] for line in done.stderr.splitlines() if warning in line] == ["0| ["]
 
 
-# Rank 1 ends without calling an allreduce of rank 0. mpirun would end all ranks, so it waits for 0.
+# Rank 1 ends without calling rank 0's allreduce. mpirun, which ends all ranks, has to wait for 0.
 ENDING = """
     import signal
     import numpy as np

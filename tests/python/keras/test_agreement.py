@@ -1,4 +1,4 @@
-"""What a rank does for long while the others wait: how it ends when one of these is lost."""
+"""Long work of a rank while the others wait: how it ends when one of the others is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfring.runtime import _native
 def test_a_copy_has_ended_when_the_loss_of_a_rank_is_handled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The rank goes on with training then, and changes what is copied."""
+    """The rank then goes on with training, and changes the copied variables."""
     lost, copied = threading.Event(), threading.Event()
 
     def lose(*_: Any, **__: Any) -> Any:

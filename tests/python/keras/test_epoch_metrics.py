@@ -1,4 +1,4 @@
-"""What metrics hold of an epoch is in a checkpoint as it was, whatever its dtype."""
+"""A checkpoint keeps the state of metrics within an epoch, in any dtype."""
 
 from __future__ import annotations
 

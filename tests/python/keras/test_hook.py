@@ -1,7 +1,7 @@
-"""Where the optimizer hook reduces, what it is called, and what a wrapped optimizer still is.
+"""Where the optimizer hook reduces, its names, and the class of a wrapped optimizer.
 
-The collectives are replaced by a recording that hands the tensors back: what reaches the ranks, and
-when, is the subject here; tests/parallel has the real ones.
+A recorder that returns the tensors replaces the collectives: these tests check what is reduced, and
+when; tests/parallel has the real collectives.
 """
 
 from __future__ import annotations
@@ -335,7 +335,7 @@ def test_multi_optimizer(recorder: Recorder) -> None:
 
 
 def test_the_parts_of_keras_that_are_used_are_still_there() -> None:
-    """Keras may rename what is private to it; this says so before a training run does."""
+    """Keras may rename private parts; this test fails before a training run does."""
     optimizer = keras.optimizers.SGD(0.1)
     for name in (
         "apply",

@@ -1,4 +1,4 @@
-"""What the broadcast callback says of learning rates that it replaces."""
+"""The message of the broadcast callback for learning rates that it replaces."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Ways in which a wrapped optimizer's gradients might not be reduced: each is repaired or an error.
 
-The collectives are replaced by a recording, as in test_hook.py.
+A recorder replaces the collectives, as in test_hook.py.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def test_a_local_variable_is_registered_before_a_step_is_traced(
     for how, allowed in (({}, False), ({"run_eagerly": True}, True)):
         optimizer = DistributedOptimizer(keras.optimizers.SGD(1e-2))
         model = fit(optimizer, **how)
-        assert recorder.built[-1].dtypes == ["float32"] * (4 + 2)  # and what the rank says
+        assert recorder.built[-1].dtypes == ["float32"] * (4 + 2)  # and the rank's message
         if allowed:
             optimizer.register_local_var(model.layers[0].kernel)
         else:

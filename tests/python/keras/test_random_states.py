@@ -1,4 +1,4 @@
-"""Random states that do not fit a model or the number of ranks are told, not skipped silently."""
+"""tfring reports random states that do not fit a model or the number of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that is started again with other numbers of ranks trains on each sample once per epoch."""
+"""A job that is restarted with a different number of ranks trains on each sample once per epoch."""
 
 from __future__ import annotations
 

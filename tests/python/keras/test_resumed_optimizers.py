@@ -1,4 +1,4 @@
-"""What one process has saved, another restores: every optimizer, in every way to use it."""
+"""One process restores what a different one saved: each optimizer, in each way to use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be served with a version of Keras is refused by name."""
+"""tfring refuses features that a version of Keras cannot support, by name."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_keras_2_under_the_name_keras(tmp_path: Any) -> None:
 
 
 def test_a_keras_that_nobody_has_tested() -> None:
-    """Is warned of, once, and used."""
+    """tfring warns once, and uses it."""
     newest = keras_version.NEWEST_TESTED
     for version in ("3.99.0rc1", "10.1.0"):
         said = rf"Keras 3\.0 to {newest}, and Keras {version} is installed"
@@ -64,7 +64,7 @@ def test_a_nightly_keras_is_known(tmp_path: Any) -> None:
 
 
 class WithoutClip(keras.optimizers.SGD):  # type: ignore[misc]
-    """As an optimizer would look to tfring whose Keras has removed a method."""
+    """An optimizer of a Keras that has removed a method."""
 
     @property
     def _clip_gradients(self) -> Any:
@@ -81,7 +81,7 @@ def test_an_optimizer_without_what_is_replaced() -> None:
 
 
 def test_batch_normalization_without_moments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An override that nobody calls would normalize the batch of one rank without a word."""
+    """An override that is never called would silently normalize the batch of one rank."""
     monkeypatch.delattr(keras.layers.BatchNormalization, "_moments")
     with pytest.raises(NotImplementedError, match=r"has no BatchNormalization\._moments, without"):
         SyncBatchNormalization()

@@ -1,4 +1,4 @@
-"""One agent per host: which processes there are, whose they are, and how long ranks get."""
+"""One agent per host: its processes, their owners, and the time that ranks get to end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_two_processes_are_beside_the_ranks(tmp_path):
 
 
 def test_what_a_rank_has_left_ends_with_it_and_with_no_other(tmp_path):
-    """Also what has a session of its own, no parent and no variables."""
+    """Also processes in their own session, without a parent or variables."""
     path = script(
         tmp_path,
         """
@@ -76,7 +76,7 @@ def test_what_a_rank_has_left_ends_with_it_and_with_no_other(tmp_path):
 
 
 def test_an_agent_below_another_program_ends_its_ranks_with_it(tmp_path):
-    """As below a task of Spark; the agent's input stays open."""
+    """As in a task of Spark; the agent's input stays open."""
     path = script(
         tmp_path,
         """

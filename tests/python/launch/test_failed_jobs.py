@@ -1,4 +1,4 @@
-"""What is on the screen when a job has failed: one verdict, and nothing twice."""
+"""The screen after a failed job: one verdict, and nothing twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user sees of a run that goes well: the own output, and two lines of tfring."""
+"""The screen of a good run: the program's output, and two lines of tfring."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfring.version import __version__
 PROGRAM = re.search(
     r"```python\n(import keras\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
 )
-# What TensorFlow prints before tfring is imported is beyond a library's reach.
+# A library cannot suppress what TensorFlow prints before tfring is imported.
 BEFORE = """
 import os
 kept = os.dup(2)

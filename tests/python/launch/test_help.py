@@ -1,4 +1,4 @@
-"""`tfring --help`, `tfring help`, and what the command says of words that it does not know."""
+"""`tfring --help`, `tfring help`, and the message for unknown words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from run_options import refused
 from tfring.launch.cli import MODULES, main, parser_of
 from tfring.launch.help import pages
 
-# What a message or a page says: `tfring help values`. Words behind it choose sections.
+# A message or a page says `tfring help values`. Words after it select sections.
 POINTER = re.compile(r"tfring help ([a-z_]+)")
 
 
@@ -203,7 +203,7 @@ def test_a_command_loads_what_it_needs(tmp_path):
     assert not version & {"numpy", "json", "socket", *MODULES.values()} - {MODULES["help"]}
     job = loaded(tmp_path, "run", "-np", "2", "true")
     assert MODULES["run"] in job
-    # What explains and reports, and numpy with it, is loaded at the end if there are records.
+    # The modules that explain and report, and numpy, are loaded at the end if there are records.
     late = {
         "numpy",
         "tfring.observe.explain.explain",

@@ -1,4 +1,4 @@
-"""Hosts as users write them, and as schedulers do."""
+"""Hosts as users and schedulers write them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_another_user_on_this_host_needs_ssh():
 
 
 def test_a_user_without_a_name_may_name_another():
-    """As in containers that run with a number that the system has no user for."""
+    """As in containers whose user id has no name in the system."""
 
     def no_name():
         raise KeyError("getpwuid(): uid not found: 4711")
@@ -126,7 +126,7 @@ def test_ranges_without_the_library(monkeypatch):
 
 
 def test_any_list_is_read_back_as_it_was_written():
-    """Lists of random hosts, written in every form that is allowed."""
+    """Lists of random hosts, written in each allowed form."""
     needs_clustershell()
     draw = random.Random(11)
     for _ in range(300):

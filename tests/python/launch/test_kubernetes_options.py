@@ -1,4 +1,4 @@
-"""What `tfring manifest` makes of its options, and what it refuses."""
+"""The output of `tfring manifest` for its options, and the options that it refuses."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_an_image_is_needed_and_only_for_a_manifest(capsys):
 @pytest.mark.parametrize("kind", sorted(MAKERS))
 @pytest.mark.parametrize("words", [["--nnodes", "4"], ["--nnodes", "1:4", "--nproc-per-node", "2"]])
 def test_what_tfring_run_gets_in_the_pods_is_understood(kind, words, tmp_path, monkeypatch):
-    """Options of `tfring run` that do not exist would be found in the cluster only."""
+    """Otherwise unknown options of `tfring run` would fail only in the cluster."""
     commands = []
 
     def find(value):
@@ -180,7 +180,7 @@ def test_what_tfring_run_gets_in_the_pods_is_understood(kind, words, tmp_path, m
     inner = [words for words in commands if words and words[0] == "tfring"]
     assert inner
     for words in inner:
-        (tmp_path / "hostfile").write_text("a slots=1\n")  # in the place of the operator's
+        (tmp_path / "hostfile").write_text("a slots=1\n")  # instead of the operator's
         words = [word.replace("/etc/mpi/hostfile", f"{tmp_path}/hostfile") for word in words]
         parsed = parser_of(words[1]).parse_args(words[2:])
         assert parsed.command == ["python", "train.py"]

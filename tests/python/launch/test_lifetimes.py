@@ -1,4 +1,4 @@
-"""Nobody outlives anybody: launcher, agents, ranks and what ranks start, on hosts that vanish."""
+"""No process outlives the job: launcher, agents, ranks and their children, also on lost hosts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SLEEP = """
     report(f"pid.{rank}", os.getpid())
     time.sleep(300)
     """
-# Until somebody makes a file.
+# Until a file appears.
 WAITS = """
     report(f"pid.{rank}", os.getpid())
     wait_for("go")
@@ -194,7 +194,7 @@ def test_a_host_that_is_silent_for_a_while_is_not_lost(tmp_path):
 
 
 def test_a_host_that_is_cut_off(tmp_path):
-    """The network loses everything without a word: both sides notice, and nobody is left."""
+    """The network drops all packets silently: both sides notice, and no process is left."""
     path = script(tmp_path, FAMILY)
     report, events = tmp_path / "report.json", tmp_path / "events"
     with two_hosts(tmp_path) as (made, search):

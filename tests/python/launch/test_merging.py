@@ -193,7 +193,7 @@ def test_what_waits_is_bounded():
 
 
 class CountingFile(io.BytesIO):
-    """A terminal that counts how often something is written to it."""
+    """A terminal that counts its writes."""
 
     writes = 0
 
@@ -203,7 +203,7 @@ class CountingFile(io.BytesIO):
 
 
 def test_many_lines_are_written_together():
-    """Nothing of a chunk is handled line by line once more lines have come than can be compared."""
+    """A chunk is not handled line by line once there are more lines than can be compared."""
     job = Job(2)
     job.out = file = CountingFile()
     job.begun = 0
@@ -307,7 +307,7 @@ def test_a_job(tmp_path):
     output = ["--output-filename", str(tmp_path / "out")]
     merged = finish([*command, *output, sys.executable, script])
     assert merged.returncode == 0, merged.stderr
-    # When the processes start, and so which lines are merged, is up to the machine.
+    # The start times of the processes, and so the merged lines, depend on the machine.
     greeted = 0
     for line in merged.stdout.splitlines():
         if line.endswith("hello"):

@@ -14,13 +14,13 @@ pytest.importorskip("ipykernel", reason="notebooks need ipykernel")
 
 
 def pids_in(text):
-    """The processes of the ranks, as WAITING has printed them."""
+    """The process ids of the ranks, as WAITING prints them."""
     (line,) = re.findall(r"BEGUN by (.*)", text)
     return [int(pid) for pid in line.split()]
 
 
 def wait_until_gone(pids):
-    """For a kernel that was killed: its ranks end soon, and nobody says when."""
+    """For a killed kernel: its ranks end soon, at no promised time."""
     deadline = time.monotonic() + 60
     while any(tools.alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -88,7 +88,7 @@ def test_functions_of_cells(tmp_path):
     assert re.search(r"^(\d.*\| )?grüße", book.printed[1], re.MULTILINE), book.printed
     assert book.results[1]["text/plain"] == "[(True, 0, 2), (True, 1, 2)]"
     assert book.results[2]["text/plain"] == "(['0', '1'], 1)"
-    # Nothing is said twice, neither in the error nor in the output.
+    # Neither the error nor the output repeats itself.
     said = "Rank 1 failed in line 6 of a cell (fails): ValueError: not on rank 1.\n"
     assert book.errors[3].startswith(said), book.errors[3]
     assert 'raise ValueError("not on " + "rank 1")  # here' in book.errors[3]

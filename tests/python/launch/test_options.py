@@ -1,4 +1,4 @@
-"""Options from a file, what would be started, and which cores the ranks get."""
+"""Options from a file, the commands of a dry run, and the cores of the ranks."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def test_cores_and_sockets(tmp_path):
 
 @pytest.mark.parametrize(("places", "ranks"), [(8, 3), (8, 8), (3, 8), (1, 4), (64, 5)])
 def test_shares(places, ranks):
-    """All places are used, none by two ranks if there are enough, and the shares are even."""
+    """The ranks use all cores evenly, and share none if there are enough."""
     shares = [share_of([[p] for p in range(places)], rank, ranks) for rank in range(ranks)]
     assert all(shares) and shares == sorted(shares)
     assert sorted({cpu for share in shares for cpu in share}) == list(range(places))

@@ -1,4 +1,4 @@
-"""`tfring run` on other hosts: each is this one here, behind an ssh that runs commands locally."""
+"""`tfring run` on other hosts, with a fake ssh that runs commands on this host."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_death_by_signal_on_another_host_is_named(tmp_path, number):
 
 
 def test_a_host_has_one_name_everywhere(tmp_path):
-    """The launcher calls it by the name of -H, and so do its ranks, which know another."""
+    """The launcher and the ranks use the name of -H, although the ranks know a different one."""
     path = script(
         tmp_path,
         """
@@ -171,7 +171,7 @@ def test_signals_and_long_output_of_another_host(tmp_path):
 
 
 def test_ssh_that_does_not_get_through_can_be_interrupted(tmp_path):
-    """It reads nothing, and the environment is longer than a pipe holds."""
+    """It reads nothing, and the environment does not fit into a pipe."""
     path = script(tmp_path, "\n    pass\n")
     ssh = fake_ssh(tmp_path, 'echo there > "${0%/bin/ssh}/pid.0"; exec sleep 60')
     job = start(
@@ -232,7 +232,7 @@ def test_hosts_that_slurm_gives_are_reached_by_srun(tmp_path):
 
 
 def test_srun_is_not_told_what_each_task_of_the_job_gets(tmp_path):
-    """Else all ranks of a host would share the GPU and the cores of one task."""
+    """Otherwise all ranks of a host would share the GPU and the cores of one task."""
     path = script(tmp_path, "\n    print(rank, *map(os.environ.get, sys.argv[2:]))\n")
     told = """echo "$SLURM_GPUS_PER_TASK,$SLURM_CPUS_PER_TASK," > "${0%/bin/srun}/told"\n"""
     search = fake_ssh(tmp_path, told + SRUN)

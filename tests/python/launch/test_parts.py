@@ -249,8 +249,8 @@ class Screen:
         return self.file.getvalue().decode()
 
 
-# What two ranks write, and what the terminal shows. Rank 0 writes to stdout, rank 1 to stderr.
-# TICK: the time passes after which an unfinished line is shown. END: the stream ends.
+# The output of two ranks, and the terminal. Rank 0 writes to stdout, rank 1 to stderr.
+# TICK: the time after which an unfinished line is shown. END: the stream ends.
 TICK, END = object(), object()
 MERGED = {
     "complete lines": (

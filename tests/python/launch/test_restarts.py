@@ -112,7 +112,7 @@ def test_a_signal_ends_the_job_and_is_no_restart(tmp_path, code):
 
 
 def stopped_before_a_restart(job, report):
-    """Stops a job between two lives, and checks what it says."""
+    """Stops a job between two runs of its ranks, and checks its messages."""
     job.send_signal(signal.SIGTERM)
     _, errors = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 75, errors
@@ -141,7 +141,7 @@ def test_a_signal_while_the_ranks_of_one_life_still_end_stops_the_job(tmp_path):
 
 
 def test_a_signal_while_ranks_start_again_stops_the_job(tmp_path):
-    """The agent of the first life is killed, and no other one can be reached."""
+    """The agent of the first run is killed, and no other agent can be reached."""
     path = script(tmp_path, "os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(300)")
     ssh = fake_ssh(
         tmp_path,
@@ -156,7 +156,7 @@ def test_a_signal_while_ranks_start_again_stops_the_job(tmp_path):
 
 
 def test_a_rank_that_ended_in_good_order_is_no_restart(tmp_path):
-    """A scheduler has told the ranks themselves to end."""
+    """A scheduler told the ranks themselves to end."""
     path = script(tmp_path, "report(f'life.{life}.{rank}', life)\nsys.exit(75)")
     done = run("-np", 2, "--max-restarts", 3, sys.executable, path, tmp_path)
     assert done.returncode == 75 and "start again" not in done.stderr

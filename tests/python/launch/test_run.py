@@ -129,7 +129,7 @@ JOINS = "import tfring; tfring.init()"
     ],
 )
 def test_a_job_that_no_rank_has_joined_is_told_so(options, program, more, code, told):
-    """Each rank has trained a model of its own, perhaps because the script is one for Horovod."""
+    """Each rank trained its own model, perhaps because the script is for Horovod."""
     done = run(*options, sys.executable, "-c", program, **more)
     assert done.returncode == code
     assert ("no process called tfring.init()" in done.stderr) == bool(told), done.stderr

@@ -43,7 +43,7 @@ def test_results_by_rank(tmp_path):
 
 
 def test_failures(tmp_path):
-    """An exception comes back as the cause; one that cannot be built again as its traceback."""
+    """An exception comes back as the cause; one that cannot be unpickled as its traceback."""
     path = tools.write_script(
         tmp_path,
         """
@@ -151,7 +151,7 @@ def test_the_function_and_results_are_larger_than_a_value_of_a_store(monkeypatch
 
 @pytest.mark.parametrize("hosts", ["192.0.2.7:2", "localhost:1,192.0.2.7:1"])
 def test_server_listens_where_other_hosts_can_reach_it(monkeypatch, hosts):
-    """Also if all ranks run on one host, which is another one."""
+    """Also if all ranks run on one remote host."""
     seen = []
 
     def open_rendezvous(interface, towards):

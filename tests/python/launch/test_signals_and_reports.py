@@ -1,4 +1,4 @@
-"""Signals that are passed on, and what is written about the end of a job."""
+"""Signals that are passed on, and the report of the end of a job."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def not_ignored(number):
 
 
 def test_signals_of_one_end_are_one(monkeypatch):
-    """A scheduler and its batch script may both send SIGTERM; who presses Ctrl-C twice means it."""
+    """A scheduler and its batch script may both send SIGTERM; a second Ctrl-C is deliberate."""
     now = 100.0
     monkeypatch.setattr(signals.time, "monotonic", lambda: now)
     with not_ignored(signal.SIGHUP), signals.SignalWatch() as watch:
@@ -352,7 +352,7 @@ LOG = [
 
 def test_the_kernels_log():
     assert killed_in_log(LOG, 4711, 90.0) == 3 << 20 and killed_in_log(LOG, 12, 190.0) == 0
-    assert killed_in_log(LOG, 4711, 150.0) is None  # another process with this number, before
+    assert killed_in_log(LOG, 4711, 150.0) is None  # an earlier process with this id
     assert killed_in_log(LOG, 471, 0.0) is killed_in_log(["nonsense"], 1, 0.0) is None
 
 

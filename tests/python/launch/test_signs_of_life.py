@@ -1,4 +1,4 @@
-"""How often an agent says that it is there."""
+"""The rate of an agent's heartbeats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfring.launch.agents.protocol import FRAME, GREETING, KEEPALIVE_SECONDS, ag
 
 
 def test_an_idle_agent_rests_between_signs_of_life():
-    """They once followed each other as fast as the connection took them."""
+    """They were once sent as fast as the connection took them."""
     agent = subprocess.Popen(
         agent_command(0, guarded=True), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
     )
@@ -21,7 +21,7 @@ def test_an_idle_agent_rests_between_signs_of_life():
             letter, _, length = FRAME.unpack(agent.stdout.read(FRAME.size))
             assert (letter, length) == (b"k", 0)
             times.append(time.monotonic())
-        # A slow machine makes it longer, nothing shorter.
+        # A slow machine makes it longer, never shorter.
         assert times[-1] - times[0] >= KEEPALIVE_SECONDS
     finally:
         agent.stdin.close()

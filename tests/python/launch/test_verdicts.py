@@ -1,4 +1,4 @@
-"""What the launcher says of a job that has failed; whole jobs are in test_failed_jobs.py."""
+"""The launcher's verdict on a failed job; whole jobs are in test_failed_jobs.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output that nobody takes, disks that are full, files that become too long, ranks left out."""
+"""Output that is not read, full disks, files that become too long, ranks left out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tfring.runtime.texts.ranks import parse_ranks, rank_ranges
 
 
 class Gate:
-    """A target that takes nothing until it is opened."""
+    """A target that accepts nothing until it is opened."""
 
     def __init__(self):
         self.open = threading.Event()
@@ -107,7 +107,7 @@ def test_what_was_left_out_at_the_end_is_told():
 
 
 class Disk:
-    """A disk that is full now and then; it takes a part before it says so."""
+    """A disk that is full now and then; it writes a part before the error."""
 
     def __init__(self, space):
         self.space = space
@@ -279,7 +279,7 @@ def test_a_terminal_that_takes_nothing_does_not_hold_up_the_ranks(tmp_path):
         stdout=subprocess.PIPE,
         env=environment(),
     )
-    # The rank gets rid of all 22 MB although nobody reads any of it.
+    # The rank writes all 22 MB although no process reads them.
     pid = pids_in(tmp_path, 1)["0"]
     assert wait_until(lambda: not alive(pid), 60)
     assert job.stdout is not None

@@ -1,4 +1,4 @@
-"""`tfring run` says of each mistake of a first day what is wrong, and what to do."""
+"""For each mistake of a first day, `tfring run` says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT_SECONDS = 240
 MOST_LINES = 6  # before the cause; later ones are a traceback, or the output of programs
 # Of others: of Keras about the data of `shard`, and of TensorFlow.
 OTHERS = re.compile(r"`shuffle=True` was passed|get_data_adapter\(|absl::InitializeLog|port\.cc:")
-# Mistakes that other tests make.
+# Mistakes that other tests check.
 ELSEWHERE = {
     "29": "launch/test_signals_and_reports.py::test_out_of_memory_is_told",
     "32": "launch/test_writing.py::test_output_to_a_full_disk_does_not_end_the_job",
@@ -31,7 +31,7 @@ ELSEWHERE = {
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The process that forks the ranks of programs; gives the variables that lead to it."""
+    """The process that forks ranks; gives the variables by which relays find it."""
     address = tmp_path_factory.mktemp("warm") / "socket"
     with warm.warm_process(address):
         yield {warm.SOCKET: str(address), "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -41,7 +41,7 @@ def test_hosts_come_and_go_with_what_the_script_prints(tmp_path, hosts):
     with ElasticRun(tmp_path, *options, "--slots", 2) as job:
         job.trains(lambda m: m == [1])
         hosts.set("127.0.0.1", "localhost:1")
-        # The host that was there first keeps rank 0.
+        # The first host keeps rank 0.
         assert job.trains(lambda m: len(m) == 3)[0] == 1
         here = re.escape(socket.gethostname())
         job.heard(rf"the hosts are now {here}:1, 127\.0\.0\.1:2")
@@ -89,7 +89,7 @@ def test_under_horovods_rule_a_failure_bars_the_host_and_ends_its_workers(tmp_pa
         assert job.finish() == 1
     errors = "\n".join(job.errors)
     assert "a worker has failed on every host" in errors
-    assert {line["worker"] for line in job.said} == {1, 2, 3}  # nobody was started again
+    assert {line["worker"] for line in job.said} == {1, 2, 3}  # no worker was started again
 
 
 def test_a_host_comes_back_after_its_cool_down(tmp_path):
@@ -145,7 +145,7 @@ def test_workers_on_another_host_get_what_they_need_through_ssh(tmp_path):
 
 
 def test_a_host_that_cannot_be_reached_at_first_does_not_end_the_job(tmp_path):
-    """What ssh says of it is no error of the program, however often it comes."""
+    """The errors of ssh are not errors of the program, however often they come."""
     refused = 'echo "ssh: connect to host node2 port 22: Connection refused" >&2; exit 255'
     options = ("-np", 2, "--min-np", 1, "-H", "localhost:1,127.0.0.2:1", "--start-timeout", 8)
     with ElasticRun(tmp_path, *options, PATH=fake_ssh(tmp_path, refused)) as job:

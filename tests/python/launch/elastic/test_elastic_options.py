@@ -1,4 +1,4 @@
-"""What the options of elastic jobs mean, and which make no sense; what discovery scripts print."""
+"""The options of elastic jobs: their meaning, refusals, and the output of discovery scripts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_in_a_job_of_a_scheduler_it_begins_with_all_its_slots(monkeypatch):
     monkeypatch.setenv("SLURM_JOB_NODELIST", "a,b")
     monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2(x2)")
     assert counts("--min-np", 1) == (4, 1, NO_LIMIT, 0, (("a", 2), ("b", 2)))
-    # With -np alone it is on this host, as a job whose ranks stay.
+    # With -np alone it is on this host, as a non-elastic job.
     assert counts("-np", 3, "--min-np", 1) == (3, 1, NO_LIMIT, 0, ((HERE, 3),))
 
 

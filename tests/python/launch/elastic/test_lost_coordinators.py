@@ -19,7 +19,7 @@ pytest.importorskip("tfring.runtime._native")
 
 from tfring.launch import cli
 
-# A rank goes on by itself, without elastic.run, until a file says that it shall stop.
+# A rank goes on by itself, without elastic.run, until a file says stop.
 PLAIN = """
     import json, os, sys, time
     import numpy as np
@@ -44,7 +44,7 @@ PLAIN = """
     say("end", rank=hvd.rank(), step=step)
 """
 
-# Trains with Keras in one epoch without end, and says the last step in a file.
+# Trains with Keras in one endless epoch, and writes the last step into a file.
 KERAS = """
     import os, sys, time
     import keras
@@ -79,7 +79,7 @@ def endpoint():
 
 
 class Coordinator:
-    """A process of `tfring coordinator`, which can be started again; all lines in `lines`."""
+    """A process of `tfring coordinator` that can be restarted; `lines` holds its output."""
 
     def __init__(self, endpoint, inside=(), **environment):
         self.endpoint, self.lines = endpoint, []
@@ -96,7 +96,7 @@ class Coordinator:
         self.kill()
 
     def start(self):
-        """Starts it."""
+        """Starts the coordinator."""
         command = [sys.executable, "-m", "tfring", "coordinator", self.endpoint]
         self.process = start_command([*self._inside, *command], **self._environment)
         reader = threading.Thread(target=self._read, args=(self.process.stderr,), daemon=True)
@@ -104,7 +104,7 @@ class Coordinator:
         self._readers.append(reader)
 
     def kill(self):
-        """Kills it, if it runs."""
+        """Kills the coordinator, if it runs."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -112,7 +112,7 @@ class Coordinator:
         self.process.stdout.close()
 
     def heard(self, text, after=0):
-        """Waits until it has said a text, in a line after so many."""
+        """Waits until a line after the first `after` lines contains a text."""
         found = wait_until(lambda: any(text in line for line in self.lines[after:]), LIMIT_SECONDS)
         assert found, self.lines
 
@@ -130,7 +130,7 @@ def node(folder, endpoint, *options, nodes="1:2", **more):
 
 
 def ends_of(*nodes):
-    """What the ranks of nodes have said at their ends, in the order of ranks."""
+    """The last lines of the ranks of nodes, in rank order."""
     ends = [line for one in nodes for line in one.said if line["event"] == "end"]
     return sorted(ends, key=lambda line: line["rank"])
 
@@ -152,7 +152,7 @@ def test_a_coordinator_is_killed_and_started_again_20_times(tmp_path, endpoint):
         assert not any(line["members"] != members for line in first.said if "members" in line)
         owner = first if any(line["worker"] == members[1] for line in first.said) else second
         begin = len(owner.said)
-        owner.kill(members[1])  # the last coordinator does what the first one would have done
+        owner.kill(members[1])  # the last coordinator acts as the first one would have
         again = owner.trains(lambda m: len(m) == 2 and m != members, after=begin)
         assert again[0] == members[0] and again[1] > 1000
         first.ask("stop")
@@ -189,7 +189,7 @@ def test_what_happens_while_the_coordinator_is_away_is_made_up_for(tmp_path, end
 
 
 def test_a_coordinator_comes_back_with_another_address(tmp_path):
-    """As a pod does: its name leads to it."""
+    """Like a pod: its name leads to it."""
     secret = {"TFRING_SECRET": "of this test alone 123456"}
     with hosts(2) as made:
         made.name_all(tmp_path)

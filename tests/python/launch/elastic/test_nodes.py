@@ -92,7 +92,7 @@ def test_a_launcher_of_a_node_that_ends_costs_its_ranks_only(tmp_path, endpoint,
             second.process.wait(LIMIT_SECONDS)
             assert wait_until(lambda: not alive(pid), 60)
             first.trains(lambda m: m == joined[:1], after=begin)
-            if number == signal.SIGKILL:  # nobody tells of its ranks, and no silence is waited for
+            if number == signal.SIGKILL:  # found by connections, not by silence
                 first.heard(f"worker {joined[1]} .* has lost its connections")
         with node(tmp_path, "b", endpoint) as again:
             again.trains(lambda m: len(m) == 2 and m[0] == joined[0])
@@ -102,7 +102,7 @@ def test_a_launcher_of_a_node_that_ends_costs_its_ranks_only(tmp_path, endpoint,
 
 
 def test_a_node_comes_back_with_another_address(tmp_path):
-    """As a pod does: its host has the name that it had."""
+    """Like a pod: its host keeps its name."""
     with hosts(2) as made:
         endpoint, secret = (
             f"{made.address(0)}:29400",
@@ -206,7 +206,7 @@ def test_a_node_that_waits_says_why_it_does_not_serve(monkeypatch, caplog):
 
 
 class Node:
-    """A node in this process, and what its coordinator wants of it."""
+    """A node in this process, and the orders of its coordinator."""
 
     def __init__(self, endpoint, least=1):
         host, port = endpoint.split(":")
@@ -216,7 +216,7 @@ class Node:
         self.taken = []
 
     def order(self, kind):
-        """Waits for an order of a kind, and returns the first."""
+        """Waits for an order of a kind; returns the first."""
 
         def find():
             self.taken += self.orders.take_all()
@@ -275,7 +275,7 @@ def test_an_end_is_told_that_comes_while_the_follower_is_replaced(endpoint, monk
     node = Node(endpoint)
 
     class Late(nodes.Follower):
-        """It has looked for ends when one comes, and the node does not have it yet."""
+        """An end comes after the node has looked for ends."""
 
         def __init__(self, store, follow, on_lost, work):
             looked = threading.Event()

@@ -88,7 +88,7 @@ def test_a_rank_that_ends_well_ends_the_job_well(tmp_path, at_once):
 
 
 def test_a_rank_that_ends_by_sys_exit_does_not_wait_for_the_others(tmp_path):
-    """The others call nothing meanwhile that would tell them."""
+    """The others make no call meanwhile from which they would learn it."""
     fails = """
     while hvd.rank() == 0 and os.environ["TFRING_X_RESTART_COUNT"] == "0":
         time.sleep(0.01)
@@ -111,7 +111,7 @@ def test_a_signal_is_no_restart(tmp_path):
 
 
 def test_ranks_that_stop_by_agreement_have_time_for_their_checkpoint(tmp_path):
-    """Rank 1 ends as one that was asked to, while rank 0 still writes."""
+    """Rank 1 ends as if it was asked to, while rank 0 still writes."""
     ends = """
     if hvd.rank() == 0:
         open(f"{FOLDER}/writes", "w").close()

@@ -1,4 +1,4 @@
-"""When a lost worker means that all start again: until one has come to elastic.run."""
+"""A lost worker restarts all workers, until one has reached elastic.run."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Job:
         return links
 
     def come_to_run(self):
-        """Does what a worker does that comes to elastic.run."""
+        """Acts as a worker that reaches elastic.run."""
         PrefixStore(keys.PREFIX, self.store).set(keys.RUNS, b"")
 
     def lose(self, worker):

@@ -1,6 +1,6 @@
-"""What rank 0 says of its job without being asked: when its runtime warns, and when the job breaks.
+"""What rank 0 reports of its job by itself: when its runtime warns, and when the job breaks.
 
-The runtime and the records are made up.
+The runtime and the records are fakes.
 """
 
 from __future__ import annotations

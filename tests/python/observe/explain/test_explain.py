@@ -1,4 +1,4 @@
-"""What an explanation makes of records that no planted fault has: made up, without processes."""
+"""Explanations of records that no planted fault has: made up, without processes."""
 
 from __future__ import annotations
 

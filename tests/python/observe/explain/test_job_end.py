@@ -1,4 +1,4 @@
-"""How jobs end that no launcher has started: the last rank of the host notes it."""
+"""The end of jobs without a launcher: the last rank of the host notes it."""
 
 from __future__ import annotations
 

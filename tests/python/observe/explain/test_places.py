@@ -1,4 +1,4 @@
-"""What is told of stacks: made up, and those of a process that really waits for a lock."""
+"""The report on stacks: made up ones, and those of a process that waits for a lock."""
 
 from __future__ import annotations
 

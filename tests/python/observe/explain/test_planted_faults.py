@@ -1,4 +1,4 @@
-"""Jobs with one thing wrong each are explained: right cause, right ranks, within seconds."""
+"""`tfring explain` finds the cause and the ranks of jobs with one fault each, within seconds."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tfring.observe.recorder.layout import EventType
 
 pytest.importorskip("tfring.runtime._native")
 
-# The set may miss so many of its cases, which a busy machine makes look like others.
+# The cases that may be missed, because a busy machine makes them look like others.
 SCORE = 0.95
-# An answer takes so long at most. The time that the machine gives to others does not count.
+# The limit for an answer in seconds. Time of other processes does not count.
 ANSWER_SECONDS = 5.0
 # These have to be right, whatever the score: what is left after a SIGKILL of all ranks, and causes
 # that are read from the texts of the runtime's errors.
@@ -53,7 +53,7 @@ def outcomes(folder: Path, *names: str) -> list[dict[str, Any]]:
 
 
 def told_as_lost(folder: Path, survivor: int) -> list[str]:
-    """Ranks that the runtime of one that lives on has called lost, as explanations read it.
+    """Ranks that the runtime of a survivor has called lost, as explanations read it.
 
     On this host the explanation looks at the processes themselves instead.
     """

@@ -1,4 +1,4 @@
-"""When a hang is spoken of, and in which words."""
+"""When a hang is reported, and in which words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a rank has a handler of SIGUSR1, and what becomes of its file."""
+"""When a rank has a handler of SIGUSR1, and the file of its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is concluded from rows, without a job."""
+"""The conclusions from rows, without a job."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def test_scrapes_at_the_same_time_and_silent_clients(job: pytest.MonkeyPatch) ->
 
 
 def test_clients_that_say_nothing_keep_nobody_out(job: pytest.MonkeyPatch) -> None:
-    """They take all places: a scrape takes the place of one of them."""
+    """They take all connections: a scrape replaces one of them."""
     del job
     tfring.init()
     with contextlib.ExitStack() as silent:

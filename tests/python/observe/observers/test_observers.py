@@ -1,4 +1,4 @@
-"""How observers begin and end, with made-up ones."""
+"""How observers begin and end, with fakes."""
 
 from __future__ import annotations
 

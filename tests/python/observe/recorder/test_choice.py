@@ -1,4 +1,4 @@
-"""Which job a tool shows where the user names none, and what `tfring jobs` lists."""
+"""The job that a tool shows by default, and the list of `tfring jobs`."""
 
 from __future__ import annotations
 

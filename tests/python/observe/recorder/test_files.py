@@ -1,4 +1,4 @@
-"""Files that are no records, or half ones, and what is read of whole ones."""
+"""Files that are not records, incomplete records, and the content of complete ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where records go, which of them stay, and whose folder is not used."""
+"""Where records go, which of them stay, and which folders are not used."""
 
 from __future__ import annotations
 

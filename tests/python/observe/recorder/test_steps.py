@@ -1,4 +1,4 @@
-"""Steps in calls with known times: what they are, where their time went, what is new."""
+"""Steps in calls with known times: their calls, their time, and new ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stays of a report when the records are gone."""
+"""The parts of a report that stay when the records are gone."""
 
 from __future__ import annotations
 

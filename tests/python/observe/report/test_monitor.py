@@ -1,4 +1,4 @@
-"""The monitor of slow ranks: how often it is wrong, and how soon it is right."""
+"""The monitor of slow ranks: its false alarms, and its delay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank keeps while a timeline is on: complete, bounded, and readable after a crash."""
+"""A rank's data while a timeline is on: complete, bounded, and readable after a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which NCCL the runtime gets, and what `tfring doctor` says about GPUs without one."""
+"""The NCCL that the runtime loads, and the output of `tfring doctor` without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of the errors of programs."""
+"""What tfring reads from the errors of programs."""
 
 from __future__ import annotations
 
