@@ -2,7 +2,7 @@
 # Builds and tests the runtime with Debian's Bazel (bazel-bootstrap, bazel-rules-java) and without a
 # network. The repositories that Bazel would fetch are replaced by stubs that define only what our
 # BUILD files use. With a current Bazel and a network, `bazel test //...` does the same.
-# BAZEL_DISK_CACHE names a folder that keeps what was compiled.
+# BAZEL_DISK_CACHE names a folder that keeps compiled files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -44,7 +44,7 @@ if ((${#targets[@]} == 0)); then
   targets=(//ops/... //tests/...)
 fi
 # Without a server, which would leave the process group of .ci/run; and without the optimiser, because
-# what is tested here is the BUILD files. Tests that compute for minutes then are built only.
+# this tests the BUILD files. Tests that would then compute for minutes are only built.
 exec bazel --batch --output_user_root="$work/out" "$command" --compilation_mode=fastbuild \
   --test_tag_filters=-computes \
   --override_repository="rules_cc=$stubs/rules_cc" \

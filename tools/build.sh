@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # build.sh BUILD TARGET... [-- CMAKE_OPTION...]: configures and builds targets with CMake and Ninja.
-# Prints a line at each quarter of the steps, and what the compiler says. The libraries go into
+# Prints a line at each quarter of the steps, and the compiler's messages. The libraries go into
 # tfring/_lib.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +15,7 @@ done
 (($#)) && shift
 
 mkdir -p "$build"
-# One at a time: sections of .ci/run that run beside each other use the same folder.
+# One at a time: parallel sections of .ci/run use the same folder.
 exec 9>"$build/lock"
 flock 9
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTFRING_PACK_BINARIES=OFF \

@@ -2,22 +2,22 @@
 # canary.sh BUILD PYTHON: whether tfring works with the next TensorFlow and Keras. Installs their
 # newest pre-releases into BUILD/venv, builds the two libraries that depend on TensorFlow against
 # them, for the runtime and the binding in tfring/_lib, and runs tests on two ranks.
-# TENSORFLOW=tf-nightly takes that package. If anything is wrong, the last line says what.
+# TENSORFLOW=tf-nightly takes that package. If a step fails, the last line says which.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly build=$1 python=$2
 readonly venv=$build/venv lib=$build/lib
-# These allow pre-releases of these two; pip's --pre would allow them of all that they need.
+# These allow pre-releases of these two; pip's --pre would also allow those of their dependencies.
 readonly tensorflow=${TENSORFLOW:-tensorflow-cpu>=2.0.dev0} keras="keras-nightly>=3.0.dev0"
 tested="$tensorflow and $keras"
-# Of tests/parallel: the matrix, tapes, `fit`, and what notices that a private function has changed.
+# Of tests/parallel: the matrix, tapes, `fit`, and tests that notice changed private functions.
 mapfile -t noticed < <(grep -oP '(?<=`tests/parallel/)(?!keras/keras2/)[^`]+::\w+' docs/private_functions.md |
   sort -u)
 ((${#noticed[@]} > 20)) # or the page has another form
 export FOLDERS="collectives/test_matrix.py training/test_tape.py keras/test_fit.py ${noticed[*]}"
 
-# step "do X" COMMAND...: shows the end of what the command printed if it fails.
+# step "do X" COMMAND...: shows the end of the command's output if it fails.
 step() {
   local what=$1 started=$SECONDS
   shift

@@ -6,7 +6,7 @@ set -euo pipefail
 ranks=$1
 shift
 args=(-np "$ranks" --bind-to none)
-# mpirun starts no more ranks than there are cores unless it is told to. Tests only become slower.
+# By default mpirun starts no more ranks than there are cores. With more, tests only become slower.
 if ((ranks > $(nproc))); then
   args+=(--oversubscribe)
 fi
@@ -15,7 +15,7 @@ if [[ $(id -u) == 0 ]]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
-# mpirun names a folder after its process id. It does not start if that folder is there already: one
-# that was killed left it, and ids come again. mpirun will have this shell's id, which exec keeps.
+# mpirun names a folder after its process id, and does not start if that folder exists: a killed
+# mpirun may have left it, and ids are reused. mpirun gets this shell's id, which exec keeps.
 rm -rf "${TMPDIR:-/tmp}/ompi.$$"
 exec mpirun "${args[@]}" "$@" </dev/null

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # tidy.sh BUILD [OPTION...] [-- FILE...]: clang-tidy over these files, or over all sources of the
-# runtime, the GPU code and the simulator. Configures BUILD, in which each source is a unit of its
-# own, and compiles nothing. Files that include TensorFlow or pybind11 are left out: each takes half a
-# minute.
+# runtime, the GPU code and the simulator. Configures BUILD with one unit per source, and compiles
+# nothing. Leaves out files that include TensorFlow or pybind11: each takes half a minute.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1

@@ -5,7 +5,7 @@
 #
 #   --nccl          libnccl.so.2 to take along
 #   --site          a folder with TensorFlow for GPUs and tfring, for the Python of that machine
-#   --architecture  of that machine's GPU: kernels for others stay here
+#   --architecture  of that machine's GPU: kernels for other GPUs are left out
 #   --fake        also the fakes of the driver and NCCL, to try it all without a GPU
 set -euo pipefail
 readonly out=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -26,7 +26,7 @@ readonly build=${BUILD:-build} here=tools/gpu_check
 readonly work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# slim FILE...: also without symbols for debuggers
+# slim FILE...: also strips debug symbols
 slim() {
   for file in "$@"; do
     strip --strip-unneeded "$file"
