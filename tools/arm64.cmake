@@ -1,5 +1,5 @@
-# CMake's toolchain file for 64-bit ARM on another processor: Debian's cross-compiler, and qemu to run
-# programs of the build and tests.
+# CMake's toolchain file for 64-bit ARM on another processor: Debian's cross-compiler, and qemu to
+# run programs of the build and tests.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)

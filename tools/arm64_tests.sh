@@ -9,8 +9,8 @@ readonly build=$1 python=$2
 # Not the simulators, nor the fakes of NCCL and of the CUDA driver.
 folders='base|thread_pool|transport|backend_(arena|reduction|schedule|algorithms|cpu)|membership|process'
 readonly tests=${TFRING_ARM64_TESTS:-"^($folders|protocol|recorder)_"}
-# Some of their cases need features that qemu lacks: MADV_DONTFORK, TCP_INFO, RLIMIT_AS, and a silent
-# SIGABRT. Their other cases run below.
+# Some of their cases need features that qemu lacks: MADV_DONTFORK, TCP_INFO, RLIMIT_AS, and a
+# silent SIGABRT. Their other cases run below.
 readonly partly='^(base_check|process_process_runtime|transport_shm_segment|transport_sockets)_test$'
 readonly cases=(
   base/check_test.ATrueCondition base/check_test.AFalseConditionPrints

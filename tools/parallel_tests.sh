@@ -2,8 +2,8 @@
 # parallel_tests.sh MARKS RANKS...: runs tests/parallel under mpirun, once for each number of ranks:
 # the tests that pytest's `-m MARKS` selects. Every rank runs every test; mpirun ends the others and
 # fails when one rank fails. All tests run with 2 ranks. With other numbers those marked `any_ranks`
-# run: their code depends on the number. Runs with 3 ranks have no GPU library, which tensors in host
-# memory must not need. FOLDERS="keras ops" selects folders.
+# run: their code depends on the number. Runs with 3 ranks have no GPU library, which tensors in
+# host memory must not need. FOLDERS="keras ops" selects folders.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
