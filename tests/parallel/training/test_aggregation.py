@@ -123,7 +123,7 @@ def test_a_tensorflow_1_optimizer_in_eager_mode() -> None:
     optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1.0))
     optimizer.minimize(lambda: tf.reduce_sum(variable) * mine(), var_list=[variable])
     np.testing.assert_allclose(variable, [-mean_over_ranks()], rtol=1e-6)
-    with pytest.raises(ValueError, match="wrap it once"):
+    with pytest.raises(ValueError, match="Wrap it once"):
         hvd.DistributedOptimizer(optimizer)
 
 

@@ -96,7 +96,7 @@ def test_16_bits_on_the_wire() -> None:
 
 
 def test_what_pairs_cannot_do_is_refused() -> None:
-    with pytest.raises(TypeError, match="is complex, which op=Max does not take"):
+    with pytest.raises(TypeError, match="is complex, which op=Max does not support"):
         gradient(tf.Variable(tf.constant([1 + 2j]), name="spectrum"), op=hvd.Max)
 
 
