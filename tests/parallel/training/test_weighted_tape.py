@@ -190,7 +190,7 @@ def test_a_step_is_traced_once() -> None:
 
 
 def test_what_a_tape_refuses() -> None:
-    with pytest.raises(TypeError, match="no batch"):
+    with pytest.raises(TypeError, match="does not know the batch"):
         hvd.DistributedGradientTape(tf.GradientTape(), weight_by=lambda x: 1)
     with pytest.raises(ValueError, match="op=Average"):
         hvd.DistributedGradientTape(tf.GradientTape(), weight_by=1, op=hvd.Sum)
