@@ -83,7 +83,7 @@ def test_an_attribute_that_cannot_be_sent_is_named(rank: int, size: int) -> None
     """On the rank that was to send it; the others say which rank that is."""
     feed = (number for number in range(3))
     state: Any = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, batch=0, feed=feed)
-    wanted = "rank 0: 'feed' is a generator, which cannot be sent to the other ranks"
+    wanted = "rank 0: 'feed' is a generator, which cannot be sent to other ranks"
     with pytest.raises(
         TypeError if rank == 0 else RuntimeError,
         match=wanted if rank == 0 else "rank 0 could not pickle",
