@@ -177,6 +177,6 @@ def _unknown_warnings(environ: Mapping[str, str]) -> list[str]:
         own = name.removeprefix("TFRING_").removeprefix("X_")
         near = difflib.get_close_matches(own, SETTINGS, n=3, cutoff=0.7)
         variables = " or ".join(SETTINGS[one].variable for one in near)
-        hint = f"did you mean {variables}?" if near else "`tfring help settings` lists them"
+        hint = f"did you mean {variables}?" if near else "`tfring help configuration` lists them"
         warnings.append(f"the variable {name} is unknown and has no effect: {hint}")
     return warnings
