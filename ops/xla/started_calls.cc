@@ -22,7 +22,7 @@ Status UseStream(uint64_t generation, void* stream, LocalCall* call) {
   return call->stream->MarkReady();
 }
 
-// Returns an object to hold; `released` is set when nobody holds it any more.
+// Returns an object to hold; `released` is set when its last holder is gone.
 std::shared_ptr<void> Token(std::shared_future<void>* released) {
   auto promise = std::make_unique<std::promise<void>>();
   *released = promise->get_future().share();

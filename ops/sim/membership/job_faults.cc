@@ -409,7 +409,7 @@ void Job::StartCoordinator() {
   for (const auto& [id, process] : processes_) {
     hosts.insert(process->place().first);
     Attach(id);
-    if (process->alive()) dismissed_.erase(id);  // nobody knows of its dismissal any more
+    if (process->alive()) dismissed_.erase(id);  // no process knows of its dismissal now
   }
   for (const std::string& host : hosts) {
     WithAgent(host, [this, host, life = life_] {
