@@ -26,8 +26,7 @@ struct AllowedErrors {
 // one run; used by one thread.
 class Checker {
  public:
-  // Without `check_order`, a wrong order of plans shows only if it leads to a deadlock.
-  Checker(int ranks, bool check_order) : check_order_(check_order), ranks_(ranks) {}
+  explicit Checker(int ranks) : ranks_(ranks) {}
 
   void OnSubmit(Rank rank, CallId id, const Call& call);
   void OnRun(Rank rank, const PlanRun& run);
@@ -97,7 +96,6 @@ class Checker {
   static std::string WrongItem(Rank rank, const PlanRun& run, const PlanItem& item,
                                const Call& call);
 
-  const bool check_order_;
   AllowedErrors allowed_;
   std::vector<PerRank> ranks_;
   std::map<uint64_t, SeenPlan> plans_;

@@ -43,8 +43,6 @@ bool Checker::IsTrue(Rank rank, const UnlockReason& reason) const {
                  : reason.text.find("the step of rank " + std::to_string(rank)) == 0;
     case UnlockCause::kShutdown:
       return ranks_[rank].shut_down;
-    case UnlockCause::kRequested:
-      return called([](const Call& call) { return call.unlock; });
     case UnlockCause::kFollows:
       break;
   }

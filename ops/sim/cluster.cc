@@ -29,7 +29,7 @@ Workload CheckedWorkload(const SimOptions& options, Random random, Checker* chec
 Cluster::Cluster(const SimOptions& options)
     : options_(options),
       random_(options.seed),
-      checker_(std::max(options.ranks, 1), options.check_order),
+      checker_(std::max(options.ranks, 1)),
       network_(std::max(options.ranks, 1), &clock_, random_.Fork(),
                [this](Rank to, ControlEvent event) {
                  nodes_[to].pending.control.push_back(std::move(event));
@@ -145,9 +145,7 @@ SimReport Cluster::Run() {
   report.recalled = checker_.recalled();
   report.events = clock_.events_run();
   report.max_frames = network_.max_in_flight();
-  report.busiest = network_.busiest();
   report.faulted = faulted_;
-  report.sabotaged = sabotaged_;
   report.end = clock_.Now();
   return report;
 }
@@ -225,18 +223,12 @@ void Cluster::Step(Rank rank) {
 
 void Cluster::Apply(Rank rank, EngineEffects effects) {
   Node& node = nodes_[rank];
-  for (auto& [to, frame] : effects.frames) {
-    if (options_.sabotage == Sabotage::kLoseFrame && !sabotaged_ && random_.Percent(20)) {
-      sabotaged_ = true;
-      network_.LoseNextFrame();
-    }
-    SendFrame(rank, to, std::move(frame));
-  }
+  for (auto& [to, frame] : effects.frames) network_.Send(rank, to, std::move(frame));
   for (const LockNews& news : effects.locks) {
     checker_.OnLockNews(rank, news);
     if (rank == 0 && news.over) ++report_.unlocks[static_cast<size_t>(news.reason.cause)];
   }
-  for (PlanRun& run : effects.runs) RunPlan(rank, std::move(run));
+  for (const PlanRun& run : effects.runs) StartPlan(rank, run);
   if (effects.abort) data_plane_.Abort(rank, *effects.abort);
   for (const AttemptEnd& end : effects.left) {
     uint64_t& attempt = nodes_[rank].attempts[end.process_set];
@@ -275,36 +267,10 @@ void Cluster::CheckNode(Rank rank) {
   }
 }
 
-void Cluster::RunPlan(Rank rank, PlanRun run) {
-  const bool target = !sabotaged_ && rank == options_.ranks - 1;
+void Cluster::StartPlan(Rank rank, const PlanRun& run) {
   if (nodes_[rank].broken) {
     checker_.Fail("rank " + std::to_string(rank) + " runs a plan on broken streams");
   }
-  if (target && options_.sabotage == Sabotage::kAlterPlan) {
-    sabotaged_ = true;
-    run.plan.postscale += 1;
-  }
-  if (!target || options_.sabotage != Sabotage::kSwapPlans) return StartPlan(rank, run);
-  if (held_plans_.empty()) {
-    held_plans_.push_back(std::move(run));
-    // An eager user waits for this plan, so no second plan comes to swap it with.
-    clock_.After(10 * kMillisecond, [this, rank] { StartHeldPlans(rank); });
-    return;
-  }
-  if (held_plans_[0].plan.path != run.plan.path) {  // these two need not wait for each other
-    StartHeldPlans(rank);
-    return StartPlan(rank, run);
-  }
-  sabotaged_ = true;
-  StartPlan(rank, run);
-  StartHeldPlans(rank);
-}
-
-void Cluster::StartHeldPlans(Rank rank) {
-  for (const PlanRun& run : std::exchange(held_plans_, {})) StartPlan(rank, run);
-}
-
-void Cluster::StartPlan(Rank rank, const PlanRun& run) {
   checker_.OnRun(rank, run);
   if (!run.uses_backend()) {
     nodes_[rank].pending.completions.push_back({run.plan.sequence, OkStatus(), kNoRank});
@@ -312,15 +278,6 @@ void Cluster::StartPlan(Rank rank, const PlanRun& run) {
   }
   nodes_[rank].plans[run.plan.sequence] = run.calls;
   if (run.entry == PlanEntry::kPlanned) nodes_[rank].unlaunched.insert(run.plan.sequence);
-  if (run.entry == PlanEntry::kVoid && !sabotaged_) {
-    if (options_.sabotage == Sabotage::kIgnoreVoid) {
-      sabotaged_ = true;
-      data_plane_.IgnoreVoids();
-    } else if (options_.sabotage == Sabotage::kSkipVoid) {
-      sabotaged_ = true;
-      return;
-    }
-  }
   data_plane_.Submit(rank, run, 2048 * static_cast<int64_t>(run.calls.size()));
 }
 
@@ -333,12 +290,6 @@ void Cluster::OnCompletion(Rank rank, Completion completion) {
   if (launched && node.unlaunched.count(sequence) == 0) checker_.Fail(who + "is launched twice");
   if (!completion.status.ok() && options_.fault == Fault::kNone) {
     checker_.Fail(who + "a deadlock, or it failed for no reason: " + completion.status.ToString());
-  }
-  if (ended_at_launch_ == std::pair(rank, sequence)) return;
-  if (launched && options_.sabotage == Sabotage::kEndAtLaunch && !sabotaged_) {
-    sabotaged_ = true;
-    ended_at_launch_ = {rank, sequence};
-    completion.stage = CompletionStage::kEnded;
   }
   checker_.OnPlanEnd(rank, completion);
   report_.launched += launched;
@@ -372,14 +323,6 @@ void Cluster::ReleaseCall(Rank rank, CallId id, const Status& status) {
 }
 
 void Cluster::DeliverResult(Rank rank, CallId id, const Status& status) {
-  if (!sabotaged_ && options_.sabotage == Sabotage::kDropResult && random_.Percent(20)) {
-    sabotaged_ = true;
-    return;
-  }
-  if (!sabotaged_ && options_.sabotage == Sabotage::kRepeatResult) {
-    sabotaged_ = true;
-    checker_.OnResult(rank, id, status);
-  }
   checker_.OnResult(rank, id, status);
   const TimePoint made_at = nodes_[rank].made_at[id];
   nodes_[rank].made_at.erase(id);

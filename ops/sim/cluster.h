@@ -26,30 +26,11 @@ enum class Fault {
   kResize,   // all ranks shut down at about the same time: an elastic job continues with others
 };
 
-// The planted error, to show that the checker finds it.
-enum class Sabotage {
-  kNone,
-  kSwapPlans,     // one rank runs two plans in the wrong order
-  kAlterPlan,     // one rank runs a plan with a wrong root
-  kDropResult,    // one result gets lost
-  kRepeatResult,  // one result comes twice
-  kLoseFrame,     // the network loses a frame
-  kIgnoreVoid,    // batches of a lock run although not all ranks have entered them
-  kEnterLate,     // a rank reports one batch less than it has entered
-  kAlterLock,     // one rank gets a lock with two batches in the wrong order
-  kShiftUnlock,   // one rank learns a wrong end of a lock
-  kBlameOther,    // one rank learns a wrong rank as the cause of a lock's end
-  kSkipVoid,      // one rank does not say that it does not enter a batch
-  kEndAtLaunch,   // one plan counts as ended when its work is on a device
-};
-
 struct SimOptions {
   int ranks = 3;
   uint64_t seed = 1;
   std::string workload = "triangle";
   Fault fault = Fault::kNone;
-  Sabotage sabotage = Sabotage::kNone;
-  bool check_order = true;
 };
 
 struct SimReport {
@@ -66,10 +47,8 @@ struct SimReport {
   int64_t broken_groups = 0;                     // plans that broke on a device, summed over ranks
   int64_t events = 0;
   int64_t max_frames = 0;  // most frames in flight in one direction
-  Network::Load busiest;   // the rank with the most messages
   bool faulted = false;    // the fault happened before the work was done
   bool in_lock = false;    // as `faulted`, while the rank entered batches of a lock
-  bool sabotaged = false;  // the sabotage has happened
   TimePoint end = 0;       // virtual
 };
 
@@ -142,9 +121,7 @@ class Cluster {
   void SetAlarm(Rank rank);
   void Step(Rank rank);
   void Apply(Rank rank, EngineEffects effects);
-  void RunPlan(Rank rank, PlanRun run);
   void StartPlan(Rank rank, const PlanRun& run);
-  void StartHeldPlans(Rank rank);
   void OnCompletion(Rank rank, Completion completion);
   void OnLaunched(Rank rank, uint64_t sequence);
   void ReleaseCall(Rank rank, CallId id, const Status& status);
@@ -153,8 +130,6 @@ class Cluster {
   // cluster_checks.cc
   bool NothingFollows(Rank rank, const EngineEvents& events) const;
   void CheckFrames(Rank rank, bool locked, const EngineEffects& effects);
-  void SabotageLock(Rank rank, Rank to, std::string* frame);
-  void SendFrame(Rank rank, Rank to, std::string frame);
   void CheckCancelIsNeeded(Rank rank, CallId id, const Status& status);
   void InjectFault();
 
@@ -176,15 +151,11 @@ class Cluster {
   bool faulted_ = false;
   TimePoint faulted_at_ = 0;
   bool closing_ = false;  // all ranks are shutting down
-  bool sabotaged_ = false;
-  std::vector<PlanRun> held_plans_;                        // by Sabotage::kSwapPlans
-  std::pair<Rank, uint64_t> ended_at_launch_{kNoRank, 0};  // by Sabotage::kEndAtLaunch
 };
 
 // Returns the command that repeats a run.
 std::string ReplayLine(const SimOptions& options);
 const char* FaultName(Fault fault);
-const char* SabotageName(Sabotage sabotage);
 
 }  // namespace tfring::sim
 

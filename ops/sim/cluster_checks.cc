@@ -1,11 +1,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "ops/runtime/protocol/message/nonce.h"
 #include "ops/runtime/protocol/message/wire.h"
 #include "ops/sim/cluster.h"
 
-// The checks of each engine step, and the planted errors in locks.
+// The checks of each engine step.
 namespace tfring::sim {
 
 // As EngineEffects::awaits_end promises.
@@ -14,7 +13,7 @@ bool Cluster::NothingFollows(Rank rank, const EngineEvents& events) const {
   if (node.awaits_end || node.leaving || clock_.Now() >= node.engine->next_deadline()) return false;
   return std::all_of(events.completions.begin(), events.completions.end(), Succeeded) &&
          events.control.empty() && events.withdrawals.empty() && events.submissions.empty() &&
-         !events.shutdown && !events.unlock;
+         !events.shutdown;
 }
 
 // Ranks that run a locked schedule exchange only heartbeats and faults.
@@ -27,39 +26,6 @@ void Cluster::CheckFrames(Rank rank, bool locked, const EngineEffects& effects) 
                     std::to_string(frame[0]) + " in a locked schedule");
     }
   }
-}
-
-void Cluster::SabotageLock(Rank rank, Rank to, std::string* frame) {
-  const auto type = static_cast<FrameType>((*frame)[0]);
-  const bool last = to == options_.ranks - 1 || rank == options_.ranks - 1;
-  if (sabotaged_ || !last) return;
-  const Sabotage sabotage = options_.sabotage;
-  const bool late = sabotage == Sabotage::kEnterLate && type == FrameType::kFrozen;
-  const bool alter = sabotage == Sabotage::kAlterLock && type == FrameType::kLock;
-  const bool shift = sabotage == Sabotage::kShiftUnlock && type == FrameType::kUnlock;
-  const bool blame = sabotage == Sabotage::kBlameOther && type == FrameType::kUnlock;
-  if (!late && !alter && !shift && !blame) return;
-  Frame decoded = *DecodeFrame(std::string_view(*frame).substr(0, frame->size() - kNonceBytes));
-  LockMessage& lock = decoded.lock;
-  if (late && lock.entered > 0) {
-    --lock.entered;
-  } else if (alter && lock.batches.size() > 1) {
-    std::swap(lock.batches[0], lock.batches[1]);
-  } else if (shift && lock.high > lock.entered) {
-    ++lock.entered;
-  } else if (blame) {
-    lock.rank = (lock.rank + 1) % options_.ranks;
-  } else {
-    return;
-  }
-  sabotaged_ = true;
-  *frame = EncodeFrame(decoded);
-  AddNonce(options_.seed | 1, frame);
-}
-
-void Cluster::SendFrame(Rank rank, Rank to, std::string frame) {
-  SabotageLock(rank, to, &frame);
-  network_.Send(rank, to, std::move(frame));
 }
 
 // A call may be cancelled because of the rank that left only if it needs that rank, or if a plan

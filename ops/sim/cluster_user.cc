@@ -83,7 +83,6 @@ void Cluster::SubmitCall(Rank rank, size_t user, const Call& call) {
   Request request = call.request;
   const Status admitted = AdmitRequest(sets, rank, nullptr, &request);
   if (!admitted.ok()) return DeliverResult(rank, id, admitted);
-  node.pending.unlock = node.pending.unlock || call.unlock;
   node.pending.submissions.emplace_back(id, std::move(request), self.began);
   PlanStep(rank);
 }
@@ -162,45 +161,10 @@ const char* FaultName(Fault fault) {
   return "?";
 }
 
-const char* SabotageName(Sabotage sabotage) {
-  switch (sabotage) {
-    case Sabotage::kNone:
-      return "none";
-    case Sabotage::kSwapPlans:
-      return "swap-plans";
-    case Sabotage::kAlterPlan:
-      return "alter-plan";
-    case Sabotage::kDropResult:
-      return "drop-result";
-    case Sabotage::kRepeatResult:
-      return "repeat-result";
-    case Sabotage::kLoseFrame:
-      return "lose-frame";
-    case Sabotage::kIgnoreVoid:
-      return "ignore-void";
-    case Sabotage::kEnterLate:
-      return "enter-late";
-    case Sabotage::kAlterLock:
-      return "alter-lock";
-    case Sabotage::kShiftUnlock:
-      return "shift-unlock";
-    case Sabotage::kBlameOther:
-      return "blame-other";
-    case Sabotage::kSkipVoid:
-      return "skip-void";
-    case Sabotage::kEndAtLaunch:
-      return "end-at-launch";
-  }
-  return "?";
-}
-
 std::string ReplayLine(const SimOptions& options) {
-  std::string line = "tfring_sim --ranks=" + std::to_string(options.ranks) +
-                     " --workload=" + options.workload + " --fault=" + FaultName(options.fault);
-  if (options.sabotage != Sabotage::kNone) {
-    line += std::string(" --sabotage=") + SabotageName(options.sabotage);
-  }
-  if (!options.check_order) line += " --no-order-check";
+  const std::string line = "tfring_sim --ranks=" + std::to_string(options.ranks) +
+                           " --workload=" + options.workload +
+                           " --fault=" + FaultName(options.fault);
   return line + " --seed=" + std::to_string(options.seed) + " --seeds=1";
 }
 

@@ -17,7 +17,7 @@ void DataPlane::Submit(Rank rank, const PlanRun& run, int64_t bytes) {
   RunningPlan& plan = plans_[run.plan.sequence];
   plan.members = run.members;
   plan.path = run.plan.path;
-  plan.recalled = plan.recalled || (run.entry == PlanEntry::kVoid && !ignores_voids_);
+  plan.recalled = plan.recalled || run.entry == PlanEntry::kVoid;
   plan.cost = std::max(plan.cost, prices_.Price(run.plan, run.members.size(), bytes));
   std::deque<uint64_t>& queue = QueueOf(rank, plan.path);
   queue.push_back(run.plan.sequence);

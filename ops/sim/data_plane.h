@@ -42,9 +42,6 @@ class DataPlane {
   // Stops the rank for good. No other rank notices.
   void Freeze(Rank rank) { nodes_[rank].stuck.fill(true); }
 
-  // Runs plans with void members: for Sabotage::kIgnoreVoid.
-  void IgnoreVoids() { ignores_voids_ = true; }
-
   // Returns how many streams broke in the middle of a plan.
   int64_t broken() const { return broken_; }
 
@@ -91,7 +88,6 @@ class DataPlane {
   PlanPrices prices_;
   std::vector<Node> nodes_;
   std::map<uint64_t, RunningPlan> plans_;  // by sequence
-  bool ignores_voids_ = false;
   int64_t broken_ = 0;
 };
 

@@ -1,5 +1,3 @@
-#include "ops/sim/locked_workload.h"
-
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -8,6 +6,7 @@
 
 #include "ops/sim/random_calls.h"
 #include "ops/sim/virtual_clock.h"
+#include "ops/sim/workload.h"
 
 namespace tfring::sim {
 
@@ -24,7 +23,6 @@ class LockedWorkload {
     workload_.config.lock_schedule = true;
     workload_.config.cache_capacity = 1024;
     steady_ = true;
-    calls_per_unlock_ = 500;
     workload_.fault_within = 40 * kMillisecond;
     workload_.fault_within_steps = 300;
     for (Rank rank = 0; rank < ranks_; ++rank) waits_.push_back(random_.Percent(20));
@@ -132,7 +130,6 @@ class LockedWorkload {
   void AddCalls(const RandomOp& op, Flaw flaw) {
     for (auto& [rank, call] : calls_.Calls(op, op.participants, flaw)) {
       if (steady_) call.request.path = DataPath::kCpu;
-      call.unlock = random_.Below(calls_per_unlock_) == 0;
       phases_[rank].push_back(std::move(call));
       if (waits_[rank]) Flush(rank);
     }
@@ -276,7 +273,6 @@ class LockedWorkload {
   int64_t last_op_ = 0;
   int disturbed_ = 0;  // percentage of disturbed rounds
   bool steady_ = false;
-  int64_t calls_per_unlock_ = 1000;
   int64_t failures_ = 0;
   ProcessSetId set_ = kGlobalProcessSet;  // the added set; global: none
   ProcessSetId last_set_ = kGlobalProcessSet;

@@ -19,33 +19,20 @@ struct Arguments {
 
 constexpr char kUsage[] =
     "usage: tfring_sim [--ranks=3] [--seed=1] [--seeds=1] [--verbose]\n"
-    "                  [--workload=global|triangle|subsets|mismatch|random|withdrawals|\n"
-    "                              locked|steady]\n"
+    "                  [--workload=triangle|subsets|random|withdrawals|locked|steady]\n"
     "                  [--fault=none|death|hang|goodbye|resize]\n"
-    "                  "
-    "[--sabotage=none|swap-plans|alter-plan|drop-result|repeat-result|lose-frame|\n"
-    "                              ignore-void|enter-late|alter-lock|shift-unlock|blame-other|\n"
-    "                              skip-void|end-at-launch]\n"
-    "                  [--no-order-check]\n"
     "Runs the engines of all ranks in one process on a virtual clock and a random network, and\n"
     "checks that all ranks run the same plans in one order, that every call ends exactly once, "
     "and\n"
     "that nothing deadlocks. A seed repeats a run exactly.\n";
 
-// Returns the value with the name `text`, of the enum values from 0 to `last`.
-template <typename Enum>
-bool FromName(const std::string& text, const char* (*name)(Enum), Enum last, Enum* value) {
-  for (int i = 0; i <= static_cast<int>(last); ++i) {
-    if (text != name(static_cast<Enum>(i))) continue;
-    *value = static_cast<Enum>(i);
+bool ParseFault(const std::string& name, Fault* fault) {
+  for (Fault each : {Fault::kNone, Fault::kDeath, Fault::kHang, Fault::kGoodbye, Fault::kResize}) {
+    if (name != FaultName(each)) continue;
+    *fault = each;
     return true;
   }
   return false;
-}
-
-std::string LoadText(const Network::Load& load) {
-  return std::to_string(load.messages) + " messages (" + std::to_string(load.goodbyes) +
-         " of them goodbyes), " + std::to_string(load.bytes) + " bytes";
 }
 
 std::string UnlocksText(const SimReport& total) {
@@ -69,8 +56,6 @@ bool Parse(int argc, char** argv, Arguments* arguments) {
                                     {"seeds", required_argument, nullptr, 'n'},
                                     {"workload", required_argument, nullptr, 'w'},
                                     {"fault", required_argument, nullptr, 'f'},
-                                    {"sabotage", required_argument, nullptr, 'b'},
-                                    {"no-order-check", no_argument, nullptr, 'o'},
                                     {"verbose", no_argument, nullptr, 'v'},
                                     {nullptr, 0, nullptr, 0}};
   SimOptions& options = arguments->options;
@@ -89,11 +74,7 @@ bool Parse(int argc, char** argv, Arguments* arguments) {
     } else if (letter == 'w') {
       options.workload = optarg;
     } else if (letter == 'f') {
-      good = FromName(optarg, FaultName, Fault::kResize, &options.fault);
-    } else if (letter == 'b') {
-      good = FromName(optarg, SabotageName, Sabotage::kEndAtLaunch, &options.sabotage);
-    } else if (letter == 'o') {
-      options.check_order = false;
+      good = ParseFault(optarg, &options.fault);
     } else if (letter == 'v') {
       arguments->verbose = true;
     } else {
@@ -130,15 +111,13 @@ int Main(int argc, char** argv) {
     total.early += report.early;
     total.broken_groups += report.broken_groups;
     total.events += report.events;
-    if (report.busiest.messages > total.busiest.messages) total.busiest = report.busiest;
     total.max_frames = std::max(total.max_frames, report.max_frames);
     faulted += report.faulted;
     in_lock += report.in_lock;
     if (arguments.verbose) {
       std::cout << "seed " << options.seed << ": " << report.plans << " plans, " << report.results
                 << " results, " << report.events << " events, " << report.end / 1000
-                << " virtual us, rank " << report.busiest.rank << " had "
-                << LoadText(report.busiest) << "\n";
+                << " virtual us\n";
     }
     if (report.failures.empty()) continue;
     ++failed;
@@ -153,9 +132,7 @@ int Main(int argc, char** argv) {
             << total.locked << " batches (" << total.recalled << " recalled), "
             << total.broken_groups << " broken groups, " << total.events << " events, at most "
             << total.max_frames << " frames under way, " << took.count() << " s\n"
-            << "locks ended:" << UnlocksText(total) << "\n"
-            << "busiest: rank " << total.busiest.rank << " with " << LoadText(total.busiest)
-            << "\n";
+            << "locks ended:" << UnlocksText(total) << "\n";
   return failed == 0 ? 0 : 1;
 }
 

@@ -4,8 +4,6 @@
 #include <memory>
 #include <utility>
 
-#include "ops/runtime/protocol/message/wire.h"
-
 namespace tfring::sim {
 
 namespace {
@@ -25,8 +23,7 @@ Network::Network(int size, VirtualClock* clock, Random random, Sink sink)
       random_(random),
       sink_(std::move(sink)),
       directions_(2 * static_cast<size_t>(size)),
-      closed_(static_cast<size_t>(size)),
-      loads_(static_cast<size_t>(size)) {
+      closed_(static_cast<size_t>(size)) {
   for (Direction& direction : directions_) {
     // A few slow links let frames of other links overtake by far.
     direction.latency = random_.Between(10, random_.Percent(20) ? 5000 : 100) * kMicrosecond;
@@ -47,16 +44,6 @@ TimePoint Network::Arrival(Direction* direction, Duration delay) {
 
 void Network::Send(Rank from, Rank to, std::string frame) {
   if (closed_[from] || closed_[to]) return;
-  if (lose_next_) {
-    lose_next_ = false;
-    return;
-  }
-  const bool goodbye = !frame.empty() && static_cast<FrameType>(frame[0]) == FrameType::kGoodbye;
-  for (Rank end : {from, to}) {
-    ++loads_[end].messages;
-    loads_[end].goodbyes += goodbye ? 1 : 0;
-    loads_[end].bytes += static_cast<int64_t>(frame.size());
-  }
   Direction& direction = Between(from, to);
   max_in_flight_ = std::max(max_in_flight_, ++direction.in_flight);
   auto bytes = std::make_shared<std::string>(std::move(frame));
@@ -68,15 +55,6 @@ void Network::Send(Rank from, Rank to, std::string frame) {
     event.frame = std::move(*bytes);
     sink_(to, std::move(event));
   });
-}
-
-Network::Load Network::busiest() const {
-  const auto most =
-      std::max_element(loads_.begin(), loads_.end(),
-                       [](const Load& a, const Load& b) { return a.messages < b.messages; });
-  Load load = *most;
-  load.rank = static_cast<Rank>(most - loads_.begin());
-  return load;
 }
 
 void Network::CloseAll(Rank rank, Duration delay) {

@@ -28,21 +28,8 @@ class Network {
   // frames and after `delay`, because a large process ends slowly.
   void CloseAll(Rank rank, Duration delay);
 
-  // Loses the next frame, which a real stream never does: for Sabotage::kLoseFrame.
-  void LoseNextFrame() { lose_next_ = true; }
-
   // Returns the most frames that were in flight in one direction.
   int64_t max_in_flight() const { return max_in_flight_; }
-
-  // The frames that one rank sent and received.
-  struct Load {
-    Rank rank = kNoRank;
-    int64_t messages = 0;
-    int64_t goodbyes = 0;  // goodbyes of these
-    int64_t bytes = 0;
-  };
-  // Returns the load of the rank with the most messages.
-  Load busiest() const;
 
  private:
   struct Direction {
@@ -59,8 +46,6 @@ class Network {
   const Sink sink_;
   std::vector<Direction> directions_;
   std::vector<bool> closed_;
-  std::vector<Load> loads_;  // by rank
-  bool lose_next_ = false;
   int64_t max_in_flight_ = 0;
 };
 

@@ -13,10 +13,15 @@ const std::vector<DataType> kFloats = {DataType::kFloat16, DataType::kBfloat16, 
 const std::vector<ReduceOp> kRandomOps = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
                                           ReduceOp::kMax};
 
+// With more ranks the simulator takes only the first kinds: some of the others have a step for each
+// pair of ranks.
+constexpr size_t kManyRanks = 64;
+constexpr int kFirstKinds = 4;
+
 // Returns the kinds that use the backend and are possible for this number of ranks.
 std::vector<CollectiveKind> KindsFor(size_t ranks) {
   std::vector<CollectiveKind> kinds;
-  for (int i = 0; i < kNumCollectiveKinds; ++i) {
+  for (int i = 0; i < (ranks > kManyRanks ? kFirstKinds : kNumCollectiveKinds); ++i) {
     const auto kind = static_cast<CollectiveKind>(i);
     const bool possible = ranks > 1 || kind != CollectiveKind::kSendRecv;
     if (Traits(kind).uses_backend && possible) kinds.push_back(kind);
@@ -56,6 +61,13 @@ RandomOp RandomCalls::Make(ProcessSetId set, const std::vector<Rank>& members, i
   return op;
 }
 
+const RandomOp& RandomCalls::Usual(ProcessSetId set, const std::vector<Rank>& members,
+                                   int64_t number) {
+  const auto known = usual_.find({set, number});
+  if (known != usual_.end()) return known->second;
+  return usual_.emplace(std::pair(set, number), Make(set, members, number)).first->second;
+}
+
 void RandomCalls::Fill(RandomOp* op) {
   Request& request = op->request;
   if (request.kind == CollectiveKind::kBarrier) return;
@@ -71,7 +83,10 @@ void RandomCalls::Fill(RandomOp* op) {
       request.op = ReduceOp::kAdasum;
     }
   }
-  if (request.kind == CollectiveKind::kScatter) FillRows(op);
+  if (request.kind == CollectiveKind::kScatter) {
+    op->rows.resize(op->set.size());
+    op->equal_parts = FillRows(&op->rows);
+  }
   if (request.kind != CollectiveKind::kSendRecv) return;
   while (request.peer == kNoRank || request.peer == request.root) {
     request.peer = random_.Pick(op->set);
@@ -80,24 +95,28 @@ void RandomCalls::Fill(RandomOp* op) {
   request.name += "." + std::to_string(request.root) + "to" + std::to_string(request.peer);
 }
 
-void RandomCalls::FillRows(RandomOp* op) {
-  op->equal_parts = random_.Percent(50);
-  op->rows.assign(op->set.size(), random_.Below(4));
-  if (op->equal_parts) return;
-  for (int64_t& rows : op->rows) rows = random_.Below(4);
+// Returns whether the parts are equal.
+bool RandomCalls::FillRows(std::vector<int64_t>* rows) {
+  const bool equal_parts = random_.Percent(50);
+  std::fill(rows->begin(), rows->end(), random_.Below(4));
+  if (equal_parts) return true;
+  for (int64_t& count : *rows) count = random_.Below(4);
+  return false;
 }
 
 Request RandomCalls::OnRank(const RandomOp& op, Rank rank) {
   Request request = op.request;
   request.path = RandomPath(op.paths, rank, &random_);
-  RandomOp own = op;
+  std::vector<int64_t> rows = op.rows;
+  bool equal_parts = op.equal_parts;
   switch (request.kind) {
     case CollectiveKind::kAllgather:
     case CollectiveKind::kGather:
       for (Shape& shape : request.shapes) shape[0] = random_.Below(5);
       break;
     case CollectiveKind::kAlltoall:
-      FillRows(&own);
+      rows.resize(op.set.size());
+      equal_parts = FillRows(&rows);
       break;
     case CollectiveKind::kScatter:
       if (rank != request.root) request.shapes[0][0] = random_.Below(2);
@@ -111,8 +130,8 @@ Request RandomCalls::OnRank(const RandomOp& op, Rank rank) {
   const bool cuts = request.kind == CollectiveKind::kAlltoall ||
                     (request.kind == CollectiveKind::kScatter && rank == request.root);
   if (!cuts) return request;
-  request.shapes[0][0] = std::accumulate(own.rows.begin(), own.rows.end(), int64_t{0});
-  if (!own.equal_parts) request.splits = own.rows;
+  request.shapes[0][0] = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  if (!equal_parts) request.splits = rows;
   return request;
 }
 

@@ -2,6 +2,7 @@
 #define TFRING_OPS_SIM_RANDOM_CALLS_H_
 
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -15,7 +16,7 @@ struct RandomOp {
   Request request;
   std::vector<Rank> set;           // the process set
   std::vector<Rank> participants;  // the set, or the two of a send/recv
-  std::vector<int64_t> rows;       // alltoall, scatter: by member of the set
+  std::vector<int64_t> rows;       // scatter: by member of the set
   bool equal_parts = false;
   std::vector<DataPath> paths;  // by rank
 };
@@ -34,6 +35,8 @@ class RandomCalls {
 
   // `number` gives the name; a name may come again with different properties.
   RandomOp Make(ProcessSetId set, const std::vector<Rank>& members, int64_t number);
+  // The same each time, as in training.
+  const RandomOp& Usual(ProcessSetId set, const std::vector<Rank>& members, int64_t number);
 
   // Returns the calls of the ranks in `present`; the other participants have joined.
   std::vector<std::pair<Rank, Call>> Calls(const RandomOp& op, const std::vector<Rank>& present,
@@ -41,7 +44,7 @@ class RandomCalls {
 
  private:
   void Fill(RandomOp* op);
-  void FillRows(RandomOp* op);
+  bool FillRows(std::vector<int64_t>* rows);
   Request OnRank(const RandomOp& op, Rank rank);
   void LeaveShapeOpen(Request* request);
   void Disagree(const RandomOp& op, Request* request);
@@ -49,6 +52,7 @@ class RandomCalls {
 
   const int ranks_;
   Random random_;
+  std::map<std::pair<ProcessSetId, int64_t>, RandomOp> usual_;  // by set and number
 };
 
 }  // namespace tfring::sim

@@ -1,5 +1,3 @@
-#include "ops/sim/random_workload.h"
-
 #include <algorithm>
 #include <map>
 #include <string>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "ops/sim/random_calls.h"
+#include "ops/sim/workload.h"
 
 namespace tfring::sim {
 
@@ -17,28 +16,49 @@ class RandomWorkload {
   RandomWorkload(int ranks, Random random)
       : ranks_(ranks), random_(random), calls_(ranks, random_.Fork()) {}
 
-  Workload Make() {
-    workload_.config = RandomConfig(&random_);
-    workload_.scripts.resize(static_cast<size_t>(ranks_));
+  // `changes`: ranks join, and sets are added and removed.
+  Workload Make(bool changes) {
+    Begin(changes);
     sets_[kGlobalProcessSet] = AllRanks(ranks_);
     for (int64_t count = random_.Below(3); count > 0; --count) {
       const std::vector<Rank> ranks = SomeRanks(ranks_, &random_);
-      if (Registered(ranks)) continue;
-      const ProcessSetId id = NextId();
-      workload_.sets.emplace_back(id, ranks);
-      sets_[id] = ranks;
-      last_id_ = id;
+      if (!Registered(ranks)) RegisterSet(ranks);
     }
-    for (int64_t sections = random_.Between(4, 9); sections > 0; --sections) AddSection();
-    return std::move(workload_);
+    return Finish();
+  }
+
+  Workload MakeTriangle() {
+    Begin(false);
+    for (const std::vector<Rank>& pair : {std::vector<Rank>{0, 1}, {1, 2}, {0, 2}}) {
+      RegisterSet(pair);
+    }
+    return Finish();
   }
 
  private:
   using Sets = std::map<ProcessSetId, std::vector<Rank>>;
 
+  void Begin(bool changes) {
+    changes_ = changes;
+    workload_.config = RandomConfig(&random_);
+    workload_.scripts.resize(static_cast<size_t>(ranks_));
+  }
+
+  Workload Finish() {
+    for (int64_t sections = random_.Between(4, 9); sections > 0; --sections) AddSection();
+    return std::move(workload_);
+  }
+
+  // The job begins with this set.
+  void RegisterSet(const std::vector<Rank>& ranks) {
+    last_id_ = NextId();
+    workload_.sets.emplace_back(last_id_, ranks);
+    sets_[last_id_] = ranks;
+  }
+
   void AddSection() {
     phases_.assign(static_cast<size_t>(ranks_), {});
-    const int64_t choice = random_.Below(100);
+    const int64_t choice = changes_ ? random_.Below(100) : 100;
     if (choice < 25) return AddJoin();
     const bool blocking = random_.Percent(30);
     for (int64_t ops = random_.Between(1, 8); ops > 0; --ops) AddOp(ops, blocking);
@@ -70,7 +90,9 @@ class RandomWorkload {
 
   void AddOp(int64_t number, bool blocking) {
     const auto& [set, members] = *SomeSet();
-    RandomOp op = calls_.Make(set, members, number);
+    const bool repeats = !changes_ && random_.Percent(70);
+    const RandomOp op =
+        repeats ? calls_.Usual(set, members, number) : calls_.Make(set, members, number);
     const Flaw flaw =
         random_.Percent(20) ? random_.Pick<Flaw>({Flaw::kMismatch, Flaw::kRefusal}) : Flaw::kNone;
     for (auto& [rank, call] : calls_.Calls(op, op.participants, flaw)) {
@@ -209,6 +231,7 @@ class RandomWorkload {
   const int ranks_;
   Random random_;
   RandomCalls calls_;
+  bool changes_ = false;
   ProcessSetId last_id_ = kGlobalProcessSet;
   Sets sets_;                  // the sets of all ranks at this point of their scripts
   std::vector<Phase> phases_;  // by rank
@@ -218,7 +241,13 @@ class RandomWorkload {
 }  // namespace
 
 Workload MakeRandomWorkload(int ranks, Random random) {
-  return RandomWorkload(ranks, random).Make();
+  return RandomWorkload(ranks, random).Make(true);
 }
+
+Workload MakeSubsetsWorkload(int ranks, Random random) {
+  return RandomWorkload(ranks, random).Make(false);
+}
+
+Workload MakeTriangleWorkload(Random random) { return RandomWorkload(3, random).MakeTriangle(); }
 
 }  // namespace tfring::sim

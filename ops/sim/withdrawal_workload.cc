@@ -1,5 +1,3 @@
-#include "ops/sim/withdrawal_workload.h"
-
 #include <algorithm>
 #include <map>
 #include <string>
@@ -8,6 +6,7 @@
 
 #include "ops/sim/random_calls.h"
 #include "ops/sim/virtual_clock.h"
+#include "ops/sim/workload.h"
 
 namespace tfring::sim {
 
@@ -43,7 +42,6 @@ class WithdrawalWorkload {
   void AddSet(ProcessSetId set, const std::vector<Rank>& members, bool joins) {
     std::map<Rank, UserScript> users;
     for (Rank rank : members) users[rank].process_set = set;
-    usual_.clear();
     const int64_t failures = random_.Below(4);
     for (int64_t number = 0; number <= failures; ++number) {
       Attempts attempt;
@@ -141,7 +139,9 @@ class WithdrawalWorkload {
       const bool blocking = random_.Percent(30);
       std::map<Rank, Phase> calls;
       for (int64_t number = random_.Between(1, 8); number > 0; --number) {
-        const RandomOp op = SomeOp(set, members, number);
+        // Mostly repeats the calls of a name in each step, to use the response cache.
+        const RandomOp op = random_.Percent(20) ? calls_.Make(set, members, number)
+                                                : calls_.Usual(set, members, number);
         Flaw flaw = Flaw::kNone;
         if (random_.Percent(15)) flaw = random_.Pick<Flaw>({Flaw::kMismatch, Flaw::kRefusal});
         for (auto& [rank, call] : calls_.Calls(op, op.participants, flaw)) {
@@ -151,14 +151,6 @@ class WithdrawalWorkload {
       }
       for (Rank rank : members) Flush(rank, &calls[rank], attempt);
     }
-  }
-
-  // Mostly repeats the calls of a name in each step, to use the response cache.
-  RandomOp SomeOp(ProcessSetId set, const std::vector<Rank>& members, int64_t number) {
-    if (random_.Percent(20)) return calls_.Make(set, members, number);
-    const auto usual = usual_.find(number);
-    if (usual != usual_.end()) return usual->second;
-    return usual_.emplace(number, calls_.Make(set, members, number)).first->second;
   }
 
   void Flush(Rank rank, Phase* calls, Attempts* attempt) {
@@ -234,7 +226,6 @@ class WithdrawalWorkload {
   RandomCalls calls_;
   std::vector<std::vector<Rank>> sets_;      // all sets that may be registered at any time
   ProcessSetId doomed_ = kGlobalProcessSet;  // none
-  std::map<int64_t, RandomOp> usual_;        // of the present set, by the number in the name
   Workload workload_;
 };
 

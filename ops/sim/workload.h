@@ -25,7 +25,6 @@ struct Call {
   uint64_t attempt = 0;            // of its process set; all calls of a plan have the same
   bool may_be_aborted = false;     // the step fails on some rank
   Duration pause = 0;              // the user waits this long before the call
-  bool unlock = false;             // something wants to see requests at that moment
   bool early = false;              // gets its result when its plan is launched
 };
 
@@ -73,19 +72,37 @@ DataPath RandomPath(const std::vector<DataPath>& paths, Rank rank, Random* rando
 std::vector<Rank> AllRanks(int ranks);
 std::vector<Rank> SomeRanks(int ranks, Random* random);  // at least one; ascending
 
-// Makes one of the workloads:
-//
-//     global       one process set
-//     triangle     {0,1}, {1,2}, {0,2} of three ranks
-//     subsets      random overlapping sets
-//     mismatch     as subsets, and some calls disagree in one property
-//     random       every kind of collective, see random_workload.h
-//     withdrawals  steps that fail, see withdrawal_workload.h
-//     locked       steps that repeat and then change, see locked_workload.h
-//     steady       steps that repeat, see locked_workload.h
-//
-// InvalidArgument for an unknown name or a size that does not suit the workload.
+// Makes the workload of this name. InvalidArgument for an unknown name or a size that does not suit
+// the workload.
 Result<Workload> MakeWorkload(const std::string& name, int ranks, Random random);
+
+// "random": every kind of collective on random overlapping process sets, which are added and
+// removed during the run. Ranks run out of work at different times and join. Ranks disagree about
+// some calls, and some calls are invalid on one rank. Each call holds its expected end and its
+// participants.
+Workload MakeRandomWorkload(int ranks, Random random);
+// "subsets": the same without joins on sets that stay, and most calls repeat.
+Workload MakeSubsetsWorkload(int ranks, Random random);
+// "triangle": the same on the sets {0,1}, {1,2} and {0,2} of three ranks.
+Workload MakeTriangleWorkload(Random random);
+
+// "withdrawals": steps that fail, on overlapping process sets. Each set has one user on each
+// member. The user tries a step of random collectives, joins included, up to four times. In each
+// attempt except the last the step fails on one or more ranks at random moments: before its first
+// call, while calls wait or run, after the last call, or because the ranks disagree in a call. The
+// other ranks have a last call that only this failure can end. In the last attempt nothing fails.
+// Names repeat in each attempt. Meanwhile process sets are added, and one is removed in which steps
+// fail.
+Workload MakeWithdrawalWorkload(int ranks, Random random);
+
+// "locked": steps that repeat, so that rank 0 locks them, and then change: a tensor is missing or
+// new, a shape changes, the order changes on one rank or on all, one rank waits for a result where
+// the others do not, a rank is slow once or before the last call of several rounds, a metric or a
+// wrong call comes in between, ranks join, a process set is added, used and removed, or a step
+// fails on some ranks.
+Workload MakeLockedWorkload(int ranks, Random random);
+// "steady": steps that repeat. Faults happen within a lock or at its begin or end.
+Workload MakeSteadyWorkload(int ranks, Random random);
 
 }  // namespace tfring::sim
 

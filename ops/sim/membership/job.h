@@ -176,7 +176,6 @@ class Job {
 
 // Returns the command that repeats a run.
 std::string ReplayLine(const JobOptions& options);
-const char* JobSabotageName(JobSabotage sabotage);
 
 }  // namespace tfring::sim
 

@@ -396,7 +396,7 @@ void Job::KillCoordinator(const PlannedFault& fault) {
 
 void Job::StartCoordinator() {
   membership::CoordinatorOptions options = scenario_.coordinator;
-  if (options_.sabotage != JobSabotage::kNoRebuild) options.rebuild_wait = options.lease;
+  options.rebuild_wait = options.lease;
   // In a real job a node that loses the coordinator for too long ends its workers. Their ids may be
   // used again if no other node knew them.
   if (!processes_.empty()) options.first_worker = processes_.rbegin()->first + 1;
@@ -456,18 +456,10 @@ void Job::KillAllOf(const std::string& host) {
   }
 }
 
-const char* JobSabotageName(JobSabotage sabotage) {
-  static const char* const kNames[] = {"none", "no-gate", "keep-cursor", "no-rebuild"};
-  return kNames[static_cast<int>(sabotage)];
-}
-
 std::string ReplayLine(const JobOptions& options) {
   std::string line = "tfring_membership_sim --seed=" + std::to_string(options.seed) + " --seeds=1";
   if (options.workers > 0) line += " --workers=" + std::to_string(options.workers);
   if (options.faults >= 0) line += " --faults=" + std::to_string(options.faults);
-  if (options.sabotage != JobSabotage::kNone) {
-    line += std::string(" --sabotage=") + JobSabotageName(options.sabotage);
-  }
   return line;
 }
 

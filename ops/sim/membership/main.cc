@@ -13,7 +13,6 @@ namespace {
 
 constexpr char kUsage[] =
     "usage: tfring_membership_sim [--workers=0] [--faults=-1] [--seed=1] [--seeds=1] [--verbose]\n"
-    "                             [--sabotage=none|no-gate|keep-cursor|no-rebuild]\n"
     "Runs the coordinator and all workers of an elastic job in one process, on a virtual clock, a\n"
     "network that fails, hosts that come and go and a coordinator that dies, and checks that "
     "generations ascend, that no\n"
@@ -35,24 +34,11 @@ bool ParseNumber(const char* text, int64_t low, int64_t high, int64_t* value) {
   return end != text && *end == '\0' && *value >= low && *value <= high;
 }
 
-bool ParseSabotage(const std::string& name, JobSabotage* sabotage) {
-  for (JobSabotage each : {JobSabotage::kNone, JobSabotage::kNoGate, JobSabotage::kKeepCursor,
-                           JobSabotage::kNoRebuild}) {
-    if (name != JobSabotageName(each)) continue;
-    *sabotage = each;
-    return true;
-  }
-  return false;
-}
-
 bool Parse(int argc, char** argv, Arguments* arguments) {
-  static const option kOptions[] = {{"workers", required_argument, nullptr, 'w'},
-                                    {"faults", required_argument, nullptr, 'f'},
-                                    {"seed", required_argument, nullptr, 's'},
-                                    {"seeds", required_argument, nullptr, 'n'},
-                                    {"sabotage", required_argument, nullptr, 'b'},
-                                    {"verbose", no_argument, nullptr, 'v'},
-                                    {nullptr, 0, nullptr, 0}};
+  static const option kOptions[] = {
+      {"workers", required_argument, nullptr, 'w'}, {"faults", required_argument, nullptr, 'f'},
+      {"seed", required_argument, nullptr, 's'},    {"seeds", required_argument, nullptr, 'n'},
+      {"verbose", no_argument, nullptr, 'v'},       {nullptr, 0, nullptr, 0}};
   JobOptions& options = arguments->options;
   int64_t number = 0;
   bool good = true;
@@ -69,8 +55,6 @@ bool Parse(int argc, char** argv, Arguments* arguments) {
       options.seed = static_cast<uint64_t>(number);
     } else if (letter == 'n') {
       good = ParseNumber(optarg, 1, INT64_MAX / 2, &arguments->seeds);
-    } else if (letter == 'b') {
-      good = ParseSabotage(optarg, &options.sabotage);
     } else if (letter == 'v') {
       arguments->verbose = true;
     } else {

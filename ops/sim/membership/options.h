@@ -11,19 +11,10 @@
 
 namespace tfring::sim {
 
-// Planted errors in the users of the machines. tests/cc/mutations plants errors in the machines.
-enum class JobSabotage : uint8_t {
-  kNone,
-  kNoGate,      // one bucket's update is applied although the step's other bucket failed
-  kKeepCursor,  // a restore does not reset the cursor of the data
-  kNoRebuild,   // a restarted coordinator does not ask for the earlier state
-};
-
 struct JobOptions {
   uint64_t seed = 1;
   int workers = 0;  // 0: 4 to 64, by the seed
   int faults = -1;  // -1: 0 to 6, by the seed
-  JobSabotage sabotage = JobSabotage::kNone;
   bool trace = false;
 };
 

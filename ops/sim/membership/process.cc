@@ -32,7 +32,7 @@ Process::Process(Job* job, WorkerId id, membership::Place place, Random random)
       random_(random),
       clock_offset_(random_.Between(-100000, 100000) * kSecond),
       worker_(OptionsOf(job->scenario(), id, place_)),
-      training_(&job->scenario(), job->options().sabotage) {}
+      training_(&job->scenario()) {}
 
 TimePoint Process::Clock() const { return job_->now() + clock_offset_; }
 

@@ -35,14 +35,8 @@ bool Training::Take(const Batch& batch, int bucket, uint64_t gradient) {
   came_[bucket] = true;
   gradients_[bucket] = gradient;
   const bool whole = std::all_of(came_.begin(), came_.end(), [](bool came) { return came; });
-  if (sabotage_ == JobSabotage::kNoGate) {
-    live_.weights[bucket] = Updated(live_.weights[bucket], gradient);
-  } else if (whole) {
-    for (int i = 0; i < kBuckets; ++i) {
-      live_.weights[i] = Updated(live_.weights[i], gradients_[i]);
-    }
-  }
   if (!whole) return false;
+  for (int i = 0; i < kBuckets; ++i) live_.weights[i] = Updated(live_.weights[i], gradients_[i]);
   ++live_.step;
   live_.history.push_back(batch);
   return true;
@@ -59,10 +53,6 @@ bool Training::MaybeCommit() {
 void Training::Restore() {
   TrainState restored = committed_;
   if (scenario_->steps_per_commit == 1) restored.weights = live_.weights;
-  if (sabotage_ == JobSabotage::kKeepCursor) {
-    restored.pass = live_.pass;
-    restored.consumed = live_.consumed;
-  }
   live_ = std::move(restored);
 }
 

@@ -42,8 +42,7 @@ struct TrainState {
 // Otherwise the gate keeps them whole.
 class Training {
  public:
-  Training(const Scenario* scenario, JobSabotage sabotage)
-      : scenario_(scenario), sabotage_(sabotage) {}
+  explicit Training(const Scenario* scenario) : scenario_(scenario) {}
 
   bool AtEnd() const { return live_.pass >= scenario_->passes; }
   // Takes the next batch of a job with `members` members.
@@ -60,7 +59,6 @@ class Training {
 
  private:
   const Scenario* const scenario_;
-  const JobSabotage sabotage_;
   TrainState live_;
   TrainState committed_;
   std::array<bool, kBuckets> came_{};

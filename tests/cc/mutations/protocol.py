@@ -119,22 +119,6 @@ MUTATIONS = (
         300,
         "publishes for generation",
     ),
-    # Mistakes in what uses the machines of elastic jobs.
-    Mutation(
-        "no_gate",
-        JOBS.but(", another member with", "--seeds=100", "--sabotage=no-gate"),
-        (),
-    ),
-    Mutation(
-        "keep_cursor",
-        JOBS.but("goes on with sample", "--seeds=100", "--sabotage=keep-cursor"),
-        (),
-    ),
-    Mutation(
-        "no_rebuild",
-        JOBS.but("is ended by a coordinator", "--seeds=150", "--sabotage=no-rebuild"),
-        (),
-    ),
     # A lock ends at the greatest number of batches that a rank has entered.
     _lock(
         "cut_at_the_greatest",

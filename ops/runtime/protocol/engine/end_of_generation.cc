@@ -19,7 +19,7 @@ FrameType PeekType(std::string_view bytes) {
 }
 
 bool IsNegotiation(FrameType type) {
-  return type == FrameType::kRequests || type == FrameType::kPlans || type == FrameType::kResend ||
+  return type == FrameType::kRequests || type == FrameType::kPlans ||
          type == FrameType::kWithdraw || (type >= FrameType::kLock && type <= FrameType::kUnlock);
 }
 

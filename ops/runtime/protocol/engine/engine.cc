@@ -28,9 +28,6 @@ EngineEffects Engine::Step(TimePoint now, EngineEvents events) {
   for (const ControlEvent& event : events.control) OnControl(event);
   DrainNegotiator();
   for (const Withdrawal& withdrawal : events.withdrawals) OnWithdrawal(withdrawal);
-  if (events.unlock && negotiator_ != nullptr) {
-    negotiator_->StopLock({UnlockCause::kRequested, ""}, now);
-  }
   if (events.shutdown) WantShutdown(events.error);
   for (Submission& submission : events.submissions) OnSubmission(std::move(submission));
   OnTime();

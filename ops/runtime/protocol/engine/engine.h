@@ -62,9 +62,7 @@ struct EngineEvents {
   std::vector<Submission> submissions;
   bool shutdown = false;  // from now on this rank leaves; set once
   std::string error;      // with `shutdown`: the exception that ends the process; "" for none
-  // A timeline or a report needs to see requests: end the locked schedule, if there is one.
-  bool unlock = false;
-  int64_t progress = 0;  // of the backend: changes when data has moved
+  int64_t progress = 0;   // of the backend: changes when data has moved
 };
 
 // What the caller has to do now, in the order of the fields.

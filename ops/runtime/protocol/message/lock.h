@@ -27,11 +27,10 @@ enum class UnlockCause : uint8_t {
   kShutdown = 5,     // it shuts down
   kWaited = 6,       // a batch that it had entered waited; the text names the first tensor
   kIncomplete = 7,   // a batch waited for one more of its calls, which the text names
-  kRequested = 8,    // something there wants to see requests
-  kChangedCall = 9,  // a call of the lock came with another request; the text names the tensor
-  kApart = 10,       // its calls of a batch come apart again and again; the text names a late one
+  kChangedCall = 8,  // a call of the lock came with another request; the text names the tensor
+  kApart = 9,        // its calls of a batch come apart again and again; the text names a late one
 };
-inline constexpr int kUnlockCauses = 11;
+inline constexpr int kUnlockCauses = 10;
 inline constexpr size_t kMaxUnlockTextBytes = 256;
 
 struct UnlockReason {

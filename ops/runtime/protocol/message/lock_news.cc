@@ -31,8 +31,6 @@ std::string ReasonText(Rank rank, const UnlockReason& reason) {
     case UnlockCause::kApart:
       return who + " called " + tensor +
              " 5 ms or longer after another tensor of its batch, in 5 rounds in a row";
-    case UnlockCause::kRequested:
-      return who + " was asked to show its calls";
     case UnlockCause::kFollows:
       break;
   }
@@ -61,8 +59,6 @@ const char* UnlockCauseName(UnlockCause cause) {
       return "waited";
     case UnlockCause::kIncomplete:
       return "incomplete";
-    case UnlockCause::kRequested:
-      return "requested";
     case UnlockCause::kApart:
       return "apart";
   }

@@ -46,7 +46,6 @@ struct Plan {
   // With an error: a step fails with it, here or on another rank, so the attempt is over.
   bool ends_attempt = false;
   std::vector<PlanItem> items;
-  std::vector<uint32_t> evicted;  // cache ids that no rank may send from here on
 };
 
 struct AddressedPlan {

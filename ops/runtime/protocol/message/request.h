@@ -34,7 +34,6 @@ struct Request {
   // it cannot.
   DataPath path = DataPath::kCpu;
   bool group = false;    // planned alone when group fusion is disabled
-  bool resent = false;   // in full, as rank 0 did not know the cache id; not compared
   bool unnamed = false;  // an eager call under a default name: matched by its order alone
   bool in_run = false;   // a step of this rank fails if it fails: see Plan::ends_attempt
   // The line of the user's program that makes the call, as "train.py:40"; empty where unknown. For

@@ -18,9 +18,8 @@ constexpr uint8_t kIsGroup = 8;
 constexpr uint8_t kHasSplits = 16;
 constexpr uint8_t kHasRefusal = 32;
 constexpr uint8_t kHasPeer = 64;
-constexpr uint8_t kIsResent = 128;
-constexpr uint8_t kRequestFlags = kHasPrescale | kHasPostscale | kHasLayoutHash | kIsGroup |
-                                  kHasSplits | kHasRefusal | kHasPeer | kIsResent;
+constexpr uint8_t kRequestFlags =
+    kHasPrescale | kHasPostscale | kHasLayoutHash | kIsGroup | kHasSplits | kHasRefusal | kHasPeer;
 // Those of the second byte of a Request.
 constexpr uint8_t kHasCallSite = 1;
 constexpr uint8_t kIsUnnamed = 2;
@@ -31,12 +30,11 @@ constexpr uint8_t kIsStaged = 32;
 constexpr uint8_t kMoreRequestFlags =
     kHasCallSite | kIsUnnamed | kIsInRun | kAsksForDevice | kHasLayout | kIsStaged;
 constexpr uint8_t kHasError = 4;
-constexpr uint8_t kHasEvicted = 8;
 constexpr uint8_t kHasAbsent = 16;
 constexpr uint8_t kEndsAttempt = 32;
 constexpr uint8_t kRunsOnDevice = 128;
-constexpr uint8_t kPlanFlags = kHasPrescale | kHasPostscale | kHasError | kHasEvicted | kHasAbsent |
-                               kEndsAttempt | kHasPeer | kRunsOnDevice;
+constexpr uint8_t kPlanFlags =
+    kHasPrescale | kHasPostscale | kHasError | kHasAbsent | kEndsAttempt | kHasPeer | kRunsOnDevice;
 
 // The fewest bytes that one element takes: bounds counts, and so allocation.
 constexpr size_t kMinRequestBytes = 9;
@@ -141,7 +139,6 @@ void WriteRequest(const Request& request, WireWriter* out) {
   auto flags = ScaleFlags(request.prescale, request.postscale);
   if (request.layout_hash != 0) flags |= kHasLayoutHash;
   if (request.group) flags |= kIsGroup;
-  if (request.resent) flags |= kIsResent;
   if (!request.splits.empty()) flags |= kHasSplits;
   if (!request.refusal.empty()) flags |= kHasRefusal;
   if (request.peer != kNoRank) flags |= kHasPeer;
@@ -178,7 +175,6 @@ Request ReadRequest(WireReader* in) {
   const uint8_t flags = ReadFlags(kRequestFlags, in);
   const uint8_t more = ReadFlags(kMoreRequestFlags, in);
   request.group = (flags & kIsGroup) != 0;
-  request.resent = (flags & kIsResent) != 0;
   request.unnamed = (more & kIsUnnamed) != 0;
   request.in_run = (more & kIsInRun) != 0;
   request.path = ReadPath(more, in);
@@ -218,7 +214,6 @@ void WritePlan(const Plan& plan, WireWriter* out) {
   auto flags = ScaleFlags(plan.prescale, plan.postscale);
   if (!plan.error.ok()) flags |= kHasError;
   if (plan.ends_attempt) flags |= kEndsAttempt;
-  if (!plan.evicted.empty()) flags |= kHasEvicted;
   if (!plan.absent.empty()) flags |= kHasAbsent;
   if (plan.peer != kNoRank) flags |= kHasPeer;
   if (plan.path == DataPath::kDevice) flags |= kRunsOnDevice;
@@ -232,7 +227,6 @@ void WritePlan(const Plan& plan, WireWriter* out) {
   if (flags & kHasPeer) out->Signed(plan.peer);
   WriteScales(flags, plan.prescale, plan.postscale, out);
   if (flags & kHasError) WriteStatus(plan.error, out);
-  if (flags & kHasEvicted) WriteList(plan.evicted, out);
   if (flags & kHasAbsent) WriteList(plan.absent, out);
   out->Unsigned(plan.items.size());
   for (const PlanItem& item : plan.items) {
@@ -259,10 +253,6 @@ Plan ReadPlan(WireReader* in) {
   if (flags & kHasError) {
     plan.error = ReadStatus(in);
     if (plan.error.ok()) in->Fail();
-  }
-  if (flags & kHasEvicted) {
-    plan.evicted = ReadIds(in);
-    if (plan.evicted.empty()) in->Fail();
   }
   if (flags & kHasAbsent) {
     plan.absent = ReadRanks(in);
@@ -308,9 +298,6 @@ std::string EncodeFrame(const Frame& frame) {
       out.Unsigned(frame.plans.size());
       for (const Plan& plan : frame.plans) WritePlan(plan, &out);
       break;
-    case FrameType::kResend:
-      WriteList(frame.cache_ids, &out);
-      break;
     case FrameType::kHeartbeat:
       break;
     case FrameType::kAbort:
@@ -344,9 +331,6 @@ Result<Frame> DecodeFrame(std::string_view bytes) {
       break;
     case FrameType::kPlans:
       ReadPlans(&in, &frame);
-      break;
-    case FrameType::kResend:
-      frame.cache_ids = ReadIds(&in);
       break;
     case FrameType::kHeartbeat:
       break;
@@ -388,7 +372,7 @@ size_t MaxEncodedBytes(const Request& request) {
 }
 
 size_t MaxEncodedBytes(const Plan& plan) {
-  size_t bytes = 80 + plan.error.message().size() + 5 * (plan.evicted.size() + plan.absent.size());
+  size_t bytes = 80 + plan.error.message().size() + 5 * plan.absent.size();
   for (const PlanItem& item : plan.items) {
     bytes += 15 + item.name.size() + 10 * item.negotiated_values.size();
   }

@@ -19,24 +19,23 @@ namespace tfring {
 enum class FrameType : uint8_t {
   kRequests = 1,   // rank to sequencer: full requests and cache ids
   kPlans = 2,      // sequencer to member
-  kResend = 3,     // sequencer to rank: these cache ids are unknown, send the requests in full
-  kHeartbeat = 4,  // either way, empty
-  kAbort = 5,      // sequencer to all: the generation is over, with this status
-  kGoodbye = 6,    // ranks shut down: from a rank itself, from the sequencer any
-  kFault = 7,      // rank to sequencer: why `rank` may be gone or has left, or what failed here
-  kWithdraw = 8,   // rank to sequencer: from here on I am in the next attempt of the process set
-  kLock = 9,       // sequencer to all: from here on this repeats without requests and plans
-  kStop = 10,      // sequencer to all: enter no more batches of the lock
-  kFrozen = 11,    // rank to sequencer: I enter no more batches; requests follow again
-  kUnlock = 12,    // sequencer to all: the lock is over; which batches run and which do not
+  kHeartbeat = 3,  // either way, empty
+  kAbort = 4,      // sequencer to all: the generation is over, with this status
+  kGoodbye = 5,    // ranks shut down: from a rank itself, from the sequencer any
+  kFault = 6,      // rank to sequencer: why `rank` may be gone or has left, or what failed here
+  kWithdraw = 7,   // rank to sequencer: from here on I am in the next attempt of the process set
+  kLock = 8,       // sequencer to all: from here on this repeats without requests and plans
+  kStop = 9,       // sequencer to all: enter no more batches of the lock
+  kFrozen = 10,    // rank to sequencer: I enter no more batches; requests follow again
+  kUnlock = 11,    // sequencer to all: the lock is over; which batches run and which do not
 };
-inline constexpr uint8_t kMaxFrameType = 12;
+inline constexpr uint8_t kMaxFrameType = 11;
 
 // Any control frame; the fields that its type does not use stay empty.
 struct Frame {
   FrameType type = FrameType::kHeartbeat;
   std::vector<Request> requests;    // kRequests
-  std::vector<uint32_t> cache_ids;  // kRequests, kResend
+  std::vector<uint32_t> cache_ids;  // kRequests
   std::vector<Plan> plans;          // kPlans
   // kAbort: the rank that was lost or has left, or kNoRank; kFault: the suspect, or the sender.
   Rank rank = kNoRank;

@@ -50,28 +50,15 @@ class Attempts {
   // Why the attempt of `rank` is over; null while it is not.
   const std::string* WhyOver(ProcessSetId set, Rank rank) const;
 
-  // LeftCount: how often `rank` has left an attempt of any set. WhyOverSince: the error for a
-  // request that `rank` made when its LeftCount was `count`; null if the attempt of that time is
-  // still open. Needed because a resent request arrives late.
-  uint64_t LeftCount(Rank rank) const;
-  const std::string* WhyOverSince(ProcessSetId set, Rank rank, uint64_t count) const;
-
   void DropSet(ProcessSetId set) { sets_.erase(set); }
 
  private:
-  struct OfRank {
-    uint64_t left = 0;   // how many attempts of the set
-    uint64_t count = 0;  // LeftCount after the last of them
-  };
   struct OfSet {
-    uint64_t over = 0;  // how many attempts
-    std::map<Rank, OfRank> ranks;
+    uint64_t over = 0;                        // how many attempts
+    std::map<Rank, uint64_t> left;            // how many each rank has left
     std::map<uint64_t, std::string> reasons;  // of the latest attempts that are over
   };
-  static const std::string& Reason(const OfSet& of_set, uint64_t attempt);
-
   std::map<ProcessSetId, OfSet> sets_;
-  std::map<Rank, uint64_t> left_count_;
 };
 
 }  // namespace tfring

@@ -16,8 +16,8 @@ void Failures::Reject(Rank from, const Request& request, Status error, bool ends
   plans_.push_back(std::move(rejection));
 }
 
-bool Failures::RejectIfOver(Rank from, const Request& request, uint64_t made_at) {
-  const std::string* why = attempts_.WhyOverSince(request.process_set, from, made_at);
+bool Failures::RejectIfOver(Rank from, const Request& request) {
+  const std::string* why = attempts_.WhyOver(request.process_set, from);
   if (why == nullptr) return false;
   Reject(from, request, StepFailed(Describe(request) + SetText(request.process_set), *why), true);
   return true;
@@ -101,8 +101,8 @@ Status Failures::OnWithdrawal(Rank from, ProcessSetId set, const Status& cause) 
   return OkStatus();
 }
 
-bool Failures::OnDeparted(Rank rank, const std::string& exception) {
-  if (!departed_.emplace(rank, exception).second) return false;
+void Failures::OnDeparted(Rank rank, const std::string& exception) {
+  if (!departed_.emplace(rank, exception).second) return;
   departed_in_order_.push_back(rank);
   std::vector<uint64_t> waiting;
   for (const auto& [handle, pending] : readiness_.all()) {
@@ -111,7 +111,6 @@ bool Failures::OnDeparted(Rank rank, const std::string& exception) {
     }
   }
   for (uint64_t handle : waiting) CancelFor({rank}, readiness_.Find(handle));
-  return true;
 }
 
 bool Failures::EndIfDeparted(PendingTensor* pending) {

@@ -32,8 +32,7 @@ class Failures {
   void Reject(Rank from, const Request& request, Status error, bool ends_attempt = false);
 
   // A request of an attempt that is over ends on the rank that made it; true if it is one.
-  // `made_at` is Attempts::LeftCount when the rank made it.
-  bool RejectIfOver(Rank from, const Request& request, uint64_t made_at);
+  bool RejectIfOver(Rank from, const Request& request);
 
   // Sends the error to all ranks whose requests have come. The others never know of the tensor.
   void End(PendingTensor* pending, Status error, bool ends_attempt = false);
@@ -53,8 +52,8 @@ class Failures {
   // See Sequencer::OnWithdrawal.
   Status OnWithdrawal(Rank from, ProcessSetId set, const Status& cause);
 
-  // `rank` has shut down; `exception` as in Sequencer::OnDeparted. False if that was known.
-  bool OnDeparted(Rank rank, const std::string& exception);
+  // `rank` has shut down; `exception` as in Sequencer::OnDeparted.
+  void OnDeparted(Rank rank, const std::string& exception);
   bool departed(Rank rank) const { return departed_.count(rank) > 0; }
   // Ends a tensor that needs a rank that has left; false if there is none.
   bool EndIfDeparted(PendingTensor* pending);

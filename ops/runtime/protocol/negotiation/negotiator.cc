@@ -162,8 +162,6 @@ void Negotiator::OnFrame(Rank from, std::string_view frame, TimePoint now) {
     case FrameType::kPlans:
       for (Plan& plan : decoded->plans) ReceivePlan(from, std::move(plan));
       return;
-    case FrameType::kResend:
-      return FailPeer(from, participant_.OnResend(decoded->cache_ids));
     case FrameType::kLock:
     case FrameType::kStop:
     case FrameType::kFrozen:
@@ -240,22 +238,6 @@ void Negotiator::SendRequests() {
 void Negotiator::SendPlans() {
   Sequencer::Outgoing outgoing;
   if (!locked()) outgoing = sequencer_->Take();
-  const auto own = outgoing.resend.find(kSequencerRank);
-  if (own != outgoing.resend.end()) {
-    // Ids of this rank itself were evicted: sent in full, the tensors may be complete at once.
-    FailPeer(kSequencerRank, participant_.OnResend(own->second));
-    outgoing.resend.erase(own);
-    PassOwnRequests();
-    Sequencer::Outgoing more = sequencer_->Take();
-    for (auto& plan : more.plans) outgoing.plans.push_back(std::move(plan));
-    outgoing.lock = std::move(more.lock);
-  }
-  for (auto& [rank, ids] : outgoing.resend) {
-    Frame frame;
-    frame.type = FrameType::kResend;
-    frame.cache_ids = std::move(ids);
-    out_.frames.emplace_back(rank, EncodeFrame(frame));
-  }
   std::map<Rank, std::vector<size_t>> chosen;
   for (size_t i = 0; i < outgoing.plans.size(); ++i) {
     for (Rank rank : outgoing.plans[i].recipients) chosen[rank].push_back(i);

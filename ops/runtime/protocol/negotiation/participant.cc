@@ -71,23 +71,6 @@ void Participant::Leave(ProcessSetId set, const Status& error, Status reported) 
   outgoing_.Last()->withdrawals.emplace_back(set, std::move(reported));
 }
 
-Status Participant::OnResend(const std::vector<uint32_t>& cache_ids) {
-  for (uint32_t id : cache_ids) {
-    WaitingCall* call = calls_.FindSent(id);
-    if (call == nullptr) {
-      return Internal("it asks again for cache id " + std::to_string(id) +
-                      ", which is not in flight");
-    }
-    // Also if the process set was removed meanwhile: rank 0 then ends the call.
-    RequestBatch* batch = outgoing_.Last();
-    batch->requests.push_back(call->request);
-    batch->requests.back().resent = true;
-    calls_.SendInFull(call);
-    known_.Forget(id);
-  }
-  return OkStatus();
-}
-
 Status Participant::OnLock(const LockMessage& lock, TimePoint now) {
   if (locked_.schedule() == nullptr && lock.id <= last_sequence_) {
     return Internal("lock " + std::to_string(lock.id) + " came after plan " +
@@ -137,7 +120,6 @@ Status Participant::OnPlan(PlanRun* run) {
     run->calls.push_back(call->id);
     calls_.Take(call);
   }
-  for (uint32_t id : plan.evicted) known_.Forget(id);
   return OkStatus();
 }
 

@@ -59,10 +59,6 @@ class Participant {
   // the plan makes no sense here.
   Status OnPlan(PlanRun* run);
 
-  // The sequencer has evicted these ids: their requests go out in full. Internal for an id that was
-  // not sent.
-  Status OnResend(const std::vector<uint32_t>& cache_ids);
-
   // Gives up: the calls that wait, ascending.
   std::vector<CallId> TakeCalls() { return calls_.TakeAll(); }
 

@@ -91,8 +91,7 @@ void Planner::OnUnlock(const LockMessage& unlock) {
 void Planner::NotePlan(const Plan& plan) {
   if (!locks_) return;
   bool fits = plan.process_set == kGlobalProcessSet && plan.kind == CollectiveKind::kAllreduce &&
-              plan.path == DataPath::kCpu && plan.error.ok() && plan.absent.empty() &&
-              plan.evicted.empty();
+              plan.path == DataPath::kCpu && plan.error.ok() && plan.absent.empty();
   LockedBatch ids;
   bool has_bytes = false;
   for (const PlanItem& item : plan.items) {
@@ -132,10 +131,6 @@ bool Planner::MakePlan(FusionPlanner* queue, std::vector<AddressedPlan>* plans) 
     }
     if (plan.items.empty()) continue;
     plan.sequence = ++last_sequence_;
-    // An eviction goes into a plan that all members of the set get, or some would miss it.
-    if (plan.absent.empty() && plan.kind != CollectiveKind::kSendRecv) {
-      plan.evicted = cache_.TakeEvicted(plan.process_set);
-    }
     const bool runs_here = next.recipients.front() == 0 && Traits(plan.kind).uses_backend;
     if (runs_here) in_flight_.insert(plan.sequence);
     NotePlan(plan);
@@ -152,7 +147,6 @@ void Planner::AddItem(const PendingTensor& pending, Plan* plan) {
   const Agreement* agreement = pending.CommonAgreement();
   if (agreement != nullptr && cache_.Find(agreement->id) != nullptr) {
     item.cache_id = agreement->id;
-    cache_.Touch(agreement->id);
     plan->items.push_back(std::move(item));
     return;
   }

@@ -49,14 +49,11 @@ class Planner {
   // only after Take.
   bool holds_back() const { return !throttled_.empty(); }
 
-  // The agreement of a cache id, or null when it was evicted.
+  // As ResponseCache::Find.
   std::shared_ptr<const Agreement> Find(uint32_t cache_id) const { return cache_.Find(cache_id); }
-  // Whether a plan has ever given this id.
-  bool Issued(uint32_t cache_id) const { return cache_.Issued(cache_id); }
 
-  // Whether MakeLock is of use: plans have come since the last time, and no rank waits to hear of
-  // an eviction.
-  bool may_lock() const { return locks_ && detector_.fresh() && !cache_.has_evicted(); }
+  // Whether MakeLock is of use: plans have come since the last time.
+  bool may_lock() const { return locks_ && detector_.fresh(); }
   // Nothing waits: a locked schedule, if it is time for one. See docs/adr/0045-locked-schedule.md.
   std::optional<LockMessage> MakeLock();
   // The locked schedule is over. `unlock` as in a kUnlock frame.

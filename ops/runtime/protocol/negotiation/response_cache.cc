@@ -24,54 +24,20 @@ Request Agreement::RequestOf(int position) const {
 
 std::shared_ptr<const Agreement> ResponseCache::Find(uint32_t id) const {
   const auto it = by_id_.find(id);
-  return it == by_id_.end() ? nullptr : it->second.agreement;
-}
-
-void ResponseCache::Touch(uint32_t id) {
-  const auto it = by_id_.find(id);
-  uses_.splice(uses_.end(), uses_, it->second.use);
+  return it == by_id_.end() ? nullptr : it->second;
 }
 
 uint32_t ResponseCache::Insert(Agreement agreement) {
-  if (capacity_ <= 0 || last_id_ == UINT32_MAX) return 0;
-  const Request& request = agreement.request;
-  if (const uint32_t* old = by_name_.Find(request.process_set, request.name)) Evict(*old);
-  while (static_cast<int64_t>(by_id_.size()) >= capacity_) Evict(uses_.front());
+  const ProcessSetId set = agreement.request.process_set;
+  const std::string name = agreement.request.name;
+  const uint32_t* old = by_name_.Find(set, name);
+  const bool full = old == nullptr && static_cast<int64_t>(by_name_.size()) >= capacity_;
+  if (full || last_id_ == UINT32_MAX) return 0;
+  if (old != nullptr) by_id_.erase(*old);
   agreement.id = ++last_id_;
-  by_name_.Put(request.process_set, request.name, last_id_);
-  by_id_[last_id_] = {std::make_shared<Agreement>(std::move(agreement)),
-                      uses_.insert(uses_.end(), last_id_)};
+  by_name_.Put(set, name, last_id_);
+  by_id_[last_id_] = std::make_shared<const Agreement>(std::move(agreement));
   return last_id_;
-}
-
-void ResponseCache::Evict(uint32_t id) {
-  const auto it = by_id_.find(id);
-  const Request& request = it->second.agreement->request;
-  evicted_[request.process_set].push_back(id);
-  by_name_.Erase(request.process_set, request.name);
-  uses_.erase(it->second.use);
-  by_id_.erase(it);
-}
-
-std::vector<uint32_t> ResponseCache::TakeEvicted(ProcessSetId set) {
-  const auto found = evicted_.find(set);
-  if (found == evicted_.end()) return {};
-  std::vector<uint32_t> taken = std::move(found->second);
-  evicted_.erase(found);
-  return taken;
-}
-
-void ResponseCache::DropSet(ProcessSetId set) {
-  evicted_.erase(set);
-  by_name_.EraseSet(set);
-  for (auto it = by_id_.begin(); it != by_id_.end();) {
-    if (it->second.agreement->request.process_set == set) {
-      uses_.erase(it->second.use);
-      it = by_id_.erase(it);
-    } else {
-      ++it;
-    }
-  }
 }
 
 uint32_t KnownIds::IdFor(const Request& request) {
@@ -90,13 +56,6 @@ void KnownIds::Learn(uint32_t id, const Request& request,
   if (const uint32_t* old = by_name_.Find(request.process_set, request.name)) by_id_.erase(*old);
   by_name_.Put(request.process_set, request.name, id);
   by_id_[id] = {id, request, negotiated_values};
-}
-
-void KnownIds::Forget(uint32_t id) {
-  const auto it = by_id_.find(id);
-  if (it == by_id_.end()) return;
-  by_name_.Erase(it->second.request.process_set, it->second.request.name);
-  by_id_.erase(it);
 }
 
 void KnownIds::ForgetSet(ProcessSetId set) {

@@ -30,33 +30,15 @@ Status Sequencer::OnRequests(Rank from, std::vector<Request> requests,
   if (failures_.departed(from)) return OkStatus();  // it has cancelled its calls itself
   stalls_.OnRequest(from, now);
   // What a rank requested before it joined has to count as requested before. Joins always come in
-  // full, so ids go first; and a join waits for the requests that its rank was asked to resend.
+  // full, so ids go first.
   for (uint32_t id : cache_ids) TFRING_RETURN_IF_ERROR(OnCacheId(from, id, now));
   for (Request& request : requests) {
-    const uint64_t made_at = failures_.attempts().LeftCount(from);
-    if (std::exchange(request.resent, false)) {
-      TFRING_RETURN_IF_ERROR(OnResent(from, std::move(request), now));
-    } else if (request.kind == CollectiveKind::kJoin && resends_.awaits(from)) {
-      resends_.KeepJoin(from, {made_at, std::move(request)});
-    } else {
-      TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(request), made_at, now));
-    }
+    TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(request), now));
   }
   return OkStatus();
 }
 
-// One of the requests that `from` was asked to repeat. After the last it may join.
-Status Sequencer::OnResent(Rank from, Request request, TimePoint now) {
-  const std::optional<uint64_t> made_at = resends_.TakeAnswered(from);
-  if (!made_at) return Internal("it repeats a request that nobody asked for");
-  TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(request), *made_at, now));
-  for (auto& [joined_at, join] : resends_.TakeJoins(from)) {
-    TFRING_RETURN_IF_ERROR(OnRequest(from, std::move(join), joined_at, now));
-  }
-  return OkStatus();
-}
-
-Status Sequencer::OnRequest(Rank from, Request request, uint64_t made_at, TimePoint now) {
+Status Sequencer::OnRequest(Rank from, Request request, TimePoint now) {
   const ProcessSetId set = request.process_set;
   const std::vector<Rank>* members = sets_.Find(set);
   if (members == nullptr) {
@@ -77,7 +59,7 @@ Status Sequencer::OnRequest(Rank from, Request request, uint64_t made_at, TimePo
     if (layouts_.size() >= kMaxLayouts) layouts_.clear();
     layouts_.emplace(request.layout_hash, std::exchange(request.layout, ""));
   }
-  if (failures_.RejectIfOver(from, request, made_at)) return OkStatus();
+  if (failures_.RejectIfOver(from, request)) return OkStatus();
   if (!check_call_sites_) request.unnamed = false;
   RankRequest rank_request;
   rank_request.full = std::make_shared<const Request>(std::move(request));
@@ -88,19 +70,20 @@ Status Sequencer::OnCacheId(Rank from, uint32_t id, TimePoint now) {
   RankRequest rank_request;
   rank_request.cached = planner_.Find(id);
   if (rank_request.cached == nullptr) {
-    if (!planner_.Issued(id))
-      return Internal("cache id " + std::to_string(id) + " was never issued");
-    // Evicted, and `from` did not know that yet.
-    resends_.Ask(from, id, failures_.attempts().LeftCount(from));
+    return Internal("cache id " + std::to_string(id) + " stands for no request");
+  }
+  const Request& request = rank_request.common();
+  const ProcessSetId set = request.process_set;
+  if (sets_.Find(set) == nullptr) {
+    // The plan that removed the set was made while the id was on its way.
+    failures_.Reject(from, request, SetWasRemoved(request));
     return OkStatus();
   }
-  const ProcessSetId set = rank_request.cached->request.process_set;
   if (!sets_.Contains(set, from)) {
     return Internal("cache id " + std::to_string(id) + " belongs to process set " +
                     std::to_string(set) + ", of which it is no member");
   }
-  if (failures_.RejectIfOver(from, rank_request.common(), failures_.attempts().LeftCount(from)))
-    return OkStatus();
+  if (failures_.RejectIfOver(from, request)) return OkStatus();
   return RecordRequest(from, *sets_.Find(set), std::move(rank_request), now);
 }
 
@@ -225,13 +208,8 @@ Status Sequencer::Validate(PendingTensor* pending) const {
   return ValidateValues(ranks, pending->negotiated_values, *requests[0]);
 }
 
-void Sequencer::OnDeparted(Rank rank, const std::string& error) {
-  if (failures_.OnDeparted(rank, error)) resends_.Forget(rank);
-}
-
 Sequencer::Outgoing Sequencer::Take() {
   Outgoing out;
-  out.resend = resends_.TakeIds();
   out.plans = planner_.Take();
   if (planner_.may_lock() && Quiet()) out.lock = planner_.MakeLock();
   return out;
@@ -239,7 +217,7 @@ Sequencer::Outgoing Sequencer::Take() {
 
 // Nothing waits, and the next requests of every rank are its first after the last plan.
 bool Sequencer::Quiet() const {
-  if (!readiness_.all().empty() || !failures_.empty() || !resends_.empty() || !joins_.empty() ||
+  if (!readiness_.all().empty() || !failures_.empty() || !joins_.empty() ||
       !failures_.none_departed()) {
     return false;
   }

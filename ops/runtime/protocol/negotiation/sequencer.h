@@ -2,7 +2,6 @@
 #define TFRING_OPS_RUNTIME_PROTOCOL_NEGOTIATION_SEQUENCER_H_
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,7 +18,6 @@
 #include "ops/runtime/protocol/negotiation/planner.h"
 #include "ops/runtime/protocol/negotiation/process_sets.h"
 #include "ops/runtime/protocol/negotiation/readiness.h"
-#include "ops/runtime/protocol/negotiation/resends.h"
 #include "ops/runtime/protocol/negotiation/stall_reports.h"
 #include "ops/runtime/protocol/negotiation/validation.h"
 
@@ -41,9 +39,8 @@ namespace tfring {
 class Sequencer {
  public:
   struct Outgoing {
-    std::vector<AddressedPlan> plans;              // as Planner::Take
-    std::map<Rank, std::vector<uint32_t>> resend;  // cache ids that each rank has to send in full
-    std::optional<LockMessage> lock;               // behind the plans, to all ranks
+    std::vector<AddressedPlan> plans;  // as Planner::Take
+    std::optional<LockMessage> lock;   // behind the plans, to all ranks
   };
 
   Sequencer(const Config& config, ProcessSets process_sets);
@@ -62,7 +59,7 @@ class Sequencer {
 
   // `rank` has shut down: whatever waits for it, now or later, ends with Cancelled. `error` names
   // the rank and the exception with which its process ends; it is empty if there was none.
-  void OnDeparted(Rank rank, const std::string& error);
+  void OnDeparted(Rank rank, const std::string& error) { failures_.OnDeparted(rank, error); }
 
   // Makes the plans that may be sent now, and hands over what the calls since the last Take
   // produced. Not during a locked schedule.
@@ -76,9 +73,7 @@ class Sequencer {
   StallReports& stalls() { return stalls_; }
 
  private:
-  // `made_at` is Attempts::LeftCount when the rank made the request.
-  Status OnRequest(Rank from, Request request, uint64_t made_at, TimePoint now);
-  Status OnResent(Rank from, Request request, TimePoint now);
+  Status OnRequest(Rank from, Request request, TimePoint now);
   Status OnCacheId(Rank from, uint32_t id, TimePoint now);
   Status RecordRequest(Rank from, const std::vector<Rank>& of_set, RankRequest rank_request,
                        TimePoint now);
@@ -98,7 +93,6 @@ class Sequencer {
   StallReports stalls_;
   Failures failures_;
   Planner planner_;
-  Resends resends_;
 };
 
 }  // namespace tfring

@@ -33,11 +33,6 @@ std::vector<uint32_t> WaitingCalls::SentIds() const {
   return ids;
 }
 
-void WaitingCalls::SendInFull(WaitingCall* call) {
-  by_sent_id_.erase(call->sent_id);
-  call->sent_id = 0;
-}
-
 std::vector<CallId> WaitingCalls::TakeAll() {
   std::vector<CallId> ids;
   ForEach([&ids](const WaitingCall& call) { ids.push_back(call.id); });

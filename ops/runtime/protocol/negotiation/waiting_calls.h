@@ -34,13 +34,11 @@ class WaitingCalls {
   // Takes out a call that waits.
   WaitingCall Take(WaitingCall* call);
 
-  // The call that was sent as this id and waits, or null; also when the id is evicted meanwhile.
+  // The call that was sent as this id and waits, or null.
   WaitingCall* FindSent(uint32_t cache_id) const;
   bool sent(uint32_t cache_id) const { return by_sent_id_.count(cache_id) > 0; }
   // All such ids, in the order of the calls.
   std::vector<uint32_t> SentIds() const;
-  // The call counts as sent in full now.
-  void SendInFull(WaitingCall* call);
 
   template <typename Action>
   void ForEach(const Action& action) const {

@@ -21,27 +21,6 @@ TEST(ARankThatLeavesCancelsWhatItHasNotBegun) {
   EXPECT_TRUE(!world.abort(1).has_value());
 }
 
-TEST(CallsOfTheSameStepAreCancelledToo) {
-  Engines world(2);
-  EngineEvents events;
-  events.shutdown = true;
-  events.submissions.emplace_back(1, Allreduce("x"));
-  world.Step(1, std::move(events));
-  EXPECT_EQ(world.Code(1, 1), StatusCode::kCancelled);
-}
-
-TEST(APlanCountsThoughTheGoodbyeComesWithIt) {
-  Engines world(2);
-  world.Submit(1, 1, Allreduce("last"));
-  world.Deliver();
-  world.Submit(0, 1, Allreduce("last"));
-  world.Shutdown(0);
-  world.DeliverAtOnce();
-  ASSERT_EQ(world.runs(1).size(), 1u);
-  world.Complete(1, world.runs(1)[0].plan.sequence);
-  EXPECT_EQ(world.Code(1, 1), StatusCode::kOk);
-}
-
 TEST(RankZerosGoodbyeNamesWhoLeftBefore) {
   Engines world(3);
   world.Shutdown(1);
@@ -59,38 +38,6 @@ TEST(RankZerosGoodbyeNamesWhoLeftBefore) {
   EXPECT_CONTAINS(world.Text(2, 2), "rank 0 (host h0) has shut down, after rank 1 (host h1) had");
 }
 
-TEST(RankZeroPassesAGoodbyeOn) {
-  Engines world(3);
-  world.Shutdown(1);
-  world.Deliver();
-  EXPECT_EQ(world.Sent(0, 2, FrameType::kGoodbye), 1);
-  EXPECT_EQ(world.Sent(0, 1, FrameType::kGoodbye), 1);  // the answer
-}
-
-TEST(WhatNeedsADepartedRankIsCancelledAndTheRestGoesOn) {
-  Engines world(3);
-  world.Submit(0, 1, Allreduce("before"));
-  world.Deliver();
-  world.Shutdown(1);
-  world.Deliver();
-  EXPECT_EQ(world.Code(0, 1), StatusCode::kCancelled);
-  EXPECT_CONTAINS(world.Text(0, 1), "rank 1");
-  world.Lose(0, 1);
-  world.Lose(2, 1, "process 4711 ended");
-  EXPECT_EQ(world.deadline(2), kNever);
-  world.Submit(2, 2, Allreduce("after"));
-  world.Deliver();
-  EXPECT_EQ(world.Code(2, 2), StatusCode::kCancelled);
-  EXPECT_CONTAINS(world.Text(2, 2), "rank 1");
-  world.Submit(0, 3, Allreduce("pair", {4}, 3));
-  world.Submit(2, 3, Allreduce("pair", {4}, 3));
-  world.Deliver();
-  ASSERT_EQ(world.runs(2).size(), 1u);
-  world.Complete(2, world.runs(2)[0].plan.sequence);
-  EXPECT_EQ(world.Code(2, 3), StatusCode::kOk);
-  EXPECT_TRUE(!world.abort(0).has_value() && !world.abort(2).has_value());
-}
-
 TEST(ARunningPlanThatBreaksAfterAGoodbyeIsCancelledEverywhere) {
   Engines world(3);
   world.SubmitOnAll(1, "x");
@@ -104,47 +51,6 @@ TEST(ARunningPlanThatBreaksAfterAGoodbyeIsCancelledEverywhere) {
   world.Complete(0, world.runs(0)[0].plan.sequence, Cancelled("aborted"));
   EXPECT_EQ(world.Code(0, 1), StatusCode::kCancelled);
   EXPECT_CONTAINS(world.Text(0, 1), "rank 1 (host h1) has shut down");
-}
-
-TEST(AGoodbyeExplainsAStreamThatBrokeBefore) {
-  Engines world(3);
-  world.SubmitOnAll(1, "x");
-  world.Complete(2, world.runs(2)[0].plan.sequence, Unavailable("connection reset"), 1);
-  EXPECT_TRUE(!world.Ended(2, 1));
-  world.Deliver();  // rank 0 has the fault report before the goodbye
-  world.Shutdown(1);
-  world.Deliver();
-  EXPECT_EQ(world.Code(2, 1), StatusCode::kCancelled);
-  EXPECT_CONTAINS(world.Text(2, 1), "rank 1 (host h1) has shut down");
-  world.Complete(0, world.runs(0)[0].plan.sequence, Cancelled("aborted"));
-  EXPECT_CONTAINS(world.Text(0, 1), "rank 1 (host h1) has shut down");
-}
-
-TEST(AGoodbyeExplainsAProcessThatEnded) {
-  Engines world(3);
-  world.Lose(2, 1, "process 4711 ended");
-  EXPECT_EQ(world.deadline(2), world.now + kGoodbyeGrace);
-  world.Shutdown(1);
-  world.Deliver();
-  EXPECT_EQ(world.deadline(2), kNever);
-  world.At(world.now + kSecond, 2);
-  EXPECT_TRUE(!world.abort(2).has_value());
-}
-
-TEST(AShutdownWaitsForPlansThatRun) {
-  Engines world(2);
-  world.SubmitOnAll(1, "x");
-  world.Submit(1, 2, Allreduce("y"));
-  world.Shutdown(1);
-  world.Deliver();
-  EXPECT_EQ(world.Code(1, 2), StatusCode::kCancelled);
-  EXPECT_TRUE(!world.Ended(1, 1));
-  EXPECT_TRUE(!world.finished(1));
-  EXPECT_EQ(world.deadline(1), world.now + kDrainLimit);
-  world.now += kSecond;
-  world.Complete(1, world.runs(1)[0].plan.sequence);
-  EXPECT_EQ(world.Code(1, 1), StatusCode::kOk);
-  EXPECT_TRUE(world.finished(1));
 }
 
 TEST(AShutdownDoesNotWaitForEver) {
@@ -182,31 +88,6 @@ TEST(AShutdownWaitsForPlansThatMoveData) {
   world.At(world.deadline(1), 1);  // the first time that it has moved on from nothing
   world.At(world.deadline(1), 1);
   EXPECT_TRUE(world.abort(1).has_value());
-}
-
-TEST(ALeaverRunsThePlansThatWereNumberedBefore) {
-  for (const bool crossing : {true, false}) {
-    Engines world(3);
-    for (Rank rank : {0, 1, 2}) world.Submit(rank, 1, Allreduce("x"));
-    world.Submit(1, 2, Allreduce("y"));
-    if (crossing) {
-      world.DeliverAtOnce();  // rank 0 has numbered the plan of x, and it is on its way
-      world.Shutdown(1);
-    } else {
-      world.Shutdown(1);  // rank 0 sees the request and the goodbye in one step
-      world.DeliverAtOnce();
-    }
-    world.Deliver();
-    for (Rank rank : {0, 1, 2}) {
-      ASSERT_EQ(world.runs(rank).size(), size_t{1});
-      EXPECT_TRUE(!world.Ended(rank, 1));
-      world.Complete(rank, world.runs(rank)[0].plan.sequence);
-      EXPECT_EQ(world.Code(rank, 1), StatusCode::kOk);
-      EXPECT_TRUE(!world.abort(rank).has_value());
-    }
-    EXPECT_EQ(world.Code(1, 2), StatusCode::kCancelled);
-    EXPECT_TRUE(world.finished(1));
-  }
 }
 
 TEST(ALeaverDoesNotWaitForEverForRankZero) {
@@ -295,13 +176,6 @@ TEST(APlanWithoutRankZeroMayRunForLongAfterItHasLeft) {
   }
 }
 
-TEST(RankZeroThatLeavesWaitsForNobodyWithoutProcessSets) {
-  Engines world(2);
-  world.Submit(1, 1, Allreduce("x"));
-  world.Shutdown(0);
-  EXPECT_TRUE(world.finished(0));
-}
-
 TEST(WithoutRankZeroPlansHaveALimit) {
   Engines world(3);
   world.SubmitOnAll(1, "x");
@@ -329,30 +203,6 @@ TEST(AnOverdueGoodbyeThatRankZeroHasSeenIsNoLoss) {
   for (Rank rank : {0, 2}) world.Submit(rank, 1, Allreduce("x", {4}, 3));
   world.Deliver();
   for (Rank rank : {0, 2}) EXPECT_EQ(world.runs(rank).size(), size_t{1});
-}
-
-TEST(EverybodyLeavingIsNoFailure) {
-  Engines world(3);
-  world.SubmitOnAll(1, "x");
-  for (Rank rank : {0, 1, 2}) world.Complete(rank, world.runs(rank)[0].plan.sequence);
-  for (Rank rank : {0, 1, 2}) world.Shutdown(rank);
-  world.Deliver();
-  for (Rank rank : {0, 1, 2}) {
-    EXPECT_TRUE(world.finished(rank));
-    EXPECT_TRUE(!world.abort(rank).has_value());
-    EXPECT_EQ(world.deadline(rank), kNever);
-  }
-}
-
-TEST(AShutdownAfterALossFinishesOnceTheBackendIsThrough) {
-  Engines world(2);
-  world.SubmitOnAll(1, "x");
-  world.Lose(0, 1);
-  world.Shutdown(0);
-  EXPECT_TRUE(!world.finished(0));
-  world.Complete(0, world.runs(0)[0].plan.sequence, Unavailable("aborted"));
-  EXPECT_TRUE(world.finished(0));
-  EXPECT_CONTAINS(world.Text(0, 1), "rank 1 (host h1) was lost");
 }
 
 }  // namespace

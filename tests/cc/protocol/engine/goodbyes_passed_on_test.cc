@@ -31,36 +31,6 @@ TEST(GoodbyesThatComeTogetherArePassedOnTogether) {
   EXPECT_EQ(world.deadline(0), kNever);
 }
 
-TEST(WhenAllLeaveRankZeroTellsNobodyOfAll) {
-  constexpr int kRanks = 40;
-  Engines world(kRanks);
-  for (Rank rank = kRanks - 1; rank >= 0; --rank) {
-    world.Shutdown(rank);
-    world.Deliver();
-  }
-  int sent = 0;
-  for (Rank rank = 0; rank < kRanks; ++rank) {
-    EXPECT_TRUE(world.finished(rank));
-    sent += world.Sent(0, rank, FrameType::kGoodbye);
-  }
-  EXPECT_TRUE(sent <= 3 * kRanks);
-}
-
-// A rank that has not been told yet need not be: rank 0 knows.
-TEST(AGoodbyeThatHasNotBeenPassedOnExplainsABrokenStream) {
-  Engines world(4);
-  world.SubmitOnAll(1, "x");
-  world.Shutdown(3);
-  world.Deliver();
-  world.Shutdown(1);
-  world.Deliver();
-  EXPECT_EQ(world.Goodbyes(0, 2), "3 ");
-  world.Complete(2, world.runs(2)[0].plan.sequence, Unavailable("connection reset"), 1);
-  world.Deliver();
-  EXPECT_EQ(world.Code(2, 1), StatusCode::kCancelled);
-  EXPECT_CONTAINS(world.Text(2, 1), "rank 1 (host h1) has shut down");
-}
-
 TEST(AnExceptionThatEndsARankIsNamedByTheOthers) {
   Engines world(4);
   const std::string ended = "rank 1 (host h1) ended with an exception: ValueError: bad";

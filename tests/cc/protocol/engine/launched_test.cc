@@ -55,28 +55,6 @@ TEST(ALaunchedPlanMakesRoomForTheNext) {
   EXPECT_TRUE(!world.doubled);
 }
 
-TEST(PlansEndInAnyOrderAndAShutdownWaitsForAll) {
-  Engines world(2, OneAtATime());
-  world.SubmitOnAll(1, "x");
-  Launch(&world, 0, SequenceOf(world, 0, 0));
-  Launch(&world, 1, SequenceOf(world, 1, 0));
-  world.SubmitOnAll(2, "x");  // the name is free as soon as the plan runs
-  for (Rank rank : {0, 1}) {
-    world.Complete(rank, SequenceOf(world, rank, 1));
-    EXPECT_EQ(world.Code(rank, 2), StatusCode::kOk);
-    EXPECT_TRUE(!world.Ended(rank, 1));
-  }
-  for (Rank rank : {1, 0}) world.Shutdown(rank);
-  world.Deliver();
-  for (Rank rank : {1, 0}) {
-    EXPECT_TRUE(!world.finished(rank));
-    world.Complete(rank, SequenceOf(world, rank, 0));
-    EXPECT_TRUE(world.finished(rank));
-    EXPECT_EQ(world.Code(rank, 1), StatusCode::kOk);
-  }
-  EXPECT_TRUE(!world.doubled);
-}
-
 TEST(AFailureAfterTheLaunchEndsTheGeneration) {
   for (const Status& failure :
        {Internal("the device reports an error"), Unimplemented("no such kernel")}) {
@@ -92,28 +70,6 @@ TEST(AFailureAfterTheLaunchEndsTheGeneration) {
       EXPECT_CONTAINS(world.Text(rank, 2), failure.message());
     }
   }
-}
-
-TEST(WhoIsGoneIsNamedByTheControlPlane) {
-  Engines world(4);
-  world.SubmitOnAll(1, "x");
-  for (Rank rank : {0, 1, 3}) {
-    if (rank != 3) Launch(&world, rank, SequenceOf(world, rank, 0));
-    BreakGroup(&world, rank, SequenceOf(world, rank, 0));
-    EXPECT_TRUE(world.abort(rank).has_value());
-    EXPECT_TRUE(!world.Ended(rank, 1));
-    EXPECT_EQ(world.deadline(rank), world.now + kUnknownGrace);
-  }
-  world.Deliver();
-  world.mute.insert(2);
-  world.now += kUnknownGrace - 1;
-  world.Lose(0, 2);
-  world.Deliver();
-  for (Rank rank : {0, 1, 3}) {
-    EXPECT_EQ(world.Code(rank, 1), StatusCode::kUnavailable);
-    EXPECT_CONTAINS(world.Text(rank, 1), "rank 2 (host h2) was lost: connection closed");
-  }
-  EXPECT_TRUE(!world.doubled);
 }
 
 TEST(WhatIsKnownIsSaidIfNobodyIsFound) {

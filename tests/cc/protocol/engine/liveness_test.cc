@@ -49,19 +49,6 @@ TEST(AJobThatWasStoppedAsAWholeGoesOn) {
   }
 }
 
-TEST(ARankThatWasStoppedForLessThanTheTimeoutGoesOn) {
-  for (const Rank stopped : {0, 1}) {
-    Engines world(3, WithHeartbeats());
-    RunUntil(world.now + 7 * kSecond, 3, &world);
-    world.mute.insert(stopped);
-    RunUntil(world.now + 20 * kSecond, 3, &world);
-    world.mute.erase(stopped);
-    RunUntil(world.now + 40 * kSecond, 3, &world);
-    world.SubmitOnAll(1, "x");
-    for (Rank rank : {0, 1, 2}) EXPECT_EQ(world.runs(rank).size(), size_t{1});
-  }
-}
-
 TEST(ADeadPeerIsFoundAlsoByARankThatAlwaysRunsLate) {
   Engines world(2, WithHeartbeats());
   world.Receive(0, 1, Heartbeat());

@@ -60,54 +60,6 @@ TEST(ALockedStepNeedsNoFrame) {
   EXPECT_EQ(world.Frames(FrameType::kStop) + world.Frames(FrameType::kFrozen), 0);
 }
 
-TEST(ACallThatDoesNotFitRecallsWhatOthersHaveEntered) {
-  LockedWorld world;
-  world.Submit(0, 10, Allreduce("x"));
-  const uint64_t batch = world.runs(0).back().plan.sequence;
-  world.Submit(1, 10, Allreduce("metric"));
-  world.Deliver();
-  EXPECT_TRUE(world.runs(1).back().entry == PlanEntry::kVoid);
-  EXPECT_EQ(world.runs(1).back().plan.sequence, batch);
-  world.Recall(0, batch);
-  world.Recall(1, batch);
-  EXPECT_TRUE(!world.Ended(0, 10));
-  world.Submit(1, 11, Allreduce("x"));
-  world.Deliver();
-  EXPECT_TRUE(world.runs(0).back().plan.sequence > batch);
-  EXPECT_TRUE(world.runs(0).back().entry == PlanEntry::kPlanned);
-  world.CompleteLast();
-  EXPECT_EQ(world.Text(0, 10), "Ok");
-  EXPECT_EQ(world.Text(1, 11), "Ok");
-  EXPECT_TRUE(!world.Ended(1, 10) && !world.doubled);
-}
-
-TEST(ABatchThatAllRanksHaveEnteredRunsAfterTheLock) {
-  LockedWorld world;
-  for (Rank rank : {0, 1}) world.Submit(rank, 10, Allreduce("x"));
-  EngineEvents unlock;
-  unlock.unlock = true;
-  world.Step(1, std::move(unlock));
-  world.Deliver();
-  EXPECT_EQ(world.Sent(0, 1, FrameType::kUnlock), 1);
-  world.CompleteLast();
-  for (Rank rank : {0, 1}) EXPECT_EQ(world.Text(rank, 10), "Ok");
-}
-
-TEST(TheResultOfARecalledCallWaitsForItsMemory) {
-  LockedWorld world;
-  world.Submit(0, 10, Allreduce("x"));
-  const uint64_t batch = world.runs(0).back().plan.sequence;
-  EngineEvents fails;
-  fails.withdrawals.push_back({kGlobalProcessSet, 0, InvalidArgument("NaN")});
-  world.Step(1, std::move(fails));
-  world.Deliver();
-  EXPECT_TRUE(!world.Ended(0, 10));
-  EXPECT_EQ(world.in_flight(0), size_t{1});
-  world.Recall(0, batch);
-  EXPECT_TRUE(world.Code(0, 10) == StatusCode::kAborted);
-  EXPECT_EQ(world.in_flight(0), size_t{0});
-}
-
 TEST(WhatWaitsTooLongEndsTheLock) {
   LockedWorld world;
   world.Submit(0, 10, Allreduce("x"));
@@ -116,34 +68,6 @@ TEST(WhatWaitsTooLongEndsTheLock) {
   world.Deliver();
   EXPECT_EQ(world.Sent(0, 1, FrameType::kStop), 1);
   EXPECT_TRUE(world.runs(1).back().entry == PlanEntry::kVoid);
-}
-
-TEST(AGoodbyeIsAnsweredWhenTheLockIsOver) {
-  LockedWorld world;
-  world.Submit(0, 10, Allreduce("x"));
-  const uint64_t batch = world.runs(0).back().plan.sequence;
-  world.Shutdown(1);
-  EXPECT_EQ(world.Sent(1, 0, FrameType::kFrozen), 1);
-  world.Deliver();
-  EXPECT_TRUE(world.runs(1).back().entry == PlanEntry::kVoid && !world.finished(1));
-  world.Recall(1, batch);
-  EXPECT_TRUE(world.finished(1));
-  world.Recall(0, batch);
-  EXPECT_TRUE(world.Code(0, 10) == StatusCode::kCancelled);
-}
-
-TEST(RankZeroLeavesWhenTheLockIsOver) {
-  LockedWorld world;
-  world.Submit(1, 10, Allreduce("x"));
-  const uint64_t batch = world.runs(1).back().plan.sequence;
-  world.Shutdown(0);
-  EXPECT_EQ(world.Sent(0, 1, FrameType::kGoodbye), 0);
-  world.Submit(0, 11, Allreduce("x"));
-  EXPECT_TRUE(world.Code(0, 11) == StatusCode::kCancelled);
-  world.Deliver();
-  EXPECT_EQ(world.Sent(0, 1, FrameType::kGoodbye), 1);
-  world.Recall(0, batch);
-  EXPECT_TRUE(world.finished(0));
 }
 
 TEST(ABatchThatEndsWithoutARankEndsTheGeneration) {
@@ -210,12 +134,6 @@ TEST(AllRanksLearnWhatElseEndedALock) {
     world.Deliver();
     ExpectEnd(world, "rank " + std::to_string(rank) + " shuts down", 0);
   }
-  LockedWorld asked;
-  EngineEvents unlock;
-  unlock.unlock = true;
-  asked.Step(0, std::move(unlock));
-  asked.Deliver();
-  ExpectEnd(asked, "rank 0 was asked to show its calls", 0);
   LockedWorld fails;
   EngineEvents withdrawal;
   withdrawal.withdrawals.push_back({kGlobalProcessSet, 0, InvalidArgument(std::string(999, 'n'))});
@@ -317,61 +235,6 @@ TEST(ABatchWhoseCallsComeApartEndsTheLockAndIsCutInTheNext) {
   for (int i = 0; i < 20; ++i) world.Apart(LockedSchedule::kApart);
   EXPECT_EQ(world.locks(0).size(), size_t{3});
   EXPECT_TRUE(!world.doubled);
-}
-
-// What one rank copies from its device to the CPU is not locked, whatever the others do.
-TEST(NothingIsLockedThatARankStages) {
-  for (const Rank staging : {0, 1}) {
-    Engines world(2, Locking());
-    for (CallId id = 1; id <= 20; ++id) {
-      for (Rank rank : {0, 1}) {
-        Request request = Allreduce("x");
-        if (rank == staging) request.path = DataPath::kStaged;
-        world.Submit(rank, id, request);
-      }
-      world.Deliver();
-      for (Rank rank : {0, 1}) world.Complete(rank, world.runs(rank).back().plan.sequence);
-      world.Deliver();
-      EXPECT_EQ(world.Text(1, id), "Ok");
-    }
-    EXPECT_EQ(world.Sent(0, 1, FrameType::kLock), 0);
-  }
-}
-
-TEST(ACallThatIsStagedNowEndsTheLock) {
-  LockedWorld world;
-  world.Submit(0, 10, Allreduce("x"));
-  const uint64_t batch = world.runs(0).back().plan.sequence;
-  Request staged = Allreduce("x");
-  staged.path = DataPath::kStaged;
-  world.Submit(1, 10, staged);
-  world.Deliver();
-  EXPECT_TRUE(world.runs(1).back().plan.sequence > batch);
-  for (Rank rank : {0, 1}) world.Recall(rank, batch);
-  world.Deliver();
-  EXPECT_TRUE(world.runs(0).back().entry == PlanEntry::kPlanned);
-  world.CompleteLast();
-  for (Rank rank : {0, 1}) EXPECT_EQ(world.Text(rank, 10), "Ok");
-  EXPECT_TRUE(!world.doubled);
-}
-
-// Rank 0 has locked, and rank 1 makes a call before it hears of that: it never takes the lock.
-TEST(ACallThatCrossesALockEndsIt) {
-  Engines world(2, Locking());
-  CallId id = 1;
-  for (; id <= 4; ++id) {
-    for (Rank rank : {0, 1}) world.Submit(rank, id, Allreduce("x"));
-    if (id < 4) world.Deliver();
-    if (id == 4) world.DeliverAtOnce();  // to rank 0, which plans and locks
-    if (id == 4) world.Submit(1, 10, Allreduce("metric"));
-    world.Deliver();
-    for (Rank rank : {0, 1}) world.Complete(rank, world.runs(rank).back().plan.sequence);
-    world.Deliver();
-  }
-  ASSERT_EQ(world.locks(1).size(), size_t{2});
-  EXPECT_EQ(
-      NewsText(world.locks(0)[1]),
-      "the lock of 1 tensor ended after 0 rounds: rank 1 called 'metric', which is not in it");
 }
 
 TEST(FramesOfLocksThatMakeNoSenseEndTheGeneration) {

@@ -27,46 +27,6 @@ TEST(ALostPeerEndsAllCallsOnAllRanks) {
   EXPECT_TRUE(!world.doubled);
 }
 
-TEST(ARunningCallEndsWhenItsBuffersAreFree) {
-  Engines world(3);
-  world.SubmitOnAll(1, "x");
-  world.Submit(0, 2, Allreduce("y"));
-  ASSERT_EQ(world.runs(0).size(), 1u);
-  world.Lose(0, 2);
-  EXPECT_TRUE(!world.Ended(0, 1));
-  EXPECT_CONTAINS(world.Text(0, 2), kLostTwo);
-  EXPECT_EQ(world.in_flight(0), 1u);
-  world.Complete(0, world.runs(0)[0].plan.sequence, Unavailable("aborted"));
-  EXPECT_CONTAINS(world.Text(0, 1), kLostTwo);
-  EXPECT_EQ(world.in_flight(0), 0u);
-}
-
-TEST(ACollectiveThatEndedWellStaysWell) {
-  Engines world(3);
-  world.SubmitOnAll(1, "x");
-  world.Lose(0, 2);
-  world.Complete(0, world.runs(0)[0].plan.sequence);
-  EXPECT_EQ(world.Code(0, 1), StatusCode::kOk);
-}
-
-TEST(LosingRankZeroIsNamedToo) {
-  Engines world(3);
-  world.Submit(1, 1, Allreduce("x"));
-  world.Lose(1, 0);
-  EXPECT_EQ(world.Code(1, 1), StatusCode::kUnavailable);
-  EXPECT_CONTAINS(world.Text(1, 1), "rank 0 (host h0) was lost: connection closed");
-}
-
-TEST(OnlyTheFirstLossCounts) {
-  Engines world(3);
-  world.Submit(0, 1, Allreduce("x"));
-  world.Lose(0, 2);
-  world.Lose(0, 1);
-  world.Submit(0, 2, Allreduce("x"));
-  EXPECT_EQ(world.Text(0, 2), world.Text(0, 1));
-  EXPECT_CONTAINS(world.Text(0, 2), kLostTwo);
-}
-
 TEST(ABrokenStreamWaitsForTheVerdictAndThenNamesTheSuspect) {
   Engines world(3);
   world.SubmitOnAll(1, "x");
@@ -85,28 +45,6 @@ TEST(ABrokenStreamWaitsForTheVerdictAndThenNamesTheSuspect) {
   EXPECT_CONTAINS(world.Text(1, 1), "'x'");
   EXPECT_CONTAINS(world.Text(1, 1), "connection reset");
   EXPECT_EQ(world.deadline(1), kNever);
-}
-
-TEST(TheControlPlanesVerdictBeatsTheSuspect) {
-  Engines world(4);
-  world.SubmitOnAll(1, "x");
-  world.Complete(1, world.runs(1)[0].plan.sequence, Unavailable("connection reset"), 3);
-  world.Lose(0, 2);
-  world.Deliver();
-  EXPECT_CONTAINS(world.Text(1, 1), kLostTwo);
-  EXPECT_TRUE(!world.doubled);
-}
-
-TEST(NothingRunsOnBrokenStreams) {
-  Engines world(3);
-  world.SubmitOnAll(1, "x");
-  world.Complete(1, world.runs(1)[0].plan.sequence, Unavailable("connection reset"), 2);
-  world.SubmitOnAll(2, "y");
-  EXPECT_EQ(world.runs(1).size(), 1u);
-  world.Lose(0, 2);
-  world.Deliver();
-  EXPECT_CONTAINS(world.Text(1, 2), kLostTwo);
-  EXPECT_EQ(world.in_flight(1), 0u);
 }
 
 TEST(RankZeroWaitsForItsOwnEvidenceAndThenDecides) {

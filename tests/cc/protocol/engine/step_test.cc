@@ -5,52 +5,6 @@
 namespace tfring::testing::step_test {
 namespace {
 
-TEST(OneRankNeedsNobody) {
-  Engines world(1);
-  world.Submit(0, 1, Allreduce("x"));
-  ASSERT_EQ(world.runs(0).size(), 1u);
-  EXPECT_EQ(world.runs(0)[0].calls, std::vector<CallId>{1});
-  EXPECT_EQ(world.runs(0)[0].members, std::vector<Rank>{0});
-  EXPECT_TRUE(!world.Ended(0, 1));
-  EXPECT_EQ(world.in_flight(0), 1u);
-  world.Complete(0, world.runs(0)[0].plan.sequence);
-  EXPECT_EQ(world.Text(0, 1), OkStatus().ToString());
-  EXPECT_EQ(world.in_flight(0), 0u);
-  world.Shutdown(0);
-  EXPECT_TRUE(world.finished(0));
-  EXPECT_EQ(world.deadline(0), kNever);
-}
-
-TEST(APlanRunsOnAllRanksAndEndsWithItsCompletion) {
-  Engines world(3);
-  world.Submit(0, 1, Allreduce("x"));
-  world.Submit(2, 2, Allreduce("x"));
-  world.Deliver();
-  EXPECT_TRUE(world.runs(0).empty());
-  world.Submit(1, 3, Allreduce("x"));
-  world.Deliver();
-  for (Rank rank : {0, 1, 2}) {
-    ASSERT_EQ(world.runs(rank).size(), 1u);
-    EXPECT_EQ(world.runs(rank)[0].plan.sequence, world.runs(0)[0].plan.sequence);
-  }
-  EXPECT_TRUE(!world.Ended(1, 3));
-  world.Complete(1, world.runs(1)[0].plan.sequence);
-  EXPECT_EQ(world.Code(1, 3), StatusCode::kOk);
-  EXPECT_TRUE(!world.Ended(0, 1));
-}
-
-TEST(ANameIsFreeInTheStepOfItsCompletion) {
-  Engines world(1);
-  world.Submit(0, 1, Allreduce("x"));
-  ASSERT_EQ(world.runs(0).size(), 1u);
-  EngineEvents events;
-  events.completions.push_back({world.runs(0)[0].plan.sequence, OkStatus(), kNoRank});
-  events.submissions.emplace_back(2, Allreduce("x"));
-  world.Step(0, std::move(events));
-  EXPECT_EQ(world.Code(0, 1), StatusCode::kOk);
-  EXPECT_EQ(world.runs(0).size(), 2u);
-}
-
 TEST(WhatIsWrongOnOneRankEndsOnAll) {
   Engines world(3);
   Request request = Allreduce("x");
@@ -68,22 +22,6 @@ TEST(WhatIsWrongOnOneRankEndsOnAll) {
   }
   world.SubmitOnAll(2, "x");
   EXPECT_EQ(world.runs(2).size(), 1u);
-}
-
-TEST(PlansWithoutDataRunToo) {
-  Engines world(3);
-  for (Rank rank : {0, 1, 2}) world.Submit(rank, 1, RemoveSet(2));
-  world.Deliver();
-  for (Rank rank : {0, 1, 2}) {
-    ASSERT_EQ(world.runs(rank).size(), 1u);
-    EXPECT_TRUE(!world.runs(rank)[0].uses_backend());
-    EXPECT_EQ(world.runs(rank)[0].plan.items[0].negotiated_values, std::vector<int64_t>{2});
-    EXPECT_TRUE(!world.Ended(rank, 1));
-    world.Complete(rank, world.runs(rank)[0].plan.sequence);
-    EXPECT_EQ(world.Code(rank, 1), StatusCode::kOk);
-  }
-  world.Submit(1, 2, Allreduce("x", {4}, 2));
-  EXPECT_CONTAINS(world.Text(1, 2), "there is no process set 2");
 }
 
 // Rank 0 does not wait for its own completion of a plan that moves no data.

@@ -47,17 +47,6 @@ TEST(TheErrorNamesRankHostAndCause) {
   EXPECT_TRUE(!world.doubled);
 }
 
-TEST(WhatRunsEndsByItsCompletion) {
-  Engines world(2);
-  world.SubmitOnAll(1, "x");
-  world.Step(1, Fails());
-  world.Deliver();
-  EXPECT_TRUE(!world.Ended(1, 1));
-  for (Rank rank : {0, 1}) world.Complete(rank, world.runs(rank)[0].plan.sequence);
-  for (Rank rank : {0, 1}) EXPECT_EQ(world.Text(rank, 1), "Ok");
-  EXPECT_TRUE(!world.abort(1));
-}
-
 // All in one step: the call was made before the step failed, and never leaves the rank.
 TEST(ACallOfTheFailedStepThatWasNotSentYet) {
   Engines world(2);
@@ -86,25 +75,6 @@ TEST(ARankThatFailsAndShutsDownSaysWhy) {
   EXPECT_TRUE(world.Code(0, 2) == StatusCode::kCancelled);
   EXPECT_TRUE(world.finished(1));
   world.Step(1, Fails(1));  // too late for anybody
-}
-
-TEST(ALossDuringAFailureEndsTheGeneration) {
-  Engines world(3);
-  for (Rank rank : {0, 1, 2}) world.Submit(rank, 1, Allreduce("x" + std::to_string(rank)));
-  world.Deliver();
-  world.mute = {2};
-  world.Step(1, Fails());
-  world.Deliver();
-  ExpectAborted(world, 0, 1);
-  world.Lose(0, 2);
-  world.Deliver();
-  for (Rank rank : {0, 1}) {
-    world.Step(rank, Calls(2, "y", 1));
-    EXPECT_TRUE(world.Code(rank, 2) == StatusCode::kUnavailable);
-    world.Step(rank, Fails(1));
-    EXPECT_EQ(world.in_flight(rank), size_t{0});
-  }
-  EXPECT_TRUE(!world.doubled);
 }
 
 }  // namespace

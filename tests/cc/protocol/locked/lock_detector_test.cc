@@ -24,13 +24,6 @@ int RoundsUntilLocked(LockDetector* detector, const Batches& round, int limit = 
   return 0;
 }
 
-TEST(ThreeEqualRoundsAreLocked) {
-  LockDetector detector;
-  EXPECT_TRUE(Segment(&detector, {{1}, {3}}).empty());
-  EXPECT_TRUE(Segment(&detector, {{1}, {3}}).empty());
-  EXPECT_TRUE(Segment(&detector, {{1}, {3}}) == (Batches{{1}, {3}}));
-}
-
 TEST(FiveAreWhereSomeAreFusedInAllOfThem) {
   LockDetector detector;
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(Segment(&detector, {{1, 2}, {3}}).empty());
@@ -54,12 +47,6 @@ TEST(RoundsBeforeThoseThatCountDoNotMatter) {
   EXPECT_TRUE(Segment(&detector, {{1}, {3}}).empty());
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(Segment(&detector, {{1, 3}}).empty());
   EXPECT_TRUE(Segment(&detector, {{1, 3}}) == (Batches{{1, 3}}));
-}
-
-TEST(AnIdThatIsThereTwiceIsFusedInBothPlacesByItself) {
-  LockDetector detector;
-  for (int i = 0; i < 4; ++i) Segment(&detector, {{1, 2}, {3}, {1}});
-  EXPECT_TRUE(Segment(&detector, {{1, 2}, {3, 1}}) == (Batches{{1, 2}, {3}, {1}}));
 }
 
 // One round says little, and would take a fusion away for ever.

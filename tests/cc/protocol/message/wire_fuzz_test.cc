@@ -115,9 +115,6 @@ std::string AbortedFrame() {
 }
 
 std::vector<Frame> OtherFrames() {
-  Frame resend;
-  resend.type = FrameType::kResend;
-  resend.cache_ids = {1};
   Frame fault;
   fault.type = FrameType::kFault;
   fault.rank = 1;
@@ -125,7 +122,7 @@ std::vector<Frame> OtherFrames() {
   Frame goodbye;
   goodbye.type = FrameType::kGoodbye;
   goodbye.departures = {{2, ""}, {1, "ValueError: \xc3\xa9"}, {0, ""}};
-  std::vector<Frame> frames = {resend, fault, goodbye};
+  std::vector<Frame> frames = {fault, goodbye};
   Frame frame;
   frame.type = FrameType::kLock;
   frame.lock.id = 2;
@@ -166,9 +163,7 @@ std::vector<std::string> Corpus() {
   plan.sequence = 2;
   plan.kind = CollectiveKind::kAllgather;
   plan.items = {{"allgather", 2, {3, 3, 3}}};
-  plan.evicted = {1};
   plans.plans.push_back(plan);
-  plan.evicted.clear();
   const auto add = [&](CollectiveKind kind, std::vector<int64_t> dims) {
     ++plan.sequence;
     plan.kind = kind;

@@ -29,7 +29,6 @@ Frame RequestsFrame() {
   odd.peer = 3;
   odd.splits = {0, -1, INT64_MAX};
   odd.refusal = "a scalar";
-  odd.resent = true;
   odd.unnamed = true;
   odd.in_run = true;
   odd.path = DataPath::kDevice;
@@ -59,11 +58,9 @@ Frame PlansFrame() {
   plan.postscale = INFINITY;
   plan.root = 9;
   plan.items = {{"a", 0, {}}, {"", 300, {1, 2, -5}}};
-  plan.evicted = {5, 6};
   frame.plans.push_back(plan);
   frame.plans.back().path = DataPath::kDevice;
   plan.error = FailedPrecondition("the ranks disagree");
-  plan.evicted.clear();
   plan.peer = 4;
   plan.absent = {1, 5};
   frame.plans.push_back(plan);
@@ -75,12 +72,8 @@ Frame PlansFrame() {
 
 std::vector<Frame> AllFrames() {
   std::vector<Frame> frames = {RequestsFrame(), PlansFrame()};
-  Frame frame;
-  frame.type = FrameType::kResend;
-  frame.cache_ids = {3, 2, 1};
-  frames.push_back(frame);
   frames.emplace_back();  // heartbeat
-  frame = Frame();
+  Frame frame;
   frame.type = FrameType::kAbort;
   frame.rank = 2;
   frame.status = Unavailable("rank 2 was lost");
@@ -108,7 +101,7 @@ std::vector<Frame> AllFrames() {
   frames.push_back(frame);
   frame.type = FrameType::kFrozen;
   frame.lock.declined = true;
-  frame.lock.reason = {UnlockCause::kRequested, ""};
+  frame.lock.reason = {UnlockCause::kShutdown, ""};
   frames.push_back(frame);
   frame.lock = LockMessage();
   frame.type = FrameType::kUnlock;
@@ -131,8 +124,8 @@ bool SamePlan(const Plan& a, const Plan& b) {
   return a.sequence == b.sequence && a.process_set == b.process_set && a.kind == b.kind &&
          a.dtype == b.dtype && a.op == b.op && a.prescale == b.prescale &&
          a.postscale == b.postscale && a.root == b.root && a.error.code() == b.error.code() &&
-         a.error.message() == b.error.message() && a.evicted == b.evicted && a.peer == b.peer &&
-         a.absent == b.absent && a.path == b.path && a.ends_attempt == b.ends_attempt;
+         a.error.message() == b.error.message() && a.peer == b.peer && a.absent == b.absent &&
+         a.path == b.path && a.ends_attempt == b.ends_attempt;
 }
 
 TEST(ALockThatMakesNoSenseIsRefused) {
@@ -234,7 +227,7 @@ TEST(EveryTruncationAndExtensionIsRefused) {
 TEST(UnknownValuesAreRefused) {
   EXPECT_TRUE(!DecodeFrame(std::string_view("\x00", 1)).ok());
   EXPECT_TRUE(!DecodeFrame(std::string(1, kMaxFrameType + 1)).ok());
-  EXPECT_TRUE(DecodeFrame("\x04").ok());
+  EXPECT_TRUE(DecodeFrame("\x03").ok());
   Frame frame;
   frame.type = FrameType::kRequests;
   frame.requests.push_back(Allreduce("x"));
@@ -267,7 +260,7 @@ TEST(GoodbyesAreBoundedAndUtf8) {
     EXPECT_TRUE(!decoded(text));
     EXPECT_TRUE(IsUtf8(Shortened(text)));
   }
-  EXPECT_TRUE(!DecodeFrame(std::string("\x06\x00", 2)).ok());  // of nobody
+  EXPECT_TRUE(!DecodeFrame(std::string("\x05\x00", 2)).ok());  // of nobody
 }
 
 TEST(TextsAreCutBetweenCharacters) {
@@ -288,12 +281,13 @@ TEST(TextsAreCutBetweenCharacters) {
 }
 
 TEST(OverlongAndHugeNumbersAreRefused) {
-  EXPECT_TRUE(DecodeFrame(std::string_view("\x03\x01\x05", 3)).ok());
-  EXPECT_TRUE(!DecodeFrame(std::string_view("\x03\x01\x85\x00", 4)).ok());  // 5 in two bytes
-  EXPECT_TRUE(!DecodeFrame(std::string_view("\x03\xff\xff\xff\xff\x0f", 6)).ok());
-  EXPECT_TRUE(
-      !DecodeFrame("\x03\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01").ok());  // 2^64 - 1 as an id
-  EXPECT_TRUE(!DecodeFrame("\x03\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f").ok());
+  EXPECT_TRUE(DecodeFrame(std::string_view("\x01\x00\x01\x05", 4)).ok());
+  EXPECT_TRUE(!DecodeFrame(std::string_view("\x01\x00\x01\x85\x00", 5)).ok());  // 5 in two bytes
+  EXPECT_TRUE(!DecodeFrame(std::string_view("\x01\x00\xff\xff\xff\xff\x0f", 7)).ok());
+  for (const char* last : {"\x01", "\x7f"}) {  // 2^64 - 1 as an id, and more
+    const std::string id = std::string(9, '\xff') + last;
+    EXPECT_TRUE(!DecodeFrame(std::string("\x01\x00\x01", 3) + id).ok());
+  }
 }
 
 // Well-formed frames below kMaxFrameBytes, of elements that are all zeros, would take up to 37

@@ -33,42 +33,6 @@ void ExpectWorks(Cluster* cluster, int size, uint64_t attempt) {
   EXPECT_EQ(cluster->fatal.ToString(), "Ok");
 }
 
-TEST(OneErrorForEveryRankThatDisagrees) {
-  for (unsigned seed = 1; seed <= 20; ++seed) {
-    for (Rank in_run : {0, 1, 2}) {
-      Cluster cluster(3, Config(), seed);
-      for (Rank rank : {0, 1, 2}) {
-        Request request = Allreduce("x", {rank == 1 ? 5 : 4});
-        request.in_run = rank == in_run;
-        cluster.Submit(rank, request);
-      }
-      cluster.Run();
-      for (Rank rank : {0, 1, 2}) {
-        EXPECT_TRUE(cluster.Only(rank).error.code() == StatusCode::kFailedPrecondition);
-        ASSERT_EQ(cluster.left[rank].size(), size_t{1});
-        EXPECT_EQ(cluster.left[rank][0].attempt, uint64_t{0});
-      }
-      FailRun(&cluster, in_run, 0);
-      ExpectWorks(&cluster, 3, 1);
-    }
-  }
-}
-
-TEST(WithoutARunTheOthersGoOn) {
-  Cluster cluster(3, Config());
-  cluster.Submit(2, Allreduce("waits"));
-  for (Rank rank : {0, 1, 2}) cluster.Submit(rank, Allreduce("x", {rank == 1 ? 5 : 4}));
-  cluster.Run();
-  for (Rank rank : {0, 1, 2}) {
-    EXPECT_TRUE(cluster.Only(rank).error.code() == StatusCode::kFailedPrecondition);
-    EXPECT_TRUE(cluster.left[rank].empty());
-  }
-  EXPECT_EQ(cluster.at(2).participant().waiting(), size_t{1});
-  for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("waits"));
-  cluster.Run();
-  ExpectWorks(&cluster, 3, 0);
-}
-
 TEST(OtherCallsOfTheAttemptEndWithTheSameCause) {
   const std::string why = "the step of ranks 0-2 failed: FailedPrecondition: ";
   Cluster cluster(3, Config());
@@ -98,35 +62,6 @@ TEST(OtherCallsOfTheAttemptEndWithTheSameCause) {
   ExpectWorks(&cluster, 3, 1);
 }
 
-// The run of rank 1 fails for a reason of its own while the answer is on its way.
-TEST(AFailureAtTheSameTimeIsNoSecondOne) {
-  for (unsigned seed = 1; seed <= 20; ++seed) {
-    Cluster cluster(2, Config(), seed);
-    for (Rank rank : {0, 1}) cluster.Submit(rank, InRun(Allreduce("x", {4 + rank})));
-    cluster.Flush(1);
-    cluster.at(1).Withdraw(kGlobalProcessSet, 0, "the step of rank 1 failed: NaN", 0);
-    cluster.Run();
-    EXPECT_TRUE(!cluster.Only(0).error.ok());
-    EXPECT_EQ(cluster.left[0].size(), size_t{1});
-    ExpectWorks(&cluster, 2, 1);
-  }
-}
-
-TEST(ARefusalEndsTheAttemptToo) {
-  Cluster cluster(2, Config());
-  Request refused = Allreduce("x");
-  refused.in_run = true;
-  Refuse(InvalidArgument("a scalar"), &refused);
-  cluster.Submit(0, refused);
-  cluster.Submit(1, Allreduce("x"));
-  cluster.Run();
-  for (Rank rank : {0, 1}) {
-    EXPECT_TRUE(cluster.Only(rank).error.code() == StatusCode::kInvalidArgument);
-    EXPECT_EQ(cluster.left[rank].size(), size_t{1});
-  }
-  ExpectWorks(&cluster, 2, 1);
-}
-
 // Those that have not made the call get the error in the one that they make next.
 TEST(RanksThatDidNotAsk) {
   Cluster cluster(4, Config());
@@ -144,43 +79,6 @@ TEST(RanksThatDidNotAsk) {
   ExpectWorks(&cluster, 4, 1);
 }
 
-// A join can make several tensors impossible at once.
-TEST(SeveralDisagreementsAtOnce) {
-  Cluster cluster(3, Config());
-  for (const char* name : {"a", "b"}) {
-    Request request = InRun(Of(CollectiveKind::kAlltoall, {3}));
-    request.name = name;
-    for (Rank rank : {0, 1}) cluster.Submit(rank, request);
-  }
-  cluster.Run();
-  cluster.Submit(2, Join());
-  cluster.Run();
-  for (Rank rank : {0, 1}) {
-    ASSERT_EQ(cluster.log(rank).size(), size_t{2});
-    EXPECT_TRUE(cluster.log(rank)[0].error.code() == StatusCode::kFailedPrecondition);
-    EXPECT_TRUE(cluster.log(rank)[1].error.code() == StatusCode::kAborted);
-  }
-  EXPECT_TRUE(cluster.Only(2).error.code() == StatusCode::kAborted);
-  ExpectWorks(&cluster, 3, 1);
-}
-
-TEST(NoRoomForMoreRequests) {
-  Config config;
-  config.max_pending_bytes = 1;
-  Cluster cluster(3, config);
-  cluster.Submit(1, Allreduce("first"));
-  cluster.Run();
-  cluster.Submit(0, InRun(Allreduce("x")));
-  cluster.Run();
-  for (Rank rank : {0, 1}) EXPECT_EQ(cluster.left[rank].size(), size_t{1});
-  EXPECT_TRUE(cluster.log(0).back().error.code() == StatusCode::kResourceExhausted);
-  cluster.Submit(2, Allreduce("x"));
-  cluster.Run();
-  EXPECT_CONTAINS(cluster.log(2).back().error.message(), "the step of rank 0 failed: Resource");
-  for (Rank rank : {0, 1, 2}) EXPECT_EQ(cluster.at(rank).participant().waiting(), size_t{0});
-  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
-}
-
 TEST(ASetThatCannotBeAdded) {
   Cluster cluster(3, Config(), OverlappingSets(), 1);
   for (Rank rank : {0, 1, 2}) {
@@ -194,19 +92,6 @@ TEST(ASetThatCannotBeAdded) {
   EXPECT_EQ(cluster.at(0).participant().waiting(), size_t{0});
   FailRun(&cluster, 2, 0);
   ExpectWorks(&cluster, 3, 1);
-}
-
-// What a rank has joined for or asked after its join ends for that rank alone.
-TEST(AnErrorOfOneRankIsNotTheOthers) {
-  Cluster cluster(2, Config());
-  cluster.Submit(1, Join());
-  cluster.Submit(1, InRun(Allreduce("x")));
-  cluster.Run();
-  EXPECT_TRUE(cluster.Only(1).error.code() == StatusCode::kFailedPrecondition);
-  for (Rank rank : {0, 1}) EXPECT_TRUE(cluster.left[rank].empty());
-  cluster.Submit(0, Join());
-  cluster.Run();
-  ExpectWorks(&cluster, 2, 0);
 }
 
 TEST(ACachedRequestKnowsOfTheRun) {

@@ -79,8 +79,7 @@ TEST(ImpossibleRequests) {
   ExpectFatal(0, 1, Requests({Allreduce("x"), Allreduce("x")}), "asked twice for tensor 'x'");
   ExpectFatal(0, 1, Requests({Allreduce("x", {-4})}), "negative dimension");
   ExpectFatal(0, 1, Requests({Allreduce("")}), "needs a name");
-  ExpectFatal(0, 1, Requests({}, {1}), "never issued");
-  ExpectFatal(0, 1, Requests({}, {0}), "never issued");
+  ExpectFatal(0, 1, Requests({}, {1}), "cache id 1 stands for no request");
 }
 
 TEST(IdsOfOtherPeoplesSets) {
@@ -170,25 +169,6 @@ TEST(PlansThatAreNotTheCall) {
   differs([](Plan* plan) { plan->prescale = 2; });
   differs([](Plan* plan) { plan->postscale = 2; });
   differs([](Plan* plan) { plan->items[0].negotiated_values = {1, 2, 3}; });
-}
-
-TEST(ResendOfWhatIsNotInFlight) {
-  Frame frame;
-  frame.type = FrameType::kResend;
-  frame.cache_ids = {5};
-  ExpectFatal(1, 0, EncodeFrame(frame), "cache id 5", SubmitX);
-  // It was in flight, and then it was planned.
-  ExpectFatal(1, 0, EncodeFrame(frame), "5, which is not in flight", [](Negotiator* negotiator) {
-    SubmitX(negotiator);
-    Plan plan = PlanOf("x");
-    plan.items[0].cache_id = 5;
-    negotiator->OnFrame(0, Plans({plan}), 0);
-    SubmitX(negotiator);
-    EXPECT_EQ(negotiator->participant().cache_hits(), 1);
-    plan.sequence = 2;
-    plan.items[0].name.clear();
-    negotiator->OnFrame(0, Plans({plan}), 0);
-  });
 }
 
 }  // namespace

@@ -11,31 +11,6 @@
 namespace tfring::testing::negotiated_values_test {
 namespace {
 
-TEST(PlansSayWhatEachRankCannotKnow) {
-  Cluster cluster(2, Config());
-  cluster.Submit(0, Of(CollectiveKind::kAlltoall, {5, 2}, {4, 1}));
-  cluster.Submit(1, Of(CollectiveKind::kAlltoall, {6, 2}));
-  cluster.Run();
-  EXPECT_EQ(cluster.Only(0).items[0].negotiated_values, (std::vector<int64_t>{4, 1, 4, 3}));
-  EXPECT_EQ(cluster.Only(1).items[0].negotiated_values, (std::vector<int64_t>{3, 3, 1, 3}));
-  EXPECT_EQ(cluster.Only(1).items[0].cache_id, 0u);
-  cluster.ClearLogs();
-  cluster.Submit(0, Of(CollectiveKind::kScatter, {5, 2}, {4, 1}));
-  cluster.Submit(1, Of(CollectiveKind::kScatter, {0, 2}));
-  cluster.Run();
-  EXPECT_EQ(cluster.Only(1).items[0].negotiated_values, (std::vector<int64_t>{4, 1}));
-  cluster.ClearLogs();
-  for (Rank rank : {0, 1}) cluster.Submit(rank, Of(CollectiveKind::kGather, {rank + 1, 2}));
-  cluster.Run();
-  EXPECT_EQ(cluster.Only(1).items[0].negotiated_values, (std::vector<int64_t>{1, 2}));
-  cluster.ClearLogs();
-  cluster.Submit(0, Send(0, 1, {3, 7}));
-  cluster.Submit(1, Send(0, 1, {-1, 7}));
-  cluster.Run();
-  EXPECT_EQ(cluster.Only(1).items[0].negotiated_values, (std::vector<int64_t>{3, 7}));
-  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
-}
-
 // The whole matrix has more numbers than a plan may hold.
 TEST(AnAlltoallOfAThousandRanksTellsEachItsOwnRowAndColumn) {
   const int size = 1100;

@@ -19,50 +19,6 @@ Request On(DataPath path, Request request) {
   return request;
 }
 
-// What each of the ranks asks for in one round, and what the plan then is on all of them. The same
-// name in each round, so cache ids are used.
-struct Round {
-  std::vector<DataPath> asked;
-  DataPath expected;
-};
-
-void ExpectRounds(const Request& request, const std::vector<Round>& rounds) {
-  Cluster cluster(3, Config());
-  for (const Round& round : rounds) {
-    cluster.ClearLogs();
-    for (Rank rank : {0, 1, 2}) cluster.Submit(rank, On(round.asked[rank], request));
-    cluster.Run();
-    for (Rank rank : {0, 1, 2}) {
-      ASSERT_EQ(cluster.log(rank).size(), 1u);
-      EXPECT_EQ(cluster.Only(rank).error.ToString(), "Ok");
-      EXPECT_TRUE(cluster.Only(rank).path == round.expected);
-    }
-  }
-  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
-}
-
-// One rank that needs the host sends all there; which one, and whether the others came as a cache
-// id or in full, makes no difference.
-TEST(OnDevicesOnlyIfEveryMemberAsksForIt) {
-  const std::vector<Round> rounds = {{{kDevice, kDevice, kDevice}, kDevice},
-                                     {{kDevice, kDevice, kDevice}, kDevice},
-                                     {{kDevice, kCpu, kDevice}, kCpu},
-                                     {{kDevice, kCpu, kDevice}, kCpu},
-                                     {{kCpu, kDevice, kDevice}, kCpu},
-                                     {{kCpu, kDevice, kDevice}, kCpu},
-                                     {{kDevice, kDevice, kDevice}, kDevice},
-                                     {{kDevice, kDevice, kCpu}, kCpu},
-                                     {{kCpu, kCpu, kCpu}, kCpu},
-                                     {{kCpu, kCpu, kCpu}, kCpu},
-                                     {{kDevice, kStaged, kDevice}, kCpu},
-                                     {{kStaged, kStaged, kStaged}, kCpu},
-                                     {{kDevice, kDevice, kDevice}, kDevice}};
-  ExpectRounds(Allreduce("x"), rounds);
-  ExpectRounds(Allgather("x", {2, 3}), rounds);
-  ExpectRounds(Of(CollectiveKind::kAlltoall, {3}), rounds);
-  ExpectRounds(Of(CollectiveKind::kBroadcast, {3}), rounds);
-}
-
 // Paths that differ by rank are remembered by rank: steady mixed jobs send ids.
 TEST(DifferentPathsAreCached) {
   Cluster cluster(3, Config());
@@ -82,57 +38,6 @@ TEST(DifferentPathsAreCached) {
     EXPECT_TRUE(cluster.Only(rank).path == kDevice);
     EXPECT_EQ(cluster.at(rank).participant().cache_hits(), int64_t{rank == 1 ? 3 : 4});
   }
-  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
-}
-
-TEST(AnAgreementKnowsThePathOfEachMember) {
-  Agreement agreement{1, On(kDevice, Allreduce("x")), {}, {}};
-  EXPECT_TRUE(agreement.RequestOf(2).path == kDevice);
-  agreement.paths = {kDevice, kDevice, kCpu};
-  EXPECT_TRUE(agreement.RequestOf(1).path == kDevice);
-  EXPECT_TRUE(agreement.RequestOf(2).path == kCpu);
-}
-
-TEST(WithoutARankThatJoinedItIsTheHost) {
-  Cluster cluster(3, Config());
-  for (Rank rank : {0, 1, 2}) cluster.Submit(rank, On(kDevice, Allreduce("x")));
-  cluster.Run();
-  cluster.ClearLogs();
-  cluster.Submit(1, Join());
-  cluster.Run();
-  for (Rank rank : {0, 2}) cluster.Submit(rank, On(kDevice, Allreduce("x")));
-  cluster.Run();
-  for (Rank rank : {0, 2}) {
-    EXPECT_TRUE(cluster.Only(rank).path == kCpu);
-    EXPECT_TRUE(cluster.Only(rank).absent == (std::vector<Rank>{1}));
-  }
-  cluster.ClearLogs();
-  for (Rank rank : {0, 2}) cluster.Submit(rank, Join());
-  cluster.Run();
-  cluster.ClearLogs();
-  for (Rank rank : {0, 1, 2}) cluster.Submit(rank, On(kDevice, Allreduce("x")));
-  cluster.Run();
-  for (Rank rank : {0, 1, 2}) EXPECT_TRUE(cluster.Only(rank).path == kDevice);
-  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
-}
-
-TEST(ASendAsksItsTwoEndsOnly) {
-  for (DataPath receiver : {kCpu, kDevice}) {
-    Cluster cluster(3, Config());
-    cluster.Submit(2, On(kDevice, Send(2, 0)));
-    cluster.Submit(0, On(receiver, Send(2, 0)));
-    cluster.Run();
-    EXPECT_TRUE(cluster.Only(0).path == receiver);
-    EXPECT_TRUE(cluster.Only(2).path == receiver);
-    EXPECT_EQ(cluster.fatal.ToString(), "Ok");
-  }
-}
-
-TEST(WhatMovesNoDataHasNoDevice) {
-  Cluster cluster(2, Config());
-  for (Rank rank : {0, 1}) cluster.Submit(rank, On(kDevice, Join()));
-  cluster.Run();
-  for (Rank rank : {0, 1}) EXPECT_TRUE(cluster.Only(rank).path == kCpu);
   EXPECT_EQ(cluster.fatal.ToString(), "Ok");
 }
 

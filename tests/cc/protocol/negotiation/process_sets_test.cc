@@ -89,8 +89,7 @@ TEST(ARemovedSetTakesItsCallsAndItsIdsAlong) {
   EXPECT_EQ(cluster.fatal.ToString(), "Ok");
 }
 
-// The id was on its way when the set went, and there is another set by the time rank 0
-// asks for the request in full.
+// The id was on its way when the set went.
 TEST(AnIdThatCrossesTheRemovalEndsItsCall) {
   Cluster cluster(3, Config());
   OnAll(&cluster, 3, AddSet({0, 1}));

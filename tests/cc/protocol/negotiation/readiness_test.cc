@@ -11,25 +11,6 @@
 namespace tfring::testing::readiness_test {
 namespace {
 
-TEST(ReadinessCountsMembersOnce) {
-  Readiness readiness;
-  const auto add = [&readiness](Rank rank) {
-    RankRequest full;
-    full.full = std::make_shared<Request>(Allreduce("x"));
-    return readiness.Add(0, "x", {0, 1, 2}, rank, std::move(full));
-  };
-  const PendingTensor* pending = add(2);
-  EXPECT_TRUE(add(2) == nullptr);
-  EXPECT_TRUE(add(0) == pending);
-  EXPECT_TRUE(pending->ready == 2);
-  EXPECT_TRUE(pending->ReadyRanks() == (std::vector<Rank>{0, 2}));
-  EXPECT_TRUE(add(1)->ready == 3);
-  const uint64_t handle = pending->handle;
-  readiness.Erase(handle);
-  EXPECT_TRUE(readiness.Find(handle) == nullptr);
-  EXPECT_EQ(add(1)->ready, size_t{1});
-}
-
 TEST(MemoryFollowsTheRequestsThatHaveComeAndNotTheMembers) {
   std::vector<Rank> members(1000);
   std::iota(members.begin(), members.end(), 0);

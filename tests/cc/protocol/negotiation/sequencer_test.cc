@@ -8,22 +8,6 @@
 namespace tfring::testing::sequencer_test {
 namespace {
 
-TEST(ARefusalReachesAllWithRankAndReason) {
-  Cluster cluster(3, Config());
-  Request refused = Allreduce("x");
-  refused.dtype = static_cast<DataType>(99);
-  Refuse(InvalidArgument("no such dtype"), &refused);
-  cluster.Submit(0, Allreduce("x"));
-  cluster.Submit(1, refused);
-  cluster.Submit(2, refused);
-  cluster.Run();
-  for (Rank rank : {0, 1, 2}) {
-    EXPECT_TRUE(cluster.Only(rank).error.code() == StatusCode::kInvalidArgument);
-    EXPECT_CONTAINS(cluster.Only(rank).error.message(), "invalid on ranks 1, 2: no such dtype");
-  }
-  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
-}
-
 TEST(ASendIsAgreedBetweenTwo) {
   Cluster cluster(3, Config());
   Request send = Send(2, 0, {3});
@@ -72,28 +56,6 @@ TEST(TheNameOfAnAgreedSendIsFree) {
   EXPECT_EQ(cluster.fatal.ToString(), "Ok");
 }
 
-TEST(UnknownProcessSetIsTheSendersError) {
-  Cluster cluster(2, Config());
-  cluster.Submit(1, Allreduce("x", {4}, 9));
-  cluster.Run();
-  EXPECT_TRUE(cluster.Only(1).error.code() == StatusCode::kInvalidArgument);
-  EXPECT_CONTAINS(cluster.Only(1).error.message(), "process set 9");
-  EXPECT_TRUE(cluster.log(0).empty());
-  EXPECT_EQ(cluster.fatal.ToString(), "Ok");
-  EXPECT_EQ(cluster.at(1).participant().waiting(), size_t{0});
-}
-
-TEST(ARequestIsRepeatedOnlyWhenAsked) {
-  ProcessSets sets(2);
-  Negotiator negotiator(0, 2, Config(), &sets);
-  Frame frame;
-  frame.type = FrameType::kRequests;
-  frame.requests = {Allreduce("x")};
-  frame.requests[0].resent = true;
-  negotiator.OnFrame(1, EncodeFrame(frame), 0);
-  EXPECT_CONTAINS(negotiator.Drain().fatal.message(), "nobody asked for");
-}
-
 TEST(BatchesWhileBusy) {
   Config config;
   config.max_plans_in_flight = 1;
@@ -125,22 +87,6 @@ TEST(SetsWithoutTheSequencerNeverWaitForIt) {
   }
   EXPECT_EQ(cluster.log(2).size(), size_t{5});
   EXPECT_EQ(cluster.log(1).size(), size_t{6});
-}
-
-TEST(FailedPlansDoNotCountAsInFlight) {
-  Config config;
-  config.max_plans_in_flight = 1;
-  Cluster cluster(2, config);
-  cluster.finish_plans = false;
-  for (int i = 0; i < 3; ++i) {
-    for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("x", {rank}));
-    cluster.Run();
-  }
-  EXPECT_EQ(cluster.log(1).size(), size_t{3});
-  for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("y"));
-  cluster.Run();
-  EXPECT_TRUE(cluster.log(1).back().error.ok());
-  EXPECT_EQ(cluster.log(1).size(), size_t{4});
 }
 
 // Rank 1 runs ahead. The others will make the call that it was refused, so they must not wait for

@@ -48,64 +48,6 @@ void ExpectWorks(Cluster* cluster, int size, uint64_t attempt, const std::string
   ExpectNothingLeft(cluster, size);
 }
 
-TEST(WhatIsIncompleteEndsOnAllRanksThatAsked) {
-  for (unsigned seed = 1; seed <= 20; ++seed) {
-    for (Rank failed : {0, 1, 2}) {
-      Cluster cluster(3, Config(), seed);
-      for (Rank rank : {0, 1, 2}) {
-        // Each rank waits for one of the others: no step could ever end.
-        cluster.Submit(rank, Allreduce("x" + std::to_string(rank)));
-        cluster.Submit(rank, Allreduce("x" + std::to_string((rank + 1) % 3)));
-      }
-      cluster.Run();
-      EXPECT_TRUE(cluster.log(failed).empty());
-      Withdraw(&cluster, failed);
-      cluster.Run();
-      for (Rank rank : {0, 1, 2}) {
-        EXPECT_EQ(cluster.log(rank).size(), size_t{2});
-        for (const TakenPlan& plan : cluster.log(rank)) {
-          EXPECT_TRUE(plan.error.code() == StatusCode::kAborted);
-          EXPECT_CONTAINS(plan.error.message(), Failed(failed));
-        }
-        // Those that it reached follow at once; the rank itself has left before.
-        EXPECT_EQ(cluster.left[rank].size(), size_t{rank == failed ? 0u : 1u});
-      }
-      ExpectNothingLeft(&cluster, 3);
-      ExpectWorks(&cluster, 3, 1);
-    }
-  }
-}
-
-TEST(WhatIsCompleteRuns) {
-  Config config;
-  config.max_plans_in_flight = 1;
-  config.fusion_threshold_bytes = 0;
-  Cluster cluster(2, config);
-  cluster.finish_plans = false;
-  for (const char* name : {"runs", "complete"}) {
-    for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce(name));
-  }
-  cluster.Submit(1, Allreduce("incomplete"));
-  cluster.Run();
-  EXPECT_EQ(cluster.Only(1).items.at(0).name, "runs");
-  Withdraw(&cluster, 1);
-  cluster.Run();
-  ExpectAborted(cluster, 1, "incomplete", 1);
-  EXPECT_EQ(cluster.at(1).participant().waiting(), size_t{1});
-  cluster.finish_plans = true;
-  cluster.Run();
-  for (Rank rank : {0, 1}) {
-    EXPECT_EQ(cluster.log(rank).back().items.at(0).name, "complete");
-    EXPECT_EQ(cluster.log(rank).back().error.ToString(), "Ok");
-  }
-  ExpectNothingLeft(&cluster, 2);
-  // Rank 0 has heard of nothing yet: its next call tells it.
-  cluster.Submit(0, Allreduce("next"));
-  cluster.Run();
-  ExpectAborted(cluster, 0, "next", 1);
-  ExpectWorks(&cluster, 2, 1);
-}
-
 TEST(RequestsThatComeTooLateEnd) {
   Cluster cluster(3, Config());
   Withdraw(&cluster, 1);
@@ -122,17 +64,6 @@ TEST(RequestsThatComeTooLateEnd) {
   cluster.Run();
   EXPECT_EQ(cluster.Only(1).members, (std::vector<Rank>{0, 1, 2}));
   ExpectNothingLeft(&cluster, 3);
-}
-
-TEST(ARequestGoesOutBeforeTheWithdrawalThatFollowsIt) {
-  Cluster cluster(2, Config());
-  cluster.Submit(1, Allreduce("x"));
-  Withdraw(&cluster, 1);
-  cluster.Submit(1, Allreduce("y"), 1);
-  cluster.Run();
-  ExpectAborted(cluster, 1, "x", 1);
-  EXPECT_TRUE(cluster.Only(1).error.message().find("broadcast") == std::string::npos);
-  EXPECT_EQ(cluster.at(1).participant().waiting(), size_t{1});
 }
 
 TEST(CallsOfAnAttemptThatIsOverAreNotSent) {
@@ -156,22 +87,6 @@ TEST(CallsOfAnAttemptThatIsOverAreNotSent) {
   }
   Withdraw(&cluster, 0);  // it failed at the same time: no second failure
   ExpectWorks(&cluster, 2, 1);
-}
-
-TEST(TheFirstCauseIsTheOneThatAllGet) {
-  for (unsigned seed = 1; seed <= 30; ++seed) {
-    Cluster cluster(4, Config(), seed);
-    for (Rank rank : {1, 2, 3}) cluster.Submit(rank, Allreduce("x"));
-    cluster.Run();
-    for (Rank rank : {1, 2}) Withdraw(&cluster, rank);
-    cluster.Submit(0, Allreduce("y"));
-    cluster.Run();
-    const std::string first = cluster.Only(1).error.message();
-    EXPECT_TRUE(first.find(Failed(1)) != std::string::npos ||
-                first.find(Failed(2)) != std::string::npos);
-    for (Rank rank : {2, 3}) EXPECT_EQ(cluster.Only(rank).error.message(), first);
-    ExpectWorks(&cluster, 4, 1);
-  }
 }
 
 TEST(ARankThatIsBehindFailsAsOftenAsTheOthers) {
@@ -207,55 +122,6 @@ TEST(ALongReasonIsCut) {
   EXPECT_TRUE(attempts.WhyOver(0, 2) == nullptr);
 }
 
-// Rank 1 sent an id that was evicted, and its step failed before it could send the request in full.
-TEST(WhatIsResentBelongsToTheAttemptOfTheFirstTime) {
-  for (bool joins : {false, true}) {
-    Config config;
-    config.cache_capacity = 1;
-    Cluster cluster(3, config);
-    for (const char* name : {"x", "y"}) {  // the second evicts the first, in the plan after it
-      for (Rank rank : {0, 1, 2}) cluster.Submit(rank, Allreduce(name));
-      if (std::string(name) == "x") cluster.Run();
-    }
-    // Rank 1 has not heard of the eviction when it asks for x again.
-    cluster.Flush(1);
-    cluster.Submit(1, Allreduce("x"));
-    if (joins) cluster.Submit(1, Join());
-    Withdraw(&cluster, 1);
-    cluster.Submit(1, Allreduce("z"), 1);
-    cluster.Run();
-    EXPECT_TRUE(cluster.frames_of_type[static_cast<int>(FrameType::kResend)] >= 1);
-    EXPECT_EQ(cluster.at(1).participant().waiting(), size_t{1});  // z
-    cluster.ClearLogs();
-    for (Rank rank : {0, 2}) cluster.Submit(rank, Allreduce("x"));
-    cluster.Run();
-    for (Rank rank : {0, 2}) ExpectAborted(cluster, rank, "x", 1);
-    for (Rank rank : {0, 2}) cluster.Submit(rank, Allreduce("z"), 1);
-    cluster.Run();
-    EXPECT_EQ(cluster.Only(1).error.ToString(), "Ok");
-    ExpectNothingLeft(&cluster, 3);
-    ExpectWorks(&cluster, 3, 1);
-  }
-}
-
-TEST(JoinsEndAndAreMadeAgain) {
-  Cluster cluster(3, Config());
-  cluster.Submit(1, Join());
-  cluster.Submit(2, Allreduce("x"));
-  cluster.Run();
-  Withdraw(&cluster, 0);
-  cluster.Run();
-  ExpectAborted(cluster, 1, "join", 0);
-  ExpectAborted(cluster, 2, "x", 0);
-  // Rank 1 takes part again until it joins in the attempt that follows.
-  ExpectWorks(&cluster, 3, 1);
-  cluster.ClearLogs();
-  for (Rank rank : {0, 1, 2}) cluster.Submit(rank, Join(), 1);
-  cluster.Run();
-  for (Rank rank : {0, 1, 2}) EXPECT_EQ(cluster.Only(rank).error.ToString(), "Ok");
-  ExpectNothingLeft(&cluster, 3);
-}
-
 TEST(ARankThatHasJoinedTakesNoPartInTheFailureOfOtherSets) {
   for (bool asked : {false, true}) {
     Cluster cluster(3, Config(), OverlappingSets(), 1);
@@ -276,63 +142,6 @@ TEST(ARankThatHasJoinedTakesNoPartInTheFailureOfOtherSets) {
     cluster.Submit(2, Allreduce("x", {4}, 2), 1);
     cluster.Run();
     for (Rank rank : {1, 2}) EXPECT_EQ(cluster.Only(rank).error.ToString(), "Ok");
-    ExpectNothingLeft(&cluster, 3);
-  }
-}
-
-TEST(OtherSetsGoOn) {
-  Cluster cluster(3, Config(), OverlappingSets(), 1);
-  cluster.Submit(0, Allreduce("x", {4}, 1));
-  cluster.Submit(1, Allreduce("x", {4}, 2));
-  cluster.Submit(1, Allreduce("x"));
-  cluster.Run();
-  Withdraw(&cluster, 1, 0, 1);
-  cluster.Run();
-  ExpectAborted(cluster, 0, "x", 1);
-  EXPECT_EQ(cluster.at(1).participant().waiting(), size_t{2});
-  cluster.ClearLogs();
-  cluster.Submit(2, Allreduce("x", {4}, 2));
-  for (Rank rank : {0, 2}) cluster.Submit(rank, Allreduce("x"));
-  for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("y", {4}, 1), 1);
-  cluster.Run();
-  for (Rank rank : {0, 1, 2}) {
-    for (const TakenPlan& plan : cluster.log(rank)) EXPECT_EQ(plan.error.ToString(), "Ok");
-  }
-  ExpectNothingLeft(&cluster, 3);
-}
-
-TEST(EveryKindEndsAndWorksAgain) {
-  const std::vector<Request> requests = {
-      Of(CollectiveKind::kBarrier, {}),
-      Allgather("x", {2, 2}),
-      Of(CollectiveKind::kAlltoall, {3}),
-      Of(CollectiveKind::kScatter, {3}),
-      Of(CollectiveKind::kBroadcast, {2}),
-      Of(CollectiveKind::kGather, {2}),
-      Of(CollectiveKind::kReduce, {2}),
-      Of(CollectiveKind::kReducescatter, {3}),
-      AddSet({0, 2}),
-      Send(0, 2),
-  };
-  for (Request request : requests) {
-    if (request.kind == CollectiveKind::kBarrier) request.shapes.clear();
-    Cluster cluster(3, Config());
-    cluster.Submit(0, request);
-    cluster.Run();
-    Withdraw(&cluster, 1);
-    cluster.Run();
-    ExpectAborted(cluster, 0, request.name, 1);
-    cluster.Submit(2, request);
-    cluster.Run();
-    ExpectAborted(cluster, 2, request.name, 1);
-    cluster.ClearLogs();
-    const bool of_two = request.kind == CollectiveKind::kSendRecv;
-    for (Rank rank : {0, 1, 2}) {
-      if (rank != 1 || !of_two) cluster.Submit(rank, request, 1);
-    }
-    cluster.Run();
-    for (Rank rank : {0, 2}) EXPECT_EQ(cluster.Only(rank).error.ToString(), "Ok");
-    EXPECT_EQ(cluster.sets(0).all().size(), size_t{request.name == "add" ? 2u : 1u});
     ExpectNothingLeft(&cluster, 3);
   }
 }
@@ -359,22 +168,6 @@ TEST(AWithdrawalFromASetThatIsRemovedMeanwhile) {
   for (Rank rank : {0, 1}) cluster.Submit(rank, Allreduce("x", {4}, 4));
   cluster.Run();
   for (Rank rank : {0, 1}) EXPECT_EQ(cluster.Only(rank).error.ToString(), "Ok");
-  ExpectNothingLeft(&cluster, 3);
-}
-
-TEST(ARankThatFailsAndLeaves) {
-  Cluster cluster(3, Config());
-  cluster.Submit(0, Allreduce("x"));
-  Withdraw(&cluster, 2);
-  cluster.Run();
-  ExpectAborted(cluster, 0, "x", 2);
-  cluster.at(0).OnDeparted(2, "", 0);
-  cluster.Submit(1, Allreduce("x"));
-  cluster.Submit(0, Allreduce("x"), 1);
-  cluster.Run();
-  ExpectAborted(cluster, 1, "x", 2);
-  EXPECT_TRUE(cluster.log(0).back().error.code() == StatusCode::kCancelled);
-  EXPECT_CONTAINS(cluster.log(0).back().error.message(), "rank 2 has shut down");
   ExpectNothingLeft(&cluster, 3);
 }
 
