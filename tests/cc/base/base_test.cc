@@ -147,11 +147,6 @@ TEST(TextsThatSeveralLayersWrite) {
   EXPECT_EQ(After(1, kNever), kNever);
 }
 
-TEST(StatusSpeaks) {
-  EXPECT_EQ(OkStatus().ToString(), "Ok");
-  EXPECT_EQ(Unavailable("rank 2 was lost").ToString(), "Unavailable: rank 2 was lost");
-}
-
 TEST(SettingsOfEachKindAreStored) {
   const Result<Config> config = MakeConfig({{"FUSION_THRESHOLD", int64_t{1048576}},
                                             {"STALL_CHECK_TIME_SECONDS", kSecond / 2},

@@ -225,56 +225,6 @@ TEST(LinesThatFollowDroppedOnesComeAfterTheirNumber) {
   EXPECT_CONTAINS(out.text(), "6099" + padding);
 }
 
-TEST(EightThreadsGoOnWhereNobodyReadsAndNoLineIsTorn) {
-  Configure(LogLevel::kInfo);
-  constexpr int kThreads = 8;
-  constexpr int kLines = 2000;
-  const std::string padding(200, '.');
-  PipedStderr out;
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&padding, t] {
-      for (int i = 0; i < kLines; ++i) TFRING_LOG(kWarning) << "t" << t << " " << i << padding;
-    });
-  }
-  for (std::thread& thread : threads) thread.join();  // while nobody reads
-  std::thread reader([&] { out.ReadUntil(SIZE_MAX); });
-  EXPECT_TRUE(FlushLog(20 * kSecond));
-  out.Restore();
-  reader.join();
-  int seen = 0;
-  std::vector<int> last(kThreads, -1);
-  const std::string prefix = "[tfring] warning: ";
-  std::istringstream lines(out.text());
-  for (std::string line; std::getline(lines, line);) {
-    EXPECT_EQ(line.substr(0, prefix.size()), prefix);
-    const std::string body = line.substr(prefix.size());
-    if (body[0] != 't') {
-      seen += std::stoi(body);  // a notice
-      continue;
-    }
-    const int thread = body[1] - '0';
-    const int number = std::stoi(body.substr(3));
-    EXPECT_TRUE(number > last[thread]);
-    EXPECT_EQ(body, "t" + std::to_string(thread) + " " + std::to_string(number) + padding);
-    last[thread] = number;
-    ++seen;
-  }
-  EXPECT_EQ(seen, kThreads * kLines);
-}
-
-TEST(ALineThatIsLongerThanTheLogIsWritten) {
-  Configure(LogLevel::kInfo);
-  PipedStderr out;
-  std::thread reader([&] { out.ReadUntil(SIZE_MAX); });
-  const std::string line(2 * kMaxLogBytes, 'x');
-  TFRING_LOG(kWarning) << line;
-  EXPECT_TRUE(FlushLog(20 * kSecond));
-  out.Restore();
-  reader.join();
-  EXPECT_TRUE(out.text() == "[tfring] warning: " + line + "\n");
-}
-
 TEST(LinesThatAFullDiskDidNotTakeAreCounted) {
   Configure(LogLevel::kInfo);
   const int full = open("/dev/full", O_WRONLY);

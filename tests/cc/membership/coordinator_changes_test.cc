@@ -14,22 +14,6 @@ namespace {
 
 using Workers = std::vector<WorkerId>;
 
-TEST(JoinersComeAtACommitOfAll) {
-  SmallJob job = RunningJob(JobOf(2, 3), 2);
-  job.Pass(2 * kSecond, true);
-  job.Join(3, "a");
-  EXPECT_EQ(job.Said(CommandKind::kChangePending, 1), 1);
-  EXPECT_EQ(job.Said(CommandKind::kChangePending, 2), 0);
-  EXPECT_EQ(job.Said(CommandKind::kEnd, 1) + job.Said(CommandKind::kEnd, 2), 0);
-  EXPECT_TRUE(job.Runs(1));
-  job.Stop(1, true);
-  EXPECT_EQ(job.generation(), Generation{1});
-  job.Stop(2, true);
-  EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == (Workers{1, 2, 3}));
-  EXPECT_EQ(job.Said(CommandKind::kEnd, 1) + job.Said(CommandKind::kEnd, 2), 0);
-}
-
 TEST(Rank0IsToldOfAChangeUntilItHasPassedItOn) {
   SmallJob job = RunningJob(JobOf(2, 3), 2);
   job.Join(3, "a");
@@ -54,69 +38,6 @@ TEST(AMemberThatMissesTheCommitIsStopped) {
   EXPECT_EQ(job.Members().size(), 3u);
 }
 
-TEST(AtMostOneResizeForJoinersInTwoSeconds) {
-  SmallJob job = RunningJob(JobOf(1, 8), 1);
-  std::vector<TimePoint> resizes;
-  Generation seen = 1;
-  for (WorkerId id = 2; id <= 8; ++id) {
-    job.Join(id, "a");
-    job.Pass(700 * kMillisecond, true);
-    if (job.Said(CommandKind::kChangePending, 1) == 0) continue;
-    job.said.clear();
-    for (WorkerId member : job.Members()) job.Stop(member, true);
-    if (job.generation() == seen) continue;
-    seen = job.generation();
-    resizes.push_back(job.now);
-  }
-  ASSERT_TRUE(resizes.size() >= 2);
-  for (size_t i = 1; i < resizes.size(); ++i) {
-    EXPECT_TRUE(resizes[i] - resizes[i - 1] >= 2 * kSecond);
-  }
-}
-
-TEST(NoMoreThanMaxNpTrainAndASpareReplacesALostMember) {
-  SmallJob job = RunningJob(JobOf(2), 3);
-  EXPECT_TRUE(job.Members() == (Workers{1, 2}));
-  job.Pass(10 * kSecond, true);
-  EXPECT_EQ(job.Said(CommandKind::kChangePending, 1), 0);
-  job.End(1, 137);
-  EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == (Workers{2, 3}));
-}
-
-TEST(AWorkerThatWantsToLeaveDoesSoAtACommit) {
-  SmallJob job = RunningJob(JobOf(3), 3);
-  job.workers.at(2).report.leaving = true;
-  job.Say(2);
-  EXPECT_EQ(job.Said(CommandKind::kChangePending, 1), 1);
-  for (WorkerId id : {1, 2, 3}) job.Stop(id, true);
-  EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == (Workers{1, 3}));
-  EXPECT_TRUE(job.workers.at(2).exit == kExitTryAgain);
-  EXPECT_TRUE(job.kills.empty());
-}
-
-TEST(WorkersAreStartedOnFreeSlots) {
-  CoordinatorOptions options = JobOf(3);
-  options.spares = 1;
-  SmallJob job(options);
-  job.SetHosts({{"a", 2}, {"b", 1}});
-  ASSERT_EQ(job.starts.size(), 3u);
-  std::set<Place> places;
-  std::set<WorkerId> workers;
-  for (const auto& start : job.starts) {
-    places.insert(start.place);
-    workers.insert(start.worker);
-  }
-  EXPECT_TRUE(places == (std::set<Place>{{"a", 0}, {"a", 1}, {"b", 0}}));
-  EXPECT_EQ(workers.size(), 3u);
-  EXPECT_EQ(workers.count(kNobody), 0u);
-  job.SetHosts({{"a", 2}, {"b", 1}, {"c", 4}});
-  job.Pass(kSecond);
-  ASSERT_EQ(job.starts.size(), 4u);  // max_np and the spare
-  EXPECT_TRUE(job.starts[3].place == Place("c", 0));
-}
-
 TEST(ASlotIsFreeWhenItsProcessIsKnownToBeOver) {
   CoordinatorOptions options = JobOf(1);
   SmallJob job(options);
@@ -136,48 +57,6 @@ TEST(ASlotIsFreeWhenItsProcessIsKnownToBeOver) {
   EXPECT_EQ(job.starts.size(), 3u);
 }
 
-TEST(WorkersOfAHostThatGoesLeaveAtACommit) {
-  CoordinatorOptions options = JobOf(2);
-  SmallJob job(options);
-  job.SetHosts({{"a", 1}, {"b", 1}});
-  for (const auto& start : std::vector(job.starts)) job.Join(start.worker, start.place.first);
-  EXPECT_TRUE(job.Runs(1));
-  job.Say(1);
-  job.SetHosts({{"a", 1}});
-  EXPECT_EQ(job.Said(CommandKind::kChangePending, 1), 1);
-  job.Stop(1, true);
-  job.Stop(2, true);
-  EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == Workers{1});
-  EXPECT_TRUE(job.workers.at(2).exit == kExitTryAgain);
-}
-
-TEST(UnderHorovodsRuleTheSiblingsOfAFailedWorkerLeave) {
-  CoordinatorOptions options = JobOf(3);
-  options.hosts.first_failure_bars = true;
-  SmallJob job(options);
-  job.Join(1, "a");
-  job.Join(2, "b");
-  job.Join(3, "b");
-  job.End(3, 1);
-  EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == Workers{1});
-  EXPECT_TRUE(job.workers.at(2).exit == kExitTryAgain);
-}
-
-TEST(ASilentWorkerIsAFailureOfItsHost) {
-  CoordinatorOptions options = JobOf(3);
-  options.hosts.first_failure_bars = true;
-  SmallJob job(options);
-  job.Join(1, "a");
-  job.Join(2, "b");
-  job.Join(3, "b");
-  job.workers.at(3).silent = true;
-  job.Pass(6 * kSecond);
-  EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == Workers{1});
-}
-
 TEST(AtTheLimitOfResetsJoinersWaitAndAFailureEndsTheJob) {
   CoordinatorOptions options = JobOf(4, 5);
   options.reset_limit = 2;
@@ -193,31 +72,6 @@ TEST(AtTheLimitOfResetsJoinersWaitAndAFailureEndsTheJob) {
   EXPECT_EQ(job.end->code, 1);
   EXPECT_CONTAINS(job.end->reason, "the limit of 2 resets is used up");
   EXPECT_TRUE(job.workers.at(4).exit == 1 && job.workers.at(5).exit == 1);
-}
-
-TEST(AtTheLimitOfResetsAFailureThatLeavesTooFewEndsTheJobAtOnce) {
-  CoordinatorOptions options = JobOf(1);
-  options.reset_limit = 0;
-  SmallJob job = RunningJob(options, 1);
-  job.End(1, 137);
-  ASSERT_TRUE(job.end.has_value());
-  EXPECT_CONTAINS(job.end->reason, "the limit of 0 resets is used up");
-}
-
-TEST(ResetsAreCountedInTheirWindow) {
-  CoordinatorOptions options = JobOf(6);
-  options.reset_limit = 1;
-  options.reset_window = 10 * kSecond;
-  SmallJob job = RunningJob(options, 6);
-  for (WorkerId id = 1; id < 4; ++id) {
-    job.End(id, 137);
-    EXPECT_TRUE(job.Runs(id + 1));
-    job.Pass(11 * kSecond, true);
-  }
-  job.End(4, 137);
-  EXPECT_TRUE(!job.end);
-  job.End(5, 137);
-  EXPECT_TRUE(job.end.has_value());
 }
 
 TEST(TheSameErrorAtTheSameCommitEndsTheJobAtLast) {
@@ -255,31 +109,6 @@ TEST(AProgramThatDoesNotCallInitEndsTheJobAtLast) {
   EXPECT_CONTAINS(job.end->reason,
                   "worker 3 (host a, slot 0) ended with exit code 0, and so did 2");
   EXPECT_CONTAINS(job.end->reason, "none has called init");
-}
-
-TEST(WorkersThatALauncherDoesNotStartAsItEndsAreNoFailures) {
-  CoordinatorOptions options = JobOf(1);
-  options.hosts.failures = 1;
-  SmallJob job(options);
-  job.SetHosts({{"a", 1}});
-  for (WorkerId id : {1, 2, 3, 4}) {
-    job.workers[id].report.worker = id;
-    job.End(id, -1);
-    job.Pass(200 * kMillisecond);
-  }
-  EXPECT_TRUE(!job.end);
-  EXPECT_EQ(job.starts.size(), 5u);
-}
-
-TEST(AWorkerMayEndBeforeItHasCalledInitWhereOthersHaveCalledIt) {
-  SmallJob job(JobOf(4));
-  job.SetHosts({{"a", 4}});
-  job.Join(1, "a");
-  for (WorkerId id : {2, 3, 4, 5, 6}) {
-    job.workers[id].report.worker = id;
-    job.End(id, 0);
-  }
-  EXPECT_TRUE(!job.end);
 }
 
 TEST(ErrorsAreTheSameIfTheyDifferInNumbersOnly) {
@@ -338,16 +167,6 @@ TEST(ItIsSaidIfAllAreLostBeforeTheyHaveToldOfTheirCommits) {
                 "later commits are lost"));
 }
 
-TEST(AnErrorOfNewWorkersOfAHostDoesNotEndAJobThatTrains) {
-  SmallJob job = RunningJob(JobOf(2), 2);
-  for (WorkerId id : {3, 4, 5, 6}) {
-    job.Join(id, "b");
-    job.End(id, 1, "ModuleNotFoundError: No module named 'data'");
-  }
-  EXPECT_TRUE(!job.end);
-  EXPECT_TRUE(job.Runs(1));
-}
-
 TEST(BelowItsLeastAJobWaitsAndThenEnds) {
   CoordinatorOptions options = JobOf(3);
   options.min_np = 2;
@@ -392,15 +211,6 @@ TEST(ThatAJobWaitsIsSaidWhenNobodyIsOnItsWay) {
   job.Pass(2 * kSecond);
   EXPECT_TRUE(job.Noted(one));
   EXPECT_EQ(std::count(job.notes.begin(), job.notes.end(), one), 1);
-}
-
-TEST(WhoReportsAfterTheEndIsToldToLeave) {
-  SmallJob job = RunningJob(JobOf(1), 2);
-  job.Stop(1, false, true);
-  ASSERT_TRUE(job.end.has_value());
-  job.workers.at(2).exit.reset();
-  job.Say(2);
-  EXPECT_TRUE(job.workers.at(2).exit == 0);
 }
 
 }  // namespace

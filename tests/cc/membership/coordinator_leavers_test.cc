@@ -60,37 +60,6 @@ TEST(TheFirstRankIsToldOfAChangeWhenItTrains) {
   EXPECT_EQ(job.Said(CommandKind::kChangePending, 1), 1);
 }
 
-TEST(ItStaysIfTheOtherFailsBeforeItHasTheState) {
-  SmallJob job = ReplacedJob(JobOf(2));
-  job.Join(3, "b");
-  EXPECT_TRUE(job.Runs(2));
-  job.workers.at(3).report.position = {};
-  job.Stop(3);
-  EXPECT_TRUE(job.Runs(3));
-  EXPECT_TRUE(job.Members() == (Workers{1, 3}));
-  job.End(3, 137);
-  EXPECT_EQ(job.generation(), Generation{3});
-  job.Join(4, "b");
-  EXPECT_TRUE(job.Runs(4));
-  EXPECT_TRUE(job.Members() == (Workers{1, 4}));
-  EXPECT_TRUE(job.coordinator.record().position == (Position{10, 10}));
-}
-
-TEST(ItDoesNotCountAsOneOfMinNp) {
-  CoordinatorOptions options = JobOf(2);
-  options.min_np = 2;
-  SmallJob job = ReplacedJob(options);
-  job.Join(3, "b");
-  EXPECT_EQ(job.generation(), Generation{1});
-  job.Join(4, "b");
-  EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == (Workers{1, 3}));  // no more than max_np
-  job.Stop(1, true);
-  job.Stop(3, true);
-  EXPECT_TRUE(job.Runs(3));
-  EXPECT_TRUE(job.Members() == (Workers{3, 4}));
-}
-
 // Workers 1 on host a and 2 on host b. A failure ends their generation, and 2 is a commit ahead.
 // Host b is gone meanwhile.
 SmallJob JobWhoseLeaverIsAhead(CoordinatorOptions options) {
@@ -126,18 +95,6 @@ TEST(ItGivesItsStateToThoseThatStayThoughTheyAreFewerThanMinNp) {
   EXPECT_TRUE(job.coordinator.record().position == (Position{21, 21}));
 }
 
-TEST(AJobOfOneHasTwoMembersWhileTheStateIsTaken) {
-  SmallJob job = ReplacedJob(JobOf(1));
-  job.Join(2, "b");
-  EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == (Workers{1, 2}));
-  job.Stop(1, true);
-  job.Stop(2, true);
-  EXPECT_TRUE(job.Runs(3));
-  EXPECT_TRUE(job.Members() == Workers{2});
-  EXPECT_TRUE(job.coordinator.record().position == (Position{10, 10}));
-}
-
 TEST(IfNobodyComesTheJobEndsAsBelowItsLeast) {
   CoordinatorOptions options = JobOf(2);
   options.min_wait = 100 * kSecond;
@@ -148,49 +105,6 @@ TEST(IfNobodyComesTheJobEndsAsBelowItsLeast) {
   ASSERT_TRUE(job.end.has_value());
   EXPECT_CONTAINS(job.end->reason, "fewer than 1 workers for 100 s");
   EXPECT_TRUE(job.workers.at(1).exit == 1);
-}
-
-TEST(ItStaysForGoodIfItsHostComesBack) {
-  SmallJob job = ReplacedJob(JobOf(1));
-  job.SetHosts({{"a", 1}});
-  EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == Workers{1});
-  job.said.clear();
-  job.Pass(10 * kSecond, true);
-  EXPECT_EQ(job.Said(CommandKind::kChangePending, 1), 0);
-}
-
-TEST(WhoWantsToLeaveGivesItsStateToAWorkerThatIsThere) {
-  SmallJob job = RunningJob(JobOf(1), 2);
-  job.workers.at(1).report.leaving = true;
-  job.Stop(1, true);
-  EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == (Workers{1, 2}));
-  job.Stop(1, true);
-  job.Stop(2, true);
-  EXPECT_TRUE(job.workers.at(1).exit == kExitTryAgain);
-  EXPECT_TRUE(job.Members() == Workers{2});
-  EXPECT_TRUE(job.coordinator.record().position == (Position{10, 10}));
-}
-
-TEST(WhoWantsToLeaveDoesNotWaitForAWorkerThatIsNotThere) {
-  SmallJob job(JobOf(1));
-  job.SetHosts({{"a", 1}});
-  job.Join(1, "a");
-  job.Pass(kSecond, true);
-  job.workers.at(1).report.leaving = true;
-  job.Stop(1, true);
-  EXPECT_TRUE(job.workers.at(1).exit == kExitTryAgain);
-}
-
-TEST(NobodyIsKeptWhereNoHostIsLeft) {
-  SmallJob job(JobOf(1));
-  job.SetHosts({{"a", 1}});
-  job.Join(1, "a");
-  job.Pass(kSecond, true);
-  job.SetHosts({});
-  job.Stop(1, true);
-  EXPECT_TRUE(job.workers.at(1).exit == kExitTryAgain);
 }
 
 TEST(WhereAllHostsAreBarredTheJobEnds) {

@@ -62,23 +62,5 @@ TEST(AMemberOfWhichNothingIsHeardIsLost) {
   EXPECT_EQ(job.workers.at(2).excluded, 1);
 }
 
-TEST(AWorkerThatWasTakenForDeadStaysOut) {
-  SmallJob before = RunningJob(JobOf(3), 3);
-  const SmallJob::Worker zombie = before.workers.at(2);
-  before.End(2, 137);
-  before.Pass(kSecond);
-  EXPECT_TRUE(before.Runs(2));
-  SmallJob job = StartedAgain(before);
-  job.workers.at(2) = zombie;
-  job.workers.at(2).report.host = "h2";
-  job.workers.at(2).report.slot = 0;
-  job.SetHosts(Hosts());
-  job.Pass(kWait + kSecond);
-  EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == (Workers{1, 3}));
-  EXPECT_TRUE(job.workers.at(2).excluded > 0);
-  EXPECT_TRUE(job.kills == Workers{2});
-}
-
 }  // namespace
 }  // namespace tfring::membership::coordinator_rebuild_test

@@ -80,106 +80,6 @@ TEST(WhoIsCutOffAndLostByAMemberIsTakenForDeadAtOnceAndMayPublishNoMore) {
   }
 }
 
-TEST(WhoIsCutOffAndIsHeardAgainStays) {
-  SmallJob job = RunningJob(JobOf(3), 3, true);
-  job.CutOff(2);
-  job.Pass(200 * kMillisecond);
-  job.workers.at(2).silent = job.workers.at(2).deaf = false;
-  job.Say(2);
-  job.Stop(1, false, false, 2);
-  job.Pass(kSecond);
-  EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == (Workers{1, 2, 3}));
-}
-
-TEST(WhoIsSilentOnAHostThatIsGoneIsTakenForDead) {
-  SmallJob job = RunningJob(JobOf(2), 2, true);
-  job.workers.at(2).silent = true;
-  job.Pass(6 * kSecond);
-  EXPECT_TRUE(job.kills.empty());
-  job.SetHosts({{"b", 2}});
-  job.Pass(200 * kMillisecond);
-  EXPECT_TRUE(job.kills == Workers{2});
-}
-
-TEST(WhoIsSilentIsInTheNextGenerationIfItStopsInTime) {
-  for (const Duration silence : {9 * kSecond, 11 * kSecond}) {
-    SmallJob job = RunningJob(JobOf(3), 3, true);
-    job.workers.at(3).silent = job.workers.at(3).deaf = true;
-    job.Pass(20 * kSecond);
-    job.End(1, 137);
-    job.Pass(silence);
-    job.workers.at(3).silent = job.workers.at(3).deaf = false;
-    job.Pass(kSecond);
-    EXPECT_TRUE(job.Runs(2));
-    EXPECT_TRUE(job.Members() == (silence < 10 * kSecond ? Workers{2, 3} : Workers{2}));
-  }
-}
-
-TEST(NobodyStopsForAJoinerThatIsSilent) {
-  CoordinatorOptions options = JobOf(2, 3);
-  options.join_interval = 8 * kSecond;
-  SmallJob job = RunningJob(options, 2, true);
-  job.SetHosts({{"a", 3}});
-  job.Pass(kSecond, true);
-  job.Join(3, "a");
-  job.workers.at(3).silent = true;
-  job.Pass(10 * kSecond);
-  EXPECT_EQ(job.Said(CommandKind::kChangePending, 1), 0);
-  job.workers.at(3).silent = false;
-  job.Pass(kSecond);
-  EXPECT_TRUE(job.Said(CommandKind::kChangePending, 1) > 0);
-}
-
-TEST(WhoHasStoppedAndIsSilentIsWaitedForAndThenTakenForDead) {
-  SmallJob job = RunningJob(JobOf(3), 3, true);
-  job.workers.at(2).deaf = true;
-  job.End(1, 137);
-  job.workers.at(3).silent = true;
-  job.Pass(6 * kSecond);
-  job.workers.at(2).deaf = false;
-  job.Stop(2);
-  EXPECT_EQ(job.generation(), Generation{1});
-  job.Pass(5 * kSecond);
-  EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == Workers{2});
-}
-
-TEST(IfNobodyIsHeardBetweenGenerationsTheyAreWaitedForAsLongAsTheyWait) {
-  for (const Duration silence : {9 * kSecond, 11 * kSecond}) {
-    SmallJob job = RunningJob(JobOf(3), 3, true);
-    for (WorkerId id : {2, 3}) job.workers.at(id).silent = job.workers.at(id).deaf = true;
-    job.End(1, 137);
-    job.Pass(silence);
-    for (WorkerId id : {2, 3}) job.Stop(id);
-    EXPECT_EQ(job.generation() == 2, silence < 10 * kSecond);
-    EXPECT_EQ(job.kills.empty(), silence < 10 * kSecond);
-  }
-}
-
-TEST(TimeInWhichTheCoordinatorItselfWasStoppedIsNobodysSilence) {
-  SmallJob job = RunningJob(JobOf(2), 2);
-  job.Pass(10 * kSecond);
-  for (auto& [id, worker] : job.workers) worker.silent = true;
-  job.now += 3600 * kSecond;
-  job.Pass(4 * kSecond);
-  for (auto& [id, worker] : job.workers) worker.silent = false;
-  job.Pass(kSecond);
-  EXPECT_TRUE(job.Runs(1));
-  EXPECT_TRUE(job.kills.empty());
-}
-
-TEST(WhatCameWhileTheCoordinatorWasStoppedIsReadBeforeSilenceIsJudged) {
-  SmallJob job = RunningJob(JobOf(2), 2);
-  job.workers.at(2).silent = true;
-  job.Pass(5 * kSecond);
-  job.now += 3600 * kSecond;
-  job.workers.at(2).silent = false;
-  job.Pass(kSecond);
-  EXPECT_TRUE(job.Runs(1));
-  EXPECT_TRUE(job.kills.empty());
-}
-
 TEST(TimeInWhichTheCoordinatorWasStoppedIsNobodysDelay) {
   constexpr Duration kHour = 3600 * kSecond;
   SmallJob job(JobOf(3));
@@ -223,18 +123,6 @@ TEST(TimeInWhichTheCoordinatorWasStoppedIsNoLackOfWorkers) {
   EXPECT_TRUE(job.Runs(2));
 }
 
-TEST(TimeInWhichTheCoordinatorWasStoppedIsNotPartOfTheFirstWait) {
-  CoordinatorOptions options = JobOf(2);
-  SmallJob job(options);
-  job.Join(1, "a");
-  job.Pass(kSecond);
-  job.now += options.start_wait + kSecond;
-  job.Pass(kSecond);
-  EXPECT_EQ(job.generation(), Generation{0});  // with one worker only
-  job.Join(2, "a");
-  EXPECT_EQ(job.coordinator.record().members.size(), size_t{2});
-}
-
 TEST(TimeInWhichTheCoordinatorWasStoppedFreesNoSlot) {
   SmallJob job = RunningJob(JobOf(2), 2, true);
   job.workers.at(2).silent = job.workers.at(2).deaf = true;
@@ -261,29 +149,6 @@ TEST(WhoDoesNotStopIsExcluded) {
   job.Pass(200 * kMillisecond);
   EXPECT_EQ(job.workers.at(3).excluded, 1);
   EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == Workers{2});
-}
-
-TEST(WhoDoesNotConnectIsExcluded) {
-  SmallJob job(JobOf(2));
-  job.Join(1, "a");
-  job.workers[2].deaf = true;
-  job.Join(2, "a");
-  EXPECT_EQ(job.generation(), Generation{1});
-  job.Pass(31 * kSecond);
-  EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == Workers{1});
-  EXPECT_TRUE(job.kills == Workers{2});
-}
-
-TEST(ASpareThatWasTakenForDeadDoesNotComeBack) {
-  SmallJob job = RunningJob(JobOf(2), 3);
-  job.workers.at(3).silent = true;
-  job.Pass(6 * kSecond, true);
-  EXPECT_EQ(job.workers.at(3).excluded, 1);
-  job.Say(3);
-  EXPECT_EQ(job.workers.at(3).excluded, 2);
-  job.End(1, 137);
   EXPECT_TRUE(job.Members() == Workers{2});
 }
 

@@ -24,34 +24,6 @@ TEST(TheFirstGenerationWaitsForAllThatWereAskedFor) {
   EXPECT_TRUE(job.Members() == (Workers{1, 2, 3}));
 }
 
-TEST(AfterItsTimeTheFirstGenerationHasWhoIsThere) {
-  SmallJob job(JobOf(3));
-  job.Join(1, "a");
-  job.Join(2, "a");
-  job.Pass(61 * kSecond);
-  EXPECT_TRUE(job.Runs(1));
-  EXPECT_TRUE(job.Members() == (Workers{1, 2}));
-}
-
-TEST(ASpareTakesNobodysPlaceInTheFirstGeneration) {
-  for (const bool all_come : {true, false}) {
-    CoordinatorOptions options = JobOf(2);
-    options.spares = 1;
-    SmallJob job(options);
-    job.SetHosts({{"a", 3}});
-    job.Join(3, "a");
-    job.Join(1, "a");
-    EXPECT_EQ(job.generation(), Generation{0});
-    if (all_come) {
-      job.Join(2, "a");
-    } else {
-      job.Pass(61 * kSecond);
-    }
-    EXPECT_TRUE(job.Runs(1));
-    EXPECT_TRUE(job.Members() == (all_come ? Workers{1, 2} : Workers{1, 3}));
-  }
-}
-
 TEST(RanksOfAHostAreSideBySideAndSurvivorsKeepTheirOrder) {
   SmallJob job(JobOf(4, 6));
   job.Join(1, "a");
@@ -79,50 +51,6 @@ TEST(TheRootIsTheFirstOfThoseThatAreAhead) {
   EXPECT_EQ(job.generation(), Generation{2});
   EXPECT_EQ(job.coordinator.record().root, 1);
   EXPECT_TRUE(job.coordinator.record().position == (Position{20, 20}));
-}
-
-TEST(NumbersAscendAndNoncesDiffer) {
-  SmallJob job = RunningJob(JobOf(2), 6);
-  std::set<uint64_t> nonces = {job.coordinator.record().nonce};
-  for (WorkerId id = 1; id < 5; ++id) {
-    job.workers.at(id + 2).deaf = true;  // the next generation does not form
-    job.End(id, 137);
-    EXPECT_EQ(job.generation(), Generation{2 * id});
-    nonces.insert(job.coordinator.record().nonce);
-    job.workers.at(id + 2).deaf = false;
-    job.Stop(id + 1);
-    EXPECT_TRUE(job.Runs(2 * id + 1));
-    EXPECT_TRUE(nonces.insert(job.coordinator.record().nonce).second);
-  }
-}
-
-TEST(WhatWasLostIsSaidAgain) {
-  SmallJob job(JobOf(2));
-  job.workers[1].deaf = true;
-  job.Join(1, "a");
-  job.Join(2, "a");
-  job.Pass(kSecond);
-  EXPECT_TRUE(job.Said(CommandKind::kPropose, 1) > 2);
-  EXPECT_EQ(job.Said(CommandKind::kPropose, 2), 1);
-  job.workers.at(1).deaf = false;
-  job.workers.at(2).deaf = true;
-  job.Pass(kSecond);
-  EXPECT_TRUE(job.Runs(1));
-  EXPECT_TRUE(job.Said(CommandKind::kGo, 2) > 2);
-  EXPECT_EQ(job.Said(CommandKind::kGo, 1), 1);
-  job.workers.at(2).deaf = false;
-  job.Pass(kSecond);
-  job.workers.at(2).deaf = true;
-  job.End(1, 137);
-  job.Pass(kSecond);
-  EXPECT_TRUE(job.Said(CommandKind::kEnd, 2) > 2);
-}
-
-TEST(AnOldReportIsIgnored) {
-  SmallJob job = RunningJob(JobOf(2), 2);
-  job.workers.at(2).report.sequence -= 2;
-  job.Stop(2);
-  EXPECT_TRUE(job.Runs(1));
 }
 
 TEST(AnAnswerSaysWhichGenerationTrainsAndReturnsTheTimeOfTheReport) {
@@ -156,16 +84,6 @@ TEST(OfTwoThatCannotReachEachOtherTheYoungerGoes) {
   EXPECT_TRUE(job.starts.empty());
   job.Pass(2 * kSecond, true);
   EXPECT_EQ(job.starts.size(), size_t{1});
-}
-
-TEST(AStepBetweenTwoAccusationsShowsThatBothAreReached) {
-  SmallJob job = RunningJob(JobOf(3), 3);
-  job.Stop(1, false, false, 2);
-  EXPECT_TRUE(job.Runs(2));
-  job.Pass(kSecond, true);
-  job.Stop(1, false, false, 2);
-  EXPECT_TRUE(job.Runs(3));
-  EXPECT_EQ(job.Members().size(), 3u);
 }
 
 TEST(WaitingBetweenTwoGenerationsForgivesNoAccusation) {
@@ -209,29 +127,6 @@ TEST(WhatIsSaidWhileTheJobWaitsIsOfTheGenerationThatHasEnded) {
     if (suspect == 1) job.Stop(1, false, false, 2);
     EXPECT_EQ(job.workers.at(2).excluded, suspect == 1 ? 1 : 0);
   }
-}
-
-TEST(TheTrainingIsOverWhenAllMembersSaySo) {
-  SmallJob job = RunningJob(JobOf(2), 2);
-  job.Stop(1, false, true);
-  EXPECT_TRUE(!job.end);
-  job.Stop(2, false, true);
-  ASSERT_TRUE(job.end.has_value());
-  EXPECT_EQ(job.end->code, 0);
-  EXPECT_TRUE(job.workers.at(1).exit == 0 && job.workers.at(2).exit == 0);
-  EXPECT_EQ(job.coordinator.next_deadline(), kNever);
-}
-
-TEST(IfAMemberIsLostBeforeItsEndTheOthersTakeItFurther) {
-  SmallJob job = RunningJob(JobOf(3), 3);
-  job.workers.at(2).report.position = {99, 99};
-  job.Stop(2, false, true);
-  job.End(1, 137);
-  EXPECT_TRUE(!job.end);
-  EXPECT_TRUE(job.Runs(2));
-  EXPECT_TRUE(job.Members() == (Workers{2, 3}));
-  EXPECT_EQ(job.coordinator.record().root, 0);
-  EXPECT_TRUE(job.coordinator.record().position == (Position{99, 99}));
 }
 
 TEST(AWorkerOfAnotherJobIsExcluded) {

@@ -22,13 +22,6 @@ TEST(SlotsAreTakenInTheOrderOfHosts) {
   EXPECT_TRUE(!hosts.Free(kStart, {{"a", 0}, {"a", 1}, {"b", 0}}));
 }
 
-TEST(AHostHasItsSlotsWhileItIsThere) {
-  Hosts hosts = TwoHosts({});
-  EXPECT_TRUE(hosts.Has({"a", 1}) && !hosts.Has({"a", 2}) && !hosts.Has({"c", 0}));
-  hosts.Set({{"a", 1}});
-  EXPECT_TRUE(hosts.Has({"a", 0}) && !hosts.Has({"a", 1}) && !hosts.Has({"b", 0}));
-}
-
 TEST(AHostCoolsTwiceAsLongEachTime) {
   HostPolicy policy;
   policy.cool_most = 25 * kSecond;
@@ -57,47 +50,6 @@ TEST(TheLossOfAWholeHostIsOneFailureHoweverManyWorkersItHad) {
   }
   EXPECT_TRUE(!hosts.Usable(kStart + 11 * kSecond, "a"));
   EXPECT_TRUE(hosts.Usable(kStart + 12 * kSecond, "a"));
-}
-
-TEST(AHostCanBeMadeToCoolWithoutMoreFailures) {
-  Hosts hosts = TwoHosts({});
-  hosts.Cool(kStart, "a");
-  EXPECT_TRUE(!hosts.Usable(kStart + 9 * kSecond, "a"));
-  EXPECT_TRUE(hosts.Usable(kStart + 10 * kSecond, "a"));
-  HostPolicy horovods;
-  horovods.first_failure_bars = true;
-  Hosts barred = TwoHosts(horovods);
-  barred.Cool(kStart, "a");
-  EXPECT_TRUE(barred.Barred("a"));
-}
-
-TEST(OldFailuresAreForgotten) {
-  Hosts hosts = TwoHosts({});
-  for (int i = 0; i < 10; ++i) {
-    const TimePoint now = kStart + i * 301 * kSecond;  // two in each window of 600 s
-    hosts.OnFailure(now, "a");
-    EXPECT_TRUE(hosts.Usable(now, "a"));
-  }
-}
-
-TEST(AHostThatComesBackIsAsHotAsItWas) {
-  Hosts hosts = TwoHosts({});
-  hosts.Cool(kStart, "b");
-  hosts.Set({{"a", 2}});
-  hosts.Set({{"b", 1}});
-  EXPECT_TRUE(!hosts.Free(kStart + kSecond, {}));
-  EXPECT_TRUE(hosts.Free(kStart + 10 * kSecond, {}) == Place("b", 0));
-}
-
-TEST(UnderHorovodsRuleTheFirstFailureBarsAHost) {
-  HostPolicy policy;
-  policy.first_failure_bars = true;
-  Hosts hosts = TwoHosts(policy);
-  EXPECT_TRUE(!hosts.Barred("a"));
-  hosts.OnFailure(kStart, "a");
-  EXPECT_TRUE(hosts.Barred("a") && !hosts.Barred("b"));
-  EXPECT_TRUE(!hosts.Usable(kStart + 1000000 * kSecond, "a"));
-  EXPECT_TRUE(hosts.Free(kStart, {}) == Place("b", 0));
 }
 
 }  // namespace

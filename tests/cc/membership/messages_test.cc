@@ -60,26 +60,6 @@ TEST(AReportComesBack) {
   ExpectOnlyTheWhole(bytes, DecodeReport);
 }
 
-TEST(AReportBringsItsRecord) {
-  Report report = FullReport();
-  report.record = Proposal().record;
-  const std::string bytes = EncodeReport(report);
-  ExpectOnlyTheWhole(bytes, DecodeReport);
-  const Result<Report> back = DecodeReport(bytes);
-  ASSERT_TRUE(back.ok());
-  EXPECT_EQ(back->record.generation, Generation{5});
-  EXPECT_EQ(back->record.members.at(1).worker, 9u);
-}
-
-TEST(ASignOfLifeIsShort) {
-  Report report = FullReport();
-  report.slot = -1;
-  EXPECT_TRUE(EncodeReport(report).size() < 32);
-  const Result<Report> decoded = DecodeReport(EncodeReport(report));
-  ASSERT_TRUE(decoded.ok());
-  EXPECT_EQ(decoded->slot, -1);
-}
-
 TEST(CommandsComeBack) {
   for (int kind = 0; kind < kNumCommandKinds; ++kind) {
     Command command = Proposal();
@@ -110,11 +90,6 @@ TEST(ALongTextIsCut) {
   const Result<Command> decoded = DecodeCommand(EncodeCommand(command));
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(decoded->reason.size(), kMaxText);
-}
-
-TEST(RanksAreFound) {
-  EXPECT_EQ(RankOf(Proposal().record, 9), 1);
-  EXPECT_EQ(RankOf(Proposal().record, 8), kNoRank);
 }
 
 }  // namespace

@@ -9,13 +9,6 @@ namespace {
 
 using Workers = std::vector<WorkerId>;
 
-TEST(OneGenerationIsNotEnough) {
-  Suspects suspects;
-  suspects.Accuse(1, 2);
-  suspects.Accuse(2, 1);
-  EXPECT_TRUE(suspects.EndOfGeneration({1, 2, 3}).empty());
-}
-
 TEST(OfTwoTheYoungerGoes) {
   Suspects suspects;
   suspects.Accuse(1, 2);
@@ -35,33 +28,6 @@ TEST(WhoIsInMostPairsGoesAlone) {
   }
 }
 
-TEST(AStepShowsThatMembersReachEachOther) {
-  Suspects suspects;
-  suspects.Accuse(1, 2);
-  (void)suspects.EndOfGeneration({1, 2});
-  suspects.Clear();
-  suspects.Accuse(1, 2);
-  EXPECT_TRUE(suspects.EndOfGeneration({1, 2}).empty());
-}
-
-TEST(OnlyGenerationsInARowCount) {
-  Suspects suspects;
-  suspects.Accuse(1, 2);
-  (void)suspects.EndOfGeneration({1, 2, 3});
-  suspects.Accuse(1, 3);
-  EXPECT_TRUE(suspects.EndOfGeneration({1, 2, 3}).empty());
-  suspects.Accuse(1, 2);
-  EXPECT_TRUE(suspects.EndOfGeneration({1, 2, 3}).empty());
-}
-
-TEST(WhoIsLostIsNotJudged) {
-  Suspects suspects;
-  suspects.Accuse(1, 2);
-  (void)suspects.EndOfGeneration({1, 2, 3});
-  suspects.Accuse(1, 2);
-  EXPECT_TRUE(suspects.EndOfGeneration({1, 3}).empty());
-}
-
 TEST(WhatIsSaidOfOneThatHasStoppedByItsOwnWishDoesNotCount) {
   Suspects suspects;
   suspects.Accuse(2, 1);
@@ -77,15 +43,6 @@ TEST(WhatIsSaidOfOneThatHasStoppedByItsOwnWishDoesNotCount) {
   suspects.Accuse(1, 2);
   suspects.Accuse(3, 3);
   EXPECT_TRUE(suspects.EndOfGeneration({1, 2, 3}) == Workers{2});
-}
-
-TEST(NobodyAccusesNobodyOrItself) {
-  Suspects suspects;
-  for (int i = 0; i < 2; ++i) {
-    suspects.Accuse(1, kNobody);
-    suspects.Accuse(2, 2);
-    EXPECT_TRUE(suspects.EndOfGeneration({1, 2}).empty());
-  }
 }
 
 }  // namespace

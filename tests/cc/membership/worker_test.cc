@@ -82,30 +82,6 @@ struct Fixture {
   Worker worker;
 };
 
-TEST(AWorkerIsSilentUntilItIsReady) {
-  Fixture f;
-  EXPECT_TRUE(f.Program({}).reports.empty());
-  EXPECT_EQ(f.worker.next_deadline(), kNever);
-  const WorkerEffects effects = f.Ready();
-  ASSERT_EQ(effects.reports.size(), 1u);
-  EXPECT_TRUE(effects.reports[0].state == WorkerState::kWaiting);
-  EXPECT_EQ(effects.reports[0].host, std::string("h"));
-}
-
-TEST(AWorkerIntroducesItselfUntilItIsAnswered) {
-  Fixture f;
-  f.Ready();
-  f.now += kSecond;
-  WorkerEffects effects = f.Program({});
-  ASSERT_EQ(effects.reports.size(), 1u);
-  EXPECT_EQ(effects.reports[0].slot, 0);
-  f.Answer(effects.reports[0], 0);
-  f.now += kSecond;
-  effects = f.Program({});
-  ASSERT_EQ(effects.reports.size(), 1u);
-  EXPECT_EQ(effects.reports[0].slot, -1);
-}
-
 TEST(AWorkerIntroducesItselfToANewCoordinator) {
   Fixture fixture;
   fixture.Ready();
@@ -123,16 +99,6 @@ TEST(AWorkerIntroducesItselfToANewCoordinator) {
   fixture.Tell(answer);
   fixture.now += kSecond;
   EXPECT_EQ(fixture.Program({}).reports.at(0).record.generation, Generation{0});
-}
-
-TEST(ANewWorkerReportsTheCommitOfACopy) {
-  Fixture f;
-  WorkerEvents copy;
-  copy.committed = Position{7, 70};
-  f.Program(std::move(copy));
-  const WorkerEffects effects = f.Ready();
-  ASSERT_EQ(effects.reports.size(), 1u);
-  EXPECT_EQ(effects.reports[0].position.commit, 7);
 }
 
 TEST(AGenerationIsRunAndLeft) {
@@ -153,36 +119,6 @@ TEST(AGenerationIsRunAndLeft) {
   EXPECT_TRUE(effects.reports[0].state == WorkerState::kBroken);
   EXPECT_TRUE(effects.reports[0].position == (Position{2, 2}));
   EXPECT_EQ(effects.reports[0].suspect, WorkerId{8});
-}
-
-TEST(WhomItCouldNotReachIsSaidAlsoAfterTheCoordinatorsEnd) {
-  Fixture f;
-  f.Ready();
-  f.Tell(Proposal(4));
-  f.Tell(CommandKind::kEnd, 4);
-  WorkerEvents failure;
-  failure.failed = WorkerEvents::Failure{4, 8};
-  f.Program(std::move(failure));
-  const WorkerEffects effects = f.Stop(4, {2, 2});
-  ASSERT_EQ(effects.reports.size(), 1u);
-  EXPECT_EQ(effects.reports[0].suspect, WorkerId{8});
-}
-
-TEST(WhatIsOldIsIgnored) {
-  Fixture f;
-  f.Ready();
-  f.Run(4);
-  EXPECT_TRUE(!f.Tell(Proposal(4)).abandon && !f.Tell(Proposal(3)).abandon);
-  EXPECT_TRUE(!f.Tell(CommandKind::kEnd, 3).abandon);
-  EXPECT_TRUE(!f.Tell(CommandKind::kChangePending, 3).announce_change);
-  EXPECT_TRUE(f.worker.Runs(4));
-  EXPECT_TRUE(f.Tell(CommandKind::kChangePending, 4).announce_change);
-  EXPECT_TRUE(!f.Tell(CommandKind::kChangePending, 4).announce_change);
-  // A proposal that comes although the order to stop was lost.
-  EXPECT_TRUE(f.Tell(Proposal(5)).abandon == Generation{4});
-  EXPECT_TRUE(!f.Tell(Proposal(5)).connect);
-  f.Stop(4, {3, 3});
-  EXPECT_TRUE(f.Tell(Proposal(5)).connect.has_value());
 }
 
 TEST(WhatBelongsToTheLastGenerationDoesNothingInTheNext) {
@@ -221,20 +157,6 @@ TEST(WhatBelongsToTheLastGenerationDoesNothingInTheNext) {
   EXPECT_TRUE(!f.Program(std::move(failure)).abandon);
   EXPECT_TRUE(f.worker.Runs(5));
   EXPECT_TRUE(f.Tell(CommandKind::kChangePending, 5).announce_change);
-}
-
-TEST(AWorkerThatWantsToLeaveSaysSoAtOnce) {
-  Fixture f;
-  f.Ready();
-  f.Run(4);
-  EXPECT_TRUE(f.Program({}).reports.empty());
-  WorkerEvents leave;
-  leave.leave = true;
-  const WorkerEffects effects = f.Program(leave);
-  ASSERT_EQ(effects.reports.size(), 1u);
-  EXPECT_TRUE(effects.reports[0].leaving);
-  EXPECT_TRUE(f.Program(leave).reports.empty());
-  EXPECT_TRUE(f.worker.Runs(4));
 }
 
 TEST(OnlyWhoIsAnsweredInTimeMayPublish) {

@@ -48,25 +48,6 @@ struct Case {
   Dims announced;
 };
 
-TEST(AllgatherAndGatherJoinRows) {
-  Case all(CollectiveKind::kAllgather, {{2, 3}, {0}}, {1, 2, 3, 5, 0, 0});
-  auto built = all.Build();
-  ASSERT_TRUE(built.ok());
-  EXPECT_TRUE((all.output_shapes == std::vector<Shape>{{6, 3}, {5}}));
-  EXPECT_TRUE((built->block_bytes == std::vector<Dims>{{12, 24, 36}, {20, 0, 0}}));
-  EXPECT_EQ(built->buffers[0].output_bytes, int64_t{72});
-  for (Rank root : {0, 1}) {
-    Case one(CollectiveKind::kGather, {{2, 3}}, {1, 2, 3});
-    one.run.plan.root = root;
-    built = one.Build();
-    ASSERT_TRUE(built.ok());
-    EXPECT_EQ(built->root, root);
-    EXPECT_TRUE((one.output_shapes == std::vector<Shape>{{root == 1 ? 6 : 0, 3}}));
-    EXPECT_EQ(built->buffers[0].output_bytes, int64_t{root == 1 ? 72 : 0});
-    EXPECT_TRUE((built->block_bytes == std::vector<Dims>{{12, 24, 36}}));
-  }
-}
-
 TEST(NoRowsOfAnySizeAreNoBytes) {
   const Shape none = {0, kHuge, kHuge};
   Case gather(CollectiveKind::kAllgather, {none}, {0, 0, 0});
@@ -74,99 +55,6 @@ TEST(NoRowsOfAnySizeAreNoBytes) {
   EXPECT_TRUE((gather.output_shapes == std::vector<Shape>{none}));
   Case scatter(CollectiveKind::kReducescatter, {none}, {});
   EXPECT_TRUE(scatter.Build().ok());
-}
-
-TEST(ReducescatterGivesTheFirstMembersOneRowMore) {
-  const Dims expected[] = {{8, 8, 0}, {8, 8, 8}, {16, 8, 8}};
-  for (int64_t rows : {2, 3, 4}) {
-    Case c(CollectiveKind::kReducescatter, {{rows, 2}}, {});
-    auto built = c.Build();
-    ASSERT_TRUE(built.ok());
-    EXPECT_TRUE((built->block_bytes == std::vector<Dims>{expected[rows - 2]}));
-    EXPECT_TRUE((c.output_shapes == std::vector<Shape>{{1, 2}}));
-  }
-}
-
-TEST(AlltoallReadsItsRowAndItsColumn) {
-  Case c(CollectiveKind::kAlltoall, {{6, 2}}, {1, 0, 5, 2, 0, 4});
-  auto built = c.Build();
-  ASSERT_TRUE(built.ok());
-  EXPECT_TRUE((built->send_bytes == std::vector<Dims>{{8, 0, 40}}));
-  EXPECT_TRUE((built->block_bytes == std::vector<Dims>{{16, 0, 32}}));
-  EXPECT_TRUE((c.output_shapes == std::vector<Shape>{{6, 2}}));
-  EXPECT_TRUE((c.announced == Dims{2, 0, 4}));
-}
-
-TEST(ScatterAndSendReadTheInputOfTheRootOnly) {
-  for (Rank root : {0, 1}) {
-    Case c(CollectiveKind::kScatter, {{root == 1 ? 5 : 0, 2}}, {2, 0, 3});
-    c.run.plan.root = root;
-    auto built = c.Build();
-    ASSERT_TRUE(built.ok());
-    EXPECT_TRUE((c.output_shapes == std::vector<Shape>{{0, 2}}));
-    EXPECT_TRUE((built->block_bytes == std::vector<Dims>{{16, 0, 24}}));
-    EXPECT_EQ(built->buffers[0].input != nullptr, root == 1);
-  }
-}
-
-TEST(SendAndRecvAreBetweenTwo) {
-  Case source(CollectiveKind::kSendRecv, {{4, 2}}, {4, 2});
-  source.run.plan.root = 1;
-  source.run.plan.peer = 0;
-  source.run.members = {0, 1};
-  auto built = source.Build();
-  ASSERT_TRUE(built.ok());
-  EXPECT_TRUE((built->members == std::vector<Rank>{0, 1}));
-  EXPECT_EQ(built->root, 1);
-  EXPECT_TRUE(source.output_shapes.empty() && built->buffers[0].output == nullptr);
-  EXPECT_EQ(built->buffers[0].input_bytes, int64_t{32});
-  for (const auto& shapes : {std::vector<Shape>{}, {{-1, 2}}, {{4, 2}}}) {
-    Case receiver(CollectiveKind::kSendRecv, {}, {4, 2});
-    receiver.call.shapes = shapes;
-    receiver.run.plan.root = 2;
-    receiver.run.plan.peer = 1;
-    receiver.run.members = {1, 2};
-    built = receiver.Build();
-    ASSERT_TRUE(built.ok());
-    EXPECT_TRUE((built->members == std::vector<Rank>{1, 2}));
-    EXPECT_EQ(built->root, 1);
-    EXPECT_EQ(built->self, 0);
-    EXPECT_TRUE((receiver.output_shapes == std::vector<Shape>{{4, 2}}));
-    EXPECT_EQ(built->buffers[0].output_bytes, int64_t{32});
-  }
-}
-
-TEST(ReduceHasAnOutputOnTheRootOnly) {
-  for (Rank root : {1, 2}) {
-    Case c(CollectiveKind::kReduce, {{3}, {}}, {});
-    c.run.plan.root = root;
-    auto built = c.Build();
-    ASSERT_TRUE(built.ok());
-    for (const TensorBuffer& buffer : built->buffers) {
-      EXPECT_EQ(buffer.output != nullptr, root == 1);
-      EXPECT_TRUE(buffer.input != nullptr);
-    }
-  }
-}
-
-TEST(ThoseWhoHaveJoinedTakeNoPart) {
-  Case c(CollectiveKind::kAllgather, {{2}}, {2, 3});
-  c.run.plan.absent = {0};
-  c.run.members = {1, 2};
-  auto built = c.Build();
-  ASSERT_TRUE(built.ok());
-  EXPECT_TRUE((built->members == std::vector<Rank>{1, 2}));
-  EXPECT_EQ(built->self, 0);
-  EXPECT_TRUE((c.output_shapes == std::vector<Shape>{{5}}));
-}
-
-TEST(ARankWithoutMemoryGetsScratch) {
-  Case c(CollectiveKind::kReducescatter, {{3, 2}}, {});
-  c.memory = false;
-  auto built = c.Build();
-  ASSERT_TRUE(built.ok());
-  EXPECT_TRUE(built->buffers[0].output != nullptr);
-  EXPECT_CONTAINS(c.call.local_failure.message(), "full");
 }
 
 TEST(ACollectiveSaysWhichBuffersAreOfADevice) {

@@ -101,32 +101,6 @@ TEST(ADoneLeavesTheArithmeticOfItsThreadAsItWas) {
   EXPECT_TRUE(pool.Join());
 }
 
-TEST(DonesOfARankRunOneAtATime) {
-  constexpr int kCalls = 300;
-  Job job(2, Link::kTcp);
-  std::vector<std::vector<int>> ran(2);  // guarded by nothing
-  std::promise<void> ended[2];
-  std::vector<Calls> calls(2);
-  for (int i = 0; i < kCalls; ++i) {
-    for (int r = 0; r < 2; ++r) {
-      auto call = Allreduce(std::to_string(i), {1 + i % 5}, 1.0f);
-      LocalCall local = call->MakeLocalCall();
-      local.done = [&, r, i](const Status& status) {
-        EXPECT_TRUE(status.ok());
-        ran[r].push_back(i);
-        if (ran[r].size() == kCalls) ended[r].set_value();
-      };
-      job[r].Enqueue(call->request, std::move(local));
-      calls[r].push_back(std::move(call));
-    }
-  }
-  for (auto& end : ended) end.get_future().wait();
-  for (std::vector<int>& numbers : ran) {
-    std::sort(numbers.begin(), numbers.end());
-    for (int i = 0; i < kCalls; ++i) EXPECT_EQ(numbers[i], i);
-  }
-}
-
 TEST(ADoneThatLastsHoldsUpNoPlan) {
   Job job(2, Link::kTcp);
   std::promise<void> let_go;

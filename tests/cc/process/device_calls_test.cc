@@ -206,41 +206,6 @@ TEST(RanksOfOneHostThatCannotUseNcclGoThroughSharedMemory) {
   }
 }
 
-TEST(CallsOnAGpuAndOnTheCpuAreFusedIntoOnePlan) {
-  Fake().Reset();
-  Ranks ranks(2);
-  Job job(2, Link::kInProcess, Config(), kNoRank, WithDevices);
-  for (int round = 0; round < 5; ++round) {
-    Calls calls;
-    std::vector<std::unique_ptr<GpuCall>> on_gpus;
-    for (int rank = 0; rank < 2; ++rank) {
-      for (int i = 0; i < 12; ++i) {
-        calls.push_back(Allreduce("f" + std::to_string(i), {i + 1}, 1.0f + static_cast<float>(i)));
-        on_gpus.push_back(
-            i % (rank + 2) == 0
-                ? std::make_unique<GpuCall>(calls.back().get(), ranks.gpus[rank].get(), i % 2 == 0)
-                : nullptr);
-        if (on_gpus.back() != nullptr) {
-          on_gpus.back()->Start(&job[rank]);
-        } else {
-          calls.back()->Start(&job[rank]);
-        }
-      }
-    }
-    for (size_t c = 0; c < calls.size(); ++c) {
-      EXPECT_EQ(calls[c]->Wait().ToString(), OkStatus().ToString());
-      const float expected = 2.0f * (1.0f + static_cast<float>(c % 12));
-      EXPECT_TRUE(
-          AllEqual(on_gpus[c] != nullptr ? on_gpus[c]->Output(0) : calls[c]->outputs[0], expected));
-    }
-    for (auto& call : on_gpus) {
-      while (call != nullptr && call->keepers() > 0) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-    }
-  }
-}
-
 // What repeats would be locked if it were in CPU memory. Rank 0 has begun a call when rank 1
 // joins.
 TEST(ARankJoinsWhileAnotherGoesOnWithACallThatRepeats) {
@@ -271,26 +236,6 @@ TEST(ARankJoinsWhileAnotherGoesOnWithACallThatRepeats) {
       for (auto& join : joins) EXPECT_EQ(join->Wait().ToString(), OkStatus().ToString());
       while (on_gpu.keepers() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-  }
-}
-
-TEST(ShutdownWaitsForCopiesThatAreUnderWay) {
-  Fake().Reset();
-  Ranks ranks(2);
-  auto job = std::make_unique<Job>(2, Link::kInProcess, Config(), kNoRank, WithDevices);
-  Calls calls;
-  std::vector<std::unique_ptr<GpuCall>> on_gpus;
-  for (int rank = 0; rank < 2; ++rank) {
-    calls.push_back(Allreduce("last", {1000}, 1.0f));
-    on_gpus.push_back(std::make_unique<GpuCall>(calls.back().get(), ranks.gpus[rank].get(), false));
-  }
-  for (auto& gpu : ranks.gpus) gpu->Wait();
-  Fake().Set("delay_us", 50 * 1000);
-  for (int rank = 0; rank < 2; ++rank) on_gpus[rank]->Start(&(*job)[rank]);
-  job.reset();
-  for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_TRUE(calls[rank]->Ended());
-    EXPECT_EQ(on_gpus[rank]->keepers(), 0L);
   }
 }
 

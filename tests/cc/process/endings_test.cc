@@ -64,34 +64,6 @@ TEST(ThoseWhoWaitForARankThatLeftAreCancelled) {
   }
 }
 
-// Calls are made by several threads all the while; each must end exactly once (a second outcome
-// would throw in the promise), in whatever way.
-TEST(ShutdownWhileOthersEnqueue) {
-  for (int round = 0; round < 5; ++round) {
-    Job job(2, Link::kTcp);
-    std::atomic<bool> stop{false};
-    std::atomic<int> bad{0};
-    std::vector<std::thread> threads;
-    for (int r = 0; r < 2; ++r) {
-      for (int t = 0; t < 2; ++t) {
-        threads.emplace_back([&, r, t] {
-          for (int i = 0; !stop; ++i) {
-            auto call = Allreduce("t" + std::to_string(t) + "." + std::to_string(i), {1000}, 1.0f);
-            call->Start(&job[r]);
-            Status status = call->Wait();
-            if (!status.ok() && status.code() != StatusCode::kCancelled) ++bad;
-          }
-        });
-      }
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5 * (round + 1)));
-    job.ShutdownAll();
-    stop = true;
-    for (std::thread& thread : threads) thread.join();
-    EXPECT_EQ(bad.load(), 0);
-  }
-}
-
 TEST(RunningPlansEndBeforeAShutdown) {
   Job job(2, Link::kTcp);
   Calls calls = StartAll(&job, [](int) { return Allreduce("big", {1 << 18}, 2.0f); });
@@ -191,20 +163,6 @@ TEST(ALostPeerSignalsTheEventAndItsErrorHasTheNote) {
   std::vector<std::string> warnings;
   EXPECT_TRUE(job[0].warning_event()->Wait(60 * kSecond, &warnings) ==
               WarningEvent::Outcome::kWarning);
-}
-
-TEST(ADoneThatEnqueuesDuringShutdownEndsToo) {
-  Job job(2, Link::kTcp);
-  auto first = Allreduce("first", {1}, 1.0f);
-  auto second = Allreduce("second", {1}, 1.0f);
-  LocalCall local = first->MakeLocalCall();
-  local.done = [&](const Status& status) {
-    EXPECT_TRUE(status.code() == StatusCode::kCancelled);
-    second->Start(&job[0]);
-  };
-  job[0].Enqueue(first->request, std::move(local));
-  job[0].Shutdown();
-  EXPECT_TRUE(second->Wait().code() == StatusCode::kCancelled);
 }
 
 TEST(CyclesLeaveNoDescriptorAndNoThread) {

@@ -57,19 +57,6 @@ TEST(AlltoallOfUnevenRows) {
   });
 }
 
-TEST(AlltoallInEqualParts) {
-  ForEveryJob([](Job* job) {
-    const int size = job->size();
-    Calls calls = RunAll(job, [size](int r) {
-      return Single(CollectiveKind::kAlltoall, "x", {2 * size}, static_cast<float>(r));
-    });
-    for (auto& call : calls) {
-      EXPECT_EQ(call->outputs[0].size(), static_cast<size_t>(2 * size));
-      EXPECT_EQ(call->outputs[0].back(), static_cast<float>(size - 1));
-    }
-  });
-}
-
 TEST(ReduceGatherAndScatterForEveryRoot) {
   ForEveryJob([](Job* job) {
     const int size = job->size();
@@ -99,19 +86,6 @@ TEST(ReduceGatherAndScatterForEveryRoot) {
       }
     }
   });
-}
-
-TEST(ScatterInUnevenParts) {
-  Job job(3, Link::kTcp);
-  Calls calls = RunAll(&job, [](int r) {
-    auto call = Single(CollectiveKind::kScatter, "s", {r == 1 ? 5 : 0, 1}, 2.0f);
-    call->request.root = 1;
-    if (r == 1) call->request.splits = {4, 0, 1};
-    return call;
-  });
-  EXPECT_EQ(calls[0]->outputs[0].size(), size_t{4});
-  EXPECT_EQ(calls[1]->outputs[0].size(), size_t{0});
-  EXPECT_TRUE(AllEqual(calls[2]->outputs[0], 2.0f));
 }
 
 // Only the two are asked; the others are free for something else.

@@ -171,43 +171,6 @@ TEST(AnEarlyCallIsDoneAtItsLaunchAndItsMemoryIsKeptUntilTheEnd) {
   }
 }
 
-TEST(OtherCallsAreDoneAtTheEnd) {
-  DeviceJob job;
-  std::vector<DeviceCallOn> calls;
-  for (Rank rank : {0, 1}) calls.emplace_back(job.ranks[rank].get(), "x", false);
-  for (Rank rank : {0, 1}) job.scripts[rank]->Launch(job.scripts[rank]->Next().sequence);
-  // The plan behind it comes because of the launch: by then a `done` would have been called.
-  std::vector<DeviceCallOn> behind;
-  for (Rank rank : {0, 1}) behind.emplace_back(job.ranks[rank].get(), "y", false);
-  for (Rank rank : {0, 1}) {
-    const uint64_t sequence = job.scripts[rank]->Next(1).sequence;
-    EXPECT_TRUE(!calls[rank].call->Ended());
-    job.scripts[rank]->End(job.scripts[rank]->Next().sequence);
-    EXPECT_EQ(calls[rank].call->Wait().ToString(), "Ok");
-    EXPECT_TRUE(calls[rank].Released());
-    EXPECT_TRUE(!behind[rank].call->Ended());
-    job.scripts[rank]->End(sequence);
-    EXPECT_EQ(behind[rank].call->Wait().ToString(), "Ok");
-  }
-}
-
-TEST(OneRankWithoutADeviceSendsAllToTheHost) {
-  DeviceJob job;
-  DeviceCallOn on_device(job.ranks[0].get(), "x", true);
-  auto on_host = Allreduce("x", {2}, 1);
-  on_host->request.path = DataPath::kDevice;  // the runtime knows better: there is no stream
-  on_host->Start(job.ranks[1].get());
-  for (Rank rank : {0, 1}) {
-    const Collective collective = job.scripts[rank]->Next();
-    EXPECT_TRUE(collective.path == DataPath::kCpu);
-    EXPECT_EQ(collective.device_calls.size(), rank == 0 ? 1u : 0u);
-    job.scripts[rank]->End(collective.sequence);
-  }
-  EXPECT_EQ(on_device.call->Wait().ToString(), "Ok");
-  EXPECT_EQ(on_host->Wait().ToString(), "Ok");
-  EXPECT_TRUE(on_device.Released());
-}
-
 TEST(AFailureAfterDoneEndsWhatFollows) {
   DeviceJob job;
   std::vector<DeviceCallOn> calls;
@@ -226,26 +189,6 @@ TEST(AFailureAfterDoneEndsWhatFollows) {
                     "Internal: rank 1 could not run 'x': the device reports an error");
     EXPECT_TRUE(calls[rank].Released());
   }
-}
-
-TEST(AShutdownWaitsForWhatADeviceStillDoes) {
-  DeviceJob job;
-  std::vector<DeviceCallOn> calls;
-  for (Rank rank : {0, 1}) calls.emplace_back(job.ranks[rank].get(), "x", true);
-  std::vector<std::future<void>> ending;
-  for (Rank rank : {0, 1}) {
-    job.scripts[rank]->Launch(job.scripts[rank]->Next().sequence);
-    EXPECT_EQ(calls[rank].call->Wait().ToString(), "Ok");
-    ending.push_back(std::async(std::launch::async, [&, rank] { job.ranks[rank]->Shutdown(); }));
-  }
-  for (Rank rank : {0, 1}) {
-    EXPECT_TRUE(ending[rank].wait_for(std::chrono::milliseconds(100)) ==
-                std::future_status::timeout);
-    EXPECT_TRUE(!calls[rank].kept.expired());
-  }
-  for (Rank rank : {0, 1}) job.scripts[rank]->End(job.scripts[rank]->Next().sequence);
-  for (auto& end : ending) end.get();
-  for (Rank rank : {0, 1}) EXPECT_TRUE(calls[rank].kept.expired());
 }
 
 // Also those that are no members: they may have the same list of ranks for other calls.

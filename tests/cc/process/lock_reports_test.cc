@@ -72,24 +72,5 @@ TEST(EachCauseIsCountedAndToldNowAndThen) {
   EXPECT_EQ(ends[3], "the lock of 161 tensors ended after 40 rounds: rank 1 joined");
 }
 
-// A program that does nothing but lock and unlock leaves room for other events.
-TEST(EventsOfLocksDoNotFillTheRecord) {
-  const std::unique_ptr<Recorder> recorder = MadeRecorder();
-  LockReports reports(1, recorder.get());
-  recorder->Event(EventType::kInit, StatusCode::kOk, 0, "");
-  for (int i = 0; i < 1 << 20; ++i) {
-    reports.Report(News(false));
-    reports.Report(News(true, static_cast<UnlockCause>(1 + i % (kUnlockCauses - 1))));
-  }
-  EXPECT_EQ(Events(recorder.get(), EventType::kInit).size(), size_t{1});
-}
-
-TEST(RoundsDoNotDecrease) {
-  LockReports reports(0, nullptr);
-  for (uint64_t rounds : {5, 12, 0}) reports.Rounds(rounds);
-  reports.Report(News(false));
-  EXPECT_EQ(reports.Counts().at("lock_rounds"), int64_t{12});
-}
-
 }  // namespace
 }  // namespace tfring::lock_reports_test

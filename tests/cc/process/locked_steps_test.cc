@@ -126,39 +126,5 @@ TEST(WhatWaitsForLongEndsTheLock) {
   EXPECT_TRUE(AllEqual(call->outputs[0], 3.0f));
 }
 
-// A rank that leaves, or whose connections break, ends calls that others have made in a lock.
-TEST(ALockEndsWithItsRanks) {
-  for (bool cut : {false, true}) {
-    Job job(3, cut ? Link::kTcp : Link::kSharedMemory, Locking());
-    for (int i = 0; i < 10; ++i) Round(&job, 2, 1.0f);
-    Calls calls = StartAll(&job, [](int rank) -> std::unique_ptr<Call> {
-      return rank == 2 ? nullptr : Allreduce("t0", {3}, 1.0f);
-    });
-    if (cut) {
-      job.Cut(2);
-    } else {
-      job[2].Shutdown();
-    }
-    for (int r = 0; r < 2; ++r) {
-      const Status status = calls[r]->Wait();
-      EXPECT_EQ(std::string(StatusCodeName(status.code())),
-                std::string(cut ? "Unavailable" : "Cancelled"));
-    }
-  }
-}
-
-TEST(ALockIsAbandoned) {
-  for (int i = 0; i < 6; ++i) {
-    Job job(2, i % 2 == 0 ? Link::kTcp : Link::kSharedMemory, Locking());
-    for (int k = 0; k < 10; ++k) Round(&job, 2, 1.0f);
-    Calls calls = StartAll(&job, [](int rank) -> std::unique_ptr<Call> {
-      return rank == 1 ? nullptr : Allreduce("t0", {3}, 1.0f);
-    });
-    job[0].Abandon(Aborted("over"), Aborted("over"));
-    EXPECT_CONTAINS(calls[0]->Wait().ToString(), "over");
-    job[1].Abandon(Aborted("over"), Aborted("over"));
-  }
-}
-
 }  // namespace
 }  // namespace tfring::locked_steps_test

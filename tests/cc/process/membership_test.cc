@@ -178,22 +178,5 @@ TEST(IdsOfEarlierGenerationsAreNotUsedAgain) {
   EXPECT_EQ(job[0].LastProcessSet(), 8);
 }
 
-TEST(JoiningASetLeavesTheOthersAlone) {
-  Job job(3, Link::kTcp);
-  const ProcessSetId set = Add(&job, {0, 1});
-  Calls joins;
-  joins.push_back(Joining(set));
-  joins[0]->Start(&job[0]);
-  ExpectSum(SumIn(&job, kGlobalProcessSet, {0, 1, 2}, "all"), 6.0f);
-  ExpectSum(SumIn(&job, set, {1}, "set"), 2.0f);
-  joins.push_back(Joining(set));
-  joins[1]->Start(&job[1]);
-  for (auto& join : joins) {
-    EXPECT_TRUE(join->Wait().ok());
-    EXPECT_TRUE((join->values == std::vector<int64_t>{1}));
-  }
-  ExpectSum(SumIn(&job, set, {0, 1}, "set"), 3.0f);
-}
-
 }  // namespace
 }  // namespace tfring::membership_test

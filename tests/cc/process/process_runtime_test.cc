@@ -157,30 +157,6 @@ TEST(ShutdownInsideADoneDoesNotDeadlock) {
   }
 }
 
-TEST(ShutdownsAndEnqueuesFromManyThreads) {
-  for (int round = 0; round < 20; ++round) {
-    ASSERT_TRUE(Runtime().Init(InitOptions()).ok());
-    std::atomic<int> bad{0};
-    std::vector<std::thread> threads;
-    for (int t = 0; t < 3; ++t) {
-      threads.emplace_back([&, t] {
-        for (int i = 0; i < 50; ++i) {
-          auto call = Allreduce(std::to_string(t) + "." + std::to_string(i), {4}, 1.0f);
-          Enqueue(call.get());
-          Status status = call->Wait();
-          const bool expected = status.ok() || status.code() == StatusCode::kCancelled ||
-                                status.code() == StatusCode::kFailedPrecondition;
-          if (!expected) ++bad;
-        }
-      });
-    }
-    for (int t = 0; t < 2; ++t) threads.emplace_back([] { Runtime().Shutdown(); });
-    for (std::thread& thread : threads) thread.join();
-    EXPECT_EQ(bad.load(), 0);
-    EXPECT_TRUE(!Runtime().initialized());
-  }
-}
-
 int OpenSockets() {
   int count = 0;
   for (int fd = 3; fd < 256; ++fd) {

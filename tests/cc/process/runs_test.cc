@@ -39,30 +39,6 @@ void ExpectWorks(Job* job, uint64_t run, const std::string& name = "works") {
   }
 }
 
-TEST(EveryRankWaitsForAnotherCall) {
-  Job job(3, Link::kTcp);
-  for (uint64_t run = 1; run <= 20; run += 2) {
-    const int failed = static_cast<int>(run) % 3;
-    Calls calls;
-    for (int r = 0; r < 3; ++r) {
-      calls.push_back(Start(&job, r, run, "common"));
-      calls.push_back(Start(&job, r, run, "x" + std::to_string(r)));
-    }
-    job[failed].FailRun(run, kNan);
-    const std::string why = "the step of rank " + std::to_string(failed) + " (host host" +
-                            std::to_string(failed) + ") failed: InvalidArgument: NaN in 'loss'";
-    for (int r = 0; r < 3; ++r) {
-      const Status common = calls[2 * r]->Wait();
-      EXPECT_TRUE(common.ok() || common.code() == StatusCode::kAborted);
-      ExpectAborted(calls[2 * r + 1].get(), why);
-      job[r].FailRun(run,
-                     common);  // as TensorFlow does on every rank whose step ends with an error
-      job[r].EndRun(run);
-    }
-    ExpectWorks(&job, run + 1, "common");
-  }
-}
-
 TEST(LaterCallsOfAFailedRunAreRefused) {
   Job job(2, Link::kTcp);
   job[0].BeginRun(1, kGlobalProcessSet);
@@ -78,16 +54,6 @@ TEST(LaterCallsOfAFailedRunAreRefused) {
     EXPECT_EQ(call->Wait().ToString(), OkStatus().ToString());
   }
   EXPECT_TRUE(AllEqual(next->outputs[0], 4.0f));
-}
-
-// The failure comes before the first op of the run: the others learn of it when that op comes.
-TEST(ARunThatFailsBeforeItsFirstCall) {
-  Job job(2, Link::kTcp);
-  auto waiting = Start(&job, 1, 1, "x");
-  job[0].FailRun(1, kNan);
-  ExpectAborted(Start(&job, 0, 1, "x").get(), "the step of this rank failed");
-  ExpectAborted(waiting.get(), "the step of rank 0");
-  ExpectWorks(&job, 2);
 }
 
 // Rank 0 is in a run, rank 1 makes eager calls: one error for each, then both go on.
@@ -137,16 +103,6 @@ TEST(ALaterCallOfARunGetsTheErrorOfItsDisagreement) {
   ExpectWorks(&job, 2);
 }
 
-TEST(CallsWithoutARunNeedNothingElse) {
-  Job job(2, Link::kTcp);
-  auto waiting = Start(&job, 0, 0, "x");
-  auto running = Start(&job, 1, 5, "y");
-  job[1].FailRun(5, kNan);
-  ExpectAborted(waiting.get(), "the step of rank 1");
-  ExpectAborted(running.get(), "the step of rank 1");
-  ExpectWorks(&job, 0);
-}
-
 TEST(CancelledCallsEndOnAllRanks) {
   Job job(3, Link::kTcp);
   Calls calls;
@@ -165,14 +121,6 @@ TEST(CancelledCallsEndOnAllRanks) {
   }
   ExpectWorks(&job, 0);
   ExpectWorks(&job, 0);
-}
-
-TEST(ARunThatEndsWellIsForgotten) {
-  Job job(2, Link::kTcp);
-  ExpectWorks(&job, 7);
-  for (int r = 0; r < 2; ++r) job[r].EndRun(7);
-  job[0].FailRun(7, kNan);  // nothing is left of it to fail
-  ExpectWorks(&job, 8);
 }
 
 // Threads enqueue calls of a run while another fails it, on all ranks: each call ends once (a

@@ -106,12 +106,5 @@ TEST(AnErrorEndsTheCallOnThisRankAndOthersGoOn) {
   for (auto& call : calls) EXPECT_TRUE(call->Wait().ok());
 }
 
-TEST(AWarningLeavesTheCallAlone) {
-  Config config;
-  config.check_values = ValueAction::kWarn;
-  Job job(2, Link::kInProcess, config);
-  for (auto& call : TwoSums(&job, "y", kInf)) EXPECT_TRUE(call->Wait().ok());
-}
-
 }  // namespace
 }  // namespace tfring::value_reports_test

@@ -18,15 +18,6 @@ Outcome Wait(WarningEvent* event, Duration limit) {
   return event->Wait(limit, &warnings);
 }
 
-TEST(AWarningWakesTheOneThatWaits) {
-  auto event = std::make_shared<WarningEvent>();
-  Outcome outcome = Outcome::kTimeout;
-  std::thread waiter([&outcome, event] { outcome = Wait(event.get(), kLong); });
-  static_cast<void>(event->Signal({}, 0));  // it may not wait yet
-  waiter.join();
-  EXPECT_TRUE(outcome == Outcome::kWarning);
-}
-
 TEST(WhoWaitsGetsTheWarningsAndTheyAreLoggedWhereItDoesNotCome) {
   WarningEvent event;
   EXPECT_TRUE(!event.Signal({"nobody has ever waited"}, 0));

@@ -90,7 +90,7 @@ def test_runtime_reads_no_environment() -> None:
     check_each(sources("ops/runtime/", ".cc", ".h"), check)
 
 
-# What the libraries above the runtime implement for it; tests/cc/process/step_programs_test.cc.
+# What the libraries above the runtime implement for it.
 UPWARD = {"Steps", "Programs"}
 KEPT_FUNCTION = re.compile(r"void Set\w+\([^)]*(?:\(\*|std::function)|py::function\s*\*")
 
