@@ -11,7 +11,6 @@ import errno
 import io
 import math
 import struct
-import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -36,10 +35,7 @@ _DAMAGES = (
     OverflowError,
     MemoryError,
 )
-# What else numpy's parser raises at a header, which has at most 64 KiB.
-_UNREADABLE = (SyntaxError, tokenize.TokenError, TypeError, LookupError, MemoryError)
 _LOCAL_HEADER = 30  # bytes: of a part of a zip file, without its name
-_HEADER_BEGIN = 10  # bytes: of an .npy file's first version, the last two are a header's length
 _MAX_NAME = 1000  # characters; zip files allow more, but people read names
 
 
@@ -71,7 +67,7 @@ def write(stream: IO[bytes], state: Mapping[str, Any]) -> dict[str, Part]:
             entry = zipfile.ZipInfo(_file_of(name, blob))
             with archive.open(entry, "w", force_zip64=True) as file:
                 if not blob:
-                    file.write(_header(_plain(value)))
+                    file.write(_header(value))
                 for piece in _pieces(value):
                     file.write(piece)
             dtype = None if blob else dtype_name(value)
@@ -147,11 +143,7 @@ def _is_foreign(dtype: Any) -> bool:
 
 def dtype_name(array: Any) -> str:
     """Returns the dtype of an array as manifests have it."""
-    return _dtype_name(array.dtype)
-
-
-def _dtype_name(dtype: Any) -> str:
-    return str(dtype.name if _is_foreign(dtype) else dtype.str)
+    return str(array.dtype.name if _is_foreign(array.dtype) else array.dtype.str)
 
 
 def dtype_of(part: Part) -> Any:
@@ -169,7 +161,7 @@ def dtype_of(part: Part) -> Any:
 
             kind = getattr(ml_dtypes, name, None)
         dtype = np.dtype(kind if isinstance(kind, type) else object)
-    if dtype.hasobject or _dtype_name(dtype) != name:
+    if dtype.hasobject or dtype_name(np.empty(0, dtype)) != name:
         raise InvalidCheckpointError(
             f"dtype {name!r} is not known here: it may be one of ml_dtypes, which is missing or "
             "older than where it was written"
@@ -177,14 +169,11 @@ def dtype_of(part: Part) -> Any:
     return dtype
 
 
-def _plain(array: Any) -> Any:
-    """Returns the array with a dtype that an .npy file can have; the bytes are the same."""
-    return array.view(f"u{array.dtype.itemsize}") if _is_foreign(array.dtype) else array
-
-
 def _header(array: Any) -> bytes:
+    """Returns the header of an .npy file, which has an integer dtype for one that numpy lacks."""
+    plain = array.view(f"u{array.dtype.itemsize}") if _is_foreign(array.dtype) else array
     file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(plain))
     return file.getvalue()
 
 
@@ -196,12 +185,23 @@ def _pieces(value: Any) -> Iterator[Any]:
 
 def _read_part(stream: IO[bytes], archive: zipfile.ZipFile, name: str, part: Part) -> Any:
     entry = archive.getinfo(_file_of(name, part.dtype is None))
-    if entry.compress_type != zipfile.ZIP_STORED:
-        raise InvalidCheckpointError(f"{name!r} is compressed, and was not when it was written")
+    header = entry.file_size - part.nbytes  # bytes
+    if (
+        entry.compress_type != zipfile.ZIP_STORED
+        or header < 0
+        or (part.dtype is None) != (not header)
+    ):
+        raise InvalidCheckpointError(
+            f"{name!r} does not have the {part.nbytes} bytes of its manifest"
+        )
     stream.seek(_begin_of(stream, entry))
+    # The manifest says what the header of an .npy file does, and numpy's parser is not thread-safe
+    # up to Python 3.11.7. The checksum covers both.
+    crc = zlib.crc32(stream.read(header))
+    value: Any
     if part.dtype is None:
-        value: Any = bytearray(part.nbytes)
-        header, target = b"", memoryview(value)
+        value = bytearray(part.nbytes)
+        target = memoryview(value)
     else:
         dtype = dtype_of(part)
         if math.prod(part.shape) * dtype.itemsize != part.nbytes or not dtype.itemsize:
@@ -209,11 +209,8 @@ def _read_part(stream: IO[bytes], archive: zipfile.ZipFile, name: str, part: Par
                 f"{name!r} has {part.nbytes} bytes, which is not the size of {dtype} {part.shape}"
             )
         value = np.empty(part.shape, dtype)
-        header = _checked_header(stream, name, _plain(value))
         target = memoryview(value.reshape(-1).view(np.uint8))
-    if entry.file_size != len(header) + part.nbytes:
-        raise InvalidCheckpointError(f"{name!r} has another length than the manifest says")
-    if _fill(stream, target, zlib.crc32(header)) != part.crc32:
+    if _fill(stream, target, crc) != part.crc32:
         raise InvalidCheckpointError(f"{name!r} is not what was written: its checksum is another")
     return bytes(value) if part.dtype is None else value
 
@@ -223,30 +220,6 @@ def _begin_of(stream: IO[bytes], entry: zipfile.ZipInfo) -> int:
     stream.seek(entry.header_offset)
     name, more = struct.unpack("<HH", stream.read(_LOCAL_HEADER)[-4:])  # lengths
     return entry.header_offset + _LOCAL_HEADER + int(name) + int(more)
-
-
-def _checked_header(file: IO[bytes], name: str, expected: Any) -> bytes:
-    """Returns the header, compared; only one that was written otherwise is parsed.
-
-    numpy parses with `ast`, and up to Python 3.11.7 that fails at times where two threads do it:
-    checkpoints are read back in a thread, while TensorFlow may parse functions in another.
-    """
-    header = file.read(_HEADER_BEGIN)
-    header += file.read(int.from_bytes(header[-2:], "little"))
-    if header == _header(expected):
-        return header
-    stream = io.BytesIO(header)
-    try:
-        np.lib.format.read_magic(stream)
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    except _UNREADABLE as error:
-        raise InvalidCheckpointError(f"the header of {name!r} is damaged: {error!r}") from error
-    if (shape, fortran, dtype) != (expected.shape, False, expected.dtype):
-        raise InvalidCheckpointError(
-            f"{name!r} has shape {shape} and dtype {dtype}, and the manifest says "
-            f"{expected.shape} and {expected.dtype}"
-        )
-    return header
 
 
 def _fill(file: IO[bytes], target: memoryview, crc: int) -> int:

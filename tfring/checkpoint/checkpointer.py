@@ -11,13 +11,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from tfring.checkpoint import arrays, manifest, retries
-from tfring.checkpoint.draft import Draft
 from tfring.checkpoint.errors import CheckpointError, CheckpointTimeoutError
-from tfring.checkpoint.files import Checkpoint, CheckpointFiles
+from tfring.checkpoint.files import Checkpoint, CheckpointFiles, Draft
 from tfring.checkpoint.folders import folder_at
 from tfring.checkpoint.manifest import CheckpointInfo
-from tfring.checkpoint.publisher import Publisher
-from tfring.checkpoint.retention import Retention
+from tfring.checkpoint.publisher import Publisher, Retention
 from tfring.checkpoint.shares import Share
 from tfring.checkpoint.writer import Writer
 

@@ -10,17 +10,48 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Mapping
 from typing import Any, TypeVar
 
 from tfring.checkpoint import arrays, manifest, retries
-from tfring.checkpoint.draft import Draft
 from tfring.checkpoint.errors import CheckpointError, FencedError, InvalidCheckpointError
 from tfring.checkpoint.folders import Folder
 from tfring.checkpoint.manifest import CheckpointInfo
+from tfring.checkpoint.shares import Share
 
 _log = logging.getLogger("tfring")
 _T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+    """A checkpoint, or a share of one, before it is written."""
+
+    generation: int
+    step: int
+    state: Mapping[str, Any]  # what `arrays.copied` returned
+    metadata: Mapping[str, Any]  # values of JSON
+    metrics: Mapping[str, float]  # by which the best checkpoints are kept
+    share: Share
+    may_publish: Callable[[], bool] | None = None  # whether it may still appear; None: it may
+
+    @property
+    def name(self) -> str:
+        """The name of the checkpoint."""
+        return manifest.checkpoint_name(self.generation, self.step)
+
+    @property
+    def manifest(self) -> str:
+        """The file name of the manifest."""
+        data, index = self.share.data, self.share.index
+        if index == 0:
+            return manifest.manifest_file(self.name)
+        return manifest.share_manifest(data, index)
+
+    @property
+    def data(self) -> str:
+        """The name of the file of arrays."""
+        return manifest.share_data(self.share.data, self.share.index)
 
 
 @dataclasses.dataclass(frozen=True)

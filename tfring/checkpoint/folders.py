@@ -7,7 +7,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable
-from typing import IO, Any, Protocol, cast
+from typing import IO, Any, cast
 
 from tfring.checkpoint.errors import InvalidCheckpointError
 
@@ -16,50 +16,13 @@ Fill = Callable[[IO[bytes]], None]  # writes the content of a file
 Gate = Callable[[], None]  # raises if the file must not appear
 
 
-class Folder(Protocol):
-    """What checkpoints need of a storage. Names are those of files in it, not paths."""
-
-    rereads: bool  # whether reading a file again right after writing it costs little
-
-    def names(self) -> list[str]:
-        """Returns the names of all files; none if there is no folder."""
-
-    def open(self, name: str) -> IO[bytes]:
-        """Opens a file for reading.
-
-        FileNotFoundError: there is none. InvalidCheckpointError: it is a folder, a pipe or the
-        like.
-        """
-
-    def size(self, name: str) -> int:
-        """Returns a file's size in bytes; FileNotFoundError if there is none."""
-
-    def write(self, name: str, fill: Fill) -> None:
-        """Makes a new file, whose content `fill` writes, and which outlives a loss of power."""
-
-    def create(self, name: str, content: bytes) -> bool:
-        """Makes a small file and returns True, unless there is one of this name.
-
-        Of several processes one does. Nobody else writes the same content.
-        """
-
-    def publish(self, name: str, content: bytes, gate: Gate) -> None:
-        """Makes or replaces a small file, which is seen whole or not at all.
-
-        `gate` is called right before the file appears.
-        """
-
-    def remove(self, name: str) -> None:
-        """Removes a file, if there is one."""
-
-
 class LocalFolder:
     """A folder of a file system: temporary name, fsync, rename, fsync of the folder.
 
     Made when it is first written to.
     """
 
-    rereads = True
+    rereads = True  # reading a file again right after writing it costs little
 
     def __init__(self, path: str) -> None:
         """Sets the path of the folder."""
@@ -77,19 +40,26 @@ class LocalFolder:
             return []
 
     def open(self, name: str) -> IO[bytes]:
-        """Opens a file for reading; see Folder. Waits for nobody, as at a pipe."""
+        """Opens a file for reading. Waits for nobody, as at a pipe.
+
+        FileNotFoundError: there is none. InvalidCheckpointError: it is a folder, a pipe or the
+        like.
+        """
         return open(self._at(name), "rb", opener=_regular_file)
 
     def size(self, name: str) -> int:
-        """Returns a file's size in bytes."""
+        """Returns a file's size in bytes; FileNotFoundError if there is none."""
         return os.stat(self._at(name)).st_size
 
     def write(self, name: str, fill: Fill) -> None:
-        """Makes a file that outlives a loss of power; see Folder."""
+        """Makes a new file, whose content `fill` writes, and which outlives a loss of power."""
         self._write(name, fill, lambda: None)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Makes a small file unless there is one; see Folder."""
+        """Makes a small file and returns True, unless there is one of this name.
+
+        Of several processes one does. Nobody else writes the same content.
+        """
         os.makedirs(self._path, exist_ok=True)
         path = self._at(name)
         try:
@@ -106,7 +76,10 @@ class LocalFolder:
         return True
 
     def publish(self, name: str, content: bytes, gate: Gate) -> None:
-        """Makes or replaces a small file; see Folder."""
+        """Makes or replaces a small file, which is seen whole or not at all.
+
+        `gate` is called right before the file appears.
+        """
 
         def fill(file: IO[bytes]) -> None:
             file.write(content)
@@ -148,7 +121,7 @@ class LocalFolder:
 
 
 class RemoteFolder:
-    """A folder of any storage that fsspec knows: S3, Google Cloud Storage, HDFS, memory.
+    """As LocalFolder, of any storage that fsspec knows: S3, Google Cloud Storage, HDFS, memory.
 
     Such a storage has no rename that is atomic. What is written there counts only when its manifest
     is there, which is small and comes last.
@@ -195,7 +168,7 @@ class RemoteFolder:
         return int(self._storage.info(self._at(name))["size"])
 
     def write(self, name: str, fill: Fill) -> None:
-        """Makes a file; most storages show it when it is closed. See Folder."""
+        """Makes a file; most storages show it when it is closed."""
         self._storage.makedirs(self._path, exist_ok=True)
         try:
             with self._storage.open(self._at(name), "wb") as file:
@@ -206,7 +179,7 @@ class RemoteFolder:
             raise
 
     def create(self, name: str, content: bytes) -> bool:
-        """Makes a small file unless there is one; see Folder.
+        """Makes a small file unless there is one.
 
         By one conditional request where the driver has it, as s3fs (If-None-Match) and gcsfs do.
         Others look first and write then; reading back tells those apart that did so together.
@@ -220,7 +193,7 @@ class RemoteFolder:
         return bool(self._storage.cat_file(self._at(name)) == content)
 
     def publish(self, name: str, content: bytes, gate: Gate) -> None:
-        """Makes or replaces a small file by one request; see Folder."""
+        """Makes or replaces a small file by one request."""
         gate()
         self._storage.pipe_file(self._at(name), content)
 
@@ -231,6 +204,9 @@ class RemoteFolder:
 
     def _at(self, name: str) -> str:
         return f"{self._path}/{_plain(name)}"
+
+
+Folder = LocalFolder | RemoteFolder  # names are those of files in it, not paths
 
 
 def _plain(name: str) -> str:

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 from tfring.checkpoint import retries
-from tfring.checkpoint.draft import Draft
 from tfring.checkpoint.errors import CheckpointTimeoutError
+from tfring.checkpoint.files import Draft
 
 _log = logging.getLogger("tfring")
 

@@ -86,19 +86,10 @@ FIELDS: dict[str, dict[str, Any]] = {
     "a key too many": {"more": 1},
     "data in another folder": {"data": "../victim"},
     "data of another checkpoint": {"data": "g00000-s000000001-0a1b2c3d.npz"},
-    "data is a number": {"data": 7},
-    "data with a NUL": {"data": f"{FORGED}-0a\0b.npz"},
-    "a step of another type": {"step": 9.0},
     "a truth for a number": {"generation": False},
-    "a negative size": {"nbytes": -1},
-    "metadata that is a list": {"metadata": [1]},
-    "a metric that is a text": {"metrics": {"loss": "low"}},
     "a metric that no float can have": {"metrics": {"loss": 10**400}},
-    "a time that is a text": {"created": "now"},
-    "parts that are a list": {"parts": [1]},
     "a part that is a text": {"parts": {"w": "x"}},
     "no shares": {"shares": 0},
-    "shares that are not there": {"shares": 99_999},
     "more shares than ranks can be": {"shares": 1 << 62},
     "data of another share": {"data": f"{FORGED}-0a1b2c3d.1.npz"},
     "a format of next year": {"format": 3},
@@ -106,20 +97,12 @@ FIELDS: dict[str, dict[str, Any]] = {
 PARTS: dict[str, dict[str, Any]] = {
     "a key too many": {"more": 1},
     "a huge shape": {"shape": [1 << 45], "nbytes": 4 << 45},
-    "a shape of another size": {"shape": [1 << 45]},
     "a negative shape": {"shape": [-2]},
-    "a shape that is a text": {"shape": "ab"},
-    "more dimensions than numpy has": {"shape": [1] * 99, "nbytes": 4},
     "a huge empty shape": {"shape": [0, 1 << 70], "nbytes": 0},
     "a huge blob": {"dtype": None, "shape": [], "nbytes": 1 << 45},
-    "a dtype that is a number": {"dtype": 5},
-    "a dtype that is no dtype": {"dtype": "__name__"},
     "a dtype that is a function": {"dtype": "finfo"},
     "a dtype of many numbers": {"dtype": "(1000000000,)f8"},
     "a dtype of nothing": {"dtype": "<U0", "shape": [1 << 45], "nbytes": 0},
-    "a dtype of objects": {"dtype": "|O"},
-    "a structured dtype": {"dtype": "f4,f4", "shape": [1]},
-    "a dtype of bytes without a meaning": {"dtype": "|V4"},
     "a checksum that is a text": {"crc32": "0"},
 }
 
@@ -163,10 +146,6 @@ def test_no_file_outside_of_the_folder_is_removed(tmp_path: Path) -> None:
     assert victim.read_text() == "three years of work\n"
 
 
-def fifo_as_manifest(folder: Path) -> None:
-    os.mkfifo(folder / f"{FORGED}.json")
-
-
 def fifo_as_data(folder: Path) -> None:
     os.mkfifo(folder / DATA)
     forge(folder, nbytes=0)
@@ -174,15 +153,6 @@ def fifo_as_data(folder: Path) -> None:
 
 def endless_manifest(folder: Path) -> None:
     (folder / f"{FORGED}.json").symlink_to("/dev/zero")
-
-
-def large_manifest(folder: Path) -> None:
-    with open(folder / f"{FORGED}.json", "wb") as file:
-        file.truncate(1 << 40)
-
-
-def deep_manifest(folder: Path) -> None:
-    (folder / f"{FORGED}.json").write_text("[" * 200_000)
 
 
 def folders(folder: Path) -> None:
@@ -193,7 +163,7 @@ def folders(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [fifo_as_manifest, fifo_as_data, endless_manifest, large_manifest, deep_manifest, folders],
+    [fifo_as_data, endless_manifest, folders],
 )
 def test_what_is_no_file_or_endless_holds_nobody_up(
     tmp_path: Path, make: Callable[[Path], None]
