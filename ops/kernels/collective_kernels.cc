@@ -4,11 +4,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "ops/kernels/kernel_base.h"
 #include "ops/kernels/registration.h"
-#include "ops/kernels/splits.h"
 #include "ops/runtime/base/export.h"
 
 namespace tfring {
@@ -74,6 +74,41 @@ class RowsKernel : public CollectiveKernel {
     return absl::OkStatus();
   }
 };
+
+// Reads from an int32 or int64 tensor how many rows go to each rank. InvalidArgument if it is not a
+// vector. The runtime checks the numbers (CheckContent).
+absl::Status ReadSplits(const tf::Tensor& tensor, std::vector<int64_t>* splits) {
+  if (tensor.dims() != 1) {
+    return absl::InvalidArgumentError(
+        "splits have to be a vector with one number of rows per rank, not of shape " +
+        tensor.shape().DebugString());
+  }
+  for (int64_t i = 0; i < tensor.NumElements(); ++i) {
+    splits->push_back(tensor.dtype() == tf::DT_INT32
+                          ? static_cast<const int32_t*>(tensor.data())[i]
+                          : static_cast<const int64_t*>(tensor.data())[i]);
+  }
+  return absl::OkStatus();
+}
+
+// Writes numbers of rows to an int32 or int64 output.
+absl::Status WriteSplits(tf::OpKernelContext* context, int output,
+                         const std::vector<int64_t>& rows) {
+  tf::Tensor* written = nullptr;
+  const tf::TensorShape shape({static_cast<int64_t>(rows.size())});
+  TF_RETURN_IF_ERROR(context->allocate_output(output, shape, &written));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (written->dtype() == tf::DT_INT64) {
+      static_cast<int64_t*>(written->data())[i] = rows[i];
+    } else if (rows[i] <= INT32_MAX) {
+      static_cast<int32_t*>(written->data())[i] = static_cast<int32_t>(rows[i]);
+    } else {
+      return absl::InvalidArgumentError(std::to_string(rows[i]) +
+                                        " rows came from one rank: pass the splits as int64");
+    }
+  }
+  return absl::OkStatus();
+}
 
 // TfringScatter and the sending half of TfringAlltoall: splits the rows of its input into one part
 // per rank. The second input holds the sizes.

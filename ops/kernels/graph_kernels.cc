@@ -1,5 +1,8 @@
+// Kernels that move no data: channels, guards of steps, and numbers of the topology.
+
 #include "ops/kernels/conversions.h"
 #include "ops/kernels/registration.h"
+#include "ops/kernels/step_runs.h"
 #include "ops/kernels/topology_field.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -7,6 +10,42 @@ namespace tfring {
 namespace {
 
 namespace tf = tensorflow;
+
+// TfringChannel and TfringChain: an empty handle, which orders ops while a graph is built.
+class ChannelKernel : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    tf::Tensor* handle = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, tf::TensorShape({}), &handle));
+  }
+
+  bool IsExpensive() override { return false; }
+};
+
+TFRING_REGISTER_KERNEL("TfringChannel", ChannelKernel);
+TFRING_REGISTER_KERNEL("TfringChain", ChannelKernel);
+
+// TfringStepGuard, which tfring/ops/step_guard.py puts into graphs that hold collectives. Runs when
+// its graph starts, and returns at once. Constant after construction.
+class StepGuardKernel : public tf::OpKernel {
+ public:
+  explicit StepGuardKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("process_set_id", &process_set_));
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    StepRuns::Get().Guard(context, process_set_);
+  }
+
+  bool IsExpensive() override { return false; }
+
+ private:
+  ProcessSetId process_set_ = kGlobalProcessSet;
+};
+
+TFRING_REGISTER_KERNEL("TfringStepGuard", StepGuardKernel);
 
 // Reads one number of the topology when the op runs. There is one instance per node of a graph,
 // constant after construction, so several threads may run it.
