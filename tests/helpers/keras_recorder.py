@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfring.collectives import allreduce
 from tfring.keras import gradient_hook
+from tfring.ops import builders
 from tfring.runtime import topology
 from tfring.training.ordinals import Ordinals
 
@@ -33,28 +33,37 @@ class Reduction:
 
 
 class Recorder:
-    """Replaces bucket_allreduce: `built` counts traces, `ran` counts executions."""
+    """Replaces allreduce_op: `built` counts traces, `ran` counts executions."""
 
     def __init__(self) -> None:
         self.built: list[Reduction] = []
         self.ran: list[str] = []
 
-    def bucket_allreduce(self, tensors: list[Any], **kwargs: Any) -> list[Any]:
-        name = kwargs["name"]
+    def allreduce_op(
+        self,
+        tensors: list[Any],
+        *,
+        name: str,
+        op: int,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        layout_hash: int = 0,
+        **_: Any,
+    ) -> list[Any]:
         self.built.append(
             Reduction(
                 name,
-                kwargs["op"],
+                op,
                 [t.dtype.name for t in tensors],
-                kwargs["prescale_factor"],
-                kwargs["postscale_factor"],
-                kwargs["layout_hash"],
+                prescale,
+                postscale,
+                layout_hash,
             )
         )
 
         def run(*values: Any) -> list[Any]:
             self.ran.append(name)
-            factor = kwargs["postscale_factor"] * kwargs["prescale_factor"]
+            factor = postscale * prescale
             return [v if factor == 1.0 else v * factor for v in values]
 
         return list(tf.py_function(run, tensors, [t.dtype for t in tensors]))
@@ -63,7 +72,7 @@ class Recorder:
 def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     """Replaces the collectives; the body of a fixture."""
     recorder = Recorder()
-    monkeypatch.setattr(allreduce, "bucket_allreduce", recorder.bucket_allreduce)
+    monkeypatch.setattr(builders, "allreduce_op", recorder.allreduce_op)
     monkeypatch.setattr(topology, "is_initialized", lambda: True)
     monkeypatch.setattr(topology, "size", lambda: 1)
     monkeypatch.setattr(topology, "always_alone", lambda: False)

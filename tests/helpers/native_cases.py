@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from tfring.runtime._native import core
 Array = np.ndarray[Any, Any]
 
 AVERAGE, SUM, MIN, MAX = 0, 1, 3, 4
-INVALID_ARGUMENT, FAILED_PRECONDITION = 3, 9
+INVALID_ARGUMENT = 3
 LIMIT = 120.0
 
 ALL_DTYPES = MOVABLE
@@ -53,12 +52,3 @@ def expect_error(code: int, call: Callable[[], Any], *parts: str) -> None:
     assert caught.value.code == code, caught.value.message
     for part in parts:
         assert part in caught.value.message
-
-
-@contextlib.contextmanager
-def process_set(ranks: list[int]) -> Iterator[int]:
-    """Registers a set on all ranks for the time of a with block."""
-    number = core.add_process_set(ranks)
-    yield number
-    core.barrier(name="native_cases.leave")
-    core.remove_process_set(number)

@@ -6,4 +6,3 @@ package registers the ops' gradients with TensorFlow.
 """
 
 from tfring.ops import gradients as _gradients  # noqa: F401
-from tfring.ops import rooted_gradients as _rooted_gradients  # noqa: F401

@@ -187,41 +187,25 @@ def bucket_allreduce(
     *,
     name: str,
     op: int = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
     layout_hash: int = 0,
     process_set: ProcessSet = global_process_set,
-    early: bool = False,
 ) -> list[Any]:
-    """Reduces one bucket of gradients as one op; for the tape and the optimizer.
+    """Reduces tensors of one dtype as one op, for tfring's own code; raises what allreduce raises.
 
     Args:
-        tensors: tensors of one dtype.
+        tensors: the tensors.
         name: the whole name; no scope is added.
         op: Average, Sum, Min, Max, Product or Adasum.
-        prescale_factor: multiplies before the reduction.
-        postscale_factor: multiplies the result.
-        layout_hash: hash of how the gradients were cut into buckets. If the ranks' hashes differ,
-            all get FailedPreconditionError.
+        layout_hash: if the ranks' hashes differ, all get FailedPreconditionError.
         process_set: the ranks that take part.
-        early: on a GPU the op is done when the GPU has its work, before it has the results.
-
-    Returns:
-        The reduced tensors.
-
-    Raises:
-        Exception: what allreduce raises.
     """
     return builders.allreduce_op(
         [arguments.checked_tensor(t, name, library.REDUCIBLE, "allreduce") for t in tensors],
         name=name,
-        op=arguments.checked_op(op),
-        prescale=prescale_factor,
-        postscale=postscale_factor,
+        op=op,
         process_set_id=checked_id(process_set),
         layout_hash=layout_hash,
         group=True,
-        early=early,
     )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from tfring.ops import arguments, builders, library, names
-from tfring.runtime.process_sets import ProcessSet, checked_id, global_process_set
+from tfring.runtime.process_sets import ProcessSet, global_process_set
 
 
 @library.outside_autograph
@@ -64,20 +63,3 @@ def broadcast(
         process_set_id=process_set_id,
         gradient=gradient,
     )[0]
-
-
-@library.outside_autograph
-def bucket_broadcast(
-    tensors: Sequence[Any],
-    *,
-    name: str,
-    root_rank: int,
-    process_set: ProcessSet = global_process_set,
-) -> list[Any]:
-    """Broadcasts tensors of one dtype as one op under exactly this name; returns the root's."""
-    return builders.broadcast_op(
-        [arguments.checked_tensor(t, name, library.MOVABLE, "broadcast") for t in tensors],
-        name=name,
-        root_rank=int(root_rank),
-        process_set_id=checked_id(process_set),
-    )

@@ -49,14 +49,12 @@ def check_op(op: int, name: str) -> None:
 def check_allreduce(
     tensor: Any, name: str | None, op: int, prescale: float, postscale: float
 ) -> None:
-    """Checks a tensor that was given to allreduce; a dense one needs no check.
+    """Checks tf.IndexedSlices that were given to allreduce.
 
     Raises:
         NotImplementedError: the operation, a factor, or a function with jit_compile=True.
         TypeError: the dtype.
     """
-    if not isinstance(tensor, tf.IndexedSlices):
-        return
     label = name or arguments.UNNAMED
     library.refuse_xla(label, "allreduce of tf.IndexedSlices")
     check_op(op, label)

@@ -8,9 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring.collectives import allreduce, broadcast, buckets
+from tfring.collectives import allreduce, buckets
 from tfring.collectives.assigned import finalize
-from tfring.ops import arguments, library, names, reduce_ops
+from tfring.ops import arguments, builders, library, names, reduce_ops
 from tfring.runtime import process_sets
 
 
@@ -118,13 +118,15 @@ def _assign(
         process_set=process_set,
     )
     assigned: list[Any] = [None] * len(variables)
+    set_id = process_sets.checked_id(process_set)
     with tf.control_dependencies(compared):
         for part_name, positions in parts:
-            values = broadcast.bucket_broadcast(
-                [variables[p] for p in positions],
-                name=part_name,
-                root_rank=root_rank,
-                process_set=process_set,
+            given = [
+                arguments.checked_tensor(variables[p], part_name, library.MOVABLE, "broadcast")
+                for p in positions
+            ]
+            values = builders.broadcast_op(
+                given, name=part_name, root_rank=int(root_rank), process_set_id=set_id
             )
             for p, value in zip(positions, values, strict=True):
                 assigned[p] = variables[p].assign(value)

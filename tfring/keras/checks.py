@@ -20,8 +20,8 @@ from tfring.keras.gradient_hook import hook_of, innermost
 from tfring.keras.model_optimizers import hooks_of, reachable
 from tfring.ops import library
 from tfring.runtime import topology
-from tfring.training.comparison.hashes import name_of
 from tfring.training.local_variables import variable_key
+from tfring.training.value_names import variable_name
 
 _LISTED = 5  # variables in a message
 
@@ -112,7 +112,7 @@ def refuse_other_models(weights: Sequence[Any], everywhere: Sequence[Mapping[str
     its = everywhere[other]["weights"]
     pairs = enumerate(itertools.zip_longest(mine, its))
     at = next(i for i, (one, another) in pairs if one != another)
-    name = name_of(weights[at]) if at < len(weights) else ""
+    name = variable_name(weights[at]) if at < len(weights) else ""
     names = objects.allgather_json(name, name="tfring.broadcast_callback.names")
     shown = [
         f"{names[rank]!r} of {each[at][0]} {tuple(each[at][1])}" if at < len(each) else "missing"

@@ -1,4 +1,4 @@
-"""Gradients of the collectives without a root.
+"""Gradients of the collectives.
 
 A rank differentiates its own loss, but its tensors also reach the losses of others. The parameter
 `gradient` of a call says which loss of the whole job a gradient belongs to, as a factor of the
@@ -17,8 +17,10 @@ gradient of the sum of all ranks' losses; N is the number of ranks:
 - "horovod", the default under `import horovod`, is what Horovod does. Behind an averaging tape the
   gradient through an allgather or broadcast counts 1/N.
 
-Other collectives have no choice: allreduce and those with a root
-(tfring.ops.rooted_gradients) have the gradient of the sum of all ranks' losses.
+Other collectives have no choice: allreduce and those with a root have the gradient of the sum of
+all ranks' losses. Horovod has none of those with a root, so these gradients are the analytic ones.
+Every rank has to differentiate the call: its loss must contain its own result, even zeros and empty
+tensors.
 
 If ranks are weighted by what their losses are divided by, each loss is multiplied by its weight:
 see tfring.ops.backward.
@@ -299,6 +301,63 @@ def reducescatter_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
         )
         results = gradients_of_selection(op, tensors, whole, totals, name)
     return [tf.ensure_shape(r, t.shape) for r, t in zip(results, tensors, strict=True)]
+
+
+@gradient_of("TfringReduce")
+def reduce_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
+    """The gradient of TfringReduce: of the sum of all ranks' losses.
+
+    Only the root's loss depends on the tensors; the zeros of the others are constants. So it is the
+    root's gradient, broadcast. For Average it is divided by the number of ranks that took part.
+    Min, Max and Product share it as in allreduce_gradient. The factors of the call
+    multiply it.
+    """
+    set_id, root = process_set(op), int(op.get_attr("root_rank"))
+    totals = builders.broadcast_op(grads, name=name, root_rank=root, process_set_id=set_id)
+    kind = reduction(op)
+    if kind not in (Sum, Average):
+        results = builders.broadcast_op(
+            list(op.outputs), name=f"{name}.results", root_rank=root, process_set_id=set_id
+        )
+        return gradients_of_selection(op, list(op.inputs[:-1]), results, totals, name)
+    scale = factor(op, "prescale_factor") * factor(op, "postscale_factor")
+    scaled = [total * tf.constant(scale, total.dtype) for total in totals]
+    if kind == Average:
+        # The number of ranks that take part in this collective.
+        [count] = builders.allreduce_op(
+            [tf.constant(1)], name=f"{name}.count", op=Sum, process_set_id=set_id
+        )
+        scaled = [total / tf.cast(count, total.dtype) for total in scaled]
+    return scaled
+
+
+@gradient_of("TfringGather")
+def gather_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
+    """The gradient of TfringGather: of the sum of all ranks' losses.
+
+    Each rank gets the gradient of its rows from the root: a scatter.
+    """
+    tensor = op.inputs[0]
+    set_id, root = process_set(op), int(op.get_attr("root_rank"))
+    rows = tf.shape(tensor, out_type=tf.int64)[:1]
+    all_rows = builders.gather_op(rows, name=f"{name}.rows", root_rank=root, process_set_id=set_id)
+    mine = builders.scatter_op(grads[0], all_rows, name=name, root_rank=root, process_set_id=set_id)
+    return [tf.ensure_shape(mine, tensor.shape)]
+
+
+@gradient_of("TfringScatter")
+def scatter_gradient(op: Any, grads: list[Any], name: str) -> list[Any]:
+    """The gradient of TfringScatter: of the sum of all ranks' losses.
+
+    The root gets the gradients of all rows: a gather. The other ranks' tensors are not used, so
+    their gradients are zeros.
+    """
+    tensor = op.inputs[0]
+    set_id, root = process_set(op), int(op.get_attr("root_rank"))
+    gathered = builders.gather_op(grads[0], name=name, root_rank=root, process_set_id=set_id)
+    # The other ranks get no rows, so all their gradients are zeros.
+    missing = tf.zeros_like(tensor)[tf.shape(gathered)[0] :]
+    return [tf.ensure_shape(tf.concat([gathered, missing], 0), tensor.shape)]
 
 
 def _over_ranks(op: Any, grads: list[Any], name: str) -> list[Any]:

@@ -29,14 +29,11 @@ HOST = "CPU:0"
 def beside(tensors: Iterable[Any]) -> Any:
     """Returns a context in which an eager op runs where its tensors are.
 
-    It has no effect in a graph, without a GPU, inside a tf.device, without tensors, and for tensors
-    on several devices.
+    It has no effect inside a tf.device, without tensors, and for tensors on several devices.
 
     Args:
         tensors: those of a collective.
     """
-    if not library.on_gpus() or not tf.executing_eagerly():
-        return contextlib.nullcontext()
     if eager_context.context().device_name:
         return contextlib.nullcontext()
     devices = {_memory_of(tensor) for tensor in tensors}
@@ -48,7 +45,7 @@ def always_early() -> bool:
 
     Eager ops always are.
     """
-    return library.on_gpus() and not tf.executing_eagerly() and _async_completion()
+    return library.on_gpus() and _async_completion()
 
 
 def check_gpus() -> None:
@@ -56,7 +53,7 @@ def check_gpus() -> None:
 
     Called for every collective: by then a program has chosen its GPU, if it ever does.
     """
-    if library.on_gpus() and topology.is_initialized():
+    if topology.is_initialized():
         _warn_of_gpus_of_others()
 
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring.collectives import allreduce, buckets, sparse
+from tfring.collectives import buckets, sparse
 from tfring.collectives.compression import Compression
-from tfring.ops import arguments, reduce_ops, xla
+from tfring.ops import arguments, builders, library, reduce_ops, xla
 from tfring.ops.gradients import as_complex, as_pair
 from tfring.runtime import process_sets, topology
-from tfring.training import first_steps, gate, weights
+from tfring.training import first_steps, gate, overlap, weights
 from tfring.training.local_variables import variable_key
 from tfring.training.options import ReduceOptions
 from tfring.training.value_names import describe_layout, name_gradients, variable_name
@@ -86,41 +86,61 @@ class BucketReduction:
             buckets.BUCKET_BYTES,
         )
         layout = self._layout(cut, given)
+        how: dict[str, Any] = {
+            "op": self._options.op,
+            "prescale": 1.0 / self._options.gradient_predivide_factor,
+            "postscale": self._options.gradient_predivide_factor,
+            "process_set_id": process_sets.checked_id(self._options.members),
+            "layout_hash": layout,
+            "group": True,
+        }
         results: list[Any] = [None] * len(given)
-        self._reduce_all(cut, given, layout, results)
-        return results
-
-    def _reduce_all(
-        self, cut: Sequence[buckets.Bucket], gradients: list[Any], layout: int, results: list[Any]
-    ) -> None:
+        if xla.compiling():
+            self._reduce_compiled(cut, given, how, results)
+            return results
         for bucket in cut:
             # No work of the step is left while the last bucket is reduced, so its op need not wait
             # for the results. Behind a gate it must have succeeded.
             early = bucket is cut[-1] and not gate.wanted()
             agreed: list[Any] = []  # results of the collective that compared the layouts
-            slices = [p for p in bucket.positions if _kind(gradients[p]) == "S"]
             with arguments.on_device(self._options.device_dense):
-                for part in self._parts(bucket, gradients):
+                for part in self._parts(bucket, given):
                     # Later parts wait for the first: it fails if the ranks' layouts differ.
                     with tf.control_dependencies(agreed):
-                        reduced = allreduce.bucket_allreduce(
-                            part.tensors,
-                            name=part.name,
-                            op=self._options.op,
-                            prescale_factor=1.0 / self._options.gradient_predivide_factor,
-                            postscale_factor=self._options.gradient_predivide_factor,
-                            layout_hash=layout,
-                            process_set=self._options.members,
-                            early=early,
+                        reduced = builders.allreduce_op(
+                            part.tensors, name=part.name, early=early, **how
                         )
                     agreed = agreed or reduced[:1]
                     part.put(reduced, results)
+            slices = [p for p in bucket.positions if _kind(given[p]) == "S"]
             if slices:
                 name = f"{self._name}.{bucket.index}"
                 with tf.control_dependencies(agreed):
                     self._reduce_slices(
-                        f"{name}.sparse" if agreed else name, slices, gradients, results, layout
+                        f"{name}.sparse" if agreed else name, slices, given, results, layout
                     )
+        return results
+
+    def _reduce_compiled(
+        self,
+        cut: Sequence[buckets.Bucket],
+        gradients: list[Any],
+        how: dict[str, Any],
+        results: list[Any],
+    ) -> None:
+        """Starts each collective before it waits for the first, for jit_compile=True.
+
+        XLA runs the collectives of a function in the order in which they were traced. On a GPU,
+        started collectives overlap with each other and with the backward pass. Gradients are dense
+        here.
+        """
+        traced = overlap.begin()
+        with arguments.on_device(self._options.device_dense):
+            parts = [part for bucket in cut for part in self._parts(bucket, gradients)]
+            waits = [builders.start_allreduce(p.tensors, name=p.name, **how) for p in parts]
+            for part, wait in zip(parts, waits, strict=True):
+                part.put(wait(), results)
+        overlap.pin(traced)
 
     def _parts(self, bucket: buckets.Bucket, gradients: list[Any]) -> Iterator[Part]:
         """Yields one part for each collective of a bucket's dense gradients.
@@ -135,9 +155,9 @@ class BucketReduction:
                 part = [sent[i] for i in places]
                 variables = [self._variables[each.position] for each in part]
                 name_gradients(part_name, variables, loss_scaled=self._loss_scaled)
-                yield Part(part_name, [each.tensor for each in part], part)
+                yield Part(part_name, [_checked(each.tensor, part_name) for each in part], part)
         elif all(_kind(gradients[p]) == "N" for p in bucket.positions):
-            yield Part(name, [tf.zeros([1], bucket.dtype)], [])
+            yield Part(name, [_checked(tf.zeros([1], bucket.dtype), name)], [])
 
     def _send(self, gradient: Any, position: int) -> Sent:
         compressor = self._compressor(position)
@@ -224,6 +244,10 @@ class BucketReduction:
             return compression if known else Compression.none
         choose = getattr(compression, "for_variable", None)
         return compression if choose is None else choose(variable)
+
+
+def _checked(tensor: Any, name: str) -> Any:
+    return arguments.checked_tensor(tensor, name, library.REDUCIBLE, "allreduce")
 
 
 def _kind(gradient: Any) -> str:

@@ -1,4 +1,4 @@
-"""Refuses to reduce gradients again that a DistributedGradientTape has reduced.
+"""Refuses to reduce gradients twice, and warns about gradients that are averaged twice.
 
 It is easy to wrap both the tape and the optimizer by mistake. With op=Sum every rank's gradient
 would then count N times. Three signs show it:
@@ -19,15 +19,20 @@ of the weights, and then train the same variable with a wrapped optimizer.
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfring.runtime import process_sets
+from tfring.ops import gradients as conventions
+from tfring.runtime import process_sets, topology
 from tfring.training.graph_search import collectives_behind
 from tfring.training.reduction_record import REDUCED_MARK, reductions
 from tfring.training.value_names import variable_name
+
+_log = logging.getLogger("tfring")
 
 TAPE_PREFIX = "tfring.tape."
 
@@ -95,3 +100,37 @@ def _computed_from_reduced(tensors: Sequence[Any], set_id: int) -> bool:
     if any(name.startswith(f"grad.{TAPE_PREFIX}") for name, _ in behind):
         return False
     return any(name.startswith(TAPE_PREFIX) and over == set_id for name, over in behind)
+
+
+def warn_of_averages(gradients: Sequence[Any], variables: Sequence[Any], members: Any) -> None:
+    """Warns once, on rank 0, about gradients that a gather has averaged and a reduction would.
+
+    The part behind the gather then counts 1/N of its value in one process. Adam hides this, and a
+    loss does not show it. In eager mode a value does not tell what it was computed from. Only
+    gathers with this convention (tfring.ops.gradients) cost the search.
+
+    Args:
+        gradients: what is about to be averaged, None where there is none.
+        variables: one per gradient.
+        members: the process set to average over.
+    """
+    if not conventions.averaging or topology.rank() != 0 or topology.size() == 1:
+        return
+    set_id = process_sets.checked_id(members)
+    for gradient, variable in zip(gradients, variables, strict=True):
+        for name, over in collectives_behind(symbolic_parts([gradient])):
+            if over == set_id and name in conventions.averaging:
+                _warn(variable_name(variable), name.removeprefix("grad.").partition("#")[0])
+                return
+
+
+@functools.lru_cache(maxsize=64)
+def _warn(variable: str, call: str) -> None:
+    size = topology.size()
+    _log.warning(
+        f"Rank 0 averages the gradient of {variable!r} over {size} ranks. The gradient of "
+        f"{call!r} has already averaged a part of it, so that part counts 1/{size} of its value "
+        "in one process.\n"
+        'Write gradient="sum" in that call of allgather or broadcast; it is the default of '
+        "`import tfring`. For an example, run: tfring help recipes embeddings"
+    )

@@ -39,8 +39,9 @@ from tfring.ops import reduce_ops, xla
 from tfring.ops.kept_number import KeptNumber
 from tfring.runtime import process_sets, topology
 from tfring.runtime.settings.environment import read_settings
-from tfring.training.comparison.hashes import name_of, value_of
+from tfring.training.comparison.hashes import value_of
 from tfring.training.local_variables import variable_key
+from tfring.training.value_names import variable_name
 
 _log = logging.getLogger("tfring")
 
@@ -309,7 +310,7 @@ class _Weights:
         if not found:
             return
         position = found[0]
-        name = name_of(self.variables[position])
+        name = variable_name(self.variables[position])
         numbers = rows[:, position, 1:].copy().view(np.float64)
         other = next(i for i in range(len(rows)) if (numbers[i] != numbers[0]).any())
         at = int(np.argmax(numbers[other] != numbers[0]))

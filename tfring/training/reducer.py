@@ -26,10 +26,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfring.collectives import allreduce, buckets, sparse
-from tfring.ops import reduce_ops, topology_ops, xla
+from tfring.ops import reduce_ops, topology_ops
 from tfring.runtime import process_sets, topology
 from tfring.training import (
-    averaged_gathers,
     double_reduction,
     first_steps,
     gate,
@@ -40,7 +39,6 @@ from tfring.training.bucket_reduction import BucketReduction
 from tfring.training.local_variables import LocalVariables
 from tfring.training.options import ReduceOptions, call_hook
 from tfring.training.reduction_record import reductions
-from tfring.training.xla_reduction import XlaReduction
 
 
 class GradientReducer:
@@ -156,15 +154,27 @@ class GradientReducer:
         options, answers = self.options, None
         included = options.included
         if included and options.op == reduce_ops.Average:
-            averaged_gathers.warn(gradients, variables, options.members)
+            double_reduction.warn_of_averages(gradients, variables, options.members)
         divisor = self._divisor(variables, unscale, name)
         if divisor is not None:
             gradients = [_divided(gradient, divisor) for gradient in gradients]
         gradients = call_hook(options.before_reduce, gradients, variables)
         if included:
-            gradients, answers = self._reduce_counted(
-                gradients, variables, name, loss_scaled, weight, asked
-            )
+            # This rank's weight and its questions to the others travel with the gradients.
+            specs, sent = list(variables), list(gradients)
+            if weight is not None:
+                specs.append(weights.WIRE)
+                sent = [*weight.applied_to(gradients), weight.wire()]
+            if asked is not None:
+                specs.append(first_steps.WIRE)
+                sent.append(asked.said)
+            reduction = BucketReduction(options, name, specs, loss_scaled)
+            gradients = gate.behind_all(reduction.reduce(sent))
+            if asked is not None:
+                answers = gradients.pop()
+            if weight is not None:
+                wire = gradients.pop()
+                gradients = weight.divide(gradients, wire)
         else:
             gradients = [sparse.with_distinct_rows(gradient) for gradient in gradients]
             gradients = _while_outside(gradients, process_sets.checked_id(options.members))
@@ -193,30 +203,6 @@ class GradientReducer:
         scale = tf.cast(unscale, tf.float32)
         [smallest] = self.exact(reduce_ops.Min).reduce([scale], [scale], name=f"{name}.scale")
         return scale / smallest
-
-    def _reduce_counted(
-        self,
-        gradients: list[Any],
-        variables: list[Any],
-        name: str,
-        loss_scaled: bool,
-        weight: weights.Weight | None,
-        asked: first_steps.Asked | None,
-    ) -> tuple[list[Any], Any]:
-        """Reduces gradients, this rank's weight and its questions to the others together."""
-        sent = list(gradients) if weight is None else weight.applied_to(gradients)
-        more: list[tuple[Any, Any]] = []
-        if weight is not None:
-            more.append((weights.WIRE, weight.wire()))
-        if asked is not None:
-            more.append((first_steps.WIRE, asked.said))
-        specs, values = [spec for spec, _ in more], [value for _, value in more]
-        kind = XlaReduction if xla.compiling() else BucketReduction
-        reduction = kind(self.options, name, [*variables, *specs], loss_scaled)
-        reduced = gate.behind_all(reduction.reduce([*sent, *values]))
-        results, counted = reduced[: len(gradients)], reduced[len(gradients) :]
-        answers = counted.pop() if asked is not None else None
-        return (results if weight is None else weight.divide(results, counted[0])), answers
 
 
 def _divided(gradient: Any, scale: Any) -> Any:

@@ -88,18 +88,6 @@ def fails_once(step: Any, planted: Planted) -> None:
     assert library.steps_in_flight() == 0
 
 
-def test_a_function_without_collectives(several: int) -> None:
-    """Nothing of the step waits when it fails, and its rank calls nothing afterwards."""
-    planted = Planted(0)
-    inner = apart(planted.op)
-
-    @tf.function
-    def step(x: Any) -> Any:
-        return total(inner(total(x, "a")), "b")
-
-    fails_once(step, planted)
-
-
 def test_a_function_with_the_last_collective(several: int) -> None:
     planted = Planted(several - 1)
 
@@ -110,23 +98,6 @@ def test_a_function_with_the_last_collective(several: int) -> None:
     @tf.function
     def step(x: Any) -> Any:
         return inner(x)
-
-    fails_once(step, planted)
-
-
-def test_a_loop_that_is_a_function(several: int) -> None:
-    """Its body is run as often as it goes round; each time is an execution."""
-    planted = Planted(0)
-
-    @apart
-    def inner(x: Any) -> Any:
-        return planted.op(total(x, "loop"))
-
-    @tf.function
-    def step(x: Any) -> Any:
-        for _ in tf.range(3):
-            x = inner(x) / float(several)
-        return x
 
     fails_once(step, planted)
 

@@ -116,15 +116,3 @@ def test_joining_a_process_set(rank: int, several: int) -> None:
     np.testing.assert_array_equal(tfring.allgather([rank]), np.arange(several))
     if several > 2:
         tfring.remove_process_set(members)
-
-
-def test_join_in_a_session(rank: int, size: int) -> None:
-    with tf.Graph().as_default():
-        mean = tfring.allreduce(tf.constant(float(rank)))
-        last = tfring.join()
-        assert last.dtype == tf.int32 and last.shape == ()
-        with tf.compat.v1.Session() as session:
-            if rank == 0:
-                assert session.run(mean) == 0.0
-            assert 0 <= session.run(last) < size
-            np.testing.assert_allclose(session.run(mean), (size - 1) / 2)

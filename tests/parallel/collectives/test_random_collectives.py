@@ -23,7 +23,7 @@ from tfring.runtime._native import core
 
 pytestmark = pytest.mark.any_ranks
 
-ROUNDS = 1000
+ROUNDS = 400
 IN_FLIGHT = 4
 CALLS = 6  # in a round, at most
 DTYPES = ("float32", "float64", "int32", "int64", "uint8", "bfloat16")

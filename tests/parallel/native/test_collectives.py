@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pathlib
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -25,27 +24,6 @@ def test_every_dtype_comes_back(dtype: str, rank: int, size: int) -> None:
     got = core.allgather(rows[rank], name=f"rows.{dtype}")
     assert got.dtype == dtype_of(dtype)
     np.testing.assert_array_equal(got, np.concatenate(rows))
-
-
-def test_alltoall_in_equal_parts(rank: int, size: int) -> None:
-    for rows in (0, 1, 3, 40_000):
-        mine = np.repeat(np.arange(size) + 10 * rank, rows)
-        got, received = core.alltoall(mine, name="equal")
-        np.testing.assert_array_equal(received, [rows] * size)
-        np.testing.assert_array_equal(got, np.repeat(np.arange(size) * 10 + rank, rows))
-
-
-def test_send_and_recv(rank: int, several: int) -> None:
-    """Every rank sends to the next one; the receiver knows the shape, a part of it, or nothing."""
-    left, right = (rank - 1) % several, (rank + 1) % several
-    for shape, known in [((2, 3), None), ((), ()), ((5,), (-1,)), ((0, 2), (0, 2))]:
-        mine = values("complex64", rank, shape)
-        with ThreadPoolExecutor(1) as thread:
-            sent = thread.submit(core.send, mine, name="ring", dest=right)
-            got = core.recv(np.complex64, known, name="ring", source=left)
-        assert sent.result() is None
-        assert got.dtype == np.complex64
-        np.testing.assert_array_equal(got, values("complex64", left, shape))
 
 
 def test_threads_use_their_own_sets(rank: int, several: int) -> None:

@@ -23,15 +23,6 @@ def test_every_size_takes_its_algorithm(count: int, rank: int, size: int) -> Non
     np.testing.assert_array_equal(got, size * (size + 1) / 2)
 
 
-def test_shapes_survive(rank: int) -> None:
-    for shape in [(), (1,), (2, 3), (2, 0, 3)]:
-        array = np.zeros(shape, np.float32)
-        assert core.allreduce(array, name=f"shape.{shape}", op=SUM).shape == shape
-    strided = np.arange(12.0).reshape(3, 4).T
-    got = core.broadcast(strided, name="strided", root=0)
-    np.testing.assert_array_equal(got, strided)
-
-
 @pytest.mark.any_ranks
 def test_an_input_may_change_after_the_call(rank: int, size: int) -> None:
     array = np.full(1000, 1.0)

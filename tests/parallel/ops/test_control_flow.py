@@ -13,7 +13,6 @@ import tensorflow as tf
 from tiers import cases
 
 import tfring
-import tfring.keras as hvd
 from tfring.ops import library
 
 
@@ -180,58 +179,6 @@ def test_jacobians(call: str, size: int, rank: int) -> None:
     np.testing.assert_allclose(run(lambda y: total(y * y), x), want, rtol=1e-6)
 
 
-def test_batch_jacobians(size: int, rank: int) -> None:
-    def run(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = total(x * x)
-        return tape.batch_jacobian(y, x)
-
-    x = tf.constant([[1.0, 2.0], [3.0, 4.0]]) * (rank + 1.0)
-    want = [np.diag(2.0 * size * row) for row in x.numpy()]
-    for jit in [False] if library.xla_trouble() else [False, True]:
-        np.testing.assert_allclose(tf.function(run, jit_compile=jit)(x), want, rtol=1e-6)
-    np.testing.assert_allclose(run(x), want, rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_an_rnn_cell_with_batch_normalization_over_all_ranks(rank: int) -> None:
-    class Cell(keras.layers.Layer):
-        state_size = 2
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = hvd.SyncBatchNormalization()
-
-        def build(self, shape: Any) -> None:
-            self.norm.build((None, 2))
-            self.built = True
-
-        def call(self, x: Any, states: Any) -> Any:
-            h = tf.tanh(x + states[0])
-            y = keras.ops.cond(tf.constant(True), lambda: self.norm(h, training=True), lambda: h)
-            return y, [y]
-
-    layer = keras.layers.RNN(Cell())
-    x = tf.random.stateless_normal([4, 3, 2], [rank, 1])
-    layer(x)
-
-    def step(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.reduce_sum(layer(x) ** 3)
-        return tape.gradient(y, x)
-
-    unrolled = keras.layers.RNN(layer.cell, unroll=True)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = tf.reduce_sum(unrolled(x) ** 3)
-    want = tape.gradient(y, x)
-    for jit in [False] if library.xla_trouble() else [False, True]:
-        got = tf.function(step, jit_compile=jit)(x)
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-
-
 def test_one_gradient_taken_twice_in_a_tf1_graph(rank: int, size: int) -> None:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         x = tf.compat.v1.placeholder(tf.float32, [2])
@@ -240,28 +187,6 @@ def test_one_gradient_taken_twice_in_a_tf1_graph(rank: int, size: int) -> None:
         for _ in range(5):
             one, two = session.run(both, {x: [rank, 1.0]})
     np.testing.assert_allclose([one, two], [[size, size], [3.0 * size, 3.0 * size]])
-
-
-def test_two_tapes_over_one_collective(rank: int, size: int) -> None:
-    """Each takes its gradient: of several tensors gathered together, and of rows of a table."""
-
-    def run(x: Any, table: Any) -> Any:
-        with tf.GradientTape() as one, tf.GradientTape() as two:
-            for tape in (one, two):
-                tape.watch([x, table])
-            gathered = tfring.grouped_allgather([x, x * 2.0])
-            rows = tfring.allgather(tf.gather(table, [0, 1, 0]))
-            first = tf.reduce_sum(gathered[0]) + tf.reduce_sum(rows)
-            second = tf.reduce_sum(gathered[1] * 3.0) + tf.reduce_sum(rows * 5.0)
-        found = one.gradient(first, [x, table]), two.gradient(second, [x, table])
-        return tf.nest.map_structure(tf.convert_to_tensor, found)
-
-    x, table = tf.constant([rank, 1.0]), tf.ones([3, 1])
-    for mode in (run, tf.function(run)):
-        (x1, t1), (x2, t2) = mode(x, table)
-        np.testing.assert_allclose([x1, x2], size * np.array([[1.0, 1.0], [6.0, 6.0]]))
-        rows = size * np.array([[2.0, 1.0, 0.0], [10.0, 5.0, 0.0]])
-        np.testing.assert_allclose([t1[:, 0], t2[:, 0]], rows)
 
 
 def test_iterations_keep_their_order_on_skewed_ranks(rank: int, size: int) -> None:
@@ -289,25 +214,3 @@ def test_iterations_keep_their_order_on_skewed_ranks(rank: int, size: int) -> No
         y, g = step(tf.constant(x))
         np.testing.assert_allclose(y, size * x * x, rtol=1e-6)
         np.testing.assert_allclose(g, 2.0 * size * x * np.arange(1.0, 7.0), rtol=1e-6)
-
-
-def test_calls_of_one_function_for_different_models_keep_their_order(size: int) -> None:
-    """Both traces of the inner function have the same names, and nothing else in common."""
-
-    @tf.function
-    def inner(model: Any, x: Any) -> Any:
-        return tfring.allreduce(x * model.v, op=tfring.Sum)
-
-    class Model(tf.Module):
-        def __init__(self, value: float) -> None:
-            super().__init__()
-            self.v = tf.Variable(value)
-
-    models = [Model(1.0), Model(2.0), Model(3.0)]
-
-    @tf.function
-    def step(x: Any) -> Any:
-        return [inner(model, x) for model in models]
-
-    for _ in range(10):
-        np.testing.assert_allclose(step(tf.constant(1.0)), [size, 2.0 * size, 3.0 * size])

@@ -8,16 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from matrix import Team
-from matrix_cells import Cell
-from matrix_rows import ROWS
 
 import tfring
 
+
 # The first row of every collective that has a gradient.
-DIFFERENTIABLE = {row.collective: row for row in reversed(ROWS) if row.gradient is not None}
-
-
 def gradient_of(call: Callable[[Any], Any], x: Any, weights: Any, in_graph: bool) -> Any:
     """Gradient of sum(call(x) * weights) on this rank."""
 
@@ -111,43 +106,3 @@ def test_a_list_with_unused_outputs(in_graph: bool, rank: int, size: int) -> Non
     got = (tf.function(step) if in_graph else step)(tf.ones(2), tf.ones(3), tf.ones(4))
     for gradient, shape, factor in zip(got, (2, 3, 4), (1, 0, 2), strict=True):
         np.testing.assert_array_equal(gradient, np.full(shape, factor * size))
-
-
-@both
-@pytest.mark.parametrize("collective", sorted(DIFFERENTIABLE))
-def test_gradients_of_results_in_another_dtype(
-    collective: str, in_graph: bool, rank: int, size: int
-) -> None:
-    """Every other gradient of a result of float64 is one of float32."""
-    everybody = Team(tuple(range(size)), tfring.global_process_set, rank)
-    row = DIFFERENTIABLE[collective]
-    cell = Cell(row, "float64", everybody, differentiated=("float64",))
-
-    def step(tensors: list[Any]) -> tuple[list[Any], list[Any]]:
-        with tf.GradientTape() as tape:
-            tape.watch(tensors)
-            results = cell.call(tensors)
-        given = [
-            tf.constant(weight, tf.float64 if i % 2 else tf.float32)
-            for i, weight in enumerate(cell.weights[rank])
-        ]
-        return results, tape.gradient(results, tensors, output_gradients=given)
-
-    run = tf.function(step) if in_graph else step
-    cell.check(*run([tf.constant(x) for x in cell.inputs]))
-
-
-@both
-def test_a_second_derivative(in_graph: bool, rank: int, size: int) -> None:
-    def step(x: Any) -> Any:
-        with tf.GradientTape() as outer:
-            outer.watch(x)
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                y = tf.reduce_sum(tfring.allreduce(x, op=tfring.Sum) ** 2)
-            first = inner.gradient(y, x)
-        return first, outer.gradient(first, x)
-
-    first, second = (tf.function(step) if in_graph else step)(tf.constant([1.0, 3.0]))
-    np.testing.assert_allclose(first, 2.0 * size * size * np.array([1.0, 3.0]), rtol=1e-6)
-    np.testing.assert_allclose(second, 2.0 * size * size, rtol=1e-6)

@@ -41,28 +41,6 @@ def test_equal_collectives_are_not_merged(size: int) -> None:
     assert sum(operation.type == "TfringAllreduce" for operation in operations) == 2
 
 
-def test_an_unused_output_is_reduced_all_the_same() -> None:
-    @tf.function
-    def step(x: Any) -> Any:
-        tfring.allreduce(x, name="unused")
-        return x
-
-    step(tf.ones(2))
-    assert collectives_run_by(lambda: step(tf.ones(2))) == 1
-
-
-def test_one_tensor_twice_in_a_list(rank: int, size: int) -> None:
-    @tf.function
-    def step(x: Any) -> Any:
-        y = x * 2
-        return [*tfring.grouped_allreduce([y, y, y], op=tfring.Sum), y]
-
-    *reduced, local = step(tf.fill([3], float(rank)))
-    for got in reduced:
-        np.testing.assert_array_equal(got, size * (size - 1))
-    np.testing.assert_array_equal(local, 2 * rank)
-
-
 def test_arguments_and_variables_are_not_overwritten(rank: int, size: int) -> None:
     variable = tf.Variable(tf.fill([4], float(rank)))
 
@@ -109,35 +87,6 @@ def test_a_name_used_twice_runs_one_after_the_other(size: int) -> None:
         np.testing.assert_array_equal(second, 2 * size)
 
 
-def test_while_loop_with_parallel_iterations(rank: int, size: int) -> None:
-    @tf.function
-    def step(x: Any) -> Any:
-        def body(i: Any, out: Any) -> Any:
-            got = tfring.allreduce(x + tf.cast(i, tf.float32), name="loop", op=tfring.Sum)
-            return i + 1, out.write(i, got)
-
-        out = tf.TensorArray(tf.float32, 6)
-        return tf.while_loop(lambda i, _: i < 6, body, [0, out], parallel_iterations=6)[1].stack()
-
-    base = size * (size - 1) / 2
-    got = step(tf.fill([2], float(rank)))
-    np.testing.assert_array_equal(got[:, 0], base + size * np.arange(6))
-
-
-def test_autograph_loops_and_conditions(rank: int, size: int) -> None:
-    @tf.function
-    def step(x: Any, times: Any) -> Any:
-        for i in tf.range(times):
-            if i % 2 == 0:
-                x = tfring.allreduce(x, op=tfring.Max)
-            else:
-                x = tfring.allreduce(x, op=tfring.Sum)
-        return x
-
-    got = step(tf.fill([2], rank + 1.0), tf.constant(3))
-    np.testing.assert_array_equal(got, size * size)
-
-
 def test_rank_and_size_in_a_function(rank: int, size: int) -> None:
     """AutoGraph converts them, and would warn of a syntax that it does not know."""
     said: list[str] = []
@@ -151,22 +100,6 @@ def test_rank_and_size_in_a_function(rank: int, size: int) -> None:
         logger.removeHandler(handler)
     assert [int(n) for n in both[:2]] == [rank, size]
     assert said == []
-
-
-def test_nested_functions(rank: int, size: int) -> None:
-    @tf.function
-    def inner(x: Any, name: str | None) -> Any:
-        return tfring.allreduce(x, name=name, op=tfring.Sum)
-
-    @tf.function
-    def outer(x: Any) -> Any:
-        return inner(x, "inner.a"), inner(x * 2, "inner.b"), inner(x, None), inner(x * 3, None)
-
-    total = size * (size - 1) / 2
-    for _ in range(3):
-        got = outer(tf.fill([2], float(rank)))
-        for result, factor in zip(got, (1, 2, 1, 3), strict=True):
-            np.testing.assert_array_equal(result, factor * total)
 
 
 def test_a_collective_in_a_python_function_behind_a_collective(size: int) -> None:
@@ -224,7 +157,6 @@ def test_200_tensors_in_random_orders_inside_one_function(rank: int, size: int) 
 
 
 def test_buffers_are_forwarded_where_nobody_else_reads_them(size: int) -> None:
-    from tfring.ops import library
 
     @tf.function
     def step(x: Any) -> Any:
@@ -237,22 +169,6 @@ def test_buffers_are_forwarded_where_nobody_else_reads_them(size: int) -> None:
     after = library.output_counters()
     assert after["forwarded"] - before["forwarded"] == 2
     assert after["allocated"] - before["allocated"] == 1
-
-
-def test_slices_of_one_buffer_are_not_overwritten(rank: int, size: int) -> None:
-    @tf.function
-    def step(x: Any) -> Any:
-        rows = tf.unstack(x * 2)
-        reduced = tfring.grouped_allreduce(rows, op=tfring.Sum)
-        with tf.control_dependencies(reduced):
-            return tf.stack(rows), reduced
-
-    local = (np.arange(48, dtype=np.float32) + rank).reshape(12, 4)
-    total = sum((np.arange(48, dtype=np.float32) + other).reshape(12, 4) for other in range(size))
-    for _ in range(3):
-        kept, reduced = step(tf.constant(local))
-        np.testing.assert_array_equal(kept, 2 * local)
-        np.testing.assert_array_equal(tf.stack(reduced), 2 * total)
 
 
 def test_results_are_not_overwritten_through_each_other(rank: int, size: int) -> None:
@@ -278,26 +194,3 @@ def test_results_are_not_overwritten_through_each_other(rank: int, size: int) ->
             np.testing.assert_array_equal(square, -(expected**2))
         for i, variable in enumerate(variables):
             np.testing.assert_array_equal(variable, expected + (i % 2 == 0))
-
-
-def test_one_op_takes_the_results_of_a_list(size: int) -> None:
-    """Else TensorFlow would schedule a task for each op behind them; see tfring.ops.builders."""
-
-    @tf.function
-    def step(tensors: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(tensors)
-            reduced = tfring.grouped_allreduce(tensors, op=tfring.Sum, name="taken")
-            loss = tf.add_n([tf.reduce_sum(value * 3) for value in reduced[:-1]])
-        return [value * 2 for value in reduced], tape.gradient(loss, tensors)
-
-    tensors = [tf.ones([n]) for n in range(1, 6)]
-    for op in step.get_concrete_function(tensors).graph.get_operations():
-        if op.type == "TfringAllreduce":
-            consumers = {consumer for output in op.outputs for consumer in output.consumers()}
-            # Not where there is a GPU: there the results go to their consumers directly.
-            assert (len(consumers) == 1) != library.on_gpus()
-    doubled, gradients = step(tensors)
-    for i, (double, gradient) in enumerate(zip(doubled, gradients, strict=True)):
-        np.testing.assert_array_equal(double, 2.0 * size)
-        np.testing.assert_array_equal(gradient, 3.0 * size if i < 4 else 0.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -67,46 +66,6 @@ def test_transposed_operands_arrive_in_row_major_order(rank: int, size: int) -> 
     np.testing.assert_array_equal(gathered[2 * rank : 2 * rank + 2], np.transpose(x))
 
 
-def chain_of(ir: str) -> list[str]:
-    """The names of a program's collectives, in the order that their data dependences give.
-
-    Raises:
-        AssertionError: the dependences are no single chain.
-    """
-    calls = {}  # result -> (operands, tensor)
-    for line in ir.splitlines():
-        call = re.search(r"%?([\w.-]+) = .* custom-call\((.*?)\), .*tfring_collective", line)
-        if call:
-            name = re.search(r'tensor_name = "(.*?)"', line.replace('\\"', '"'))
-            assert name is not None, line
-            text = re.sub(r"\\+([0-9A-F]{2})", lambda m: chr(int(m.group(1), 16)), name.group(1))
-            # From TensorFlow 2.22 on an element of a tuple is an operand as it is: "%call.9#1".
-            operands = re.findall(r"%?([\w.-]+)(?:#\d+)?(?:, |$)", call.group(2))
-            calls[call.group(1)] = (operands, text)
-    aliases = dict(re.findall(r"%?([\w.-]+) = .*get-tuple-element\(.*?%?([\w.-]+)\), index", ir))
-    last = {result: operands[-1] for result, (operands, _) in calls.items()}
-    before = {result: aliases.get(operand, operand) for result, operand in last.items()}
-    order: list[str] = []
-    (link,) = [result for result, other in before.items() if other not in calls]
-    while link is not None:
-        order.append(calls[link][1])
-        following = [result for result, other in before.items() if other == link]
-        assert len(following) <= 1
-        link = following[0] if following else None
-    assert len(order) == len(calls)
-    return order
-
-
-def test_xla_sees_a_data_dependence_between_independent_collectives() -> None:
-    @compiled
-    def step(x: Any) -> Any:
-        results = [hvd.allreduce(x * i, op=hvd.Sum, name=f"xla.dep.{i}") for i in range(6)]
-        return results[::-1]
-
-    ir = step.experimental_get_compiler_ir(tf.ones(3))(stage="optimized_hlo")
-    assert chain_of(ir) == [f"xla.dep.{i}" for i in range(6)]
-
-
 def test_ranks_with_different_programs_meet_in_the_same_order(rank: int, size: int) -> None:
     """The ranks do different work, by which XLA would order their collectives differently."""
 
@@ -154,24 +113,6 @@ def test_nested_functions_loops_and_conditions_keep_the_order(rank: int, size: i
         np.testing.assert_array_equal(y, 1 + size * (times % 2))
 
 
-def test_compiled_functions_inside_one_that_is_not(size: int) -> None:
-    @compiled
-    def part(x: Any, name: str) -> Any:
-        return hvd.allreduce(x, op=hvd.Sum, name=name)
-
-    @tf.function
-    def step(x: Any) -> Any:
-        return (
-            part(x, "xla.part.a"),
-            hvd.allreduce(x, op=hvd.Sum, name="xla.plain"),
-            part(2 * x, "xla.part.b"),
-        )
-
-    for _ in range(20):
-        for got, factor in zip(step(tf.ones(2)), (1, 1, 2), strict=True):
-            np.testing.assert_array_equal(got, factor * size)
-
-
 @pytest.mark.any_ranks
 def test_unused_results_and_rank_and_size(rank: int, size: int) -> None:
     from tfring.runtime._native import core
@@ -210,76 +151,6 @@ def test_gradients_inside_and_outside_equal_those_without_xla(rank: int) -> None
         tape.watch(x)
         value = forward(x)
     np.testing.assert_allclose(tape.gradient(value, x), expected)
-
-
-def test_gradients_of_nested_functions_and_conditions(size: int) -> None:
-    """Inside the compiled function and outside; both have the collectives in one order."""
-
-    @tf.function
-    def inner(x: Any, name: str) -> Any:
-        return hvd.allreduce(x * x, op=hvd.Sum, name=f"xla.nested.{name}")
-
-    def value(x: Any, tag: str) -> Any:
-        y = inner(x, f"{tag}.a")
-        y = inner(y, f"{tag}.b") + inner(x, f"{tag}.c") if y[0] > 0 else inner(x, f"{tag}.d")
-        return tf.reduce_sum(y + inner(x, f"{tag}.e"))
-
-    @compiled
-    def inside(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = value(x, "inside")
-        return tape.gradient(y, x)
-
-    x = tf.constant([1.0, 2.0])
-    n = float(size)
-    expected = 4 * n**3 * x**3 + 4 * n * x  # of n (n x^2)^2 + 2 n x^2
-    outside = compiled(lambda x: value(x, "outside"))
-    for _ in range(5):
-        np.testing.assert_allclose(inside(x), expected)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = outside(x)
-        np.testing.assert_allclose(tape.gradient(y, x), expected)
-
-
-def test_gradients_of_compiled_functions_in_a_loop_that_is_not(size: int) -> None:
-    @tf.function
-    def inner(x: Any) -> Any:
-        return hvd.allreduce(x, op=hvd.Sum, name="xla.looped.a")
-
-    part = compiled(lambda x: inner(x) + hvd.allreduce(x, op=hvd.Sum, name="xla.looped.b"))
-
-    @tf.function
-    def step(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = x
-            for _ in tf.range(3):
-                y = part(y)
-        return tape.gradient(y, x)
-
-    np.testing.assert_allclose(step(tf.ones(2)), (2.0 * size) ** 3 * np.ones(2))
-
-
-def test_disagreement_is_a_typed_error_on_all_ranks(rank: int, several: int) -> None:
-    step = compiled(lambda x: hvd.allreduce(x, op=hvd.Sum, name="xla.disagree"))
-    for wrong in (tf.ones([rank + 1]), tf.ones([2], tf.int32 if rank else tf.float32)):
-        with pytest.raises(tf.errors.FailedPreconditionError, match=r"xla\.disagree.*rank 0"):
-            step(wrong)
-        np.testing.assert_array_equal(step(tf.ones(2)), several)
-
-
-def test_a_scalar_found_when_compiling_is_refused_on_all_ranks() -> None:
-    """The shape is known only when XLA compiles; the error ends no process and blocks no rank."""
-    gather = tf.function(
-        lambda x: hvd.allgather(x, name="jit.scalar"),
-        jit_compile=True,
-        input_signature=[tf.TensorSpec(None, tf.float32)],
-    )
-    with pytest.raises(tf.errors.InvalidArgumentError, match="is a scalar"):
-        gather(tf.constant(1.0))
-    assert gather(tf.ones([2])).shape == (2 * hvd.size(),)
 
 
 def test_an_allgather_of_different_rows_says_what_to_do(rank: int, several: int) -> None:
@@ -337,28 +208,6 @@ def test_fit_with_jit_compile_equals_one_process(name: str) -> None:
     assert together.jit_compile
     assert_same_weights(together, train_alone(OPTIMIZERS[name](), steps=8, seed=1))
     assert_same_on_all_ranks(together)
-
-
-def test_a_tape_in_a_compiled_loop_of_ones_own_equals_one_process() -> None:
-    model = build_model(3)
-    optimizer = keras.optimizers.SGD(0.1)
-    optimizer.build(model.trainable_variables)
-    loss_of = loss()
-
-    @compiled
-    def train_step(x: Any, y: Any) -> None:
-        with tf.GradientTape() as tape:
-            value = loss_of(y, model(x, training=True))
-        tape = hvd.DistributedGradientTape(tape, compression=hvd.Compression.bf16)
-        gradients = tape.gradient(value, model.trainable_variables)
-        optimizer.apply(gradients, model.trainable_variables)
-
-    x, y = my_data(6)
-    for i in range(0, len(x), PER_RANK):
-        train_step(x[i : i + PER_RANK], y[i : i + PER_RANK])
-    alone = train_alone(keras.optimizers.SGD(0.1), steps=6, seed=3)
-    assert_same_weights(model, alone, tolerance=1e-2)
-    assert_same_on_all_ranks(model)
 
 
 @pytest.mark.parametrize("accumulate", [None, slow(2)])

@@ -75,20 +75,6 @@ def _ops(graph: Any) -> list[Any]:
     return list(graph.get_operations())
 
 
-@pytest.mark.parametrize("sparse_as_dense", [False, True, "auto"])
-def test_rows_of_a_table(sparse_as_dense: Any, rank: int, size: int) -> None:
-    table = tf.Variable(tf.ones([4, 2], tf.complex64))
-    with hvd.DistributedGradientTape(tf.GradientTape(), sparse_as_dense=sparse_as_dense) as tape:
-        rows = tf.gather(table, [0, rank % 4])
-        loss = tf.math.real(tf.reduce_sum(rows * tf.constant(2 - 1j, "complex64")))
-    got = tf.convert_to_tensor(tape.gradient(loss, table))
-    want = np.zeros([4, 2], np.complex64)
-    for r in range(size):
-        for row in (0, r % 4):
-            want[row] += (2 + 1j) / size
-    np.testing.assert_allclose(got, want, rtol=1e-6)
-
-
 def test_16_bits_on_the_wire() -> None:
     variable = tf.Variable(tf.constant([1 + 2j]))
     got = gradient(variable, compression=hvd.Compression.fp16)

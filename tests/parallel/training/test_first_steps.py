@@ -76,9 +76,8 @@ def test_different_weights_are_named_in_the_second_step(several: int, traced: bo
         loop.run()
 
 
-@pytest.mark.parametrize("traced", [False, True])
-def test_weights_that_one_rank_changes_later_are_named(several: int, traced: bool) -> None:
-    loop = Loop(odd_model(odd=False), traced=traced)
+def test_weights_that_one_rank_changes_later_are_named(several: int) -> None:
+    loop = Loop(odd_model(odd=False), traced=True)
     for _ in range(9):
         loop.run()
     if hvd.rank() == several - 1:
@@ -97,9 +96,8 @@ def test_fit_without_a_broadcast_is_an_error(several: int) -> None:
         model.fit(*data(), batch_size=4, epochs=1, verbose=0)
 
 
-@pytest.mark.parametrize("traced", [False, True])
-def test_a_broadcast_after_the_first_step_is_right(several: int, traced: bool, caplog: Any) -> None:
-    loop = Loop(odd_model(), traced=traced)
+def test_a_broadcast_after_the_first_step_is_right(several: int, caplog: Any) -> None:
+    loop = Loop(odd_model(), traced=True)
     for step in range(6):
         loop.run()
         if step == 0:
@@ -108,34 +106,13 @@ def test_a_broadcast_after_the_first_step_is_right(several: int, traced: bool, c
     assert not caplog.records
 
 
-def test_fit_with_callbacks_is_right(several: int, caplog: Any) -> None:
-    model = odd_model()
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse", jit_compile=False)
-    model.fit(*data(), batch_size=4, epochs=2, verbose=0, callbacks=hvd.fit_callbacks())
-    assert not caplog.records
-
-
-def test_a_model_that_one_rank_alone_has_built_is_broadcast_after_the_first_batches(
-    several: int,
-) -> None:
-    keras.utils.set_random_seed(hvd.rank())
-    model = keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(1)])
-    if hvd.rank() == 0:
-        model.build((None, 4))
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
-    model.compile(optimizer, "mse", jit_compile=False, steps_per_execution=4)
-    model.fit(*data(), batch_size=2, epochs=2, verbose=0, callbacks=hvd.fit_callbacks())
-    hvd.assert_equal(model.trainable_variables)
-
-
-@pytest.mark.parametrize("traced", [False, True])
-def test_weights_of_one_rank_are_left_out(several: int, traced: bool, caplog: Any) -> None:
+def test_weights_of_one_rank_are_left_out(several: int, caplog: Any) -> None:
     model = odd_model(odd=False)
     local = model.layers[0].kernel
     local.assign(local + hvd.rank())
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
     optimizer.register_local_var(local)
-    model.compile(optimizer, "mse", jit_compile=False, run_eagerly=not traced)
+    model.compile(optimizer, "mse", jit_compile=False)
     model.fit(*data(), batch_size=4, epochs=2, verbose=0)
     assert not caplog.records
 
@@ -172,20 +149,6 @@ def test_the_setting_leaves_it_out(several: int, monkeypatch: pytest.MonkeyPatch
         loop.run()
 
 
-def test_a_new_generation_compares_again(several: int) -> None:
-    loop = Loop(odd_model(odd=False), traced=True)
-    for _ in range(6):
-        loop.run()
-    kernel = loop.model.layers[0].kernel
-    kernel.assign(kernel + hvd.rank())
-    for _ in range(2):
-        loop.run()  # no longer one of the first steps
-    first_steps._state.begin()  # as init does
-    loop.run()
-    with refused():
-        loop.run()
-
-
 @pytest.mark.parametrize("traced", [False, True])
 def test_counts_begin_anew_after_a_join(several: int, traced: bool) -> None:
     """Rank 1 compares alone before the join. Rank 0 would compare after it, and wait for ever."""
@@ -213,8 +176,7 @@ def test_scripts_of_horovod_get_a_warning(
     assert all(re.search(WRONG, text) for text in texts)
 
 
-@pytest.mark.parametrize("traced", [False, True])
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(("traced", "own"), [(False, False), (True, False), (True, True)])
 def test_the_same_batches_are_a_warning_once(
     several: int, traced: bool, own: bool, caplog: Any
 ) -> None:

@@ -144,21 +144,3 @@ def test_a_step_is_done_whole_or_not_at_all(by: Any, eager: bool) -> None:
         step()
     hvd.assert_equal(net.variables)
     assert not np.array_equal(before[0], net.last.numpy())
-
-
-def test_without_the_gate_a_loop_of_ones_own_does_a_step_in_part(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What the test above sees if the gate is missing: the fault comes when half is done."""
-    monkeypatch.setattr(topology, "_slot", None)
-    net = Net(patience=60.0)
-    one_step = tf.function(by_tape(net)[1])
-    x = tf.fill([2, 3], 1.0 + hvd.rank())
-    one_step(x)
-    last, first = net.last.numpy(), net.first.numpy()
-    net.fails = hvd.rank() == hvd.size() - 1
-    with pytest.raises((tf.errors.OpError, ValueError), match="planted"):
-        one_step(x)
-    np.testing.assert_array_equal(net.first.numpy(), first)
-    if net.fails:
-        assert not np.array_equal(net.last.numpy(), last)

@@ -64,24 +64,6 @@ def residual() -> Any:
     return keras.Model(x, y)
 
 
-def embedding() -> Any:
-    rows = [keras.layers.Rescaling(2.4, offset=2.4), keras.layers.Embedding(5, WIDTH)]
-    rest = [keras.layers.GlobalAveragePooling1D(), *dense(3).layers]
-    return keras.Sequential([keras.layers.Input((WIDTH,)), *rows, *rest])
-
-
-def nested_calls(model: Any) -> Any:
-    """The same nested function twice, and once more in a loop."""
-    part = tf.function(lambda x: descend(model, x))
-
-    def step(x: Any) -> None:
-        part(x)
-        part(x + 1)
-        tf.while_loop(lambda i: i < 2, lambda i: (part(x), i + 1)[1:], [0])
-
-    return step
-
-
 def nested_layers(model: Any) -> Any:
     """Forward and backward pass of each layer are functions of their own, one a loop."""
     layers = [tf.function(layer) for layer in model.layers]
@@ -105,22 +87,6 @@ def nested_layers(model: Any) -> Any:
         tape = hvd.DistributedGradientTape(tape, num_groups=LAYERS)
         for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
             variable.assign_sub(0.1 * gradient)
-
-    return step
-
-
-def two_tapes(model: Any) -> Any:
-    """The second one differentiates through the first one's layers once more."""
-
-    def step(x: Any) -> None:
-        variables = model.trainable_variables
-        with tf.GradientTape() as first, tf.GradientTape() as second:
-            y = model(x)
-            losses = tf.reduce_sum(y**2), tf.reduce_sum(tf.abs(y))
-        both = [hvd.DistributedGradientTape(tape, num_groups=LAYERS) for tape in (first, second)]
-        found = [tape.gradient(loss, variables) for tape, loss in zip(both, losses, strict=True)]
-        for variable, *gradients in zip(variables, *found, strict=True):
-            variable.assign_sub(0.1 * tf.add_n(gradients))
 
     return step
 
@@ -158,21 +124,6 @@ def gradient_in_graph(model: Any) -> Any:
     return step
 
 
-def accumulated(model: Any) -> Any:
-    optimizer = hvd.DistributedOptimizer(
-        keras.optimizers.SGD(0.1), backward_passes_per_step=2, num_groups=LAYERS
-    )
-    optimizer.build(model.trainable_variables)
-
-    def step(x: Any) -> None:
-        variables = model.trainable_variables
-        with tf.GradientTape() as tape:
-            loss = loss_of(model, x)
-        optimizer.apply(tape.gradient(loss, variables), variables)
-
-    return step
-
-
 def stepping(**options: Any) -> Any:
     return lambda model: lambda x: descend(model, x, **options)
 
@@ -183,29 +134,14 @@ def in_reverse(model: Any) -> Any:
     return lambda x: descend(model, x, num_groups=0, groups=groups)
 
 
-def clipped(gradients: Any, variables: Any) -> Any:
-    del variables
-    return tf.clip_by_global_norm(gradients, 1.0)[0]
-
-
 # A model, a step, and how many barriers there are; None: at least one. Each bucket but the last
 # has one in the usual case.
 CASES: dict[str, tuple[Callable[[], Any], Make, int | None]] = {
     "dense": (dense, stepping(), LAYERS - 1),
-    "two buckets": (dense, stepping(num_groups=2), 1),
-    "one bucket": (dense, stepping(num_groups=1), 0),
     "in reverse": (dense, in_reverse, None),
-    "16 bits on the way": (dense, stepping(compression=hvd.Compression.bf16), LAYERS - 1),
-    "clipped before": (dense, stepping(before_reduce=clipped), None),
     "residual": (residual, stepping(num_groups=4), None),
-    "batch normalization": (with_layers(keras.layers.BatchNormalization), stepping(), None),
     "synchronized": (with_layers(hvd.SyncBatchNormalization), stepping(), None),
-    "dropout": (with_layers(lambda: keras.layers.Dropout(0.5, seed=3)), stepping(), None),
-    "embedding": (embedding, stepping(num_groups=4), 3),
-    "accumulated": (dense, accumulated, None),
-    "nested calls": (dense, nested_calls, LAYERS - 1),
     "nested layers": (dense, nested_layers, LAYERS - 1),
-    "two tapes": (dense, two_tapes, 2 * (LAYERS - 1)),
     "gradient of gradients": (dense, gradient_of_gradients, LAYERS - 1),
     "gradient in the graph": (dense, gradient_in_graph, LAYERS - 1),
 }

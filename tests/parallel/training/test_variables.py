@@ -126,24 +126,10 @@ def helper() -> None:
 
 
 CASES: dict[str, tuple[Callable[[], Any], set[str]]] = {
-    "plain": (fit, {"weights_of_ranks"}),
     "passes": (
         lambda: fit(backward_passes_per_step=lambda: 2),
         {"passes", "accumulated_0", "weights_of_ranks"},
     ),
-    "mean of passes": (
-        lambda: fit(backward_passes_per_step=lambda: 2, average_aggregated_gradients=lambda: True),
-        {"passes"},
-    ),
-    "passes of Keras": (
-        lambda: fit(inner=lambda: SGD(0.1, gradient_accumulation_steps=2)),
-        set(),
-    ),
-    "sum": (lambda: fit(op=lambda: hvd.Sum), set()),
-    "Adasum": (lambda: fit(op=lambda: hvd.Adasum), set()),
-    "16 bits": (lambda: fit(compression=lambda: hvd.Compression.fp16), set()),
-    "groups": (lambda: fit(num_groups=lambda: 2), set()),
-    "norms": (lambda: fit(before_reduce=lambda: hvd.GradientNorms(2)), set()),
     "loss scale": (
         lambda: fit(
             inner=lambda: keras.optimizers.LossScaleOptimizer(SGD(0.1)),
@@ -152,7 +138,6 @@ CASES: dict[str, tuple[Callable[[], Any], set[str]]] = {
         {"passes"},
     ),
     "local layer": (local_layer, {"passes"}),
-    "SyncBatchNormalization": (lambda: fit(hvd.SyncBatchNormalization), set()),
     "tape": (lambda: tape(True, True, 2.0), {"weights_of_ranks"}),
     "tape around": (lambda: tape(True, False, 2.0), set()),
     "helper": (helper, {"passes", "accumulated_0"}),

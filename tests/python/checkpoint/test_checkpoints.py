@@ -93,16 +93,6 @@ def test_values_come_back_with_dtype_and_shape(tmp_path: Path) -> None:
         np.testing.assert_array_equal(plain["half"], values["half"])
 
 
-def test_a_folder_that_cannot_be_written_is_noticed_before_a_save(tmp_path: Path) -> None:
-    checkpoints = Checkpointer(tmp_path / "new")
-    assert checkpoints.generation is None
-    assert (checkpoints.reserve(), checkpoints.generation) == (0, 0)
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["g00000.owner"]
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="file"):
-        Checkpointer(tmp_path / "file" / "folder").reserve()
-
-
 def test_a_copy_is_written_and_training_goes_on_meanwhile(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -219,32 +209,6 @@ def test_any_flipped_bit_is_noticed_or_without_effect(tmp_path: Path) -> None:
         path.write_bytes(whole)
 
 
-def test_torn_and_missing_files_are_passed_over(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    checkpoints = saved(tmp_path, 1)
-    for suffix in (".npz", ".json"):
-        checkpoints.save(state(2), 2)
-        path = file_of(tmp_path, 2, suffix)
-        whole = path.read_bytes()
-        for length in (0, 1, len(whole) // 2, len(whole) - 1):
-            path.write_bytes(whole[:length])
-            latest = checkpoints.latest()
-            assert latest is not None
-            assert latest.step == 1
-        path.write_bytes(b"\0" * len(whole))  # as file systems show unwritten blocks
-        loaded = saved(tmp_path).load()
-        assert loaded is not None
-        assert loaded.info == latest
-        path.unlink()
-        assert saved(tmp_path).latest() == latest
-    assert "g00000-s000000002.json" in caplog.text
-    for path in tmp_path.glob("*.npz"):
-        path.unlink()
-    with pytest.raises(CheckpointError, match="none of them is valid"):
-        checkpoints.load()
-
-
 def test_the_only_valid_one_is_never_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,20 +279,6 @@ def test_who_is_killed_soon_publishes_and_does_nothing_else(
     assert steps(checkpoints) == [3]
 
 
-def test_who_is_killed_soon_does_not_wait_for_longer(tmp_path: Path) -> None:
-    goes_on = threading.Event()
-    checkpoints = Checkpointer(tmp_path, lease_check=lambda: goes_on.wait(60))
-    checkpoints.save(state(1), 1)
-    checkpoints.hurry(0.2)
-    with pytest.raises(CheckpointTimeoutError, match="s000000001 is not written"):
-        checkpoints.wait()
-    with pytest.raises(CheckpointTimeoutError, match="s000000001 is not written"):
-        checkpoints.save(state(2), 2, must=True)
-    goes_on.set()
-    checkpoints.close()  # until it is killed it goes on
-    assert steps(checkpoints) == [1]
-
-
 def test_a_copy_needs_no_new_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where names, shapes and dtypes stay the same."""
     seen = []
@@ -345,16 +295,6 @@ def test_a_copy_needs_no_new_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert seen[0] is seen[1]
     assert len({id(each) for each in seen[1:]}) == 3
     np.testing.assert_array_equal(seen[1], np.ones(4))
-
-
-def test_the_newest_is_named_without_reading_its_arrays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoints = saved(tmp_path, 1, 2)
-    monkeypatch.setattr(arrays, "read", None)
-    latest = checkpoints.latest()
-    assert latest is not None
-    assert latest.step == 2
 
 
 def test_a_full_disk_is_told_once_and_then_saving_goes_on(
@@ -390,20 +330,6 @@ def test_a_storage_that_does_not_answer_blocks_nobody(tmp_path: Path) -> None:
     answers.set()
 
 
-def test_a_newer_generation_wins_and_fences(tmp_path: Path) -> None:
-    old = Checkpointer(tmp_path, asynchronous=False, keep_last=1)
-    new = Checkpointer(tmp_path, asynchronous=False, keep_last=1)
-    old.save(state(100), 100, 1)
-    new.save(state(50), 50, 2)
-    latest = old.latest()
-    assert latest is not None
-    assert latest.order == (2, 50)
-    with pytest.raises(FencedError, match="generation 2 has published"):
-        old.save(state(101), 101, 1)
-    assert [info.order for info in old.all()] == [(2, 50)]
-    assert len(files(tmp_path)) == 2
-
-
 def test_one_that_wakes_up_while_it_writes_wins_nothing(tmp_path: Path) -> None:
     """A newer generation publishes and cleans up after the first or after the last check."""
     new = Checkpointer(tmp_path, asynchronous=False, keep_last=1)
@@ -427,14 +353,6 @@ def test_one_that_wakes_up_while_it_writes_wins_nothing(tmp_path: Path) -> None:
     assert len(files(tmp_path)) == 2
 
 
-def test_without_a_lease_nothing_is_published(tmp_path: Path) -> None:
-    answers = iter([True, False])
-    checkpoints = Checkpointer(tmp_path, asynchronous=False, lease_check=lambda: next(answers))
-    with pytest.raises(FencedError, match="lost its lease"):
-        checkpoints.save(state(1), 1)
-    assert files(tmp_path) == []
-
-
 def test_a_checkpoint_that_may_not_appear_any_more_leaves_nothing_but_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -456,15 +374,6 @@ def test_a_checkpoint_that_may_not_appear_any_more_leaves_nothing_but_a_warning(
     checkpoints.save(state(3), 3, may_publish=lambda: False)
     checkpoints.close()
     assert steps(checkpoints) == [2] and len(files(tmp_path)) == 2
-
-
-def test_the_same_step_again_replaces_the_first_whole(tmp_path: Path) -> None:
-    checkpoints = saved(tmp_path, 1)
-    checkpoints.save({"other": np.ones(2)}, 1)
-    loaded = checkpoints.load()
-    assert loaded is not None
-    assert set(loaded.state) == {"other"}
-    assert len(files(tmp_path)) == 2
 
 
 @pytest.mark.parametrize("dtype", ["float4_of_next_year", "finfo"])

@@ -83,16 +83,6 @@ def test_the_generation_of_another_is_left_alone(tmp_path: Path) -> None:
     assert before <= {path.name for path in tmp_path.iterdir()}
 
 
-def test_a_newer_generation_removes_what_older_ones_have_left(tmp_path: Path) -> None:
-    Checkpointer(tmp_path).reserve()
-    Checkpointer(tmp_path, asynchronous=False).save(state(1), 1)
-    (tmp_path / f"g00001-s000000009-{'ab' * 8}.npz.0a1b.tmp").touch()
-    with Checkpointer(tmp_path, keep_last=1) as newest:
-        newest.save(state(2), 2)
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert [name.split("-")[0] for name in names] == ["g00002", "g00002", "g00002.owner"]
-
-
 def test_a_generation_can_be_reserved_on_a_full_disk(tmp_path: Path) -> None:
     """The file of a killed writer may fill it; it goes when this generation writes."""
 
@@ -145,16 +135,3 @@ def test_a_storage_that_never_answers_is_an_error_after_the_timeout(tmp_path: Pa
     lease.goes_on.set()
     checkpoints.wait(60)
     assert [info.order for info in checkpoints.all()] == [(0, 1)]
-
-
-def test_an_older_one_that_is_fenced_by_its_own_job_is_no_error(tmp_path: Path) -> None:
-    """The next generation of an elastic job has published while this rank still wrote."""
-    lease = Lease()
-    with Checkpointer(tmp_path, lease_check=lease) as slow:
-        slow.save(state(1), 1, 0)
-        assert lease.asked.wait(60)
-        Checkpointer(tmp_path, asynchronous=False).save(state(2), 2, 1)
-        threading.Timer(0.1, lease.goes_on.set).start()
-        slow.save(state(3), 3, 1, must=True)
-        slow.wait()
-        assert [info.order for info in slow.all()] == [(1, 2), (1, 3)]

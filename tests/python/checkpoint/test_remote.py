@@ -116,67 +116,6 @@ def test_a_server_that_speaks_s3(s3: dict[str, Any]) -> None:
     check_storage("s3://bucket/deep/run", **s3)
 
 
-def test_large_files_are_uploaded_in_parts(s3: dict[str, Any]) -> None:
-    storage = fsspec.filesystem("s3", **s3)
-    storage.mkdir("large")
-    place = "s3://large/run"
-    array = np.random.default_rng(0).integers(0, 256, 6 << 20, np.uint8)
-    options = {**s3, "default_block_size": 5 << 20}  # of s3fs; else it is 50 MiB
-    with Checkpointer(place, storage_options=options) as checkpoints:
-        checkpoints.save({"a": array}, 1)
-    info = checkpoints.latest()
-    assert info is not None
-    etag = storage.info(f"{place}/{info.data}")["ETag"].strip('"')
-    assert etag.endswith("-2"), "S3 says so: of how many parts"
-    np.testing.assert_array_equal(checkpoints.read(info, ["a"])["a"], array)
-
-
-@pytest.mark.parametrize("fails_at", ["pipe_file", "open", "write"])
-def test_a_storage_that_fails_leaves_nothing_new(
-    url: str, fails_at: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoints = Checkpointer(url, asynchronous=False, timeout=0)
-    checkpoints.save({"a": np.ones(3)}, 1)
-    storage, _ = fsspec.core.url_to_fs(url)
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError("no answer")
-
-    class Full:
-        """A file of which each write fails."""
-
-        def __init__(self, file: Any) -> None:
-            self._file = file
-
-        def __enter__(self) -> Any:
-            return self
-
-        def __exit__(self, *_: Any) -> None:
-            self._file.close()
-
-        def write(self, _: bytes) -> int:
-            raise OSError("no answer")
-
-        def flush(self) -> None:
-            pass
-
-    real = storage.open
-    patched = {
-        "pipe_file": fail,
-        "open": fail,
-        "write": lambda path, mode: Full(real(path, mode)) if mode == "wb" else real(path, mode),
-    }
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            storage, "pipe_file" if fails_at == "pipe_file" else "open", patched[fails_at]
-        )
-        with pytest.raises(OSError, match="no answer"):
-            checkpoints.save({"a": np.ones(3)}, 2)
-    assert len(files(url)) == 3  # with the reservation
-    checkpoints.save({"a": np.ones(3)}, 3)
-    assert [info.step for info in checkpoints.all()] == [1, 3]
-
-
 def test_paths_are_local(tmp_path: Path) -> None:
     for place in (tmp_path, str(tmp_path), f"file://{tmp_path}"):
         folder = folder_at(place)

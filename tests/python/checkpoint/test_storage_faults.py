@@ -6,7 +6,6 @@ import builtins
 import errno
 import os
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 
 from tfring.checkpoint import Checkpointer, CheckpointError, CheckpointTimeoutError
-from tfring.checkpoint.shares import Share
 
 LIMIT = 60.0  # seconds of patience; working storage never takes as long
 CALLS = ("replace", "fsync", "unlink", "stat", "scandir", "makedirs", "fstat", "open")
@@ -179,29 +177,6 @@ def test_a_fault_at_every_operation_of_an_object_store(
     assert count > 40
 
 
-@pytest.mark.parametrize(
-    "when",
-    [
-        lambda operation, where: operation == "unlink",
-        lambda operation, where: operation == "read" and "s000000003" in where,
-        lambda operation, where: operation == "open" and where.endswith("s000000003.json"),
-    ],
-    ids=["nothing is removed", "old arrays are unreadable", "an old manifest is unreadable"],
-)
-def test_a_failing_clean_up_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: Callable[[str, Any], bool]
-) -> None:
-    with Checkpointer(tmp_path) as before:
-        before.save(state(3), 3)
-    with monkeypatch.context() as patch:
-        break_folder(patch, tmp_path, Fault(errno.EIO, when=lambda o, w: when(o, str(w))))
-        with Checkpointer(tmp_path, keep_last=1, timeout=LIMIT) as checkpoints:
-            for step in (4, 5):
-                checkpoints.save(state(step), step, must=True)
-                checkpoints.wait()
-    assert_newest(tmp_path, 5)
-
-
 @pytest.mark.parametrize("suffix", [".json", ".npz"])
 def test_an_unreadable_newest_one_falls_back_with_a_warning(
     tmp_path: Path,
@@ -259,25 +234,6 @@ def test_a_mistake_in_what_reads_takes_no_older_one(tmp_path: Path, mistake: Any
     assert used == [2]
 
 
-def test_a_disk_without_room_for_one_share_frees_old_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There is room for 2 and the next share of rank 0: rank 1 meets the limit."""
-    Quota(monkeypatch, tmp_path, 270_000)
-    ranks = [Checkpointer(tmp_path, keep_last=2, timeout=0) for _ in range(2)]
-    generation = ranks[0].reserve()
-    for step in range(1, 8):
-        data = ranks[0].new_data(step, generation)
-        for index, rank in enumerate(ranks):
-            share = Share(data, index, 2)
-            array = np.full(9000 if index else 3000, step)
-            rank.save({f"w{index}": array}, step, generation, share=share)
-            rank.wait(LIMIT)
-        found = ranks[1].load()
-        assert found is not None and found.info.step == step
-        assert (found.state["w1"] == step).all()
-
-
 def test_a_full_disk_keeps_the_newest_that_can_be_read_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,28 +281,6 @@ def test_the_newest_one_takes_the_place_of_one_that_waits_for_its_next_attempt(
     assert checkpoints.skipped == 0
     for text in ("g00000-s000000001 is given up", "s000000002 is written to"):
         assert text in caplog.text
-
-
-def test_a_share_that_was_given_up_and_taken_over_is_written_again(tmp_path: Path) -> None:
-    """Otherwise its rank would leave its share to the others for ever."""
-    fails = [True]
-
-    def lease() -> bool:
-        if fails[0]:
-            raise OSError(errno.EHOSTUNREACH, "No route to host")
-        return True
-
-    with Checkpointer(tmp_path, lease_check=lease, timeout=0.2) as checkpoints:
-        checkpoints.save(state(1), 1)
-        while checkpoints._writer._error is None:  # no rank waits for it
-            time.sleep(0.01)
-        assert "No route to host" in checkpoints.trouble
-        assert checkpoints.mark_replaced(), "the others write this share"
-        fails[0] = False
-        assert not checkpoints.trouble, "nothing is left that could show that the storage works"
-        assert checkpoints.save(state(2), 2) is not None
-        checkpoints.wait(LIMIT)
-    assert_newest(tmp_path, 2)
 
 
 def test_it_is_an_error_when_nothing_could_be_written_for_long(

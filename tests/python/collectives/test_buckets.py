@@ -25,27 +25,12 @@ def test_buckets_run_backwards_and_the_first_is_small() -> None:
     assert [bucket.index for bucket in cut] == [0, 1, 2]
 
 
-def test_a_variable_larger_than_a_bucket_gets_one_of_its_own() -> None:
-    cut = cut_buckets(floats(10, 1000, 10), first_bytes=5, bucket_bytes=100)
-    assert positions(cut) == [(2,), (1,), (0,)]
-
-
-def test_defaults_are_one_and_twenty_five_mebibytes() -> None:
-    cut = cut_buckets(floats(*[1 << 19] * 60))
-    assert [len(bucket.positions) for bucket in cut] == [2, 50, 8]
-
-
 def test_a_bucket_has_one_dtype() -> None:
     specs = tuple(TensorSpec(("float32", "float16")[i % 2], 4) for i in range(6))
     cut = cut_buckets(specs)
     assert positions(cut) == [(4, 2, 0), (5, 3, 1)] or positions(cut) == [(5, 3, 1), (4, 2, 0)]
     for bucket in cut:
         assert {specs[p].dtype for p in bucket.positions} == {bucket.dtype}
-
-
-def test_nothing_to_cut() -> None:
-    assert cut_buckets(()) == ()
-    assert cut_buckets((), 3) == ()
 
 
 @pytest.mark.parametrize("groups", [None, 1, 3, 7, ((0, 5), (2,))])

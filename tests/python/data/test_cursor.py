@@ -15,8 +15,8 @@ import pytest
 from tfring.data import DataCursor, Policy
 from tfring.data.cursor import Cursor, Pass, permutation
 
-SEQUENCES = 2000
-OF_WHOLE_JOBS = 300  # with a DataCursor for each rank
+SEQUENCES = 500
+OF_WHOLE_JOBS = 100  # with a DataCursor for each rank
 MAX_RANKS = 64
 
 
@@ -56,10 +56,9 @@ class Job:
         steps.append([index for part in parts for index in part.indices.tolist()])
 
 
-@pytest.mark.parametrize("quarter", range(4))
-def test_every_sample_in_exactly_one_committed_step_per_epoch(quarter: int) -> None:
+def test_every_sample_in_exactly_one_committed_step_per_epoch() -> None:
     whole = partial = 0
-    for seed in range(quarter, SEQUENCES, 4):
+    for seed in range(SEQUENCES):
         job = Job(seed)
         job.run()
         for epoch, steps in job.epochs.items():
@@ -73,7 +72,7 @@ def test_every_sample_in_exactly_one_committed_step_per_epoch(quarter: int) -> N
                 assert all(len(step) == job.batch for step in steps[: wanted // job.batch])
             whole += epoch < job.cursor.epoch
             partial += epoch == job.cursor.epoch
-    assert whole > SEQUENCES / 8 and partial > SEQUENCES / 16, "the sequences show nothing"
+    assert whole > SEQUENCES / 2 and partial > SEQUENCES / 4, "the sequences show nothing"
 
 
 def committed_by(cursors: list[DataCursor], steps: int) -> list[int]:
@@ -123,17 +122,6 @@ def test_ranks_that_come_and_go(per_rank: bool) -> None:
                 assert len(seen) == samples, f"seed {seed}: epoch {epoch} has lost samples"
 
 
-def test_a_batch_is_the_same_for_any_number_of_ranks() -> None:
-    cursor = Cursor(100, seed=3)
-    order = cursor.order()
-    for size in (1, 2, 3, 7, 64):
-        ranks = [Pass(cursor, order, 24, rank, size) for rank in range(size)]
-        assert ranks[0].steps == 5
-        for step in range(5):
-            together = np.concatenate([rank.part(step).indices for rank in ranks])
-            np.testing.assert_array_equal(together, order[24 * step : 24 * (step + 1)])
-
-
 def test_the_weighted_means_of_the_ranks_average_to_the_mean_of_the_batch() -> None:
     values = np.random.default_rng(1).normal(size=50)
     order = Cursor(50).order()
@@ -159,15 +147,6 @@ def test_orders_are_permutations_that_no_version_changes() -> None:
     assert permutation(10, 0, 0).tolist() == [0, 8, 9, 3, 7, 5, 1, 2, 6, 4]
     digest = hashlib.blake2b(permutation(5000, 42, 7).astype("<u4").tobytes(), digest_size=8)
     assert digest.hexdigest() == "44bd6fb61980cb2e"
-
-
-def test_orders_are_even() -> None:
-    """Each sample is equally often at each position: chi-square, 81 degrees of freedom."""
-    counts = np.zeros((10, 10))
-    for epoch in range(2000):
-        counts[np.arange(10), permutation(10, 0, epoch)] += 1
-    chi_square = ((counts - 200) ** 2 / 200).sum()
-    assert 40 < chi_square < 140
 
 
 def test_a_loop_without_commits_goes_through_all_epochs() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,8 +75,7 @@ def stop_after(batches: int, how: str = "raise") -> Any:
     return callback
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("commits", [False, True])
+@pytest.mark.parametrize(("workers", "commits"), [(1, True), (3, False)])
 def test_fit_goes_through_all_epochs(workers: int, commits: bool) -> None:
     data, model = dataset(workers=workers), Seen()
     callbacks = [CursorCallback(data)] if commits else []
@@ -88,9 +86,9 @@ def test_fit_goes_through_all_epochs(workers: int, commits: bool) -> None:
     assert data.state_dict()["epoch"] == 2 and data.state_dict()["consumed"] == SAMPLES
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("how", ["raise", "stop"])
-@pytest.mark.parametrize("steps_per_execution", [1, 2])
+@pytest.mark.parametrize(
+    ("workers", "how", "steps_per_execution"), [(1, "raise", 1), (3, "stop", 1), (1, "stop", 2)]
+)
 def test_fit_goes_on_within_an_epoch(
     workers: int, how: str, steps_per_execution: int, log: pytest.LogCaptureFixture
 ) -> None:
@@ -142,16 +140,6 @@ def test_keras_order_of_batches_is_refused() -> None:
             model.fit(data, epochs=1, shuffle=True, verbose=0)
 
 
-def test_steps_per_epoch_shorter_than_an_epoch() -> None:
-    data, model = dataset(), Seen()
-    callbacks = [CursorCallback(data)]
-    fit = {"shuffle": False, "verbose": 0, "callbacks": callbacks}
-    model.fit(data, epochs=2, steps_per_epoch=3, **fit)
-    assert model.flat() == orders(0)[:24] and data.state_dict()["consumed"] == 24
-    model.fit(data, epochs=2, **fit)
-    assert model.flat() == orders(0, 1)
-
-
 @pytest.mark.parametrize("weights", [None, "plain"])
 def test_weights_make_the_average_of_unequal_parts_the_mean(weights: Any) -> None:
     """The average is weighted by the numbers of samples, or ranks count alike."""
@@ -188,100 +176,6 @@ def test_weights_have_the_dimensions_of_targets() -> None:
         of(lambda i: {"x": X[i]}, weights=True)
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (3, 4)])
-def test_keras_takes_the_weights_of_targets_of_any_shape(shape: tuple[int, ...]) -> None:
-    """A loss with the weights of a rank is its mean times the weight."""
-    rng = np.random.default_rng(0)
-    targets = rng.integers(0, 2, (SAMPLES, *shape)).astype(np.float32)
-    guesses = rng.random((SAMPLES, *shape, 2)).astype(np.float32)
-    data = dataset(
-        rank=1, size=3, load=lambda i: (guesses[i], targets[i]), policy=10, weights="plain"
-    )
-    guess, target, weight = data[0]
-    loss = keras.losses.SparseCategoricalCrossentropy()
-    expected = float(loss(target, guess)) * (3 * len(guess) / 10)
-    assert float(loss(target, guess, weight)) == pytest.approx(expected, rel=1e-5)
-    metric = keras.metrics.SparseCategoricalAccuracy()
-    metric.update_state(target, guess, sample_weight=weight)
-    plain = keras.metrics.SparseCategoricalAccuracy()
-    plain.update_state(target, guess)
-    assert float(metric.result()) == pytest.approx(float(plain.result()), rel=1e-5)
-
-
-def test_threads_that_ask_for_the_same_steps() -> None:
-    data = dataset(workers=4, max_queue_size=2, policy=1)
-    wanted = [data[step][0] for step in range(len(data))]
-    next(iter(data))
-    errors: list[BaseException] = []
-
-    def ask() -> None:
-        try:
-            for step, batch in enumerate(wanted):
-                np.testing.assert_array_equal(data[step][0], batch)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-
-
-def test_workers_load_ahead_and_not_too_far() -> None:
-    loaded: list[int] = []
-    fourth = threading.Event()
-
-    def note(indices: Any) -> Any:
-        loaded.append(int(indices[0]))
-        if indices[0] >= 3:
-            fourth.set()
-        return load(indices)
-
-    data = dataset(load=note, workers=2, max_queue_size=3, policy=1, shuffle=False)
-    batches = iter(data)
-    next(batches)
-    assert fourth.wait(60.0), "nothing is loaded before it is asked for"
-    for step in range(1, 10):
-        next(batches)
-        assert max(loaded) <= step + 3
-
-
-def test_an_error_of_load_reaches_the_loop() -> None:
-    def broken(indices: Any) -> Any:
-        if 5 in indices:
-            raise OSError("sample 5 cannot be read")
-        return load(indices)
-
-    for workers in (1, 3):
-        with pytest.raises(OSError, match="sample 5"):
-            list(dataset(load=broken, workers=workers))
-
-
-def test_the_learning_rate_with_a_batch_for_each_rank() -> None:
-    data = dataset(rank=1, size=3, policy=tfring_data.Policy(2, per_rank=True, ramp_steps=2))
-    model, rates = Seen(), []
-    model.optimizer.learning_rate = 0.1
-    note = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: rates.append(float(model.optimizer.learning_rate))
-    )
-    fit = {"shuffle": False, "verbose": 0, "callbacks": [CursorCallback(data), note]}
-    model.fit(data, epochs=1, **fit)
-    np.testing.assert_allclose(rates, [0.1, 0.2, 0.3, 0.3, 0.3], rtol=1e-6)
-    data.resize(0, 2)
-    del rates[:]
-    model.fit(data, epochs=1, **fit)
-    np.testing.assert_allclose(rates, [0.3, 0.25, 0.2, 0.2, 0.2, 0.2, 0.2], rtol=1e-6)
-    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
-    model.compile(keras.optimizers.SGD(schedule), "mse", run_eagerly=True)
-    data.resize(0, 4)
-    data.cursor.begin()
-    data.commit()
-    with pytest.raises(ValueError, match="LearningRateSchedule: give the optimizer a number"):
-        model.fit(data, epochs=1, **fit)
-
-
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match="at least 1, not 0 and 10"):
         dataset(workers=0)
@@ -315,21 +209,6 @@ def test_index_dataset_goes_on_where_the_cursor_is() -> None:
                 cursor.resize(rank, 2)
     assert sorted(seen[0] + seen[1]) == list(range(SAMPLES))
     assert seen[0] == orders(0)[:12]
-
-
-def test_index_dataset_without_weights_and_with_others() -> None:
-    def cursor() -> Any:
-        return tfring_data.DataCursor(SAMPLES, 4, rank=0, size=3)
-
-    assert len(next(iter(index_batches(cursor(), weights=False)))) == 2
-    inputs = tfring_data.index_dataset(lambda i: {"x": i}, cursor())
-    assert next(iter(inputs))["x"].dtype == tf.int64
-    given = tfring_data.index_dataset(
-        lambda i: (i, i, tf.fill([tf.size(i)], 2)), cursor(), weights="plain"
-    )
-    np.testing.assert_allclose(next(iter(given))[2], [2 * 3 / 4])
-    with pytest.raises(TypeError, match="load returned a dict"):
-        tfring_data.index_dataset(lambda i: {"x": i}, cursor(), weights=True)
 
 
 def test_index_dataset_in_fit_counts_epochs_without_commits() -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import pytest
 import tensorflow as tf
-from launcher_tools import run_python
 
-from tfring.launch import installed
 from tfring.ops import library, xla
 from tfring.runtime import _native, built
 
@@ -77,30 +74,6 @@ def test_whether_there_are_ops(folder: Path) -> None:
     assert built.cuda_built()
 
 
-def test_doctor_says_what_is_served(folder: Path) -> None:
-    serve(folder, "2.1", "2.2")
-    findings = installed.Findings()
-    installed.tensorflow(findings)
-    assert "is installed, but this tfring supports 2.1, 2.2." in findings.problems[0]
-
-
 def test_jit_compile_needs_a_newer_tensorflow() -> None:
     assert xla._reason("2.18.0") == xla._reason("2.21.1") == xla._reason("3.0.0") == ""
     assert "needs TensorFlow 2.18 or newer; TensorFlow 2.17.1 is" in xla._reason("2.17.1")
-
-
-def test_libraries_in_such_a_folder_work(tmp_path: Path) -> None:
-    own = tmp_path / f"tensorflow-{INSTALLED}"
-    own.mkdir()
-    ops = library.folder()
-    for file in [*_native.library_dir().glob("*.so"), ops / library.BUILD_FILE, *ops.glob("*.so")]:
-        in_folder = file.name.startswith(("_tfring_", "build"))
-        shutil.copy(file, own if in_folder else tmp_path)
-    code = (
-        "import tfring\nfrom tfring.ops import library\ntfring.init()\n"
-        "print(float(tfring.allreduce(2.0)), library.steps_in_flight(), library.folder())\n"
-        "print(library.xla_trouble())"
-    )
-    done = run_python("-c", code, TFRING_X_LIB_DIR=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-2:] == [f"2.0 0 {own}", library.xla_trouble()]

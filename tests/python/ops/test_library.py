@@ -181,20 +181,6 @@ def test_names_start_again_when_all_have_joined() -> None:
     assert names.collective_name("restarted", None) == "eager.restarted.0"
 
 
-def test_names_start_again_with_init() -> None:
-    assert names.collective_name("reborn", None) == "eager.reborn.0"
-    tfring.shutdown()
-    tfring.init()
-    assert names.collective_name("reborn", None) == "eager.reborn.0"
-
-
-def test_send_and_recv_have_a_name_per_pair() -> None:
-    with tf.Graph().as_default():
-        pair = [names.collective_name("send", None, suffix=s) for s in (".0to1", ".0to2", ".0to1")]
-    assert pair == ["graph.send.0.0to1", "graph.send.0.0to2", "graph.send.1.0to1"]
-    assert names.collective_name("send", "mine", suffix=".0to1") == "mine.0to1"
-
-
 def test_broadcast_in_place_returns_the_variables() -> None:
     variables = [tf.Variable([1.0]), tf.Variable([2]), tf.Variable(3.0)]
     returned = tfring.broadcast_(variables, 0)
@@ -212,13 +198,6 @@ def test_splits_are_integers() -> None:
     received, splits = tfring.alltoall([1.0], [1])
     assert splits.dtype == tf.int32
     np.testing.assert_array_equal(received, [1.0])
-
-
-def test_sparse_tensors_are_for_allreduce() -> None:
-    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([3, 2]))
-    for call in (tfring.reducescatter, tfring.alltoall, lambda x: tfring.reduce(x, 0)):
-        with pytest.raises(NotImplementedError, match=r"does not support tf\.IndexedSlices"):
-            call(slices)
 
 
 def test_horovods_small_functions() -> None:

@@ -70,12 +70,3 @@ def test_the_factor_has_a_gradient_too() -> None:
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(scaled(x, factor) * [10.0, 100.0])
     np.testing.assert_array_equal(tape.gradient(loss, factor), 210.0)
-
-
-@pytest.mark.parametrize("factor", [np.inf, np.nan])
-def test_a_factor_that_is_no_number_is_multiplied(factor: float) -> None:
-    np.testing.assert_array_equal(scaled(tf.constant([1.0]), factor), [factor])
-
-
-def test_nothing_is_scaled_to_nothing() -> None:
-    assert scaled(tf.zeros([0, 3]), 2.0).shape == [0, 3]

@@ -12,7 +12,7 @@ import tfring.keras as hvd
 from tfring import world
 from tfring.ops import builders
 from tfring.runtime import topology
-from tfring.training import graph_search, weights
+from tfring.training import weights
 from tfring.training.ordinals import Ordinals
 from tfring.training.reduction_record import ReductionRecord
 
@@ -50,34 +50,6 @@ def test_what_a_user_says_to_have_reduced_counts_at_any_time(named: bool) -> Non
     assert record.covers(mine, record.now())
     assert not record.covers(other, 0)
     assert record.covers(keras.Variable([5.0]), 0) is not named  # of the same dtype and shape
-
-
-def test_a_search_visits_what_many_outputs_of_a_function_share_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The gradients of a large model all depend on the whole forward pass."""
-    visited = []
-    at_node = graph_search._at_node
-    monkeypatch.setattr(
-        graph_search, "_at_node", lambda *args: visited.append(args[1].name) or at_node(*args)
-    )
-    found: list[Any] = []
-
-    @tf.function
-    def inner(x: Any) -> Any:
-        for _ in range(50):
-            x = x + 1.0
-        return [x * float(i) for i in range(50)]
-
-    @tf.function
-    def outer(x: Any) -> Any:
-        outputs = inner(x)
-        found.extend(graph_search.collectives_behind(outputs))
-        return outputs
-
-    outer.get_concrete_function(tf.constant(1.0))
-    assert not found
-    assert 100 <= len(visited) < 500
 
 
 def test_where_a_process_was_launched_alone_fit_only_reduces_gradients(

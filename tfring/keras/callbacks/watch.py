@@ -13,6 +13,7 @@ from tfring.runtime import topology
 from tfring.training.comparison import hashes
 from tfring.training.local_variables import variable_key
 from tfring.training.reduction_record import reductions
+from tfring.training.value_names import variable_name
 
 _LISTED = 5  # variables in a message
 _UNKNOWN = None  # the hash of a variable that did not exist yet
@@ -98,7 +99,7 @@ class ReductionWatch:
 
 
 def _message(variables: Sequence[Any], when: str) -> str:
-    names = ", ".join(hashes.name_of(v) for v in variables[:_LISTED])
+    names = ", ".join(variable_name(v) for v in variables[:_LISTED])
     more = f" and {len(variables) - _LISTED} more" if len(variables) > _LISTED else ""
     return (
         f"rank {topology.rank()}: {when} these weights differ between the ranks, and no gradient "

@@ -10,7 +10,8 @@ import numpy as np
 from tfring.collectives import objects
 from tfring.runtime import _native, topology
 from tfring.runtime.exceptions import tf_errors
-from tfring.training.comparison.hashes import fingerprint, hash_of, name_of, value_of
+from tfring.training.comparison.hashes import fingerprint, hash_of, value_of
+from tfring.training.value_names import variable_name
 
 
 class Difference(NamedTuple):
@@ -75,7 +76,7 @@ def first_difference(variables: Sequence[Any]) -> Difference:
         return Difference(f"their numbers are {_listed(counts)}", np.inf, 0)
     differing = [p for p, column in enumerate(zip(*everywhere, strict=True)) if _differ(column)]
     position = differing[0]
-    name = name_of(variables[position])
+    name = variable_name(variables[position])
     others = len(differing) - 1
     shapes = [each[position][0] for each in everywhere]
     if _differ(shapes):

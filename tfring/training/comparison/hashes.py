@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from tfring.training.value_names import variable_name
+
 
 def value_of(variable: Any) -> Any:
     """Returns the value of a tf.Variable, a keras.Variable or a tensor as an array to read.
@@ -23,13 +25,8 @@ def value_of(variable: Any) -> Any:
         held = inner() if callable(inner) else inner
     value = np.asarray(held, order="C")
     if value.dtype.hasobject:
-        raise TypeError(f"{name_of(variable)} holds strings, which ranks cannot compare")
+        raise TypeError(f"{variable_name(variable)} holds strings, which ranks cannot compare")
     return value
-
-
-def name_of(variable: Any) -> str:
-    """Returns the name of a variable for messages."""
-    return str(getattr(variable, "path", None) or getattr(variable, "name", "?"))
 
 
 def hash_of(variable: Any) -> int:

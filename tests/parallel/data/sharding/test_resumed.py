@@ -176,24 +176,6 @@ def test_training_that_is_interrupted_again_and_again_is_that_of_a_clean_run(
 
 
 @pytest.mark.any_ranks
-def test_epochs_after_the_one_that_goes_on_have_all_their_steps(tmp_path: Path) -> None:
-    folder = Path(hvd.broadcast_object(str(tmp_path)))
-    clean, _ = life("arrays, repeated", None, 10**6)
-    life("arrays, repeated", folder, 6)
-    model, before = life("arrays, repeated", folder, 10**6)
-    assert before == 6  # within the second epoch
-    assert model.steps == clean.steps[6:]
-
-
-@pytest.mark.any_ranks
-def test_an_epoch_with_fewer_steps_than_were_trained_of_it_takes_one_more(tmp_path: Path) -> None:
-    folder = Path(hvd.broadcast_object(str(tmp_path)))
-    life("arrays, repeated", folder, 6)
-    model, _ = life("arrays, repeated", folder, 10**6, steps=2)
-    assert len(model.steps) == 1 + 2
-
-
-@pytest.mark.any_ranks
 def test_an_epoch_without_a_known_end_begins_anew_in_its_own_order(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -207,21 +189,6 @@ def test_an_epoch_without_a_known_end_begins_anew_in_its_own_order(
     if hvd.rank() == 0:
         assert "though 3 of its batches were trained" in caplog.text
         assert "assert_cardinality(batches))" in caplog.text
-
-
-@pytest.mark.any_ranks
-def test_elastic_fit_goes_on_within_an_epoch_of_fit(tmp_path: Path) -> None:
-    folder = Path(hvd.broadcast_object(str(tmp_path)))
-    clean, _ = life("arrays", None, 10**6)
-    life("arrays", folder, STEPS + 3)
-    batch = 3 * hvd.size()
-    x = np.arange(STEPS * batch - 1, dtype=np.float32)[:, None]
-    model = recorded()
-    data = (x, x / len(x))
-    hvd.elastic.fit(model, data, epochs=EPOCHS, policy=batch, seed=7, checkpoint=folder)
-    assert len(model.steps) == len(clean.steps) - (STEPS + 3)
-    for one, other in zip(model.get_weights(), clean.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-6, atol=0.0)
 
 
 def test_keras_2_trains_whole_epochs_in_their_order(tmp_path: Path) -> None:
@@ -291,14 +258,3 @@ def test_what_has_other_steps_has_no_place() -> None:
     assert place_of(data.map(lambda x: x).repeat().prefetch(1), stream=True).number >= 0
     for other in (data.cache(), data.unbatch(), data.take(2), data.shuffle(2), np.ones(3)):
         assert passes.of(other, stream=False, within=True) is None
-
-
-def test_what_was_trained_of_a_pydataset_is_not_asked_for() -> None:
-    x = np.arange(STEPS * hvd.size())
-    batches = Batches(x, x, hvd.size())
-    data = hvd.shard_batches(batches)
-    place = place_of(data)
-    place.load_state_dict({**place.state_dict(), "epoch": 2, "consumed": 3})
-    batches.asked.clear()
-    assert len(list(data)) == 2
-    assert (batches.asked, batches.turn) == ([3, 4], 2)

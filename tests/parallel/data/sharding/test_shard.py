@@ -24,7 +24,7 @@ def epochs_of_all(dataset: Any, epochs: int = 2) -> list[list[list[list[int]]]]:
 @pytest.mark.any_ranks
 @pytest.mark.parametrize("kind", ["array", "dataset"])
 @pytest.mark.parametrize("drop", [False, True])
-@pytest.mark.parametrize("extra", [0, 1, 3, 5])
+@pytest.mark.parametrize("extra", [0, 1, 5])
 def test_every_sample_once_in_equally_many_steps(kind: str, drop: bool, extra: int) -> None:
     size, batch = hvd.size(), 3
     count = 2 * batch * size + extra
@@ -60,20 +60,6 @@ def test_a_step_is_the_step_of_one_process() -> None:
         assert sorted(x for part in together for x in part) == list(
             range(first, first + batch * size)
         )
-
-
-def test_structures_stay_together_and_can_be_fitted() -> None:
-    size = hvd.size()
-    x = np.arange(12 * size, dtype=np.float32)[:, None]
-    data = ({"a": x, "b": -x}, 3 * x)
-    dataset = hvd.shard(data, 2, seed=1)
-    for inputs, y in dataset:
-        np.testing.assert_array_equal(inputs["a"], -inputs["b"])
-        np.testing.assert_array_equal(3 * inputs["a"], y)
-    inputs = {name: keras.Input((1,), name=name) for name in ("a", "b")}
-    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Add()(list(inputs.values()))))
-    model.compile("sgd", "mse")
-    assert len(model.fit(dataset, epochs=2, verbose=0).history["loss"]) == 2
 
 
 @pytest.mark.parametrize("kind", ["array", "shuffled before"])
@@ -208,15 +194,6 @@ def test_frames_of_pandas_and_series_are_what_they_are_for_keras() -> None:
         np.testing.assert_array_equal(frame[:, 1:], series)
 
 
-def test_sparse_tensors_are_refused_with_what_works() -> None:
-    x = np.eye(4 * hvd.size(), dtype=np.float32)
-    sparse = tf.sparse.from_dense(x)
-    with pytest.raises(TypeError, match=r"from_tensor_slices\(data\)"):
-        hvd.shard((sparse, x), 4)
-    for part, dense in hvd.shard(tf.data.Dataset.from_tensor_slices((sparse, x)), 4):
-        np.testing.assert_array_equal(tf.sparse.to_dense(part), dense)
-
-
 @pytest.mark.any_ranks
 def test_ranks_that_differ_are_refused(several: int) -> None:
     rank = hvd.rank()
@@ -234,19 +211,3 @@ def test_ranks_that_differ_are_refused(several: int) -> None:
     assert int(hvd.shard(mine, 1, check=False).cardinality()) >= 1
     with pytest.raises(ValueError, match="different seed"):
         hvd.shard(np.arange(40), 1, seed=rank)
-
-
-@pytest.mark.any_ranks
-@pytest.mark.parametrize("kind", ["array", "dataset"])
-def test_the_order_follows_from_the_seed_alone(kind: str) -> None:
-    samples: Any = np.arange(40) if kind == "array" else tf.data.Dataset.range(40)
-    tf.random.set_seed(hvd.rank())
-    try:
-        dataset = hvd.shard(samples, 1, seed=-5)
-        (ranks,) = epochs_of_all(dataset, epochs=1)
-        tf.random.set_seed(99)
-        (again,) = epochs_of_all(hvd.shard(samples, 1, seed=-5), epochs=1)
-    finally:
-        tf.random.set_seed(0)
-    assert {x for steps in ranks for step in steps for x in step} == set(range(40))
-    assert again == ranks

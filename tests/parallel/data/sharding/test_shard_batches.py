@@ -117,43 +117,6 @@ def test_fit_is_that_of_one_process(kind: str, last: str) -> None:
 
 
 @pytest.mark.any_ranks
-@pytest.mark.parametrize("kind", ["dataset", "generator"])
-def test_a_loop_is_that_of_one_process(kind: str) -> None:
-    batch = 3 * hvd.size() + 1
-
-    def train(data: Any, ours: bool) -> Any:
-        model, optimizer = network(), sgd()
-        optimizer.build(model.trainable_variables)
-        for x, y in itertools.islice(data, BATCHES + 1):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(y - model(x)))
-            wrapped = hvd.DistributedGradientTape(tape, weight_by=len(x)) if ours else tape
-            gradients = wrapped.gradient(loss, model.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return model
-
-    data = arrays(1, batch)
-    tf.random.set_seed(3)  # as `network` does
-    part = hvd.shard_batches(batches(kind, *data, batch))
-    check(train(part, ours=True), train(whole_batches(kind, *data, batch), ours=False))
-
-
-def test_pandas_and_lists_from_a_python_object_become_arrays_and_tuples() -> None:
-    x, y = arrays(0, 2 * hvd.size())
-    two = [([x[:4], x[:4] + 1], y[:4]), ([x[4:6], x[4:6] + 1], y[4:6])]
-
-    class Loader:
-        def __iter__(self) -> Any:
-            return iter(two)
-
-    dataset = hvd.shard_batches(Loader())
-    for _ in range(2):
-        for (a, b), _ in dataset:
-            np.testing.assert_allclose(a + 1, b)
-    assert dataset.element_spec[0][0].shape.as_list() == [None, FEATURES]
-
-
-@pytest.mark.any_ranks
 def test_a_batch_is_cut_whatever_it_is_made_of() -> None:
     count = 2 * hvd.size() + 1
     dense = np.arange(2 * count).reshape(count, 2)
