@@ -22,14 +22,15 @@ def allgather(
 
     Differentiable. With the loss L of each rank, the gradient that this rank's tensor gets is:
 
-        gradient=   of the tensor                 of Horovod's   use it where
-        "sum"       the sum of all ranks' dL/dx   N times        a tape or optimizer averages
-        "mean"      1/N of that sum               the same       nothing averages, all have one L
+        gradient=   of the tensor                 use it where
+        "sum"       the sum of all ranks' dL/dx   a tape or optimizer averages
+        "mean"      1/N of that sum               nothing averages, all have one L
+        "horovod"   1/N of that sum               as in Horovod; the default under `import horovod`
 
     With "sum", the default, and a DistributedOptimizer or DistributedGradientTape, N ranks get
     the gradients of one process, whether a rank's loss compares its own rows with all rows or
-    covers all rows.
-    Horovod's gradient, the default under `import horovod`, is "horovod".
+    covers all rows. For other collectives "horovod" is this factor of that sum: 1/N for broadcast,
+    1 for alltoall, N for reducescatter.
 
     Args:
         tensor: tensor, variable or array with at least one dimension, of any number or bool dtype.

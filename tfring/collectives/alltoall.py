@@ -20,16 +20,7 @@ def alltoall(
 ) -> Any:
     """Sends rows to every rank and receives rows from every rank.
 
-    Differentiable. With the loss L of each rank, the gradient that this rank's tensor gets is:
-
-        gradient=   of the tensor                 of Horovod's   use it where
-        "sum"       the sum of all ranks' dL/dx   the same       a tape or optimizer averages
-        "mean"      1/N of that sum               1/N            nothing averages, all have one L
-
-    With "sum", the default, and a DistributedOptimizer or DistributedGradientTape, N ranks get
-    the gradients of one process, whether a rank's loss compares its own rows with all rows or
-    covers all rows.
-    Horovod's gradient, the default under `import horovod`, is "horovod".
+    Differentiable. `gradient` says which loss the gradient belongs to: see allgather.
 
     Args:
         tensor: tensor, variable or array with at least one dimension, of any number or bool dtype:
@@ -40,7 +31,7 @@ def alltoall(
         name: the same on every rank; made up by default.
         ignore_name_scope: use `name` as it is, without the current name scope.
         process_set: the ranks that take part.
-        gradient: "sum", "mean" or "horovod", as above.
+        gradient: "sum", "mean" or "horovod", as in allgather.
 
     Returns:
         The rows from the first rank, then those from the second, and so on. With `splits` a pair:

@@ -20,16 +20,7 @@ def broadcast(
 ) -> Any:
     """Gives every rank the root's tensor.
 
-    Differentiable. With the loss L of each rank, the gradient that the root's tensor gets is:
-
-        gradient=   of the tensor                 of Horovod's   use it where
-        "sum"       the sum of all ranks' dL/dx   N times        a tape or optimizer averages
-        "mean"      1/N of that sum               the same       nothing averages, all have one L
-
-    With "sum", the default, and a DistributedOptimizer or DistributedGradientTape, N ranks get
-    the gradients of one process, whether a rank's loss compares its own rows with all rows or
-    covers all rows.
-    Horovod's gradient, the default under `import horovod`, is "horovod".
+    Differentiable. `gradient` says which loss the gradient belongs to: see allgather.
 
     Args:
         tensor: tensor, variable, array or number of any number or bool dtype; on the other ranks
@@ -38,7 +29,7 @@ def broadcast(
         name: the same on every rank; made up by default.
         ignore_name_scope: use `name` as it is, without the current name scope.
         process_set: the ranks that take part.
-        gradient: "sum", "mean" or "horovod", as above.
+        gradient: "sum", "mean" or "horovod", as in allgather.
 
     Returns:
         A tensor of the same shape and dtype.

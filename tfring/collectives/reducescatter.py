@@ -27,16 +27,7 @@ def reducescatter(
 ) -> Any:
     """Reduces a tensor over all ranks and gives each rank its share of the rows.
 
-    Differentiable. With the loss L of each rank, the gradient that this rank's tensor gets is:
-
-        gradient=   of the tensor                 of Horovod's   use it where
-        "sum"       the sum of all ranks' dL/dx   1/N            a tape or optimizer averages
-        "mean"      1/N of that sum               1/N^2          nothing averages, all have one L
-
-    With "sum", the default, and a DistributedOptimizer or DistributedGradientTape, N ranks get
-    the gradients of one process, whether a rank's loss compares its own rows with all rows or
-    covers all rows.
-    Horovod's gradient, the default under `import horovod`, is "horovod".
+    Differentiable. `gradient` says which loss the gradient belongs to: see allgather.
 
     Args:
         tensor: tensor, variable or array with at least one dimension, of the same shape on every
@@ -49,7 +40,7 @@ def reducescatter(
         ignore_name_scope: use `name` as it is, without the current name scope.
         prescale_factor: multiplies every rank's tensor before the reduction.
         postscale_factor: multiplies the result.
-        gradient: "sum", "mean" or "horovod", as above.
+        gradient: "sum", "mean" or "horovod", as in allgather.
 
     Returns:
         Consecutive rows of the result. Where they cannot be cut into equal parts, the first ranks
