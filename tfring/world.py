@@ -29,9 +29,8 @@ from tfring.job.handshake.keepalive import break_when_unanswered
 from tfring.job.security import generation
 from tfring.job.security.sources import take_secret
 from tfring.job.store import Store
+from tfring.observe import observers
 from tfring.observe.metrics import generation as metrics
-from tfring.observe.observers.observers import Here
-from tfring.observe.observers.ours import OBSERVERS, say_end
 from tfring.observe.recorder.keeping import record_options
 from tfring.ops.early import (
     register_where_loaded,
@@ -267,7 +266,7 @@ def _start(joined: JoinedJob, settings: Settings) -> None:
         interrupts.watch()
         exits.watch()
     local, hosts = topology.local_rank(), joined.hosts
-    OBSERVERS.begin(Here(joined.rank, joined.size, local, hosts, path, settings))
+    observers.begin(observers.Here(joined.rank, joined.size, local, hosts, path, settings))
 
 
 def _refuse_in_forked_child() -> None:
@@ -326,7 +325,7 @@ def abandon(why: str, *, wait: bool = True) -> None:
             return
         _native.core.abandon(why)
         interrupts.unwatch()
-        OBSERVERS.drop()
+        observers.drop()
         _forget()
     finally:
         _lock.release()
@@ -344,15 +343,15 @@ def leave(error: str) -> None:
     with contextlib.ExitStack() as afterwards, _lock:
         if _state.pid != os.getpid() or not is_initialized():
             return
-        afterwards.callback(OBSERVERS.afterwards)  # when the lock is free again
+        afterwards.callback(observers.note_ends)  # when the lock is free again
         if not error:
             say_what_was_not_reduced()
         interrupts.unwatch()
-        with OBSERVERS.ending():
+        with observers.ending():
             _native.core.shutdown(error)
         _forget()
         if not error:
-            say_end()
+            observers.say_end()
 
 
 def end_of_program(error: BaseException | None = None) -> None:

@@ -107,12 +107,11 @@ def check_header(path: Path, data: bytes) -> dict[str, Any]:
             f"{layout.VERSION}: read it with the tfring that ran the job"
         )
     rank, size = header["rank"], header["size"]
-    # A spool of a killed rank has nothing of each rank.
-    if not 0 <= rank < size <= layout.MOST_RANKS or header["rank_slots"] not in (0, size):
+    if not 0 <= rank < size <= layout.MOST_RANKS or header["rank_slots"] != size:
         raise RecordError(f"{path} is damaged: it says that it is of rank {rank} of {size}")
-    for name, most in layout.SLOTS.items():
-        if header[f"{name}_slots"] > most:
-            slots = header[f"{name}_slots"]
+    for name in layout.SLOTS:
+        slots = header[f"{name}_slots"]
+        if slots > layout.MOST_SLOTS:
             raise RecordError(f"{path} is damaged: it says that it has {slots} slots for {name}s")
     if not _NAME.fullmatch(header["job"]):
         raise RecordError(f"{path} is damaged: {header['job']!r} is no number of a job")

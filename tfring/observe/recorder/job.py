@@ -52,7 +52,7 @@ def load_job(given: Sequence[Path | str] = (), base: Path | None = None) -> JobR
             is unclear which job is meant.
         OSError: A file cannot be read.
     """
-    records = [read_record(path) for path in _files(given, base)]
+    records = [read_record(path) for path in find_files(given, base)]
     if not records:
         raise RecordError(f"there is no record of a job in {', '.join(map(str, given))}")
     return join_records(records)
@@ -77,7 +77,8 @@ def join_records(records: Sequence[Record]) -> JobRecords:
     return JobRecords(ordered, {rank: find_clock(first, r) for rank, r in ordered.items()})
 
 
-def _files(given: Sequence[Path | str], base: Path | None) -> list[Path]:
+def find_files(given: Sequence[Path | str], base: Path | None = None) -> list[Path]:
+    """Returns the files that `load_job` reads."""
     if not given:
         return find_records(choose_job(base))
     files: list[Path] = []

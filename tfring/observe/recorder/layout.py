@@ -14,6 +14,7 @@ VERSION = 1
 HEADER_BYTES = 4096
 SLOTS = {"call": 8192, "plan": 4096, "event": 256}
 MOST_RANKS = 100_000  # of a job
+MOST_SLOTS = 1 << 22  # of a ring, in the spool of a timeline
 
 _LIVE = 512  # where the fields begin that change while the rank runs
 

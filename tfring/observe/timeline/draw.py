@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tfring.observe.recorder.gradients import Series
+from tfring.observe.recorder.gradients import Series, find_gradient_calls
 from tfring.observe.recorder.job import JobRecords
-from tfring.observe.recorder.reader import Call, Event, Record, find_last_sign
-from tfring.observe.timeline.moments import JobMoments, Moments
+from tfring.observe.recorder.reader import Call, Event, Plan, Record, find_last_sign
+from tfring.observe.recorder.steps import align_steps, steps_of
 from tfring.observe.timeline.phases import KINDS, NO_PHASES, Phases
 from tfring.observe.timeline.trace import Trace
 
@@ -22,6 +23,82 @@ _EXPOSED = "exposed communication"
 _OURS = "tfring."
 
 
+@dataclass(frozen=True)
+class _Moments:
+    """One call of one rank. Times are nanoseconds of the common clock; 0: not yet, or unknown.
+
+    Attributes:
+        call: As in its record.
+        rank: Whose call it is.
+        submitted: The program called.
+        asked_but_one: All ranks but the last had asked rank 0 for it.
+        asked: All had.
+        last_rank: The rank that asked last; -1: unknown.
+        planned: The plan came.
+        started: The plan's first bytes could move; before, the plan was queued.
+        finished: The plan had ended.
+        ended: The program got the result.
+    """
+
+    call: Call
+    rank: int
+    submitted: int
+    asked_but_one: int
+    asked: int
+    last_rank: int
+    planned: int
+    started: int
+    finished: int
+    ended: int
+
+
+class _Job:
+    """All calls of a job on the common clock.
+
+    Attributes:
+        records: Of its ranks.
+        steps: By rank, with the same number for the same step.
+        series: Which steps are counted together, on any rank.
+    """
+
+    def __init__(self, records: JobRecords) -> None:
+        self.records = records
+        self._plans: dict[tuple[int, int], Plan] = {
+            (rank, plan.sequence): plan
+            for rank, record in records.records.items()
+            for plan in record.plans
+        }
+        # Rank 0 alone knows when ranks asked, of the calls in which it takes part.
+        self._asked = {
+            (call.sequence, call.name): (rank, call)
+            for rank, record in records.records.items()
+            for call in record.calls
+            if call.sequence and call.last_rank >= 0
+        }
+        self.steps = align_steps(
+            {rank: steps_of(record.raw_calls) for rank, record in records.records.items()}
+        )
+        self.series = {name for steps in self.steps.values() for name in steps.names}
+
+    def of(self, rank: int, call: Call) -> _Moments:
+        """Returns the times of a call of a rank."""
+        common = self.records.common
+        where, asked = self._asked.get((call.sequence, call.name), (rank, None))
+        plan = self._plans.get((rank, call.sequence)) if call.sequence else None
+        return _Moments(
+            call=call,
+            rank=rank,
+            submitted=common(rank, call.submitted),
+            asked_but_one=common(where, asked.second_last_asked) if asked else 0,
+            asked=common(where, asked.last_asked) if asked else 0,
+            last_rank=asked.last_rank if asked else -1,
+            planned=common(rank, call.planned),
+            started=common(rank, plan.started) if plan else 0,
+            finished=common(rank, plan.ended) if plan else 0,
+            ended=common(rank, call.ended),
+        )
+
+
 def draw(job: JobRecords, phases: Mapping[int, Phases] | None = None) -> Trace:
     """Returns the timeline of a job.
 
@@ -29,10 +106,10 @@ def draw(job: JobRecords, phases: Mapping[int, Phases] | None = None) -> Trace:
         job: The records of its ranks.
         phases: What `fit` did when, by rank, if it was noted.
     """
-    moments = JobMoments(job)
+    known = _Job(job)
     trace = Trace(_origin(job), _facts(job))
     for rank, record in job.records.items():
-        _Rank(trace, moments, rank).draw(record, (phases or {}).get(rank, NO_PHASES))
+        _Rank(trace, known, rank).draw(record, (phases or {}).get(rank, NO_PHASES))
     return trace
 
 
@@ -67,9 +144,9 @@ def _facts(job: JobRecords) -> dict[str, Any]:
     }
 
 
-def _steps_lane(series: Series, moments: JobMoments) -> str:
+def _steps_lane(series: Series, job: _Job) -> str:
     """Returns the lane of steps: "steps" if one optimizer is used by all ranks."""
-    if len(moments.series) == 1 and series[0] == 0:
+    if len(job.series) == 1 and series[0] == 0:
         return "steps"
     of = f" in process set {series[0]}" if series[0] else ""
     return f"steps of {series[1]}{of}"
@@ -78,35 +155,27 @@ def _steps_lane(series: Series, moments: JobMoments) -> str:
 class _Rank:
     """Draws one rank."""
 
-    def __init__(self, trace: Trace, moments: JobMoments, rank: int) -> None:
-        self._trace, self._moments, self._rank = trace, moments, rank
+    def __init__(self, trace: Trace, job: _Job, rank: int) -> None:
+        self._trace, self._job, self._rank = trace, job, rank
         self._process = rank + 1  # 0 would be an idle CPU
-        self._last = moments.job.common(rank, find_last_sign(moments.job.records[rank]))
+        self._last = job.records.common(rank, find_last_sign(job.records.records[rank]))
 
     def draw(self, record: Record, phases: Phases) -> None:
         name = f"rank {self._rank} ({record.host}, process {record.pid})"
-        self._trace.process(self._process, name, _clock_text(self._moments.job, self._rank))
+        self._trace.process(self._process, name, _clock_text(self._job.records, self._rank))
         self._phases(phases)
         self._steps()
         self._events(record.events)
-        named = self._named(record.calls)
+        named = _named(record)
         for name in named:
             self._trace.lane(self._process, name)
         for call in record.calls:
-            self._call(self._moments.of(self._rank, call), call.name in named)
+            self._call(self._job.of(self._rank, call), call.name in named)
         self._in_flight(record.calls)
-
-    def _named(self, calls: list[Call]) -> list[str]:
-        """Returns the names that have a lane: gradients first, then the program's own."""
-        count = Counter(call.name for call in calls)
-        steps = self._moments.calls[self._rank].values()
-        gradients = dict.fromkeys(call.name for of_step in steps for call in of_step)
-        others = [name for name, _ in count.most_common() if not name.startswith(_OURS)]
-        return [*gradients, *others][:NAMED_LANES]
 
     def _phases(self, phases: Phases) -> None:
         """Draws what `fit` does, how long it waits for input, and how long callbacks take."""
-        common = self._moments.job.common
+        common = self._job.records.common
         for lane in dict.fromkeys(lane for lane, _ in KINDS) if len(phases) else ():
             self._trace.lane(self._process, lane)
         # Of two that begin at once the one that holds the other comes first.
@@ -123,36 +192,36 @@ class _Rank:
 
     def _steps(self) -> None:
         """Draws steps, each from the end of the one before to its own end."""
-        steps, common = self._moments.steps[self._rank], self._moments.job.common
-        for (series, number), step in sorted(steps.items()):
+        steps, common = self._job.steps[self._rank], self._job.records.common
+        for step in steps:
             first, ready = common(self._rank, step.first), common(self._rank, step.ready)
             begin = common(self._rank, step.began) or first
             end = common(self._rank, step.end)
             if not end or end < begin:
                 continue
-            lane = self._trace.lane(self._process, _steps_lane(series, self._moments))
-            args = {"step": number, "bytes": step.bytes, "buckets": step.buckets}
-            self._trace.slice(self._process, lane, f"step {number}", begin, end, args)
+            lane = self._trace.lane(self._process, _steps_lane(step.series, self._job))
+            args = {"step": step.number, "bytes": step.bytes, "buckets": step.buckets}
+            self._trace.slice(self._process, lane, f"step {step.number}", begin, end, args)
             for text, since, until in (
                 ("before the first gradients", begin, first),
                 ("gradients and communication", max(begin, first), ready),
                 (_EXPOSED, max(begin, ready), end),
             ):
                 if since < until:
-                    args = {"step": number}
+                    args = {"step": step.number}
                     self._trace.slice(self._process, lane, text, since, until, args)
 
     def _events(self, events: list[Event]) -> None:
         for event in events:
             lane = self._trace.lane(self._process, "events")
-            time = self._moments.job.common(self._rank, event.time)
+            time = self._job.records.common(self._rank, event.time)
             name = event.type.name.lower().replace("_", " ")
             if name == "mark":
                 name = event.text
             args = {"text": event.text, "value": event.value, "status": event.code}
             self._trace.mark(self._process, lane, name, time, args)
 
-    def _call(self, one: Moments, named: bool) -> None:
+    def _call(self, one: _Moments, named: bool) -> None:
         call, end = one.call, one.ended or max(self._last, one.submitted)
         if not named:
             whole = (f"{call.kind} {call.name}", one.submitted, end)
@@ -171,7 +240,7 @@ class _Rank:
             self._trace.slice(self._process, lane, text, begin, until, flow_to=flow_to)
 
     def _in_flight(self, calls: list[Call]) -> None:
-        common = self._moments.job.common
+        common = self._job.records.common
         changes: Counter[int] = Counter()
         for call in calls:
             changes[common(self._rank, call.submitted)] += call.bytes
@@ -183,7 +252,16 @@ class _Rank:
             self._trace.counter(self._process, "in flight", "bytes", time, total)
 
 
-def _phases(one: Moments, end: int) -> list[tuple[str, int, int]]:
+def _named(record: Record) -> list[str]:
+    """Returns the names that have a lane: gradients first, then the program's own."""
+    count = Counter(call.name for call in record.calls)
+    at = sorted(find_gradient_calls(record.raw_calls).at.tolist())
+    gradients = dict.fromkeys(record.calls[place].name for place in at)
+    others = [name for name, _ in count.most_common() if not name.startswith(_OURS)]
+    return list(dict.fromkeys([*gradients, *others]))[:NAMED_LANES]
+
+
+def _phases(one: _Moments, end: int) -> list[tuple[str, int, int]]:
     """Returns the phases of a call: name, begin, end; without a gap and never backwards."""
     if one.last_rank >= 0 and one.last_rank != one.rank:
         first = f"submitted, waits for rank {one.last_rank}"
@@ -210,7 +288,7 @@ def _phases(one: Moments, end: int) -> list[tuple[str, int, int]]:
     return phases
 
 
-def _about(one: Moments) -> dict[str, Any]:
+def _about(one: _Moments) -> dict[str, Any]:
     call = one.call
     facts: dict[str, Any] = {
         "tensor": call.name,

@@ -11,16 +11,9 @@ from typing import Any
 
 from tfring.observe.recorder.job import JobRecords
 from tfring.observe.recorder.processes import process_state
-from tfring.observe.recorder.reader import RecordError
+from tfring.observe.recorder.reader import RecordError, read_header
 from tfring.observe.timeline.draw import draw
-from tfring.observe.timeline.spool import (
-    find_spools,
-    is_done,
-    load_timeline,
-    read_facts,
-    remove_spool,
-    spool_path,
-)
+from tfring.observe.timeline.spool import find_spools, is_done, load_timeline, spool_path
 from tfring.observe.timeline.trace import replaced_file
 
 _log = logging.getLogger("tfring")
@@ -40,24 +33,24 @@ def find_target(path: Path, rank: int) -> Path:
 
 def remove_spools_above(path: Path, size: int) -> None:
     """Removes spools of an earlier job with more ranks than `size`; each rank replaces its own."""
-    for spool, facts in _facts_of_spools(path):
-        if facts["rank"] >= size:
-            remove_spool(spool)
+    for spool, header in _headers(path):
+        if header["rank"] >= size:
+            spool.unlink(missing_ok=True)
 
 
-def make_file(path: Path, rank: int, facts: dict[str, Any]) -> None:
+def make_file(path: Path, header: dict[str, Any]) -> None:
     """Makes the file from the spools of a job.
 
     Args:
         path: The file of the timeline.
-        rank: Ours, the lowest of this host.
-        facts: Of our spool.
+        header: Of our record; our rank is the lowest of this host.
 
     Raises:
         RecordError: Our spool is gone.
         OSError: It cannot be written.
     """
-    spools = {int(one["rank"]): spool for spool, one in _of_job(path, facts)}
+    rank = int(header["rank"])
+    spools = _of_job(path, header)
     if rank != 0 and (0 in spools or rank not in spools):
         return  # a folder that hosts share: rank 0 makes the file of all, or has made it
     if rank not in spools:
@@ -86,10 +79,9 @@ def clear(path: Path) -> None:
         OSError: The file cannot be removed.
     """
     replaced_file(path).unlink(missing_ok=True)
-    for spool in find_spools(path):
-        with contextlib.suppress(OSError, RecordError):
-            if process_state(read_facts(spool)) not in ("running", "stopped"):
-                remove_spool(spool)
+    for spool, header in _headers(path):
+        if process_state(header) not in ("running", "stopped"):
+            spool.unlink(missing_ok=True)
 
 
 def finish(path: Path) -> bool:
@@ -101,11 +93,11 @@ def finish(path: Path) -> bool:
     Raises:
         OSError: It cannot be written.
     """
-    facts = _facts_of_spools(path)
-    if path.exists() or not facts:
+    headers = [header for _, header in _headers(path)]
+    if path.exists() or not headers:
         return False
-    newest = max((one for _, one in facts), key=lambda one: int(one["began"]))
-    _write(path, [spool for spool, _ in _of_job(path, newest)])
+    newest = max(headers, key=lambda header: int(header["started_monotonic"]))
+    _write(path, list(_of_job(path, newest).values()))
     return True
 
 
@@ -124,25 +116,26 @@ def _write(path: Path, spools: list[Path]) -> JobRecords:
         )
     elif not found.job.missing:
         for spool in spools:
-            if is_done(spool) or process_state(read_facts(spool)) == "gone":
-                remove_spool(spool)
+            if is_done(spool) or process_state(read_header(spool)) == "gone":
+                spool.unlink(missing_ok=True)
     return found.job
 
 
-def _of_job(path: Path, facts: dict[str, Any]) -> list[tuple[Path, dict[str, Any]]]:
-    """Returns the spools of the present job; others may lie there from before."""
-    return [
-        (spool, one)
-        for spool, one in _facts_of_spools(path)
-        if (one["job"], one["generation"]) == (facts["job"], facts["generation"])
-    ]
+def _of_job(path: Path, own: dict[str, Any]) -> dict[int, Path]:
+    """Returns the spools of the present job by rank; others may lie there from before."""
+    return {
+        int(header["rank"]): spool
+        for spool, header in _headers(path)
+        if (header["job"], header["generation"]) == (own["job"], own["generation"])
+    }
 
 
-def _facts_of_spools(path: Path) -> list[tuple[Path, dict[str, Any]]]:
+def _headers(path: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Returns the spools of a timeline, and their headers; files that are none are left out."""
     found = []
     for spool in find_spools(path):
         with contextlib.suppress(OSError, RecordError):
-            found.append((spool, read_facts(spool)))
+            found.append((spool, read_header(spool)))
     return found
 
 
@@ -150,6 +143,6 @@ def _wait_for(spools: list[Path]) -> None:
     """Waits until live ranks have ended their spools, at most _OTHERS_SECONDS."""
     limit = time.monotonic() + _OTHERS_SECONDS
     for spool in spools:
-        facts = read_facts(spool)
-        while not is_done(spool) and process_state(facts) != "gone" and time.monotonic() < limit:
+        header = read_header(spool)
+        while not is_done(spool) and process_state(header) != "gone" and time.monotonic() < limit:
             time.sleep(0.02)

@@ -6,20 +6,18 @@ the first rank of a host waits for the others' spools and makes the file.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tfring.observe.recorder.own import own_path
 from tfring.observe.recorder.reader import read_header
-from tfring.observe.timeline.drain import Drain
 from tfring.observe.timeline.merge import find_target, make_file, remove_spools_above
 from tfring.observe.timeline.phases import PhaseSource
-from tfring.observe.timeline.spool import IDENTITY, SpoolWriter, spool_path
+from tfring.observe.timeline.spool import SpoolWriter, spool_path
 from tfring.observe.timeline.trace import replaced_file
 
 _log = logging.getLogger("tfring")
@@ -38,30 +36,24 @@ class _Here:
 
 
 class _Session:
-    """A timeline that is on."""
+    """A timeline that is on.
+
+    Raises:
+        OSError: The spool cannot be written, or the record not be read.
+    """
 
     def __init__(self, path: Path, here: _Here, record: Path) -> None:
-        """Begins to copy.
-
-        Raises:
-            OSError: The spool cannot be written, or the record not be read.
-        """
-        self.path, self.rank, self.first_of_host = path, here.rank, here.local_rank == 0
-        header = read_header(record)
-        self.facts: dict[str, Any] = {name: header[name] for name in IDENTITY}
-        self.facts |= {"record": str(record), "rank": self.rank}
-        self.facts["began"] = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        self.path = path
+        self.phases = PhaseSource()
+        self._header, self._first_of_host = read_header(record), here.local_rank == 0
+        self._spool = spool_path(path, here.rank)
         replaced_file(path)  # by rank 0; the others would leave spools that nobody removes
         path.parent.mkdir(parents=True, exist_ok=True)
-        if self.first_of_host:
-            replaced_file(find_target(path, self.rank)).unlink(missing_ok=True)
-        if self.rank == 0:
-            remove_spools_above(path, header["size"])
-        limit = here.megabytes << 20
-        self._writer = SpoolWriter(spool_path(path, self.rank), limit, self.facts)
-        self.phases = PhaseSource()
-        self._drain = Drain(record, self._writer, self.phases)
-        self._drain.take()  # from here on what is there can be read after a crash
+        if self._first_of_host:
+            replaced_file(find_target(path, here.rank)).unlink(missing_ok=True)
+        if here.rank == 0:
+            remove_spools_above(path, self._header["size"])
+        self._writer = SpoolWriter(record, self._spool, here.megabytes, self.phases)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tfring-timeline", daemon=True)
         self._thread.start()
@@ -71,16 +63,20 @@ class _Session:
         self._end.set()
         self._thread.join()
 
+    def make_file(self) -> None:
+        """Makes the file, if this is the first rank of its host; that may take seconds."""
+        if self._first_of_host:
+            make_file(self.path, self._header)
+
     def _run(self) -> None:
         try:
             while not self._end.wait(_INTERVAL):
-                self._drain.take()
-            self._drain.take_all()
-            self._writer.close(done=True)
+                self._writer.take()
+            self._writer.take()
         except OSError as error:
-            self._writer.give_up()
-            path = self._writer.path
-            _log.warning("the timeline of rank %d, %s, ends early: %s", self.rank, path, error)
+            _log.warning("the timeline of this rank, %s, ends early: %s", self._spool, error)
+        with contextlib.suppress(OSError):
+            self._writer.close()
 
 
 class _State:
@@ -88,11 +84,9 @@ class _State:
 
     here: _Here | None = None  # between init and shutdown
     session: _Session | None = None
-    ended: tuple[_Session, ...] = ()  # their files are not complete yet
 
 
 _lock = threading.Lock()
-_files = threading.Lock()  # held while the files of ended ones are made; taken before _lock
 _state = _State()
 
 
@@ -115,10 +109,6 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
     """
     del mark_cycles
     path = Path(os.path.abspath(os.fspath(file_path)))
-    with _lock:
-        waits = any(one.path == path for one in _state.ended)
-    if waits:
-        make_files()  # of the one before, by the same name
     with _lock:
         if _state.here is None:
             raise ValueError("call init() before start_timeline()")
@@ -143,9 +133,9 @@ def stop_timeline() -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    _end_session()
-    for error in _make_files():
-        raise error
+    session = _end_session()
+    if session is not None:
+        session.make_file()
 
 
 def attach(rank: int, local_rank: int, megabytes: int, timeline: str | None) -> None:
@@ -173,39 +163,21 @@ def phases() -> PhaseSource | None:
     return None if session is None else session.phases
 
 
-def detach() -> None:
-    """Ends the timeline if one is on, without its file: this process is no rank any more."""
+def detach(*, write: bool) -> None:
+    """Ends the timeline if one is on, and may write its file: this process is no rank any more."""
     with _lock:
         _state.here = None
-    _end_session()
+    session = _end_session()
+    if session is not None and write:
+        try:
+            session.make_file()
+        except (OSError, ValueError) as error:
+            _log.warning("the timeline could not be written: %s", error)
 
 
-def make_files() -> None:
-    """Makes the files of timelines that have ended, which may take seconds. Never raises."""
-    for error in _make_files():
-        _log.warning("the timeline could not be written: %s", error)
-
-
-def _end_session() -> None:
+def _end_session() -> _Session | None:
     with _lock:
         session, _state.session = _state.session, None
-        if session is None:
-            return
-        _state.ended += (session,)
-    session.end()
-
-
-def _make_files() -> list[Exception]:
-    """Makes the files of timelines that have ended; returns the errors."""
-    errors: list[Exception] = []
-    with _files:
-        for session in _state.ended:
-            try:
-                if session.first_of_host:
-                    make_file(session.path, session.rank, session.facts)
-            except (OSError, ValueError) as error:
-                errors.append(error)
-            finally:
-                with _lock:
-                    _state.ended = tuple(one for one in _state.ended if one is not session)
-    return errors
+    if session is not None:
+        session.end()
+    return session

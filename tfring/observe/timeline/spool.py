@@ -1,126 +1,139 @@
-"""The file that a rank writes while a timeline is on: valid at any time, and bounded in size.
+"""The spool of a rank: a record with longer rings, which grows while a timeline is on.
 
-It begins with a line of JSON. Then come parts: a tag of four letters, the number of bytes, the
-bytes. A part that a crash cut off is ignored. When the file has half of the allowed size, it is
-renamed, replacing the one before, and a new one begins. Entries are those of the record, so a spool
-becomes a record with longer rings.
+A thread of the rank copies there what is new in its own record, a few times a second. So whatever
+reads records reads spools, at any time, also after a crash. Behind the record is a ring of what
+`fit` noted.
 """
 
 from __future__ import annotations
 
-import contextlib
 import glob
-import json
-import struct
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tfring.observe.recorder import layout
-from tfring.observe.recorder.files import check_header, open_file
-from tfring.observe.recorder.job import JobRecords, join_records, load_job
-from tfring.observe.recorder.reader import Record, RecordError, make_record, read_record
-from tfring.observe.timeline.phases import PHASE, Phases
+from tfring.observe.recorder.files import open_file, parse_rings, size_of
+from tfring.observe.recorder.job import JobRecords, find_files, join_records
+from tfring.observe.recorder.reader import Record, RecordError, read_header, read_record
+from tfring.observe.timeline.phases import PHASE, Phases, PhaseSource
 
 SUFFIX = ".spool"
-OLDER = ".older"
-FORMAT = "tfring timeline spool"
-RINGS = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT, "rank": layout.RANK}
-# What the first line says of the rank: the names of a record's header, and three more.
-IDENTITY: dict[str, type] = {
-    "job": str,
-    "boot": str,
-    **dict.fromkeys(("started_monotonic", "pid_space", "pid", "pid_started", "generation"), int),
-}
-FACTS = IDENTITY | {"record": str, "rank": int, "began": int}
-_NUMBERS = {"call": "number", "plan": "sequence", "event": "number"}
-_TAGS = {
-    b"HEAD": "header",
-    b"CALL": "call",
-    b"PLAN": "plan",
-    b"EVNT": "event",
-    b"RANK": "rank",
-    b"PHAS": "phases",
-}
-_TAG_OF = {name: tag for tag, name in _TAGS.items()}
-_END = b"DONE"
-_PART = struct.Struct("<4sI")
-_MOST_PART = 64 << 20  # bytes: a drain writes no more at once
+# Per ring: what numbers its entries, and what is written last.
+_KEYS = {"call": ("number", "ended"), "plan": ("sequence", "ended"), "event": ("number", "time")}
+_DTYPES = {"call": layout.CALL, "plan": layout.PLAN, "event": layout.EVENT}
+# A part of a spool has this many calls, plans and phases, and one event.
+_CALLS = 16
+_PART_BYTES = _CALLS * (layout.CALL.itemsize + layout.PLAN.itemsize + PHASE.itemsize)
+# In a part of the header that records do not use: whether the rank has written everything, and how
+# many phases it has noted.
+_MORE = np.dtype(
+    {
+        "names": ["done", "phases"],
+        "formats": ["<i8", "<i8"],
+        "offsets": [2048, 2056],
+        "itemsize": layout.HEADER_BYTES,
+    }
+)
 
 
 class SpoolWriter:
-    """Writes the spool of one rank. For one thread."""
+    """Copies the record of this process, while the runtime writes it, to a spool. For one thread.
 
-    def __init__(self, path: Path, limit: int, facts: dict[str, Any]) -> None:
-        """Makes the file; one of an earlier job is removed.
+    Args:
+        record: The file of this rank's record.
+        path: The spool. One of an earlier job is replaced.
+        megabytes: The largest size of the spool.
+        phases: Has what `fit` notes, which is not in the record.
 
-        Args:
-            path: The file.
-            limit: How many bytes both files may have together.
-            facts: For the first line.
+    Raises:
+        OSError: The record cannot be read, or the spool not be written.
+    """
 
-        Raises:
-            OSError: It cannot be written.
-        """
-        self.path, self._limit, self._used = path, max(limit // 2, 1 << 16), 0
-        self._whole = 0  # how many bytes of the newest file are complete
-        self._line = json.dumps({"format": FORMAT, **facts}).encode() + b"\n"
-        older_file(path).unlink(missing_ok=True)
+    def __init__(self, record: Path, path: Path, megabytes: int, phases: PhaseSource) -> None:
+        with record.open("rb") as file:
+            # It stays readable when the runtime removes the file.
+            self._memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._rings = parse_rings(record, self._memory)
+        self._phases, self._noted = phases, 0
+        parts = (megabytes << 20) // (_PART_BYTES + layout.EVENT.itemsize)
+        parts = min(parts, layout.MOST_SLOTS // _CALLS)
+        calls = _CALLS * parts
+        self._slots = {"call": calls, "plan": calls, "event": parts, "phases": calls}
+        self._at, at = dict[str, int](), layout.HEADER_BYTES
+        for name, dtype in _DTYPES.items():
+            self._at[name] = at
+            at += self._slots[name] * dtype.itemsize
+        self._at["rank"] = at
+        self._at["phases"] = at + self._rings["rank"].nbytes
+        # Number and end of each entry at the last look. Calls and plans that have ended already are
+        # left out. What else happened before, init among it, belongs to the timeline.
+        self._seen = {name: self._look(name) for name in _KEYS}
+        for name, (numbers, ends) in self._seen.items():
+            numbers[(ends == 0) | (name == "event")] = 0
         path.unlink(missing_ok=True)
-        self._file = self._begin()
+        self._file = path.open("wb")
+        self.take()
+        self._file.truncate(self._at["phases"] + calls * PHASE.itemsize)
 
-    def add(self, name: str, data: bytes) -> None:
-        """Adds a part: "header", "call", "plan", "event", "rank" or "phases"."""
-        self._write(_TAG_OF[name], data)
-
-    def flush(self, header: bytes) -> None:
-        """Makes what was added visible; begins a new file if this one is large enough."""
+    def take(self, *, done: bool = False) -> None:
+        """Copies what is new or has changed; `done`: nothing more will come."""
+        for name in _KEYS:
+            self._take(name)
+        self._write(self._at["rank"], self._rings["rank"].tobytes())
+        noted = np.frombuffer(self._phases.take(), PHASE)
+        self._put("phases", noted, self._noted + np.arange(len(noted)))
+        self._noted += len(noted)
+        self._write(0, self._header(done))
         self._file.flush()
-        self._whole = self._used
-        if self._used < self._limit:
-            return
-        self._file.close()
-        self.path.replace(older_file(self.path))
-        self._file = self._begin()
-        self._whole = 0
-        self.add("header", header)
-        self._file.flush()
-        self._whole = self._used
 
-    def close(self, done: bool) -> None:
-        """Closes the file; `done`: the rank has written everything."""
-        if done:
-            self._write(_END, b"")
+    def close(self) -> None:
+        """Closes the file. If writing has failed, readers do not wait for more."""
+        self._write(0, self._header(done=True))
         self._file.close()
 
-    def give_up(self) -> None:
-        """Marks the end after writing has failed, so that readers do not wait."""
-        with contextlib.suppress(OSError):
-            self._file.close()  # fails again, and is closed
-        with contextlib.suppress(OSError), self.path.open("r+b") as file:
-            file.truncate(self._whole)  # on a full disk this frees what is needed
-            file.seek(self._whole)
-            file.write(_PART.pack(_END, 0))
+    def _take(self, name: str) -> None:
+        key, ring = _KEYS[name][0], self._rings[name]
+        seen_numbers, seen_ends = self._seen[name]
+        numbers, ends = self._look(name)
+        slots = np.flatnonzero((numbers != 0) & ((numbers != seen_numbers) | (ends != seen_ends)))
+        entries = ring[slots]  # a copy
+        # A slot that was given to another entry meanwhile comes with the next ones.
+        whole = (entries[key] == numbers[slots]) & (ring[key][slots] == numbers[slots])
+        slots, entries = slots[whole], entries[whole]
+        seen_numbers[slots], seen_ends[slots] = numbers[slots], ends[slots]
+        self._put(name, entries, entries[key].astype(np.int64) - 1)
 
-    def _begin(self) -> Any:
-        file = self.path.open("wb")
-        file.write(self._line)
-        self._used = len(self._line)
-        return file
+    def _look(self, name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        number, end = _KEYS[name]
+        ends = self._rings[name][end].copy()
+        return self._rings[name][number].copy(), ends
 
-    def _write(self, tag: bytes, data: bytes) -> None:
-        if data or tag == _END:
-            self._file.write(_PART.pack(tag, len(data)) + data)
-            self._used += _PART.size + len(data)
+    def _put(self, name: str, entries: np.ndarray[Any, Any], places: np.ndarray[Any, Any]) -> None:
+        """Writes entries to their slots; those of neighbouring slots together."""
+        slots = places % self._slots[name]
+        order = np.argsort(slots, kind="stable")
+        for run in np.split(order, np.flatnonzero(np.diff(slots[order]) != 1) + 1):
+            if len(run):
+                at = self._at[name] + int(slots[run[0]]) * entries.itemsize
+                self._write(at, entries[run].tobytes())
 
+    def _header(self, done: bool) -> bytes:
+        header = bytearray(self._memory[: layout.HEADER_BYTES])
+        fields = np.frombuffer(header, layout.HEADER)
+        for name in _KEYS:
+            fields[f"{name}_slots"] = self._slots[name]
+        more = np.frombuffer(header, _MORE)
+        more["done"], more["phases"] = done, self._noted
+        return bytes(header)
 
-def older_file(path: Path) -> Path:
-    """Returns the file with what was written before."""
-    return path.with_name(path.name + OLDER)
+    def _write(self, at: int, data: bytes) -> None:
+        self._file.seek(at)
+        self._file.write(data)
 
 
 def spool_path(timeline: Path, rank: int) -> Path:
@@ -134,100 +147,12 @@ def find_spools(timeline: Path) -> list[Path]:
     return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
-def remove_spool(path: Path) -> None:
-    """Removes both files of a spool."""
-    for one in (path, older_file(path)):
-        with contextlib.suppress(OSError):
-            one.unlink()
-
-
-def is_spool(path: Path) -> bool:
-    """Tells whether a file is a spool."""
-    with contextlib.suppress(OSError, RecordError), open_file(path, -1) as file:
-        return file.readline(4096).startswith(json.dumps({"format": FORMAT}).encode()[:-1])
-    return False
-
-
-def read_facts(path: Path) -> dict[str, Any]:
-    """Returns the first line of a spool.
-
-    Raises:
-        RecordError: The file is no spool.
-        OSError: It cannot be read.
-    """
-    with open_file(path, -1) as file:
-        try:
-            facts = json.loads(file.readline(1 << 16))
-        except ValueError:
-            facts = None
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-        raise RecordError(f"{path} is no spool of a timeline")
-    if any(type(facts.get(name)) is not kind for name, kind in FACTS.items()):
-        raise RecordError(
-            f"{path} is a spool of a different version of tfring: read it with that version"
-        )
-    return facts
-
-
 def is_done(path: Path) -> bool:
     """Tells whether the rank of a spool has written everything."""
     try:
-        with open_file(path) as file:
-            file.seek(-_PART.size, 2)
-            return file.read() == _PART.pack(_END, 0)
-    except (OSError, RecordError):
+        return bool(_more(path)["done"])
+    except (OSError, RecordError, IndexError):
         return False
-
-
-def read_spool(path: Path, most: int | None = None) -> tuple[Record, int]:
-    """Makes a record of a spool; returns it and the number of calls that were left out.
-
-    Args:
-        path: The spool.
-        most: The largest number of calls; the newest stay.
-
-    Raises:
-        RecordError: The file is no spool, or holds nothing yet.
-        OSError: A file cannot be read.
-    """
-    facts = read_facts(path)
-    header: bytes | None = None
-    found: dict[str, list[bytes]] = {name: [] for name in RINGS}
-    files = [one for one in (older_file(path), path) if one.exists()]
-    for name, data in (part for one in files for part in _parts(one)):
-        if name == "header":
-            header = data
-        elif name == "rank":
-            found[name] = [data]  # counters: the newest count
-        elif name in found:
-            found[name].append(data)
-    if header is None:
-        raise RecordError(f"{path} holds nothing yet")
-    if not is_done(path):
-        for name, entries in _after_the_last_drain(facts).items():
-            found[name].append(entries)
-    rings, left_out = dict[str, np.ndarray[Any, Any]](), 0
-    for name, dtype in RINGS.items():
-        ring = np.frombuffer(b"".join(found[name]), dtype)
-        if name in _NUMBERS:
-            ring = _newest(ring, _NUMBERS[name])
-        if name in ("call", "plan") and most is not None and len(ring) > most:
-            left_out += len(ring) - most if name == "call" else 0
-            ring = ring[-most:]
-        rings[name] = ring
-    checked = check_header(path, header)
-    if len(rings["rank"]) not in (0, checked["size"]):
-        raise RecordError(f"{path} is damaged: it is of {len(rings['rank'])} ranks")
-    now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-    return make_record(path, checked, rings, now), left_out
-
-
-def _phases(path: Path, most: int | None) -> Phases:
-    """Returns what `fit` did when, in order of time; of more than `most` phases the newest."""
-    files = [one for one in (older_file(path), path) if one.exists()]
-    data = [part for one in files for name, part in _parts(one) if name == "phases"]
-    entries = np.frombuffer(b"".join(data), PHASE)
-    return entries if most is None else entries[-most:]
 
 
 @dataclass(frozen=True)
@@ -251,65 +176,36 @@ def load_timeline(given: Sequence[Path | str] = (), most: int | None = None) -> 
     Args:
         given: Spools, the name of a timeline with spools beside it, records, folders, or the id of
             a job.
-        most: The largest number of calls in all spools; the newest stay.
+        most: The largest number of calls in all files; the newest stay.
 
     Raises:
         RecordError: There is no record, a file is none, or the files are of several jobs.
         OSError: A file cannot be read.
     """
-    spools: list[Path] = []
-    others: list[str] = []
-    for one in map(Path, given):
-        found = [one] if is_spool(one) else find_spools(one)
-        spools += found
-        others += [] if found else [str(one)]
-    records = list(load_job(others).records.values()) if others or not spools else []
-    left_out, phases = 0, dict[int, Phases]()
-    each = None if most is None or not spools else most // len(spools)
-    for path in spools:
-        record, more = read_spool(path, each)
-        records.append(record)
-        left_out += more
-        phases[record.rank] = _phases(path, each)
-    return Loaded(join_records(records), phases, left_out)
+    named = [file for one in map(Path, given) for file in (find_spools(one) or [one])]
+    files = find_files(named)
+    kept, left_out, phases = list[Record](), 0, dict[int, Phases]()
+    each = None if most is None else max(1, most // max(1, len(files)))
+    for path in files:
+        record = read_record(path)
+        if path.suffix == SUFFIX:
+            phases[record.rank] = _phases(path, record.header)[-(each or 0) :]
+        if each is not None:
+            left_out += max(0, len(record.raw_calls) - each)
+            newest = {name: getattr(record, name)[-each:] for name in ("raw_calls", "raw_plans")}
+            record = replace(record, **newest)
+        kept.append(record)
+    return Loaded(join_records(kept), phases, left_out)
 
 
-def _newest(ring: np.ndarray[Any, Any], key: str) -> np.ndarray[Any, Any]:
-    """Returns each entry once, as it was written last; open entries are written again."""
-    backwards = ring[::-1]
-    _, first = np.unique(backwards[key], return_index=True)
-    newest: np.ndarray[Any, Any] = backwards[first]
-    return newest
+def _phases(path: Path, header: dict[str, Any]) -> Phases:
+    """Returns what `fit` did when, in the order in which it was noted."""
+    noted, slots = int(_more(path)["phases"]), int(header["call_slots"])
+    ring = np.fromfile(path, PHASE, min(noted, slots), offset=size_of(header))
+    return np.roll(ring, -(noted % slots)) if noted > slots else ring
 
 
-def _after_the_last_drain(facts: dict[str, Any]) -> dict[str, bytes]:
-    """Returns what the record has that the spool lacks, for example of a killed rank."""
-    try:
-        record = read_record(facts["record"])
-    except (OSError, RecordError):
-        return {}
-    if any(record.header[name] != facts[name] for name in ("job", "started_monotonic")):
-        return {}
-    rings = {"call": record.raw_calls, "plan": record.raw_plans}
-    return {
-        name: ring[(ring["ended"] == 0) | (ring["ended"] >= facts["began"])].tobytes()
-        for name, ring in rings.items()
-    }
-
-
-def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yields the parts of a file up to one that is cut off."""
-    sizes = {"header": layout.HEADER.itemsize, **{n: d.itemsize for n, d in RINGS.items()}}
-    sizes["phases"] = PHASE.itemsize
-    with open_file(path, -1) as file:
-        file.readline()
-        while len(head := file.read(_PART.size)) == _PART.size:
-            tag, length = _PART.unpack(head)
-            if length > _MOST_PART:
-                return
-            data = file.read(length)
-            name = _TAGS.get(tag)
-            if len(data) < length:
-                return
-            if name is not None and length % sizes[name] == 0:
-                yield name, data
+def _more(path: Path) -> Any:
+    read_header(path)
+    with open_file(path) as file:
+        return np.frombuffer(file.read(layout.HEADER_BYTES), _MORE)[0]

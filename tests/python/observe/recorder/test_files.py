@@ -195,7 +195,7 @@ def damaged(folder: Path, **fields: Any) -> Path:
     "fields",
     [
         {"call_slots": 2**32 - 1},
-        {"event_slots": 257},
+        {"event_slots": 2**23},
         {"size": 2**31 - 1, "rank_slots": 0},
         {"size": 2**31 - 1, "rank_slots": 2**31 - 1},
     ],

@@ -112,7 +112,7 @@ def test_ranks_that_were_killed(tmp_path):
     for number in range(1000000):
         core.allreduce(np.ones(3), name="x", op=1)
         time.sleep(0.001)
-        if number == 100:
+        if number == 500:
             report(f"pid{rank}", os.getpid())
     """,
         header=REPORT + LOOP,

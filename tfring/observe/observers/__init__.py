@@ -1,1 +1,0 @@
-"""What watches a rank from init to shutdown: `ours` lists it, `observers` begins and ends it."""
