@@ -6,13 +6,12 @@ import time
 from typing import Any
 
 import numpy as np
-from planted_cases import FOREVER, SUM, Rank, case, core
+from planted_cases import SUM, Rank, case, core
 
 # Different calls.
 
 
 @case(2, "OTHER_ORDER", 1)
-@case(3, "OTHER_ORDER", 1, name="other_order_of_three")
 def other_order(r: Rank) -> None:
     r.steps()
     r.at_fault()
@@ -29,7 +28,6 @@ def other_order_in_the_first_step(r: Rank) -> None:
 
 
 @case(3, "OTHER_ORDER", 1, says=("'grad'",))
-@case(2, "OTHER_ORDER", 1, name="missing_call_of_two", says=("'grad'",))
 def missing_call(r: Rank) -> None:
     r.steps()
     r.at_fault()
@@ -40,19 +38,7 @@ def missing_call(r: Rank) -> None:
         r.metric()
 
 
-@case(3, "OTHER_ORDER", 0, says=("'metric'",))
-def missing_last_call(r: Rank) -> None:
-    r.steps()
-    r.at_fault()
-    r.loss()
-    r.grad()
-    if r.rank != 0:
-        r.metric()
-    r.loss()
-
-
 @case(2, "EXTRA_CALL", 1, says=("'debug'", "planted_calls.py:"))
-@case(4, "EXTRA_CALL", 1, name="extra_call_of_four", says=("'debug'",))
 def extra_call(r: Rank) -> None:
     r.steps()
     r.at_fault()
@@ -73,15 +59,6 @@ def same_call_twice(r: Rank) -> None:
     r.metric()
 
 
-@case(3, "EXTRA_CALL", 0)
-def barrier_on_rank_0_only(r: Rank) -> None:
-    r.steps()
-    r.at_fault()
-    if r.rank == 0:
-        core.barrier(name="checkpoint")
-    r.steps()
-
-
 @case(4, "OTHER_BRANCH", 2, says=("'validation'", "'fine_tuning'"))
 @case(2, "OTHER_BRANCH", 0, 1, name="wrong_branch_of_two")
 def wrong_branch(r: Rank) -> None:
@@ -100,19 +77,10 @@ def fewer_batches_then_barrier(r: Rank) -> None:
 
 
 @case(2, "LEFT", 1)
-@case(3, "LEFT", 1, name="fewer_batches_of_three")
 def fewer_batches(r: Rank) -> None:
     r.steps(4)
     r.at_fault()
     r.steps(3 if r.rank == 1 else 5)
-
-
-@case(3, "NOT_CALLING", 1)
-def fewer_batches_then_saving(r: Rank) -> None:
-    r.steps(4)
-    r.at_fault()
-    r.steps(3 if r.rank == 1 else 5)
-    time.sleep(FOREVER)
 
 
 # Different values.
@@ -130,16 +98,6 @@ def values_differ(r: Rank, **changed: Any) -> None:
 @case(2, "DISAGREE", 0, 1, name="other_shape_of_two")
 def other_shape(r: Rank) -> None:
     values_differ(r, **({"shape": (5,)} if r.rank == r.size - 1 else {}))
-
-
-@case(3, "DISAGREE", 1, says=("float64",))
-def other_dtype(r: Rank) -> None:
-    values_differ(r, **({"dtype": np.float64} if r.rank == 1 else {}))
-
-
-@case(3, "DISAGREE", 0)
-def other_operation(r: Rank) -> None:
-    values_differ(r, **({"op": 4} if r.rank == 0 else {}))
 
 
 @case(3, "DISAGREE", 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -17,7 +16,6 @@ from tfring import world
 
 @case(3, "KILLED", 1, signals={1: signal.SIGKILL})
 @case(3, "KILLED", 0, signals={0: signal.SIGKILL}, name="killed_rank_0")
-@case(2, "KILLED", 1, signals={1: signal.SIGSEGV}, name="crashed")
 def killed_between_calls(r: Rank) -> None:
     r.steps()
     r.at_fault()
@@ -43,14 +41,6 @@ def killed_while_data_moves(r: Rank) -> None:
         core.allreduce(big, name="big", op=SUM)
 
 
-@case(3, "KILLED", 2, signals={2: signal.SIGKILL})
-def killed_before_its_first_call(r: Rank) -> None:
-    r.at_fault()
-    if r.rank == 2:
-        time.sleep(FOREVER)
-    r.steps()
-
-
 @case(3, "KILLED", 0, 1, 2, signals=dict.fromkeys(range(3), signal.SIGKILL), wait=0.7)
 def all_killed(r: Rank) -> None:
     r.steps()
@@ -64,15 +54,6 @@ def all_killed_in_a_hang(r: Rank) -> None:
     r.at_fault()
     for call in (r.grad, r.loss) if r.rank == 1 else (r.loss, r.grad):
         call()
-
-
-@case(2, "KILLED", 1)
-def ends_without_shutdown(r: Rank) -> None:
-    r.steps()
-    r.at_fault()
-    if r.rank == 1:
-        os._exit(1)
-    r.steps()
 
 
 @case(3, "LEFT", 1)
@@ -103,17 +84,6 @@ def stopped_between_calls(r: Rank) -> None:
     r.on_forever()
 
 
-@case(3, "STOPPED", 2, signals={2: signal.SIGSTOP})
-def stopped_while_waiting(r: Rank) -> None:
-    r.steps()
-    if r.rank == 2:
-        r.at_fault()
-        r.loss()
-    r.at_fault()
-    time.sleep(0.5)
-    r.on_forever()
-
-
 @case(4, "STOPPED", 3, signals={3: signal.SIGSTOP})
 def stopped_while_data_moves(r: Rank) -> None:
     r.steps()
@@ -136,7 +106,6 @@ def stopped_and_another_in_another_branch(r: Rank) -> None:
 
 
 @case(3, "EXCEPTION", 1, says=("ValueError: bad batch",))
-@case(2, "EXCEPTION", 1, name="exception_of_two")
 def exception(r: Rank) -> None:
     r.steps()
     r.at_fault()
@@ -163,15 +132,3 @@ def failed_step(r: Rank) -> None:
         core.fail_run(run, "ValueError: loss is NaN")
         time.sleep(FOREVER)
     r.steps()
-
-
-@case(3, "NOT_CALLING", 1)
-def exception_that_is_caught(r: Rank) -> None:
-    r.steps()
-    r.at_fault()
-    try:
-        if r.rank == 1:
-            raise ValueError("bad batch")
-        r.steps()
-    except ValueError:
-        time.sleep(FOREVER)

@@ -19,20 +19,6 @@ def slow_data_loader(r: Rank) -> None:
     r.on_forever(lambda: 0.08 if r.rank == 1 else 0.005)
 
 
-@case(2, "SLOW", 0, wait=0.2)
-def slow_core(r: Rank) -> None:
-    def work(busy: float) -> float:
-        end = time.monotonic() + busy
-        while time.monotonic() < end:
-            pass
-        return 0.002
-
-    for _ in range(15):
-        r.step(work(0.1 if r.rank == 0 else 0.002))
-    r.at_fault()
-    r.on_forever(lambda: work(0.1 if r.rank == 0 else 0.002))
-
-
 # Healthy jobs.
 
 
@@ -44,7 +30,6 @@ def healthy(r: Rank) -> None:
 
 
 @case(4, "NOTHING", wait=1.5)
-@case(2, "NOTHING", wait=1.5, name="uneven_steps_of_two")
 def uneven_steps(r: Rank) -> None:
     dice = random.Random(r.rank)
     r.steps()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import queue
 import socket
-import threading
 import time
 
 import numpy as np
@@ -31,37 +29,6 @@ def endless_loop(r: Rank) -> None:
     end = time.monotonic() + FOREVER
     while r.rank == 1 and time.monotonic() < end:
         pass
-    r.steps()
-
-
-@case(2, "NOT_CALLING", 1)
-def garbage_collection(r: Rank) -> None:
-    r.steps()
-    if r.rank == 1:
-        gc.callbacks.append(lambda phase, _: time.sleep(FOREVER) if phase == "start" else None)
-    r.at_fault()
-    if r.rank == 1:
-        gc.collect()
-    r.steps()
-
-
-@case(2, "NOT_CALLING", 0)
-def deadlocked_lock(r: Rank) -> None:
-    r.steps()
-    lock = threading.Lock()
-    r.at_fault()
-    if r.rank == 0:
-        lock.acquire()
-        lock.acquire(timeout=FOREVER)
-    r.steps()
-
-
-@case(4, "NOT_CALLING", 0)
-def hanging_callback(r: Rank) -> None:
-    r.steps()
-    r.at_fault()
-    if r.rank == 0:
-        threading.Event().wait(FOREVER)  # writes a checkpoint to a file system that hangs
     r.steps()
 
 
@@ -100,14 +67,6 @@ def not_calling_until_the_limit(r: Rank) -> None:
     if r.rank == 1:
         time.sleep(FOREVER)
     r.steps()
-
-
-@case(2, "OTHER_ORDER", 1, settings={"TFRING_STALL_SHUTDOWN_TIME_SECONDS": "1.2"}, wait=2.5)
-def other_order_until_the_limit(r: Rank) -> None:
-    r.steps()
-    r.at_fault()
-    for call in (r.grad, r.loss) if r.rank == 1 else (r.loss, r.grad):
-        call()
 
 
 # Join and process sets.
@@ -195,7 +154,6 @@ def cut_link_in_a_ring(r: Rank) -> None:
 
 
 @case(2, "LINK", 0, 1, settings=SOCKETS)
-@case(3, "LINK", 0, 1, settings=SOCKETS, name="cut_link_of_three")
 def cut_link(r: Rank) -> None:
     r.steps()
     cut(r, 0, 1)

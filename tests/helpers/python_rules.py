@@ -67,7 +67,6 @@ THIRD_PARTY: dict[str, set[str]] = {
     "fsspec": {"checkpoint", "spark"},
     "h5py": {"keras"},
     "keras": {"bench", "data", "demo", "horovod", "keras", "spark"},
-    "matplotlib": {"observe"},
     "ml_dtypes": {"checkpoint"},
     "mpi4py": {"job"},
     "numpy": {

@@ -210,6 +210,6 @@ def _print_report(records: RunRecords) -> None:
 
     try:
         paths = [record.path for record in records.job.records.values()]
-        report.show(paths, to_errors=True)
+        report.show(paths, sys.stderr)
     except Exception as error:  # the exit code is that of the job
         print(f"tfring run: no report: {error}", file=sys.stderr)

@@ -14,7 +14,6 @@ from tiers import slow
 from tfring.observe.recorder.job import load_job
 from tfring.observe.recorder.layout import EventType
 from tfring.observe.report.summary import make_report
-from tfring.observe.report.text import write_sentences
 
 native = pytest.importorskip("tfring.runtime._native")
 
@@ -207,10 +206,6 @@ def test_who_looks_sees_what_ends_locks(tmp_path: Path) -> None:
         assert "shuts down" in texts[-1], texts
         assert record.header["locks"] == record.header["unlocks"] >= 2
         assert record.header["locks"] == records.records[0].header["locks"]
-    lines = [
-        line for line in write_sentences(make_report(records), internals=True) if "locked" in line
-    ]
-    assert re.fullmatch(r"The schedule was locked \d+ times, for \d+ rounds in all. .*\.", lines[0])
     timeline = tmp_path / "timeline.json"
     command = [sys.executable, "-m", "tfring", "timeline", tmp_path / "records", "-o", timeline]
     assert finish(command).returncode == 0

@@ -14,8 +14,7 @@ from tfring.observe.live.threads import describe_stacks
 from tfring.observe.recorder.files import copy_settled
 from tfring.observe.recorder.job import JobRecords, load_job
 from tfring.observe.recorder.reader import RecordError
-from tfring.observe.recorder.stacks import stacks_file
-from tfring.observe.recorder.take_stacks import take_stacks
+from tfring.observe.recorder.stacks import take_stacks
 from tfring.runtime.texts.plain import plain
 
 
@@ -66,9 +65,6 @@ def write_dump(job: JobRecords, output: str | None = None) -> Path:
         _add(archive, f"{name}/{host}.txt", f"{told}\n\n{stacks}\n".encode("utf-8", "replace"))
         for path in paths:
             _add(archive, f"{name}/{path.name}", copy_settled(path))
-            signalled = stacks_file(path)
-            if signalled.exists() and signalled.stat().st_size:
-                _add(archive, f"{name}/{signalled.name}", signalled.read_bytes())
     return file
 
 

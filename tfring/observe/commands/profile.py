@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tfring.observe.commands.which import add_job_argument, resolve_job
 from tfring.observe.profile.lines import Shares, describe_difference, find_shares
-from tfring.observe.profile.sampling import Profile, find_py_spy, sample
+from tfring.observe.profile.sampling import sample
 from tfring.observe.profile.speedscope import make_document
 from tfring.observe.recorder.job import load_job
 from tfring.observe.recorder.places import short
@@ -58,8 +58,6 @@ def run(options: argparse.Namespace) -> int:
         json.dumps(make_document(name, profiles), separators=(",", ":")), encoding="utf-8"
     )
     print("\n".join(_text(found, failures)))
-    if not all(profiles[rank].spied for rank in found):
-        print(_without_py_spy(profiles))
     print(f"{len(found)} of {job.size} ranks: {file}. Open it at https://www.speedscope.app")
     return 0
 
@@ -72,9 +70,3 @@ def _text(found: Mapping[int, Shares], failures: Mapping[int, str]) -> list[str]
             if share >= _LEAST:
                 lines.append(f"  {100 * share:3.0f} %  {plain(line.text())}")
     return [*lines, *(f"Rank {rank}: {why}" for rank, why in failures.items())]
-
-
-def _without_py_spy(profiles: Mapping[int, Profile]) -> str:
-    why = "py-spy may not trace the ranks" if find_py_spy() else "py-spy is not installed"
-    todo = "give py-spy CAP_SYS_PTRACE" if find_py_spy() else "run `pip install py-spy`"
-    return f"The ranks sampled themselves because {why}. For more exact lines, {todo}."

@@ -9,10 +9,10 @@ from typing import Any
 
 from tfring.observe.commands.which import add_job_argument, resolve_job
 from tfring.observe.live.hosts import OtherHosts, add_host_options, name_job
-from tfring.observe.live.threads import describe_stacks, native_stacks
+from tfring.observe.live.threads import describe_stacks
 from tfring.observe.recorder.job import JobRecords, load_job
 from tfring.observe.recorder.reader import RecordError
-from tfring.observe.recorder.take_stacks import take_stacks
+from tfring.observe.recorder.stacks import take_stacks
 
 _ANSWER_SECONDS = 60.0
 
@@ -28,7 +28,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also frames of TensorFlow, Keras and tfring, and tfring's threads",
     )
-    add("--native", action="store_true", help="with the frames of C++, which py-spy finds")
     add("--json", action="store_true", help="print one JSON object: the stacks by rank")
     add(
         "--timeout",
@@ -45,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         RecordError: There is no such job, or the hosts show different ones.
-        ValueError: --native without py-spy, or an impossible --timeout.
+        ValueError: An impossible --timeout.
     """
     if not 0 < options.timeout <= 3600:
         raise ValueError(f"--timeout {options.timeout}: use more than 0 and at most 3600 seconds")
@@ -57,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
             raise
         job = None
     words = ["stacks", *name_job(options.job, job.job if job else ""), "--json"]
-    words += ["--timeout", str(options.timeout), *(["--native"] if options.native else [])]
+    words += ["--timeout", str(options.timeout)]
     with OtherHosts(options, words) as others:
         answers = [_here(job, options)] if job is not None else []
         others.wait(_ANSWER_SECONDS)
@@ -80,8 +79,5 @@ def run(options: argparse.Namespace) -> int:
 
 def _here(job: JobRecords, options: argparse.Namespace) -> dict[str, Any]:
     """Returns what `tfring stacks --json` prints for this host's ranks."""
-    if options.native:
-        stacks = native_stacks(job.records)
-    else:
-        stacks = take_stacks(job.records, options.timeout)
+    stacks = take_stacks(job.records, options.timeout)
     return {"job": job.job, "size": job.size, "stacks": stacks}

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import sys
+import threading
 import time
+from collections.abc import Sequence
 
 from tfring.observe.commands.dump import write_dump
-from tfring.observe.commands.verdict import LatestVerdict, find_verdict, first_sentence
 from tfring.observe.commands.which import add_job_argument, resolve_job
+from tfring.observe.explain.explain import make_verdict
 from tfring.observe.live.hosts import OtherHosts, add_host_options, name_job
 from tfring.observe.live.overview import Overview
 from tfring.observe.live.screen import Screen
-from tfring.observe.live.table import Choice, print_page, require_rich
+from tfring.observe.live.table import print_page, require_rich
 from tfring.observe.live.threads import describe_stacks
 from tfring.observe.live.watch import Watch
 from tfring.observe.recorder.job import load_job
 from tfring.observe.recorder.reader import RecordError
-from tfring.observe.recorder.take_stacks import take_stacks
+from tfring.observe.recorder.stacks import take_stacks
 
 _ANSWER_SECONDS = 30.0
 
@@ -42,11 +45,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=1.0,
         metavar="SECONDS",
         help="between two looks (default %(default)g)",
-    )
-    add(
-        "--internals",
-        action="store_true",
-        help="also the runtime's internals: open calls, locks of the schedule",
     )
     add_host_options(parser)
 
@@ -83,7 +81,7 @@ def _show(options: argparse.Namespace, watch: Watch, others: OtherHosts | None =
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ValueError("this is no terminal: use --once for one table, or --json for objects")
 
-    latest = LatestVerdict(watch.given)
+    latest = _LatestVerdict(watch.given)
 
     def look() -> Overview:
         view = watch.look()
@@ -98,8 +96,7 @@ def _show(options: argparse.Namespace, watch: Watch, others: OtherHosts | None =
     def dump() -> str:
         return f"kept in {write_dump(load_job(watch.given))}"
 
-    choice = Choice(internals=options.internals)
-    Screen(look, {"d": dump, "s": stacks}, options.interval, choice).run()
+    Screen(look, {"d": dump, "s": stacks}, options.interval).run()
     return 0
 
 
@@ -110,11 +107,39 @@ def _print(options: argparse.Namespace, watch: Watch) -> int:
         time.sleep(options.interval)
         view = watch.look()
         if not view.calm:
-            text = first_sentence(find_verdict(watch.given))
-            view = dataclasses.replace(view, verdict=text)
+            view = dataclasses.replace(view, verdict=_find_verdict(watch.given))
         if options.json:
             print(json.dumps(view.as_json()), flush=True)
         else:
-            print_page(view, Choice(internals=options.internals))
+            print_page(view)
         if options.once:
             return 0
+
+
+def _find_verdict(given: Sequence[str]) -> str:
+    """Returns a sentence on what is wrong with a job; "" if its records go just now."""
+    with contextlib.suppress(OSError, RecordError):
+        sentence, more, _ = make_verdict(load_job(given)).partition(". ")
+        return f"{sentence}." if more else sentence
+    return ""
+
+
+class _LatestVerdict:
+    """The verdict on a job, found on a thread because it takes a second."""
+
+    def __init__(self, given: Sequence[str]) -> None:
+        self._given = given
+        self._thread: threading.Thread | None = None
+        self._text = ""  # replaced whole
+
+    def get(self, *, calm: bool) -> str:
+        """Returns the last verdict and starts to look again; `calm`: no rank looks wrong."""
+        if calm:
+            self._text = ""
+        elif self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._look, daemon=True)
+            self._thread.start()
+        return self._text
+
+    def _look(self) -> None:
+        self._text = _find_verdict(self._given)

@@ -9,20 +9,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from tfring.observe.explain.causes import WELL, Explanation
+from tfring.observe.explain.causes import WELL, Cause, Explanation
 from tfring.observe.explain.explain import explain_now
-from tfring.observe.explain.telling import Telling
 from tfring.observe.recorder.keeping import launched
 from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.places import id_of, short
 from tfring.observe.recorder.reader import RecordError, read_header
 from tfring.runtime import _native
+from tfring.runtime.texts.times import time_text
 
 _log = logging.getLogger("tfring")
 # The thread sleeps until there is a warning, and looks this often whether it is still needed.
 _WAKE_SECONDS = 3600.0
+# A line is logged when a hang is this old, in seconds; then one every half an hour.
+_AGAIN = (30.0, 120.0, 300.0, 540.0)
+_LATER = 1800.0
+_SECOND = 1e9
 # The end of the process waits this long for the explanation of why its job broke.
 _END_SECONDS = 10.0
 
@@ -45,7 +50,7 @@ class TroubleExplainer:
     """A thread that sleeps until the runtime warns or breaks, and then explains the job.
 
     It ends with the generation in which it began. It logs the runtime's warnings in the words of
-    the explanation, if there is one: see telling.py.
+    the explanation, if there is one: a paragraph first, then a line now and then.
 
     Args:
         record: The record of this rank, beside those of the other ranks of this host.
@@ -95,3 +100,55 @@ class TroubleExplainer:
         except Exception:  # a mistake in a rule; the next trouble may be explained
             _log.warning("tfring cannot explain what is wrong with this job", exc_info=True)
             return None
+
+
+class Telling:
+    """Decides what to say each time the runtime warns.
+
+    Args:
+        job: The job's id.
+        interval: Seconds between two warnings of one stall.
+    """
+
+    def __init__(self, job: str, interval: float) -> None:
+        self._job = short(job)
+        self._interval = interval
+        self._subject: tuple[Cause, tuple[int, ...]] | None = None
+        self._since = 0.0
+        self._heard = float("-inf")
+        self._due = 0.0
+
+    def lines(self, found: Explanation | None, warnings: Sequence[str], now: float) -> list[str]:
+        """Returns what to log now.
+
+        Args:
+            found: What is wrong; None: no rule knows.
+            warnings: What the runtime says.
+            now: The time, in seconds of a monotonic clock.
+        """
+        age = 0.0 if found is None else found.age / _SECOND
+        subject = None if found is None else (found.cause, found.ranks)
+        # Warnings of one stall follow each other.
+        again = now - self._heard < 2 * self._interval + 10 and subject == self._subject
+        self._heard = now
+        if not again:
+            self._subject, self._since = subject, now - age
+        age = now - self._since
+        if again and age < self._due:
+            return []
+        self._due = next((one for one in _AGAIN if one > age), age + _LATER)
+        if found is None:
+            return list(warnings)
+        return [self._line(found, age) if again else self._paragraph(found, age)]
+
+    def _paragraph(self, found: Explanation, age: float) -> str:
+        ends = found.ends(round(age * _SECOND))
+        where = f"`tfring explain {self._job}` and `tfring stacks {self._job}` show more."
+        return " ".join(filter(None, (found.text, f"{ends}." if ends else "", where)))
+
+    def _line(self, found: Explanation, age: float) -> str:
+        text = found.brief[:1].lower() + found.brief[1:]
+        since = round(age * _SECOND)
+        ends = found.ends(since)
+        parts = (f"still: {text}, {time_text(age)}", ends[:1].lower() + ends[1:])
+        return "; ".join((*filter(None, parts), f"tfring explain {self._job}"))

@@ -130,8 +130,6 @@ def _about(s: Situation, rank: int) -> str:
 
 def _stack_advice(s: Situation, rank: int, call: Call) -> str:
     advice = ""
-    if rank in s.seen and s.seen[rank].memory:
-        return f"It holds {s.seen[rank].memory}: give the job more memory, or use a smaller batch."
     if call.kind == "join":
         advice = "A rank that runs out of data calls join. All other ranks must call it, too. "
     if s.place_text(rank):

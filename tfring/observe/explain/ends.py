@@ -6,15 +6,13 @@ import re
 from collections import Counter
 
 from tfring.observe.explain.causes import Cause, Finding
-from tfring.observe.explain.situation import SECOND, Situation, duration
+from tfring.observe.explain.situation import Situation, duration
 from tfring.observe.recorder.layout import EventType
 from tfring.observe.recorder.reader import Call, Event
 from tfring.runtime.texts.errors import follows, of_any_rank
 from tfring.runtime.texts.ranks import listed, ranks_text
 from tfring.runtime.texts.words import upper_first
 
-# A running process writes to its record with every heartbeat, every 5 s by default.
-_SILENT = 15 * SECOND
 # Only the text of an error names the rank at fault. ops/runtime/protocol/ writes it:
 # engine/peer_texts.cc, CancelFor in negotiation/failures.cc, CheckAbsent in negotiation/join.cc,
 # and where steps fail.
@@ -116,30 +114,6 @@ def find_failed(s: Situation) -> Finding | None:
     """Finds the first failure that a rank recorded, and its cause."""
     found = (_of_event(s, rank, event) for rank, event in _first_failures(s))
     return next((one for one in found if one is not None), None)
-
-
-def find_silent(s: Situation) -> Finding | None:
-    """Finds ranks in other containers of this host that have not run for a long time."""
-    ranks = [
-        rank
-        for rank, record in s.job.records.items()
-        if record.read is not None
-        and s.state(rank) is None
-        and not s.left(rank)
-        and s.now - s.common(rank, int(record.header["awake"])) > _SILENT
-    ]
-    if not ranks or len(ranks) == len(s.ranks):
-        return None
-    since = max(s.last_sign(rank) for rank in ranks)
-    has = "has" if len(ranks) == 1 else "have"
-    return Finding(
-        cause=Cause.STOPPED,
-        ranks=tuple(ranks),
-        names=_names(s, ranks),
-        text=f"{upper_first(s.whom(ranks))} {has} not run for "
-        f"{duration(s.now - since)}: stopped or gone.",
-        advice="Look for the process in its container.",
-    )
 
 
 def find_any_failure(s: Situation) -> Finding | None:

@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tfring.observe.explain import calls, ends, pace, transport
-from tfring.observe.explain.causes import HANGS, Cause, Explanation, Finding
+from tfring.observe.explain.causes import HANGS, WELL, Cause, Explanation, Finding
 from tfring.observe.explain.processes import Seen, look, with_stacks
 from tfring.observe.explain.situation import Situation
 from tfring.observe.recorder.job import JobRecords, load_job
 from tfring.observe.recorder.layout import RankState
+from tfring.runtime.texts.plain import plain
 from tfring.runtime.texts.ranks import ranks_text
 
 # In this order: a cause that explains the others comes first.
 _RULES: tuple[Callable[[Situation], Finding | None], ...] = (
     ends.find_stopped,
     ends.find_killed,
-    ends.find_silent,
     ends.find_failed,
     transport.find_broken_link,
     calls.find_different_calls,
@@ -27,8 +27,6 @@ _RULES: tuple[Callable[[Situation], Finding | None], ...] = (
     pace.find_over,
     pace.find_slow,
 )
-# Added to the first finding if about other ranks: a job may hang for two reasons.
-_BESIDES = (calls.find_different_calls,)
 # At most this many ranks are asked for stacks; a stall of a large job has few causes.
 _MOST_ASKED = 4
 # An interpreter whose lock is free answers in milliseconds.
@@ -76,7 +74,10 @@ def explain(job: JobRecords, seen: Mapping[int, Seen] | None = None) -> Explanat
     first = first or pace.describe_calm(s)
     findings = [first]
     if first.cause in (Cause.STOPPED, Cause.NOT_CALLING):
-        findings += _more(s, first)
+        # A job may hang for two reasons.
+        second = calls.find_different_calls(s)
+        if second is not None and not set(second.ranks) & set(first.ranks):
+            findings.append(second)
     text = " ".join(part for one in findings for part in (one.text, one.advice) if part)
     return Explanation(
         job=job.job,
@@ -92,6 +93,12 @@ def explain(job: JobRecords, seen: Mapping[int, Seen] | None = None) -> Explanat
     )
 
 
+def make_verdict(job: JobRecords) -> str:
+    """Returns what is wrong with a job, in a paragraph; "": nothing, or it is only slow."""
+    found = explain_job(job)
+    return "" if found.cause in WELL else plain(" ".join(found.text.split()))
+
+
 def _limit(s: Situation, found: Finding) -> int:
     """Returns the age at which a hang ends the job, by rank 0's settings; 0: it does not."""
     if found.cause not in HANGS or not found.age or not s.lives:
@@ -101,11 +108,6 @@ def _limit(s: Situation, found: Finding) -> int:
     if found.cause is Cause.STOPPED:  # no heartbeat comes from such a rank
         limits.append(int(header["heartbeat_timeout"]))
     return min(filter(None, limits), default=0)
-
-
-def _more(s: Situation, first: Finding) -> list[Finding]:
-    found = [one for rule in _BESIDES if (one := rule(s)) is not None]
-    return [one for one in found if not set(one.ranks) & set(first.ranks)]
 
 
 def _missing(job: JobRecords) -> str:

@@ -9,16 +9,12 @@ from dataclasses import dataclass, replace
 
 from tfring.observe.recorder.job import JobRecords
 from tfring.observe.recorder.processes import process_state, stat_fields
-from tfring.observe.recorder.stacks import status
-from tfring.observe.recorder.take_stacks import take_stacks, waits_in_kernel
-from tfring.runtime.texts.sizes import size_text
+from tfring.observe.recorder.stacks import take_stacks, waits_in_kernel
 
 # Processes are watched for this long to see whether they compute.
 WATCH_SECONDS = 0.25
 # A process that computes keeps this part of a core busy.
 _BUSY = 0.3
-# The kernel also swaps a little of idle processes.
-_MUCH_SWAPPED = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -30,14 +26,12 @@ class Seen:
         busy: Whether it computes; None: unknown.
         stacks: Its Python stacks, from `take_stacks`; "": not asked.
         kernel: Where in the kernel its main thread waits; "": unknown, or it runs.
-        memory: How much memory it holds, if part of that is in swap; else "".
     """
 
     state: str | None
     busy: bool | None = None
     stacks: str = ""
     kernel: str = ""
-    memory: str = ""
 
 
 def look(job: JobRecords) -> dict[int, Seen]:
@@ -71,31 +65,16 @@ def with_stacks(
         timeout: Seconds, see `take_stacks`.
     """
     asked = {r: job.records[r] for r in ranks if r in seen and seen[r].state == "running"}
-    # Without signals, because this also runs unasked at each stall.
-    found = take_stacks(asked, timeout, by_signal=False)
+    found = take_stacks(asked, timeout)
     more = {
         rank: replace(
             seen[rank],
             stacks=stacks,
             kernel=waits_in_kernel(asked[rank].pid),
-            memory=describe_memory(status(asked[rank].pid)),
         )
         for rank, stacks in found.items()
     }
     return {**seen, **more}
-
-
-def describe_memory(facts: Mapping[str, str]) -> str:
-    """Returns "2.30 GiB, of which 410 MiB are in swap" from `status`; "" if little is in swap."""
-    held, swapped = (_bytes(facts.get(name, "")) for name in ("VmRSS", "VmSwap"))
-    if swapped < max(_MUCH_SWAPPED, (held + swapped) // 20):
-        return ""
-    return f"{size_text(held + swapped)}, of which {size_text(swapped)} are in swap"
-
-
-def _bytes(text: str) -> int:
-    number = text.partition(" ")[0]
-    return int(number) << 10 if number.isdecimal() else 0
 
 
 def _processor_time(pid: int) -> tuple[str, float] | None:

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 from tfring.observe.explain.places import find_place
 from tfring.observe.explain.processes import Seen
-from tfring.observe.recorder.job import JobRecords
+from tfring.observe.recorder.job import JobRecords, find_members
 from tfring.observe.recorder.layout import EventType, RankState
-from tfring.observe.recorder.process_sets import find_members
 from tfring.observe.recorder.reader import Call, Event, find_last_sign
-from tfring.observe.recorder.take_stacks import KEEPS_LOCK
+from tfring.observe.recorder.stacks import KEEPS_LOCK
 from tfring.runtime.texts.ranks import listed, ranks_text
 from tfring.runtime.texts.times import time_text
 
@@ -295,9 +294,10 @@ class Situation:
         """Returns " It is in load_batch (data.py:12)." from a rank's stacks; "" without them."""
         seen = self.seen.get(rank, Seen(None))
         if KEEPS_LOCK in seen.stacks:
+            pid = self.job.records[rank].pid
             return (
-                f" Its current line is unknown, because {KEEPS_LOCK}. Run `tfring stacks` to get "
-                "it."
+                f" Its current line is unknown, because {KEEPS_LOCK}. `py-spy dump --pid {pid}` "
+                "shows it."
             )
         where = find_place(seen.stacks, seen.kernel)
         return f" It is in {where}." if where else ""

@@ -16,12 +16,11 @@ class Column(NamedTuple):
 
     Attributes:
         name: Its heading.
-        value: What lines are sorted by; None: unknown.
+        value: Of a line; None: unknown.
         text: Formats a known value.
         about: For the help.
         least_width: Of the window, to show this column.
         right: Whether it is a number.
-        internal: Whether only --internals shows it.
     """
 
     name: str
@@ -30,7 +29,6 @@ class Column(NamedTuple):
     about: str
     least_width: int = 0
     right: bool = True
-    internal: bool = False
 
 
 def format_number(value: float) -> str:
@@ -145,24 +143,5 @@ COLUMNS = (
         "that it holds on its GPU",
         100,
     ),
-    Column(
-        "wait",
-        _of(sum, lambda view: view.row.waiting),
-        str,
-        "collectives that some other rank has not called yet",
-        110,
-        internal=True,
-    ),
-    Column(
-        "run",
-        _of(sum, lambda view: view.row.running),
-        str,
-        "collectives under way",
-        110,
-        internal=True,
-    ),
     Column("state", lambda line: line.state, str, "what it does", right=False),
-    Column(
-        "last collective", lambda line: line.last, str, "its newest call", 140, False, internal=True
-    ),
 )

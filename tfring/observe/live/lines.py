@@ -53,15 +53,6 @@ class Line:
         """All that is known of the state."""
         return self.views[0].doing if len(self.views) == 1 else self.state
 
-    @property
-    def last(self) -> str:
-        """The newest collective of the only rank; "" for several."""
-        if len(self.views) > 1:
-            return ""
-        row = self.views[0].row
-        age = (row.time - row.last_at) / 1e9
-        return f"{age:.0f} s ago: {row.last}" if row.last and age >= 2 else row.last or "none yet"
-
 
 def group_by_host(views: Sequence[RankView]) -> list[Line]:
     """Returns a line for each host."""

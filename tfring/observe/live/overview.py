@@ -81,10 +81,7 @@ class Overview:
         missing: The others.
         efficiency: The mean of the ranks'; None: unknown.
         samples: Per second, of all ranks together; None: unknown.
-        bytes: Per second and rank, of tensors that were reduced, gathered or sent.
         trouble: The newest error or warning, with its rank and age.
-        locked: Whether the schedule is locked, as the lowest known rank says.
-        lock_rounds: Rounds run in locks so far, by the same.
         verdict: What is wrong with the job, in a sentence; "": nothing, or unknown.
     """
 
@@ -94,10 +91,7 @@ class Overview:
     missing: list[int]
     efficiency: float | None
     samples: float | None
-    bytes: float | None
     trouble: str
-    locked: bool = False
-    lock_rounds: int = 0
     verdict: str = ""
 
     @property
@@ -113,11 +107,8 @@ class Overview:
             "missing": self.missing,
             "efficiency": self.efficiency,
             "samples_per_second": self.samples,
-            "bytes_per_second": self.bytes,
             "verdict": self.verdict,
             "trouble": self.trouble,
-            "locked": self.locked,
-            "lock_rounds": self.lock_rounds,
             "ranks": [view.as_json() for view in self.ranks],
         }
 
@@ -150,8 +141,6 @@ def make_overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
     ]
     efficiencies = [row.efficiency for row in rows if row.efficiency >= 0]
     samples = [view.samples for view in views if view.samples is not None]
-    rates = [_rate(was, row, lambda one: float(one.record["bytes"])) for was, row in pairs]
-    known = [rate for rate in rates if rate is not None]
     troubled = [row for row in rows if row.trouble_at]
     newest = min(troubled, key=lambda row: _seconds(row, row.trouble_at), default=None)
     size = int(rows[0].record["size"])
@@ -162,11 +151,7 @@ def make_overview(before: Sequence[Row], now: Sequence[Row]) -> Overview:
         missing=sorted(set(range(size)) - {row.rank for row in rows}),
         efficiency=sum(efficiencies) / len(efficiencies) if efficiencies else None,
         samples=sum(samples) if samples else None,
-        bytes=sum(known) / len(known) if known else None,
         trouble=_trouble(newest) if newest else "",
-        locked=rows[0].state is RankState.RUNNING
-        and int(rows[0].record["locks"]) > int(rows[0].record["unlocks"]),
-        lock_rounds=int(rows[0].record["lock_rounds"]),
     )
 
 

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from tfring.observe.recorder import layout
-from tfring.observe.recorder.entries import make_calls
+from tfring.observe.recorder.entries import make_plans
 from tfring.observe.recorder.gradients import find_gradient_calls
-from tfring.observe.recorder.job import JobRecords
+from tfring.observe.recorder.job import JobRecords, find_members
 from tfring.observe.recorder.layout import EventType, RankState
-from tfring.observe.recorder.process_sets import find_members
 from tfring.observe.recorder.processes import process_state, stat_fields
 from tfring.observe.recorder.reader import Call, Record
 from tfring.observe.recorder.rounds import rounds_of
@@ -27,8 +26,8 @@ from tfring.runtime.gpu.usage import GpuUse
 
 # At most this many waiting calls of a rank are compared with those of others.
 _MOST_WAITING = 256
-# Steps are counted, and efficiency is computed, in this many of the newest calls.
-NEWEST_CALLS = 2048
+# Efficiency is computed in this many of the newest calls.
+_NEWEST_CALLS = 2048
 _LEAST_STEPS = 2
 _TROUBLE = (EventType.ABORT, EventType.WARNING, EventType.CALL_FAILED, EventType.STEP_FAILED)
 
@@ -46,10 +45,6 @@ class Row:
         memory: Resident, in bytes; 0: unknown.
         gpu: How busy its GPU is, in percent; -1: unknown.
         gpu_memory: Bytes that its process holds on the GPU.
-        waiting: Calls that some rank has not made yet.
-        running: Calls that have a plan and have not ended.
-        last: Its newest call; "": none.
-        last_at: When that was made.
         asked: Process set, name, invocation, kind, call site and time of the waiting calls, the
             oldest first.
         members: The ranks that the oldest waiting call needs, if its process set is known.
@@ -76,10 +71,6 @@ class Row:
     memory: int
     gpu: float
     gpu_memory: int
-    waiting: int
-    running: int
-    last: str
-    last_at: int
     asked: list[tuple[int, str, int, str, str, int]]
     members: list[int]
     all_asked: bool
@@ -142,7 +133,7 @@ def make_row(record: Record, gpus: Mapping[int, GpuUse] | None = None) -> Row:
     """Returns what a record, /proc of its process, and NVML say.
 
     Args:
-        record: Just read, with at least NEWEST_CALLS of its calls.
+        record: Just read.
         gpus: As `gpu_use` returns it, just now.
     """
     process = process_state(record.header) or "unknown"
@@ -150,8 +141,10 @@ def make_row(record: Record, gpus: Mapping[int, GpuUse] | None = None) -> Row:
     gpu = (gpus or {}).get(record.pid, GpuUse(-1.0, 0)) if here else GpuUse(-1.0, 0)
     waiting = [call for call in record.open_calls if call.waits]
     running = [call for call in record.open_calls if call.runs]
-    last = next(iter(make_calls(record.raw_calls[-1:])), None)
-    plan = next((plan for plan in record.plans if plan.ended == 0 and plan.waits_since), None)
+    waits = record.raw_plans[
+        (record.raw_plans["ended"] == 0) & (record.raw_plans["waits_since"] != 0)
+    ]
+    plan = next(iter(make_plans(waits[:1])), None)
     trouble = [event for event in record.events if event.type in _TROUBLE]
     return Row(
         record=record.header,
@@ -162,10 +155,6 @@ def make_row(record: Record, gpus: Mapping[int, GpuUse] | None = None) -> Row:
         memory=_memory(record.pid) if here else 0,
         gpu=gpu.percent,
         gpu_memory=gpu.memory,
-        waiting=len(waiting),
-        running=len(running),
-        last=last.text() if last else "",
-        last_at=last.submitted if last else 0,
         asked=[_asked(call) for call in waiting[:_MOST_WAITING]],
         members=_members(record, waiting[0]) if waiting else [],
         all_asked=len(waiting) <= _MOST_WAITING,
@@ -175,7 +164,7 @@ def make_row(record: Record, gpus: Mapping[int, GpuUse] | None = None) -> Row:
         runs_in=running[0].text() if running else "",
         runs_since=running[0].submitted if running else 0,
         late=record.ranks["late"].tolist() if record.rank == 0 else [],
-        efficiency=_efficiency(record.raw_calls),
+        efficiency=_efficiency(record.raw_calls[-_NEWEST_CALLS:]),
         trouble=trouble[-1].text if trouble else "",
         trouble_at=trouble[-1].time if trouble else 0,
     )
@@ -203,8 +192,9 @@ def _names(calls: list[Call]) -> str:
 def _step(record: Record) -> int:
     if record.header["step"] >= 0:
         return int(record.header["step"])
-    found = find_gradient_calls(record.raw_calls)
-    newest = np.argsort(record.raw_calls["number"][found.at])[-1:]
+    calls = record.raw_calls[-_NEWEST_CALLS:]
+    found = find_gradient_calls(calls)
+    newest = np.argsort(calls["number"][found.at])[-1:]
     return int(found.number[newest[0]]) if len(newest) else -1
 
 

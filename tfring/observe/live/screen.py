@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import select
 import signal
@@ -18,8 +17,6 @@ from typing import Any
 from tfring.observe.live.overview import Overview
 from tfring.observe.live.table import (
     KEYS,
-    Choice,
-    find_next_sort,
     make_page,
     needs_hosts,
     write_help,
@@ -38,7 +35,6 @@ class Screen:
         actions: By key: a function that returns a text. One line is shown above the table, several
             lines in place of it.
         interval: Seconds between two looks.
-        choice: What to show at first.
     """
 
     def __init__(
@@ -46,12 +42,11 @@ class Screen:
         look: Callable[[], Overview],
         actions: Mapping[str, Callable[[], str]],
         interval: float,
-        choice: Choice,
     ) -> None:
         self._look = look
         self._actions = actions
         self._interval = interval
-        self._choice = choice
+        self._hosts: bool | None = None  # not chosen yet
         self._note = KEYS
         self._text: list[str] = []  # shown in place of the table, unless empty
         self._top = 0  # its first line on the screen
@@ -78,7 +73,7 @@ class Screen:
                 if key in (b"q", b"Q") and not self._text:
                     return
                 if key:
-                    self._press(key, console.width, console.height)
+                    self._press(key, console.height)
 
     def _page(self, view: Overview, width: int, height: int) -> Any:
         from rich.text import Text
@@ -86,32 +81,27 @@ class Screen:
         if not self._text:
             # Besides the ranks: four lines above, and a few below.
             most = max(1, height - 8)
-            if self._choice.hosts is None and needs_hosts(view, most):
-                self._choice = dataclasses.replace(self._choice, hosts=True)
-            return make_page(view, width, self._note, most, self._choice)
+            if self._hosts is None and needs_hosts(view, most):
+                self._hosts = True
+            return make_page(view, width, self._note, most, hosts=bool(self._hosts))
         lines = self._text[self._top : self._top + height - 2]
         place = f"{self._top + 1}-{self._top + len(lines)} of {len(self._text)} lines"
         keys = f"{place}   j k down and up   space b next and previous page   q back"
         return Text("\n".join([*lines, "", keys]), no_wrap=True)
 
-    def _press(self, key: bytes, width: int, height: int) -> None:
+    def _press(self, key: bytes, height: int) -> None:
         if self._text:
             step = _MOVES.get(key, 0) + _PAGES.get(key, 0) * (height - 3)
             if step == 0:
                 self._text = []
             self._top = max(0, min(self._top + step, len(self._text) - height + 2))
             return
-        choice, one = self._choice, key.decode("ascii", "replace")
+        one = key.decode("ascii", "replace")
         shown = KEYS
         if one == "?":
-            shown = write_help(choice.internals)
-        elif one in ("<", ">"):
-            sort = find_next_sort(choice, width, 1 if one == ">" else -1)
-            self._choice = dataclasses.replace(choice, sort=sort)
+            shown = write_help()
         elif one == "h":
-            self._choice = dataclasses.replace(choice, hosts=not choice.hosts)
-        elif one == "i":
-            self._choice = dataclasses.replace(choice, internals=not choice.internals)
+            self._hosts = not self._hosts
         elif one in self._actions:
             try:
                 shown = self._actions[one]()

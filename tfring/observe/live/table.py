@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -14,7 +12,6 @@ from tfring.observe.live.overview import Overview
 from tfring.observe.recorder.places import short
 from tfring.runtime.texts.plain import plain
 from tfring.runtime.texts.ranks import ranks_text
-from tfring.runtime.texts.sizes import size_text
 from tfring.runtime.texts.times import time_text
 from tfring.runtime.texts.words import counted
 
@@ -24,23 +21,7 @@ MISSING = (
 _WIDE = 250
 # From this width on the state is complete and columns are further apart.
 _ROOMY = 120
-KEYS = "q quit   ? help   < > sort   h hosts   s stacks   d dump"
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What the user has chosen to see.
-
-    Attributes:
-        sort: The column by which lines are sorted.
-        hosts: Whether there is a line for each host in place of each rank; None: if the window is
-            too low, see `needs_hosts`.
-        internals: Whether to show the runtime's internals.
-    """
-
-    sort: str = "rank"
-    hosts: bool | None = None
-    internals: bool = False
+KEYS = "q quit   ? help   h hosts   s stacks   d dump"
 
 
 def require_rich() -> None:
@@ -56,7 +37,8 @@ def make_page(
     width: int,
     note: str = "",
     most: int | None = None,
-    choice: Choice | None = None,
+    *,
+    hosts: bool = False,
 ) -> Any:
     """Returns the page: the verdict, a header, the table, and below it what may be cut off.
 
@@ -66,16 +48,15 @@ def make_page(
         note: The line above the table; "": none.
         most: The largest number of lines of the table; ranks that run are left out first. None: any
             number.
-        choice: What the user has chosen.
+        hosts: Whether there is a line for each host in place of each rank.
     """
     from rich.console import Group
     from rich.text import Text
 
-    choice = choice or Choice()
-    head = write_header(view, internals=choice.internals)
+    head = write_header(view)
     if most is not None:
         most = max(1, most - -(-len(view.verdict) // width))
-    lines, below = _lines(view, most, choice)
+    lines, below = _lines(view, most, hosts)
     if view.missing:
         below.append(f"no record here of {ranks_text(view.missing)}: --host names other hosts")
     if view.trouble and not view.verdict:
@@ -83,10 +64,7 @@ def make_page(
     above = [Text(plain(view.verdict), style="bold red")] if view.verdict else []
     above += [Text(line, style="bold", no_wrap=True, overflow="ellipsis") for line in head]
     above += [Text(plain(note))] if note else []
-    columns = _shown(width, choice)
-    return Group(
-        *above, _table(lines, width, columns, choice), *(Text(plain(one)) for one in below)
-    )
+    return Group(*above, _table(lines, width, hosts), *(Text(plain(one)) for one in below))
 
 
 def needs_hosts(view: Overview, most: int) -> bool:
@@ -94,16 +72,16 @@ def needs_hosts(view: Overview, most: int) -> bool:
     return len(view.ranks) > most and len({rank.row.host for rank in view.ranks}) > 1
 
 
-def print_page(view: Overview, choice: Choice) -> None:
+def print_page(view: Overview) -> None:
     """Prints the page once."""
     from rich.console import Console
 
     # Without a terminal: one line per rank, for scripts.
     console = Console() if sys.stdout.isatty() else Console(width=_WIDE)
-    console.print(make_page(view, console.width, choice=choice))
+    console.print(make_page(view, console.width))
 
 
-def write_header(view: Overview, *, internals: bool = False) -> list[str]:
+def write_header(view: Overview) -> list[str]:
     """Returns the first lines: how far the job is, and the numbers of all ranks together."""
     rows = [rank.row for rank in view.ranks]
     hosts = len({row.host for row in rows})
@@ -123,37 +101,22 @@ def write_header(view: Overview, *, internals: bool = False) -> list[str]:
         known = [share for share in shares if share is not None]
         if known:
             speed.append(f"{name} {format_percent(fmean(known))}")
-    if internals:
-        if view.bytes is not None:
-            speed.append(f"{size_text(view.bytes)}/s per rank")
-        state = "locked" if view.locked else "not locked"
-        speed.append(f"schedule {state}, {view.lock_rounds} rounds in locks")
     return ["   ".join(part) for part in (where, speed) if part]
 
 
-def write_help(internals: bool) -> str:
+def write_help() -> str:
     """Returns what the keys do and what the columns mean."""
     keys = {
         "q": "quit",
-        "<  >": "sort by the column to the left or right, the largest first; * marks it",
         "h": "one line per host or per rank",
-        "i": "also the runtime's internals",
         "s": "stacks of all ranks: at which line each is",
         "d": "dump: save all that is known of the job in one file, for a bug report",
         "?": "this help",
     }
-    columns = [one for one in COLUMNS if internals or not one.internal]
     lines = ["Keys", *(f"  {key:10} {about}" for key, about in keys.items())]
     lines += ["", "Columns (a wider window has more of them; - is unknown)"]
-    lines += [f"  {one.name:10} {one.about}" for one in columns]
+    lines += [f"  {one.name:10} {one.about}" for one in COLUMNS]
     return "\n".join(lines)
-
-
-def find_next_sort(choice: Choice, width: int, step: int) -> str:
-    """Returns the column to sort by that is `step` places to the right."""
-    names = [column.name for column in _shown(width, choice)]
-    at = names.index(choice.sort) if choice.sort in names else 0
-    return names[(at + step) % len(names)]
 
 
 def _progress(view: Overview) -> list[str]:
@@ -173,50 +136,31 @@ def _progress(view: Overview) -> list[str]:
     return parts
 
 
-def _lines(view: Overview, most: int | None, choice: Choice) -> tuple[list[Line], list[str]]:
+def _lines(view: Overview, most: int | None, hosts: bool) -> tuple[list[Line], list[str]]:
     """Returns the lines of the table, and a note on those that are left out."""
-    lines = group_by_host(view.ranks) if choice.hosts else [Line((rank,)) for rank in view.ranks]
-    what, count = ("hosts" if choice.hosts else "ranks"), len(lines)
+    lines = group_by_host(view.ranks) if hosts else [Line((rank,)) for rank in view.ranks]
+    what, count = ("hosts" if hosts else "ranks"), len(lines)
     if most is not None and count > most:
         lines = sorted(lines, key=lambda line: line.worst == "running")[:most]
     more = count - len(lines)
     below = [f"{more} more {what} do not fit into the window"] if more else []
-    return _sorted(lines, choice.sort), below
+    return sorted(lines, key=lambda line: line.ranks), below
 
 
-def _sorted(lines: list[Line], name: str) -> list[Line]:
-    column = next(one for one in COLUMNS if one.name == name)
-    lines = sorted(lines, key=lambda line: line.ranks)
-    known = [line for line in lines if not _unknown(column.value(line))]
-    # Names and ranks ascend, numbers descend.
-    down = column.right and name != "rank"
-    ordered = sorted(known, key=column.value, reverse=down)
-    return ordered + [line for line in lines if _unknown(column.value(line))]
-
-
-def _unknown(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def _shown(width: int, choice: Choice) -> list[Column]:
-    return [
-        column
-        for column in COLUMNS
-        if (width >= column.least_width or (choice.hosts and column.name == "host"))
-        and (choice.internals or not column.internal)
-    ]
-
-
-def _table(lines: list[Line], width: int, columns: list[Column], choice: Choice) -> Any:
+def _table(lines: list[Line], width: int, hosts: bool) -> Any:
     from rich.table import Table
     from rich.text import Text
 
     gap = 2 if width >= _ROOMY else 1
     table = Table(box=None, header_style="reverse", padding=(0, gap, 0, 0), pad_edge=False)
+    columns = [
+        column
+        for column in COLUMNS
+        if width >= column.least_width or (hosts and column.name == "host")
+    ]
     for column in columns:
-        sorted_by = column.name == choice.sort != "rank"
         table.add_column(
-            f"{column.name}*" if sorted_by else column.name,
+            column.name,
             justify="right" if column.right else "left",
             no_wrap=column.right,  # the others become narrower first
         )

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from tfring.observe.live.hosts import OtherHosts
 from tfring.observe.live.overview import Overview, make_overview
-from tfring.observe.live.rows import NEWEST_CALLS, Row, make_row, parse_row
+from tfring.observe.live.rows import Row, make_row, parse_row
 from tfring.observe.recorder.job import load_job
 from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.places import record_files
-from tfring.observe.recorder.reader import Record, RecordError, read_header, read_newest
+from tfring.observe.recorder.reader import Record, RecordError, read_header, read_record
 from tfring.runtime.gpu.usage import gpu_use
 
 # Rates are over this time: `fit` notes samples and times a few times a second.
@@ -58,7 +58,7 @@ class Watch:
         found = {}
         for rank, path in self._files.items():
             try:
-                found[rank] = read_newest(path, NEWEST_CALLS)
+                found[rank] = read_record(path)
             except (FileNotFoundError, RecordError):
                 continue  # it has left, or begins a new generation
         return found

@@ -35,7 +35,6 @@ class JobNote:
         folder: Where it was started.
         records: The folder above the folders of its records.
         launched: Whether a launcher of tfring wrote this, and not a rank.
-        terminal: The number of the terminal from which it was started; 0 if there is none.
         began: Seconds since 1970.
         process: The process that wrote this, as `process_state` reads it.
         end: What `note_end` noted; {} before.
@@ -46,7 +45,6 @@ class JobNote:
     folder: str
     records: str
     launched: bool
-    terminal: int
     began: float
     process: dict[str, Any]
     end: dict[str, Any] = field(default_factory=dict)
@@ -80,7 +78,6 @@ def note_begin(job: str, command: Sequence[str], records: Path, *, launched: boo
         folder=os.getcwd(),
         records=str(records.absolute()),
         launched=launched,
-        terminal=terminal_of(os.getpid()),
         began=time.time(),
         process=_own_process(),
     )
@@ -135,13 +132,6 @@ def remove_old() -> None:
         if place >= _MOST or time.time() - ended > _DAY:
             with contextlib.suppress(OSError):
                 (default_folder() / f"{entry.job}{_SUFFIX}").unlink()
-
-
-def terminal_of(pid: int) -> int:
-    """Returns the number of a process's terminal; 0 if it has none or is gone."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(stat_fields(pid)[4])
-    return 0
 
 
 def _own_process() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Finds the job that the user means: by its id, by folder or terminal, or the only one running."""
+"""Finds the job that the user means: by its id, by its folder, or the only one running."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tfring.observe.recorder import catalog
-from tfring.observe.recorder.catalog import JobNote, terminal_of
+from tfring.observe.recorder.catalog import JobNote
 from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.places import id_of, jobs, record_files, short
 from tfring.observe.recorder.processes import process_state
@@ -77,38 +77,14 @@ class KnownJob:
     @property
     def folder(self) -> str:
         """The folder where its program was started; "": unknown."""
-        if self.entry is not None:
-            return self.entry.folder
-        for header in self._present():
-            with contextlib.suppress(OSError):
-                return os.readlink(f"/proc/{header['pid']}/cwd")
-        return ""
-
-    @property
-    def command(self) -> list[str]:
-        """The program and its arguments; []: unknown."""
-        if self.entry is not None:
-            return self.entry.command
-        for header in self._present():
-            with contextlib.suppress(OSError):
-                words = Path(f"/proc/{header['pid']}/cmdline").read_bytes().split(b"\0")
-                return [word.decode(errors="replace") for word in words if word]
-        return []
+        return self.entry.folder if self.entry is not None else ""
 
     @property
     def program(self) -> str:
         """The program and its arguments for people; "?": unknown."""
-        first = [os.path.basename(word) or word for word in self.command[:_WITHOUT_FOLDERS]]
-        return plain(" ".join([*first, *self.command[_WITHOUT_FOLDERS:]])) or "?"
-
-    @property
-    def terminals(self) -> set[int]:
-        """The terminals of its launcher and its ranks."""
-        own = {self.entry.terminal} if self.entry is not None and self.entry.lives else set()
-        return (own | {terminal_of(int(header["pid"])) for header in self._present()}) - {0}
-
-    def _present(self) -> list[dict[str, Any]]:
-        return [header for one in self.generations for header in one.present]
+        command = self.entry.command if self.entry is not None else []
+        first = [os.path.basename(word) or word for word in command[:_WITHOUT_FOLDERS]]
+        return plain(" ".join([*first, *command[_WITHOUT_FOLDERS:]])) or "?"
 
 
 def known_jobs(base: Path | None = None) -> list[KnownJob]:
@@ -154,9 +130,8 @@ def find_job(name: str, base: Path | None = None) -> KnownJob:
 def choose_job(base: Path | None = None) -> KnownJob:
     """Returns the job that is meant where the user names none.
 
-    It is the job that runs. Of several it is the one started in this folder, else the one started
-    from this terminal, else the newest that ended in this folder. If none runs, it is the job that
-    ended last.
+    It is the job that runs. Of several it is the one started in this folder, else the newest that
+    ended in this folder. If none runs, it is the job that ended last.
 
     Raises:
         RecordError: No job has left anything, or several run.
@@ -167,11 +142,9 @@ def choose_job(base: Path | None = None) -> KnownJob:
     running = [one for one in known if one.runs]
     if not running:
         return known[0]
-    terminal = terminal_of(os.getpid())
     folder = _own_folder()
     here = [one for one in running if folder and one.folder == folder]
-    from_here = [one for one in here or running if terminal in one.terminals]
-    for found in (running, here, from_here):
+    for found in (running, here):
         if len(found) == 1:
             return found[0]
     ended = [one for one in known if folder and one.folder == folder and not one.runs]

@@ -66,15 +66,7 @@ class Plan:
 
     sequence: int
     kind: str
-    dtype: str
-    bytes: int
-    process_set: int
-    calls: int
-    tensors: int
-    members: int
-    queued: int
     started: int
-    launched: int
     ended: int
     status: str
     waits_since: int
@@ -145,17 +137,20 @@ def make_calls(entries: np.ndarray[Any, Any]) -> list[Call]:
 
 def make_plans(entries: np.ndarray[Any, Any]) -> list[Plan]:
     """Returns a `Plan` for each entry of an array of layout.PLAN."""
-    plans = []
-    for entry in _as_dicts(entries):
-        del entry["op"], entry["path"]
-        entry |= {
-            "kind": _named(layout.KINDS, entry["kind"]),
-            "dtype": _named(layout.DTYPES, entry["dtype"]),
-            "status": layout.STATUSES.get(entry["status"], "") if entry["ended"] else "",
-            "waits_receives": bool(entry["waits_receives"]),
-        }
-        plans.append(Plan(**entry))
-    return plans
+    return [
+        Plan(
+            sequence=entry["sequence"],
+            kind=_named(layout.KINDS, entry["kind"]),
+            started=entry["started"],
+            ended=entry["ended"],
+            status=layout.STATUSES.get(entry["status"], "") if entry["ended"] else "",
+            waits_since=entry["waits_since"],
+            waits_peer=entry["waits_peer"],
+            waits_bytes=entry["waits_bytes"],
+            waits_receives=bool(entry["waits_receives"]),
+        )
+        for entry in _as_dicts(entries)
+    ]
 
 
 def make_event(entry: Any) -> Event:

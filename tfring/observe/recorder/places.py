@@ -15,8 +15,6 @@ from pathlib import Path
 SUFFIX = ".record"
 # In memory: ranks that write to files on a disk wait for the disk now and then.
 MEMORY = Path("/dev/shm")
-# Here systemd makes a folder in memory for each user.
-USERS = Path("/run/user")
 _NAME = re.compile(r"(.+)-[0-9a-f]{12}")
 # Ids that tfring has made; those of jobs on Ray begin with its name.
 _MADE = re.compile(r"((?:ray-)?[0-9a-f]{6})[0-9a-f]{6,}")
@@ -35,35 +33,22 @@ def short(job: str) -> str:
 
 
 def default_folder() -> Path:
-    """Returns the folder for records if TFRING_RECORD_DIR is not set.
-
-    If another user owns the folder in shared memory, this is the user's folder in /run, if it
-    exists.
-    """
-    shared, private = _places()
-    with contextlib.suppress(OSError):
-        if shared.lstat().st_uid != os.getuid() and private.parent.stat().st_uid == os.getuid():
-            return private
-    return shared
-
-
-def _places() -> tuple[Path, Path]:
-    user = os.getuid()
-    return MEMORY / f"tfring-{user}", USERS / str(user) / "tfring"
+    """Returns the folder for records if TFRING_RECORD_DIR is not set."""
+    return MEMORY / f"tfring-{os.getuid()}"
 
 
 def jobs(base: Path | None = None) -> list[Path]:
     """Returns the folders with records on this host, the newest first.
 
     Args:
-        base: Where to look; None: the default folders that this user owns.
+        base: Where to look; None: the default folder, if this user owns it.
     """
-    folders = _inside(base) if base is not None else []
-    for place in _places() if base is None else ():
+    if base is None:
+        base = default_folder()
         with contextlib.suppress(OSError):
-            if place.lstat().st_uid == os.getuid():
-                folders += _inside(place)
-    found = [one for one in folders if any(path.suffix == SUFFIX for path in _inside(one))]
+            if base.lstat().st_uid != os.getuid():
+                return []
+    found = [one for one in _inside(base) if any(path.suffix == SUFFIX for path in _inside(one))]
     return sorted(found, key=_made, reverse=True)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,8 +27,6 @@ from tfring.observe.recorder.layout import RankState
 from tfring.observe.recorder.processes import own_boot, process_state
 
 Array = np.ndarray[Any, Any]
-# What numbers the entries of each ring.
-_KEYS = {"call": "number", "plan": "sequence", "event": "number"}
 
 
 @dataclass(frozen=True)
@@ -121,48 +117,17 @@ def read_record(path: Path | str) -> Record:
         OSError: The file cannot be read.
     """
     path = Path(path)
-    here = _monotonic()
+    here = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     data = copy_settled(path)
-    rings = parse_rings(path, data)
-    return make_record(path, parse_header(data), {name: _used(rings, name) for name in rings}, here)
-
-
-def read_newest(path: Path | str, calls: int) -> Record:
-    """Reads the newest `calls` calls and all open calls and events, for a view of this moment.
-
-    The entries are copied once. If an entry changes meanwhile, some of its fields may be older than
-    others.
-
-    Raises:
-        RecordError: The file is no record, or has another version.
-        OSError: The file cannot be read.
-    """
-    path = Path(path)
-    here = _monotonic()
-    with open_file(path) as file:
-        try:
-            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError as error:  # it is empty
-            raise RecordError(f"{path} is no record of tfring") from error
-    rings = parse_rings(path, memory)
-    most = {"call": calls, "plan": 1, "event": len(rings["event"])}
-    newest = {name: _newest(rings[name], _KEYS[name], count) for name, count in most.items()}
-    header = parse_header(memory[: layout.HEADER_BYTES])
-    return make_record(path, header, {**newest, "rank": rings["rank"].copy()}, here)
-
-
-def make_record(
-    path: Path, header: dict[str, Any], rings: Mapping[str, Array], read: int
-) -> Record:
-    """Returns the record with these entries, in order, as `parse_rings` names them."""
+    rings, header = parse_rings(path, data), parse_header(data)
     return Record(
         path=path,
         header=header,
-        raw_calls=rings["call"],
-        raw_plans=rings["plan"],
-        raw_events=rings["event"],
+        raw_calls=_ordered(rings["call"], "number"),
+        raw_plans=_ordered(rings["plan"], "sequence"),
+        raw_events=_ordered(rings["event"], "number"),
         ranks=rings["rank"],
-        read=read if header["boot"] == own_boot() else None,
+        read=here if header["boot"] == own_boot() else None,
     )
 
 
@@ -187,27 +152,8 @@ def find_last_sign(record: Record) -> int:
     return max(*times, *(event.time for event in record.events))
 
 
-def _monotonic() -> int:
-    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-
-
-def _used(rings: Mapping[str, Array], name: str) -> Array:
-    return rings[name] if name not in _KEYS else _ordered(rings[name], _KEYS[name])
-
-
 def _ordered(ring: Array, key: str) -> Array:
     used: Array = ring[ring[key] != 0]
     # Several times faster than used.sort(order=key), which compares whole entries.
     ordered: Array = used[np.argsort(used[key])]
     return ordered
-
-
-def _newest(ring: Array, key: str, most: int) -> Array:
-    """Returns the newest `most` entries and those that have not ended, in order."""
-    numbers = ring[key].copy()
-    wanted = (numbers != 0) & (numbers > max(0, int(numbers.max(initial=0)) - most))
-    if "ended" in (ring.dtype.names or ()):
-        wanted |= (numbers != 0) & (ring["ended"] == 0)
-    at = np.flatnonzero(wanted)
-    entries = ring[at]
-    return _ordered(entries[entries[key] == ring[key][at]], key)

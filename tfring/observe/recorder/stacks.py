@@ -1,11 +1,7 @@
-"""Tells other processes what the threads of this rank do, even while the rank hangs.
+"""Tells other processes what the threads of this rank do, and asks other ranks.
 
-A rank answers in two ways. A thread waits at a socket beside the record and sends the Python stacks
-of all threads. It needs the interpreter's lock, so it cannot answer while a C library keeps the
-lock. For that, `faulthandler` has a handler of SIGUSR1: it writes the stack of the thread that it
-runs on to a file, and the asker signals one thread after another. The handler is the second choice:
-it reads frames that a running thread may free. For the same reason it never reads other threads'
-stacks.
+A thread of each rank waits at a socket beside the record and sends the Python stacks of all
+threads. It needs the interpreter's lock, so it cannot answer while a C library keeps the lock.
 """
 
 from __future__ import annotations
@@ -18,28 +14,30 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
 
-SIGNAL = signal.SIGUSR1
-BIT = 1 << (SIGNAL - 1)
+from tfring.observe.recorder.processes import process_state
+from tfring.observe.recorder.reader import Record
+
 MAIN = "MainThread"
 OWN = "tfring-"  # how the names of threads begin that only wait for something
+NO_STACKS = "no stacks: "
+KEEPS_LOCK = "native code holds Python's interpreter lock (GIL)"
 _SEND_SECONDS = 5.0  # for an asker that does not read
+_CHUNK = 1 << 16
 
 
 class _State:
     """Written by init and shutdown, which take turns."""
 
-    file: IO[bytes] | None = None  # which the handler writes to; None: there is no handler of ours
     server: socket.socket | None = None
     thread: threading.Thread | None = None  # which answers there
 
 
-def stacks_file(record: Path | str) -> Path:
-    """Returns the file that the handler of SIGUSR1 writes to, for a rank with this record."""
-    return Path(record).with_suffix(".stacks")
+class _CannotAskError(Exception):
+    """A rank cannot be asked; the message says why."""
 
 
 @contextlib.contextmanager
@@ -58,36 +56,109 @@ def socket_address(record: Path | str) -> Iterator[str]:
 def watch(record: str | None, wanted: bool) -> None:
     """Starts to answer requests for stacks, if `wanted` and the rank has a record.
 
-    A SIGUSR1 handler of the program stays in place. Our handler stays after shutdown, because a
-    late signal would otherwise end the process.
+    On SIGUSR1 the main thread's stack goes to stderr, also after shutdown, because a late signal
+    would otherwise end the process. A handler of the program stays in place.
     """
-    if record is None or not wanted:
+    if not wanted:
         return
-    with contextlib.suppress(OSError):
-        _serve_at(record)
-        if _State.file is None and (mask("self", "SigCgt") | mask("self", "SigIgn")) & BIT:
-            return
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-        file = os.fdopen(os.open(stacks_file(record), flags, 0o600), "ab", buffering=0)
-        faulthandler.register(SIGNAL, file=file, all_threads=False, chain=False)
-        _State.file = file
+    if record is not None:
+        with contextlib.suppress(OSError):
+            _serve_at(record)
+    handled = (int(status("self").get(name, "0"), 16) for name in ("SigCgt", "SigIgn"))
+    if not any(signals >> (signal.SIGUSR1 - 1) & 1 for signals in handled):
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # there is no stderr
+            faulthandler.register(signal.SIGUSR1, all_threads=False)
 
 
 def unwatch(record: str | None) -> None:
-    """Stops to answer, and removes the handler's file unless the file and the record are kept."""
-    if record is None:
+    """Stops to answer."""
+    if record is None or _State.server is None:
         return
-    if _State.server is not None:
-        with contextlib.suppress(OSError):
-            _State.server.shutdown(socket.SHUT_RDWR)  # the thread's accept ends
-        if _State.thread is not None:
-            _State.thread.join()
-        _State.server = _State.thread = None
-    file = stacks_file(record)
+    with contextlib.suppress(OSError):
+        _State.server.shutdown(socket.SHUT_RDWR)  # the thread's accept ends
+    if _State.thread is not None:
+        _State.thread.join()
+    _State.server = _State.thread = None
     with contextlib.suppress(OSError):
         Path(record).with_suffix(".socket").unlink(missing_ok=True)
-        if file.stat().st_size == 0 or not Path(record).exists():
-            file.unlink()
+
+
+def take_stacks(records: Mapping[int, Record], timeout: float = 2.0) -> dict[int, str]:
+    """Returns the Python stacks of the threads of each rank, the main thread first.
+
+    For a rank that cannot be asked it returns a sentence that begins with "no stacks: ".
+
+    Args:
+        records: By rank.
+        timeout: Seconds to wait in all.
+    """
+    end = time.monotonic() + timeout
+    found = dict.fromkeys(sorted(records), f"{NO_STACKS}it could not be asked")
+
+    def ask(rank: int) -> None:
+        try:
+            _check_runs(records[rank])
+            found[rank] = _ask(records[rank], end)
+        except (OSError, _CannotAskError) as error:
+            found[rank] = f"{NO_STACKS}{error}"
+
+    # No pool of concurrent.futures: a job is also explained when the interpreter ends, and that
+    # takes no work then.
+    threads = [threading.Thread(target=ask, args=(rank,), daemon=True) for rank in found]
+    for thread, rank in zip(threads, found, strict=True):
+        try:
+            thread.start()
+        except RuntimeError:  # from Python 3.12 on not even a thread is started then
+            ask(rank)
+    for thread in threads:
+        if thread.ident is not None:
+            thread.join()
+    return found
+
+
+def waits_in_kernel(pid: int) -> str:
+    """Returns where in the kernel the main thread of a process waits; "": it runs, or secret."""
+    with contextlib.suppress(OSError):
+        place = Path(f"/proc/{pid}/wchan").read_text(encoding="ascii")
+        return "" if place == "0" else place
+    return ""
+
+
+def _check_runs(record: Record) -> None:
+    pid = record.pid
+    state = process_state(record.header)
+    if state is None:
+        raise _CannotAskError(
+            f"it runs on host {record.host} or in another container: ask for them there"
+        )
+    if state == "gone":
+        raise _CannotAskError(f"its process {pid} has ended")
+    if state == "stopped":
+        raise _CannotAskError(
+            f"it is stopped by a signal or a debugger; kill -CONT {pid} lets it go on"
+        )
+
+
+def _ask(record: Record, end: float) -> str:
+    parts = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as rank:
+        rank.settimeout(max(0.001, end - time.monotonic()))
+        with socket_address(record.path) as address:
+            try:
+                rank.connect(address)
+            except (FileNotFoundError, ConnectionRefusedError):
+                raise _CannotAskError(
+                    "TFRING_STACKS is 0 there, or the rank is starting or ending"
+                ) from None
+        with contextlib.suppress(TimeoutError):
+            while data := rank.recv(_CHUNK):
+                parts.append(data)
+                rank.settimeout(max(0.001, end - time.monotonic()))
+            if parts:
+                return b"".join(parts).decode("utf-8", "replace")
+    raise _CannotAskError(
+        f"{KEEPS_LOCK}, or this host is very busy. `py-spy dump --pid {record.pid}` needs no lock"
+    )
 
 
 def _serve_at(record: str) -> None:
@@ -147,16 +218,6 @@ def _own_stacks() -> str:
 def format_head(name: str) -> str:
     """Returns the line above the stack of a thread."""
     return f"Thread [{name}] (most recent call first):"
-
-
-def mask(process: str, name: str) -> int:
-    """Returns a set of signals from /proc as bits; 0 if the process is gone.
-
-    Args:
-        process: "self", a process id, or "PID/task/TID".
-        name: "SigCgt", "SigIgn", "SigBlk" or "SigPnd".
-    """
-    return int(status(process).get(name, "0"), 16)
 
 
 def status(process: int | str) -> dict[str, str]:

@@ -1,10 +1,10 @@
-"""Finds change points: where a series of times moves to another level for good.
+"""Finds a change point: where a series of times moves to another level for good.
 
 There is no threshold on times. Each place where the series could be cut is tried, and the parts are
 compared by rank (Mann-Whitney), so a few very slow steps do not count more than others: A. N.
 Pettitt, "A non-parametric approach to the change-point problem", Applied Statistics 28, 1979; D. M.
 Hawkins and Q. Deng, "A nonparametric change-point control chart", Journal of Quality Technology 42,
-2010. More changes are found in the parts (binary segmentation: L. J. Vostrikova, 1981).
+2010.
 
 Neighbouring steps are often alike, which looks like a change. So the statistic is divided by the
 growth of its variance that autocorrelation causes (the initial positive sequence of C. J. Geyer,
@@ -28,7 +28,6 @@ LEAST_BEFORE = 30
 LEAST_AFTER = 15
 # How many values a monitor looks at: a change is seen soon after it happens.
 WINDOW = 300
-_LOOK = 10  # after this many more values
 _COMPARED = 300  # values on each side of a cut, to say how large a change is
 _MOST_LAGS = 50
 
@@ -48,21 +47,17 @@ class Change:
     score: float
 
 
-def find_change(
-    values: Array, before: int = LEAST_BEFORE, after: int = LEAST_AFTER
-) -> Change | None:
+def find_change(values: Array) -> Change | None:
     """Returns the clearest change of level in a series, or None.
 
     Args:
         values: In order of time.
-        before: The least number of values on the old level.
-        after: The least number of values on the new level.
     """
     count = len(values)
-    if count < before + after:
+    if count < LEAST_BEFORE + LEAST_AFTER:
         return None
     ranks = _ranks(values)
-    cuts = np.arange(before, count - after + 1)
+    cuts = np.arange(LEAST_BEFORE, count - LEAST_AFTER + 1)
     # The ranks of the first `cuts` values add up to this on average, if nothing changes.
     sums = np.cumsum(ranks)[cuts - 1] - cuts * (count + 1) / 2
     spread = float(np.var(ranks)) * cuts * (count - cuts) / (count - 1)
@@ -89,46 +84,6 @@ def _error(values: Array, cut: int) -> float:
     rest = np.concatenate([old - np.median(old), new - np.median(new)])
     spread = 1.4826 * float(np.median(np.abs(rest)))  # as of a normal distribution
     return max(spread * math.sqrt(1 / len(old) + 1 / len(new)), 1e-300)
-
-
-def find_changes(values: Array) -> list[Change]:
-    """Returns all changes of level in a series, in order of time.
-
-    First it goes through the series as if it was being measured, to find levels that last only a
-    while. Then it looks at the parts between two changes as a whole, where smaller changes show.
-    """
-    cuts = [0]
-    for end in range(LEAST_BEFORE + LEAST_AFTER, len(values) + 1, _LOOK):
-        begin = max(cuts[-1], end - WINDOW)
-        found = find_change(values[begin:end])
-        if found is not None:
-            cuts.append(begin + found.index)
-    ends = [*cuts[1:], len(values)]
-    for begin, end in zip(list(cuts), ends, strict=True):
-        cuts += [begin + cut for cut in _split(values[begin:end])]
-    return _placed(values, sorted(cuts)[1:])
-
-
-def _split(values: Array) -> list[int]:
-    found = find_change(values, LEAST_BEFORE, LEAST_BEFORE)
-    if found is None:
-        return []
-    later = _split(values[found.index :])
-    return [*_split(values[: found.index]), found.index, *(found.index + cut for cut in later)]
-
-
-def _placed(values: Array, cuts: list[int]) -> list[Change]:
-    """Returns the changes at these cuts, each placed anew between its neighbours."""
-    found: list[Change] = []
-    for position, cut in enumerate(cuts):
-        begin = found[-1].index if found else 0
-        end = cuts[position + 1] if position + 1 < len(cuts) else len(values)
-        better = find_change(values[begin:end])
-        if better is not None:
-            cut = begin + better.index
-        score = SURE if better is None else better.score
-        found.append(Change(cut, _shift(values[begin:cut], values[cut:end]), score))
-    return found
 
 
 def _shift(old: Array, new: Array) -> float:

@@ -29,9 +29,6 @@ class JobSteps:
         own: By rank and step: own work.
         waiting: By rank and step: from this rank's last gradients until all ranks had theirs.
         exposed: By rank and step: from then until the gradients were reduced.
-        overlapped: By rank and step: communication while this rank computed.
-        began: By rank and step: when the step began, on the common clock.
-        bytes: By step: of the gradients of one rank.
         last_rank: By step: the rank that was ready last; -1: unknown.
         waited_for: By step: how long all others waited for that rank.
     """
@@ -41,9 +38,6 @@ class JobSteps:
     own: Array
     waiting: Array
     exposed: Array
-    overlapped: Array
-    began: Array
-    bytes: Array
     last_rank: Array
     waited_for: Array
 
@@ -132,7 +126,6 @@ def _side_by_side(job: JobRecords, rounds: Rounds, chosen: dict[int, Steps]) -> 
     idle = find_idle(ready, end)
     waiting = np.clip(all_ready - idle, 0, np.maximum(0, end - idle))
     exposed = np.maximum(0, end - idle)
-    hidden = table([s.communicating - (s.exposed - s.waiting) for s in chosen.values()])
     # The rank that a round is charged to is the one that was waited for longest in it.
     worst = rounds.largest(waited_for)
     return JobSteps(
@@ -141,9 +134,6 @@ def _side_by_side(job: JobRecords, rounds: Rounds, chosen: dict[int, Steps]) -> 
         own=np.maximum(0, end[:, rounds.last] - began - rounds.sums(exposed)),
         waiting=rounds.sums(waiting),
         exposed=rounds.sums(exposed - waiting),
-        overlapped=rounds.sums(hidden),
-        began=began,
-        bytes=rounds.sums(rounds.steps.bytes),
         last_rank=last_rank[worst],
         waited_for=waited_for[worst],
     )

@@ -6,12 +6,11 @@ from the beginning has none; the time that the others wait for it shows it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tfring.observe.report.changes import Array, Change, find_changes
+from tfring.observe.report.changes import LEAST_AFTER, LEAST_BEFORE, WINDOW, Array, find_change
 from tfring.observe.report.job_steps import JobSteps
 
 # Changes below this part of a step are not reported.
@@ -19,7 +18,9 @@ LEAST_SHARE = 0.05
 INPUT = "input pipeline"
 COMPUTE = "computation"
 OWN_WORK = "own work (input or computation)"
-COMMUNICATION = "communication"
+# The first steps trace functions and fill caches.
+_SKIPPED = 20
+_LOOK = 10  # steps between two looks
 
 # A rank is always slow if it was last in this share of the late calls or steps, and all others
 # waited for it for this share of the time.
@@ -35,28 +36,25 @@ class Slowdown:
     """A change for the worse.
 
     Attributes:
-        rank: Whose; None: of the communication of all ranks.
+        rank: Whose; of a monitor its position.
         step: The first slow one.
         more: Nanoseconds per step more than before.
-        part: In what: INPUT, COMPUTE, OWN_WORK or COMMUNICATION.
+        part: In what: INPUT, COMPUTE, or OWN_WORK.
         until: The first step that was fast again; None: none so far.
     """
 
-    rank: int | None
+    rank: int
     step: int
     more: float
     part: str
     until: int | None = None
 
-    def text(self, ranks: Sequence[int] | None = None) -> str:
-        """Returns a sentence about it. If `rank` is a position, `ranks` has the ranks."""
-        rank = self.rank if ranks is None or self.rank is None else ranks[self.rank]
-        much = f"{self.more / 1e6:.3g} ms more per step than before"
-        if self.rank is None:
-            since = f"communication has become slower since step {self.step}: {much}"
-        else:
-            since = f"rank {rank} has become slow since step {self.step}: {much}"
-            since += f", in its {self.part}"
+    def text(self) -> str:
+        """Returns a sentence about it."""
+        since = (
+            f"rank {self.rank} has become slow since step {self.step}: {self.more / 1e6:.3g} ms "
+            f"more per step than before, in its {self.part}"
+        )
         return since if self.until is None else f"{since}; fast again since step {self.until}"
 
 
@@ -66,25 +64,92 @@ def find_slowdowns(steps: JobSteps) -> list[Slowdown]:
     A rank is slow if its own work takes longer than before, also compared with the other ranks, and
     steps take longer, too. What all ranks have in common, like larger batches, names nobody.
     """
-    if len(steps.number) == 0:
-        return []
-    found: list[Slowdown] = []
-    least = LEAST_SHARE * float(np.median(steps.total))
-    total = steps.total.mean(axis=0)
-    more = compute_excess(steps.own)
-    for position, rank in enumerate(steps.ranks):
-        own = steps.own[position]
-        changes = find_changes(more[position])
-        ends = [*(one.index for one in changes), len(own)][1:]
-        end_of = {one.index: end for one, end in zip(changes, ends, strict=True)}
-        for one, until in find_worse(changes, least):
-            end = end_of[one.index]
-            if matters(own[:end], total[:end], one.index, one.shift):
-                found.append(_slowdown(steps, rank, one, until, OWN_WORK))
-    shared = np.median(steps.exposed, axis=0)
-    for one, until in find_worse(find_changes(shared), least):
-        found.append(_slowdown(steps, None, one, until, COMMUNICATION))
-    return sorted(found, key=lambda one: one.step)
+    monitor, found = SlowdownMonitor(len(steps.ranks)), dict[tuple[int, int], Slowdown]()
+    unknown = np.full(steps.own.shape, np.nan)
+    for begin in range(0, len(steps.number), _LOOK):
+        part = slice(begin, begin + _LOOK)
+        total = steps.total[:, part].mean(axis=0)
+        for one in monitor.add(steps.number[part], steps.own[:, part], unknown[:, part], total):
+            found[one.rank, one.step] = one
+    excess = compute_excess(steps.own)
+    known = []
+    for one in found.values():
+        # Now all of its slow steps are known.
+        begin, end = np.searchsorted(steps.number, [one.step, one.until or steps.number[-1] + 1])
+        own = excess[one.rank]
+        more = float(np.median(own[begin:end]) - np.median(own[max(0, begin - WINDOW) : begin]))
+        known.append(replace(one, rank=steps.ranks[one.rank], more=more))
+    return sorted(known, key=lambda one: one.step)
+
+
+class SlowdownMonitor:
+    """Tells once of each rank that becomes slow, and of each that is fast again.
+
+    Used by one thread. Holds WINDOW steps of all ranks.
+
+    Args:
+        ranks: The number of ranks.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._numbers = np.zeros(0, dtype=np.int64)
+        self._own = np.zeros((ranks, 0))
+        self._input = np.zeros((ranks, 0))
+        self._total = np.zeros(0)
+        # By rank: the first step of its present level; and since when it is slow.
+        self._since = np.zeros(ranks, dtype=np.int64)
+        self._slow: dict[int, Slowdown] = {}
+
+    def add(self, numbers: Array, own: Array, inputs: Array, total: Array) -> list[Slowdown]:
+        """Takes in steps; returns ranks that became slow, and with `until` those fast again.
+
+        Args:
+            numbers: Of the steps, ascending, above all before.
+            own: Nanoseconds of own work, by rank and step.
+            inputs: Nanoseconds of these for input, by rank and step; NaN: unknown.
+            total: Nanoseconds that each step took.
+        """
+        kept = numbers > _SKIPPED
+        self._numbers = np.concatenate([self._numbers, numbers[kept]])[-WINDOW:]
+        self._own = np.concatenate([self._own, own[:, kept]], axis=1)[:, -WINDOW:]
+        self._input = np.concatenate([self._input, inputs[:, kept]], axis=1)[:, -WINDOW:]
+        self._total = np.concatenate([self._total, total[kept]])[-WINDOW:]
+        if len(self._numbers) < LEAST_BEFORE + LEAST_AFTER:
+            return []
+        more = compute_excess(self._own)
+        checked = (self._check(rank, more[rank]) for rank in range(len(more)))
+        return [one for one in checked if one is not None]
+
+    def _check(self, rank: int, more: Array) -> Slowdown | None:
+        begin = int(np.searchsorted(self._numbers, self._since[rank]))
+        change = find_change(more[begin:])
+        if change is None:
+            return None
+        step = int(self._numbers[begin + change.index])
+        self._since[rank] = step
+        if change.shift < 0:
+            return self._recovered(rank, step, -change.shift)
+        own, total = self._own[rank, begin:], self._total[begin:]
+        least = LEAST_SHARE * float(np.median(self._total))
+        if change.shift < least or not matters(own, total, change.index, change.shift):
+            return None
+        part = self._part(rank, begin, change.index, change.shift)
+        self._slow[rank] = Slowdown(rank, step, change.shift, part)
+        return self._slow[rank]
+
+    def _recovered(self, rank: int, step: int, less: float) -> Slowdown | None:
+        before = self._slow.get(rank)
+        if before is None or less < before.more / 2:
+            return None
+        del self._slow[rank]
+        return Slowdown(rank, before.step, before.more, before.part, step)
+
+    def _part(self, rank: int, begin: int, index: int, shift: float) -> str:
+        inputs = self._input[rank, begin:]
+        if np.isnan(inputs).any():
+            return OWN_WORK
+        change = float(np.median(inputs[index:]) - np.median(inputs[:index]))
+        return INPUT if change > shift / 2 else COMPUTE
 
 
 def find_always_slow(last_rank: Array, waited: Array, time: float) -> tuple[int, Array] | None:
@@ -107,13 +172,6 @@ def find_always_slow(last_rank: Array, waited: Array, time: float) -> tuple[int,
     if len(own) < _SHARE_OF_LATE * len(late) or waited[own].sum() < _SHARE_OF_TIME * time:
         return None
     return rank, own
-
-
-def _slowdown(
-    steps: JobSteps, rank: int | None, change: Change, until: int | None, part: str
-) -> Slowdown:
-    again = None if until is None else int(steps.number[until])
-    return Slowdown(rank, int(steps.number[change.index]), change.shift, part, again)
 
 
 def compute_excess(own: Array) -> Array:
@@ -163,24 +221,3 @@ def _middle(values: Array) -> float:
     """Returns the mean without the smallest and the largest tenth."""
     left_out = len(values) // 10
     return float(np.sort(values)[left_out : len(values) - left_out].mean())
-
-
-def find_worse(changes: Sequence[Change], least: float) -> list[tuple[Change, int | None]]:
-    """Returns the changes to larger values, each with the index where it ended, or None.
-
-    Args:
-        changes: Of one series, in order of time.
-        least: Smaller changes are left out.
-    """
-    found: list[tuple[Change, int | None]] = []
-    for position, one in enumerate(changes):
-        if one.shift < least:
-            continue
-        level, until = one.shift, None
-        for later in changes[position + 1 :]:
-            level += later.shift
-            if level < one.shift / 2:
-                until = later.index
-                break
-        found.append((one, until))
-    return found

@@ -35,19 +35,8 @@ class RankSummary:
         callbacks: Mean of Keras' callbacks after each batch.
         own: Median of its own work per step, with input and callbacks; None: no steps are known.
         waiting: Median wait for other ranks per step.
-        exposed: Median of communication per step that no computation hid.
-        exchange: Median of both together.
-        overlapped: Median of communication per step that was hidden.
-        last: How often it was the last to ask, of all calls since the start.
+        exchange: Median of waiting and of communication per step that no computation hid.
         late: How long the others waited for it in the steps of the report.
-        samples: Trained on so far; None: unknown.
-        calls: Collectives that have ended.
-        failed: Of these, with an error.
-        bytes: Of the tensors of its calls.
-        bytes_sent: Over connections and shared memory.
-        cache_hits: Calls that were sent as a number of the response cache.
-        plans: Plans of several ranks that the record still has.
-        fused: Mean number of calls per plan; None without plans.
     """
 
     rank: int
@@ -61,21 +50,8 @@ class RankSummary:
     callbacks: float | None
     own: float | None
     waiting: float | None
-    exposed: float | None
     exchange: float | None
-    overlapped: float | None
-    last: int | None
     late: int
-    samples: int | None
-    calls: int
-    failed: int
-    bytes: int
-    bytes_sent: int
-    cache_hits: int
-    plans: int
-    fused: float | None
-    locks: int = 0
-    lock_rounds: int = 0
 
 
 @dataclass(frozen=True)
@@ -90,7 +66,6 @@ class Report:
         steps: The steps that all records have.
         slowdowns: What became slower.
         notes: The last lines that the program wrote into the records, as (rank, text).
-        unlocked: Why the last recorded lock of the schedule ended; "": none did.
         equal: Whether all ranks had equal weights at the end of the last `fit`; False: except for
             rounding; None: unknown.
     """
@@ -102,7 +77,6 @@ class Report:
     steps: JobSteps
     slowdowns: tuple[Slowdown, ...]
     notes: tuple[tuple[int, str], ...]
-    unlocked: str = ""
     equal: bool | None = None
 
     @property
@@ -125,18 +99,8 @@ def make_report(job: JobRecords) -> Report:
     """Returns what the records of a job say of its speed."""
     steps = find_job_steps(job)
     late = steps.waited_by_rank()
-    first = job.records.get(0)
-    ranks = [
-        _summary(record, steps, late.get(rank, 0), _last(first, rank))
-        for rank, record in job.records.items()
-    ]
+    ranks = [_summary(record, steps, late.get(rank, 0)) for rank, record in job.records.items()]
     marks = _marks(job)
-    unlocked = [
-        (job.common(rank, event.time), event.text)
-        for rank, record in job.records.items()
-        for event in record.events
-        if event.type == EventType.UNLOCK
-    ]
     return Report(
         job=job.job,
         size=job.size,
@@ -145,7 +109,6 @@ def make_report(job: JobRecords) -> Report:
         steps=steps,
         slowdowns=tuple(find_slowdowns(steps)),
         notes=tuple((rank, text) for _, rank, text in marks[-_NOTES:] if text not in _EQUALITY),
-        unlocked=max(unlocked)[1] if unlocked else "",
         equal=([_EQUALITY[text] for _, _, text in marks if text in _EQUALITY] or [None])[-1],
     )
 
@@ -160,16 +123,14 @@ def _marks(job: JobRecords) -> list[tuple[int, int, str]]:
     )
 
 
-def _summary(record: Record, steps: JobSteps, late: int, last: int | None) -> RankSummary:
+def _summary(record: Record, steps: JobSteps, late: int) -> RankSummary:
     header = record.header
     own: float | None = None
-    waiting = exposed = exchange = overlapped = own
+    waiting = exchange = own
     if record.rank in steps.ranks and len(steps.number):
         row = steps.ranks.index(record.rank)
-        both = steps.waiting + steps.exposed
-        parts = (steps.own, steps.waiting, steps.exposed, both, steps.overlapped)
-        own, waiting, exposed, exchange, overlapped = (float(np.median(p[row])) for p in parts)
-    plans = record.raw_plans[record.raw_plans["members"] > 1]
+        parts = (steps.own, steps.waiting, steps.waiting + steps.exposed)
+        own, waiting, exchange = (float(np.median(part[row])) for part in parts)
     return RankSummary(
         rank=record.rank,
         host=record.host,
@@ -182,21 +143,8 @@ def _summary(record: Record, steps: JobSteps, late: int, last: int | None) -> Ra
         callbacks=_per_step(header, "callback_time"),
         own=own,
         waiting=waiting,
-        exposed=exposed,
         exchange=exchange,
-        overlapped=overlapped,
-        last=last,
         late=late,
-        samples=int(header["samples"]) or None,
-        calls=int(header["ended"]),
-        failed=int(header["failed"]),
-        bytes=int(header["bytes"]),
-        bytes_sent=int(header["bytes_sent"]),
-        cache_hits=int(header["cache_hits"]),
-        plans=len(plans),
-        fused=float(plans["calls"].mean()) if len(plans) else None,
-        locks=int(header["locks"]),
-        lock_rounds=int(header["lock_rounds"]),
     )
 
 
@@ -204,12 +152,6 @@ def _per_step(header: dict[str, Any], name: str) -> float | None:
     """Returns the mean of a sum of nanoseconds; None: not reported."""
     steps, spent = int(header["step"]), int(header[name])
     return spent / steps if steps > 0 and (spent or header["epoch"]) else None
-
-
-def _last(first: Record | None, rank: int) -> int | None:
-    if first is None or rank >= len(first.ranks):
-        return None
-    return int(first.ranks["times"][rank])
 
 
 def _state(record: Record) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
@@ -11,34 +11,24 @@ import numpy as np
 from tfring.observe.recorder.places import short
 from tfring.observe.report.summary import RankSummary, Report
 from tfring.runtime.texts.ranks import ranks_text
-from tfring.runtime.texts.sizes import size_text
 from tfring.runtime.texts.words import counted, upper_first
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
 # How a rank's note of its metrics address begins; it is for tools.
 _OWN_NOTE = "metrics at "
 # With more ranks, those are listed for which the others waited most.
 LISTED = 32
-# This many past slowdowns are listed, those that cost most.
-LISTED_OVER = 3
-# Kept series have at most this many numbers in all, of the newest steps.
-_MOST_NUMBERS = 20_000
-_US = 1_000
 
 
-def print_report(
-    report: Report, file: TextIO, verdict: str = "", *, internals: bool = False
-) -> None:
+def print_report(report: Report, file: TextIO, verdict: str = "") -> None:
     """Prints a report, as wide as the terminal, or 120 characters wide into a file.
 
     Args:
         report: The report.
         file: Where to print.
         verdict: What is wrong with the job; "": nothing. It comes first.
-        internals: Whether to show the runtime's internals.
 
     Raises:
         ImportError: There is no rich.
@@ -49,50 +39,25 @@ def print_report(
     if verdict:
         console.print(verdict, style="bold red", markup=False, highlight=False)
         console.print()
-    show(report, console, internals=internals)
-
-
-def show(report: Report, console: Console, *, internals: bool = False) -> None:
-    """Prints a report on a console of rich."""
-    for line in write_sentences(report, internals=internals):
+    for line in write_sentences(report):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     console.print()
-    console.print(make_time_table(report, internals=internals))
-    if internals:
-        console.print()
-        console.print(make_traffic_table(report))
+    console.print(make_time_table(report))
 
 
 def keep_report(report: Report) -> dict[str, Any]:
-    """Returns a report as values for JSON.
+    """Returns what stays of a report when the records are gone, for JSON.
 
     Returns:
-        "size": the number of ranks; "text": as `tfring report` prints it, "" without rich;
-        "series": "step", the newest steps, "total", and by rank "own" and "waiting", in
-        microseconds.
+        "size": the number of ranks; "text": as `tfring report` prints it, "" without rich.
     """
-    steps = report.steps
-    newest = max(1, _MOST_NUMBERS // (2 + 2 * len(steps.ranks)))
-    series = {
-        "step": steps.number[-newest:].tolist(),
-        "total": (steps.total.max(axis=0, initial=0)[-newest:] // _US).astype(int).tolist(),
-        "ranks": list(steps.ranks),
-        "own": (steps.own[:, -newest:] // _US).astype(int).tolist(),
-        "waiting": (steps.waiting[:, -newest:] // _US).astype(int).tolist(),
-    }
-    return {"size": report.size, "text": _kept_text(report), "series": series}
-
-
-def _kept_text(report: Report) -> str:
     file = io.StringIO()
-    try:
+    with contextlib.suppress(ImportError):
         print_report(report, file)
-    except ImportError:
-        return ""
-    return file.getvalue()
+    return {"size": report.size, "text": file.getvalue()}
 
 
-def write_sentences(report: Report, *, internals: bool = False) -> list[str]:
+def write_sentences(report: Report) -> list[str]:
     """Returns the sentences of a report, one or two per line."""
     missing = report.missing
     lines = [f"Job {short(report.job)}: {counted(report.size, 'rank')}"]
@@ -109,24 +74,10 @@ def write_sentences(report: Report, *, internals: bool = False) -> list[str]:
         lines.append(_slowest(slowest, slowest.late / len(steps.number)))
     if report.always_slow is not None:
         lines.append(f"Rank {report.always_slow} was always slower than the others.")
-    lines += _slowdowns(report)
-    if internals:
-        lines += _locks(report)
+    lines += [f"{upper_first(one.text())}." for one in report.slowdowns]
     for rank, text in report.notes:
-        if internals or not text.startswith(_OWN_NOTE):
+        if not text.startswith(_OWN_NOTE):
             lines.append(f"Rank {rank} noted: {text}")
-    return lines
-
-
-def _slowdowns(report: Report) -> list[str]:
-    """Names what is slow now, and the past slowdowns that cost most."""
-    over = [(one.more * (one.until - one.step), one) for one in report.slowdowns if one.until]
-    over.sort(key=lambda costly: costly[0], reverse=True)
-    left_out = [one for _, one in over[LISTED_OVER:]]
-    listed = [one for one in report.slowdowns if one not in left_out]
-    lines = [f"{upper_first(one.text())}." for one in listed]
-    if left_out:
-        lines.append(f"{len(left_out)} smaller past slowdowns are not listed.")
     return lines
 
 
@@ -171,40 +122,31 @@ def _shares(report: Report) -> str:
     )
 
 
-def _locks(report: Report) -> list[str]:
-    """Says how much ran in locks of the schedule; all ranks count the same."""
-    locks = max((rank.locks for rank in report.ranks), default=0)
-    if not locks:
-        return []
-    rounds = max(rank.lock_rounds for rank in report.ranks)
-    line = f"The schedule was locked {_times(locks)}, for {rounds:,} rounds in all."
-    if report.unlocked:
-        line += f" Last recorded: {report.unlocked}."
-    return [line]
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count:,} times"
-
-
-def make_time_table(report: Report, *, internals: bool = False) -> Table:
+def make_time_table(report: Report) -> Table:
     """Returns where the time of each rank goes, per step; columns in the order of `tfring top`."""
+    # Not at the top: `tfring run` loads this file, too, and must start fast.
+    from rich import box
+    from rich.table import Table
     from rich.text import Text
 
-    table = _table("Time per step, in ms")
+    table = Table(
+        title="Time per step, in ms",
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for name in ("rank", "host", "state"):
         table.add_column(name, justify="right" if name == "rank" else "left")
     names = ["own work", "input", "callbacks", "exchange", "waiting", "awaited"]
-    names += ["overlapped", "last"] if internals else []
     for name in names:
         table.add_column(name, justify="right")
     count = len(report.steps.number)
-    for rank in _listed(report):
+    slowest = sorted(report.ranks, key=lambda rank: -rank.late)[:LISTED]
+    for rank in sorted(slowest, key=lambda rank: rank.rank):
         times = [rank.own, rank.input, rank.callbacks, rank.exchange, rank.waiting]
         times.append(rank.late / count if count else None)
-        cells = [*map(_milliseconds, times)]
-        if internals:
-            cells += [_milliseconds(rank.overlapped), "-" if rank.last is None else f"{rank.last}x"]
+        cells = map(_milliseconds, times)
         table.add_row(str(rank.rank), Text(rank.host), rank.state, *cells)  # no markup of rich's
     table.caption = (
         "own work = the step without the exchange, including input (waiting for data) and Keras' "
@@ -212,55 +154,7 @@ def make_time_table(report: Report, *, internals: bool = False) -> Table:
         "including waiting for other ranks. awaited = how long all others waited for this rank. "
         "Input, callbacks and awaited are means, the others medians. - = unknown."
     )
-    if internals:
-        table.caption += (
-            " overlapped = communication before the last gradient. last = how often this rank was "
-            "the last to request a call."
-        )
     return table
-
-
-def make_traffic_table(report: Report) -> Table:
-    """Returns what each rank has communicated since the start."""
-    table = _table("Communication since the start")
-    for name in ("rank", "calls", "failed", "given", "sent", "cached", "plans", "calls/plan"):
-        table.add_column(name, justify="right")
-    for rank in _listed(report):
-        table.add_row(
-            str(rank.rank),
-            f"{rank.calls:,}",
-            f"{rank.failed:,}" if rank.failed else "",
-            size_text(rank.bytes),
-            size_text(rank.bytes_sent),
-            f"{min(1.0, rank.cache_hits / rank.calls):.0%}" if rank.calls else "",
-            f"{rank.plans:,}",
-            "" if rank.fused is None else f"{rank.fused:.1f}",
-        )
-    table.caption = (
-        "given: bytes of the tensors of all calls. sent: bytes to other ranks. cached: calls that "
-        "were sent as a number. plans: those that the record still has; a plan of several calls is "
-        "fused."
-    )
-    return table
-
-
-def _listed(report: Report) -> Iterable[RankSummary]:
-    slowest = sorted(report.ranks, key=lambda rank: -rank.late)[:LISTED]
-    return sorted(slowest, key=lambda rank: rank.rank)
-
-
-def _table(title: str) -> Table:
-    # Not at the top: `tfring run` loads this file, too, and must start fast.
-    from rich import box
-    from rich.table import Table
-
-    return Table(
-        title=title,
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
 
 
 def _milliseconds(nanoseconds: float | None) -> str:

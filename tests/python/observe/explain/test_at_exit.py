@@ -14,18 +14,18 @@ from made_records import write_record
 from store_tools import ROOT
 
 from tfring.observe.recorder.job import load_job
-from tfring.observe.recorder.take_stacks import take_stacks
+from tfring.observe.recorder.stacks import take_stacks
 
 AT_EXIT = """
 import atexit, os, pathlib, sys
 from made_records import write_record
 from tfring.observe.recorder.job import load_job
-from tfring.observe.recorder.take_stacks import take_stacks
+from tfring.observe.recorder.stacks import take_stacks
 
 for rank in range(2):
     write_record(pathlib.Path(sys.argv[1], f"rank-{rank}.record"), rank, 2, pid=os.getpid())
 records = load_job([sys.argv[1]]).records
-atexit.register(lambda: print(*take_stacks(records, 2.0, by_signal=False).items(), sep="\\n"))
+atexit.register(lambda: print(*take_stacks(records, 2.0).items(), sep="\\n"))
 """
 
 
@@ -55,6 +55,6 @@ def test_ranks_are_asked_where_no_thread_can_be_started(
         write_record(tmp_path / f"rank-{rank}.record", rank, 2, pid=os.getpid())
     records = load_job([tmp_path]).records
     monkeypatch.setattr(threading.Thread, "start", refused)
-    found = take_stacks(records, 2.0, by_signal=False)
+    found = take_stacks(records, 2.0)
     assert list(found) == [0, 1]
     assert all(text.startswith("no stacks: TFRING_STACKS is 0") for text in found.values())

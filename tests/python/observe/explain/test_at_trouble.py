@@ -106,7 +106,7 @@ def test_why_a_job_has_broken_is_said_by_who_started_it_or_by_rank_0(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(places, "_places", lambda: (tmp_path, tmp_path / "nobody" / "tfring"))
+    monkeypatch.setattr(places, "MEMORY", tmp_path)
     catalog.note_begin("job", ["train"], tmp_path, launched=launched)
     record = write_job(tmp_path / "job", lost=True, state=state)
     with caplog.at_level(logging.WARNING, "tfring"):

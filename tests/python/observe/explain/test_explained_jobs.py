@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -10,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from launcher_tools import REPORT, finish, mpirun, run, write_script
+from launcher_tools import REPORT, finish, run, write_script
 
-from tfring.observe.recorder.places import default_folder, id_of, short
+from tfring.observe.recorder.places import id_of, short
 
 pytest.importorskip("tfring.runtime._native")
 
@@ -27,7 +26,7 @@ SCRIPT = """
     from tfring.observe.recorder.own import own_path
 
     for folder in sys.argv[3:]:
-        places._places = lambda: (Path(folder), Path("/nobody/tfring"))
+        places.MEMORY = Path(folder)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # time to report its error on a busy machine
     world.init()
     rank, how = topology.rank(), sys.argv[2]
@@ -52,7 +51,7 @@ from pathlib import Path
 from tfring.launch.cli import main
 from tfring.observe.recorder import places
 
-places._places = lambda: (Path(sys.argv[1]), Path("/nobody/tfring"))
+places.MEMORY = Path(sys.argv[1])
 sys.exit(main(sys.argv[2:]))
 """
 LIMITS = {"TFRING_STALL_CHECK_TIME_SECONDS": "1.5", "TFRING_STALL_SHUTDOWN_TIME_SECONDS": "4"}
@@ -90,6 +89,7 @@ def test_a_stall_is_explained_while_it_lasts_and_at_the_end(tmp_path: Path) -> N
 
 def test_a_failed_run_keeps_its_records_and_says_what_they_tell(tmp_path: Path) -> None:
     path = write_script(tmp_path, SCRIPT, header=REPORT)
+    (tmp_path / "all").mkdir()
     all_records = os.fspath(tmp_path / "all")
     tfring = [sys.executable, "-c", TFRING_WITH_FOLDER, all_records]
     rank = [sys.executable, os.fspath(path), os.fspath(tmp_path), "dies", all_records]
@@ -109,44 +109,3 @@ def test_a_failed_run_keeps_its_records_and_says_what_they_tell(tmp_path: Path) 
     for given in ([str(found[0].parent)], [job], []):
         again = finish([*tfring, "explain", *given])
         assert "rank 1" in again.stdout.lower(), again
-
-
-def test_a_run_that_ends_well_leaves_nothing(tmp_path: Path) -> None:
-    path = write_script(tmp_path, SCRIPT, header=REPORT)
-    done = run("-np", 2, sys.executable, path, tmp_path, "ends well")
-    assert done.returncode == 0, done.stderr
-    for file in records(tmp_path):
-        assert file.is_relative_to(default_folder())
-        assert not file.parent.exists()
-
-
-def test_a_folder_of_the_user_stays(tmp_path: Path) -> None:
-    path = write_script(tmp_path, SCRIPT, header=REPORT)
-    more = {"TFRING_RECORD_DIR": str(tmp_path / "kept")}
-    report = tmp_path / "report.json"
-    words = ("--exit-report", report, sys.executable, path, tmp_path, "ends well")
-    done = run("-np", 2, *words, **more)
-    assert done.returncode == 0, done.stderr
-    (folder,) = (tmp_path / "kept").iterdir()
-    assert json.loads(report.read_text())["job_id"] == id_of(folder.name)
-    assert sorted(file.name for file in (tmp_path / "kept").rglob("*.record")) == [
-        "rank-0.record",
-        "rank-1.record",
-    ]
-    told = finish([sys.executable, "-m", "tfring", "explain", os.fspath(tmp_path / "kept")])
-    assert "left without an error" in told.stdout, told
-
-
-def test_a_job_of_another_launcher_is_known_when_it_is_over(tmp_path: Path) -> None:
-    path = write_script(tmp_path, SCRIPT, header=REPORT)
-    all_records = os.fspath(tmp_path / "all")
-    done = mpirun(2, path, tmp_path, "ends well", all_records)
-    assert done.returncode == 0, done.stderr
-    assert not any(file.exists() for file in records(tmp_path))
-    tfring = [sys.executable, "-c", TFRING_WITH_FOLDER, all_records]
-    (line,) = finish([*tfring, "jobs"]).stdout.splitlines()[1:]
-    job, state, ranks = line.split()[:3]
-    assert (state, ranks) == ("ended", "2") and "script.py" in line
-    # Rank 1 may have left before rank 0 read its record.
-    assert finish([*tfring, "report", job]).stdout.startswith(f"Job {job}: 2 ranks")
-    assert "without an error" in finish([*tfring, "explain"]).stdout

@@ -21,10 +21,8 @@ from tfring.observe.recorder.reader import RecordError
 @pytest.fixture(autouse=True)
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where records are made."""
-    monkeypatch.setattr(
-        places, "_places", lambda: (tmp_path / "tfring", tmp_path / "nobody" / "tfring")
-    )
-    return tmp_path / "tfring"
+    monkeypatch.setattr(places, "MEMORY", tmp_path)
+    return places.default_folder()
 
 
 JOB = "0123456789abcdef"

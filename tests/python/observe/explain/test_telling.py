@@ -6,10 +6,10 @@ import textwrap
 
 from made_jobs import SECOND, call, job, record
 
+from tfring.observe.explain.at_trouble import Telling
 from tfring.observe.explain.causes import Cause, Explanation
 from tfring.observe.explain.explain import explain
 from tfring.observe.explain.processes import Seen
-from tfring.observe.explain.telling import Telling
 
 JOB = "6d83ae9d86a1f0c2"
 

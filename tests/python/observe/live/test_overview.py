@@ -18,8 +18,6 @@ import tfring
 from tfring.observe.live.overview import Overview, make_overview
 from tfring.observe.live.rows import Row, _efficiency, make_row, parse_row
 from tfring.observe.live.table import (
-    Choice,
-    find_next_sort,
     make_page,
     needs_hosts,
     write_header,
@@ -27,7 +25,7 @@ from tfring.observe.live.table import (
 )
 from tfring.observe.live.threads import describe_stacks
 from tfring.observe.recorder import layout
-from tfring.observe.recorder.reader import read_newest
+from tfring.observe.recorder.reader import read_record
 
 SECOND = 1_000_000_000
 NOW = 1000 * SECOND
@@ -48,10 +46,6 @@ def row(rank: int, **more: Any) -> Row:
         "memory": 1,
         "gpu": -1.0,
         "gpu_memory": 0,
-        "waiting": 0,
-        "running": 0,
-        "last": "x",
-        "last_at": NOW,
         "asked": [],
         "members": list(range(int(record["size"]))),
         "all_asked": True,
@@ -125,10 +119,10 @@ def test_the_members_come_from_the_record(tmp_path: Path) -> None:
     }
     path = tmp_path / "rank-1.record"
     write_record(path, 1, 4, calls=[call], events=[sets])
-    assert make_row(read_newest(path, 10)).members == [1, 3]
+    assert make_row(read_record(path)).members == [1, 3]
     kind = layout.KINDS.index("send/recv")
     write_record(path, 1, 4, calls=[{**call, "kind": kind, "root": 0, "peer": 1}])
-    assert make_row(read_newest(path, 10)).members == [0, 1]
+    assert make_row(read_record(path)).members == [0, 1]
 
 
 def test_a_wait_in_the_middle_names_the_peer() -> None:
@@ -140,7 +134,7 @@ def test_a_rank_waits_in_a_call_of_a_locked_schedule(tmp_path: Path) -> None:
     # The lock gave it the plan at once; its peer has not made the call.
     path = tmp_path / "rank-0.record"
     write_record(path, 0, 2, calls=[{"number": 1, "name": "a", "submitted": 1, "planned": 2}])
-    found = make_row(read_newest(path, 10))
+    found = make_row(read_record(path))
     assert (found.runs_in, found.runs_since) == ("allreduce of tensor 'a'", 1)
     waits = {"runs_in": found.runs_in, "runs_since": NOW - 9 * SECOND}
     assert doing(row(0, **waits)) == ["waits 9 s in allreduce of tensor 'a'"]
@@ -154,19 +148,17 @@ def test_processes_that_do_not_run() -> None:
 
 
 def test_rates() -> None:
-    first = [row(0, late=[0, SECOND], samples=100), row(1, samples=50, bytes=7)]
+    first = [row(0, late=[0, SECOND], samples=100), row(1, samples=50)]
     later = {"time": NOW + 2 * SECOND, "step": 16}
     second = [
         row(0, late=[0, 2 * SECOND], samples=300, **later),
-        row(1, samples=150, bytes=4007, **later),
+        row(1, samples=150, **later),
     ]
     view = make_overview(first, second)
     assert [rank.steps for rank in view.ranks] == [3.0, 3.0]
     assert [rank.samples for rank in view.ranks] == [100.0, 50.0] and view.samples == 150.0
     assert [rank.awaited for rank in view.ranks] == [0.0, 0.5]
-    assert view.bytes == 1000.0 and view.missing == [2, 3]
-    where, speed = write_header(view, internals=True)
-    assert "2 of 4 ranks on 1 host" in where and "1000 B/s per rank" in speed
+    assert view.missing == [2, 3] and "2 of 4 ranks on 1 host" in write_header(view)[0]
     # A process that was started anew has no rate yet.
     assert make_overview(first, [row(0, pid=7, **later)]).ranks[0].steps is None
 
@@ -207,18 +199,16 @@ def test_efficiency_is_the_time_without_exposed_communication() -> None:
     assert _efficiency(calls) == -1.0
 
 
-def shown(
-    view: Overview, width: int, most: int | None = None, choice: Choice | None = None
-) -> list[str]:
+def shown(view: Overview, width: int, most: int | None = None, *, hosts: bool = False) -> list[str]:
     """The lines of the page; those of the table come after the note and the headings."""
     console = Console(width=width, file=io.StringIO())
-    console.print(make_page(view, width, "the note", most, choice))
+    console.print(make_page(view, width, "the note", most, hosts=hosts))
     return console.file.getvalue().splitlines()
 
 
-def table(view: Overview, width: int, choice: Choice | None = None) -> list[list[str]]:
+def table(view: Overview, width: int, *, hosts: bool = False) -> list[list[str]]:
     """The words of the headings and of each line of the table."""
-    lines = shown(view, width, choice=choice)
+    lines = shown(view, width, hosts=hosts)
     return [line.split() for line in lines[lines.index("the note") + 1 :]]
 
 
@@ -236,14 +226,9 @@ def test_a_low_window_shows_the_ranks_in_trouble() -> None:
 
 
 def test_a_wide_window_shows_all_of_a_state() -> None:
-    view = make_overview(
-        [], [row(0, asked=asked("a", 5)), row(1, last="\x1b[31mx"), row(2), row(3)]
-    )
-    words = "waits 5 s for ranks 1, 2 and 3 in allreduce of 'a' at train.py:7"
+    view = make_overview([], [row(0, asked=asked("\x1b[31ma", 5)), row(1), row(2), row(3)])
+    words = "waits 5 s for ranks 1, 2 and 3 in allreduce of '?[31ma' at train.py:7"
     assert words in shown(view, 190)[-4]
-    wide = "\n".join(shown(view, 200, choice=Choice(internals=True)))
-    assert "last collective" in wide and "?[31mx" in wide and "\x1b" not in wide
-    assert "last collective" not in "\n".join(shown(view, 200))
 
 
 def training(rank: int, **more: Any) -> Row:
@@ -280,22 +265,6 @@ def test_what_is_not_known_is_a_dash() -> None:
     assert "nan" in table(make_overview([], [lost]), 80)[1]
 
 
-def test_lines_are_sorted_by_a_column_the_largest_first() -> None:
-    memory = (5, 7, 0, 6)
-    view = make_overview([], [row(rank, memory=bytes << 20) for rank, bytes in enumerate(memory)])
-    choice = Choice(sort="memory")
-    names, *lines = table(view, 80, choice)
-    assert [line[0] for line in lines] == ["1", "3", "0", "2"]  # of rank 2 nothing is known
-    assert "memory*" in names
-    assert (
-        find_next_sort(Choice(), 80, 1) == "epoch" and find_next_sort(Choice(), 80, -1) == "state"
-    )
-    assert (
-        find_next_sort(choice, 80, 1) == "GPU"
-        and find_next_sort(Choice(sort="host"), 80, 1) == "epoch"
-    )
-
-
 def test_many_ranks_of_several_hosts_become_one_line_for_each_host() -> None:
     def rank(number: int, **more: Any) -> Row:
         return training(number, size=8, host=f"h{number // 4}", memory=1 << 30, **more)
@@ -304,28 +273,19 @@ def test_many_ranks_of_several_hosts_become_one_line_for_each_host() -> None:
     view = make_overview([], [*rows, rank(7, loss=7.0, process="stopped")])
     assert len(table(view, 160)) == 9
     assert needs_hosts(view, 7) and not needs_hosts(view, 8)
-    folded = Choice(hosts=True)
-    _, *lines = [line.split() for line in shown(view, 160, 4, folded)[3:]]
+    _, *lines = [line.split() for line in shown(view, 160, 4, hosts=True)[3:]]
     assert [line[:2] for line in lines] == [["0-3", "h0"], ["4-7", "h1"]]
     assert " 2/3 120 1.500 " in " ".join(lines[0]) and "4.00 GiB" in " ".join(lines[0])
     assert " ".join(lines[1]).endswith("1 stopped, 3 running")
-    names, *_ = [line.split() for line in shown(view, 80, 4, folded)[3:]]
+    names, *_ = [line.split() for line in shown(view, 80, 4, hosts=True)[3:]]
     assert names[:3] == ["rank", "host", "epoch"]  # in a narrow window, too
     one = make_overview([], [row(number, size=8, host="h") for number in range(8)])
     assert not needs_hosts(one, 4)  # one line would say less
-    assert len(table(one, 80, folded)) == 2
+    assert len(table(one, 80, hosts=True)) == 2
 
 
 def test_the_help_names_each_key_and_column() -> None:
-    text = write_help(internals=False)
-    assert "exchange   share of the time that it waits for other ranks" in text
-    assert "last collective" not in text and "last collective" in write_help(internals=True)
-
-
-def test_only_internals_speak_of_the_schedule() -> None:
-    view = replace(make_overview([], [row(0)]), locked=True, lock_rounds=9)
-    assert "schedule" not in "".join(write_header(view))
-    assert "schedule locked, 9 rounds in locks" in "".join(write_header(view, internals=True))
+    assert "exchange   share of the time that it waits for other ranks" in write_help()
 
 
 def test_ranks_at_the_same_lines_appear_once() -> None:
@@ -372,25 +332,6 @@ def test_frames_of_libraries_are_folded_so_that_those_of_the_program_stand_out()
         "    ... 1 frame of keras (--all shows them)",
     ]
     assert describe_stacks(stacks, whole=True).count("File ") == 7
-
-
-def test_of_what_py_spy_says_the_threads_of_tfring_are_left_out() -> None:
-    text = (
-        'Process 7: python train.py\n\nThread 7 (active): "MainThread"\n    f (train.py:2)\n'
-        'Thread 8 (idle): "tfring-stacks"\n    accept4 (libc.so.6)\n'
-        "Thread 9 (idle)\n    read (libc.so.6)\n"
-        'Thread 10 (idle): "tfring-explain"\n    g (a.py:1)\n'
-    )
-    assert describe_stacks({0: text}).splitlines() == [
-        "Rank 0:",
-        "  Process 7: python train.py",
-        '  Thread 7 (active): "MainThread"',
-        "      f (train.py:2)",
-        "  Thread 9 (idle)",
-        "      read (libc.so.6)",
-        "  ... 2 threads of tfring (--all shows them)",
-    ]
-    assert "accept4" in describe_stacks({0: text}, whole=True)
 
 
 def test_what_is_wrong_comes_first_and_takes_its_lines_from_the_table() -> None:

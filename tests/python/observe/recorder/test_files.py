@@ -20,7 +20,6 @@ from tfring.observe.recorder.reader import (
     RecordError,
     find_last_sign,
     read_header,
-    read_newest,
     read_record,
 )
 
@@ -142,7 +141,7 @@ def test_nobody_waits_for_a_pipe(tmp_path: Path) -> None:
     write_record(tmp_path / "rank-0.record", 0, 2)
     pipe = tmp_path / "rank-1.record"
     os.mkfifo(pipe)
-    for read in (read_record, read_header, lambda path: read_newest(path, 50)):
+    for read in (read_record, read_header):
         with pytest.raises(RecordError, match=r"rank-1\.record is no regular file"):
             read(pipe)
     with pytest.raises(RecordError, match="is no regular file"):
@@ -204,7 +203,7 @@ def test_a_record_that_says_too_much_is_refused(tmp_path: Path, fields: dict[str
     path = damaged(tmp_path, **fields)
     with open(path, "r+b") as file:
         file.truncate(1 << 40)  # takes no room on the disk
-    for read in (read_record, read_header, lambda path: read_newest(path, 50)):
+    for read in (read_record, read_header):
         with pytest.raises(RecordError, match="is damaged: it says"):
             read(path)
 
@@ -270,39 +269,6 @@ def test_a_header_is_read_alone(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(RecordError, match="no record"):
         read_header(path)
-
-
-def test_a_live_view_gets_the_newest_calls_and_those_that_are_open(tmp_path: Path) -> None:
-    calls = [{"ended": n % 100 > 0} for n in range(1, 9001)]
-    plans = [{"ended": n != 70} for n in range(1, 101)]
-    path = write_record(tmp_path / "r", 1, 3, calls, plans, [{"type": 1}, {"type": 5}])
-    found, whole = read_newest(path, 50), read_record(path)
-    open_calls = list(range(900, 9001, 100))  # of the newest 8192
-    assert found.raw_calls["number"].tolist() == [*open_calls[:-1], *range(8951, 9001)]
-    assert [call.number for call in found.open_calls] == open_calls
-    assert [plan.sequence for plan in found.plans] == [70, 100]
-    assert (found.header, found.events) == (whole.header, whole.events)
-    assert found.open_calls == whole.open_calls
-    empty = tmp_path / "empty"
-    empty.touch()
-    with pytest.raises(RecordError, match="no record"):
-        read_newest(empty, 50)
-
-
-def test_a_live_view_gets_no_entry_that_is_overwritten_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_record(tmp_path / "r", calls=[{"number": n, "ended": 1} for n in (1, 2, 3)])
-    find = np.flatnonzero
-
-    def overwrite(wanted: np.ndarray) -> np.ndarray:
-        with path.open("r+b") as file:
-            file.seek(layout.HEADER_BYTES + layout.CALL.itemsize)  # the second slot
-            file.write(bytes(8))
-        return find(wanted)
-
-    monkeypatch.setattr(np, "flatnonzero", overwrite)
-    assert read_newest(path, 50).raw_calls["number"].tolist() == [1, 3]
 
 
 def test_when_a_rank_is_last_known_to_have_run(tmp_path: Path) -> None:

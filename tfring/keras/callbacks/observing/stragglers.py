@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Any
 
@@ -12,7 +13,7 @@ from tfring.observe.recorder.gradients import Array, Series
 from tfring.observe.recorder.own import OwnCalls, open_own
 from tfring.observe.recorder.rounds import rounds_of
 from tfring.observe.recorder.steps import steps_of
-from tfring.observe.report.monitor import SlowdownMonitor
+from tfring.observe.report.slowdowns import SlowdownMonitor
 from tfring.runtime import _native, topology
 from tfring.runtime.exceptions import tf_errors
 
@@ -105,7 +106,7 @@ class StragglerCallback(DistributedCallback):
             np.array([each[:, column] for each in by_rank]) for column in (2, 3, 4)
         )
         for found in self._monitor.add(numbers.astype(np.int64), own, inputs, total.mean(axis=0)):
-            text = found.text(ranks)
+            text = dataclasses.replace(found, rank=ranks[found.rank]).text()
             _log.warning(text)
             _native.core.mark(text)
 
