@@ -1,6 +1,6 @@
 """Trains with every optimizer, and saves checkpoints or goes on from them.
 
-    resumed_optimizers.py FOLDER save|restore [CASE...]
+    resumed_optimizers.py FOLDER save|restore
 
 `save` trains an epoch with each case, and writes the final variables. `restore` is a second
 process, in which Keras numbers layers and optimizers differently and the cases run in a different
@@ -27,8 +27,6 @@ from tfring.keras.facts import Keras2Callback
 from tfring.keras.gradient_hook import innermost
 
 SAMPLES, FEATURES = 8, 6
-ONLY_ADAM = ("Adam",)
-WRAPPERS = ("LossScaleOptimizer", "MultiOptimizer")  # some ways cannot wrap it again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Way:
     wrap: Callable[[Any], Any] = hvd.DistributedOptimizer
     policy: str = "float32"
     built: str = ""
-    names: tuple[str, ...] = tuple(OPTIMIZERS)
+    names: tuple[str, ...] = ("Adam",)
 
 
 def scaled(optimizer: Any) -> Any:
@@ -60,26 +58,19 @@ def one_of_two(optimizer: Any) -> Any:
     return hvd.DistributedOptimizer(keras.optimizers.MultiOptimizer(optimizers))
 
 
-PLAIN = tuple(name for name in OPTIMIZERS if name not in WRAPPERS)
 WAYS = {
-    "plain": Way(),
-    "mixed_float16": Way(policy="mixed_float16", names=PLAIN),
-    "scaled_inside": Way(
-        wrap=lambda optimizer: hvd.DistributedOptimizer(scaled(optimizer)), names=ONLY_ADAM
-    ),
-    "scaled_outside": Way(
-        wrap=lambda optimizer: scaled(hvd.DistributedOptimizer(optimizer)), names=ONLY_ADAM
-    ),
-    "several": Way(wrap=one_of_two, names=PLAIN),
-    "ema": Way({"use_ema": True}),
+    "plain": Way(names=("Adafactor", "Muon", "ScheduleFreeAdamW")),
+    "mixed_float16": Way(policy="mixed_float16"),
+    "scaled_inside": Way(wrap=lambda optimizer: hvd.DistributedOptimizer(scaled(optimizer))),
+    "scaled_outside": Way(wrap=lambda optimizer: scaled(hvd.DistributedOptimizer(optimizer))),
+    "several": Way(wrap=one_of_two),
+    "ema": Way({"use_ema": True}, names=("AdamW", "LossScaleOptimizer", "MultiOptimizer")),
     "accumulation": Way({"gradient_accumulation_steps": 2}),
-    "built_first": Way(built="save"),
-    "built_later": Way(built="restore"),
+    "built_first": Way(built="save", names=("LossScaleOptimizer",)),
+    "built_later": Way(built="restore", names=("LossScaleOptimizer",)),
 }
 KERAS_2: dict[str, Callable[[], Any]] = {
     "Adam": lambda: tf_keras.optimizers.Adam(0.01, use_ema=True),
-    "SGD": lambda: tf_keras.optimizers.SGD(0.1, momentum=0.9),
-    "Adafactor": lambda: tf_keras.optimizers.Adafactor(0.01),
     "legacy.Adam": lambda: tf_keras.optimizers.legacy.Adam(0.01, decay=0.1),
     "scaled": lambda: tf_keras.mixed_precision.LossScaleOptimizer(tf_keras.optimizers.Adam(0.01)),
 }
@@ -195,10 +186,10 @@ def jobs() -> dict[str, Callable[[str, Path], list[Any]]]:
 
 
 def main() -> None:
-    folder, life, *only = Path(sys.argv[1]), *sys.argv[2:]
+    folder, life = Path(sys.argv[1]), sys.argv[2]
     hvd.init()
     tf.config.run_functions_eagerly(True)
-    cases = {case: train for case, train in jobs().items() if not only or case in only}
+    cases = jobs()
     if life == "restore":
         cases = dict(reversed(cases.items()))
         for _ in range(7):  # so that Keras gives different names than in the first process

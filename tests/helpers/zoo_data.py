@@ -64,12 +64,6 @@ def texts(rows: int) -> tuple[Any, Any]:
     return np.array([[" ".join(f"w{i}" for i in row)] for row in ids]), y
 
 
-def names(rows: int) -> tuple[Any, Any]:
-    """Two strings in a row."""
-    ids, y = words(rows)
-    return np.array([[f"w{i}" for i in row[:2]] for row in ids]), y
-
-
 def pairs(rows: int) -> tuple[Any, Any]:
     """Two inputs and two outputs by name."""
     a, y = numbers(rows)

@@ -14,7 +14,6 @@ from zoo_data import (
     LENGTH,
     WORDS,
     Data,
-    names,
     next_words,
     numbers,
     of_shape,
@@ -93,14 +92,6 @@ def tied() -> Any:
     return keras.Model(x, table(layers.LayerNormalization()(table(x)), reverse=True))
 
 
-class Penalty(layers.Layer):  # type: ignore[misc]
-    """Adds a mean over the batch to the loss."""
-
-    def call(self, inputs: Any) -> Any:
-        self.add_loss(0.1 * keras.ops.mean(keras.ops.square(inputs)))
-        return inputs
-
-
 def regularized() -> list[Any]:
     return [
         Dense(
@@ -125,7 +116,7 @@ def several_inputs_and_outputs() -> Any:
     return keras.Model({"a": a, "b": b}, outputs)
 
 
-def lora(quantized: str = "") -> Any:
+def lora() -> Any:
     model = of_words(
         lambda: [
             layers.Embedding(WORDS, 4, name="table"),
@@ -134,8 +125,6 @@ def lora(quantized: str = "") -> Any:
             Dense(7, activation="tanh", name="dense"),
         ]
     )()
-    if quantized:
-        model.quantize(quantized)
     for name in ("table", "einsum", "dense"):
         model.get_layer(name).enable_lora(2)
     return model
@@ -171,32 +160,6 @@ def embedding() -> Any:
 
 
 FAMILIES: dict[str, Family] = {
-    "dense": Family(
-        chain((FEATURES,), lambda: [Dense(7, activation="tanh"), layers.PReLU()]), numbers
-    ),
-    "einsum": Family(
-        chain(
-            (LENGTH, 4),
-            lambda: [
-                layers.EinsumDense("abc,cd->abd", (LENGTH, 3), bias_axes="d"),
-                layers.Flatten(),
-            ],
-        ),
-        series,
-    ),
-    "conv 1d": Family(
-        chain(
-            (8, 3),
-            lambda: [
-                layers.Conv1D(4, 3),
-                layers.DepthwiseConv1D(3, depth_multiplier=2),
-                layers.SeparableConv1D(4, 3),
-                layers.Conv1DTranspose(3, 3),
-                layers.GlobalAveragePooling1D(),
-            ],
-        ),
-        of_shape(8, 3),
-    ),
     "conv 2d": Family(
         chain(
             (7, 7, 3),
@@ -212,24 +175,6 @@ FAMILIES: dict[str, Family] = {
         ),
         of_shape(7, 7, 3),
     ),
-    "conv 3d": Family(
-        chain(
-            (3, 3, 3, 2),
-            lambda: [layers.Conv3D(3, 2), layers.Conv3DTranspose(2, 2), layers.Flatten()],
-        ),
-        of_shape(3, 3, 3, 2),
-    ),
-    "conv lstm 1d": Family(
-        chain((3, 4, 2), lambda: [layers.ConvLSTM1D(3, 2), layers.Flatten()]), of_shape(3, 4, 2)
-    ),
-    "conv lstm 2d": Family(
-        chain((2, 3, 3, 2), lambda: [layers.ConvLSTM2D(2, 2), layers.Flatten()]),
-        of_shape(2, 3, 3, 2),
-    ),
-    "conv lstm 3d": Family(
-        chain((2, 2, 2, 2, 2), lambda: [layers.ConvLSTM3D(2, 2), layers.Flatten()]),
-        of_shape(2, 2, 2, 2, 2),
-    ),
     "recurrent": Family(
         chain(
             (LENGTH, 4),
@@ -237,15 +182,6 @@ FAMILIES: dict[str, Family] = {
                 layers.LSTM(5, return_sequences=True),
                 layers.Bidirectional(layers.GRU(4, return_sequences=True)),
                 layers.SimpleRNN(4),
-            ],
-        ),
-        series,
-    ),
-    "cells": Family(
-        chain(
-            (LENGTH, 4),
-            lambda: [
-                layers.RNN([layers.LSTMCell(4), layers.GRUCell(4), layers.SimpleRNNCell(3)]),
             ],
         ),
         series,
@@ -258,13 +194,6 @@ FAMILIES: dict[str, Family] = {
             "loss": CLASSIFIES,
             "count": lambda x, y: tf.reduce_sum(tf.cast(x > 0, tf.float32)),
         },
-    ),
-    "time distributed": Family(
-        chain(
-            (3, 4, 4, 2),
-            lambda: [layers.TimeDistributed(layers.Conv2D(3, 2)), layers.Flatten()],
-        ),
-        of_shape(3, 4, 4, 2),
     ),
     "attention": Family(attention, series),
     "normalizations": Family(
@@ -286,18 +215,7 @@ FAMILIES: dict[str, Family] = {
         numbers,
         alone=normalized(layers.BatchNormalization),
     ),
-    "batch normalization": Family(
-        normalized(layers.BatchNormalization),
-        numbers,
-        differs="each rank normalizes by the moments of its own batch",
-    ),
-    "dropout": Family(
-        chain((FEATURES,), lambda: [Dense(7), layers.Dropout(0.5)]),
-        numbers,
-        differs="each rank draws a mask of its own",
-    ),
     "regularizers and constraints": Family(chain((FEATURES,), regularized), numbers),
-    "add_loss": Family(chain((FEATURES,), lambda: [Dense(7, "tanh"), Penalty()]), numbers),
     "several inputs and outputs": Family(
         several_inputs_and_outputs,
         pairs,
@@ -307,7 +225,6 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "LoRA": Family(lora, words),
-    "int8 and LoRA": Family(lambda: lora("int8"), words),
     "float8": Family(
         float8,
         numbers,
@@ -327,34 +244,11 @@ FAMILIES: dict[str, Family] = {
         shape=(FEATURES,),
         dtype="float32",
     ),
-    "integer lookup": adapted(
-        words,
-        lambda name: layers.IntegerLookup(max_tokens=WORDS + 2, name=name),
-        embedding,
-        layers.Flatten,
-        shape=(LENGTH,),
-        dtype="int32",
-    ),
-    "string lookup": adapted(
-        names,
-        lambda name: layers.StringLookup(max_tokens=WORDS + 2, name=name),
-        embedding,
-        layers.Flatten,
-        shape=(2,),
-    ),
     "text": adapted(
         texts,
         lambda name: layers.TextVectorization(WORDS + 2, output_sequence_length=4, name=name),
         embedding,
         layers.Flatten,
         shape=(1,),
-    ),
-    "hashing": Family(
-        chain(
-            (2,),
-            lambda: [layers.Hashing(9), layers.CategoryEncoding(9, output_mode="multi_hot")],
-            "string",
-        ),
-        names,
     ),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -193,6 +193,24 @@ class GradientHook:
             tf.errors.FailedPreconditionError: a rank is in a training step; it fails, too.
         """
         self._reducer.meet(f"{self.name}.0", "training was stopped within the epoch")
+
+    def _helper(
+        self, variables: Sequence[Any], weight: Callable[[], Any] = lambda: None
+    ) -> LocalGradientAggregationHelper:
+        """Returns what accumulates for these variables; `weight` gives that of an update."""
+        key = key_of(variables)
+        if key not in self._helpers:
+
+            def reduce(gradients: list[Any], live: list[Any]) -> list[Any]:
+                name = self._call_name(variables)
+                return self._reducer.reduce(gradients, live, name=name, weight=weight())
+
+            self._helpers[key] = LocalGradientAggregationHelper(
+                self.options.backward_passes_per_step,
+                reduce,
+                average_aggregated_gradients=self.options.average_aggregated_gradients,
+            )
+        return self._helpers[key]
 
     def _call_name(self, variables: Sequence[Any], early: bool = False) -> str:
         return self._names.of_call(variables, early)

@@ -38,7 +38,6 @@ from tfring.ops import backward, reduce_ops
 from tfring.runtime import process_sets, topology
 from tfring.runtime.keras_version import replaceable
 from tfring.training import gate, weights
-from tfring.training.accumulation import LocalGradientAggregationHelper
 from tfring.training.options import ReduceOptions
 
 _WHAT = "tfring.keras.DistributedOptimizer"
@@ -163,21 +162,8 @@ class OptimizerHook(GradientHook):
         with tf.init_scope():  # an update in a branch could not make its state
             if not self.optimizer.built:
                 self.optimizer.build(variables)
-        key = key_of(variables)
         grads, passes = self._weigh_pass(grads, variables)
-        helper = self._helpers.get(key)
-        if helper is None:
-
-            def reduce(gradients: list[Any], live: list[Any]) -> list[Any]:
-                weight = None if passes is None else passes.take()
-                name = self._call_name(variables)
-                return self._reducer.reduce(gradients, live, name=name, weight=weight)
-
-            helper = self._helpers[key] = LocalGradientAggregationHelper(
-                self.options.backward_passes_per_step,
-                reduce,
-                average_aggregated_gradients=self.options.average_aggregated_gradients,
-            )
+        helper = self._helper(variables, lambda: None if passes is None else passes.take())
         reduced = helper.compute_gradients(grads, variables)
         live = [i for i, gradient in enumerate(reduced) if gradient is not None]
 

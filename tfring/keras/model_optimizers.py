@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import types
-import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,9 +15,6 @@ from tfring.keras.gradient_hook import find_hook, innermost
 _LONGEST = 1000  # elements of a container that is searched; a longer one holds data
 _PLAIN = {type(None), bool, int, float, str, bytes, types.FunctionType, types.MethodType}
 
-# By model, while `remembered` is entered. A model is used by the thread that trains it.
-_remembered: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
-
 
 def optimizers_of(model: Any) -> dict[str, Any]:
     """Returns the Keras optimizers that can be reached from a model, by their path.
@@ -30,25 +25,10 @@ def optimizers_of(model: Any) -> dict[str, Any]:
     same paths in the same order. An optimizer inside another one (LossScaleOptimizer,
     MultiOptimizer) is left out.
     """
-    if model is not None and model in _remembered:
-        return dict(_remembered[model])
     reached = reachable(model)
     found = {path: value for path, value in reached.items() if is_optimizer(value)}
     inside = {id(part) for optimizer in found.values() for part in _inside(optimizer)}
     return {path: found[path] for path in found if id(found[path]) not in inside}
-
-
-@contextlib.contextmanager
-def remembered(model: Any) -> Iterator[None]:
-    """Searches the optimizers of a model once; no code adds one within this context."""
-    outermost = model not in _remembered
-    if outermost:
-        _remembered[model] = optimizers_of(model)
-    try:
-        yield
-    finally:
-        if outermost:
-            _remembered.pop(model, None)
 
 
 def reachable(model: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from tfring.keras import detect, facts, loss_scale, loss_weights, validation_split
+from tfring.keras import detect, facts, loss_scale, loss_weights
 from tfring.keras.gradient_hook import find_hook, innermost
 from tfring.keras.hook import OptimizerHook, steps_taken
 from tfring.keras.keras2.hook import Keras2Hook
@@ -105,10 +105,10 @@ def wrap(optimizer: Any, options: ReduceOptions, resumed: bool) -> Any:
         _refuse_other_kinds(optimizer)
     inner = innermost(optimizer)
     _refuse_wrapped(optimizer, inner)
-    if not resumed:
-        _refuse_used(inner)
-    elif not keras2:
+    if resumed:
         _trace_again(optimizer)
+    else:
+        _refuse_used(inner)
     _check_passes(inner, options.backward_passes_per_step)
     hook = Keras2Hook(inner, options) if keras2 else OptimizerHook(inner, options)
     hook.attach()
@@ -117,7 +117,6 @@ def wrap(optimizer: Any, options: ReduceOptions, resumed: bool) -> Any:
     if not keras2:
         loss_scale.install()
         loss_weights.install()
-        validation_split.install()
     return optimizer
 
 
@@ -153,8 +152,9 @@ def _trace_again(optimizer: Any) -> None:
 
     What was traced before would go on without reducing. An optimizer does not know its model.
     """
+    kind = detect.model_class() if detect.is_optimizer(optimizer) else keras.Model
     for each in gc.get_objects():
-        if issubclass(type(each), keras.Model):
+        if issubclass(type(each), kind):
             its = vars(each).get("optimizer")
             if its is not None and innermost(its) is innermost(optimizer):
                 each.train_function = None

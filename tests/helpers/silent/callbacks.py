@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import keras
-import numpy as np
 
 import tfring.keras as hvd
 
-from .common import X, Y, fit, net, part, wrapped
+from .common import fit, net, wrapped
 from .table import wrong
 
 
@@ -81,45 +80,3 @@ def plateau_of_each_ranks_own_loss():
     model.compile(wrapped(), "mse")
     first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     fit(model, epochs=2, callbacks=[first, Plateau()])
-
-
-@wrong(
-    "(hidden|head)/kernel",
-    "callback|rank 0|broadcast",
-    silent="a callback of the user's ends training after the comparison of weights",
-)
-def best_weights_restored_by_each_ranks_own_loss():
-    class Best(keras.callbacks.Callback):
-        def on_train_end(self, logs=None):
-            shift = 0.1 * hvd.rank()
-            self.model.set_weights([w + shift for w in self.model.get_weights()])
-
-    return _fitted(*hvd.fit_callbacks(Best()))
-
-
-def _labels(values):
-    return (values > 0).astype("float32")
-
-
-@wrong()
-def auc_and_precision_that_fit_reports():
-    model = net(1, activation="sigmoid")
-    metrics = [keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision")]
-    model.compile(wrapped(), "binary_crossentropy", metrics=metrics)
-    bounds = np.linspace(0, 50, hvd.size() + 1).astype(int) + 7 * (np.arange(hvd.size() + 1) % 2)
-    bounds[-1] = 50
-    mine = slice(bounds[hvd.rank()], bounds[hvd.rank() + 1]) if hvd.size() > 1 else slice(0, 50)
-    validation = (X[mine], _labels(Y)[mine])
-    history = fit(model, y=part(_labels(Y)), validation_data=validation).history
-    return [np.array(history[name]) for name in sorted(history)]
-
-
-@wrong()
-def early_stopping_by_auc():
-    model = net(1, activation="sigmoid")
-    model.compile(wrapped(1.0), "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
-    stop = keras.callbacks.EarlyStopping("val_auc", patience=1, mode="max")
-    validation = (part(X), part(_labels(X[:, :1] * X[:, 1:2])))
-    callbacks = hvd.fit_callbacks(stop)
-    fit(model, y=part(_labels(Y)), epochs=8, validation_data=validation, callbacks=callbacks)
-    return model.get_weights()

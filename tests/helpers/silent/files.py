@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import keras
 import numpy as np
 
@@ -38,39 +36,6 @@ def model_checkpoint_of_one_path():
     model = _counted()
     fit(model, callbacks=hvd.fit_callbacks(keras.callbacks.ModelCheckpoint("model.keras")))
     return _written()
-
-
-@wrong("model.keras", "rank 0", silent="only fit_callbacks looks at who writes")
-def model_checkpoint_beside_the_broadcast():
-    model = _counted()
-    first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    fit(model, callbacks=[first, keras.callbacks.ModelCheckpoint("model.keras")])
-    return _written()
-
-
-@wrong("model.keras", "rank 0", silent="nothing looks at model.save")
-def model_saved_by_every_rank():
-    model = _counted()
-    fit(model)
-    model.save("model.keras")
-    return _written()
-
-
-@wrong()
-def log_of_one_path():
-    model = net(1)
-    model.compile(wrapped(), "mse")
-    fit(model, epochs=3, callbacks=hvd.fit_callbacks(keras.callbacks.CSVLogger("log.csv")))
-    hvd.barrier()
-    return [np.array(len(Path("log.csv").read_text().splitlines()))]
-
-
-@wrong("log.csv", "rank 0", silent="only fit_callbacks looks at who writes")
-def log_beside_the_broadcast():
-    model = net(1)
-    model.compile(wrapped(), "mse")
-    first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    fit(model, callbacks=[first, keras.callbacks.CSVLogger("log.csv")])
 
 
 @wrong("BackupAndRestore", "folder")

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import tfring.keras as hvd
 
-from .common import X, batches, broadcast, net, part, sgd, wrapped
+from .common import X, batches, broadcast, net, sgd
 from .table import wrong
 
 
@@ -53,11 +53,6 @@ def own_rows_against_all():
     return _loop(_own_rows)
 
 
-@wrong()
-def all_rows_against_all():
-    return _loop(_all_rows)
-
-
 @wrong('gradient="sum"|gradient', "averag")
 def gradient_that_is_averaged_twice():
     return _loop(_own_rows, lambda x: hvd.allgather(x, gradient="horovod"))
@@ -66,47 +61,3 @@ def gradient_that_is_averaged_twice():
 @wrong('gradient="sum"|gradient', "averag")
 def gradient_that_is_a_mean_behind_a_tape_that_averages():
     return _loop(_all_rows, lambda x: hvd.allgather(x, gradient="mean"))
-
-
-@wrong()
-def contrastive_loss_in_fit():
-    class Contrastive(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.left, self.right = net(1, outputs=3), net(2, outputs=3)
-
-        def call(self, inputs):
-            return self.left(inputs[0]), self.right(inputs[1])
-
-        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-            return _own_rows(*y_pred, hvd.allgather)
-
-    model = Contrastive()
-    model.compile(wrapped())
-    mine = part(X)
-    rows = tf.data.Dataset.from_tensor_slices(((mine, mine[:, ::-1].copy()),))
-    rows = rows.batch(12 // hvd.size())
-    model.fit(rows, verbose=0, callbacks=hvd.fit_callbacks())
-    return model.get_weights()
-
-
-@wrong()
-def gather_without_a_gradient():
-    """Keys are gathered without a gradient: in one process no gradient reaches them either."""
-
-    def gather(x):
-        return hvd.allgather(tf.stop_gradient(x))
-
-    return _loop(_own_rows, gather)
-
-
-@wrong()
-def statistics_over_all_ranks_in_a_loss():
-    """Variance and covariance of all ranks' embeddings, as in VICReg."""
-
-    def loss(query, document, gather):
-        every = gather(query)
-        spread = tf.reduce_mean(tf.math.reduce_std(every, axis=0))
-        return tf.reduce_mean((query - document) ** 2) - 0.1 * spread
-
-    return _loop(loss)

@@ -18,7 +18,6 @@ from .common import (
     net,
     part,
     sgd,
-    tape_step,
     wrapped,
 )
 from .table import wrong
@@ -43,34 +42,6 @@ def normalization_adapted_to_own_data_in_fit():
     model = _normalized(_half(X))
     model.compile(wrapped(), "mse")
     fit(model)
-    return model.get_weights()
-
-
-@wrong("norm", r"hvd\.adapt|broadcast", silent="a tape compares what it trains only")
-def normalization_adapted_to_own_data_in_a_loop():
-    model, optimizer = _normalized(_half(X)), sgd()
-    optimizer.build(model.trainable_variables)
-    hvd.broadcast_variables([*model.trainable_variables, *optimizer.variables], root_rank=0)
-    step = tape_step(model, optimizer)
-    for x, y in batches(X, Y):
-        step(x, y)
-    return model.get_weights()
-
-
-@wrong(
-    "norm",
-    r"hvd\.adapt|broadcast",
-    silent="the look at the first steps compares what is trained only",
-)
-def normalization_adapted_on_rank_0_in_train_on_batch():
-    layer = LAYERS.Normalization(name="norm")
-    layer.build((None, 4))
-    if hvd.rank() == 0:
-        layer.adapt(X)
-    model = keras.Sequential([keras.Input((4,)), layer, *net(1).layers])
-    model.compile(wrapped(), "mse")
-    for x, y in batches(X, Y):
-        model.train_on_batch(x, y)
     return model.get_weights()
 
 
@@ -103,59 +74,6 @@ def vocabulary_of_own_data_in_fit():
     return [model.predict(tf.constant(WORDS[:9, None]), verbose=0)]
 
 
-@wrong("text", r"hvd\.adapt")
-def vocabulary_of_texts_of_own_data_in_fit():
-    layer = LAYERS.TextVectorization(name="text", output_sequence_length=1)
-    layer.adapt(_half(WORDS))
-    model = _lookup(layer)
-    model.compile(wrapped(), "mse")
-    rows = tf.data.Dataset.from_tensor_slices((part(WORDS)[:, None], part(Y)))
-    model.fit(rows.batch(6), verbose=0, callbacks=hvd.fit_callbacks())
-    return [model.predict(tf.constant(WORDS[:9, None]), verbose=0)]
-
-
-@wrong("lookup", r"hvd\.adapt", silent="a vocabulary is no variable")
-def vocabulary_of_own_data_in_a_loop():
-    layer = LAYERS.StringLookup(name="lookup")
-    layer.adapt(_half(WORDS))
-    model, optimizer = _lookup(layer), sgd()
-    broadcast(model, optimizer)
-    step = tape_step(model, optimizer)
-    for x, y in batches(WORDS[:, None], Y):
-        step(tf.constant(x), y)
-    return [model(tf.constant(WORDS[:9, None])).numpy()]
-
-
-@wrong("lookup", r"hvd\.adapt", silent="nothing sees a layer outside of the model")
-def vocabulary_of_own_data_in_the_input_pipeline():
-    layer = LAYERS.StringLookup(name="lookup")
-    layer.adapt(_half(WORDS))
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential(
-        [
-            keras.Input((1,), dtype="int64"),
-            LAYERS.Embedding(20, 4),
-            LAYERS.Flatten(),
-            LAYERS.Dense(1),
-        ]
-    )
-    model.compile(wrapped(), "mse")
-    rows = tf.data.Dataset.from_tensor_slices((part(WORDS)[:, None], part(Y)))
-    rows = rows.map(lambda word, y: (layer(word), y)).batch(6)
-    model.fit(rows, verbose=0, callbacks=hvd.fit_callbacks())
-    return [layer(tf.constant(WORDS[:9])).numpy(), *model.get_weights()]
-
-
-@wrong("bins", r"hvd\.adapt")
-def boundaries_of_own_data_in_fit():
-    layer = LAYERS.Discretization(num_bins=4, name="bins", output_mode="one_hot")
-    layer.adapt(_half(X)[:, :1])
-    model = keras.Sequential([keras.Input((1,)), layer, LAYERS.Dense(1, name="head")])
-    model.compile(wrapped(), "mse")
-    fit(model, part(X[:, :1]))
-    return [model.predict(X[:9, :1], verbose=0)]
-
-
 class Codebook(LAYERS.Layer):
     """Two codes that follow the inputs by moving averages, as in VQ-VAE."""
 
@@ -178,54 +96,6 @@ def _with_codebook() -> keras.Model:
 @wrong("book/codes|codes", "allreduce|average|broadcast", quick=True)
 def codebook_by_moving_averages_in_fit():
     model = _with_codebook()
-    model.compile(wrapped(), "mse")
-    fit(model)
-    return model.get_weights()
-
-
-@wrong(
-    "book/codes|codes", "allreduce|average|broadcast", silent="a tape compares what it trains only"
-)
-def codebook_by_moving_averages_in_a_loop():
-    model, optimizer = _with_codebook(), sgd()
-    broadcast(model, optimizer)
-    step = tape_step(model, optimizer)
-    for x, y in batches(X, Y):
-        step(x, y)
-    return model.get_weights()
-
-
-@wrong(
-    "book/codes|codes",
-    "allreduce|average|broadcast",
-    silent="the look at the first steps compares what is trained only",
-)
-def codebook_by_moving_averages_in_train_on_batch():
-    model = _with_codebook()
-    model.compile(wrapped(), "mse")
-    for x, y in batches(X, Y):
-        model.train_on_batch(x, y)
-    return model.get_weights()
-
-
-@wrong("queue", "allgather|allreduce|broadcast|average")
-def queue_of_negatives_in_fit():
-    """A queue of past keys, as in MoCo."""
-
-    class Queue(LAYERS.Layer):
-        def build(self, shape):
-            self.queue = self.add_weight(
-                shape=(3, shape[-1]), initializer="zeros", trainable=False, name="queue"
-            )
-
-        def call(self, x, training=False):
-            scores = x @ keras.ops.transpose(self.queue)
-            if training:
-                self.queue.assign(keras.ops.concatenate([x[:1], self.queue[:2]], axis=0))
-            return keras.ops.concatenate([x, scores], axis=-1)
-
-    first = net(1).layers[0]
-    model = keras.Sequential([keras.Input((4,)), first, Queue(name="past"), LAYERS.Dense(1)])
     model.compile(wrapped(), "mse")
     fit(model)
     return model.get_weights()

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import tfring.keras as hvd
 
-from .common import LAYERS, X, Y, batches, broadcast, net, sgd, tape_step, wrapped
+from .common import LAYERS, X, Y, batches, broadcast, net, sgd, tape_step
 from .table import wrong
 
 
@@ -58,54 +58,6 @@ def second_model_is_not_broadcast():
     return [*generator.get_weights(), *critic.get_weights()]
 
 
-@wrong("(hidden|head)/(kernel|bias)", "broadcast|reduce")
-def noise_is_added_to_weights():
-    """Exploration: each rank adds its own noise to the weights after the update."""
-    model, optimizer = net(1), sgd()
-    broadcast(model, optimizer)
-    step = tape_step(model, optimizer)
-    draw = tf.random.Generator.from_seed(hvd.rank())
-    for x, y in batches(X, Y):
-        step(x, y)
-        for variable in model.trainable_variables:
-            variable.assign_add(0.1 * draw.normal(variable.shape))
-    return model.get_weights()
-
-
-@wrong("(hidden|head)/(kernel|bias)", "after_reduce|reduced|broadcast")
-def gradients_get_noise_after_the_reduction():
-    """Gradient noise that each rank draws by itself, after the tape has reduced."""
-    model, optimizer = net(1), sgd()
-    broadcast(model, optimizer)
-    draw = tf.random.Generator.from_seed(hvd.rank())
-    for x, y in batches(X, Y):
-        with tf.GradientTape() as tape:
-            value = tf.reduce_mean((model(x) - y) ** 2)
-        tape = hvd.DistributedGradientTape(tape)
-        gradients = tape.gradient(value, model.trainable_variables)
-        gradients = [g + 0.1 * draw.normal(g.shape) for g in gradients]
-        optimizer.apply(gradients, model.trainable_variables)
-    return model.get_weights()
-
-
-@wrong(
-    "(hidden|head)/(kernel|bias)|norm|clip",
-    "broadcast|clip|skip|all ranks",
-)
-def a_rank_skips_steps_that_look_bad():
-    model, optimizer = net(1), sgd()
-    broadcast(model, optimizer)
-    for number, (x, y) in enumerate(batches(X, Y)):
-        with tf.GradientTape() as tape:
-            value = tf.reduce_mean((model(x) - y) ** 2)
-        tape = hvd.DistributedGradientTape(tape)
-        gradients = tape.gradient(value, model.trainable_variables)
-        if number == 3 and hvd.rank() == 0:  # its own loss was high
-            continue
-        optimizer.apply(gradients, model.trainable_variables)
-    return model.get_weights()
-
-
 @wrong("DistributedOptimizer|DistributedGradientTape")
 def one_of_two_tapes_is_wrapped():
     generator, critic = net(1), net(2)
@@ -120,47 +72,6 @@ def one_of_two_tapes_is_wrapped():
             variables = model.trainable_variables
             optimizer.apply(tape.gradient(value, variables), variables)
     return [*generator.get_weights(), *critic.get_weights()]
-
-
-@wrong(
-    "DistributedOptimizer|DistributedGradientTape",
-    silent="the variable is reduced by no tape, and others of its optimizer are",
-)
-def the_bias_of_the_head_is_left_out():
-    """An unwrapped tape computes some of the gradients."""
-    model, optimizer = net(1), sgd()
-    broadcast(model, optimizer)
-    *most, bias = model.trainable_variables
-    for x, y in batches(X, Y):
-        with tf.GradientTape(persistent=True) as tape:
-            value = tf.reduce_mean((model(x) - y) ** 2)
-        reducing = hvd.DistributedGradientTape(tape)
-        gradients = [*reducing.gradient(value, most), tape.gradient(value, bias)]
-        optimizer.apply(gradients, model.trainable_variables)
-    return model.get_weights()
-
-
-@wrong(
-    "(hidden|head)/(kernel|bias)", "broadcast", silent="steps that XLA compiles are not looked at"
-)
-def weights_differ_under_xla():
-    model = net()
-    model.compile(wrapped(), "mse", jit_compile=True)
-    for x, y in batches(X, Y):
-        model.train_on_batch(x, y)
-    return model.get_weights()
-
-
-@wrong(
-    "same (batch|sample|data)|equal",
-    r"hvd\.shard",
-    silent="steps that XLA compiles are not looked at",
-)
-def same_batches_under_xla():
-    model = net(1)
-    model.compile(wrapped(), "mse", jit_compile=True)
-    for begin in range(0, len(X), 12):
-        model.train_on_batch(X[begin : begin + 12], Y[begin : begin + 12])
 
 
 @wrong("(embedding|head)/", "broadcast")

@@ -29,15 +29,6 @@ def plain_optimizer_in_fit_with_callbacks():
     return model.get_weights()
 
 
-@wrong(WRAP, at_end=True)
-def plain_optimizer_by_name():
-    model = net(1)
-    model.compile("adam", "mse")
-    for x, y in batches(X, Y):
-        model.train_on_batch(x, y)
-    return model.get_weights()
-
-
 @wrong("DistributedGradientTape|DistributedOptimizer", at_end=True)
 def tape_not_wrapped():
     model, optimizer = net(1), sgd()
@@ -45,17 +36,6 @@ def tape_not_wrapped():
     step = tape_step(model, optimizer, wrap=plain)
     for x, y in batches(X, Y):
         step(x, y)
-    return model.get_weights()
-
-
-@wrong("DistributedGradientTape|DistributedOptimizer", at_end=True)
-def only_the_loss_is_averaged():
-    """It calls allreduce, but only for the printed loss."""
-    model, optimizer = net(1), sgd()
-    broadcast(model, optimizer)
-    step = tape_step(model, optimizer, wrap=plain)
-    for x, y in batches(X, Y):
-        hvd.allreduce(step(x, y), name="loss")
     return model.get_weights()
 
 
@@ -84,35 +64,12 @@ def reloaded_by_keras_then_train_on_batch():
     return model.get_weights()
 
 
-@wrong("load_model|" + WRAP)
-def a_new_program_reloads_by_keras_and_fits():
-    model = net(1)
-    model.compile(sgd(), "mse")
-    model.train_on_batch(X, Y)  # in an earlier program
-    path = f"model-{hvd.rank()}.keras"
-    model.save(path)
-    model = keras.saving.load_model(path)
-    fit(model, callbacks=[])
-    return model.get_weights()
-
-
 @wrong(WRAP)
 def compiled_again_with_a_plain_optimizer():
     model = net(1)
     model.compile(wrapped(), "mse")
     fit(model)
     model.compile(sgd(0.01), "mse")  # fine-tuning at a lower rate
-    fit(model, callbacks=[])
-    return model.get_weights()
-
-
-@wrong(WRAP)
-def optimizer_made_from_the_config_of_a_wrapped_one():
-    first = net(1)
-    first.compile(wrapped(), "mse")
-    model = keras.models.clone_model(first)
-    model.set_weights(first.get_weights())
-    model.compile(keras.optimizers.SGD.from_config(first.optimizer.get_config()), "mse")
     fit(model, callbacks=[])
     return model.get_weights()
 
@@ -202,44 +159,6 @@ def resumed_with_a_train_function_that_was_traced_before():
     hvd.DistributedOptimizer(model.optimizer, resumed=True)
     for x, y in batches(X, Y):
         model.train_on_batch(x, y)
-    return model.get_weights()
-
-
-@wrong()
-def options_survive_load_model_sum():
-    return _saved_and_continued(op=hvd.Sum)
-
-
-@wrong()
-def options_survive_load_model_passes():
-    return _saved_and_continued(backward_passes_per_step=2)
-
-
-def _saved_and_continued(**options):
-    """Returns the weights of a model that was saved and loaded, and of one that just went on."""
-    model = net(1)
-    model.compile(hvd.DistributedOptimizer(sgd(), **options), "mse")
-    every = list(batches(X, Y))
-    for x, y in every[:4]:
-        model.train_on_batch(x, y)
-    path = f"model-{hvd.rank()}.keras"
-    model.save(path)
-    loaded = hvd.load_model(path)
-    for x, y in every[4:]:
-        model.train_on_batch(x, y)
-        loaded.train_on_batch(x, y)
-    return loaded.get_weights(), model.get_weights()
-
-
-@wrong("wrap the tape or the optimizer|twice|not both|already")
-def tape_that_sums_and_optimizer_that_averages():
-    model, optimizer = net(1), wrapped()
-    broadcast(model, optimizer)
-    step = tape_step(
-        model, optimizer, wrap=lambda tape: hvd.DistributedGradientTape(tape, op=hvd.Sum)
-    )
-    for x, y in batches(X, Y):
-        step(x, y)
     return model.get_weights()
 
 

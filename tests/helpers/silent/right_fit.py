@@ -37,31 +37,6 @@ def readme():
 
 
 @right()
-def plain_fit_of_own_rows():
-    model = net()
-    model.compile(wrapped(), "mse")
-    fit(model, epochs=2)
-
-
-@right()
-def equal_seeds_and_no_callbacks():
-    model = net(1)
-    model.compile(wrapped(), "mse")
-    fit(model, callbacks=[])
-    return model.get_weights()
-
-
-@right()
-def train_on_batch_with_adam():
-    model = net()
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")
-    broadcast(model, model.optimizer)
-    for x, y in batches(X, Y):
-        model.train_on_batch(x, y)
-    hvd.assert_equal(model.weights)
-
-
-@right()
 def gan_by_train_on_batch():
     critic = net(1, activation="sigmoid")
     critic.compile(wrapped(), "binary_crossentropy")
@@ -112,18 +87,6 @@ def wasserstein_gan():
     model = Wasserstein()
     model.compile()
     model.fit(hvd.shard(X, 6), epochs=2, verbose=0, callbacks=hvd.fit_callbacks())
-
-
-@right()
-def reloaded_by_load_model():
-    model = net(1)
-    model.compile(wrapped(), "mse")
-    fit(model)
-    path = f"model-{hvd.rank()}.keras"
-    model.save(path)
-    model = hvd.load_model(path)
-    fit(model)
-    return model.get_weights()
 
 
 @right()
@@ -178,60 +141,11 @@ def batch_normalization():
 
 
 @right()
-def batch_normalization_over_all_ranks():
-    first, last = net(1).layers
-    model = keras.Sequential([keras.Input((4,)), first, hvd.SyncBatchNormalization(), last])
-    model.compile(wrapped(), "mse")
-    fit(model, epochs=2)
-    return model.get_weights()
-
-
-@right()
-def spectral_normalization():
-    first, last = net().layers
-    model = keras.Sequential([keras.Input((4,)), LAYERS.SpectralNormalization(first), last])
-    model.compile(wrapped(), "mse")
-    fit(model, epochs=2)
-
-
-@right()
-def normalization_adapted_to_the_same_data():
-    layer = LAYERS.Normalization()
-    layer.adapt(X)
-    model = keras.Sequential([keras.Input((4,)), layer, *net(1).layers])
-    model.compile(wrapped(), "mse")
-    fit(model)
-    return model.get_weights()
-
-
-@right()
 def normalization_adapted_to_all_ranks_data():
     layer = LAYERS.Normalization()
     hvd.adapt(layer, part(X))
     model = keras.Sequential([keras.Input((4,)), layer, *net(1).layers])
     model.compile(wrapped(), "mse")
-    fit(model)
-    return model.get_weights()
-
-
-@right()
-def vocabulary_that_is_given():
-    keras.utils.set_random_seed(1)
-    layer = LAYERS.StringLookup(vocabulary=["a", "b", "c"])
-    words = keras.Input((1,), dtype="string")
-    hidden = LAYERS.Flatten()(LAYERS.Embedding(5, 3)(layer(words)))
-    model = keras.Model(words, LAYERS.Dense(1)(hidden))
-    model.compile(wrapped(), "mse")
-    text = np.array(["a", "b", "c", "d"] * (len(Y) // 4))[:, None]
-    rows = tf.data.Dataset.from_tensor_slices((part(text), part(Y))).batch(6)
-    model.fit(rows, verbose=0, callbacks=hvd.fit_callbacks())
-
-
-@right()
-def sum_of_sums():
-    model = net(1)
-    loss = keras.losses.MeanSquaredError(reduction="sum")
-    model.compile(hvd.DistributedOptimizer(sgd(0.005), op=hvd.Sum), loss)
     fit(model)
     return model.get_weights()
 
@@ -283,15 +197,6 @@ def accumulation_and_moving_averages_of_weights():
     fit(model, epochs=2)
 
 
-@right()
-def schedule_and_global_clip():
-    model = net(1)
-    rate = keras.optimizers.schedules.CosineDecay(0.1, 16)
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(rate, global_clipnorm=0.5)), "mse")
-    fit(model, epochs=2)
-    return model.get_weights()
-
-
 @right(quick=True)
 def callbacks_that_write_and_decide():
     model = net(1)
@@ -330,13 +235,6 @@ def checkpoints_of_fit_callbacks():
 
 
 @right()
-def warm_up_of_the_learning_rate():
-    model = net(1)
-    model.compile(wrapped(0.1 * hvd.size()), "mse")
-    fit(model, epochs=3, callbacks=hvd.fit_callbacks(warmup=2))
-
-
-@right()
 def distillation_from_a_frozen_teacher():
     class Student(keras.Model):
         def __init__(self):
@@ -354,15 +252,6 @@ def distillation_from_a_frozen_teacher():
     model.compile(wrapped())
     fit(model)
     return model.get_weights()
-
-
-@right()
-def only_predicts_and_evaluates():
-    model = net(1)
-    model.compile("sgd", "mse")
-    loss = hvd.evaluate(model, part(X), part(Y), verbose=0)["loss"]
-    hvd.allgather(model.predict(part(X), verbose=0))
-    return [np.array(loss)]
 
 
 @right(quick=True)
@@ -385,36 +274,6 @@ def adapters_that_begin_at_zero():
     model.layers[1].trainable = False
     model.compile(wrapped(), "mse")
     fit(model)
-
-
-@right()
-def head_that_begins_at_zero():
-    keras.utils.set_random_seed(1)
-    head = LAYERS.Dense(1, kernel_initializer="zeros", use_bias=False)
-    model = keras.Sequential([keras.Input((4,)), LAYERS.Dense(5, use_bias=False), head])
-    model.compile(wrapped(), "mse")
-    fit(model)
-    return model.get_weights()
-
-
-@right()
-def masks_by_sample_weight():
-    model = net(1)
-    model.compile(wrapped(), "mse", weighted_metrics=["mae"])
-    fit(model, sample_weight=part((np.arange(len(X)) % 3 > 0).astype("float32")))
-    return model.get_weights()
-
-
-@right()
-def generator_with_steps():
-    def rows():
-        while True:
-            yield from batches(X, Y)
-
-    model = net(1)
-    model.compile(wrapped(), "mse")
-    model.fit(rows(), steps_per_epoch=8, epochs=2, verbose=0, callbacks=hvd.fit_callbacks())
-    return model.get_weights()
 
 
 @right()

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tfring.keras as hvd
 
-from .common import LAYERS, X, Y, batches, broadcast, loop, net, plain, sgd, tape_step, wrapped
+from .common import LAYERS, X, Y, batches, broadcast, loop, net, plain, sgd, tape_step
 from .table import right
 
 
@@ -17,18 +17,6 @@ def the_usual_loop():
     model, optimizer = net(), keras.optimizers.Adam(0.01)
     broadcast(model, optimizer)
     loop(model, optimizer)
-
-
-@right()
-def loop_with_equal_seeds_and_no_broadcast():
-    return loop(net(1), sgd())
-
-
-@right()
-def loop_with_a_wrapped_optimizer():
-    model, optimizer = net(1), wrapped()
-    broadcast(model, optimizer)
-    return loop(model, optimizer, wrap=plain)
 
 
 @right()
@@ -43,19 +31,6 @@ def broadcast_after_the_first_step():
     hvd.assert_equal(model.weights)
 
 
-@right()
-def eager_loop():
-    model, optimizer = net(1), sgd()
-    broadcast(model, optimizer)
-    for x, y in batches(X, Y):
-        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
-            value = tf.reduce_mean((model(x) - y) ** 2)
-        gradients = tape.gradient(value, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        hvd.allreduce(value)
-    return model.get_weights()
-
-
 @right(quick=True)
 def weights_averaged_now_and_then():
     """Local SGD: a plain optimizer, and averaged weights after every fourth step."""
@@ -67,19 +42,6 @@ def weights_averaged_now_and_then():
         if number % 4 == 3:
             for index, variable in enumerate(model.trainable_variables):
                 variable.assign(hvd.allreduce(variable.value, name=f"w{index}"))
-
-
-@right()
-def gradients_reduced_by_hand():
-    model, optimizer = net(1), sgd()
-    broadcast(model, optimizer)
-    for x, y in batches(X, Y):
-        with tf.GradientTape() as tape:
-            value = tf.reduce_mean((model(x) - y) ** 2)
-        gradients = tape.gradient(value, model.trainable_variables)
-        gradients = hvd.grouped_allreduce(gradients)
-        optimizer.apply(gradients, model.trainable_variables)
-    return model.get_weights()
 
 
 @right()
@@ -97,39 +59,6 @@ def gradients_reduced_by_hand_in_a_function():
 
     for x, y in batches(X, Y):
         step(x, y)
-    return model.get_weights()
-
-
-@right()
-def clipped_after_the_reduction():
-    model, optimizer = net(1), sgd()
-    broadcast(model, optimizer)
-
-    @tf.function
-    def step(x, y):
-        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
-            value = tf.reduce_mean((model(x) - y) ** 2)
-        gradients = tape.gradient(value, model.trainable_variables)
-        gradients, _ = tf.clip_by_global_norm(gradients, 0.1)
-        optimizer.apply(gradients, model.trainable_variables)
-
-    for x, y in batches(X, Y):
-        step(x, y)
-    return model.get_weights()
-
-
-@right()
-def uneven_batches_with_weight_by():
-    model, optimizer = net(1), sgd()
-    broadcast(model, optimizer)
-    mine = slice(None) if hvd.size() == 1 else (slice(9) if hvd.rank() == 0 else slice(9, None))
-    for begin in range(0, len(X), 12):
-        x, y = X[begin : begin + 12][mine], Y[begin : begin + 12][mine]
-        with tf.GradientTape() as tape:
-            value = tf.reduce_mean((model(x) - y) ** 2)
-        tape = hvd.DistributedGradientTape(tape, weight_by=len(x))
-        gradients = tape.gradient(value, model.trainable_variables)
-        optimizer.apply(gradients, model.trainable_variables)
     return model.get_weights()
 
 
@@ -173,38 +102,6 @@ def local_variables_on_a_tape():
 
 
 @right()
-def moving_average_of_the_model():
-    """A momentum encoder: computed from weights that are equal, so equal."""
-    model, optimizer = net(1), sgd()
-    broadcast(model, optimizer)
-    slow = keras.models.clone_model(model)
-    slow.set_weights(model.get_weights())
-    step = tape_step(model, optimizer)
-    for x, y in batches(X, Y):
-        step(x, y)
-        pairs = zip(slow.weights, model.weights, strict=True)
-        for old, new in pairs:
-            old.assign(0.9 * old + 0.1 * new)
-    return slow.get_weights()
-
-
-@right()
-def two_models_of_different_size_alternate():
-    models = [net(1), net(2, outputs=2)]
-    optimizers = [sgd(), sgd()]
-    for model, optimizer in zip(models, optimizers, strict=True):
-        broadcast(model, optimizer)
-    for number, (x, y) in enumerate(batches(X, Y)):
-        model, optimizer = models[number % 2], optimizers[number % 2]
-        with tf.GradientTape() as tape:
-            value = tf.reduce_mean((model(x) - y) ** 2)
-        tape = hvd.DistributedGradientTape(tape)
-        gradients = tape.gradient(value, model.trainable_variables)
-        optimizer.apply(gradients, model.trainable_variables)
-    return [*models[0].get_weights(), *models[1].get_weights()]
-
-
-@right()
 def gradients_that_do_not_depend_on_the_data():
     """A policy gradient with sparse rewards: no reward yet, so no gradient on any rank."""
     model, optimizer = net(1, outputs=2), sgd()
@@ -222,33 +119,6 @@ def gradients_that_do_not_depend_on_the_data():
 
 
 @right()
-def a_constant_is_learnt_first():
-    """The gradients of the small variables do not depend on data; those of the large one do."""
-    offset = tf.Variable(0.0)
-    kernel = tf.Variable(tf.zeros([4, 1]))
-    optimizer = sgd()
-    optimizer.build([offset, kernel])
-    for x, y in batches(X, Y):
-        with tf.GradientTape() as tape:
-            value = tf.reduce_mean(x @ kernel * y) + (offset - 1.0) ** 2
-        tape = hvd.DistributedGradientTape(tape)
-        optimizer.apply(tape.gradient(value, [offset, kernel]), [offset, kernel])
-    return [offset.numpy(), kernel.numpy()]
-
-
-@right()
-def plain_variables():
-    position = tf.Variable([0.0, 0.0])
-    optimizer = sgd()
-    for x, _ in batches(X, Y):
-        with tf.GradientTape() as tape:
-            value = tf.reduce_mean((position - x[:, :2]) ** 2)
-        tape = hvd.DistributedGradientTape(tape)
-        optimizer.apply([tape.gradient(value, position)], [position])
-    return [position.numpy()]
-
-
-@right()
 def solver_that_makes_its_own_tape():
     position = tf.Variable([0.0, 0.0])
     for x, _ in batches(X, Y):
@@ -256,19 +126,6 @@ def solver_that_makes_its_own_tape():
             value = tf.reduce_mean((hvd.replicated(position) - x[:, :2]) ** 2)
         position.assign_sub(0.1 * tape.gradient(value, position))
     return [position.numpy()]
-
-
-@right()
-def embeddings_with_sparse_gradients():
-    keras.utils.set_random_seed(1)
-    layers = [LAYERS.Embedding(9, 3), LAYERS.Flatten(), LAYERS.Dense(1)]
-    model = keras.Sequential([keras.Input((2,), dtype="int32"), *layers])
-    optimizer = sgd()
-    broadcast(model, optimizer)
-    step = tape_step(model, optimizer)
-    for x, y in batches((10 * abs(X[:, :2])).astype("int32") % 9, Y):
-        step(x, y)
-    return model.get_weights()
 
 
 @right()
@@ -282,20 +139,6 @@ def a_dummy_step_builds_the_model():
     broadcast(model)
     for x, y in batches(X, Y):
         step(x, y)
-    return model.get_weights()
-
-
-@right()
-def passes_are_accumulated_by_hand():
-    model, optimizer = net(1), sgd()
-    broadcast(model, optimizer)
-    every = list(batches(X, Y))
-    for first, second in zip(every[::2], every[1::2], strict=True):
-        with tf.GradientTape() as tape:
-            value = sum(tf.reduce_mean((model(x) - y) ** 2) for x, y in (first, second)) / 2.0
-        tape = hvd.DistributedGradientTape(tape)
-        gradients = tape.gradient(value, model.trainable_variables)
-        optimizer.apply(gradients, model.trainable_variables)
     return model.get_weights()
 
 

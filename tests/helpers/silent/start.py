@@ -9,7 +9,6 @@ import tensorflow as tf
 import tfring.keras as hvd
 
 from .common import (
-    GLOBAL_BATCH,
     LAYERS,
     X,
     Y,
@@ -20,7 +19,6 @@ from .common import (
     net,
     plain,
     sgd,
-    tape_step,
     wrapped,
 )
 from .table import wrong
@@ -40,51 +38,6 @@ def fit_without_callbacks():
 @wrong(NAME, BROADCAST, quick=True)
 def loop_without_broadcast():
     return loop(net(), sgd())
-
-
-@wrong(NAME, BROADCAST)
-def eager_loop_without_broadcast():
-    model, optimizer = net(), sgd()
-    for x, y in batches(X, Y):
-        with tf.GradientTape() as tape:
-            value = tf.reduce_mean((model(x) - y) ** 2)
-        tape = hvd.DistributedGradientTape(tape)
-        gradients = tape.gradient(value, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-    return model.get_weights()
-
-
-@wrong(NAME, BROADCAST)
-def train_on_batch_without_broadcast():
-    model = net()
-    model.compile(wrapped(), "mse")
-    for x, y in batches(X, Y):
-        model.train_on_batch(x, y)
-    return model.get_weights()
-
-
-@wrong(NAME, BROADCAST)
-def train_step_without_broadcast():
-    class Mine(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.net = net()
-
-        def call(self, x):
-            return self.net(x)
-
-        def train_step(self, data):
-            x, y = data
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
-            gradients = tape.gradient(loss, self.trainable_variables)
-            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return {"loss": loss}
-
-    model = Mine()
-    model.compile(wrapped())
-    fit(model, callbacks=[])
-    return model.get_weights()
 
 
 @wrong(NAME, BROADCAST)
@@ -118,17 +71,6 @@ def weights_loaded_on_rank_0_after_the_broadcast():
     return loop(model, optimizer)
 
 
-@wrong(NAME, BROADCAST)
-def pretrained_on_rank_0_then_fit_without_callbacks():
-    model = net(1)
-    if hvd.rank() == 0:
-        model.compile(sgd(), "mse")
-        model.train_on_batch(X[:GLOBAL_BATCH], Y[:GLOBAL_BATCH])
-    model.compile(wrapped(), "mse")
-    fit(model, callbacks=[])
-    return model.get_weights()
-
-
 @wrong(NAME + "|momentum", BROADCAST, quick=True)
 def optimizer_state_loaded_on_one_rank_in_a_loop():
     model, optimizer = net(1), sgd(momentum=0.9)
@@ -137,30 +79,6 @@ def optimizer_state_loaded_on_one_rank_in_a_loop():
         for variable in optimizer.variables[2:]:
             variable.assign(np.ones(variable.shape))
     return loop(model, optimizer)
-
-
-@wrong(NAME + "|momentum", BROADCAST)
-def optimizer_state_loaded_on_one_rank_in_fit_without_callbacks():
-    model = net(1)
-    model.compile(hvd.DistributedOptimizer(sgd(momentum=0.9)), "mse")
-    model.optimizer.build(model.trainable_variables)
-    if hvd.rank() == 0:
-        for variable in model.optimizer.variables[2:]:
-            variable.assign(np.ones(variable.shape))
-    fit(model, callbacks=[])
-    return model.get_weights()
-
-
-@wrong("head/kernel", BROADCAST)
-def head_replaced_after_the_broadcast():
-    """Transfer learning: the new head is made after the broadcast."""
-    base = net(1)
-    broadcast(base)
-    keras.utils.set_random_seed(hvd.rank())
-    body = keras.Sequential([keras.Input((4,)), base.layers[0]])
-    model = keras.Sequential([body, LAYERS.Dense(1, name="head")])
-    model.build((None, 4))
-    return loop(model, sgd())
 
 
 @wrong("temperature|tf.Variable|[Vv]ariable", BROADCAST + "|add_weight")
@@ -190,19 +108,6 @@ def plain_variable_in_a_layer():
     model.compile(wrapped())
     fit(model)
     return [*model.get_weights(), model.temperature.numpy()]
-
-
-@wrong(NAME, BROADCAST)
-def one_layer_is_initialised_anew_on_rank_0():
-    """Rank 0 alone gives dead units new weights, in the fifth step."""
-    model, optimizer = net(1), sgd()
-    broadcast(model, optimizer)
-    step = tape_step(model, optimizer)
-    for number, (x, y) in enumerate(batches(X, Y)):
-        if number == 4 and hvd.rank() == 0:
-            model.layers[0].kernel.assign(model.layers[0].kernel * 2.0)
-        step(x, y)
-    return model.get_weights()
 
 
 @wrong("(DistributedGradientTape|DistributedOptimizer)", at_end=True)

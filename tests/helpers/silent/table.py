@@ -26,8 +26,6 @@ class Program:
     # Only the end of the process can tell: nothing was wrong before.
     at_end: bool = False
     quick: bool = False
-    # The reason if tfring stays silent.
-    silent: str = ""
 
     @property
     def theme(self) -> str:
@@ -36,12 +34,12 @@ class Program:
 
 
 def wrong(
-    *words: str, at_end: bool = False, quick: bool = False, silent: str = ""
+    *words: str, at_end: bool = False, quick: bool = False
 ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
     """Adds a wrong program: tfring corrects it, or says `words`."""
 
     def enter(run: Callable[[], Any]) -> Callable[[], Any]:
-        _enter(Program(run.__name__, run, False, words, at_end, quick, silent))
+        _enter(Program(run.__name__, run, False, words, at_end, quick))
         return run
 
     return enter

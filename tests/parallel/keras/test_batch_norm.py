@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_cases import PER_RANK, assert_same_on_all_ranks, broadcast, compiled, fit
+from keras_cases import PER_RANK, assert_same_on_all_ranks
 
 import tfring
 import tfring.keras as hvd
@@ -181,31 +179,3 @@ def test_parameters() -> None:
     with pytest.raises(ValueError, match="fused=True"):
         hvd.SyncBatchNormalization(fused=True)
     assert hvd.SyncBatchNormalization(fused=False, epsilon=0.5).epsilon == 0.5
-
-
-@pytest.mark.slow
-def test_a_saved_model_loads_with_tfring_and_without(tmp_path: Any) -> None:
-    sync = hvd.SyncBatchNormalization(momentum=0.5)
-    model = compiled(keras.optimizers.SGD(0.1), middle=[sync])
-    fit(model, broadcast())
-    assert_same_on_all_ranks(model)
-    path = tmp_path / "model.keras"
-    model.save(path)
-    x = np.ones((2, 8), dtype="float32")
-    loaded = keras.saving.load_model(path)
-    assert isinstance(loaded.layers[1], hvd.SyncBatchNormalization)
-    np.testing.assert_allclose(loaded(x), model(x), rtol=1e-6)
-    if hvd.rank() == 0:
-        code = (
-            "import sys; sys.modules['tfring'] = None\n"
-            "import keras, numpy as np\n"
-            "class SyncBatchNormalization(keras.layers.BatchNormalization): ...\n"
-            "m = keras.saving.load_model(sys.argv[1],\n"
-            "    custom_objects={'tfring>SyncBatchNormalization': SyncBatchNormalization})\n"
-            "assert type(m.layers[1]) is SyncBatchNormalization\n"
-            "np.save(sys.argv[2], m(np.ones((2, 8), 'float32')))\n"
-        )
-        arguments = [sys.executable, "-c", code, str(path), str(tmp_path / "out.npy")]
-        done = subprocess.run(arguments, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        np.testing.assert_allclose(np.load(tmp_path / "out.npy"), model(x), rtol=1e-6)

@@ -8,12 +8,11 @@ from typing import Any
 
 import keras
 import pytest
-from keras_cases import FEATURES, compiled, fit, my_data, written
+from keras_cases import compiled, fit, written
 
 import tfring.keras as hvd
 from tfring.keras import callbacks
 from tfring.keras.callbacks.observing.communication import NAMES
-from tfring.keras.callbacks.observing.event_files import EventFiles
 from tfring.observe.recorder import own
 from tfring.training import first_steps, weights
 
@@ -50,6 +49,7 @@ def test_logs_and_event_files_have_every_epoch(tmp_path: Path) -> None:
     check(fit(model, communication, mean, epochs=1).history, model, 1)
 
 
+@pytest.mark.usefixtures("eager_functions")
 def test_event_files_after_some_batches(tmp_path: Path) -> None:
     model = compiled(keras.optimizers.SGD(0.1))
     communication = callbacks.CommunicationMetricsCallback(tmp_path, update_freq=2)
@@ -62,6 +62,7 @@ def test_event_files_after_some_batches(tmp_path: Path) -> None:
         callbacks.CommunicationMetricsCallback(update_freq=0)
 
 
+@pytest.mark.usefixtures("eager_functions")
 def test_a_folder_that_cannot_be_written_does_not_end_training(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -72,34 +73,9 @@ def test_a_folder_that_cannot_be_written_does_not_end_training(
     assert caplog.text.count("writes no event files any more") == 1
 
 
+@pytest.mark.usefixtures("eager_functions")
 def test_without_a_record_values_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own, "_own", None)
     model = compiled(keras.optimizers.SGD(0.1))
     history = fit(model, callbacks.CommunicationMetricsCallback()).history
     assert all(math.isnan(history[name][0]) for name in NAMES)
-
-
-def test_models_of_keras_2_have_them_too() -> None:
-    tf_keras = pytest.importorskip("tf_keras")
-    tf_keras.utils.set_random_seed(1)
-    model = tf_keras.Sequential([tf_keras.layers.Dense(3, input_shape=(FEATURES,))])
-    optimizer = hvd.DistributedOptimizer(tf_keras.optimizers.SGD(0.1))
-    model.compile(optimizer, loss=tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    x, y = my_data(2)
-    used = [callbacks.CommunicationMetricsCallback()]
-    history = model.fit(x, y, batch_size=len(x) // 2, verbose=0, callbacks=used).history
-    check(history, model, 1)
-
-
-def test_a_disk_that_is_full_at_the_end_does_not_end_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def full(self: Any) -> None:
-        raise OSError("no space left")
-
-    files = EventFiles(tmp_path)
-    files.write(0, {"loss": 1.0, "unknown": math.nan}, 1)
-    assert set(written(tmp_path / "rank-0")) == {"loss"}
-    monkeypatch.setattr(type(files._writers[0]), "close", full)
-    files.close()
-    assert caplog.text.count("writes no event files any more: no space left") == 1

@@ -30,6 +30,7 @@ from tiers import cases, slow
 import tfring.keras as hvd
 
 STEPS, SAMPLES = 12, 32
+eager = pytest.mark.usefixtures("eager_functions")  # tracing takes most of the time
 SGD = keras.optimizers.SGD
 
 
@@ -39,11 +40,7 @@ def decaying(rate: float) -> Any:
 
 OPTIMIZERS: dict[str, Any] = {
     "momentum": lambda: SGD(0.1, momentum=0.9, nesterov=True),
-    "accumulation": lambda: SGD(0.1, gradient_accumulation_steps=4),
-    "clipnorm": lambda: SGD(0.1, clipnorm=0.01),
-    "clipvalue": lambda: SGD(0.1, clipvalue=0.001),
     "accumulation clipnorm": lambda: SGD(0.1, gradient_accumulation_steps=4, clipnorm=0.01),
-    "schedule": lambda: SGD(decaying(0.2), momentum=0.9),
     "accumulation schedule": lambda: SGD(decaying(0.2), gradient_accumulation_steps=4),
 }
 
@@ -54,9 +51,7 @@ def policy() -> Iterator[Any]:
     keras.mixed_precision.set_global_policy("float32")
 
 
-@pytest.mark.parametrize(
-    "name", cases(OPTIMIZERS, quick=["momentum", "accumulation clipnorm", "schedule"])
-)
+@pytest.mark.parametrize("name", cases(OPTIMIZERS, quick=["accumulation clipnorm"]))
 def test_options(name: str) -> None:
     data = whole_data(STEPS, SAMPLES)
     together = train_together(OPTIMIZERS[name](), STEPS, 1, data=data)
@@ -64,9 +59,7 @@ def test_options(name: str) -> None:
     assert_same_on_all_ranks(together)
 
 
-@pytest.mark.parametrize(
-    ("overflow", "accumulate"), [slow(False, None), slow(True, None), slow(False, 2), (True, 2)]
-)
+@pytest.mark.parametrize(("overflow", "accumulate"), [slow(True, None), (True, 2)])
 def test_mixed_float16(policy: Any, accumulate: Any, overflow: bool) -> None:
     """With `overflow` one sample of the last rank is infinite: all skip the step of its batch."""
     policy("mixed_float16")
@@ -86,6 +79,7 @@ def test_mixed_float16(policy: Any, accumulate: Any, overflow: bool) -> None:
     assert all(np.isfinite(w).all() for w in together.get_weights())
 
 
+@eager
 @pytest.mark.parametrize("scales", ["before fit", "in a loop of one's own"])
 def test_a_loss_scale_that_rank_0_has_loaded(policy: Any, scales: str) -> None:
     """The first step is that of one process, whatever the ranks' scales are."""
@@ -110,8 +104,8 @@ def test_a_loss_scale_that_rank_0_has_loaded(policy: Any, scales: str) -> None:
             np.testing.assert_allclose(variable.numpy(), old - rate, atol=1e-6)
 
 
-@pytest.mark.parametrize("overflow", [slow(False), True])
-def test_a_float16_model_that_rank_0_has_loaded(policy: Any, tmp_path: Any, overflow: bool) -> None:
+@eager
+def test_a_float16_model_that_rank_0_has_loaded(policy: Any, tmp_path: Any) -> None:
     """Weights, moments, iterations and scale are those of rank 0; then each has data of its own."""
     policy("mixed_float16")
     before, steps = 4, 10
@@ -128,8 +122,7 @@ def test_a_float16_model_that_rank_0_has_loaded(policy: Any, tmp_path: Any, over
         return model.get_weights(), state, float(np.asarray(optimizer.dynamic_scale))
 
     x, y = whole_data(steps, SAMPLES)
-    if overflow:
-        x[2 * hvd.size() * SAMPLES - 1] = np.inf  # of the last rank, in the second step
+    x[2 * hvd.size() * SAMPLES - 1] = np.inf  # of the last rank, in the second step
     if hvd.rank() == 0:
         model = build_model(21)
         model.compile(optimizer=keras.optimizers.Adam(1e-2), loss=loss())
@@ -147,8 +140,8 @@ def test_a_float16_model_that_rank_0_has_loaded(policy: Any, tmp_path: Any, over
     assert_same_weights(together, weights, tolerance=5e-3)
     assert_same_on_all_ranks(together)
     _, own_state, own_scale = made(together)
-    assert own_scale == scale == (128.0 if overflow else 256.0)
-    assert np.asarray(together.optimizer.inner_optimizer.iterations) == before + steps - overflow
+    assert own_scale == scale == 128.0
+    assert np.asarray(together.optimizer.inner_optimizer.iterations) == before + steps - 1
     for ours, theirs in zip(own_state, state, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=5e-3)
 
@@ -166,33 +159,12 @@ def test_float16_weights_keep_the_loss_scale_on_the_wire() -> None:
     np.testing.assert_array_equal(tf.cast(reduced[0], tf.float32), [2.0**-25] * 2)
 
 
-def test_mixed_bfloat16(policy: Any) -> None:
-    policy("mixed_bfloat16")
-    data = whole_data(STEPS, SAMPLES)
-    together = train_together(SGD(0.1), STEPS, 3, data=data)
-    assert_same_weights(together, train_alone(SGD(0.1), STEPS, 3, data=data), tolerance=1e-2)
-    assert_same_on_all_ranks(together)
-
-
-@pytest.mark.parametrize("name", ["momentum", slow("accumulation")])
-def test_sync_batch_normalization(name: str) -> None:
+def test_sync_batch_normalization() -> None:
     """The moving statistics are among the weights."""
     data = whole_data(STEPS, SAMPLES)
     sync = hvd.SyncBatchNormalization(momentum=0.9)
-    together = train_together(OPTIMIZERS[name](), STEPS, 4, middle=[sync], data=data)
+    together = train_together(OPTIMIZERS["momentum"](), STEPS, 4, middle=[sync], data=data)
     plain = keras.layers.BatchNormalization(momentum=0.9)
-    alone = train_alone(OPTIMIZERS[name](), STEPS, 4, middle=[plain], data=data)
+    alone = train_alone(OPTIMIZERS["momentum"](), STEPS, 4, middle=[plain], data=data)
     assert_same_weights(together, alone)
     assert_same_on_all_ranks(together)
-
-
-@pytest.mark.any_ranks
-def test_learning_rate_callbacks() -> None:
-    """A warm-up on every rank against the same rates in one process."""
-    size = hvd.size()
-    data = whole_data(STEPS, SAMPLES)
-    warmup = hvd.callbacks.LearningRateWarmupCallback(0.2, warmup_epochs=1)
-    together = train_together(SGD(0.2), STEPS, 5, [warmup], data=data)
-    rates = [0.2 * ((i + 1) / STEPS * (size - 1) + 1) / size for i in range(STEPS)]
-    schedule = keras.optimizers.schedules.PiecewiseConstantDecay(list(range(STEPS - 1)), rates)
-    assert_same_weights(together, train_alone(SGD(schedule), STEPS, 5, data=data))

@@ -8,7 +8,6 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras_cases import FEATURES, OneDense
 
 import tfring.keras as hvd
@@ -75,13 +74,6 @@ def test_states_that_cannot_be_added_give_means() -> None:
     assert hvd.evaluate(model, x, y)["largest"] == pytest.approx(weighted)
 
 
-def test_a_test_step_of_the_users_own() -> None:
-    model = OwnStep()
-    model.compile("sgd", "mse")
-    x = np.full((2, FEATURES), hvd.rank() + 1.0, "f")
-    assert hvd.evaluate(model, x, x) == {"mine": pytest.approx((hvd.size() + 1) / 2)}
-
-
 def test_ranks_with_other_metrics_are_refused(several: int) -> None:
     model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", metrics=["mae"] if hvd.rank() else [])
@@ -101,17 +93,3 @@ def test_different_weights_are_a_warning(several: int, relative: float) -> None:
     texts = [str(w.message) for w in caught if "hvd.evaluate" in str(w.message)]
     assert len(texts) == (hvd.rank() == 0 and relative == 1e-2)
     assert all("kernel" in t and "hvd.broadcast_variables(model.weights, 0)" in t for t in texts)
-
-
-def test_layers_that_ranks_have_adapted_apart_are_a_warning(several: int) -> None:
-    words = [keras.layers.TextVectorization(name="words", output_mode="multi_hot", max_tokens=9)]
-    words[0].adapt(np.array([f"w{hvd.rank()} x"]))
-    model = keras.Sequential([keras.Input((), dtype="string"), *words, keras.layers.Dense(1)])
-    model.layers[-1].kernel.assign(np.ones(model.layers[-1].kernel.shape))
-    model.compile("sgd", "mse")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        hvd.evaluate(model, tf.constant(["w0"]), np.ones((1, 1)))
-    texts = [str(w.message) for w in caught if "hvd.evaluate" in str(w.message)]
-    assert len(texts) == (hvd.rank() == 0)
-    assert all("'words'" in t and "hvd.adapt" in t for t in texts)

@@ -11,7 +11,8 @@ import pytest
 from keras_cases import FEATURES, OneDense
 
 import tfring.keras as hvd
-from tfring.keras.callbacks import horovod_metrics
+
+pytestmark = pytest.mark.usefixtures("eager_functions")
 
 BATCH = 4
 
@@ -233,19 +234,3 @@ def test_a_train_step_of_the_users_own() -> None:
     model(x)
     history = model.fit(x, x, verbose=0, callbacks=hvd.fit_callbacks()).history
     assert history["first"] == pytest.approx([(hvd.size() + 1) / 2])
-
-
-@pytest.mark.slow
-def test_horovods_plain_mean_under_its_name() -> None:
-    """The shim has this class; tests/python/shim looks there."""
-    model = build()
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), "bce", metrics=metrics())
-    mean = horovod_metrics.MetricAverageCallback()
-    assert isinstance(mean, hvd.callbacks.MetricAverageCallback)
-    x, y = my_batches(training())
-    own = validation()[hvd.rank()]
-    history = model.fit(x, y, verbose=0, validation_data=own, callbacks=[mean]).history
-    everywhere = hvd.allgather_object(model.evaluate(*own, verbose=0, return_dict=True))
-    for name in everywhere[0]:
-        plain = np.mean([each[name] for each in everywhere])
-        assert history[f"val_{name}"] == pytest.approx([plain], rel=1e-5)

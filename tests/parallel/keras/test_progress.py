@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -76,19 +75,6 @@ def test_fit_notes_epoch_step_loss_samples_input_and_callbacks(
     assert after["callback_time"] - before["callback_time"] >= 1e9 * CALLBACK * executions
 
 
-def test_the_time_of_callbacks_is_not_that_of_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_EVERY_NANOSECONDS", 0)
-    monkeypatch.setattr(progress.library, "input_microseconds", lambda: 7)
-    before = header()
-    x, y = tf.ones((2 * SAMPLES, FEATURES)), tf.zeros((2 * SAMPLES,), tf.int32)
-    compiled(keras.optimizers.SGD(0.01)).fit(
-        x, y, batch_size=SAMPLES, verbose=0, callbacks=hvd.fit_callbacks(Sleeps())
-    )
-    after = header()
-    assert after["callback_time"] - before["callback_time"] >= 1e9 * CALLBACK
-    assert after["input_time"] == before["input_time"]
-
-
 @pytest.mark.parametrize("logs", [{"loss": tf.ones(3)}, {}, None])
 def test_a_loss_that_is_no_number_is_not_noted(logs: Any) -> None:
     model = compiled(keras.optimizers.SGD(0.01))
@@ -154,30 +140,3 @@ def test_a_timeline_shows_fit_input_and_callbacks_of_all_ranks(tmp_path: Path) -
         assert sum(inputs) >= 0.99e6 * INPUT * 2  # the first batch of an epoch at least
         waits = [duration for lane, _, duration in own if lane == "callbacks"]
         assert len(waits) == 2 * (STEPS - 1) and min(waits) >= 0.99e6 * CALLBACK
-
-
-def test_it_works_with_keras_2() -> None:
-    tfk = pytest.importorskip("tf_keras")
-    tfk.utils.set_random_seed(1)
-    before = header()
-    model = tfk.Sequential([tfk.Input((FEATURES,)), tfk.layers.Dense(1)])
-    model.compile(hvd.DistributedOptimizer(tfk.optimizers.SGD(0.01)), "mse")
-    data = tf.data.Dataset.from_tensors((tf.ones((4, FEATURES)), tf.zeros((4, 1)))).repeat(20)
-    model.fit(data, verbose=0, callbacks=hvd.fit_callbacks())
-    after = header()
-    assert after["samples"] - before["samples"] == 80
-    assert after["step"] - max(0, before["step"]) == 20
-    assert after["has_loss"] == 1
-
-
-def test_a_loss_that_is_no_number_ends_nothing() -> None:
-    class Model(keras.Model):
-        def train_step(self, data: object) -> dict[str, object]:
-            return {"loss": tf.constant([1.0, 2.0])}
-
-    model = Model()
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
-    data = tf.data.Dataset.from_tensors((tf.ones((4, 2)), tf.ones((4, 1)))).repeat(3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model.fit(data, verbose=0, callbacks=hvd.fit_callbacks())

@@ -23,7 +23,6 @@ from keras_cases import (
     train_together,
     whole_data,
 )
-from tiers import slow
 
 import tfring.keras as hvd
 from tfring.keras.gradient_hook import find_hook
@@ -50,16 +49,10 @@ print(json.dumps([type(model.optimizer).__module__, iterations, before, state]))
 
 OPTIMIZERS: dict[str, Any] = {
     "adam": lambda: keras.optimizers.Adam(1e-2),
-    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
     "accumulation": lambda: keras.optimizers.SGD(
         0.1, momentum=0.9, gradient_accumulation_steps=2, use_ema=True
     ),
 }
-
-
-@keras.saving.register_keras_serializable("tests")
-class Registered(keras.optimizers.SGD):
-    """An optimizer of the user's that Keras can find by itself."""
 
 
 def saved(optimizer: Any, path: Path) -> Any:
@@ -79,10 +72,6 @@ def go_on(model: Any) -> None:
     [
         ("adam", ".keras"),
         ("accumulation", ".h5"),
-        slow("adam", ".h5"),
-        slow("accumulation", ".keras"),
-        slow("momentum", ".keras"),
-        slow("momentum", ".h5"),
     ],
 )
 def test_a_loaded_model_goes_on_as_if_never_saved(name: str, suffix: str, tmp_path: Path) -> None:
@@ -99,10 +88,9 @@ def test_a_loaded_model_goes_on_as_if_never_saved(name: str, suffix: str, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [slow("adam"), "accumulation"])
-def test_plain_keras_loads_it_where_tfring_is_not_installed(name: str, tmp_path: Path) -> None:
+def test_plain_keras_loads_it_where_tfring_is_not_installed(tmp_path: Path) -> None:
     path = tmp_path / "model.keras"
-    model = saved(OPTIMIZERS[name](), path)
+    model = saved(OPTIMIZERS["accumulation"](), path)
     if hvd.rank() != 0:
         return
     done = subprocess.run(
@@ -117,12 +105,11 @@ def test_plain_keras_loads_it_where_tfring_is_not_installed(name: str, tmp_path:
         np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-6)
 
 
-@pytest.mark.parametrize("suffix", [".keras", slow(".h5")])
-def test_optimizers_that_keras_does_not_know(suffix: str, tmp_path: Path) -> None:
+def test_optimizers_that_keras_does_not_know(tmp_path: Path) -> None:
     class Unregistered(keras.optimizers.SGD):
         """Nothing leads to it from outside of this function."""
 
-    path = tmp_path / f"model{suffix}"
+    path = tmp_path / "model.keras"
     saved(Unregistered(0.1), path)
     with pytest.raises((TypeError, ValueError), match=r"(?i)unregistered"):
         hvd.load_model(path)
@@ -132,13 +119,6 @@ def test_optimizers_that_keras_does_not_know(suffix: str, tmp_path: Path) -> Non
         Unregistered
     )
     go_on(loaded)
-    assert_same_on_all_ranks(loaded)
-
-
-def test_a_registered_optimizer_keeps_its_name(tmp_path: Path) -> None:
-    saved(Registered(0.1), tmp_path / "model.keras")
-    loaded = hvd.load_model(tmp_path / "model.keras")
-    assert type(loaded.optimizer) is Registered
     assert_same_on_all_ranks(loaded)
 
 
@@ -196,24 +176,6 @@ def test_a_built_optimizer_keeps_its_state_when_it_is_wrapped() -> None:
     assert int(optimizer.iterations) == 6
 
 
-def test_options_of_keras_and_a_name_are_passed_on(several: int, tmp_path: Path) -> None:
-    """Rank 0 alone has loaded another model before, whose optimizer it uses."""
-    path = tmp_path / f"model{hvd.rank()}.keras"
-    saved(keras.optimizers.SGD(0.1), path)
-    assert getattr(hvd.load_model(path, compile=False), "optimizer", None) is None
-
-    def take_a_number(ranks: Any) -> None:
-        if hvd.rank() in ranks:
-            assert find_hook(hvd.load_model(path).optimizer).name
-
-    take_a_number([0])
-    model = hvd.load_model(path, name="again", safe_mode=False)
-    assert find_hook(model.optimizer).name == "tfring.optimizer.again"
-    fit(model, broadcast(), steps=2)
-    assert_same_on_all_ranks(model)
-    take_a_number(range(1, several))  # for the tests that follow in this job
-
-
 def test_a_model_that_only_rank_0_has_loaded(several: int, tmp_path: Path) -> None:
     """The others build theirs; all go on from the file, or learn what is wrong."""
     path = tmp_path / "model.keras"
@@ -259,14 +221,3 @@ def test_a_model_that_only_rank_0_has_loaded(several: int, tmp_path: Path) -> No
     named = hvd.load_model(path, name="resumed") if hvd.rank() == 0 else named
     go_on(named)
     assert_same_on_all_ranks(named)
-
-
-def test_a_resumed_optimizer_reduces_in_steps_that_were_traced_before(several: int) -> None:
-    model = build_model(1)
-    model.compile(keras.optimizers.SGD(0.1), loss(), jit_compile=False)
-    x, y = whole_data(1)
-    model.train_on_batch(x[:PER_RANK], y[:PER_RANK])
-    hvd.DistributedOptimizer(model.optimizer, resumed=True)
-    part = slice(hvd.rank() * PER_RANK, (hvd.rank() + 1) * PER_RANK)
-    model.train_on_batch(x[part], y[part])
-    assert_same_on_all_ranks(model)

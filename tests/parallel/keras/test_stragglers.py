@@ -100,17 +100,6 @@ def test_it_works_in_several_epochs_with_validation_and_in_a_second_fit(said: An
     assert watched._last == (41 if hvd.rank() == 0 else 0)
 
 
-def test_it_works_with_keras_2() -> None:
-    tfk = pytest.importorskip("tf_keras")
-    tfk.utils.set_random_seed(1)
-    model = tfk.Sequential([tfk.Input((FEATURES,)), tfk.layers.Dense(1)])
-    model.compile(hvd.DistributedOptimizer(tfk.optimizers.SGD(0.01)), "mse")
-    data = tf.data.Dataset.from_tensors((tf.ones((4, FEATURES)), tf.zeros((4, 1)))).repeat(20)
-    watched = callbacks.StragglerCallback(every=5)
-    model.fit(data, verbose=0, callbacks=[watched])
-    assert watched._last == (20 if hvd.rank() == 0 else 0)
-
-
 def test_impossible_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="every >= 1"):
         callbacks.StragglerCallback(every=0)

@@ -96,7 +96,7 @@ def with_condition() -> Any:
     )
 
 
-@pytest.mark.parametrize("make", [with_condition, LossOfEachRow, InFunction])
+@pytest.mark.parametrize("make", [with_condition, InFunction])
 def test_losses_in_graphs_of_their_own(make: Any) -> None:
     compare(lambda _: make(), *data(FEATURES), loss="mse")
 
@@ -111,9 +111,8 @@ class SmallLoss(keras.layers.Layer):  # type: ignore[misc]
         return x
 
 
-@pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.filterwarnings("ignore:tfring. the losses of this model divide")
-def test_a_loss_of_a_layer_before_that_of_the_model(eager: bool) -> None:
+def test_a_loss_of_a_layer_before_that_of_the_model() -> None:
     x, y = data(TOKENS, FEATURES)
     x[::3, 1:] = 0
 
@@ -127,7 +126,7 @@ def test_a_loss_of_a_layer_before_that_of_the_model(eager: bool) -> None:
             ]
         )
 
-    compare(make, x, y, loss="mse", run_eagerly=eager)
+    compare(make, x, y, loss="mse", run_eagerly=True)
 
 
 class Penalty(keras.layers.Layer):  # type: ignore[misc]
@@ -162,8 +161,7 @@ class CustomScale(SGD):  # type: ignore[misc]
         return loss
 
 
-@pytest.mark.parametrize("sgd", [SGD, CustomScale])
-@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize(("eager", "sgd"), [(False, SGD), (True, CustomScale)])
 def test_a_tape_within_the_forward_pass(eager: bool, sgd: Any) -> None:
     def make(ranks: bool) -> Any:
         return keras.Sequential([keras.Input((FEATURES,)), Penalty(ranks)])

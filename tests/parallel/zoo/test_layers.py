@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import types
 from typing import Any
 
-import keras
 import pytest
 from keras_cases import assert_same_on_all_ranks
 from tiers import cases
@@ -17,8 +15,6 @@ from zoo_training import alone, by_fit, by_tape, difference, values_of
 
 import tfring.keras as hvd
 
-# Layers with weights that no family has, and why.
-LEFT_OUT = {"STFTSpectrogram": "its weights are constants, which need SciPy"}
 QUICK = [
     "attention",
     "float8",
@@ -31,24 +27,6 @@ QUICK = [
 ]
 # Families whose numbers are means over what the ranks have.
 NUMBER_MATTERS = ["masked loss", "synchronized batch normalization", "normalization", "text"]
-
-
-@pytest.mark.slow
-def test_no_layer_with_weights_is_left_out() -> None:
-    kind = keras.layers.Layer
-
-    def has_weights(layer: Any) -> bool:
-        own = [c for c in layer.__mro__ if issubclass(c, kind) and c is not kind]
-        return any("add_weight(" in inspect.getsource(c) for c in own if "layers" in c.__module__)
-
-    named = vars(keras.layers).values()
-    known = {c.__name__ for c in named if isinstance(c, type) and issubclass(c, kind)}
-    found: set[str] = set()
-    for family in FAMILIES.values():
-        for layer in family.make()._flatten_layers():
-            found.update(c.__name__ for c in type(layer).__mro__)
-    classes = {c for c in named if isinstance(c, type) and c.__name__ in known}
-    assert {c.__name__ for c in classes if has_weights(c)} - found == set(LEFT_OUT)
 
 
 @functools.cache

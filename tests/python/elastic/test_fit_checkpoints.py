@@ -13,7 +13,7 @@ pytest.importorskip("tensorflow")
 from tfring.checkpoint import Checkpointer
 from tfring.elastic import process as processes
 from tfring.keras.callbacks.checkpoints import training_checkpoints, training_state
-from tfring.keras.elastic.checkpoints import FitCheckpoints
+from tfring.keras.elastic.fit_state import FitCheckpoints
 from tfring.keras.elastic.fit_state import Epochs
 
 

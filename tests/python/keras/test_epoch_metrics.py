@@ -11,7 +11,7 @@ pytest.importorskip("tensorflow")
 
 import keras
 
-from tfring.keras.callbacks.checkpoints.epoch_metrics import EpochMetrics
+from tfring.keras.callbacks.checkpoints.rank_state import EpochMetrics
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

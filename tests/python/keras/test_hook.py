@@ -29,20 +29,16 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     yield from recording(monkeypatch)
 
 
-HOW_TO_COMPILE = [{}, {"run_eagerly": True}, {"steps_per_execution": 2}]
-
-
-@pytest.mark.parametrize("how", HOW_TO_COMPILE)
-@pytest.mark.parametrize("kwargs", [{}, {"use_ema": True, "clipnorm": 1.0}, {"weight_decay": 0.1}])
-def test_one_reduction_per_step(recorder: Recorder, how: Any, kwargs: Any) -> None:
-    fit(DistributedOptimizer(keras.optimizers.Adam(1e-2, **kwargs)), **how)
+@pytest.mark.parametrize("how", [{}, {"run_eagerly": True}, {"steps_per_execution": 2}])
+def test_one_reduction_per_step(recorder: Recorder, how: Any) -> None:
+    options = {"use_ema": True, "clipnorm": 1.0, "weight_decay": 0.1}
+    fit(DistributedOptimizer(keras.optimizers.Adam(1e-2, **options)), **how)
     assert recorder.ran == ["tfring.optimizer.0.0.0"] * 4
 
 
-@pytest.mark.parametrize("how", HOW_TO_COMPILE)
-def test_accumulation_reduces_once_per_update(recorder: Recorder, how: Any) -> None:
+def test_accumulation_reduces_once_per_update(recorder: Recorder) -> None:
     optimizer = keras.optimizers.SGD(1e-2, gradient_accumulation_steps=2)
-    fit(DistributedOptimizer(optimizer), **how)
+    fit(DistributedOptimizer(optimizer), steps_per_execution=2)
     assert recorder.ran == ["tfring.optimizer.0.0.0"] * 2
 
 
@@ -92,12 +88,10 @@ def test_wrapping_what_is_no_optimizer_is_refused() -> None:
         ({"sparse_as_dense": "sometimes"}, ValueError),
         ({"compression": object()}, TypeError),
         ({"before_reduce": 1}, TypeError),
-        ({"gradient_predivide_factor": 2.0, "op": reduce_ops.Adasum}, ValueError),
         ({"op": 17}, ValueError),
         ({"gradient_predivide_factor": 2.0, "op": reduce_ops.Sum}, ValueError),
         ({"gradient_predivide_factor": 0.0}, ValueError),
         ({"num_groups": 2, "groups": 3}, ValueError),
-        ({"groups": -1}, ValueError),
         ({"backward_passes_per_step": 0}, ValueError),
         ({"process_set": process_sets.ProcessSet([0])}, ValueError),
     ],
@@ -116,8 +110,7 @@ def test_accumulation_asked_for_twice_is_refused() -> None:
         )
 
 
-@pytest.mark.parametrize("average", [False, True])
-@pytest.mark.parametrize("how", [{}, {"run_eagerly": True}])
+@pytest.mark.parametrize(("how", "average"), [({}, False), ({"run_eagerly": True}, True)])
 def test_a_built_optimizer_learns_to_accumulate(
     recorder: Recorder, how: Any, average: bool, tmp_path: Any
 ) -> None:
@@ -274,10 +267,9 @@ def test_a_hook_that_loses_gradients_is_refused(recorder: Recorder) -> None:
         optimizer.apply([tf.constant([1.0])], [keras.Variable([1.0])])
 
 
-@pytest.mark.parametrize("how", [{}, {"run_eagerly": True}])
-def test_loss_scaling_looks_at_reduced_gradients(recorder: Recorder, how: Any) -> None:
+def test_loss_scaling_looks_at_reduced_gradients(recorder: Recorder) -> None:
     keras.mixed_precision.set_global_policy("mixed_float16")
-    model = fit(DistributedOptimizer(keras.optimizers.SGD(1e-2)), **how)
+    model = fit(DistributedOptimizer(keras.optimizers.SGD(1e-2)))
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     assert recorder.ran == ["tfring.optimizer.0.0.0"] * 4
     before = model.get_weights()
@@ -302,17 +294,6 @@ def test_loss_scaling_with_accumulation_agrees_on_finiteness(recorder: Recorder)
     recorder.ran.clear()
     fit(accumulating(), X * 1e30)
     assert recorder.ran == ["tfring.optimizer.1.finite.0"] * 4
-
-
-def test_compression_sees_gradients_without_the_loss_scale(recorder: Recorder) -> None:
-    variable = keras.Variable([1.0])
-    optimizer = keras.optimizers.LossScaleOptimizer(
-        keras.optimizers.SGD(1.0), initial_scale=2.0**15
-    )
-    DistributedOptimizer(optimizer, compression=Compression.fp16)
-    optimizer.apply([tf.constant([3.0 * 2.0**15])], [variable])  # beyond float16 as it comes
-    np.testing.assert_array_equal(variable, [-2.0])
-    assert recorder.built[0].dtypes == ["float16"] * 2
 
 
 def test_a_plain_optimizer_under_loss_scaling_is_left_alone(recorder: Recorder) -> None:

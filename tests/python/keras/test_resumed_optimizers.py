@@ -7,31 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from launcher_tools import ROOT, run, run_python
-from tiers import slow
 
 pytest.importorskip("tfring.runtime._native")
 pytest.importorskip("tf_keras")
 
 PROGRAM = ROOT / "tests" / "helpers" / "resumed_optimizers.py"
-QUICK = [
-    *("plain/Adafactor", "plain/Nadam", "plain/Muon", "plain/ScheduleFreeAdamW"),
-    *("mixed_float16/Adam", "mixed_float16/SGD", "scaled_inside/Adam", "scaled_outside/Adam"),
-    *("several/Adam", "apart/Adam", "ema/AdamW", "ema/LossScaleOptimizer", "ema/MultiOptimizer"),
-    *("accumulation/Adam", "built_first/LossScaleOptimizer", "built_later/LossScaleOptimizer"),
-    *("keras_2/Adam", "keras_2/legacy.Adam", "keras_2/scaled"),
-]
 
 
-@pytest.mark.parametrize("cases", [QUICK, slow([])], ids=["quick", "all"])
-def test_another_process_with_more_ranks_has_all_values(tmp_path: Path, cases: list[str]) -> None:
-    """No case at all stands for all of them."""
+def test_another_process_with_more_ranks_has_all_values(tmp_path: Path) -> None:
     path = {"PYTHONPATH": f"{ROOT}:{PROGRAM.parent}"}
-    first = run_python(PROGRAM, tmp_path, "save", *cases, **path)
+    first = run_python(PROGRAM, tmp_path, "save", **path)
     assert first.returncode == 0, first.stderr[-2000:]
-    second = run("-np", 2, "python", PROGRAM, tmp_path, "restore", *cases, **path)
+    second = run("-np", 2, "python", PROGRAM, tmp_path, "restore", **path)
     assert second.returncode == 0, (second.stdout + second.stderr)[-2000:]
     saved = sorted(tmp_path.glob("*/*/save-0.npz"))
-    assert len(saved) >= max(len(cases), len(QUICK))
+    assert len(saved) > 10
     wrong = [
         f"{file.parent.relative_to(tmp_path)}: variable {key} on rank {rank}"
         for file in saved

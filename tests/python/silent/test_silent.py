@@ -23,8 +23,6 @@ def _cases(is_right: bool) -> list[object]:
         if program.is_right != is_right:
             continue
         marks = [] if program.quick else [pytest.mark.slow]
-        if program.silent:
-            marks.append(pytest.mark.xfail(reason=program.silent, strict=True))
         cases.append(pytest.param(program, id=f"{program.theme}-{program.name}", marks=marks))
     return cases
 

@@ -188,13 +188,13 @@ def test_other_names_pass() -> None:
     ],
 )
 def test_what_pickles_is_found(text: str) -> None:
-    assert python_rules.pickle_errors("tfring/keras/callbacks/watch.py", text)
+    assert python_rules.pickle_errors("tfring/keras/callbacks/guard.py", text)
     assert python_rules.pickle_errors("tfring/collectives/objects.py", text) == []
 
 
 def test_what_does_not_pickle_passes() -> None:
     text = '"""As broadcast_object."""\nimport json\nobjects.allgather_json([1], name="pickle")\n'
-    assert python_rules.pickle_errors("tfring/keras/callbacks/watch.py", text) == []
+    assert python_rules.pickle_errors("tfring/keras/callbacks/guard.py", text) == []
     stub = "from tfring.collectives.objects import allgather_object as allgather_object\n"
     assert python_rules.pickle_errors("tfring/__init__.pyi", stub) == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import keras
@@ -13,9 +12,6 @@ from tfring.keras.callbacks.fits import Fit, find_join, fit_of
 from tfring.keras.facts import Keras2Callback
 from tfring.training import first_steps
 from tfring.training.reduction_record import reductions
-
-# By model: the last epoch whose metrics have been averaged.
-_averaged: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class DistributedCallback(Keras2Callback, keras.callbacks.Callback):  # type: ignore[misc]
@@ -111,13 +107,3 @@ def wait_for_all(model: Any) -> None:
     join = find_join(model)
     if join is not None:
         join.join_once()
-
-
-def set_averaged(model: Any, epoch: int) -> None:
-    """Records that the metrics of this epoch are means over the ranks."""
-    _averaged[model] = epoch
-
-
-def is_averaged(model: Any, epoch: int) -> bool:
-    """Returns whether the metrics of this epoch are means over the ranks already."""
-    return _averaged.get(model) == epoch

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from tfring.keras.callbacks import base
+from tfring.keras.callbacks.fits import fit_of
 from tfring.keras.facts import Keras2Callback
 from tfring.runtime import topology
 
@@ -74,7 +74,7 @@ class BestModelCheckpoint(Keras2Callback, keras.callbacks.ModelCheckpoint):  # t
         if topology.rank() != 0:
             return
         decides_now = self.save_freq == "epoch" and topology.size() > 1
-        if decides_now and not base.is_averaged(self.model, epoch):
+        if decides_now and fit_of(self.model, self.params).averaged != epoch:
             warnings.warn(
                 f"BestModelCheckpoint decides by {self.monitor} of rank 0 alone: put a "
                 "MetricAverageCallback before it",

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tfring.collectives import objects
+from tfring.collectives.step import step
 from tfring.data.sharding import passes
 from tfring.keras import checks, detect, facts
-from tfring.keras.callbacks.early_stop import (
-    knows_next_collective,
-    leave_epoch,
-    meet_after_epoch,
-)
 from tfring.keras.callbacks.guard import DivergenceGuard, train_together
 from tfring.keras.callbacks.observing.event_files import MOST_RANKS, event_files_of
 from tfring.keras.callbacks.observing.progress import Progress
 from tfring.keras.callbacks.running_fit import fit_variables
-from tfring.keras.callbacks.watch import ReductionWatch
-from tfring.keras.model_optimizers import optimizers_of, parts_of, remembered
-from tfring.runtime import topology
+from tfring.keras.gradient_hook import hook_of
+from tfring.keras.model_optimizers import hooks_of, optimizers_of, parts_of
+from tfring.runtime import process_sets, topology
 
 _log = logging.getLogger("tfring")
 _fits: weakref.WeakKeyDictionary[Any, Fit] = weakref.WeakKeyDictionary()  # by model
@@ -52,6 +51,12 @@ _BEGIN_TOGETHER = (
     "folder of its own"
 )
 
+# Errors of other ranks show about 300 characters of a text.
+_TOGETHER = (
+    "set stop_training on all ranks after the same batch. A callback that decides by a metric "
+    "(EarlyStopping) must come after MetricAverageCallback"
+)
+
 
 class Fit:
     """One call of `fit` on this rank.
@@ -65,6 +70,7 @@ class Fit:
         local: variables that are this rank's own, as callbacks were told.
         reduced_by_user: whether the user reduces gradients without tfring.
         made_equal_later: whether the ranks get equal weights and states after the first batch only.
+        averaged: the last epoch whose metrics are means over the ranks.
         passes: of the data that is trained on, if `shard` or `shard_batches` has made it.
         progress: what it writes into the record.
     """
@@ -75,17 +81,17 @@ class Fit:
         self.local: list[Any] = []
         self.reduced_by_user = False
         self.made_equal_later = False
+        self.averaged: int | None = None
         given = fit_variables(model)
         stream = given.get("steps_per_epoch") is not None
         self.passes = passes.of(given.get("x"), stream=stream, within=not detect.is_model(model))
         first = topology.rank() == 0
         self._event_files = event_files_of(given.get("callbacks")) if first else None
         self.progress = Progress(params)
-        self._watch = ReductionWatch(model)
         self._guard = DivergenceGuard()
         self._epoch: int | None = None
         self._batches = 0  # of this epoch
-        self._batch_seen = False
+        self._executions = 0  # of the train function
         self._left = False
         # Whether the ranks meet at the end of this epoch, because some rank does not know its
         # number of steps.
@@ -101,8 +107,6 @@ class Fit:
         """
         if self._epoch == epoch:
             return
-        if self._epoch is None and not self.reduced_by_user:
-            self._watch.start(model, self.local)
         self._meet(model, epoch)
         if self.passes is not None:
             self.passes.begin_epoch(epoch, first=self._epoch is None)
@@ -110,9 +114,10 @@ class Fit:
         self.progress.begin_epoch(epoch)
 
     def end_batch(self, model: Any, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Counts a batch, for the first callback that says so; looks at what the first one changed.
+        """Counts a batch, for the first callback that says so.
 
-        A collective after the first batches.
+        Compares the weights after the second one where gradients may not be reduced, in a
+        collective: all ranks have got what the first one makes.
         """
         done = batch + 1 - self._batches
         if done <= 0:
@@ -122,12 +127,16 @@ class Fit:
             self.passes.commit(done)
         self._batches = batch + 1
         self.look_at_loss(logs)
-        if not self._batch_seen and not self.reduced_by_user and topology.size() > 1:
+        self._executions += 1
+        if self.reduced_by_user or topology.size() == 1:
+            return
+        if self._executions == 1:
             checks.warn_of_untracked(model, self.local)
-        self._batch_seen = True
-        if not self.reduced_by_user:
-            again = find_join(model) is None
-            self._watch.after_batch(model, self.local, self._batches, again=again)
+        if self._executions == 2 and checks.may_skip_reduction(model) and find_join(model) is None:
+            mine = self._guard.hashes(model, self.local)
+            everywhere = objects.allgather_json(mine, name="tfring.fit.second")
+            when = f"after batch {self._batches}"
+            self._guard.compare(model, self.local, everywhere, when)
 
     def end_epoch(self, model: Any) -> None:
         """Ends the pass through the data, and the epoch after the same batch on all ranks."""
@@ -137,7 +146,7 @@ class Fit:
         self.stop_together(model)
 
     def stop_together(self, model: Any) -> None:
-        """Makes sure that ranks end the epoch after the same batch (see early_stop).
+        """Makes sure that ranks end the epoch after the same batch (see _leave_epoch).
 
         Raises:
             RuntimeError: other ranks train on; these get an error from their training step.
@@ -147,7 +156,7 @@ class Fit:
             self._meets = False
             what = f"the epoch has ended here after batch {self._batches}"
             advice = _END_TOGETHER if model.stop_training else _EQUAL_STEPS
-            meet_after_epoch(model, what, advice)
+            _meet_after_epoch(model, what, advice)
             return
         if steps is None or self._batches >= steps or not model.stop_training:
             return
@@ -155,7 +164,7 @@ class Fit:
         if joins or self._left or self.reduced_by_user or topology.size() == 1:
             return
         self._left = True
-        leave_epoch(model, self._batches, steps, _END_TOGETHER)
+        _leave_epoch(model, self._batches, steps, _END_TOGETHER)
 
     def look_at_loss(self, logs: Mapping[str, Any] | None) -> None:
         """Warns on rank 0, once, if the loss has become NaN; `logs` are the last batch's."""
@@ -171,12 +180,6 @@ class Fit:
                 (self._epoch or 0) + 1,
             )
 
-    def made_equal(self, model: Any) -> None:
-        """Notes that all ranks have been given the same weights."""
-        self.made_equal_later = False
-        if not self.reduced_by_user:
-            self._watch.start(model, self.local)
-
     def end(self, model: Any) -> None:
         """Ends training, on all ranks; compares as begin_epoch does."""
         if not self._ended:
@@ -187,21 +190,18 @@ class Fit:
                 self._event_files.close()
 
     def _meet(self, model: Any, epoch: int | None) -> None:
-        if topology.size() > 1:
-            with remembered(model):
-                self._compare(model, epoch)
-
-    def _compare(self, model: Any, epoch: int | None) -> None:
+        if topology.size() == 1:
+            return
         together = not self.reduced_by_user and train_together(model)
         alike = together and find_join(model) is None
         rated = together and epoch is not None and not self.made_equal_later
-        compares = self._batch_seen and not self.reduced_by_user
+        compares = self._executions > 0 and not self.reduced_by_user
         begins = self._epoch is None and epoch is not None
         mine: dict[str, Any] = {
             "weights": self._guard.hashes(model, self.local) if compares else None,
             "epoch": epoch,
             "steps": self.params.get("steps") if alike and self.params else None,
-            "meets": alike and knows_next_collective(model),
+            "meets": alike and _knows_next_collective(model),
             "batches": self._batches if alike and self._epoch is not None else None,
             "rates": _rates(model) if rated else {},
             "passes": passes.begun() if begins else {},
@@ -224,8 +224,6 @@ class Fit:
             _refuse_unequal(f"the learning rate of {path} {before}", rates, _EQUAL_RATES, _ROUNDING)
         if begins:
             passes.catch_up([each["passes"] for each in everywhere])
-        if compares:
-            self._watch.check(model, self.local, before)
         hashes = [each["weights"] for each in everywhere]
         self._guard.compare(model, self.local, hashes, before)
 
@@ -297,3 +295,74 @@ def _rates(model: Any) -> dict[str, float]:
         for number, part in enumerate(parts_of(optimizer)):
             rates[f"{path}.optimizers[{number}]" if number else path] = facts.rate_of(part)
     return rates
+
+
+class _StoppedEarly(Exception):
+    """Training was stopped within an epoch on this rank; other ranks are told so."""
+
+
+def _knows_next_collective(model: Any) -> bool:
+    """Returns whether the model's optimizer reduces in every batch, in Keras' own train_step.
+
+    The first collective of a user's own step is unknown, and with accumulation there may be no next
+    reduction.
+    """
+    hook = hook_of(model)
+    return hook is not None and not hook.accumulates and not checks.has_own_train_step(model)
+
+
+def _leave_epoch(model: Any, batches: int, steps: int, advice: str) -> None:
+    """Ends the training steps of the ranks that train on with an error, when this rank stops.
+
+    If the next collective is known, this rank meets the others in it, and fails as well if one of
+    them trains on. Else this rank fails its step, which also ends the others' step. It has no
+    effect if they stop after the same batch.
+
+    Args:
+        model: the model that is trained.
+        batches: how many batches of the epoch this rank has trained.
+        steps: how many the epoch has.
+        advice: how the ranks end together.
+
+    Raises:
+        RuntimeError: other ranks train on; these get an error from their training step.
+    """
+    when = f"after batch {batches} of {steps}"
+    if _knows_next_collective(model):
+        _meet_after_epoch(model, f"training was stopped here {when}", advice)
+    elif hook_of(model) is not None or checks.has_own_train_step(model):
+        _fail_step(model, f"it ended training {when}: {_TOGETHER}")
+
+
+def _meet_after_epoch(model: Any, what: str, advice: str) -> None:
+    """Meets the other ranks in the first collective of their next training step.
+
+    Args:
+        model: a model whose next collective is known.
+        what: what has happened on this rank, for the error.
+        advice: how the ranks end together.
+
+    Raises:
+        RuntimeError: other ranks train on; these get an error from their training step.
+    """
+    hook = hook_of(model)
+    assert hook is not None
+    try:
+        with step(hook.process_set):  # the others' step fails; so this rank's ends as well
+            hook.meet_after_early_stop()
+    except (tf.errors.FailedPreconditionError, tf.errors.AbortedError) as error:
+        raise RuntimeError(
+            f"rank {topology.rank()}: {what}, and other ranks train on: {advice}"
+        ) from error
+
+
+def _fail_step(model: Any, text: str) -> None:
+    sets = [hook.process_set for hook in hooks_of(model).values()]
+    used = {process_sets.checked_id(each): each for each in sets}
+    if train_together(model):
+        used[0] = process_sets.global_process_set
+    with contextlib.suppress(_StoppedEarly), contextlib.ExitStack() as steps:
+        for each in used.values():
+            if each.included():
+                steps.enter_context(step(each))
+        raise _StoppedEarly(text)

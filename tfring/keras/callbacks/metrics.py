@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tfring.keras import metric_states
-from tfring.keras.callbacks.base import DistributedCallback, set_averaged, wait_for_all
+from tfring.keras.callbacks.base import DistributedCallback, wait_for_all
 from tfring.keras.metric_states import Part, States
 
 _VALIDATION = "val_"
@@ -79,7 +79,7 @@ class MetricAverageCallback(DistributedCallback):
         )
         logs.update(trained)
         logs.update({f"{_VALIDATION}{key}": value for key, value in validated.items()})
-        set_averaged(self.model, epoch)
+        self.fit.averaged = epoch
 
     def _states(self) -> States:
         return metric_states.states_of(self.model) if self.exact else States()

@@ -1,7 +1,8 @@
-"""Which variables of a model and its optimizers all ranks have in common."""
+"""Which variables of a model all ranks have in common, and what its callbacks decide."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import keras
 
 from tfring.keras import detect, facts
 from tfring.keras.gradient_hook import innermost
-from tfring.keras.model_optimizers import hooks_of, optimizers_of, reachable
+from tfring.keras.model_optimizers import hooks_of, optimizers_of, parts_of, reachable
 from tfring.training.local_variables import variable_key
 from tfring.training.reduction_record import reductions
 
@@ -125,3 +126,33 @@ def build_alike(model: Any, described: Sequence[Mapping[str, Any]]) -> None:
 
 def _keys(variables: Iterable[Any]) -> set[Any]:
     return {variable_key(variable) for variable in variables}
+
+
+@dataclasses.dataclass(frozen=True)
+class Decisions:
+    """What the callbacks of a rank have decided."""
+
+    stop: bool  # whether training stops
+    rates: tuple[tuple[float, ...], ...]  # the learning rates of each optimizer of the model
+
+    @classmethod
+    def of(cls, model: Any) -> Decisions:
+        """Returns the present decisions for a model."""
+        rates = (map(facts.rate_of, parts) for parts in _parts(model))
+        return cls(bool(model.stop_training), tuple(map(tuple, rates)))
+
+    def apply(self, model: Any) -> None:
+        """Applies them to a model."""
+        model.stop_training = self.stop
+        self.apply_rates(model)
+
+    def apply_rates(self, model: Any) -> None:
+        """Gives the optimizers of a model these learning rates."""
+        for parts, wanted in zip(_parts(model), self.rates, strict=True):
+            for part, rate in zip(parts, wanted, strict=True):
+                if facts.rate_of(part) != rate:
+                    part.learning_rate = rate
+
+
+def _parts(model: Any) -> list[list[Any]]:
+    return [list(parts_of(optimizer)) for optimizer in optimizers_of(model).values()]

@@ -17,12 +17,10 @@ from tfring.data.policies import Policy
 from tfring.elastic import process as processes
 from tfring.elastic.loop import run as elastic_run
 from tfring.keras import detect, facts
-from tfring.keras.callbacks.checkpoints.epoch_metrics import EpochMetrics
+from tfring.keras.callbacks.checkpoints.rank_state import EpochMetrics
 from tfring.keras.callbacks.metrics import MetricAverageCallback
-from tfring.keras.elastic.checkpoints import FitCheckpoints
-from tfring.keras.elastic.fit_state import FitState
-from tfring.keras.elastic.loop import CommitEpochs, CommitSteps, Validate
-from tfring.keras.elastic.users import UserCallbacks
+from tfring.keras.elastic.fit_state import FitCheckpoints, FitState
+from tfring.keras.elastic.loop import CommitEpochs, CommitSteps, UserCallbacks, Validate
 from tfring.ops import arguments
 from tfring.runtime import topology
 from tfring.runtime.signals.termination import TerminationRequest

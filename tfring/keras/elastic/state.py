@@ -26,7 +26,7 @@ from tfring.keras import detect, facts
 from tfring.keras.callbacks import state as shared
 from tfring.keras.checks import has_own_train_step
 from tfring.keras.gradient_hook import find_hook, innermost
-from tfring.keras.model_optimizers import hooks_of, optimizers_of, remembered
+from tfring.keras.model_optimizers import hooks_of, optimizers_of
 from tfring.training import gate
 
 # Commits after a change that search the variables again: Keras makes those of metrics in the first
@@ -153,16 +153,15 @@ class KerasState(TensorFlowKerasState):
 
     def _find(self) -> None:
         """Finds the variables, which takes longer than to copy them if models are large."""
-        with remembered(self.model):
-            optimizers = list(optimizers_of(self.model).values())
-            local = shared.local_variables(self.model, ())
-            common = [
-                *shared.shared_weights(self.model, local),
-                *shared.shared_state(self.model, local, accumulators=False),
-            ]
-            reached = [v for optimizer in optimizers for v in facts.variables_of(optimizer)]
-            accumulated = [v for hook in hooks_of(self.model).values() for v in hook.accumulated()]
-            self._counter = self._step_counter(optimizers)
+        optimizers = list(optimizers_of(self.model).values())
+        local = shared.local_variables(self.model, ())
+        common = [
+            *shared.shared_weights(self.model, local),
+            *shared.shared_state(self.model, local, accumulators=False),
+        ]
+        reached = [v for optimizer in optimizers for v in facts.variables_of(optimizer)]
+        accumulated = [v for hook in hooks_of(self.model).values() for v in hook.accumulated()]
+        self._counter = self._step_counter(optimizers)
         if self.optimizer is not None:
             reached_ids = {id(v) for v in reached}
             given = facts.variables_of(self.optimizer)

@@ -27,9 +27,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfring.keras import detect, facts
-from tfring.keras.gradient_hook import GradientHook, key_of
+from tfring.keras.gradient_hook import GradientHook
 from tfring.training import double_reduction, gate
-from tfring.training.accumulation import LocalGradientAggregationHelper
 
 
 class Keras2Hook(GradientHook):
@@ -164,20 +163,6 @@ class Keras2Hook(GradientHook):
                 return self._apply_plainly(zip(reduced, variables, strict=True), name, True)
 
         return self._helper(variables).apply_gradients(update)
-
-    def _helper(self, variables: list[Any]) -> LocalGradientAggregationHelper:
-        key = key_of(variables)
-        if key not in self._helpers:
-            average = self.options.average_aggregated_gradients
-
-            def reduce(gradients: list[Any], live: list[Any]) -> list[Any]:
-                name = self._call_name(variables)
-                return self._reducer.reduce(gradients, live, name=name)
-
-            self._helpers[key] = LocalGradientAggregationHelper(
-                self.options.backward_passes_per_step, reduce, average_aggregated_gradients=average
-            )
-        return self._helpers[key]
 
     def _reduce_early(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """Reduces gradients that a program gets before it applies them.

@@ -12,7 +12,7 @@ from tfring.keras import facts
 from tfring.keras.agreement import highest
 from tfring.keras.gradient_hook import find_hook
 from tfring.keras.hook import steps_taken
-from tfring.keras.model_optimizers import optimizers_of, parts_of, remembered
+from tfring.keras.model_optimizers import optimizers_of, parts_of
 from tfring.runtime import topology
 
 _LOST = (
@@ -39,11 +39,10 @@ class UpdateBoundary:
         If the optimizers of a model never make their updates in the same step, it becomes true
         after some time, with a warning. `final` says that no step comes after this one.
         """
-        with remembered(model):
-            periods = _periods(model)
-            if not periods:
-                return True
-            mine = [_holds_gradients(model), self._waited]
+        periods = _periods(model)
+        if not periods:
+            return True
+        mine = [_holds_gradients(model), self._waited]
         agreed = highest(mine, "tfring.checkpoint.held")
         held, self._waited = bool(agreed[0]), int(agreed[1]) + 1
         now = final or self._waited > 2 * math.lcm(*periods)

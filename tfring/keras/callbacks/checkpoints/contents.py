@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,15 @@ from tfring.checkpoint.arrays import dtype_of
 from tfring.checkpoint.manifest import Part
 from tfring.keras import facts
 from tfring.keras.callbacks import state
-from tfring.keras.callbacks.checkpoints.names import variable_names
-from tfring.keras.model_optimizers import optimizers_of, remembered
+from tfring.keras.model_optimizers import is_optimizer, optimizers_of
 from tfring.runtime import topology
+from tfring.training.local_variables import variable_key
 
 TRAINING = "tfring"  # the key of metadata under which the position of training is kept
 _LISTED = 5  # variables in a message
+# Keras numbers variables that have no name of their own through the whole process, and ":0" ends
+# the names of Keras 2.
+_NUMBERS = re.compile(r"(_\d+)?(:\d+)?$")
 
 
 class Contents:
@@ -52,9 +56,8 @@ class Contents:
 
     def variables(self) -> dict[str, Any]:
         """Returns the saved variables by structural names, in the same order on all ranks."""
-        with remembered(self.model):
-            optimizers = optimizers_of(self.model)
-            known = state.shared_state(self.model, self.local, accumulators=False)
+        optimizers = optimizers_of(self.model)
+        known = state.shared_state(self.model, self.local, accumulators=False)
         if self._optimizer is not None:
             known += facts.variables_of(self._optimizer)
             place = "given optimizer" if "optimizer" in optimizers else "optimizer"
@@ -143,3 +146,61 @@ def _bytes_of(variable: Any) -> int:
 def _dtype_of(variable: Any) -> str:
     dtype = variable.dtype
     return str(getattr(dtype, "name", dtype))
+
+
+def variable_names(weights: Sequence[Any], optimizers: Mapping[str, Any]) -> dict[int, str]:
+    """Returns the names of a model's weights and of its optimizers' variables, by their ids.
+
+    Keras' own names depend on how many layers the process has made, and on whether `fit` or the
+    program has built an optimizer. In a checkpoint a weight is named by its place among the model's
+    weights, a variable of an optimizer by the place of the optimizer, the attribute that holds it,
+    and the weight that it belongs to::
+
+        model/3/kernel                        the fourth weight
+        optimizer/_velocities/3/kernel        of Adam, for the fourth weight
+        optimizer/inner_optimizer/_iterations of the optimizer in a LossScaleOptimizer
+
+    Args:
+        weights: all weights of the model, in its order.
+        optimizers: by their place in the model.
+    """
+    last = [_NUMBERS.sub("", weight.name.split("/")[-1]) for weight in weights]
+    of_weights = {variable_key(w): f"{i}/{last[i]}" for i, w in enumerate(weights)}
+    names = {id(weight): f"model/{of_weights[variable_key(weight)]}" for weight in weights}
+    found = list(_with_those_inside(optimizers))
+    for place, optimizer in found:
+        for slot, weight, own in facts.slots_of(optimizer, weights):
+            name = f"{place}/{slot}/{of_weights[variable_key(weight)]}"
+            names.setdefault(id(own), name)
+        for path, value in _held(place, optimizer):
+            if facts.is_variable(value):
+                names.setdefault(id(value), path)
+    for place, optimizer in found:
+        others = [v for v in facts.variables_of(optimizer) if id(v) not in names]
+        names.update((id(v), f"{place}/variables/{i}") for i, v in enumerate(others))
+    return names
+
+
+def _with_those_inside(optimizers: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields optimizers and those that they hold, each once, with their places."""
+    waiting, seen = list(optimizers.items()), set()
+    for place, optimizer in waiting:
+        if id(optimizer) not in seen:
+            seen.add(id(optimizer))
+            yield place, optimizer
+            held = _held(place, optimizer)
+            waiting += [(path, value) for path, value in held if is_optimizer(value)]
+
+
+def _held(place: str, optimizer: Any) -> Iterator[tuple[str, Any]]:
+    """Yields what the attributes of an optimizer hold, and what is in their lists and dicts."""
+    for attribute, value in vars(optimizer).items():
+        path = f"{place}/{attribute}"
+        if attribute in facts.NOT_SLOTS or attribute.startswith("_self_"):  # TensorFlow's
+            continue
+        if isinstance(value, dict):
+            yield from ((f"{path}/{key}", each) for key, each in value.items())
+        elif isinstance(value, (list, tuple)):
+            yield from ((f"{path}/{i}", each) for i, each in enumerate(value))
+        else:
+            yield path, value

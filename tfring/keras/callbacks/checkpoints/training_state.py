@@ -7,6 +7,7 @@ import functools
 import json
 import logging
 import operator
+import socket
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,19 +21,18 @@ from tfring.collectives import objects
 from tfring.keras.agreement import exchange, while_others_wait
 from tfring.keras.callbacks.checkpoints import boundary
 from tfring.keras.callbacks.checkpoints.contents import TRAINING, Contents
-from tfring.keras.callbacks.checkpoints.epoch_metrics import EpochMetrics
 from tfring.keras.callbacks.checkpoints.memory import Memory, has_ended
-from tfring.keras.callbacks.checkpoints.rank_state import RankState
+from tfring.keras.callbacks.checkpoints.rank_state import EpochMetrics, RankState
 from tfring.keras.callbacks.checkpoints.reading import RANK, Reading
-from tfring.keras.callbacks.checkpoints.scales import begin_with_scales, scales_of
-from tfring.keras.callbacks.checkpoints.sharing import able_writers, known_sign, replace
+from tfring.keras.model_optimizers import hooks_of
 from tfring.ops import arguments
 from tfring.runtime import _native, topology
 from tfring.runtime.exceptions import tf_errors
 from tfring.runtime.signals.termination import seconds_left
+from tfring.training import weights
 
 _log = logging.getLogger("tfring")
-_SAVE = "tfring.checkpoint.save"
+_SAVE, _WRITERS = "tfring.checkpoint.save", "tfring.checkpoint.writers"
 _LISTED = 3  # variables in a warning
 
 
@@ -128,8 +128,8 @@ def save_checkpoint(
     ranks = _of_all_ranks(checkpoints, own, of_rank_0, leaves)
     ended = has_ended(model, callbacks)
     training = {"epoch": epoch, "batch": batch, "stopped": ended, "values": dict(values or {})}
-    training |= {"built": contents.built(), "ranks": len(ranks), "scales": scales_of(model)}
-    writers = able_writers(checkpoints, ranks)
+    training |= {"built": contents.built(), "ranks": len(ranks), "scales": _scales_of(model)}
+    writers = _able_writers(checkpoints, ranks)
     if any(ranks[rank]["busy"] for rank in writers) and not must:
         checkpoints.skip(step)
         return False
@@ -169,7 +169,7 @@ def _share_to_write(
         memory, training = _told_by_rank_0(memory, training)
     if me not in writers:
         if ranks[me]["trouble"]:
-            replace(checkpoints, ranks[me]["trouble"])
+            _let_others_write(checkpoints, ranks[me]["trouble"])
         else:
             checkpoints.give_up()  # what the others save fences it
         return None
@@ -238,7 +238,7 @@ def restore_checkpoint(
         return None
     training = root[TRAINING]
     boundary.forget_gradients(model)
-    begin_with_scales(model, training["scales"])
+    _begin_with_scales(model, training["scales"])
     own, failure = RankState(model, cursor), None
     try:
         own.give_back(root["ranks"])
@@ -347,7 +347,7 @@ def _of_all_ranks(
             "own": own.as_json(),
             "busy": checkpoints.busy,
             "trouble": trouble,
-            "writers": known_sign(checkpoints),
+            "writers": _known_sign(checkpoints),
             "left": seconds_left(),
             "leaves": leaves,
         }
@@ -393,3 +393,123 @@ def reserve(checkpoints: Checkpointer, patience: float = 0.0, *, again: bool = T
     number, failure = while_others_wait(number_of_rank_0 if topology.rank() == 0 else None)
     what = f"cannot save to {checkpoints}"
     return int(exchange(number, failure, "tfring.checkpoint.reserve", what)[0])
+
+
+def _scales_of(model: Any) -> list[Any]:
+    """Returns the scales of all reductions, as values of JSON. All ranks call it.
+
+    The names of reductions depend on how many optimizers a process has wrapped. So the place of an
+    optimizer in the model identifies its reductions. A reduction without a name gets one here.
+    """
+    found, names = [], _names(model)
+    for members, name, value in weights.scales():
+        place, rest = "", name
+        for other, hook_name in names.items():
+            if name.startswith(f"{hook_name}."):
+                place, rest = other, name.removeprefix(hook_name)
+        found.append([place, members, rest, value])
+    return found
+
+
+def _begin_with_scales(model: Any, saved: Sequence[Any]) -> None:
+    """Resumes with what `_scales_of` returned; the same on all ranks."""
+    names = _names(model)
+    known = [each for each in saved if not each[0] or each[0] in names]
+    weights.begin_with_scales(
+        [(members, names.get(place, "") + rest, value) for place, members, rest, value in known]
+    )
+
+
+def _names(model: Any) -> dict[str, str]:
+    return {place: hook.name for place, hook in hooks_of(model).items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Writers:
+    """The ranks that write shares, as this rank knows them.
+
+    Attributes:
+        ranks: rank 0 is the first.
+        sign: the file by which they were found. Ranks with another one, or none, were not asked.
+        rank: of this process when they were found.
+        size: of the job when they were found.
+    """
+
+    ranks: tuple[int, ...]
+    sign: str
+    rank: int
+    size: int
+
+
+def _known_sign(checkpoints: Checkpointer) -> str | None:
+    """Returns the sign by which this rank knows the writers; None if it has to ask again."""
+    known: _Writers | None = checkpoints.writers
+    if known is None or (known.rank, known.size) != (topology.rank(), topology.size()):
+        return None
+    return known.sign
+
+
+def _able_writers(checkpoints: Checkpointer, ranks: Sequence[Any]) -> tuple[int, ...]:
+    """Returns the ranks that write this checkpoint, at least one; a collective at times.
+
+    Args:
+        checkpoints: of this rank.
+        ranks: the entries of all ranks that `save_checkpoint` exchanges.
+
+    Raises:
+        RuntimeError: no rank could write for as long as storages may fail; on every rank.
+    """
+    writers = _find_writers(checkpoints, [each["writers"] for each in ranks])
+    if not all(each["leaves"] for each in ranks):
+        writers = tuple(rank for rank in writers if rank == 0 or not ranks[rank]["leaves"])
+    able = tuple(rank for rank in writers if not ranks[rank]["trouble"])
+    if not able:  # no rank can write: all keep trying until the timeout
+        failure = _failure_of(checkpoints)
+        exchange(None, failure, _WRITERS, f"cannot save to {checkpoints}")
+        able = writers
+    return able[:1] if ranks[0]["root"]["again"] else able
+
+
+def _let_others_write(checkpoints: Checkpointer, trouble: str) -> None:
+    """Lets others write the share of this rank, and warns once."""
+    if checkpoints.mark_replaced():
+        _log.warning(
+            "rank %d (host %s) cannot write to %s: %s. The other ranks write its share of the "
+            "checkpoints until it can. Look at the storage of this host",
+            topology.rank(),
+            socket.gethostname(),
+            checkpoints,
+            trouble,
+        )
+
+
+def _find_writers(checkpoints: Checkpointer, signs: Sequence[str | None]) -> tuple[int, ...]:
+    """Returns the ranks that see the folder of rank 0 and can write there; a collective.
+
+    It remembers the result. If the `signs` of all ranks (see `_known_sign`) are the same, no rank
+    asks.
+    """
+    known: _Writers | None = checkpoints.writers
+    if known is not None and all(sign == known.sign for sign in signs):
+        return known.ranks
+    root = topology.rank() == 0
+    sign, _ = while_others_wait(checkpoints.leave_sign if root else None)
+    what = f"cannot save to {checkpoints}"
+    sign = exchange(sign, None, _WRITERS, what)[0]
+    if sign is None:  # the storage fails at present: rank 0 writes this one, and tries again
+        return (0,)
+    sees, _ = while_others_wait(lambda: root or checkpoints.sees(sign))
+    answers = exchange(sees, None, _WRITERS, what)
+    if root:
+        checkpoints.remove_sign(sign)
+    ranks = tuple(rank for rank, answer in enumerate(answers) if answer)
+    checkpoints.writers = _Writers(ranks, sign, topology.rank(), topology.size())
+    return ranks
+
+
+def _failure_of(checkpoints: Checkpointer) -> Exception | None:
+    try:
+        checkpoints.raise_failure()
+    except Exception as error:
+        return error
+    return None
