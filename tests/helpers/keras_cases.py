@@ -14,17 +14,6 @@ import tfring.keras as hvd
 FEATURES, CLASSES, PER_RANK = 8, 3, 6
 
 
-class OneDense(keras.Model):  # type: ignore[misc]
-    """A subclassed model, for custom training steps."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.dense = keras.layers.Dense(1)
-
-    def call(self, inputs: Any) -> Any:
-        return self.dense(inputs)
-
-
 def build_model(seed: int, *middle: Any) -> Any:
     """A model with `middle` as its middle layer; its initial weights depend only on the seed."""
     initializers = [keras.initializers.GlorotUniform(seed=seed + i) for i in range(2)]

@@ -25,23 +25,6 @@ from tfring.training.value_names import variable_name
 _LISTED = 5  # variables in a message
 
 
-def refuse_to_resume(model: Any, what: str, instead: str) -> None:
-    """Raises NotImplementedError where `fit` cannot begin with a later epoch: Keras 3.0.
-
-    Args:
-        model: a model of Keras 3.
-        what: the feature of tfring that the user has asked for.
-        instead: what else to do.
-    """
-    if hasattr(model, "_initial_epoch"):
-        return
-    raise NotImplementedError(
-        f"rank {topology.rank()}: {what} needs Keras 3.1: fit of Keras {keras.__version__} "
-        "begins with the first epoch, whatever was loaded. Install a newer one "
-        f'(pip install "keras>=3.1"), or {instead}'
-    )
-
-
 def before_train_function(model: Any) -> None:
     """Switches off XLA where it cannot compile collectives.
 

@@ -98,12 +98,9 @@ class GradientHook:
     def __init__(
         self, optimizer: Any, options: ReduceOptions, original: GradientHook | None = None
     ) -> None:
-        """Prepares the hook; `attach` puts it in place.
+        """Prepares the hook of an innermost optimizer; `attach` puts it in place.
 
-        Args:
-            optimizer: the innermost optimizer.
-            options: how to reduce and to accumulate.
-            original: the hook of the optimizer that this one was copied from.
+        `original` is the hook of the optimizer that this one was copied from.
         """
         self.optimizer = optimizer
         self.process_set = options.members

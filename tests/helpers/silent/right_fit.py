@@ -9,7 +9,6 @@ import tensorflow as tf
 import tfring.keras as hvd
 
 from .common import (
-    GLOBAL_BATCH,
     LAYERS,
     X,
     Y,
@@ -90,38 +89,6 @@ def wasserstein_gan():
 
 
 @right()
-def fine_tuning_in_two_stages():
-    model = net(1)
-    model.layers[0].trainable = False
-    model.compile(wrapped(), "mse")
-    fit(model)
-    model.layers[0].trainable = True
-    model.compile(wrapped(0.01), "mse")
-    fit(model)
-    return model.get_weights()
-
-
-@right()
-def compiled_again_with_the_same_optimizer():
-    model = net(1)
-    model.compile(wrapped(), "mse")
-    fit(model)
-    model.compile(model.optimizer, "mae")
-    fit(model)
-    return model.get_weights()
-
-
-@right()
-def pretrained_on_rank_0():
-    model = net(1)
-    if hvd.rank() == 0:
-        model.set_weights([w + 0.25 for w in model.get_weights()])
-    model.compile(wrapped(), "mse")
-    fit(model)
-    return model.get_weights()
-
-
-@right()
 def dropout_and_augmentation():
     hvd.set_random_seed(1)
     first, last = net(1).layers
@@ -141,36 +108,6 @@ def batch_normalization():
 
 
 @right()
-def normalization_adapted_to_all_ranks_data():
-    layer = LAYERS.Normalization()
-    hvd.adapt(layer, part(X))
-    model = keras.Sequential([keras.Input((4,)), layer, *net(1).layers])
-    model.compile(wrapped(), "mse")
-    fit(model)
-    return model.get_weights()
-
-
-@right()
-def regularisers_and_sample_weights():
-    keras.utils.set_random_seed(1)
-    decay = keras.regularizers.L2(0.1)
-    model = keras.Sequential([keras.Input((4,)), LAYERS.Dense(1, kernel_regularizer=decay)])
-    model.compile(wrapped(), "mse")
-    fit(model, sample_weight=part(1.0 + np.arange(len(X)) % 3))
-    return model.get_weights()
-
-
-@right()
-def two_outputs_with_loss_weights():
-    keras.utils.set_random_seed(1)
-    x = keras.Input((4,))
-    model = keras.Model(x, [LAYERS.Dense(1)(x), LAYERS.Dense(1)(x)])
-    model.compile(wrapped(), ["mse", "mae"], loss_weights=[1.0, 0.5])
-    fit(model, part(X), [part(Y), part(-Y)])
-    return model.get_weights()
-
-
-@right()
 def a_layer_of_each_ranks_own():
     model = net()
     own = [model.layers[0]]
@@ -179,22 +116,6 @@ def a_layer_of_each_ranks_own():
         0, local_variables=own[0].trainable_variables
     )
     fit(model, epochs=2, callbacks=[first])
-
-
-@right()
-def mixed_precision():
-    keras.config.set_dtype_policy("mixed_float16")
-    model = net()
-    model.compile(wrapped(), "mse")
-    fit(model, epochs=2)
-
-
-@right()
-def accumulation_and_moving_averages_of_weights():
-    model = net(1)
-    adam = keras.optimizers.Adam(0.01, gradient_accumulation_steps=2, use_ema=True)
-    model.compile(hvd.DistributedOptimizer(adam), "mse")
-    fit(model, epochs=2)
 
 
 @right(quick=True)
@@ -224,14 +145,6 @@ def rank_0_has_callbacks_that_look():
     mine = [look, save] if hvd.rank() == 0 else []
     first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     fit(model, epochs=2, callbacks=[first, hvd.callbacks.MetricAverageCallback(), *mine])
-
-
-@right()
-def checkpoints_of_fit_callbacks():
-    for epochs in (1, 2):
-        model = net()
-        model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")
-        fit(model, epochs=epochs, callbacks=hvd.fit_callbacks(checkpoint="checkpoints"))
 
 
 @right()
@@ -277,14 +190,6 @@ def adapters_that_begin_at_zero():
 
 
 @right()
-def compiled_by_xla():
-    model = net(1)
-    model.compile(wrapped(), "mse", jit_compile=True)
-    fit(model)
-    return model.get_weights()
-
-
-@right()
 def a_search_trains_several_models():
     """Every rank makes the same models, one after another, each with a new wrapped optimizer."""
     best = []
@@ -293,18 +198,6 @@ def a_search_trains_several_models():
         model.compile(wrapped(rate), "mse")
         best.append(fit(model).history["loss"][-1])
     assert len(best) == 3
-
-
-@right()
-def rows_counted_by_an_elastic_dataset():
-    hvd.set_random_seed(1)
-    policy = hvd.data.Policy(GLOBAL_BATCH)
-    rows = hvd.data.ElasticDataset(lambda i: (X[i], Y[i]), len(X), policy)
-    model = net(1)
-    model.compile(wrapped(), "mse")
-    callbacks = [*hvd.fit_callbacks(), hvd.callbacks.CursorCallback(rows)]
-    model.fit(rows, shuffle=False, verbose=0, callbacks=callbacks)
-    return model.get_weights()
 
 
 @right()

@@ -216,7 +216,7 @@ def test_while_one_ranks_storage_fails_the_others_write_its_share(
         position = hvd.restore_checkpoint(folder, model)
         assert position is not None
         assert position.values == {"of": 0}
-        assert position.memory.states["EarlyStopping(val_loss)/0"]["wait"] == 7
+        assert position.memory.states["EarlyStopping(val_loss)/0"]["wait"] == {"value": 7}
         storage.broken = False
         while checkpoints.trouble:
             time.sleep(0.01)

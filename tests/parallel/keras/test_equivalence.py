@@ -159,6 +159,7 @@ def test_float16_weights_keep_the_loss_scale_on_the_wire() -> None:
     np.testing.assert_array_equal(tf.cast(reduced[0], tf.float32), [2.0**-25] * 2)
 
 
+@eager
 def test_sync_batch_normalization() -> None:
     """The moving statistics are among the weights."""
     data = whole_data(STEPS, SAMPLES)

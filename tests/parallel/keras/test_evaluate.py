@@ -8,30 +8,9 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from keras_cases import FEATURES, OneDense
+from keras_cases import FEATURES
 
 import tfring.keras as hvd
-
-
-class Largest(keras.metrics.Metric):  # type: ignore[misc]
-    """A metric whose states cannot be added."""
-
-    def __init__(self) -> None:
-        super().__init__(name="largest")
-        self.value = self.add_weight(shape=(), initializer="zeros", name="value")
-
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(keras.ops.abs(y_true))))
-
-    def result(self) -> Any:
-        return self.value
-
-
-class OwnStep(OneDense):
-    """Its results do not come from the states of metrics."""
-
-    def test_step(self, data: Any) -> Any:
-        return {"mine": keras.ops.mean(data[0])}
 
 
 def parts() -> list[tuple[Any, Any]]:
@@ -62,16 +41,6 @@ def test_the_result_is_that_of_one_process() -> None:
     assert all(each == together for each in hvd.allgather_object(together))
     # The metrics of this rank are as model.evaluate leaves them.
     assert {k: float(v) for k, v in model.get_metrics_result().items()} == pytest.approx(own)
-
-
-def test_states_that_cannot_be_added_give_means() -> None:
-    model = keras.Sequential([keras.layers.Input((FEATURES,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse", metrics=[Largest()])
-    counts = [2 + r for r in range(hvd.size())]
-    n = counts[hvd.rank()]
-    x, y = np.zeros((n, FEATURES), "f"), np.full((n, 1), hvd.rank() + 1.0, "f")
-    weighted = sum(c * (r + 1.0) for r, c in enumerate(counts)) / sum(counts)
-    assert hvd.evaluate(model, x, y)["largest"] == pytest.approx(weighted)
 
 
 def test_ranks_with_other_metrics_are_refused(several: int) -> None:

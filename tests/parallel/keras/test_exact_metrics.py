@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from keras_cases import FEATURES, OneDense
+from keras_cases import FEATURES
 
 import tfring.keras as hvd
 
@@ -216,21 +216,3 @@ def test_states_that_are_no_sums_give_means_and_a_word(
     said = [r.getMessage() for r in caplog.records if "running_of_test" in r.getMessage()]
     assert len(said) == (1 if hvd.rank() == 0 else 0)
     assert all("RunningMean" in text and "assign_add" in text for text in said)
-
-
-class OwnStep(OneDense):
-    """Its results do not come from the states of metrics."""
-
-    def train_step(self, data: Any) -> Any:
-        gradients = [v * 0.0 for v in self.trainable_variables]
-        self.optimizer.apply(gradients, self.trainable_variables)
-        return {"first": data[0][0, 0]}
-
-
-def test_a_train_step_of_the_users_own() -> None:
-    model = OwnStep()
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
-    x = np.full((4, 1), hvd.rank() + 1.0, "f")
-    model(x)
-    history = model.fit(x, x, verbose=0, callbacks=hvd.fit_callbacks()).history
-    assert history["first"] == pytest.approx([(hvd.size() + 1) / 2])

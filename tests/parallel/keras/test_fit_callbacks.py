@@ -119,22 +119,6 @@ def test_ranks_resume_together_and_end_as_if_nothing_had_happened(folder: Path) 
     assert len(fit(again, *hvd.fit_callbacks(), epochs=1).epoch) == 1, "it remembers the last fit"
 
 
-def test_a_state_that_does_not_fit_fails_on_every_rank(folder: Path) -> None:
-    fit(compiled(momentum()), *hvd.fit_callbacks(checkpoint=folder), epochs=1)
-    other = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(3)])
-    other.compile(hvd.DistributedOptimizer(momentum()), "mse")
-    x, _ = my_data(1)
-    with pytest.raises(RuntimeError, match="rank 0 cannot go on from the checkpoints in"):
-        other.fit(x, x[:, :3], verbose=0, callbacks=hvd.fit_callbacks(checkpoint=folder))
-
-
-def test_checkpoints_within_epochs(folder: Path) -> None:
-    often = hvd.fit_callbacks(checkpoint=folder, every_epochs=None, every_steps=2)
-    fit(compiled(momentum()), *often, epochs=2)
-    if hvd.rank() == 0:
-        assert [info.step for info in Checkpointer(folder).all()] == [2, 4, 6]
-
-
 def test_wrong_arguments_are_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match="warmup=-1"):
         hvd.fit_callbacks(warmup=-1)

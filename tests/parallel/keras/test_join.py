@@ -18,7 +18,6 @@ from keras_cases import (
     fit,
     loss,
 )
-from tiers import cases, slow
 
 import tfring.keras as hvd
 from tfring.keras import callbacks
@@ -56,18 +55,12 @@ def alone(optimizer: Any, epochs: int, seed: int = 1, middle: Any = ()) -> Any:
     return model
 
 
-OPTIMIZERS: dict[str, Any] = {
-    "sgd": lambda: keras.optimizers.SGD(0.1),
-    "adam": lambda: keras.optimizers.Adam(1e-2),
-}
-
-
 @pytest.mark.any_ranks
-@pytest.mark.parametrize("name", cases(OPTIMIZERS, quick=["adam"]))
-def test_the_average_counts_the_ranks_that_take_part(name: str) -> None:
-    model, join = compiled(OPTIMIZERS[name](), seed=1 + hvd.rank()), callbacks.JoinCallback()
+def test_the_average_counts_the_ranks_that_take_part() -> None:
+    adam = keras.optimizers.Adam
+    model, join = compiled(adam(1e-2), seed=1 + hvd.rank()), callbacks.JoinCallback()
     fit_own(model, join, broadcast(), epochs=2)
-    assert_same_weights(model, alone(OPTIMIZERS[name](), epochs=2).get_weights())
+    assert_same_weights(model, alone(adam(1e-2), epochs=2).get_weights())
     assert_same_on_all_ranks(model)
     assert join.last_rank == 0
     assert int(model.optimizer.iterations) == 2 * max(counts())
@@ -87,14 +80,13 @@ def test_sync_batch_normalization_counts_the_samples_of_those_that_take_part() -
     assert_same_on_all_ranks(model)
 
 
-@pytest.mark.parametrize("first", [True, slow(False)])
-def test_metrics_and_validation_wait_for_all(first: bool) -> None:
+def test_metrics_and_validation_wait_for_all() -> None:
     """Wherever JoinCallback is in the list, validation sees the weights that all end up with."""
     x, y = data_of(0)
     model = compiled(keras.optimizers.SGD(0.1))
     join, mean = callbacks.JoinCallback(), callbacks.MetricAverageCallback()
     check = callbacks.ConsistencyCheckCallback(every=2, optimizer_state=True)
-    used = [join, mean, check, broadcast()] if first else [broadcast(), check, mean, join]
+    used = [broadcast(), check, mean, join]
     history = fit_own(model, *used, epochs=2, validation_data=(x[:9], y[:9])).history
     evaluated = model.evaluate(x[:9], y[:9], verbose=0)
     assert history["val_loss"][-1] == pytest.approx(evaluated, rel=1e-5)
@@ -138,17 +130,13 @@ def test_sparse_gradients_count_the_ranks_that_take_part() -> None:
     assert_same_on_all_ranks(model)
 
 
-@pytest.mark.parametrize("registered", [True, slow(False)])
-def test_local_variables_are_not_taken_over(registered: bool) -> None:
+def test_local_variables_are_not_taken_over() -> None:
     model = compiled(keras.optimizers.SGD(0.0, momentum=0.9), seed=hvd.rank())
     local = model.layers[0].kernel
     hvd.broadcast_variables([w for w in model.weights if w is not local], root_rank=0)
     before = local.numpy()
-    if registered:
-        model.optimizer.register_local_var(local)
-    given = [] if registered else [local]
-    join = callbacks.JoinCallback(local_variables=given)
-    check = callbacks.ConsistencyCheckCallback(local_variables=given, optimizer_state=registered)
-    fit_own(model, join, check)
+    model.optimizer.register_local_var(local)
+    check = callbacks.ConsistencyCheckCallback(optimizer_state=True)
+    fit_own(model, callbacks.JoinCallback(), check)
     np.testing.assert_array_equal(local.numpy(), before)
     assert_same_on_all_ranks(model, but=local)

@@ -46,10 +46,10 @@ def header() -> dict[str, Any]:
     return read_header(path)
 
 
-@pytest.mark.parametrize("together", [1, 3])
 def test_fit_notes_epoch_step_loss_samples_input_and_callbacks(
-    together: int, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    together = 3
     monkeypatch.setattr(progress, "_EVERY_NANOSECONDS", 0)
     before = header()
     model = compiled(keras.optimizers.SGD(0.01), steps_per_execution=together)
@@ -92,6 +92,7 @@ class TensorBoard(keras.callbacks.Callback):  # type: ignore[misc]
         self.log_dir = log_dir
 
 
+@pytest.mark.usefixtures("eager_functions")
 def test_tensorboard_gets_the_times_of_all_ranks_without_being_asked(tmp_path: Path) -> None:
     x, y = tf.ones((2 * SAMPLES, FEATURES)), tf.zeros((2 * SAMPLES,), tf.int32)
     model = compiled(keras.optimizers.SGD(0.01))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import keras
@@ -66,77 +65,6 @@ def test_optimizers_of_keras(name: str) -> None:
             np.testing.assert_allclose(
                 ours, theirs, rtol=2e-4, atol=1e-6, err_msg=f"{name} {sparse_as_dense}"
             )
-
-
-def embedding_model(seed: int) -> Any:
-    """A classifier of words that stand in one table; what is no word's row gets no gradient."""
-
-    def glorot(number: int) -> Any:
-        return keras.initializers.GlorotUniform(seed=seed + number)
-
-    return keras.Sequential(
-        [
-            keras.layers.Input((4,), dtype="int32"),
-            keras.layers.Embedding(ROWS, WIDTH, embeddings_initializer=glorot(0)),
-            keras.layers.Flatten(),
-            keras.layers.Dense(2, kernel_initializer=glorot(1)),
-        ]
-    )
-
-
-class DenseAdam(keras.optimizers.Adam):
-    """Adam as it is defined. Keras' own squares the parts of a row's gradient, not their sum."""
-
-    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        return super().apply([tf.convert_to_tensor(g) for g in grads], trainable_variables)
-
-
-def state_of(model: Any) -> list[Any]:
-    return [np.asarray(v) for v in (*model.variables, *model.optimizer.variables)]
-
-
-def words_and_classes() -> tuple[Any, Any]:
-    """By step and rank."""
-    steps, dice = 8, np.random.default_rng(3)
-    words = dice.integers(0, ROWS - 1, size=(steps, hvd.size(), PER_RANK, 4)).astype(np.int32)
-    return words, dice.integers(0, 2, size=(steps, hvd.size(), PER_RANK))
-
-
-def compile_model(model: Any, optimizer: Any, jit: bool) -> Any:
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer=optimizer, loss=loss, jit_compile=jit)
-    return model
-
-
-def fit(model: Any, x: Any, y: Any, per_step: int, *callbacks: Any) -> list[Any]:
-    x, y = x.reshape(-1, 4), y.reshape(-1)
-    model.fit(x, y, batch_size=per_step, shuffle=False, verbose=0, callbacks=list(callbacks))
-    return state_of(model)
-
-
-@functools.cache
-def state_of_one_process(jit: bool) -> list[Any]:
-    """What one process makes of the whole batches."""
-    words, classes = words_and_classes()
-    alone = compile_model(embedding_model(5), DenseAdam(0.05), jit)
-    with tf.GradientTape() as tape:
-        total = tf.reduce_sum(alone(words[0, 0]))
-    table = alone.layers[0].trainable_variables[0].value
-    assert isinstance(tape.gradient(total, table), tf.IndexedSlices)
-    return fit(alone, words, classes, hvd.size() * PER_RANK)
-
-
-@pytest.mark.parametrize(("sparse_as_dense", "jit"), [("auto", False), (False, True)])
-def test_fit_of_a_model_with_an_embedding(sparse_as_dense: Any, jit: bool) -> None:
-    """Adam's moments, too, are those of one process with the whole batches."""
-    words, classes = words_and_classes()
-    optimizer = hvd.DistributedOptimizer(OF_KERAS.Adam(0.05), sparse_as_dense=sparse_as_dense)
-    together = compile_model(embedding_model(5 + 10 * hvd.rank()), optimizer, jit)
-    mine = slice(hvd.rank(), hvd.rank() + 1)
-    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    got = fit(together, words[:, mine], classes[:, mine], PER_RANK, callback)
-    for ours, theirs in zip(got, state_of_one_process(jit), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-6)
 
 
 def test_jit_compile_makes_gradients_of_embeddings_dense_and_says_so_once(

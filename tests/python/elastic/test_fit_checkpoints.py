@@ -13,8 +13,7 @@ pytest.importorskip("tensorflow")
 from tfring.checkpoint import Checkpointer
 from tfring.elastic import process as processes
 from tfring.keras.callbacks.checkpoints import training_checkpoints, training_state
-from tfring.keras.elastic.fit_state import FitCheckpoints
-from tfring.keras.elastic.fit_state import Epochs
+from tfring.keras.elastic.fit_state import Epochs, FitCheckpoints
 
 
 def made(checkpoints: Checkpointer) -> FitCheckpoints:

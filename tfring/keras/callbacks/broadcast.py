@@ -153,9 +153,7 @@ class BroadcastGlobalVariablesCallback(LocalVariablesCallback):
 def lost_rates(everywhere: list[dict[str, float]], root: int) -> list[str]:
     """Returns a warning for each optimizer whose learning rate on some ranks the root's replaces.
 
-    Args:
-        everywhere: for each rank the learning rates, by the path of the optimizer in the model.
-        root: the rank whose learning rates all ranks get.
+    `everywhere` has for each rank the learning rates, by the path of the optimizer in the model.
     """
     texts = []
     for path, used in everywhere[root].items():

@@ -251,14 +251,7 @@ def find_join(model: Any) -> Any:
 
 
 def refuse(what: str, values: Sequence[Any], advice: str, show: Callable[[Any], str] = str) -> None:
-    """Raises RuntimeError if the values that the ranks have are not all equal.
-
-    Args:
-        what: what the ranks differ in.
-        values: by rank.
-        advice: what to do.
-        show: how a value is written.
-    """
+    """Raises RuntimeError if the values that the ranks have are not all equal."""
     if any(value != values[0] for value in values):
         listed = ", ".join(f"rank {rank}: {show(value)}" for rank, value in enumerate(values))
         raise RuntimeError(
@@ -318,12 +311,6 @@ def _leave_epoch(model: Any, batches: int, steps: int, advice: str) -> None:
     them trains on. Else this rank fails its step, which also ends the others' step. It has no
     effect if they stop after the same batch.
 
-    Args:
-        model: the model that is trained.
-        batches: how many batches of the epoch this rank has trained.
-        steps: how many the epoch has.
-        advice: how the ranks end together.
-
     Raises:
         RuntimeError: other ranks train on; these get an error from their training step.
     """
@@ -336,11 +323,6 @@ def _leave_epoch(model: Any, batches: int, steps: int, advice: str) -> None:
 
 def _meet_after_epoch(model: Any, what: str, advice: str) -> None:
     """Meets the other ranks in the first collective of their next training step.
-
-    Args:
-        model: a model whose next collective is known.
-        what: what has happened on this rank, for the error.
-        advice: how the ranks end together.
 
     Raises:
         RuntimeError: other ranks train on; these get an error from their training step.

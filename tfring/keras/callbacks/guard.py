@@ -63,12 +63,6 @@ class DivergenceGuard:
     ) -> None:
         """Finds the first variable that differs, if hashes do; a collective then.
 
-        Args:
-            model: the model that is trained.
-            local: this rank's own variables.
-            hashes: what `hashes` returned on each rank.
-            when: for the message.
-
         Raises:
             RuntimeError: trained weights differ; on every rank.
         """

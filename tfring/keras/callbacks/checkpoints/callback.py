@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
+import keras
 import numpy as np
 
 from tfring.keras import detect, facts
@@ -21,7 +22,6 @@ from tfring.keras.callbacks.checkpoints.training_checkpoints import TrainingChec
 from tfring.keras.callbacks.checkpoints.training_state import TrainingPosition
 from tfring.keras.callbacks.fits import find_join
 from tfring.keras.callbacks.state import Decisions
-from tfring.keras.checks import refuse_to_resume
 from tfring.runtime import topology
 from tfring.runtime.settings.environment import read_settings
 from tfring.runtime.signals.termination import TerminationRequest
@@ -261,9 +261,14 @@ class CheckpointCallback(LocalVariablesCallback):
 
     def _begin(self) -> None:
         """Resumes from the newest checkpoint, if there is one."""
-        if self._checkpoints.restores and not detect.is_model(self.model):
-            instead = "say restore=False, and use hvd.restore_checkpoint and fit(initial_epoch=...)"
-            refuse_to_resume(self.model, "CheckpointCallback", instead)
+        begins_later = detect.is_model(self.model) or hasattr(self.model, "_initial_epoch")
+        if self._checkpoints.restores and not begins_later:
+            raise NotImplementedError(
+                f"rank {topology.rank()}: CheckpointCallback needs Keras 3.1: fit of Keras "
+                f"{keras.__version__} begins with the first epoch, whatever was loaded. Install a "
+                'newer one (pip install "keras>=3.1"), or say restore=False, and use '
+                "hvd.restore_checkpoint and fit(initial_epoch=...)"
+            )
         cursor = self._data()
         found = self._checkpoints.begin(self.model, cursor=cursor, local_variables=self.local())
         if found is None:
@@ -320,10 +325,7 @@ class CheckpointCallback(LocalVariablesCallback):
     def _settle(self, epoch: int, batch: int, *, final: bool = False) -> None:
         """Saves and leaves, if that is due and no gradient would be lost; else later.
 
-        Args:
-            epoch: the next epoch, or the one that is not finished.
-            batch: how many batches of it are trained.
-            final: there is no later step to do it after.
+        `final` says that there is no later step to do it after.
         """
         if not self._wanted.due and not self._wanted.stops:
             return

@@ -45,11 +45,17 @@ class Memory:
     """The states of callbacks when a checkpoint was made.
 
     Attributes:
-        states: by place ("EarlyStopping(val_loss)/0"): values of JSON, arrays, lists of arrays.
+        states: by place ("EarlyStopping(val_loss)/0") and name: {"value": ...} as JSON has it,
+            {"array": True}, or {"arrays": their number}.
+        arrays: by the names that they have in a checkpoint.
     """
 
-    def __init__(self, states: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        self.states = dict(states or {})
+    def __init__(
+        self,
+        states: Mapping[str, Mapping[str, Any]] | None = None,
+        arrays: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.states, self.arrays = dict(states or {}), dict(arrays or {})
 
     @classmethod
     def of(cls, callbacks: Sequence[Any]) -> Memory:
@@ -58,8 +64,14 @@ class Memory:
         Raises:
             CheckpointError: a `state_dict` returns what JSON cannot hold, and no arrays.
         """
-        places = _places(callbacks)
-        return cls({place: _state_of(place, one) for place, one in places if _remembers(one)})
+        memory = cls()
+        for place, callback in _places(callbacks):
+            if _remembers(callback):
+                memory.states[place] = {
+                    key: _taken_out(f"{PART}/{place}/{key}", value, memory.arrays)
+                    for key, value in _state_of(place, callback).items()
+                }
+        return memory
 
     def give_back(self, callbacks: Sequence[Any]) -> list[str]:
         """Restores the callbacks; returns the places of those that begin anew.
@@ -72,47 +84,29 @@ class Memory:
         anew = []
         for place, callback in _places(callbacks):
             if _remembers(callback) and place in self.states:
-                _give_back(place, callback, self.states[place])
+                state = {
+                    key: _put_back(f"{PART}/{place}/{key}", value, self.arrays)
+                    for key, value in self.states[place].items()
+                }
+                _give_back(place, callback, state)
             elif _remembers(callback) or _may_remember(callback):
                 anew.append(place)
         return anew
 
     def parts(self) -> dict[str, Any]:
         """Returns it as parts of a checkpoint."""
-        arrays: dict[str, Any] = {}
-        described = {
-            place: {key: _taken_out(f"{PART}/{place}/{key}", v, arrays) for key, v in state.items()}
-            for place, state in self.states.items()
-        }
-        return {PART: json.dumps(described).encode(), **arrays}
-
-    def described(self) -> dict[str, Any]:
-        """Returns what JSON can hold of the parts: dtype and shape of arrays, and all else."""
-        return {
-            name: value.decode() if isinstance(value, bytes) else [dtype_name(value), value.shape]
-            for name, value in self.parts().items()
-        }
+        return {PART: json.dumps(self.states).encode(), **self.arrays}
 
     @classmethod
     def of_parts(cls, parts: Mapping[str, Any]) -> Memory:
-        """Returns the object whose `parts` were saved.
+        """Returns the object whose `parts` were saved."""
+        arrays = {name: value for name, value in parts.items() if name.startswith(f"{PART}/")}
+        return cls(json.loads(parts.get(PART, b"{}")), arrays)
 
-        Raises:
-            CheckpointError: the checkpoint is not what `parts` makes.
-        """
-        try:
-            described = json.loads(parts.get(PART, b"{}"))
-            return cls(
-                {
-                    place: {
-                        key: _put_back(f"{PART}/{place}/{key}", value, parts)
-                        for key, value in state.items()
-                    }
-                    for place, state in described.items()
-                }
-            )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CheckpointError(f"{PART} is not what callbacks remember: {error!r}") from error
+    def described(self) -> list[Any]:
+        """Returns as JSON the states, and dtype and shape of the arrays."""
+        kinds = {name: [dtype_name(each), each.shape] for name, each in self.arrays.items()}
+        return [self.states, kinds]
 
 
 def has_ended(model: Any, callbacks: Sequence[Any]) -> bool:

@@ -36,13 +36,9 @@ class Reading:
         contents: Callable[[], Contents],
         what: str,
     ) -> None:
-        """Sets where to read from.
+        """Sets where to read from, and what could not be done, for errors.
 
-        Args:
-            opened: returns the Checkpointer. It may fail on other ranks than 0, which then read
-                nothing.
-            contents: returns what gets the values.
-            what: what could not be done, for errors.
+        `opened` may fail on other ranks than 0, which then read nothing.
         """
         self._opened, self._contents, self._what = opened, contents, what
         self.memory = Memory()  # of callbacks, on rank 0

@@ -255,21 +255,19 @@ def restore_checkpoint(
     )
 
 
-def _of_rank_0(memory: Memory, described: Mapping[str, Any]) -> Memory:
+def _of_rank_0(memory: Memory, described: Sequence[Any]) -> Memory:
     """Returns on all ranks the states of callbacks on rank 0; a collective."""
-    mine, parts = memory.parts(), {}
-    for i, (name, how) in enumerate(described.items()):
-        if isinstance(how, str):
-            parts[name] = how.encode()
-            continue
-        dtype, shape = how
+    states, kinds = described
+    arrays = {}
+    for i, (name, (dtype, shape)) in enumerate(kinds.items()):
+        mine = memory.arrays
         array = np.ascontiguousarray(mine[name]) if name in mine else np.empty(shape, dtype)
         with tf_errors():
             flat = array.reshape(-1).view(np.uint8)
             _native.note_call_site()
             flat = _native.core.broadcast(flat, name=f"tfring.checkpoint.memory.{i}", root=0)
-        parts[name] = np.asarray(flat).view(dtype).reshape(shape)
-    return memory if topology.rank() == 0 else Memory.of_parts(parts)
+        arrays[name] = np.asarray(flat).view(dtype).reshape(shape)
+    return memory if topology.rank() == 0 else Memory(states, arrays)
 
 
 def publish(checkpoints: Checkpointer) -> None:
@@ -451,10 +449,6 @@ def _known_sign(checkpoints: Checkpointer) -> str | None:
 
 def _able_writers(checkpoints: Checkpointer, ranks: Sequence[Any]) -> tuple[int, ...]:
     """Returns the ranks that write this checkpoint, at least one; a collective at times.
-
-    Args:
-        checkpoints: of this rank.
-        ranks: the entries of all ranks that `save_checkpoint` exchanges.
 
     Raises:
         RuntimeError: no rank could write for as long as storages may fail; on every rank.
